@@ -50,7 +50,9 @@ pub use watcher::{Request, WatchStats, Watcher};
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The process lacks a privilege.
-    #[error("loading eBPF programs needs root, or the capabilities CAP_BPF and CAP_NET_ADMIN")]
+    #[error(
+        "loading eBPF programs needs root, or the capabilities CAP_BPF, CAP_NET_ADMIN and, to replicate, CAP_PERFMON"
+    )]
     NotPermitted,
     /// The kernel rejected a program or a table.
     #[error("the kernel rejected the eBPF program {program}: {source}")]

@@ -2,7 +2,9 @@
 
 mod support;
 
-use hawser_bpf::{SendPolicy, Sender, SignalEvent, SignalEvents, SignalOptions, SignalOutcome};
+use hawser_bpf::{
+    SendPolicy, Sender, SenderOptions, SignalEvent, SignalEvents, SignalOptions, SignalOutcome,
+};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
 use hawser_units::{PathId, PathSet, PolicyCode};
@@ -33,7 +35,12 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send) {
 /// A sender of flow 7 with every path, and the reader of its signal events, for signals to its
 /// loopback and control addresses.
 fn listening() -> (Sender, SignalEvents) {
-    let mut sender = sender();
+    let paths = PathId::all().collect();
+    let mut sender = Sender::load(&SenderOptions {
+        paths,
+        ..sender_options()
+    })
+    .unwrap();
     for path in PathId::all() {
         sender
             .set_path(path, Some(send_path(HERE_V4.into(), THERE_V4.into())))

@@ -3,7 +3,7 @@
 
 mod support;
 
-use hawser_bpf::{Ports, Rule, SendFlow, Sender, TxStats};
+use hawser_bpf::{Ports, Rule, SendFlow, Sender, SenderOptions, TxStats};
 use hawser_units::FlowId;
 use hawser_wire::{Cover, KeySlot, Shim, ip};
 use std::time::{Duration, Instant};
@@ -341,6 +341,16 @@ fn a_path_that_is_not_in_the_options_has_no_program() {
             Some(send_path(HERE_V4.into(), THERE_V4.into())),
         )
         .unwrap();
+}
+
+#[test]
+fn a_direction_that_was_not_announced_has_no_program() {
+    let sender = Sender::load(&SenderOptions {
+        transit: false,
+        ..sender_options()
+    })
+    .unwrap();
+    assert!(sender.run(&transit(&udp4("203.0.113.9", b"x")), 1).is_err());
 }
 
 #[test]

@@ -13,7 +13,7 @@ mod quiet;
 use crate::config::{Config, DeviceConfig, DeviceRoute, PathConfig};
 use crate::node::Node;
 use anyhow::{Context, Result};
-use hawser_bpf::{Fallback, FallbackStats};
+use hawser_bpf::{Fallback, FallbackStats, Prefix};
 use hawser_io::interface;
 use hawser_io::segmenter::Segmenter;
 use hawser_io::tap::Tap;
@@ -49,6 +49,8 @@ pub(crate) struct Device {
     tap: Tap,
     /// Whether traffic is routed to the interface.
     is_routed: bool,
+    /// Destinations for which the kernel refused the route through the interface.
+    refused_routes: BTreeSet<Prefix>,
     /// Forwards the packets that are not replicated.
     program: Fallback,
     installed: InstalledEntries,
@@ -69,8 +71,6 @@ impl Device {
     /// Creates the interface of the configuration, if there is one. No route leads to it yet.
     pub(crate) fn create(config: &Config) -> Result<Option<Self>> {
         let Some(device) = config.device.clone() else {
-            // The addresses and routes of a device that was removed from the file.
-            Self::remove(config);
             return Ok(None);
         };
         // The interface of a killed agent had another index than the new one will have.
@@ -81,6 +81,7 @@ impl Device {
             tap: make(&device)?,
             config: device,
             is_routed: false,
+            refused_routes: BTreeSet::new(),
             quiet_paths: QuietPaths::default(),
             repeat_at: Instant::ZERO,
         }))
@@ -153,11 +154,18 @@ impl Device {
         Ok(self.program.stats()?)
     }
 
+    /// Routes traffic to the interface. Where the kernel refuses the route, traffic continues to
+    /// use the fallback routes.
     fn add_routes(&mut self) -> Result<()> {
         let name = &self.config.name;
         if !self.is_routed {
             // Attached after the program that replicates, which is attached by now.
             self.program.attach(self.tap.index())?;
+            self.is_routed = true;
+            info!(
+                interface = name,
+                "traffic is routed to the agent's interface"
+            );
         }
         for DeviceRoute {
             destination,
@@ -165,17 +173,17 @@ impl Device {
             ..
         } in &self.config.routes
         {
-            interface::change(&format!(
+            let route = format!(
                 "route replace {destination} dev {name} src {source} metric {METRIC} proto {PROTOCOL}"
-            ))?;
-        }
-        if !self.is_routed {
-            info!(
-                interface = name,
-                "traffic is routed to the agent's interface"
             );
+            match interface::change(&route) {
+                Ok(()) => drop(self.refused_routes.remove(destination)),
+                Err(error) if self.refused_routes.insert(*destination) => {
+                    warn!(interface = name, %destination, "cannot route to the interface: {error}");
+                }
+                Err(_) => {}
+            }
         }
-        self.is_routed = true;
         Ok(())
     }
 

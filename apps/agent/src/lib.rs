@@ -93,7 +93,10 @@ pub fn run(args: &Args) -> Result<()> {
     if args.detach {
         return detach(&config);
     }
-    Agent::start(config)?.run(&args.config, &Signals::catch()?)
+    // Caught before anything that takes time: a signal must neither be missed nor kill an agent
+    // that is starting.
+    let signals = Signals::catch()?;
+    Agent::start(config)?.run(&args.config, &signals)
 }
 
 /// A running node.
@@ -116,7 +119,7 @@ impl Agent {
         let flows = restored
             .as_ref()
             .map_or_else(|| config.flows.clone(), Restored::flows);
-        let mut device = Device::create(&config)?;
+        let device = Device::create(&config)?;
         let mut node = Node::start(config, flows)?;
         let arrivals = node
             .receiver()
@@ -127,18 +130,21 @@ impl Agent {
             .map(|restored| restored.start(&mut node, monotonic_now()))
             .transpose()?;
         node.eliminate().context("cannot start deduplication")?;
-        if let Some(device) = &mut device {
-            device.follow(&node, monotonic_now())?;
+        if device.is_none() {
+            // Only now: a refused start leaves the entries of an earlier agent's device in place.
+            Device::remove(node.config());
         }
         info!(status = %status_file, "agent running");
-        Ok(Agent {
+        let mut agent = Agent {
             device,
             node,
             observer,
             controlled,
             status_file,
             rejected: RejectedCopies::default(),
-        })
+        };
+        agent.follow_device(monotonic_now());
+        Ok(agent)
     }
 
     fn run(mut self, file: &Path, signals: &Signals) -> Result<()> {

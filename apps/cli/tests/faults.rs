@@ -1,36 +1,40 @@
-//! A short fault matrix: `hawser lab run faults` with two thousand packets of every kind.
+//! The fault matrix in short: `hawser lab run faults` with two thousand packets of every kind.
 
 use hawser_lab::summary::{Case, Summary};
 use std::process::Command;
 
-/// Maximum number of runs while the machine is too slow.
+/// How often scenarios are tried while the machine is too slow for them.
 const ATTEMPTS: u32 = 3;
 
-/// Runs scenarios, and asserts that all of their cases are right. The run need not be valid: an
-/// emulator that was late changes delays, not the packets that arrive.
+/// Runs scenarios until no case misses more packets than it may. The run need not be valid: an emulator that was late changes
+/// delays, not what arrives.
 ///
 /// # Panics
-/// If a case is wrong. If devices or sockets of the nodes dropped frames for lack of buffers, which
-/// happens when the processor is busy for ten milliseconds, the scenarios run again, up to
-/// [`ATTEMPTS`] times.
-fn assert_each(scenarios: &str, is_right: impl Fn(&Case) -> bool) {
+/// When a case has corrupt packets, or duplicates of more than 0.1 %, which of so few packets is two. When packets are missing,
+/// unless devices or sockets of the nodes dropped frames for want of room, as they do when the processor is taken away for ten
+/// milliseconds; then the scenarios run again, up to [`ATTEMPTS`] times.
+fn assert_each(scenarios: &str, may_miss: impl Fn(&Case) -> f64) {
     let is_overloaded = |case: &&Case| {
         metric(case, "device_drops_packets") > 0.0
             || metric(case, "receiver_overflow_packets") > 0.0
     };
     for attempt in 1..=ATTEMPTS {
         let summary = run(scenarios);
-        let wrong: Vec<_> = summary
-            .cases
-            .iter()
-            .filter(|case| !is_right(case))
-            .collect();
-        if wrong.is_empty() {
+        for case in &summary.cases {
+            assert_eq!(metric(case, "corrupt_packets"), 0.0, "{case:?}");
+            assert!(metric(case, "duplicates_ratio") <= 0.001, "{case:?}");
+        }
+        let misses = |case: &&Case| metric(case, "missing_packets") > may_miss(case);
+        let missing: Vec<_> = summary.cases.iter().filter(misses).collect();
+        if missing.is_empty() {
             return;
         }
-        let goes_on = attempt < ATTEMPTS && wrong.iter().all(is_overloaded);
-        assert!(goes_on, "{wrong:?} {:?}", summary.invalid_because);
-        eprintln!("attempt {attempt}: {wrong:?} {:?}", summary.invalid_because);
+        let goes_on = attempt < ATTEMPTS && missing.iter().all(is_overloaded);
+        assert!(goes_on, "{missing:?} {:?}", summary.invalid_because);
+        eprintln!(
+            "attempt {attempt}: {missing:?} {:?}",
+            summary.invalid_because
+        );
     }
 }
 
@@ -65,14 +69,8 @@ fn metric(case: &Case, name: &str) -> f64 {
     case.metrics.get(name).unwrap()
 }
 
-/// Asserts that no packet is missing or corrupt, and that at most 0.1 % are duplicates, which is
-/// two of so few packets.
 fn assert_complete(scenarios: &str) {
-    assert_each(scenarios, |case| {
-        metric(case, "missing_packets") == 0.0
-            && metric(case, "corrupt_packets") == 0.0
-            && metric(case, "duplicates_ratio") <= 0.001
-    });
+    assert_each(scenarios, |_| 0.0);
 }
 
 #[test]
@@ -103,9 +101,12 @@ fn nothing_is_missing_of_what_an_edge_itself_sends() {
 #[test]
 fn transparent_copies_of_what_has_an_id_are_complete_beside_encapsulated_ones() {
     assert_each("transparent-lossy-20,local-transparent-lossy-20", |case| {
-        // One packet in 65,536, or one train of eight, has ID 0 and is sent on the lossy path only.
-        case.name.ends_with("/udp-df-ipv4")
-            || metric(case, "missing_packets") <= 8.0 && metric(case, "duplicates_ratio") <= 0.001
+        // A packet in 65,536, or a train of eight, has ID 0 and takes the lossy path alone; with DF all do.
+        if case.name.ends_with("/udp-df-ipv4") {
+            f64::INFINITY
+        } else {
+            8.0
+        }
     });
 }
 

@@ -1,18 +1,13 @@
-//! A short run of the tunnel's fairness: `hawser lab run tunnel-flows` with the traffic that harms
-//! a video most.
+//! The tunnel's fairness in short: `hawser lab run tunnel-flows` beside the traffic that harms a video most.
 
 use hawser_lab::summary::{Case, Summary};
 use std::process::Command;
 
-/// Minimum frame rate of an unharmed video of 30 frames per second.
+/// Frames a second that a viewer takes for an unharmed video of 30.
 const FPS_MIN: f64 = 29.0;
 
-/// Minimum share of the capacity left by the video that the other flows must get. The machine of a
-/// test is busier than that of a measurement.
+/// Of what the video leaves; the machine of a test is busier than that of a measurement.
 const OTHERS_MIN: f64 = 0.7;
-
-/// Maximum number of runs while the machine is too slow.
-const ATTEMPTS: u32 = 3;
 
 fn run(case: &str) -> (Case, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
@@ -38,12 +33,13 @@ fn run(case: &str) -> (Case, Vec<String>) {
     (summary.cases.remove(0), summary.invalid_because)
 }
 
-/// Runs a case until the video is unharmed.
+/// Runs a case once, or three times where the first run was not valid.
 ///
 /// # Panics
-/// If the video is harmed in a valid run or in all [`ATTEMPTS`].
+/// When the video is harmed in a valid run, or in two that the machine was too slow for.
 fn assert_unharmed(case: &str) {
-    for attempt in 1..=ATTEMPTS {
+    let (mut unharmed, mut harmed) = (0, 0);
+    while unharmed <= harmed {
         let (measured, invalid_because) = run(case);
         let metric = |name| {
             measured
@@ -55,11 +51,15 @@ fn assert_unharmed(case: &str) {
             && metric("frame_delay_p95_ms") < 100.0
             && metric("other_of_what_the_video_leaves_ratio") >= OTHERS_MIN;
         if is_unharmed {
-            return;
+            unharmed += 1;
+            continue;
         }
-        let goes_on = attempt < ATTEMPTS && !invalid_because.is_empty();
-        assert!(goes_on, "{measured:?} {invalid_because:?}");
-        eprintln!("attempt {attempt}: {measured:?} {invalid_because:?}");
+        harmed += 1;
+        assert!(
+            harmed < 2 && !invalid_because.is_empty(),
+            "{measured:?} {invalid_because:?}"
+        );
+        eprintln!("{measured:?} {invalid_because:?}");
     }
 }
 

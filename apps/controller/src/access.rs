@@ -238,6 +238,13 @@ impl Controller {
         }
     }
 
+    /// Refuses an address from which there were too many failures.
+    pub(crate) fn may_fail(&self, address: IpAddr) -> Result<(), Refusal> {
+        let checked = self.limits.failures.check(&source(address), Instant::now());
+        checked
+            .map_err(|after| Refusal::too_many("failed authentications from this address", after))
+    }
+
     fn node(&self, parts: &Parts) -> Result<Certified, Refusal> {
         let peer = peer(parts);
         let Some(presented) = &peer.presented else {

@@ -67,6 +67,15 @@ impl<K: Hash + Eq> Limit<K> {
         }
     }
 
+    /// Returns an error with the time until a token is available, unless one is available now.
+    pub(crate) fn check(&self, key: &K, now: Instant) -> Result<(), Duration> {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        match buckets.get(key).map(|bucket| self.left(bucket, now)) {
+            Some(left) if left < 1.0 => Err(self.until_one(left)),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes a token, or returns the time until one is available.
     pub(crate) fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,14 +87,24 @@ impl<K: Hash + Eq> Limit<K> {
             left: self.burst,
             at: now,
         });
-        let gained = now.duration_since(bucket.at).as_secs_f64() * self.per_s;
-        bucket.left = (bucket.left + gained).min(self.burst);
-        bucket.at = now;
+        *bucket = Bucket {
+            left: self.left(bucket, now),
+            at: now,
+        };
         if bucket.left >= 1.0 {
             bucket.left -= 1.0;
             return Ok(());
         }
-        Err(Duration::from_secs_f64((1.0 - bucket.left) / self.per_s))
+        Err(self.until_one(bucket.left))
+    }
+
+    fn left(&self, bucket: &Bucket, now: Instant) -> f64 {
+        let gained = now.duration_since(bucket.at).as_secs_f64() * self.per_s;
+        (bucket.left + gained).min(self.burst)
+    }
+
+    fn until_one(&self, left: f64) -> Duration {
+        Duration::from_secs_f64((1.0 - left) / self.per_s)
     }
 
     /// Refills the bucket of a key.
@@ -100,6 +119,18 @@ impl<K: Hash + Eq> Limit<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_check_takes_nothing_and_agrees_with_take() {
+        let (limit, now) = (Limit::with_burst(1.0, 2.0), Instant::now());
+        for _ in 0..2 {
+            assert_eq!(limit.check(&"a", now), Ok(()));
+            assert_eq!(limit.take("a", now), Ok(()));
+        }
+        let after = limit.check(&"a", now).unwrap_err();
+        assert_eq!(limit.take("a", now), Err(after));
+        assert_eq!(limit.check(&"a", now + after), Ok(()));
+    }
 
     #[test]
     fn a_burst_is_accepted_and_then_the_rate() {

@@ -76,8 +76,12 @@ impl Liveness {
 
     /// Marks the lease as requested. Returns `None` if another request is already obtaining it.
     fn begin_request<'a>(&'a self, node: &'a Name) -> Option<LeaseRequest<'a>> {
-        let before = self.leases().insert(node.clone(), LeaseState::Requested);
-        (!matches!(before, Some(LeaseState::Requested))).then_some(LeaseRequest {
+        let mut leases = self.leases();
+        if matches!(leases.get(node), Some(LeaseState::Requested)) {
+            return None;
+        }
+        leases.insert(node.clone(), LeaseState::Requested);
+        Some(LeaseRequest {
             liveness: self,
             node,
         })
@@ -254,4 +258,24 @@ fn has_changed_significantly(known: &[PathHealth], now: &[PathHealth]) -> bool {
             };
             moved || (known.number, known.up) != (now.number, now.up)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_request_of_a_node_at_a_time_obtains_a_lease() {
+        let (liveness, node) = (Liveness::default(), "edge".parse().unwrap());
+        let request = liveness.begin_request(&node);
+        assert!(request.is_some());
+        for _ in 0..3 {
+            assert!(liveness.begin_request(&node).is_none());
+        }
+        drop(request);
+        assert!(
+            liveness.begin_request(&node).is_some(),
+            "the first request obtained none"
+        );
+    }
 }

@@ -6,7 +6,7 @@ use hawser_control::Name;
 use hawser_control::audit::{Actor, AuditEntry, Role};
 use hawser_control::resource::Event;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Returns the keys of the events and audit entries to be removed.
@@ -39,7 +39,7 @@ fn surplus_events(events: &Journal<Event>, max: usize, max_each: usize) -> Vec<A
 }
 
 /// Returns the entries before `oldest_unix_ms`, and then, beyond `max`, entries of the actor with
-/// the max: the oldest of the resource that it changed most often. So no actor can displace the
+/// the most: the oldest of the resource that it changed most often. So no actor can displace the
 /// entries of another one, nor an entry about one change by repeating a different one. All nodes
 /// count as one actor, and all tokens of a node (`NODE/ID`) as one resource.
 fn surplus_entries(audit: &Journal<AuditEntry>, max: usize, oldest_unix_ms: u64) -> Vec<Arc<str>> {
@@ -64,15 +64,23 @@ fn surplus_entries(audit: &Journal<AuditEntry>, max: usize, oldest_unix_ms: u64)
         .iter()
         .map(|(actor, things)| (count(things), *actor))
         .collect();
+    // The resource with the most entries of each actor is on top; of several, the one whose oldest
+    // entry is the oldest.
+    let mut by_actor: HashMap<_, BinaryHeap<_>> = by_actor
+        .into_iter()
+        .map(|(actor, things)| {
+            let heap = things.into_values().map(|keys| (keys.len(), Reverse(keys)));
+            (actor, heap.collect())
+        })
+        .collect();
     while left > max
         && let Some((count, actor)) = by_count.pop_last()
     {
-        let things = by_actor
-            .get_mut(&actor)
-            .into_iter()
-            .flat_map(BTreeMap::values_mut);
-        let most_often = things.max_by_key(|keys| (keys.len(), Reverse(keys.front().copied())));
-        surplus.extend(most_often.and_then(VecDeque::pop_front).cloned());
+        if let Some(mut top) = by_actor.get_mut(&actor).and_then(BinaryHeap::peek_mut) {
+            let (entries, Reverse(keys)) = &mut *top;
+            *entries -= 1;
+            surplus.extend(keys.pop_front().cloned());
+        }
         by_count.insert((count - 1, actor));
         left -= 1;
     }
@@ -162,6 +170,28 @@ mod tests {
             texts(surplus_entries(&journal(&entries), 2, 0)),
             ["2", "3", "4", "5"]
         );
+    }
+
+    #[test]
+    fn resources_changed_equally_often_lose_entries_in_turns() {
+        let mut entries = vec![entry("operator", "a", 10); 6];
+        for (number, entry) in entries.iter_mut().enumerate() {
+            entry["name"] = format!("{}", number % 3).into();
+        }
+        assert_eq!(
+            texts(surplus_entries(&journal(&entries), 2, 0)),
+            ["1", "2", "3", "4"]
+        );
+    }
+
+    #[test]
+    fn many_resources_of_one_actor_take_little_time() {
+        let mut entries = vec![entry("operator", "a", 10); 30_000];
+        for (number, entry) in entries.iter_mut().enumerate() {
+            entry["name"] = format!("{number}").into();
+        }
+        let surplus = surplus_entries(&journal(&entries), 10_000, 0);
+        assert_eq!(surplus.len(), 20_000);
     }
 
     #[test]

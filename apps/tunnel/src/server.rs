@@ -29,7 +29,7 @@ use std::future::pending;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
@@ -72,9 +72,28 @@ pub(crate) struct Server {
     pub(crate) changed: Notify,
 }
 
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn catch() -> Result<Self> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
 /// Serves clients until SIGINT or SIGTERM, then drains: exits when all clients have left or the
 /// drain time is over.
 pub(crate) async fn run(config: ServerConfig) -> Result<()> {
+    // Caught before anything that takes time: a signal must neither be missed nor kill a server
+    // that is starting.
+    let signals = Signals::catch()?;
     if config.nat {
         check_forwarding(&config.prefixes)?;
     }
@@ -162,7 +181,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         })
         .await?;
     }
-    serve(&server, status_file, &quic).await?;
+    serve(&server, status_file, &quic, signals).await?;
     for endpoint in &endpoints {
         endpoint.close(0u8.into(), b"the server has shut down");
         // A client that misses it notices soon.
@@ -200,12 +219,12 @@ async fn serve(
     server: &Server,
     mut status_file: StatusFile,
     quic: &watch::Sender<noq::ServerConfig>,
+    Signals {
+        mut interrupt,
+        mut terminate,
+        mut hangup,
+    }: Signals,
 ) -> Result<()> {
-    let (mut interrupt, mut terminate) = (
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::terminate())?,
-    );
-    let mut hangup = signal(SignalKind::hangup())?;
     let mut tick = interval(STATUS_INTERVAL);
     let (mut due, mut took) = (None, Duration::ZERO);
     loop {

@@ -86,6 +86,11 @@ impl Handle {
         self.stop.send_replace(Some(code));
     }
 
+    /// Returns when the session has ended.
+    pub(crate) async fn ended(&self) {
+        self.commands.closed().await;
+    }
+
     /// Returns whether the session has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.commands.is_closed()

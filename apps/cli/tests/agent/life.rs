@@ -1,10 +1,14 @@
 //! Traffic while agents are killed, restarted or reconfigured, and while their network changes.
 
 use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, unplugged};
-use crate::support::{hawser, wait};
+use crate::support::{PATIENCE, hawser, wait};
+use hawser_agent::Status;
+use hawser_io::process::Process;
 use hawser_lab::edges::{Edge, FLOW, Replication};
 use hawser_units::PathSet;
-use std::fs;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
@@ -130,6 +134,47 @@ fn a_configuration_that_is_refused_changes_nothing() {
         await_copies(edges, 2, before);
     });
     assert_losses(&reports, 0, 0);
+}
+
+/// Whether a process has a handler for a signal (proc(5), `SigCgt`).
+fn handles(process: u32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:"))
+        .unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << (signal as i32 - 1) != 0
+}
+
+#[test]
+fn a_signal_during_a_start_is_obeyed_when_the_agent_runs() {
+    for (signal, ends) in [(Signal::SIGHUP, false), (Signal::SIGTERM, true)] {
+        let mut rig = Rig::new();
+        assert!(rig.edges.ingress_agent.terminate().unwrap().success());
+        let log = rig.file("start.log");
+        let output = File::create(&log).unwrap();
+        let mut command = Command::new(hawser());
+        command
+            .args(["agent", "--config"])
+            .arg(rig.edges.ingress_agent.configuration_file());
+        command.stdout(output.try_clone().unwrap()).stderr(output);
+        let mut starting = Process::spawn(rig.lab.ingress(), command).unwrap();
+        let process = starting.id();
+        wait("a handler", || handles(process, signal).then_some(()));
+        let is_running = || fs::read_to_string(&log).unwrap().contains("running");
+        assert!(!is_running(), "it is too late to interrupt the start");
+        kill(Pid::from_raw(process.try_into().unwrap()), signal).unwrap();
+        wait("the end of the start", || is_running().then_some(()));
+        if ends {
+            assert!(wait("the end", || starting.ended().unwrap()).success());
+        } else {
+            let has_status = |status: Status| (status.pid == process).then_some(());
+            wait("its status", || {
+                rig.edges.ingress().ok().and_then(has_status)
+            });
+            assert!(starting.stop(PATIENCE).unwrap().success());
+        }
+    }
 }
 
 #[test]

@@ -48,6 +48,11 @@ pub(super) async fn enrol(
         return Err(refused("this token is for a controller with another authority").into());
     }
     let node = &token.node;
+    if !controller.knows(&token) {
+        // Another controller may have created it since. The store is asked, but not by an address
+        // with too many failures.
+        controller.may_fail(peer.address)?;
+    }
     for _ in 0..ATTEMPTS {
         let Some(Versioned {
             value: mut record,
@@ -179,6 +184,15 @@ pub(super) fn put_node(name: &Name, node: NodeRecord, read: Expect) -> Write {
 }
 
 impl Controller {
+    /// Returns whether this controller's view of the store contains a token with this identifier.
+    fn knows(&self, token: &EnrolmentToken) -> bool {
+        let view = self.view();
+        let enrolments = view
+            .node(&token.node)
+            .map(|(_, record)| &record.value.enrolments);
+        enrolments.is_some_and(|enrolments| enrolments.iter().any(|known| known.id == token.id))
+    }
+
     /// Returns the node that a token enrols. It is read from the store, because another controller
     /// may just have created the token.
     async fn node_of_token(

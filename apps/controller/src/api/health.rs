@@ -63,7 +63,9 @@ pub(super) async fn metrics(
         match caller {
             Caller::Operator(token) if token.tenant.is_none() => {}
             _ => {
-                return Err(Refusal::forbidden("metrics require an operator of all tenants").into());
+                return Err(
+                    Refusal::forbidden("metrics require an operator of all tenants").into(),
+                );
             }
         }
     }

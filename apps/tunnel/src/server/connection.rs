@@ -441,6 +441,8 @@ async fn serve_path(server: &Server, path: Attached, slots: &HandshakeSlots) {
                 open.handle.stop(CloseCode::Done);
             }
         }
+        // The session may have ended before it took the path, and then cannot close it.
+        () = open.handle.ended() => CloseCode::Done.close(&connection),
         () = receive_notices => {}
         () = send_notices => {}
     }
