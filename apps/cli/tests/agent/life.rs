@@ -1,7 +1,7 @@
 //! Traffic while agents are killed, restarted or reconfigured, and while their network changes.
 
 use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, unplugged};
-use crate::support::{PATIENCE, hawser, wait};
+use crate::support::{TIMEOUT, hawser, wait};
 use hawser_agent::Status;
 use hawser_io::process::Process;
 use hawser_lab::edges::{Edge, FLOW, Replication};
@@ -172,7 +172,7 @@ fn a_signal_during_a_start_is_obeyed_when_the_agent_runs() {
             wait("its status", || {
                 rig.edges.ingress().ok().and_then(has_status)
             });
-            assert!(starting.stop(PATIENCE).unwrap().success());
+            assert!(starting.stop(TIMEOUT).unwrap().success());
         }
     }
 }
