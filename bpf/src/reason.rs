@@ -26,7 +26,7 @@ reasons! {
     PASSED_VLAN, "passed_vlan", "a VLAN-tagged frame; the kernel handled it";
     PASSED_MALFORMED, "passed_malformed", "not a complete IP packet, or on the replicas' port and too short for a shim; the kernel handled it";
     PASSED_NOT_IDENTIFIABLE, "passed_not_identifiable", "IPv6, IPv4 ID 0 or a fragment in a transparent flow: the receiver could not identify its copies";
-    PASSED_SEGMENTS, "passed_segments", "a GSO packet, a transparent flow, a tag that covers the whole packet or an IPv6 path from a local sender, and no loop device";
+    PASSED_GSO, "passed_gso", "a GSO packet, a transparent flow, a tag that covers the whole packet or an IPv6 path from a local sender, and no loop device";
     PASSED_NO_ROOM, "passed_no_room", "no room in the buffer for the headers; the kernel forwarded it";
     PASSED_NO_PATH, "passed_no_path", "none of the policy's paths is configured; the kernel forwarded it";
     PASSED_UNKNOWN_VERSION, "passed_unknown_version", "on the replicas' port, but with another version; the kernel handled it";
@@ -45,7 +45,7 @@ reasons! {
     PASSED_FOREIGN_MAC, "passed_foreign_mac", "a frame to a link-layer address other than the interface's; the kernel handled it";
     PASSED_REPLICA, "passed_replica", "a replica in transit, of a flow that is selected without ports; the kernel forwarded it";
     PASSED_MANAGEMENT, "passed_management", "from a management port of this node, to a controller, a name server or a DHCP port, or a measurement of a path; the kernel sent it";
-    DROPPED_NOT_WHOLE, "dropped_not_whole", "a replica whose tag does not cover the whole packet, as this node requires";
+    DROPPED_PARTIAL_TAG, "dropped_partial_tag", "a replica whose tag does not cover the whole packet, as this node requires";
     DROPPED_OUTDATED, "dropped_outdated", "a tagged replica older than the window remembers, or of a session that its sender has ended";
     DROPPED_EXPIRED, "dropped_expired", "a tagged replica that was sent too long ago";
 }

@@ -395,7 +395,7 @@ fn local_gso_packets_are_segmented_by_the_loop_and_replicated() {
         socket.send_to(&train, "203.0.113.9:2000").unwrap();
         assert_eq!(
             counted(sender.reasons().unwrap()),
-            [("passed_segments", 1)],
+            [("passed_gso", 1)],
             "there is no loop yet"
         );
         sender

@@ -198,7 +198,7 @@ fn what_is_left_alone_goes_on_untouched() {
         );
         assert_eq!(
             counted_since(&before, sender.reasons().unwrap()),
-            [("passed_segments", 1)],
+            [("passed_gso", 1)],
             "{name}"
         );
     }

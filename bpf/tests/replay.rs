@@ -178,7 +178,7 @@ fn a_receiver_that_requires_whole_packet_tags_drops_others() {
     ));
     assert_eq!(
         counted(receiver.reasons().unwrap()),
-        [("dropped_not_whole", 1)]
+        [("dropped_partial_tag", 1)]
     );
     assert!(passes(
         &receiver,

@@ -218,11 +218,11 @@ impl Agent {
     /// status after the reload.
     pub fn reconfigure(&mut self, change: impl FnOnce(&str) -> String) -> Result<Status> {
         let file = self.configuration_file();
-        let before = self.status()?.configuration.looked_at_unix_ms;
+        let before = self.status()?.configuration.checked_unix_ms;
         fs::write(&file, change(&fs::read_to_string(&file)?))?;
         kill(self.pid(), Signal::SIGHUP)?;
         self.wait_until("reloaded its configuration", |status| {
-            status.configuration.looked_at_unix_ms > before
+            status.configuration.checked_unix_ms > before
         })
     }
 

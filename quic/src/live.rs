@@ -43,7 +43,7 @@ pub struct Figures {
     /// The controller's estimate of what the path can deliver.
     pub delivery_rate: Option<Bitrate>,
     /// The time since the last acknowledgement while packets are in flight.
-    pub unanswered: Duration,
+    pub unacknowledged: Duration,
     /// Packets that QUIC has declared lost.
     pub lost_packets: u64,
     /// Acknowledgements that reported further packets marked by the network (ECN CE, RFC 9000,
@@ -109,7 +109,7 @@ impl Live {
                 min: time(&self.min_ns),
             }),
             delivery_rate: (rate > 0).then(|| Bitrate::from_bps(rate)),
-            unanswered: self.unanswered(now),
+            unacknowledged: self.unacknowledged(now),
             lost_packets: read(&self.lost),
             congestion_marks: read(&self.marks),
         }
@@ -202,10 +202,10 @@ impl Live {
 
     fn is_silent(&self, now: Instant) -> bool {
         let expected = self.smoothed_ns.load(Relaxed) + 4 * self.variation_ns.load(Relaxed);
-        self.unanswered(now) >= SILENCE.max(Duration::from_nanos(expected))
+        self.unacknowledged(now) >= SILENCE.max(Duration::from_nanos(expected))
     }
 
-    fn unanswered(&self, now: Instant) -> Duration {
+    fn unacknowledged(&self, now: Instant) -> Duration {
         match self.in_flight.load(Relaxed) {
             0 => Duration::ZERO,
             _ => self.elapsed(now, &self.waiting_since_ns),
@@ -269,7 +269,7 @@ mod tests {
         live.on_sent(origin + 150 * MS, PACKET);
         assert_eq!(room(&live, origin + 199 * MS), 0);
         assert_eq!(room(&live, origin + 200 * MS), u64::from(PACKET));
-        assert_eq!(live.figures(origin + 200 * MS).unanswered, 200 * MS);
+        assert_eq!(live.figures(origin + 200 * MS).unacknowledged, 200 * MS);
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
 
         live.on_acknowledged(origin + 210 * MS, Some(origin), 0);
         assert_eq!(
-            live.figures(origin + 900 * MS).unanswered,
+            live.figures(origin + 900 * MS).unacknowledged,
             Duration::ZERO,
             "nothing is awaited"
         );

@@ -274,7 +274,7 @@ urls = ["https://192.0.2.9:14750"]
     fn policy(flow: &str, code: u8) -> String {
         format!(
             r#"{{ "flow": "{flow}", "epoch": 3, "code": {code}, "probes": 0, "probe_every": 0,
-                  "because": "configured", "decided_unix_ms": 0 }}"#
+                  "reason": "configured", "decided_unix_ms": 0 }}"#
         )
     }
 

@@ -209,11 +209,11 @@ impl Controlled {
 
     /// Returns the status of the connection, the flows and the paths.
     pub(crate) fn status(&self, node: &Node, now: Instant) -> ControllerStatus {
-        let (state, why) = match &self.connection {
+        let (state, reason) = match &self.connection {
             Connection::Connecting => ("connecting", None),
             Connection::Connected => ("connected", None),
-            Connection::Unreachable(why) => ("away", Some(why.clone())),
-            Connection::Refused(why) => ("refused", Some(why.clone())),
+            Connection::Unreachable(reason) => ("unreachable", Some(reason.clone())),
+            Connection::Refused(reason) => ("refused", Some(reason.clone())),
         };
         let round_trip_us = |path| report::round_trip_us(&self.echoes, path, now);
         let paths = node.config().paths.keys().map(|path| {
@@ -227,7 +227,7 @@ impl Controlled {
             urls: self.settings.urls.iter().map(ToString::to_string).collect(),
             state: state.to_owned(),
             since_unix_ms: self.since_unix_ms,
-            why,
+            reason,
             revision: self.assignment.revision,
             observations_dropped: self.outbox.dropped(),
             not_applied: self.plan.refused.iter().cloned().collect(),
@@ -554,7 +554,7 @@ mod tests {
                  "sends": [{{ "flow": "stage", "number": {number}, "peer": "egress",
                               "select": {{ "destination": "10.0.0.0/8" }},
                               "policy": {{ "flow": "stage", "epoch": {epoch}, "code": 1, "probes": 0,
-                                           "probe_every": 0, "because": "configured", "decided_unix_ms": 0 }} }}] }}"#
+                                           "probe_every": 0, "reason": "configured", "decided_unix_ms": 0 }} }}] }}"#
         );
         serde_json::from_str(&text).unwrap()
     }

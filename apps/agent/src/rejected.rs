@@ -61,7 +61,7 @@ impl RejectedCopies {
                     %flow,
                     "all copies are rejected: their tags are not those of the peer. Both nodes must have the same key, this one \
                      must have the other's own name in [[peer]] `name` or `node`, and the other one must have {name:?} as \
-                     the name of this one. With `demand = \"whole\"` here, the other one must have `cover = \"whole\"` (`dropped_not_whole` \
+                     the name of this one. With `required_cover = \"whole\"` here, the other one must have `cover = \"whole\"` (`dropped_partial_tag` \
                      in the status counts these)"
                 ),
                 Some(Cause::Age) => warn!(

@@ -49,15 +49,15 @@ pub struct Status {
     pub send: BTreeMap<u16, SendStatus>,
     /// Received flows, by flow number, then by path number, counted from one.
     pub receive: BTreeMap<u16, BTreeMap<u8, ReceiveStatus>>,
-    /// Copies that the network devices of paths rejected because they were down or their queue was
+    /// Copies that the network devices of paths dropped because they were down or their queue was
     /// full, by path number.
-    pub refused_by_device: BTreeMap<u8, u64>,
+    pub dropped_by_device: BTreeMap<u8, u64>,
     /// Number of frames that were not replicated, by reason. Reasons that did not occur are left
     /// out.
     pub not_replicated: BTreeMap<String, u64>,
     /// Number of frames on path interfaces that were not deduplicated or passed on as replicas, by
     /// reason.
-    pub not_eliminated: BTreeMap<String, u64>,
+    pub not_deduplicated: BTreeMap<String, u64>,
     /// The state of the connection to the controller. `None` without one.
     #[serde(default)]
     pub controller: Option<ControllerStatus>,
@@ -73,9 +73,9 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigurationStatus {
     /// The time at which the file was last read, milliseconds since 1970.
-    pub looked_at_unix_ms: u64,
+    pub checked_unix_ms: u64,
     /// The error of the file as last read. The previous configuration stays in force.
-    pub refused: Option<String>,
+    pub error: Option<String>,
 }
 
 /// Whether a path can be used.
@@ -84,7 +84,7 @@ pub struct PathState {
     /// Whether its interface is up and its next hop known.
     pub up: bool,
     /// The reason that it cannot be used. The agent checks again every second.
-    pub why: Option<String>,
+    pub reason: Option<String>,
 }
 
 /// Packets, or trains of segments, that left through the agent's own interface without being
@@ -174,7 +174,7 @@ impl Status {
     ) -> Result<Self> {
         let (config, flows) = (node.config(), node.flows());
         let mut send = BTreeMap::new();
-        let mut refused_by_device = BTreeMap::new();
+        let mut dropped_by_device = BTreeMap::new();
         let mut not_replicated = BTreeMap::new();
         if let Some(sender) = node.sender() {
             for flow in flows.send.keys() {
@@ -196,12 +196,12 @@ impl Status {
                 );
             }
             for path in config.paths.keys() {
-                refused_by_device.insert(number(*path), sender.device_drops(*path)?);
+                dropped_by_device.insert(number(*path), sender.device_drops(*path)?);
             }
             not_replicated = occurred(sender.reasons()?);
         }
         let mut receive = BTreeMap::new();
-        let mut not_eliminated = BTreeMap::new();
+        let mut not_deduplicated = BTreeMap::new();
         if let Some(receiver) = node.receiver() {
             for flow in flows.receive.keys() {
                 let mut paths = BTreeMap::new();
@@ -214,7 +214,7 @@ impl Status {
                 }
                 receive.insert((*flow).into(), paths);
             }
-            not_eliminated = occurred(receiver.reasons()?);
+            not_deduplicated = occurred(receiver.reasons()?);
         }
         Ok(Status {
             node: config.name.clone(),
@@ -230,9 +230,9 @@ impl Status {
             unattached: node.unattached(),
             send,
             receive,
-            refused_by_device,
+            dropped_by_device,
             not_replicated,
-            not_eliminated,
+            not_deduplicated,
             controller,
             device: device.map(DeviceStatus::of).transpose()?,
             arrival_records_overflowed: observer.map_or(0, Observer::overflowed),
@@ -256,8 +256,8 @@ pub(crate) struct StatusFile {
 impl StatusFile {
     pub(crate) fn at(path: PathBuf) -> Self {
         let configuration = ConfigurationStatus {
-            looked_at_unix_ms: unix_now_ms(),
-            refused: None,
+            checked_unix_ms: unix_now_ms(),
+            error: None,
         };
         StatusFile {
             path,
@@ -268,19 +268,19 @@ impl StatusFile {
 
     /// Records and logs the result of reloading the configuration.
     pub(crate) fn configuration_reloaded(&mut self, outcome: Result<()>) {
-        let refused = outcome.err().map(|error| format!("{error:#}"));
-        match &refused {
+        let error = outcome.err().map(|error| format!("{error:#}"));
+        match &error {
             None => info!("configuration reloaded"),
-            Some(why) => {
-                error!("cannot reload the configuration, the previous one stays in force: {why}")
+            Some(error) => {
+                error!("cannot reload the configuration, the previous one stays in force: {error}")
             }
         }
         // Later than before even if the clock was set back, so that a program that waits for the
         // reload notices it.
-        let looked_at_unix_ms = unix_now_ms().max(self.configuration.looked_at_unix_ms + 1);
+        let checked_unix_ms = unix_now_ms().max(self.configuration.checked_unix_ms + 1);
         self.configuration = ConfigurationStatus {
-            looked_at_unix_ms,
-            refused,
+            checked_unix_ms,
+            error,
         };
     }
 
@@ -315,7 +315,7 @@ impl PathState {
     fn of(node: &Node, path: PathId) -> Self {
         PathState {
             up: node.is_up(path),
-            why: node.obstacle(path),
+            reason: node.obstacle(path),
         }
     }
 }

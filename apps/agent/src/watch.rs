@@ -195,7 +195,7 @@ impl Watched {
     fn new(flow: Name, settings: &resource::Trigger) -> Self {
         let config = TriggerConfig {
             late_after: Duration::from_millis(settings.late_after_ms.into()),
-            in_a_row: settings.in_a_row,
+            in_a_row: settings.consecutive,
             ..TriggerConfig::default()
         };
         Watched {
@@ -213,7 +213,7 @@ impl Watched {
     pub(crate) fn status(&self, stats: WatchStats) -> WatchStatus {
         WatchStatus {
             requests: stats.requests,
-            ends: stats.ends,
+            closed_connections: stats.ends,
             retransmissions: stats.retransmissions,
             records_lost: stats.lost,
             late: self.trigger.late_requests(),
@@ -295,14 +295,14 @@ mod tests {
 
     fn policy(epoch: u32, code: u8) -> Policy {
         let flow = "stage".parse().unwrap();
-        let (because, decided_unix_ms) = (Cause::Configured, 0);
+        let (reason, decided_unix_ms) = (Cause::Configured, 0);
         Policy {
             flow,
             epoch,
             code,
             probes: 0,
             probe_every: 0,
-            because,
+            reason,
             decided_unix_ms,
         }
     }
@@ -318,7 +318,7 @@ mod tests {
             select,
             request_bytes: (1, 200),
             late_after_ms: 100,
-            in_a_row: 2,
+            consecutive: 2,
         };
         let mut watched = Watched::new("stage".parse().unwrap(), &settings);
         watched.paths = PathSet::from_bits(0b11);

@@ -124,9 +124,9 @@ fn a_flow_is_made_seen_changed_and_removed() {
 
     assert!(rig.says("policy show stage").contains("default route"));
     rig.says("policy set stage none");
-    assert_eq!(rig.json("policy show stage")["because"], "operator");
+    assert_eq!(rig.json("policy show stage")["reason"], "operator");
     rig.says("policy auto stage");
-    assert_ne!(rig.json("policy show stage")["because"], "operator");
+    assert_ne!(rig.json("policy show stage")["reason"], "operator");
 
     rig.says("flow delete stage");
     assert_eq!(rig.json("flow list"), serde_json::json!([]));
@@ -148,8 +148,8 @@ fn no_change_that_was_acknowledged_is_overwritten_by_another_one_at_once() {
                 (100 + round).into(),
             ),
             (
-                format!("--in-a-row {}", 10 + round),
-                "/trigger/in_a_row",
+                format!("--consecutive {}", 10 + round),
+                "/trigger/consecutive",
                 (10 + round).into(),
             ),
             (

@@ -156,7 +156,7 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(tenants::show, tenants::delete))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show, nodes::delete))
-        .routes(routes!(nodes::invite))
+        .routes(routes!(nodes::create_enrolment))
         .routes(routes!(enrolments::list))
         .routes(routes!(enrolments::withdraw))
         .routes(routes!(enrol::renew, nodes::revoke))
@@ -172,8 +172,8 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
                 .routes(routes!(node::report))
                 .layer(report_bytes),
         )
-        .routes(routes!(tunnels::serve))
-        .routes(routes!(tunnels::find))
+        .routes(routes!(tunnels::report_server))
+        .routes(routes!(tunnels::list_servers))
         .routes(routes!(tunnels::list))
         .routes(routes!(nodes::paths))
         .routes(routes!(nodes::reports))
@@ -181,7 +181,11 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(flows::list, flows::create))
         .routes(routes!(flows::show, flows::change, flows::delete))
         .routes(routes!(policies::list))
-        .routes(routes!(policies::show, policies::fix, policies::release))
+        .routes(routes!(
+            policies::show,
+            policies::override_policy,
+            policies::release
+        ))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
         .routes(routes!(audit::list))

@@ -28,7 +28,7 @@ struct Withheld {
 impl Budget {
     pub(crate) fn new(limits: &LimitsConfig) -> Budget {
         // An f64 represents integers of this size exactly.
-        let burst = limits.node_events.min(1 << 30) as f64;
+        let burst = limits.max_node_events.min(1 << 30) as f64;
         Budget {
             events: Limit::with_burst(limits.node_events_per_s, burst),
             changes: Limit::with_burst(limits.node_changes_per_s, burst),
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn an_exceeded_budget_is_announced_once() {
         let limits = LimitsConfig {
-            node_events: 20,
+            max_node_events: 20,
             node_events_per_s: 2.0,
             ..LimitsConfig::default()
         };

@@ -26,8 +26,8 @@ pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
         if trigger.request_bytes.0 > trigger.request_bytes.1 {
             return Err("trigger.request_bytes: the smallest size is above the largest".into());
         }
-        if trigger.late_after_ms == 0 || trigger.in_a_row == 0 {
-            return Err("trigger.late_after_ms and trigger.in_a_row must be at least 1".into());
+        if trigger.late_after_ms == 0 || trigger.consecutive == 0 {
+            return Err("trigger.late_after_ms and trigger.consecutive must be at least 1".into());
         }
     }
     let pruning = &flow.pruning;
@@ -196,8 +196,8 @@ mod tests {
             ("pruning", json!({ "budget_ratio": 0.5 }), "budget_ratio"),
             (
                 "trigger",
-                json!({ "select": { "destination": "::/0" }, "in_a_row": 0 }),
-                "in_a_row",
+                json!({ "select": { "destination": "::/0" }, "consecutive": 0 }),
+                "consecutive",
             ),
         ] {
             let error = flow_with(|text| text[key] = value).unwrap_err();

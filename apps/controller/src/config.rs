@@ -32,7 +32,7 @@ pub struct Config {
     /// Limits on the resources that clients may use.
     pub limits: LimitsConfig,
     /// The number of events that are retained.
-    pub events: usize,
+    pub max_events: usize,
     /// The retention of the audit log.
     pub audit: AuditConfig,
 }
@@ -122,10 +122,10 @@ pub struct LimitsConfig {
     /// The timeout for a TLS handshake, the head of a request and the rest of it, seconds.
     pub request_timeout_s: u32,
     /// The time without a request after which a connection is closed, seconds.
-    pub idle_s: u32,
+    pub idle_timeout_s: u32,
     /// The time after which a connection is closed when its other end accepts none of the data sent
     /// to it, seconds. It closes streams that no client reads.
-    pub unread_s: u32,
+    pub unread_timeout_s: u32,
     /// The maximum size of a request body, bytes.
     pub body_bytes: usize,
     /// The maximum request rate per operator's token, requests per second.
@@ -137,7 +137,7 @@ pub struct LimitsConfig {
     pub failures_per_minute: f64,
     /// The number of events that are retained per node and per flow. It is also the burst of
     /// events, and of changes, that a node may cause.
-    pub node_events: usize,
+    pub max_node_events: usize,
     /// The maximum average rate of events per node, events per second.
     pub node_events_per_s: f64,
     /// The maximum average rate of changes per node, changes per second: registrations, leases,
@@ -157,7 +157,7 @@ impl Default for Config {
             nodes: NodesConfig::default(),
             tunnels: TunnelsConfig::default(),
             limits: LimitsConfig::default(),
-            events: 10_000,
+            max_events: 10_000,
             audit: AuditConfig::default(),
         }
     }
@@ -189,13 +189,13 @@ impl Default for LimitsConfig {
             connections: 20_000,
             connections_per_address: 2_000,
             request_timeout_s: 10,
-            idle_s: 60,
-            unread_s: 20,
+            idle_timeout_s: 60,
+            unread_timeout_s: 20,
             body_bytes: 256 * 1024,
             operator_requests_per_s: 500.0,
             node_requests_per_s: 50.0,
             failures_per_minute: 60.0,
-            node_events: 1_000,
+            max_node_events: 1_000,
             node_events_per_s: 5.0,
             node_changes_per_s: 20.0,
         }
@@ -278,8 +278,16 @@ impl Config {
                 "limits.request_timeout_s",
                 "must be at least 1",
             ),
-            (limits.idle_s > 0, "limits.idle_s", "must be at least 1"),
-            (limits.unread_s > 0, "limits.unread_s", "must be at least 1"),
+            (
+                limits.idle_timeout_s > 0,
+                "limits.idle_timeout_s",
+                "must be at least 1",
+            ),
+            (
+                limits.unread_timeout_s > 0,
+                "limits.unread_timeout_s",
+                "must be at least 1",
+            ),
             (
                 limits.body_bytes >= 4096,
                 "limits.body_bytes",
@@ -291,11 +299,11 @@ impl Config {
                 "must have rates above 0",
             ),
             (
-                limits.node_events >= 20,
-                "limits.node_events",
+                limits.max_node_events >= 20,
+                "limits.max_node_events",
                 "must be at least 20",
             ),
-            (self.events >= 100, "events", "must be at least 100"),
+            (self.max_events >= 100, "max_events", "must be at least 100"),
             (self.audit.days >= 1, "audit.days", "must be at least 1"),
             (
                 self.audit.entries >= 100,
@@ -318,7 +326,7 @@ impl Config {
     }
 
     pub(crate) fn unread(&self) -> Duration {
-        Duration::from_secs(self.limits.unread_s.into())
+        Duration::from_secs(self.limits.unread_timeout_s.into())
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {

@@ -154,7 +154,7 @@ impl Controller {
             match self.commit(writes, about, kind, message).await {
                 Ok(revision) => {
                     self.signal(&policy);
-                    self.metrics.decided(cause_name(policy.because));
+                    self.metrics.decided(cause_name(policy.reason));
                     tracing::debug!(%flow, policy.epoch, policy.code, policy.probes, "decided");
                     return Ok(Outcome::Decided(Versioned {
                         value: policy,

@@ -351,7 +351,7 @@ async fn serve_http(
             controller.metrics.refused("unread_answer");
             return;
         }
-        () = responses.are_idle(Duration::from_secs(controller.config.limits.idle_s.into())) => {
+        () = responses.are_idle(Duration::from_secs(controller.config.limits.idle_timeout_s.into())) => {
             controller.metrics.refused("idle_connection");
         }
         () = controller.shutdown_requested() => {}

@@ -34,11 +34,6 @@ struct ReasonLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CauseLabels {
-    because: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FlowLabels {
     mode: &'static str,
     state: &'static str,
@@ -49,15 +44,15 @@ pub(crate) struct Metrics {
     requests: Family<RequestLabels, Counter>,
     request_seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
     refused: Family<ReasonLabels, Counter>,
-    decisions: Family<CauseLabels, Counter>,
+    decisions: Family<ReasonLabels, Counter>,
     ignored: Family<ReasonLabels, Counter>,
     pushed: Family<KindLabels, Counter>,
-    push_seconds: Histogram,
+    policy_delivery_seconds: Histogram,
     connections: Gauge,
     streams: Gauge,
     nodes_alive: Gauge,
     nodes: Gauge,
-    leads: Gauge,
+    is_leader: Gauge,
     flows: Family<FlowLabels, Gauge>,
 }
 
@@ -66,7 +61,7 @@ pub(crate) struct Gauges {
     pub(crate) streams: usize,
     pub(crate) nodes: usize,
     pub(crate) nodes_alive: usize,
-    pub(crate) leads: bool,
+    pub(crate) is_leader: bool,
     /// Mode, state and number of flows.
     pub(crate) flows: Vec<(&'static str, &'static str, i64)>,
 }
@@ -105,12 +100,12 @@ impl Metrics {
             decisions: Family::default(),
             ignored: Family::default(),
             pushed: Family::default(),
-            push_seconds: seconds(),
+            policy_delivery_seconds: seconds(),
             connections: Gauge::default(),
             streams: Gauge::default(),
             nodes_alive: Gauge::default(),
             nodes: Gauge::default(),
-            leads: Gauge::default(),
+            is_leader: Gauge::default(),
             flows: Family::default(),
             registry: Registry::default(),
         };
@@ -136,7 +131,7 @@ impl Metrics {
             metrics.decisions.clone(),
         );
         registry.register(
-            "voided",
+            "ignored",
             "Ignored observations, by reason",
             metrics.ignored.clone(),
         );
@@ -146,10 +141,10 @@ impl Metrics {
             metrics.pushed.clone(),
         );
         registry.register_with_unit(
-            "push",
+            "policy_delivery",
             "Time from a decision until its policy is sent to a node",
             Unit::Seconds,
-            metrics.push_seconds.clone(),
+            metrics.policy_delivery_seconds.clone(),
         );
         registry.register(
             "connections",
@@ -168,9 +163,9 @@ impl Metrics {
             metrics.nodes_alive.clone(),
         );
         registry.register(
-            "leads",
+            "is_leader",
             "1 if this controller is the leader",
-            metrics.leads.clone(),
+            metrics.is_leader.clone(),
         );
         registry.register("flows", "Flows by mode and state", metrics.flows.clone());
         Metrics {
@@ -198,8 +193,8 @@ impl Metrics {
         self.refused.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    pub(crate) fn decided(&self, because: &'static str) {
-        self.decisions.get_or_create(&CauseLabels { because }).inc();
+    pub(crate) fn decided(&self, reason: &'static str) {
+        self.decisions.get_or_create(&ReasonLabels { reason }).inc();
     }
 
     pub(crate) fn ignored(&self, reason: &'static str) {
@@ -213,7 +208,7 @@ impl Metrics {
     pub(crate) fn pushed_policy(&self, decided_unix_ms: u64) {
         self.pushed("policy");
         let after = Duration::from_millis(unix_ms().saturating_sub(decided_unix_ms));
-        self.push_seconds.observe(after.as_secs_f64());
+        self.policy_delivery_seconds.observe(after.as_secs_f64());
     }
 
     pub(crate) fn connection_opened(&self) {
@@ -230,7 +225,7 @@ impl Metrics {
         self.streams.set(gauge(gauges.streams));
         self.nodes.set(gauge(gauges.nodes));
         self.nodes_alive.set(gauge(gauges.nodes_alive));
-        self.leads.set(gauges.leads.into());
+        self.is_leader.set(gauges.is_leader.into());
         self.flows.clear();
         for (mode, state, count) in &gauges.flows {
             self.flows

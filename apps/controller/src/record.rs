@@ -194,7 +194,7 @@ pub(crate) struct HealthRecord {
 pub(crate) struct TunnelRecord {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) clients: u32,
-    pub(crate) most_clients: u32,
+    pub(crate) max_clients: u32,
     pub(crate) draining: bool,
 }
 

@@ -11,7 +11,11 @@ use std::sync::Arc;
 
 /// Returns the keys of the events and audit entries to be removed.
 pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc<str>> {
-    let mut keys = surplus_events(&view.events, config.events, config.limits.node_events);
+    let mut keys = surplus_events(
+        &view.events,
+        config.max_events,
+        config.limits.max_node_events,
+    );
     let oldest = now_unix_ms.saturating_sub(u64::from(config.audit.days) * 24 * 3600 * 1000);
     keys.extend(surplus_entries(&view.audit, config.audit.entries, oldest));
     keys

@@ -358,8 +358,8 @@ mod tests {
             (flow, 1..9u32).prop_map(|(flow, epoch)| {
                 let flow: Name = flow.parse().unwrap();
                 let key = format!("policy/{flow}");
-                let because = Cause::Judged;
-                let policy = Policy { flow, epoch, code: 1, probes: 0, probe_every: 0, because, decided_unix_ms: 0 };
+                let reason = Cause::Judged;
+                let policy = Policy { flow, epoch, code: 1, probes: 0, probe_every: 0, reason, decided_unix_ms: 0 };
                 (key, emit(&policy))
             }),
         ]

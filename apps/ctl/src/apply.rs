@@ -49,7 +49,7 @@ enum Change {
     Created,
     Changed,
     /// It differs in fields that cannot be changed.
-    Left,
+    Unchangeable,
 }
 
 pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) -> Result<()> {
@@ -64,7 +64,7 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
         let (change, fields) = compare(current.get(&tenant.name).copied(), tenant)?;
         // The API cannot change a tenant's description.
         let change = if change == Change::Changed {
-            Change::Left
+            Change::Unchangeable
         } else {
             change
         };
@@ -166,7 +166,7 @@ fn describe(outcome: &Outcome, dry_run: bool) -> String {
         (Change::Created, true) => "would be created".to_owned(),
         (Change::Changed, false) => format!("changed: {fields}"),
         (Change::Changed, true) => format!("would be changed: {fields}"),
-        (Change::Left, _) => format!("NOT CHANGED: {fields} cannot be changed"),
+        (Change::Unchangeable, _) => format!("NOT CHANGED: {fields} cannot be changed"),
     }
 }
 

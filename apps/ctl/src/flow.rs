@@ -227,7 +227,7 @@ fn starts(trigger: Option<&Trigger>) -> String {
         |trigger| {
             format!(
                 "after {} requests later than {} ms",
-                trigger.in_a_row, trigger.late_after_ms
+                trigger.consecutive, trigger.late_after_ms
             )
         },
     )

@@ -27,7 +27,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         "remote",
         "state",
         "round trip",
-        "rejected by device",
+        "dropped by device",
     ];
     output.list(&paths, &header, row)
 }
@@ -47,7 +47,7 @@ fn row(path: &Path) -> Vec<String> {
             )
             .to_owned(),
         text::or_none(health.and_then(|health| health.rtt_us).map(milliseconds)),
-        text::or_none(health.map(|health| health.refused_by_device)),
+        text::or_none(health.map(|health| health.dropped_by_device)),
     ]
 }
 

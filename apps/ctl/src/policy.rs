@@ -78,7 +78,7 @@ fn fields(policy: &Policy) -> Vec<(&'static str, String)> {
         ("flow", policy.flow.to_string()),
         ("paths", text::paths(policy.code)),
         ("probed", probed),
-        ("reason", reason_name(policy.because).to_owned()),
+        ("reason", reason_name(policy.reason).to_owned()),
         ("epoch", policy.epoch.to_string()),
         ("decided", text::ago(policy.decided_unix_ms)),
     ]

@@ -57,7 +57,7 @@ fn describe(reported: &Reported) -> String {
     for send in &report.sends {
         let ratio = match send.bytes {
             0 => text::none(),
-            bytes => format!("{:.2}", send.copies_bytes as f64 / bytes as f64),
+            bytes => format!("{:.2}", send.sent_bytes as f64 / bytes as f64),
         };
         let _ = writeln!(
             text,
@@ -79,7 +79,7 @@ fn describe(reported: &Reported) -> String {
             let _ = writeln!(
                 text,
                 "  path {}: {} arrived, {} first, {} the only copy, {} missing",
-                path.number, path.arrivals, path.first, path.only, path.missing
+                path.number, path.arrivals, path.first, path.only_copy, path.missing
             );
         }
     }

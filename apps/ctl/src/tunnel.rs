@@ -40,7 +40,7 @@ fn row(server: &Server) -> Vec<String> {
         }
         .to_owned(),
         server.clients.to_string(),
-        server.most_clients.to_string(),
+        server.max_clients.to_string(),
         format!("{:.0} %", server.load() * 100.0),
         addresses.join(" "),
     ]

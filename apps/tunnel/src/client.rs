@@ -381,7 +381,7 @@ impl Client {
             },
             // A client has a single session, which is bounded by its own limits.
             claim: Budget::new(ByteSize(u64::MAX)).claim(),
-            keep: self.config.keep,
+            session_timeout: self.config.session_timeout,
             // The receiving thread runs as long as the client.
             mtu_changed: Box::new(move |fits| _ = mtu.send(fits)),
             mtu: opened.mtu.min(self.config.common.mtu),

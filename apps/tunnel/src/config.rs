@@ -46,7 +46,7 @@ const OUTER_MTU: RangeInclusive<u16> = 1280..=9000;
 const INNER_MTU: RangeInclusive<u16> = 1280..=1500;
 
 /// The valid times for which a session without a path is kept, in seconds.
-const KEEP_S: RangeInclusive<u64> = 1..=86_400;
+const SESSION_TIMEOUT_S: RangeInclusive<u64> = 1..=86_400;
 
 /// The identity of a node and the authorities that it trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,11 +173,15 @@ fn persistent_state(source: &Source<'_>, state: Option<&Path>, name: &str) -> Pa
         .join(name)
 }
 
-/// Checks `keep_s`, the time for which a session without a path is kept.
-fn keep<T>(source: &Source<'_>, at: &Spanned<T>, seconds: u64) -> Result<Duration, ConfigError> {
-    match KEEP_S.contains(&seconds) {
+/// Checks `session_timeout_s`, the time for which a session without a path is kept.
+fn session_timeout<T>(
+    source: &Source<'_>,
+    at: &Spanned<T>,
+    seconds: u64,
+) -> Result<Duration, ConfigError> {
+    match SESSION_TIMEOUT_S.contains(&seconds) {
         true => Ok(Duration::from_secs(seconds)),
-        false => Err(source.wrong(at, "keep_s is 1 to 86400, a day")),
+        false => Err(source.wrong(at, "session_timeout_s is 1 to 86400, a day")),
     }
 }
 
@@ -429,15 +433,15 @@ mod tests {
                 "client",
                 client,
                 "[tunnel]",
-                "[tunnel]\nkeep_s = 0",
-                "line 3: keep_s is 1 to 86400",
+                "[tunnel]\nsession_timeout_s = 0",
+                "line 3: session_timeout_s is 1 to 86400",
             ),
             (
                 "server",
                 server,
                 "[tunnel]",
-                "[tunnel]\nkeep_s = 86401",
-                "line 1: keep_s is 1 to 86400",
+                "[tunnel]\nsession_timeout_s = 86401",
+                "line 1: session_timeout_s is 1 to 86400",
             ),
             (
                 "server",
@@ -465,7 +469,7 @@ mod tests {
                 client,
                 "kill_switch = true",
                 "",
-                "line 3: bare leaves destinations out of kill_switch",
+                "line 3: bypass leaves destinations out of kill_switch",
             ),
             (
                 "server",
@@ -478,8 +482,8 @@ mod tests {
                 "server",
                 server,
                 "[tunnel]",
-                "[tunnel]\nmost_connections = 0",
-                "most_connections is at least 1",
+                "[tunnel]\nmax_connections = 0",
+                "max_connections is at least 1",
             ),
             (
                 "server",

@@ -24,7 +24,7 @@ pub(crate) struct Device {
     /// Packets from the kernel whose length did not match their headers.
     malformed: AtomicU64,
     /// Packets that the kernel did not accept.
-    refused: AtomicU64,
+    rejected: AtomicU64,
     without_session: AtomicU64,
     /// Packets that waited in sessions when these ended.
     with_session: AtomicU64,
@@ -66,7 +66,7 @@ impl Device {
         let device = Device {
             tun,
             malformed: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
             without_session: AtomicU64::new(0),
             with_session: AtomicU64::new(0),
             has_ipv6,
@@ -232,11 +232,11 @@ impl Device {
 
     /// Writes packets to the kernel.
     pub(crate) fn write<P: AsRef<[u8]>>(&self, packets: &[P]) {
-        let refused = match self.tun.get_ref().write(packets) {
+        let rejected = match self.tun.get_ref().write(packets) {
             Ok(written) => written.rejected,
             Err(_) => packets.len() as u64,
         };
-        self.refused.fetch_add(refused, Relaxed);
+        self.rejected.fetch_add(rejected, Relaxed);
     }
 
     /// Counts packets that were read while there was no session.
@@ -253,7 +253,7 @@ impl Device {
     pub(crate) fn drop_counts(&self) -> BTreeMap<String, u64> {
         let counts = [
             ("device_malformed", &self.malformed),
-            ("device_refused", &self.refused),
+            ("device_rejected", &self.rejected),
             ("no_session", &self.without_session),
             ("session_ended", &self.with_session),
         ];

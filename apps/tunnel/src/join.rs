@@ -160,7 +160,7 @@ pub(crate) enum Notice {
     Draining,
     /// From the server, on paths that have been on standby: whether packets to the client wait for
     /// a path.
-    Wanted(bool),
+    Backlog(bool),
 }
 
 /// The secret of a session, which both ends derive from the connection that opened it.

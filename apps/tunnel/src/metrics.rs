@@ -116,21 +116,17 @@ fn text(status: &Status) -> String {
     session_metrics(&mut page, status);
     path_metrics(&mut page, status);
     page.family(
-        "not_passed_on_total",
+        "dropped_total",
         "counter",
         "Packets not forwarded and connections not admitted, by reason",
     );
-    for (reason, count) in &status.not_passed_on {
-        page.value(
-            "not_passed_on_total",
-            &[("peer", ""), ("reason", reason)],
-            count,
-        );
+    for (reason, count) in &status.dropped {
+        page.value("dropped_total", &[("peer", ""), ("reason", reason)], count);
     }
     for session in &status.sessions {
-        for (reason, count) in &session.not_passed_on {
+        for (reason, count) in &session.dropped {
             page.value(
-                "not_passed_on_total",
+                "dropped_total",
                 &[("peer", &session.peer), ("reason", reason)],
                 count,
             );
@@ -236,10 +232,10 @@ fn path_metrics(page: &mut Page, status: &Status) {
             p.window_bytes as f64
         }),
         (
-            "path_unanswered_seconds",
+            "path_unacknowledged_seconds",
             "gauge",
             "Time for which sent packets have not been acknowledged",
-            |p| p.unanswered_ms as f64 / 1e3,
+            |p| p.unacknowledged_ms as f64 / 1e3,
         ),
     ];
     for (name, kind, help, figure) in families {

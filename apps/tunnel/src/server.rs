@@ -195,7 +195,7 @@ fn set_up_rules(config: &ServerConfig) -> Result<Option<Nat>> {
     let tun = &config.common.interface;
     if config.nat {
         let with = |max_connections| Nat::for_server(tun, &config.prefixes, max_connections);
-        return with(Some(config.most_connections))
+        return with(Some(config.max_connections))
             .map(Some)
             .or_else(|error| {
                 let nat = with(None).context("source NAT")?;
@@ -310,11 +310,11 @@ impl Server {
             .into_iter()
             .map(|(address, _)| address)
             .collect();
-        status.kept_bytes = self.budget.used().0;
+        status.memory_bytes = self.budget.used().0;
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
-        status.not_passed_on = self.registry.drop_counts();
-        status.not_passed_on.extend(self.device.drop_counts());
-        status.not_passed_on.extend(self.unmatched.drop_counts());
+        status.dropped = self.registry.drop_counts();
+        status.dropped.extend(self.device.drop_counts());
+        status.dropped.extend(self.unmatched.drop_counts());
         let mut reports: JoinSet<_> = self
             .registry
             .sessions()

@@ -106,7 +106,7 @@ pub(crate) struct Settings {
     /// The session's share of the memory of all sessions.
     pub(crate) claim: Claim,
     /// The time without any path after which the session ends.
-    pub(crate) keep: Duration,
+    pub(crate) session_timeout: Duration,
     /// Called with the largest inner packet, in bytes, whenever it changes.
     pub(crate) mtu_changed: Box<dyn Fn(u16) + Send>,
     pub(crate) mtu: u16,
@@ -319,13 +319,13 @@ impl Session {
 
     fn is_abandoned(&self, now: Instant) -> bool {
         self.without_path_since
-            .is_some_and(|since| now.saturating_since(since) >= self.settings.keep)
+            .is_some_and(|since| now.saturating_since(since) >= self.settings.session_timeout)
     }
 
     fn deadline(&mut self) -> Option<Instant> {
         let abandoned = self
             .without_path_since
-            .map(|since| since + self.settings.keep);
+            .map(|since| since + self.settings.session_timeout);
         let has_path = abandoned.is_none();
         let paced = (has_path && self.endpoint.waiting() > 0).then(|| time::now() + PACING_POLL);
         [self.endpoint.poll_timeout(), abandoned, paced]

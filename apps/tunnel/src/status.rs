@@ -43,14 +43,14 @@ pub struct Status {
     pub uplinks: Vec<UplinkStatus>,
     /// The memory that a server's sessions use for packets, in bytes; `memory_mb` is the limit.
     #[serde(default)]
-    pub kept_bytes: u64,
+    pub memory_bytes: u64,
     /// The number of times that an nftables table was restored after another program had changed or
     /// removed it.
     #[serde(default)]
     pub tables_restored: u64,
     /// Packets not forwarded and connections not admitted, by reason, without reasons that did not
     /// occur.
-    pub not_passed_on: BTreeMap<String, u64>,
+    pub dropped: BTreeMap<String, u64>,
 }
 
 /// A session.
@@ -89,7 +89,7 @@ pub struct SessionStatus {
     /// Its paths.
     pub paths: Vec<PathStatus>,
     /// Packets and datagrams that were not passed on, by reason; only reasons that occurred.
-    pub not_passed_on: BTreeMap<String, u64>,
+    pub dropped: BTreeMap<String, u64>,
 }
 
 /// A path.
@@ -108,7 +108,7 @@ pub struct PathStatus {
     /// The minimum round-trip time, in milliseconds.
     pub rtt_min_ms: Option<f64>,
     /// The time for which sent packets have not been acknowledged, in milliseconds.
-    pub unanswered_ms: u64,
+    pub unacknowledged_ms: u64,
     /// The congestion window, in bytes.
     pub window_bytes: u64,
     /// Bytes in flight.
@@ -175,9 +175,9 @@ impl Status {
             addresses: Vec::new(),
             sessions: Vec::new(),
             uplinks: Vec::new(),
-            kept_bytes: 0,
+            memory_bytes: 0,
             tables_restored: 0,
-            not_passed_on: BTreeMap::new(),
+            dropped: BTreeMap::new(),
         }
     }
 
@@ -237,8 +237,8 @@ impl SessionStatus {
             ("overflowed", stats.sender.overflowed),
             ("congested", stats.sender.congested),
             ("given_up", stats.sender.given_up),
-            ("unsolved", stats.receiver.unsolved),
-            ("garbled", stats.receiver.garbled),
+            ("undecoded", stats.receiver.undecoded),
+            ("decoded_malformed", stats.receiver.decoded_malformed),
         ];
         let denied = DenyReason::ALL
             .iter()
@@ -267,7 +267,7 @@ impl SessionStatus {
                 .into_iter()
                 .map(|path| PathStatus::new(path, &stats))
                 .collect(),
-            not_passed_on: counted
+            dropped: counted
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),
         }
@@ -277,7 +277,7 @@ impl SessionStatus {
 impl PathStatus {
     /// Returns whether nothing was acknowledged for so long that the path may have failed.
     pub(crate) fn is_silent(&self) -> bool {
-        self.unanswered_ms >= SILENT_MS
+        self.unacknowledged_ms >= SILENT_MS
     }
 
     fn new(path: PathReport, stats: &hawser_xnc::Stats) -> PathStatus {
@@ -301,7 +301,8 @@ impl PathStatus {
             standby,
             rtt_ms: figures.rtt.map(|rtt| ms(rtt.smoothed)),
             rtt_min_ms: figures.rtt.map(|rtt| ms(rtt.min)),
-            unanswered_ms: u64::try_from(figures.unanswered.as_millis()).unwrap_or(u64::MAX),
+            unacknowledged_ms: u64::try_from(figures.unacknowledged.as_millis())
+                .unwrap_or(u64::MAX),
             window_bytes: figures.congestion_window.0,
             in_flight_bytes: figures.in_flight.0,
             sent_bytes,

@@ -369,7 +369,7 @@ static __always_inline int eliminate(struct xdp_md *ctx)
 	}
 	if (flow->keys_valid && flow->demands_whole && !(replica.shim->version_flags & SHIM_WHOLE)) {
 		stats->tag_failures++;
-		return drop(DROPPED_NOT_WHOLE);
+		return drop(DROPPED_PARTIAL_TAG);
 	}
 	if (!combine_ecn(&replica, cursor.end))
 		return drop(DROPPED_ECN);

@@ -63,7 +63,7 @@ static __always_inline int segment(struct __sk_buff *skb)
 	__u32 *loop = bpf_map_lookup_elem(&loops, &ifindex);
 
 	if (!loop)
-		return pass(PASSED_SEGMENTS);
+		return pass(PASSED_GSO);
 	return bpf_redirect(*loop, 0);
 }
 

@@ -23,7 +23,7 @@
 //! let degraded = Observation::Degraded { flow: flow.name.clone(), since_due_us, silent_us };
 //! let decision = observed(situation, &policy, &degraded).unwrap().unwrap();
 //! let next = decision.into_policy(Some(&policy), &flow.name, 1);
-//! assert_eq!((next.code, next.epoch, next.because), (0b11, 2, Cause::Degraded));
+//! assert_eq!((next.code, next.epoch, next.reason), (0b11, 2, Cause::Degraded));
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 
@@ -153,7 +153,7 @@ impl Decision {
             code: self.code,
             probes: self.probes,
             probe_every: self.probe_every,
-            because: self.reason,
+            reason: self.reason,
             decided_unix_ms: now_unix_ms,
         }
     }
@@ -178,7 +178,7 @@ pub fn observed(
         observation,
         Observation::Degraded { .. } | Observation::Judged { .. }
     );
-    if asks && policy.because == Cause::Operator {
+    if asks && policy.reason == Cause::Operator {
         return Err(Ignored::Fixed);
     }
     let decision = match observation {
@@ -243,7 +243,7 @@ fn judged(
 /// path is down or no longer the fastest.
 pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     let is_helped = policy.code != 0 || situation.initial().code != 0;
-    if situation.flow.mode != Mode::Redirect || !is_helped || policy.because == Cause::Operator {
+    if situation.flow.mode != Mode::Redirect || !is_helped || policy.reason == Cause::Operator {
         return None;
     }
     Decision::without_probes(situation.help(policy.code), Cause::Redirected).unless_in_force(policy)
@@ -253,7 +253,7 @@ pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decis
 /// `None` if the policy can stay.
 pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     let has_missing = (policy.code | policy.probes) & !situation.paths.bits() != 0;
-    let decision = match policy.because {
+    let decision = match policy.reason {
         Cause::Operator => return None,
         Cause::Configured => situation.initial(),
         Cause::Judged | Cause::Redirected if !has_missing => return None,
@@ -290,7 +290,7 @@ mod tests {
             select: select("198.51.100.0/24"),
             request_bytes: Trigger::request_bytes(),
             late_after_ms: Trigger::late_after_ms(),
-            in_a_row: Trigger::in_a_row(),
+            consecutive: Trigger::consecutive(),
         });
         let name = |text: &str| text.parse().unwrap();
         Flow {
@@ -313,19 +313,19 @@ mod tests {
                 number,
                 up: true,
                 rtt_us: *rtt_us,
-                refused_by_device: 0,
+                dropped_by_device: 0,
             })
             .collect()
     }
 
-    fn policy(code: u8, epoch: u32, because: Cause) -> Policy {
+    fn policy(code: u8, epoch: u32, reason: Cause) -> Policy {
         Policy {
             flow: "stage".parse().unwrap(),
             epoch,
             code,
             probes: 0,
             probe_every: 0,
-            because,
+            reason,
             decided_unix_ms: 0,
         }
     }
@@ -401,7 +401,7 @@ mod tests {
                 egress_ready: received,
             };
             let fit =
-                |code, because| fitted(situation, &policy(code, 1, because)).map(|next| next.code);
+                |code, reason| fitted(situation, &policy(code, 1, reason)).map(|next| next.code);
             assert_eq!(situation.initial().code, helped, "{row}");
             assert_eq!(
                 fit(0, Cause::Configured),

@@ -143,7 +143,7 @@ pub struct SendReport {
     /// The bytes of these packets.
     pub bytes: u64,
     /// The bytes of all their copies.
-    pub copies_bytes: u64,
+    pub sent_bytes: u64,
 }
 
 /// Counters of a flow whose copies the node deduplicates.
@@ -172,7 +172,7 @@ pub struct ReceivedPath {
     /// The number of copies that arrived before the others.
     pub first: u64,
     /// The number of copies that were the only one to arrive.
-    pub only: u64,
+    pub only_copy: u64,
     /// The number of copies that did not arrive in time.
     pub missing: u64,
 }

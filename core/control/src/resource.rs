@@ -78,8 +78,8 @@ pub struct PathHealth {
     /// The smoothed round-trip time between the two nodes, microseconds; `null` while the other
     /// node does not respond.
     pub rtt_us: Option<u32>,
-    /// The number of copies that the device rejected since the agent started.
-    pub refused_by_device: u64,
+    /// The number of copies that the device dropped since the agent started.
+    pub dropped_by_device: u64,
 }
 
 /// Traffic from one node to another, and how it is protected.
@@ -179,9 +179,9 @@ pub struct Trigger {
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub late_after_ms: u32,
     /// The number of consecutive late requests that trigger help.
-    #[serde(default = "Trigger::in_a_row")]
+    #[serde(default = "Trigger::consecutive")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
-    pub in_a_row: u32,
+    pub consecutive: u32,
 }
 
 impl Trigger {
@@ -196,7 +196,7 @@ impl Trigger {
     }
 
     /// The default: the paper's count (Qian, step 2).
-    pub const fn in_a_row() -> u32 {
+    pub const fn consecutive() -> u32 {
         3
     }
 }
@@ -242,7 +242,7 @@ pub struct Policy {
     /// The probing interval in packets, a power of two; 0 if no path is probed.
     pub probe_every: u16,
     /// The reason for the policy.
-    pub because: Cause,
+    pub reason: Cause,
     /// When the policy was decided, milliseconds since 1970.
     pub decided_unix_ms: u64,
 }

@@ -19,7 +19,7 @@ pub struct ServerReport {
     /// The number of connected clients.
     pub clients: u32,
     /// The maximum number of clients.
-    pub most_clients: u32,
+    pub max_clients: u32,
     /// Whether the server is about to exit and accepts no more clients.
     pub draining: bool,
     /// The digest of the [`Admitted`] clients that the server knows.
@@ -80,7 +80,7 @@ pub struct Server {
     /// The number of connected clients.
     pub clients: u32,
     /// The maximum number of clients.
-    pub most_clients: u32,
+    pub max_clients: u32,
     /// Whether the server is about to exit and accepts no more clients.
     pub draining: bool,
 }
@@ -88,15 +88,15 @@ pub struct Server {
 impl Server {
     /// Returns whether the server accepts another client.
     pub fn has_room(&self) -> bool {
-        !self.draining && self.clients < self.most_clients
+        !self.draining && self.clients < self.max_clients
     }
 
     /// Returns the number of clients as a fraction of the maximum.
     pub fn load(&self) -> f64 {
-        if self.most_clients == 0 {
+        if self.max_clients == 0 {
             1.0
         } else {
-            f64::from(self.clients) / f64::from(self.most_clients)
+            f64::from(self.clients) / f64::from(self.max_clients)
         }
     }
 }

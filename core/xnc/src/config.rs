@@ -19,7 +19,7 @@ pub struct Config {
     /// If the application marks ends of frames, a packet whose acknowledgement is later than
     /// expected by this time counts as lost, provided that its frame lacks at most
     /// `straggler_share` of its packets, or that its path is quiet and no packets wait.
-    pub straggler: Duration,
+    pub straggler_delay: Duration,
     /// The share of a frame's packets, 0 to 1. A frame that lacks more is not worth an early
     /// recovery, unless there is room for all of it.
     pub straggler_share: f64,
@@ -82,7 +82,7 @@ pub struct Config {
     /// The number of paths that get a copy of a packet that was lost alone. All paths in the paper.
     pub copies: usize,
     /// The same for later shots: a third shot would usually be too late.
-    pub copies_again: usize,
+    pub retry_copies: usize,
     /// The maximum number of shots for the same packets, one in the paper. The next shot follows
     /// when acknowledgements show that the previous one did not suffice.
     pub shots: u32,
@@ -107,7 +107,7 @@ pub struct Config {
     /// The maximum size of the packets kept for recovery, and at the receiver for decoding and
     /// reordering. When a fully reliable scheme has this much unacknowledged data, it stops
     /// sending, as with the flow control of a stream. The other schemes give up the oldest packets.
-    pub pool_limit: ByteSize,
+    pub packet_memory: ByteSize,
 }
 
 impl Config {
@@ -119,7 +119,7 @@ impl Config {
             scheme,
             loss_threshold: Duration::from_millis(100),
             loss_threshold_waiting: Duration::from_millis(200),
-            straggler: Duration::from_millis(30),
+            straggler_delay: Duration::from_millis(30),
             straggler_share: 0.3,
             range_packets: 10,
             range_span: Duration::from_millis(60),
@@ -140,7 +140,7 @@ impl Config {
             path_share: 1.1,
             total_share: 1.0,
             copies: 1,
-            copies_again: 2,
+            retry_copies: 2,
             shots: 3,
             recovery_delay: Duration::from_millis(3),
             ack_delay: Duration::from_millis(5),
@@ -149,7 +149,7 @@ impl Config {
             probe_silent: Duration::from_millis(20),
             reorder: scheme.is_reliable().then_some(Duration::MAX),
             queue_limit: ByteSize(32 << 20),
-            pool_limit: ByteSize(if scheme.is_reliable() {
+            packet_memory: ByteSize(if scheme.is_reliable() {
                 4 << 20
             } else {
                 64 << 20

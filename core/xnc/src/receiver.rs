@@ -163,7 +163,7 @@ impl Receiver {
         self.paths[path.index()]
             .as_mut()
             .filter(|_| is_present)
-            .ok_or(RejectReason::NoPath)
+            .ok_or(RejectReason::UnknownPath)
     }
 
     fn record_transmission(
@@ -181,7 +181,7 @@ impl Receiver {
             .is_none_or(|largest| number > largest);
         let inserted = incoming.received.insert(number);
         if inserted == Insert::Repeated {
-            return Err(RejectReason::Repeated);
+            return Err(RejectReason::Duplicate);
         }
         if is_largest {
             incoming.largest_at = now;
@@ -285,8 +285,8 @@ impl Receiver {
             .unwrap_or_default();
         ReceiverStats {
             skipped: self.reorder_buffer.skipped(),
-            unsolved: decoded.abandoned,
-            garbled: decoded.malformed,
+            undecoded: decoded.abandoned,
+            decoded_malformed: decoded.malformed,
             ..self.stats
         }
     }
@@ -339,10 +339,10 @@ const WINDOW_PACKET_BYTES: u64 = 512;
 
 fn decoder_config(config: &Config) -> hawser_coding::Config {
     hawser_coding::Config {
-        window_packets: (config.pool_limit.0 / WINDOW_PACKET_BYTES).clamp(64, ReplayWindow::SPAN)
+        window_packets: (config.packet_memory.0 / WINDOW_PACKET_BYTES).clamp(64, ReplayWindow::SPAN)
             as usize,
         packet_bytes: MAX_PACKET,
-        memory: config.pool_limit,
+        memory: config.packet_memory,
     }
 }
 

@@ -38,7 +38,7 @@ impl ReorderBuffer {
     pub(crate) fn new(config: &Config) -> Self {
         let order = config.reorder.map(|wait| Order {
             wait,
-            limit: config.pool_limit.0,
+            limit: config.packet_memory.0,
             held: BTreeMap::new(),
             held_bytes: 0,
             next: 0,
@@ -124,7 +124,7 @@ mod tests {
     fn reorder_buffer(reorder: Option<Duration>, limit: u64) -> ReorderBuffer {
         ReorderBuffer::new(&Config {
             reorder,
-            pool_limit: ByteSize(limit),
+            packet_memory: ByteSize(limit),
             ..Config::default()
         })
     }

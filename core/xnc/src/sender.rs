@@ -211,7 +211,10 @@ impl Sender {
     }
 
     fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), RejectReason> {
-        let path = self.paths.get_mut(block.path).ok_or(RejectReason::NoPath)?;
+        let path = self
+            .paths
+            .get_mut(block.path)
+            .ok_or(RejectReason::UnknownPath)?;
         path.transmissions
             .acknowledge(now, block, &mut self.outcomes)?;
         if let Some(ecn) = block.ecn {
@@ -278,7 +281,7 @@ impl Sender {
         let recovers = matches!(self.parts.recovery, Recovery::OneShot { .. });
         let is_early = matches!(self.parts.loss, LossRule::Quality(_));
         (recovers && is_early && self.sent_packets.has_complete_frames())
-            .then_some(self.config.straggler)
+            .then_some(self.config.straggler_delay)
     }
 
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {

@@ -8,10 +8,10 @@ pub enum RejectReason {
     Malformed,
     /// The path does not exist in the session: the datagram arrived over it, or refers to it.
     #[error("unknown path")]
-    NoPath,
+    UnknownPath,
     /// The transmission arrived before.
     #[error("duplicate transmission")]
-    Repeated,
+    Duplicate,
     /// The number of the packet or ping is far beyond the largest one received.
     #[error("packet number is too far ahead")]
     TooFarAhead,
@@ -33,8 +33,8 @@ impl RejectReason {
     /// All reasons.
     pub const ALL: [RejectReason; 8] = [
         RejectReason::Malformed,
-        RejectReason::NoPath,
-        RejectReason::Repeated,
+        RejectReason::UnknownPath,
+        RejectReason::Duplicate,
         RejectReason::TooFarAhead,
         RejectReason::NeverSent,
         RejectReason::Undecodable,
@@ -46,8 +46,8 @@ impl RejectReason {
     pub const fn name(self) -> &'static str {
         match self {
             RejectReason::Malformed => "malformed",
-            RejectReason::NoPath => "no_path",
-            RejectReason::Repeated => "repeated",
+            RejectReason::UnknownPath => "unknown_path",
+            RejectReason::Duplicate => "duplicate",
             RejectReason::TooFarAhead => "too_far_ahead",
             RejectReason::NeverSent => "never_sent",
             RejectReason::Undecodable => "undecodable",
@@ -155,10 +155,10 @@ pub struct ReceiverStats {
     /// Received coded packets.
     pub coded: u64,
     /// Coded packets that were discarded because packets in them stayed unknown.
-    pub unsolved: u64,
+    pub undecoded: u64,
     /// Results of decoding that are not a packet. The coded packets of an honest peer never produce
     /// one.
-    pub garbled: u64,
+    pub decoded_malformed: u64,
     /// Packets that later ones waited for until the time was over, if packets are delivered in
     /// order.
     pub skipped: u64,

@@ -232,7 +232,10 @@ proptest! {
         pool in 12..22u32,
         operations in vec(operation(), 0..300),
     ) {
-        let mut end = Endpoint::new(Config { pool_limit: ByteSize(1 << pool), ..Config::of(scheme) });
+        let mut end = Endpoint::new(Config {
+            packet_memory: ByteSize(1 << pool),
+            ..Config::of(scheme)
+        });
         let mut now = Instant::ZERO;
         (0..2).for_each(|index| end.add_path(now, path(index)));
         operations.into_iter().for_each(|operation| apply(&mut end, &mut now, operation));

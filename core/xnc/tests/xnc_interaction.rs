@@ -140,9 +140,9 @@ fn becomes_idle(
     total_share: f64,
     operations: &[Operation],
 ) -> Result<(), TestCaseError> {
-    let (pool_limit, queue_limit) = (ByteSize(1 << 20), ByteSize(200_000));
+    let (packet_memory, queue_limit) = (ByteSize(1 << 20), ByteSize(200_000));
     let config = Config {
-        pool_limit,
+        packet_memory,
         queue_limit,
         total_share,
         ..Config::of(scheme)

@@ -132,7 +132,7 @@ fn numbers_far_ahead_cost_no_more_than_any_others() {
     let mut max = 0;
     let jumps = || {
         let mut end = end(Config {
-            pool_limit: ByteSize(16_000_000),
+            packet_memory: ByteSize(16_000_000),
             ..Config::default()
         });
         let before = ALLOCATOR.allocated();
@@ -171,7 +171,7 @@ fn packets_held_for_reordering_stay_within_the_limit() {
         end
     };
     let (_end, cost) = cost_of(held);
-    let allowed = 2 * Config::of(Scheme::MinRtt).pool_limit.0 as usize;
+    let allowed = 2 * Config::of(Scheme::MinRtt).packet_memory.0 as usize;
     assert!(cost < allowed, "{cost} bytes");
 }
 
@@ -229,7 +229,7 @@ fn no_datagram_panics_or_makes_memory_grow() {
     proptest!(|(datagrams in transmissions())| {
         let (before, mut max) = (ALLOCATOR.allocated(), 0);
         let (_end, cost) = cost_of(|| {
-            let mut end = end(Config { pool_limit: ByteSize(1 << 20), ..Config::default() });
+            let mut end = end(Config { packet_memory: ByteSize(1 << 20), ..Config::default() });
             end.add_path(Instant::ZERO, path(1));
             for (datagram, step) in datagrams.iter().zip(1u32..) {
                 let (index, first, rest) = datagram;

@@ -452,7 +452,11 @@ fn useless_coded_packets_are_counted() {
             .unwrap();
         end.handle_timeout(at);
         let receiver = end.stats().receiver;
-        (receiver.coded, receiver.unsolved, receiver.garbled)
+        (
+            receiver.coded,
+            receiver.undecoded,
+            receiver.decoded_malformed,
+        )
     };
     assert_eq!(send(Instant::ZERO, &coded(2, 0, 0, [0, 1, 7])), (1, 0, 0));
     // A sum whose length is 0xffff, although the first packet only accounts for one byte.
@@ -482,7 +486,7 @@ fn a_packet_too_late_to_be_acknowledged_is_delivered_once() {
     }
     assert_eq!(send(1, 100), Ok(Some(100)));
     assert_eq!(send(1, 100), Ok(None), "once");
-    assert_eq!(send(80, 101), Err(RejectReason::Repeated));
+    assert_eq!(send(80, 101), Err(RejectReason::Duplicate));
 }
 
 #[test]
@@ -505,7 +509,7 @@ fn datagrams_of_a_hostile_peer_are_rejected_and_counted() {
         (&[200, 1, 2], RejectReason::Malformed),
         (&twice_the_same_path, RejectReason::Malformed),
         (&never_sent, RejectReason::NeverSent),
-        (&unknown_path, RejectReason::NoPath),
+        (&unknown_path, RejectReason::UnknownPath),
         (&far_ahead, RejectReason::TooFarAhead),
         (&emit_ping(u64::MAX), RejectReason::TooFarAhead),
         (&emit_ping((1 << 20) + 1000), RejectReason::TooFarAhead),
@@ -521,6 +525,6 @@ fn datagrams_of_a_hostile_peer_are_rejected_and_counted() {
     let elsewhere = PathId::try_from(5).unwrap();
     assert_eq!(
         end.handle_datagram(now, elsewhere, &[1, 0, 0, 0, 0, 0, 1], Ecn::Unknown),
-        Err(RejectReason::NoPath)
+        Err(RejectReason::UnknownPath)
     );
 }

@@ -259,16 +259,16 @@ impl Builder<'_> {
                 peer.name
             ));
         }
-        let slot = match peer.send_with {
+        let slot = match peer.send_slot {
             0 => KeySlot::Zero,
             1 => KeySlot::One,
-            other => return Err(format!("send_with is 0 or 1, not {other}")),
+            other => return Err(format!("send_slot is 0 or 1, not {other}")),
         };
         let key = ring.slots[slot.index()].clone().map(|key| (slot, key));
         if filled && key.is_none() {
             return Err(format!(
-                "send_with is {0}, but keys.slot{0} names no file",
-                peer.send_with
+                "send_slot is {0}, but keys.slot{0} names no file",
+                peer.send_slot
             ));
         }
         let node = peer.node.as_ref().unwrap_or(&peer.name);
@@ -279,7 +279,10 @@ impl Builder<'_> {
                 peer.name
             ));
         }
-        for (key, cover) in [("cover", peer.cover), ("demand", peer.demand)] {
+        for (key, cover) in [
+            ("cover", peer.cover),
+            ("required_cover", peer.required_cover),
+        ] {
             if !filled && cover == file::Cover::Whole {
                 return Err(format!(
                     "peer {:?} has {key} = \"whole\" and no keys: without keys there are no tags",
@@ -287,9 +290,9 @@ impl Builder<'_> {
                 ));
             }
         }
-        let (cover, demand) = (Cover::from(peer.cover), Cover::from(peer.demand));
+        let (cover, required) = (Cover::from(peer.cover), Cover::from(peer.required_cover));
         Ok(Peer {
-            accepted: ring.for_direction(node, own_name, demand),
+            accepted: ring.for_direction(node, own_name, required),
             sealed: key
                 .as_ref()
                 .map(|(slot, key)| (*slot, key.for_direction(own_name, node), cover)),
@@ -524,8 +527,8 @@ paths = [1, 2]
             ),
             (
                 "authenticate = false",
-                "authenticate = false\ndemand = \"whole\"",
-                "has demand = \"whole\" and no keys",
+                "authenticate = false\nrequired_cover = \"whole\"",
+                "has required_cover = \"whole\" and no keys",
             ),
             (
                 "[node]",
@@ -605,14 +608,14 @@ paths = [1, 2]
     }
 
     #[test]
-    fn what_tags_cover_and_what_is_demanded_of_the_peers_are_set_apart() {
+    fn what_tags_cover_and_what_is_required_of_the_peers_are_set_apart() {
         let directory = tempfile::tempdir().unwrap();
         generate_key(&directory.path().join("pair.key")).unwrap();
         let file = directory.path().join("edge.toml");
-        for (keys, cover, demand) in [
+        for (keys, cover, required) in [
             ("", Cover::Headers, Cover::Headers),
             ("cover = \"whole\"", Cover::Whole, Cover::Headers),
-            ("demand = \"whole\"", Cover::Headers, Cover::Whole),
+            ("required_cover = \"whole\"", Cover::Headers, Cover::Whole),
         ] {
             let keys = format!("keys = {{ slot0 = \"pair.key\" }}\n{keys}");
             std::fs::write(&file, EDGE.replace("authenticate = false", &keys)).unwrap();
@@ -623,7 +626,7 @@ paths = [1, 2]
                     peer.sealed.as_ref().unwrap().2,
                     peer.accepted.required_cover
                 ),
-                (cover, demand),
+                (cover, required),
                 "{keys}"
             );
         }

@@ -104,13 +104,13 @@ pub(super) struct Peer {
     pub(super) keys: Keys,
     /// The slot whose key a sender uses.
     #[serde(default)]
-    pub(super) send_with: u8,
+    pub(super) send_slot: u8,
     /// The part of a packet that the tags of packets to the peer cover.
     #[serde(default)]
     pub(super) cover: Cover,
     /// The least part of a packet that the tags of packets from the peer must cover.
     #[serde(default)]
-    pub(super) demand: Cover,
+    pub(super) required_cover: Cover,
     /// If false, replicas carry no tags, and any host that reaches this node can forge them.
     #[serde(default = "yes")]
     pub(super) authenticate: bool,

@@ -240,14 +240,14 @@ impl Egress {
             code,
             probes,
             probe_every,
-            because,
+            reason,
             ..
         } = *policy;
         received.policy = policy.clone();
         received
             .judge
             .handle_policy(epoch, PolicyCode(code), PathSet::from_bits(probes), now);
-        let detail = format!("{because:?}").to_lowercase();
+        let detail = format!("{reason:?}").to_lowercase();
         let change = Change {
             event: "policy",
             epoch,

@@ -89,7 +89,7 @@ impl Health {
             up: self.is_up(node, *path),
             rtt_us: round_trip_us(echoes, *path, now),
             // A table that cannot be read is reported elsewhere.
-            refused_by_device: node
+            dropped_by_device: node
                 .sender()
                 .and_then(|sender| sender.device_drops(*path).ok())
                 .unwrap_or_default(),
@@ -150,7 +150,7 @@ impl Source<'_> {
             code: policy.code.0,
             packets: stats.packets,
             bytes: stats.bytes,
-            copies_bytes: copies.sum(),
+            sent_bytes: copies.sum(),
         })
     }
 
@@ -173,7 +173,7 @@ impl Source<'_> {
                 number: number(*path),
                 arrivals: stats.packets,
                 first: stats.first,
-                only: totals.map_or(0, |totals| totals.only),
+                only_copy: totals.map_or(0, |totals| totals.only),
                 missing: totals.map_or(0, |totals| totals.missing),
             });
         }

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 pub struct ControllerStatus {
     /// The URLs of the controller's instances.
     pub urls: Vec<String>,
-    /// `connecting`, `connected`, `away` or `refused`.
+    /// `connecting`, `connected`, `unreachable` or `refused`.
     pub state: String,
     /// The time of the last change of state, milliseconds since 1970.
     pub since_unix_ms: u64,
     /// The reason that the controller is unreachable or refuses the node.
-    pub why: Option<String>,
+    pub reason: Option<String>,
     /// The revision of the current assignment. 0 before the first one.
     pub revision: u64,
     /// Number of observations that were dropped because too many were queued or the controller
@@ -58,7 +58,6 @@ pub struct PolicyStatus {
     /// The probing interval in packets, a power of two. 0 if no path is probed.
     pub probe_every: u16,
     /// The controller's reason for the policy.
-    #[serde(rename = "because")]
     pub reason: String,
 }
 
@@ -105,7 +104,7 @@ pub struct WatchStatus {
     /// Number of requests.
     pub requests: u64,
     /// Number of connections that were closed.
-    pub ends: u64,
+    pub closed_connections: u64,
     /// Number of requests that were retransmitted.
     pub retransmissions: u64,
     /// Number of requests that were not recorded because there were too many.
@@ -128,7 +127,7 @@ impl From<&Policy> for PolicyStatus {
             code: policy.code,
             probes: policy.probes,
             probe_every: policy.probe_every,
-            reason: format!("{:?}", policy.because).to_lowercase(),
+            reason: format!("{:?}", policy.reason).to_lowercase(),
         }
     }
 }

@@ -46,37 +46,37 @@ fn describe(status: &Status, now_ms: u64) -> String {
             status.pid
         ),
     };
-    if let Some(refused) = &status.configuration.refused {
+    if let Some(error) = &status.configuration.error {
         let _ = writeln!(
             text,
-            "the configuration file was rejected, the previous one stays in force: {refused}"
+            "the configuration file was rejected, the previous one stays in force: {error}"
         );
     }
     if let Some(controller) = &status.controller {
         text += &controlled::describe(controller, now_ms);
     }
     for (path, state) in status.paths.iter().filter(|(_, state)| !state.up) {
-        let why = state.why.as_deref().unwrap_or("not checked yet");
-        let _ = writeln!(text, "PATH {path} CANNOT BE USED: {why}");
+        let reason = state.reason.as_deref().unwrap_or("not checked yet");
+        let _ = writeln!(text, "PATH {path} CANNOT BE USED: {reason}");
     }
-    for (interface, why) in &status.unattached {
-        let _ = writeln!(text, "NOT ATTACHED TO {interface}: {why}");
+    for (interface, reason) in &status.unattached {
+        let _ = writeln!(text, "NOT ATTACHED TO {interface}: {reason}");
     }
     text += &sent(status);
     text += &received(status);
     for (path, count) in status
-        .refused_by_device
+        .dropped_by_device
         .iter()
         .filter(|(_, count)| **count > 0)
     {
         let _ = writeln!(
             text,
-            "\n{count} copies were rejected by the device of path {path}, which was down or had a full queue"
+            "\n{count} copies were dropped by the device of path {path}, which was down or had a full queue"
         );
     }
     for (title, reasons) in [
         ("not replicated", &status.not_replicated),
-        ("not eliminated", &status.not_eliminated),
+        ("not deduplicated", &status.not_deduplicated),
     ] {
         if !reasons.is_empty() {
             let _ = writeln!(text, "\n{title}");
@@ -266,14 +266,14 @@ mod tests {
             pid: 17,
             written_unix_ms: 100_000,
             configuration: ConfigurationStatus {
-                looked_at_unix_ms: 0,
-                refused: None,
+                checked_unix_ms: 0,
+                error: None,
             },
             paths: BTreeMap::from([(
                 1,
                 PathState {
                     up: true,
-                    why: None,
+                    reason: None,
                 },
             )]),
             unattached: BTreeMap::new(),
@@ -287,9 +287,9 @@ mod tests {
                 },
             )]),
             receive: BTreeMap::from([(3, BTreeMap::from([(2, received)]))]),
-            refused_by_device: BTreeMap::new(),
+            dropped_by_device: BTreeMap::new(),
             not_replicated: BTreeMap::new(),
-            not_eliminated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
+            not_deduplicated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
             controller: None,
             device: None,
             arrival_records_overflowed: 0,
@@ -311,7 +311,7 @@ mod tests {
              flow  path  copies  first  duplicates  only copy  missing  tag failures  too old     median skew\n\
              \x20  3     2     100     60          40         10       20             3        5  0.008-0.016 ms\n\
              \n\
-             not eliminated\n\
+             not deduplicated\n\
              \x20          3  dropped_tag: a replica with a wrong or missing authentication tag: altered, forged, sent back, or \
              the nodes' keys or names differ\n"
         );
@@ -320,9 +320,9 @@ mod tests {
     #[test]
     fn what_needs_attention_is_said() {
         let mut status = status();
-        status.configuration.refused = Some("line 3: no".to_owned());
-        let why = Some("its interface wlan0 does not exist".to_owned());
-        status.paths.insert(2, PathState { up: false, why });
+        status.configuration.error = Some("line 3: no".to_owned());
+        let reason = Some("its interface wlan0 does not exist".to_owned());
+        status.paths.insert(2, PathState { up: false, reason });
         status
             .unattached
             .insert("lan0".to_owned(), "it does not exist".to_owned());

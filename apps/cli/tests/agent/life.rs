@@ -65,7 +65,7 @@ fn policies_change_while_packets_fly() {
             let change =
                 |text: &str| text.replace(&format!("paths = {paths}"), &format!("paths = {next}"));
             let status = edges.ingress_agent.reconfigure(change).unwrap();
-            assert_eq!(status.configuration.refused, None);
+            assert_eq!(status.configuration.error, None);
             let code = ["1", "2"]
                 .iter()
                 .zip([1, 2])
@@ -85,17 +85,17 @@ fn keys_are_rotated_while_packets_fly() {
     let reports = rig.under_traffic(|edges, _| {
         let both = "slot0 = \"pair.key\", slot1 = \"next.key\"";
         let add = |text: &str| text.replace("slot0 = \"pair.key\"", both);
-        let switch = |text: &str| add(text).replace("[[peer]]\n", "[[peer]]\nsend_with = 1\n");
+        let switch = |text: &str| add(text).replace("[[peer]]\n", "[[peer]]\nsend_slot = 1\n");
         let remove = |text: &str| text.replace(both, "slot1 = \"next.key\"");
         edges.egress_agent.reconfigure(add).unwrap();
         edges.ingress_agent.reconfigure(switch).unwrap();
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
-        // A receiver does not use `send_with`, but it must name an existing key.
+        // A receiver does not use `send_slot`, but it must name an existing key.
         let status = edges
             .egress_agent
-            .reconfigure(|text| remove(text).replace("[[peer]]\n", "[[peer]]\nsend_with = 1\n"));
-        assert_eq!(status.unwrap().configuration.refused, None);
+            .reconfigure(|text| remove(text).replace("[[peer]]\n", "[[peer]]\nsend_slot = 1\n"));
+        assert_eq!(status.unwrap().configuration.error, None);
     });
     assert_losses(&reports, 0, 0);
     let status = rig.edges.egress().unwrap();
@@ -126,8 +126,8 @@ fn a_configuration_that_is_refused_changes_nothing() {
                 .ingress_agent
                 .reconfigure(|_| good.replace(from, to))
                 .unwrap();
-            let refused = status.configuration.refused.unwrap();
-            assert!(refused.contains(why), "{refused}");
+            let error = status.configuration.error.unwrap();
+            assert!(error.contains(why), "{error}");
             assert_eq!(status.send[&FLOW].policy, 0b11);
         }
         let before = egress_copies(edges, 2);

@@ -82,7 +82,7 @@ fn replicas_that_were_held_back_are_dropped_when_they_are_let_go() {
     assert_losses(&reports, u64::MAX, 0);
     let status = rig.edges.egress().unwrap();
     assert_eq!(
-        status.not_eliminated["dropped_expired"], HELD as u64,
+        status.not_deduplicated["dropped_expired"], HELD as u64,
         "{status:?}"
     );
 }

@@ -191,7 +191,7 @@ pub(crate) fn widen(rig: &mut Rig) {
             .reconfigure(wide)
             .unwrap()
             .configuration
-            .refused,
+            .error,
         None
     );
 }

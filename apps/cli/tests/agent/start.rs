@@ -18,10 +18,13 @@ fn start_without_path_2(edges: &mut Edges, why: &str) {
     edges.ingress_agent.start_again().unwrap();
     await_copies(edges, 1, before);
     let status = edges.ingress().unwrap();
-    assert_eq!((status.paths[&1].up, &status.paths[&1].why), (true, &None));
+    assert_eq!(
+        (status.paths[&1].up, &status.paths[&1].reason),
+        (true, &None)
+    );
     let path = &status.paths[&2];
     assert!(
-        !path.up && path.why.as_ref().is_some_and(|text| text.contains(why)),
+        !path.up && path.reason.as_ref().is_some_and(|text| text.contains(why)),
         "{path:?}"
     );
     assert!(
@@ -104,7 +107,7 @@ fn an_agent_without_any_path_starts_and_waits() {
         status
             .paths
             .values()
-            .all(|path| !path.up && path.why.is_some()),
+            .all(|path| !path.up && path.reason.is_some()),
         "{status:?}"
     );
     rig.lab.paths().for_each(|path| connect(&rig.lab, path));
@@ -205,7 +208,7 @@ fn what_the_file_no_longer_says_ends_with_a_restart() {
         await_copies(edges, 1, before);
         let refuses = |status: &hawser_agent::Status| {
             status
-                .not_eliminated
+                .not_deduplicated
                 .get("dropped_unknown_flow")
                 .is_some_and(|count| *count > 100)
         };

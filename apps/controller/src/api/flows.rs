@@ -233,7 +233,7 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
 fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> Vec<Write> {
     let mut writes = Vec::new();
     if let Some(policy) = view.policy(&new.name)
-        && policy.value.because != Cause::Operator
+        && policy.value.reason != Cause::Operator
     {
         let next =
             view.situation(new)

@@ -120,7 +120,7 @@ fn gauges(controller: &Controller) -> Gauges {
             .values()
             .filter(|node| node.alive.is_some())
             .count(),
-        leads: controller.role.borrow().leadership().is_some(),
+        is_leader: controller.role.borrow().leadership().is_some(),
         flows: flows
             .into_iter()
             .map(|((mode, state), count)| (mode, state, count))

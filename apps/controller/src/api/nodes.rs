@@ -154,7 +154,7 @@ fn flows_in_use(name: &Name, node: &NodeView) -> Option<String> {
 #[utoipa::path(post, path = "/v1/nodes/{node}/enrolment", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
     request_body = NewEnrolment,
     responses((status = 201, body = Enrolment), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
-pub(super) async fn invite(
+pub(super) async fn create_enrolment(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     Path(name): Path<Name>,

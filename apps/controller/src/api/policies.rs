@@ -55,7 +55,7 @@ pub(super) async fn show(
 /// Fix the paths of a flow until they are released
 #[utoipa::path(put, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body = Override, security(("token" = [])),
     responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
-pub(super) async fn fix(
+pub(super) async fn override_policy(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     matching: IfMatch,
@@ -84,7 +84,7 @@ pub(super) async fn fix(
                 matching: &matching,
             }),
             &|_, policy| {
-                let is_in_force = policy.because == Cause::Operator && policy.code == code;
+                let is_in_force = policy.reason == Cause::Operator && policy.code == code;
                 Ok((!is_in_force).then(|| Decision::fixed(code)))
             },
             &|policy| {
@@ -109,25 +109,26 @@ pub(super) async fn release(
 ) -> Result<Tagged<Policy>, HandlerError> {
     controller.flow_of(&operator, &name)?;
     let by = &operator.token.name;
-    let outcome = controller
-        .decide(
-            &name,
-            vec![],
-            Some(OperatorRequest {
-                origin: &operator.origin,
-                matching: &matching,
-            }),
-            &|situation, policy| {
-                Ok((policy.because == Cause::Operator).then(|| situation.initial()))
-            },
-            &|policy| {
-                (
-                    "policy_released",
-                    format!("{by} released {name}: {}", crate::decide::described(policy)),
-                )
-            },
-        )
-        .await?;
+    let outcome =
+        controller
+            .decide(
+                &name,
+                vec![],
+                Some(OperatorRequest {
+                    origin: &operator.origin,
+                    matching: &matching,
+                }),
+                &|situation, policy| {
+                    Ok((policy.reason == Cause::Operator).then(|| situation.initial()))
+                },
+                &|policy| {
+                    (
+                        "policy_released",
+                        format!("{by} released {name}: {}", crate::decide::described(policy)),
+                    )
+                },
+            )
+            .await?;
     answer(&name, outcome)
 }
 

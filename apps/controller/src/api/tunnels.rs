@@ -21,7 +21,7 @@ const FIRST_INNER: u64 = 2;
 /// Report as a tunnel server, and get the clients that the server may accept; sent repeatedly
 #[utoipa::path(put, path = "/v1/nodes/{node}/tunnel-server", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = ServerReport,
     responses((status = 200, body = Admitted), CommonErrors, BodyErrors))]
-pub(super) async fn serve(
+pub(super) async fn report_server(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
@@ -40,7 +40,7 @@ pub(super) async fn serve(
     let ServerReport {
         addresses,
         clients,
-        most_clients,
+        max_clients,
         draining,
         known,
     } = report;
@@ -50,7 +50,7 @@ pub(super) async fn serve(
             TunnelRecord {
                 addresses,
                 clients,
-                most_clients,
+                max_clients,
                 draining,
             },
         )
@@ -69,7 +69,7 @@ pub(super) async fn serve(
 /// Get the tunnel servers that the node may use as a client
 #[utoipa::path(post, path = "/v1/nodes/{node}/tunnel-client", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])),
     responses((status = 200, body = Servers), CommonErrors, ConflictError))]
-pub(super) async fn find(
+pub(super) async fn list_servers(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
@@ -120,7 +120,7 @@ fn server(name: &Name, node: &NodeView) -> Option<Server> {
         tenant: record.tenant.clone(),
         addresses: tunnel.addresses.clone(),
         clients: tunnel.clients,
-        most_clients: tunnel.most_clients,
+        max_clients: tunnel.max_clients,
         draining: tunnel.draining,
     })
 }

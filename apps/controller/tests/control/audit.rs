@@ -237,7 +237,7 @@ async fn no_secret_is_in_the_audit_or_in_events() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_node_tells_above_its_budget_is_counted_and_said_once() {
     let rig = Rig::with(|config| {
-        config.limits.node_events = 100;
+        config.limits.max_node_events = 100;
         config.limits.node_events_per_s = 1e-3;
     })
     .await;
@@ -289,7 +289,7 @@ async fn what_a_node_tells_above_its_budget_is_counted_and_said_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_registers_without_end_must_wait() {
     let rig = Rig::with(|config| {
-        config.limits.node_events = 20;
+        config.limits.max_node_events = 20;
         config.limits.node_changes_per_s = 1e-3;
     })
     .await;

@@ -42,7 +42,7 @@ async fn degradation_replicates_on_all_paths_and_a_judgement_removes_some() {
     for stream in [&mut at_ingress, &mut at_egress] {
         let policy = stream.next_of("policy").await;
         assert_eq!(
-            (&policy["epoch"], &policy["code"], &policy["because"]),
+            (&policy["epoch"], &policy["code"], &policy["reason"]),
             (&json!(2), &json!(0b111), &json!("degraded"))
         );
     }
@@ -95,7 +95,7 @@ async fn an_operators_choice_stays_until_it_is_released() {
     let [_, egress] = rig.two_nodes(3, flow("evidence", true)).await;
     let fixed = rig.put("/v1/policies/stage", json!({ "code": 0b10 })).await;
     assert_eq!(
-        (fixed.status, &fixed.body["epoch"], &fixed.body["because"]),
+        (fixed.status, &fixed.body["epoch"], &fixed.body["reason"]),
         (StatusCode::OK, &json!(2), &json!("operator"))
     );
     assert_eq!(
@@ -212,8 +212,8 @@ async fn a_redirected_flow_leaves_a_path_that_goes_down() {
     let [ingress, egress] = rig.two_nodes(2, flow("redirect", true)).await;
     let health = |up: bool| {
         json!({ "revision": 0, "paths": [
-        { "number": 1, "up": up, "rtt_us": 10_000, "refused_by_device": 0 },
-        { "number": 2, "up": true, "rtt_us": 30_000, "refused_by_device": 0 }] })
+        { "number": 1, "up": up, "rtt_us": 10_000, "dropped_by_device": 0 },
+        { "number": 2, "up": true, "rtt_us": 30_000, "dropped_by_device": 0 }] })
     };
     rig.report(&ingress, health(true)).await;
     rig.observe(&egress, degraded()).await;
@@ -221,7 +221,7 @@ async fn a_redirected_flow_leaves_a_path_that_goes_down() {
     rig.report(&ingress, health(false)).await;
     rig.until(async || rig.policy("stage").await["code"] == 0b10)
         .await;
-    assert_eq!(rig.policy("stage").await["because"], "redirected");
+    assert_eq!(rig.policy("stage").await["reason"], "redirected");
 }
 
 #[tokio::test(flavor = "multi_thread")]

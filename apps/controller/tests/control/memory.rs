@@ -17,10 +17,10 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// The environment variable with the state directory and `limits.unread_s`, for the process in
-/// which the test below runs this test binary again.
+/// The environment variable with the state directory and `limits.unread_timeout_s`, for the process
+/// in which the test below runs this test binary again.
 const STATE: &str = "HAWSER_TEST_CONTROLLER_MEMORY";
-const UNREAD_S: &str = "HAWSER_TEST_CONTROLLER_UNREAD_S";
+const UNREAD_TIMEOUT_S: &str = "HAWSER_TEST_CONTROLLER_UNREAD_TIMEOUT_S";
 
 /// More memory than an idle controller uses.
 const ALLOWED_BYTES: u64 = 10_000_000;
@@ -45,7 +45,7 @@ async fn runs_a_controller_in_the_child_process() {
         state: state.into(),
         ..config(&directory)
     };
-    config.limits.unread_s = std::env::var(UNREAD_S).unwrap().parse().unwrap();
+    config.limits.unread_timeout_s = std::env::var(UNREAD_TIMEOUT_S).unwrap().parse().unwrap();
     let server = Server::start(config).await.unwrap();
     println!("answers at {}", server.address());
     std::io::stdout().flush().unwrap();
@@ -62,7 +62,7 @@ struct Victim {
 }
 
 impl Victim {
-    async fn start(unread_s: u32) -> Victim {
+    async fn start(unread_timeout_s: u32) -> Victim {
         let state = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
@@ -71,7 +71,7 @@ impl Victim {
                 "--nocapture",
             ])
             .env(STATE, state.path())
-            .env(UNREAD_S, unread_s.to_string())
+            .env(UNREAD_TIMEOUT_S, unread_timeout_s.to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

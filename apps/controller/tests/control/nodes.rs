@@ -127,7 +127,7 @@ async fn a_node_can_only_report_about_itself() {
         .await
         .is_problem(403);
     let sends = json!({ "revision": 0, "sends":
-        [{ "flow": "stage", "epoch": 1, "code": 0, "packets": 0, "bytes": 0, "copies_bytes": 0 }] });
+        [{ "flow": "stage", "epoch": 1, "code": 0, "packets": 0, "bytes": 0, "sent_bytes": 0 }] });
     rig.report(&egress, sends).await.is_problem(403);
     let third = rig.enrol("third").await;
     rig.report(&third, degraded("stage")).await.is_problem(403);
@@ -221,7 +221,7 @@ async fn a_node_that_does_not_report_is_not_alive() {
     rig.report(
         &node,
         json!({ "revision": 0, "paths":
-        [{ "number": 1, "up": true, "rtt_us": 900, "refused_by_device": 0 }] }),
+        [{ "number": 1, "up": true, "rtt_us": 900, "dropped_by_device": 0 }] }),
     )
     .await;
     assert_eq!(rig.get("/v1/nodes/in").await.body["alive"], true);
@@ -448,7 +448,7 @@ async fn a_node_with_as_many_received_flows_as_there_are_numbers_reports() {
     rig.tenant("acme").await;
     let node = rig.enrol("in").await;
     let most = u64::MAX;
-    let path = |number: u8| json!({ "number": number, "arrivals": most, "first": most, "only": most, "missing": most });
+    let path = |number: u8| json!({ "number": number, "arrivals": most, "first": most, "only_copy": most, "missing": most });
     let paths: Vec<Value> = (1..=8).map(path).collect();
     let received =
         |number: u16| json!({ "flow": format!("{number:0>63}"), "packets": most, "paths": paths });

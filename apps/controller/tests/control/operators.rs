@@ -358,7 +358,7 @@ async fn health_and_metrics_tell_how_it_is() {
     let metrics = rig.get("/metrics").await.body.as_str().unwrap().to_owned();
     for line in [
         "hawser_controller_nodes_alive 2",
-        "hawser_controller_leads 1",
+        "hawser_controller_is_leader 1",
         r#"hawser_controller_flows{mode="replicate",state="replicated"} 1"#,
         r#"hawser_controller_refused_total{reason="no_token"} 1"#,
         r#"hawser_controller_requests_total{method="POST",route="/v1/flows",status="201"} 1"#,

@@ -170,7 +170,7 @@ async fn a_thousand_slow_connections_do_not_stop_it_and_end_by_themselves() {
 async fn requests_that_do_not_arrive_and_connections_that_ask_nothing_are_ended() {
     let rig = Rig::with(|config| {
         config.limits.request_timeout_s = 1;
-        config.limits.idle_s = 1;
+        config.limits.idle_timeout_s = 1;
     })
     .await;
     let bearer = format!("Authorization: Bearer {}", rig.admin);
@@ -206,7 +206,7 @@ async fn requests_that_do_not_arrive_and_connections_that_ask_nothing_are_ended(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_whose_other_end_does_not_read_is_cut() {
-    let rig = Rig::with(|config| config.limits.unread_s = 1).await;
+    let rig = Rig::with(|config| config.limits.unread_timeout_s = 1).await;
     let connections = async |count: u8| {
         let line = format!("hawser_controller_connections {count}");
         rig.until(async || {

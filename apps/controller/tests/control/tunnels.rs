@@ -20,7 +20,7 @@ impl Rig {
 }
 
 fn report(host: u8, clients: u32) -> Value {
-    json!({ "addresses": [format!("203.0.113.{host}:14752")], "clients": clients, "most_clients": 100, "draining": false })
+    json!({ "addresses": [format!("203.0.113.{host}:14752")], "clients": clients, "max_clients": 100, "draining": false })
 }
 
 fn names(answer: &Answer, list: &str) -> Vec<String> {

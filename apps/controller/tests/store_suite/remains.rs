@@ -13,7 +13,7 @@ pub(crate) async fn a_node_inherits_nothing_that_another_controller_keeps(subjec
     let pair = Pair::start_in(state, &store, |config| {
         // Enough for an enrolment of the node and its first report, but not for more while the test
         // runs.
-        config.limits.node_events = 20;
+        config.limits.max_node_events = 20;
         config.limits.node_changes_per_s = 1e-3;
     })
     .await;

@@ -53,9 +53,9 @@ struct TriggerOptions {
     late_after_ms: Option<u32>,
     /// Number of consecutive late requests that trigger help [default: 3]
     #[arg(long, value_name = "REQUESTS")]
-    in_a_row: Option<u32>,
+    consecutive: Option<u32>,
     /// Remove the trigger: the flow always needs help
-    #[arg(long, conflicts_with_all = ["trigger_destination", "trigger_protocol", "trigger_ports", "request_bytes", "late_after_ms", "in_a_row"])]
+    #[arg(long, conflicts_with_all = ["trigger_destination", "trigger_protocol", "trigger_ports", "request_bytes", "late_after_ms", "consecutive"])]
     no_trigger: bool,
 }
 
@@ -166,7 +166,7 @@ impl TriggerOptions {
         );
         set(&mut trigger.request_bytes, self.request_bytes);
         set(&mut trigger.late_after_ms, self.late_after_ms);
-        set(&mut trigger.in_a_row, self.in_a_row);
+        set(&mut trigger.consecutive, self.consecutive);
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl TriggerOptions {
             || self.trigger_ports.is_some()
             || self.request_bytes.is_some()
             || self.late_after_ms.is_some()
-            || self.in_a_row.is_some()
+            || self.consecutive.is_some()
     }
 }
 
@@ -190,7 +190,7 @@ fn new_trigger(destination: &str) -> Trigger {
         },
         request_bytes: Trigger::request_bytes(),
         late_after_ms: Trigger::late_after_ms(),
-        in_a_row: Trigger::in_a_row(),
+        consecutive: Trigger::consecutive(),
     }
 }
 
@@ -308,23 +308,27 @@ mod tests {
     #[test]
     fn a_new_trigger_needs_a_destination() {
         let mut changed = flow();
-        assert!(options(&["--in-a-row", "5"]).change(&mut changed).is_err());
+        assert!(
+            options(&["--consecutive", "5"])
+                .change(&mut changed)
+                .is_err()
+        );
         let words = [
             "--trigger-destination",
             "198.51.100.7",
             "--trigger-ports",
             "14748",
-            "--in-a-row",
+            "--consecutive",
             "5",
         ];
         options(&words).change(&mut changed).unwrap();
         let trigger = changed.trigger.as_ref().unwrap();
-        assert_eq!((trigger.in_a_row, trigger.late_after_ms), (5, 150));
+        assert_eq!((trigger.consecutive, trigger.late_after_ms), (5, 150));
         assert_eq!(trigger.select.destination_ports, Some((14748, 14748)));
         options(&["--late-after-ms", "200"])
             .change(&mut changed)
             .unwrap();
-        assert_eq!(changed.trigger.as_ref().unwrap().in_a_row, 5);
+        assert_eq!(changed.trigger.as_ref().unwrap().consecutive, 5);
         options(&["--no-trigger"]).change(&mut changed).unwrap();
         assert_eq!(changed.trigger, None);
     }

@@ -217,7 +217,7 @@ async fn serve_path(
             match join::receive(&mut receive).await {
                 // Not needed if the receiver has gone, or has other session losses to handle.
                 Ok(Notice::Draining) => _ = membership.session_loss.try_send(SessionLoss::Draining),
-                Ok(Notice::Wanted(server_backlog)) => {
+                Ok(Notice::Backlog(server_backlog)) => {
                     membership.server_backlog.store(server_backlog, Relaxed)
                 }
                 // The stream was closed, or the notice was not valid: ignore further ones.
@@ -255,10 +255,10 @@ async fn serve_path(
                 known = now;
             }
             _ = poll.tick() => {
-                let unanswered = live.figures(Instant::now()).unanswered;
-                if unanswered < REDIAL {
+                let unacknowledged = live.figures(Instant::now()).unacknowledged;
+                if unacknowledged < REDIAL {
                     redial_after = REDIAL;
-                } else if unanswered >= redial_after {
+                } else if unacknowledged >= redial_after {
                     redial_after *= 2;
                     debug!(interface = known.interface, "path silent: trying another connection");
                     match timeout(REDIAL, join(dialer, membership, &known, Some(&index))).await {

@@ -95,7 +95,7 @@ impl Client {
         let Some(report) = current.membership.handle.report().await else {
             return true;
         };
-        let works = |path: &PathReport| path.figures.unanswered < HICCUP;
+        let works = |path: &PathReport| path.figures.unacknowledged < HICCUP;
         let paths: Vec<_> = report
             .paths
             .iter()
@@ -126,7 +126,7 @@ impl Client {
         let any_delivered = report
             .paths
             .iter()
-            .any(|path| path.figures.unanswered < SILENCE);
+            .any(|path| path.figures.unacknowledged < SILENCE);
         let now = std::time::Instant::now();
         let silent_since = if any_delivered {
             None

@@ -48,8 +48,8 @@ pub(crate) fn apply(config: &ClientConfig) -> Result<Option<KillSwitch>> {
         for controller in unnamed {
             warn!(
                 %controller,
-                "kill_switch: a controller with a host name is reached only through the tunnel, unless `bare` contains \
-                 its address and that of a name server"
+                "kill_switch: a controller with a host name is reached only through the tunnel, unless `bypass` \
+                 contains its address and that of a name server"
             );
         }
         info!(
@@ -172,8 +172,8 @@ fn own_packets(servers: &BTreeSet<SocketAddr>) -> String {
 }
 
 /// Returns the rules for packets that leave through other devices than the tunnel's. They accept
-/// packets to `bare`, and those of this node that an uplink needs to work. Their priority puts them
-/// after all rules that may change the route of a packet.
+/// packets to `bypass`, and those of this node that an uplink needs to work. Their priority puts
+/// them after all rules that may change the route of a packet.
 fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
     let tun = &config.common.interface;
     let mut controllers = String::new();
@@ -195,8 +195,8 @@ fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
         .iter()
         .map(|prefix| format!("    {} goto refused\n", destination_match(*prefix)))
         .collect();
-    let bare: String = config
-        .bare
+    let bypass: String = config
+        .bypass
         .iter()
         .map(|prefix| format!("    {} accept\n", destination_match(*prefix)))
         .collect();
@@ -218,7 +218,7 @@ fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
     jump closed
   }}
   chain closed {{
-{bare}{closed}  }}
+{bypass}{closed}  }}
   chain refused {{
     counter reject with icmpx admin-prohibited
   }}

@@ -155,7 +155,7 @@ mod tests {
             tenant: "acme".parse().unwrap(),
             addresses: vec![([203, 0, 113, 1], 14752).into()],
             clients: *clients,
-            most_clients: 10,
+            max_clients: 10,
             draining: *draining,
         };
         let servers = clients.iter().enumerate().map(server).collect();

@@ -6,7 +6,7 @@ impl Client {
     pub(super) async fn show(&mut self) {
         let mut status = Status::new(&self.config.common, "client");
         status.addresses = self.addresses.iter().map(|(address, _)| *address).collect();
-        status.not_passed_on = self.device.drop_counts();
+        status.dropped = self.device.drop_counts();
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         if let Some(current) = &self.current
             && let Some(report) = current.membership.handle.report().await

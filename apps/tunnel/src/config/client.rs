@@ -15,7 +15,7 @@ pub struct ClientConfig {
     /// The settings that client and server share.
     pub common: Common,
     /// The time for which a session without a path is kept.
-    pub keep: Duration,
+    pub session_timeout: Duration,
     /// Destinations that are routed into the tunnel.
     pub routes: Vec<Prefix>,
     /// Whether packets that this node forwards into the tunnel get the tunnel's address as their
@@ -27,7 +27,7 @@ pub struct ClientConfig {
     /// leaving outside the tunnel.
     pub kill_switch: bool,
     /// Destinations excluded from the kill switch.
-    pub bare: Vec<Prefix>,
+    pub bypass: Vec<Prefix>,
     /// The servers to use as long as no controller has named any.
     pub servers: Vec<ServerEntry>,
     /// The controllers that know servers; empty if there are none.
@@ -98,8 +98,8 @@ struct Tunnel {
     #[serde(default = "default_mtu")]
     mtu_bytes: u16,
     /// The time for which a session without a path is kept, in seconds.
-    #[serde(default = "default_keep_s")]
-    keep_s: u64,
+    #[serde(default = "default_session_timeout_s")]
+    session_timeout_s: u64,
     /// Destinations that are routed into the tunnel.
     #[serde(default)]
     routes: Vec<Prefix>,
@@ -115,7 +115,7 @@ struct Tunnel {
     kill_switch: bool,
     /// Destinations that may be reached outside the tunnel although `kill_switch` is set.
     #[serde(default)]
-    bare: Vec<Prefix>,
+    bypass: Vec<Prefix>,
     /// The directory of the status and of the uplinks' data usage.
     state: Option<PathBuf>,
     /// The loopback address at which metrics are served.
@@ -156,7 +156,7 @@ struct Uplink {
 }
 
 /// Long, because the client looks for another server much earlier.
-fn default_keep_s() -> u64 {
+fn default_session_timeout_s() -> u64 {
     600
 }
 
@@ -192,20 +192,24 @@ impl ClientConfig {
                 "kill_switch closes what routes covers, but routes is empty",
             ));
         }
-        if !tunnel.kill_switch && !tunnel.bare.is_empty() {
+        if !tunnel.kill_switch && !tunnel.bypass.is_empty() {
             return Err(source.wrong(
                 &file.tunnel,
-                "bare leaves destinations out of kill_switch, which is not set",
+                "bypass leaves destinations out of kill_switch, which is not set",
             ));
         }
         Ok(ClientConfig {
             common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
-            keep: super::keep(&source, &file.tunnel, tunnel.keep_s)?,
+            session_timeout: super::session_timeout(
+                &source,
+                &file.tunnel,
+                tunnel.session_timeout_s,
+            )?,
             routes: tunnel.routes.clone(),
             masquerade: tunnel.masquerade,
             lan: tunnel.lan.clone(),
             kill_switch: tunnel.kill_switch,
-            bare: tunnel.bare.clone(),
+            bypass: tunnel.bypass.clone(),
             usage_file: super::persistent_state(&source, tunnel.state.as_deref(), &tunnel.name)
                 .join("usage.json"),
             controllers,

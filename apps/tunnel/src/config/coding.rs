@@ -20,7 +20,7 @@ pub struct Coding {
     pub range_packets: Option<usize>,
     /// The delay beyond the expected acknowledgement after which a packet is considered lost, if
     /// its frame lacks little or its uplink is quiet.
-    pub straggler_ms: Option<u64>,
+    pub straggler_delay_ms: Option<u64>,
     /// The largest share of a frame's packets that counts as little.
     pub straggler_share: Option<f64>,
     /// The longest time from the first packet of an encoding range to its last.
@@ -60,7 +60,7 @@ pub struct Coding {
     /// The number of paths that get a copy where a single packet was lost.
     pub copies: Option<usize>,
     /// The same where an earlier shot was not enough.
-    pub copies_again: Option<usize>,
+    pub retry_copies: Option<usize>,
     /// The time without an acknowledgement after which an uplink is quiet.
     pub quiet_after_ms: Option<u64>,
     /// The time without an acknowledgement, beyond the minimum round-trip time, after which
@@ -84,7 +84,7 @@ pub struct Coding {
     pub queue_kb: Option<u64>,
     /// The memory for packets in each direction, in kilobytes: sent ones until their outcome is
     /// known, received ones until coded packets and earlier packets have arrived.
-    pub pool_kb: Option<u64>,
+    pub packet_memory_kb: Option<u64>,
     /// The method to recognize the end of a video frame.
     pub frame_boundary: FrameBoundary,
 }
@@ -132,11 +132,11 @@ impl Coding {
             QUEUE_KB,
             (64..=65_536, "64 to 65536"),
         )?;
-        let usual_pool_kb = POOL_KB.min(defaults.pool_limit.0 / 1000);
-        let pool_kb = within(
-            "pool_kb",
-            self.pool_kb,
-            usual_pool_kb,
+        let usual_packet_memory_kb = PACKET_MEMORY_KB.min(defaults.packet_memory.0 / 1000);
+        let packet_memory_kb = within(
+            "packet_memory_kb",
+            self.packet_memory_kb,
+            usual_packet_memory_kb,
             (256..=262_144, "256 to 262144"),
         )?;
         Ok(Config {
@@ -179,7 +179,11 @@ impl Coding {
                 defaults.connection_share,
                 (0.0..=1.0, "0.0 to 1.0"),
             )?,
-            straggler: time("straggler_ms", self.straggler_ms, defaults.straggler)?,
+            straggler_delay: time(
+                "straggler_delay_ms",
+                self.straggler_delay_ms,
+                defaults.straggler_delay,
+            )?,
             straggler_share: within(
                 "straggler_share",
                 self.straggler_share,
@@ -231,10 +235,10 @@ impl Coding {
             )?,
             total_share: within("total_share", self.total_share, defaults.total_share, share)?,
             copies: within("copies", self.copies, defaults.copies, (1..=8, "1 to 8"))?,
-            copies_again: within(
-                "copies_again",
-                self.copies_again,
-                defaults.copies_again,
+            retry_copies: within(
+                "retry_copies",
+                self.retry_copies,
+                defaults.retry_copies,
                 (1..=8, "1 to 8"),
             )?,
             quiet_after: time("quiet_after_ms", self.quiet_after_ms, defaults.quiet_after)?,
@@ -259,7 +263,7 @@ impl Coding {
             )?,
             reorder,
             queue_limit: ByteSize(queue_kb * 1000),
-            pool_limit: ByteSize(pool_kb * 1000),
+            packet_memory: ByteSize(packet_memory_kb * 1000),
             ..defaults
         })
     }
@@ -317,7 +321,7 @@ const QUEUE_KB: u64 = 4000;
 
 /// The default memory for packets, in kilobytes: 0.4 s at 300 Mb/s, which is longer than most
 /// recoveries take. With both directions and the queue, a session uses no more than about 36 MB.
-const POOL_KB: u64 = 16_000;
+const PACKET_MEMORY_KB: u64 = 16_000;
 
 #[cfg(test)]
 mod tests {
@@ -329,12 +333,12 @@ mod tests {
         let paper = Config::default();
         let Config {
             queue_limit,
-            pool_limit,
+            packet_memory,
             ..
         } = paper;
         let ours = Config {
             queue_limit,
-            pool_limit,
+            packet_memory,
             ..config
         };
         assert_eq!(ours, paper);
@@ -363,11 +367,11 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_packets_is_bounded_and_can_be_chosen() {
-        let pool = |coding: Coding| coding.config().unwrap().pool_limit;
-        assert_eq!(pool(Coding::default()), ByteSize(16_000_000));
+        let packet_memory = |coding: Coding| coding.config().unwrap().packet_memory;
+        assert_eq!(packet_memory(Coding::default()), ByteSize(16_000_000));
         assert_eq!(
-            pool(Coding {
-                pool_kb: Some(1000),
+            packet_memory(Coding {
+                packet_memory_kb: Some(1000),
                 ..Coding::default()
             }),
             ByteSize(1_000_000)
@@ -376,7 +380,7 @@ mod tests {
             scheme: Some("minrtt".into()),
             ..Coding::default()
         };
-        assert!(pool(reliable) <= Config::of(Scheme::MinRtt).pool_limit);
+        assert!(packet_memory(reliable) <= Config::of(Scheme::MinRtt).packet_memory);
     }
 
     #[test]
@@ -411,7 +415,7 @@ mod tests {
                 ..Coding::default()
             },
             Coding {
-                pool_kb: Some(100),
+                packet_memory_kb: Some(100),
                 ..Coding::default()
             },
         ] {

@@ -28,21 +28,21 @@ pub struct ServerConfig {
     /// as their source.
     pub nat: bool,
     /// Private destinations, and addresses of this machine, that clients may reach.
-    pub reach: Vec<Prefix>,
+    pub allowed_destinations: Vec<Prefix>,
     /// The largest number of concurrent connections of a client in the address translation.
-    pub most_connections: u32,
+    pub max_connections: u32,
     /// The largest packet of the network towards the clients, in bytes.
     pub outer_mtu: u16,
     /// The time for which a session without a path is kept.
-    pub keep: Duration,
+    pub session_timeout: Duration,
     /// The time that clients have to move to another server when this one shuts down.
     pub drain: Duration,
     /// The largest number of sessions.
-    pub most_clients: usize,
+    pub max_clients: usize,
     /// The memory that all sessions together may use for packets.
     pub memory: ByteSize,
     /// Whether clients without a `[[client]]` entry are admitted.
-    pub open: bool,
+    pub admit_unlisted: bool,
     /// The clients with an entry, by the name in their certificate.
     pub clients: BTreeMap<String, Client>,
     /// The controller that lists this server for clients and decides which clients are admitted.
@@ -102,28 +102,28 @@ struct Tunnel {
     nat: bool,
     /// Private destinations, and addresses of this machine, that clients may reach.
     #[serde(default)]
-    reach: Vec<Prefix>,
+    allowed_destinations: Vec<Prefix>,
     /// The largest number of concurrent connections of a client in the address translation.
-    #[serde(default = "default_most_connections")]
-    most_connections: u32,
+    #[serde(default = "default_max_connections")]
+    max_connections: u32,
     /// The largest packet of the network towards the clients, in bytes.
     #[serde(default = "default_outer_mtu")]
     outer_mtu_bytes: u16,
     /// The time for which a session without a path is kept, in seconds.
-    #[serde(default = "default_keep_s")]
-    keep_s: u64,
+    #[serde(default = "default_session_timeout_s")]
+    session_timeout_s: u64,
     /// The time that clients have to move to another server, in seconds.
     #[serde(default = "default_drain_s")]
     drain_s: u64,
     /// The largest number of sessions.
-    #[serde(default = "default_most_clients")]
-    most_clients: usize,
+    #[serde(default = "default_max_clients")]
+    max_clients: usize,
     /// The memory that all sessions together may use for packets, in megabytes (10^6 bytes); by
     /// default half of the machine's.
     memory_mb: Option<u64>,
     /// Whether clients without a `[[client]]` entry are admitted.
     #[serde(default = "yes")]
-    open: bool,
+    admit_unlisted: bool,
     /// The directory of the status and of the clients that a controller admits.
     state: Option<PathBuf>,
     /// The loopback address at which metrics are served.
@@ -164,7 +164,7 @@ fn default_outer_mtu() -> u16 {
     1500
 }
 
-fn default_keep_s() -> u64 {
+fn default_session_timeout_s() -> u64 {
     120
 }
 
@@ -174,7 +174,7 @@ fn default_drain_s() -> u64 {
 
 /// More than a vehicle needs. A thousand clients with this many connections fill a quarter of the
 /// connection table of a large machine.
-fn default_most_connections() -> u32 {
+fn default_max_connections() -> u32 {
     4096
 }
 
@@ -190,7 +190,7 @@ fn default_memory_mb() -> u64 {
         .max(*MEMORY_MB.start())
 }
 
-fn default_most_clients() -> usize {
+fn default_max_clients() -> usize {
     4096
 }
 
@@ -237,8 +237,8 @@ impl ServerConfig {
         if !OUTER_MTU.contains(&tunnel.outer_mtu_bytes) {
             return Err(source.wrong(&file.tunnel, "outer_mtu_bytes is 1280 to 9000"));
         }
-        if tunnel.most_connections == 0 {
-            return Err(source.wrong(&file.tunnel, "most_connections is at least 1"));
+        if tunnel.max_connections == 0 {
+            return Err(source.wrong(&file.tunnel, "max_connections is at least 1"));
         }
         if tunnel
             .memory_mb
@@ -264,14 +264,18 @@ impl ServerConfig {
             listen: tunnel.listen.clone(),
             prefixes: tunnel.addresses.clone(),
             nat: tunnel.nat,
-            reach: tunnel.reach.clone(),
-            most_connections: tunnel.most_connections,
+            allowed_destinations: tunnel.allowed_destinations.clone(),
+            max_connections: tunnel.max_connections,
             outer_mtu: tunnel.outer_mtu_bytes,
-            keep: super::keep(&source, &file.tunnel, tunnel.keep_s)?,
+            session_timeout: super::session_timeout(
+                &source,
+                &file.tunnel,
+                tunnel.session_timeout_s,
+            )?,
             drain: Duration::from_secs(tunnel.drain_s),
-            most_clients: tunnel.most_clients,
+            max_clients: tunnel.max_clients,
             memory: ByteSize(tunnel.memory_mb.unwrap_or_else(default_memory_mb) * 1_000_000),
-            open: tunnel.open,
+            admit_unlisted: tunnel.admit_unlisted,
             registration,
             clients: clients(&source, &file.client, &tunnel.addresses)?,
             coding: file.coding,

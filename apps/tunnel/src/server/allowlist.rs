@@ -151,7 +151,7 @@ async fn report(
     let report = ServerReport {
         addresses: registration.addresses.clone(),
         clients: count(server.registry.count()),
-        most_clients: count(server.config.most_clients),
+        max_clients: count(server.config.max_clients),
         draining: *server.draining.borrow(),
         known: allowlist.known.borrow().digest.clone(),
     };

@@ -225,7 +225,7 @@ async fn handshake(
 /// Returns whether a client with a valid certificate is admitted.
 async fn admits(server: &Server, peer: &Peer) -> bool {
     let config = &server.config;
-    let is_listed = config.open || config.clients.contains_key(&peer.name);
+    let is_listed = config.admit_unlisted || config.clients.contains_key(&peer.name);
     is_listed
         && match &server.allowlist {
             Some(allowlist) => allowlist.admits(peer).await,
@@ -365,11 +365,11 @@ fn start_session(
             own: addresses.to_vec(),
             clients: config.prefixes.clone(),
             server: own.collect(),
-            reach: Arc::from(&config.reach[..]),
+            allowed_destinations: Arc::from(&config.allowed_destinations[..]),
             networks: server.networks.clone(),
         },
         claim: server.budget.claim(),
-        keep: config.keep,
+        session_timeout: config.session_timeout,
         mtu_changed: Box::new(move |mtu| routes.set(&registry, session, &routed, mtu)),
         mtu: config.common.mtu,
     })
@@ -466,7 +466,7 @@ async fn notify(
     send: &mut SendStream,
 ) {
     let mut draining = server.draining.subscribe();
-    let (mut warned, mut wanted) = (false, false);
+    let (mut warned, mut backlog) = (false, false);
     loop {
         let notice = tokio::select! {
             () = is_set(&mut draining), if !warned => {
@@ -476,10 +476,10 @@ async fn notify(
             () = is_set(&mut was_standby) => {
                 sleep(BACKLOG_INTERVAL).await;
                 let waits = open.handle.report().await.is_some_and(|report| report.waiting > 0);
-                if std::mem::replace(&mut wanted, waits) == waits {
+                if std::mem::replace(&mut backlog, waits) == waits {
                     continue;
                 }
-                Notice::Wanted(waits)
+                Notice::Backlog(waits)
             }
         };
         // Fails only if the connection has just closed.

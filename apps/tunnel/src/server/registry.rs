@@ -80,9 +80,13 @@ struct Clients {
 
 impl Registry {
     pub(crate) fn new(config: &ServerConfig) -> Registry {
-        let addresses = Addresses::new(config.prefixes.clone(), &config.clients, config.keep);
+        let addresses = Addresses::new(
+            config.prefixes.clone(),
+            &config.clients,
+            config.session_timeout,
+        );
         Registry {
-            max_clients: config.most_clients,
+            max_clients: config.max_clients,
             own: addresses.of_server(),
             clients: Mutex::new(Clients {
                 open_rate_limit: OpenRateLimit::default(),
@@ -272,7 +276,7 @@ impl Registry {
             .iter()
             .map(|(reason, count)| (format!("connection_{reason}"), *count));
         let packets = [
-            ("for_nobody", &self.no_client),
+            ("no_client", &self.no_client),
             ("queue_full", &self.queue_full),
         ];
         let packets = packets.map(|(reason, count)| (reason.to_owned(), count.load(Relaxed)));

@@ -46,9 +46,9 @@ const MAX_INCOMING_BYTES: u64 = 4 << 20;
 /// Counters of datagrams that reached no connection, by reason.
 #[derive(Debug, Default)]
 pub(super) struct UnmatchedDatagrams {
-    no_quic: AtomicU64,
-    no_handshake: AtomicU64,
-    no_connection: AtomicU64,
+    not_quic: AtomicU64,
+    invalid_initial: AtomicU64,
+    unknown_connection: AtomicU64,
     issued: Mutex<IssuedIds>,
     /// Duplicates of the endpoints' sockets, to read the kernel's drop counters.
     sockets: Mutex<Vec<UdpSocket>>,
@@ -100,9 +100,9 @@ impl UnmatchedDatagrams {
     /// Returns the counts by reason, without reasons that did not occur.
     pub(super) fn drop_counts(&self) -> impl Iterator<Item = (String, u64)> {
         let counters = [
-            ("datagram_no_quic", &self.no_quic),
-            ("datagram_no_handshake", &self.no_handshake),
-            ("datagram_no_connection", &self.no_connection),
+            ("datagram_not_quic", &self.not_quic),
+            ("datagram_invalid_initial", &self.invalid_initial),
+            ("datagram_unknown_connection", &self.unknown_connection),
         ];
         let counts = counters.map(|(reason, counter)| (reason, counter.load(Relaxed)));
         let kernel_drops = [("datagram_buffer_full", self.kernel_drops())];
@@ -129,7 +129,7 @@ impl UnmatchedDatagrams {
         let counter = match datagram {
             [first, ..] if first & LONG != 0 => self.inspect_long_header(*first, datagram),
             [_, id @ ..] if id.len() >= SERVER_ID_BYTES => None,
-            _ => Some(&self.no_quic),
+            _ => Some(&self.not_quic),
         };
         if let Some(counter) = counter {
             counter.fetch_add(1, Relaxed);
@@ -140,13 +140,13 @@ impl UnmatchedDatagrams {
         let ids = FixedLengthConnectionIdParser::new(SERVER_ID_BYTES);
         let Ok((packet, _)) = PartialDecode::new(BytesMut::from(datagram), &ids, &[VERSION], true)
         else {
-            return Some(&self.no_quic);
+            return Some(&self.not_quic);
         };
         let issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
         match (issued.ids.contains(&packet.dst_cid()), first & TYPE) {
             (true, _) => None,
-            (false, INITIAL) => (datagram.len() < MIN_INITIAL_BYTES).then_some(&self.no_quic),
-            (false, _) => Some(&self.no_connection),
+            (false, INITIAL) => (datagram.len() < MIN_INITIAL_BYTES).then_some(&self.not_quic),
+            (false, _) => Some(&self.unknown_connection),
         }
     }
 }
@@ -221,7 +221,7 @@ impl ConnectionIdGenerator for Ids {
     }
 
     fn validate(&self, id: ConnectionId) -> Result<(), InvalidCid> {
-        self.unmatched.no_connection.fetch_add(1, Relaxed);
+        self.unmatched.unknown_connection.fetch_add(1, Relaxed);
         self.ids.validate(id)
     }
 
@@ -274,7 +274,7 @@ impl HeaderKey for InitialHeaderKey {
         self.key.decrypt(number_offset, packet);
         // One in four invalid packets passes this check and fails the handshake later.
         if packet[0] & RESERVED != 0 {
-            self.unmatched.no_handshake.fetch_add(1, Relaxed);
+            self.unmatched.invalid_initial.fetch_add(1, Relaxed);
         }
     }
 

@@ -28,7 +28,7 @@ pub(crate) enum Admission {
         /// The server's own addresses in these prefixes.
         server: Vec<IpAddr>,
         /// Private destinations that the configuration allows.
-        reach: Arc<[Prefix]>,
+        allowed_destinations: Arc<[Prefix]>,
         /// Networks that the server is in.
         networks: watch::Receiver<Networks>,
     },
@@ -38,7 +38,7 @@ pub(crate) enum Admission {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DenyReason {
     /// It is not an IP packet.
-    NoIp,
+    NotIp,
     /// Its source is not an address of the client. From a server: its source is an address of this
     /// node's own networks, or invalid as a source.
     Spoofed,
@@ -55,7 +55,7 @@ pub(crate) enum DenyReason {
 
 impl DenyReason {
     pub(crate) const ALL: [DenyReason; 6] = [
-        DenyReason::NoIp,
+        DenyReason::NotIp,
         DenyReason::Spoofed,
         DenyReason::ToOtherClient,
         DenyReason::ToPrivate,
@@ -65,7 +65,7 @@ impl DenyReason {
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            DenyReason::NoIp => "no_ip",
+            DenyReason::NotIp => "not_ip",
             DenyReason::Spoofed => "spoofed",
             DenyReason::ToOtherClient => "to_other_client",
             DenyReason::ToPrivate => "to_private",
@@ -79,7 +79,7 @@ impl Admission {
     pub(crate) fn check(&self, packet: &[u8]) -> Result<(), DenyReason> {
         let (source, to) = packet::source(packet)
             .zip(packet::destination(packet))
-            .ok_or(DenyReason::NoIp)?;
+            .ok_or(DenyReason::NotIp)?;
         let deny_if =
             |is_denied: bool, reason: DenyReason| if is_denied { Err(reason) } else { Ok(()) };
         match self {
@@ -97,14 +97,14 @@ impl Admission {
                 own,
                 clients,
                 server,
-                reach,
+                allowed_destinations,
                 networks,
             } => {
                 deny_if(!own.contains(&source), DenyReason::Spoofed)?;
                 if covers(clients, to) {
                     return deny_if(!server.contains(&to), DenyReason::ToOtherClient);
                 }
-                if covers(reach, to) {
+                if covers(allowed_destinations, to) {
                     return Ok(());
                 }
                 deny_if(networks.borrow().receives(to), DenyReason::ToServer)?;
@@ -195,12 +195,12 @@ mod tests {
         watch::channel(Networks::of(networks)).1
     }
 
-    fn server(reach: &[&str]) -> Admission {
+    fn server(allowed_destinations: &[&str]) -> Admission {
         Admission::FromClient {
             own: vec![ip("10.77.0.2"), ip("fd77::2")],
             clients: prefixes(&["10.77.0.0/16", "fd77::/64"]),
             server: vec![ip("10.77.0.1"), ip("fd77::1")],
-            reach: prefixes(reach).into(),
+            allowed_destinations: prefixes(allowed_destinations).into(),
             networks: networks(&[
                 ("203.0.113.1", "255.255.255.0"),
                 ("2001:db8:1::1", "ffff:ffff:ffff::"),
@@ -300,7 +300,7 @@ mod tests {
                 Err(DenyReason::Spoofed)
             );
         }
-        assert_eq!(server(&[]).check(&[0x45; 19]), Err(DenyReason::NoIp));
+        assert_eq!(server(&[]).check(&[0x45; 19]), Err(DenyReason::NotIp));
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
     if status.tables_restored > 0 {
         text += &format!("nftables tables restored: {}\n", status.tables_restored);
     }
-    for (reason, count) in &status.not_passed_on {
+    for (reason, count) in &status.dropped {
         text += &format!("not passed on, {reason}: {count}\n");
     }
     text
@@ -118,7 +118,7 @@ fn session_text(session: &SessionStatus) -> String {
         }
     }
     let _ = writeln!(text, "{table}");
-    for (reason, count) in &session.not_passed_on {
+    for (reason, count) in &session.dropped {
         let _ = writeln!(text, "not passed on, {reason}: {count}");
     }
     text
@@ -129,7 +129,7 @@ fn row(path: &PathStatus) -> Vec<String> {
     let kb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e3);
     let state = match path {
         PathStatus { standby: true, .. } => "standby".to_owned(),
-        path if path.is_silent() => format!("silent for {} ms", path.unanswered_ms),
+        path if path.is_silent() => format!("silent for {} ms", path.unacknowledged_ms),
         _ => "in use".to_owned(),
     };
     vec![

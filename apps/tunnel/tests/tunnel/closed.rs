@@ -22,7 +22,7 @@ fn clients_reach_neither_private_networks_nor_the_metadata_of_a_cloud_nor_the_se
     rig.servers[0]
         .ip("addr add 2001:db8::1/128 dev lo nodad")
         .unwrap();
-    let server = rig.server(0, "reach = []", "");
+    let server = rig.server(0, "allowed_destinations = []", "");
     let _client = rig.client("");
     let private = [
         "10.5.0.1",
@@ -69,9 +69,9 @@ fn send(from: &Namespace, to: &str) {
 }
 
 #[test]
-fn what_reach_opens_is_reached() {
+fn allowed_destinations_are_reached() {
     let rig = Rig::new();
-    let server = rig.server(0, &format!("reach = [\"{HOST6}/128\"]"), "");
+    let server = rig.server(0, &format!("allowed_destinations = [\"{HOST6}/128\"]"), "");
     let _client = rig.client("");
     echo(&rig.client, &rig.host, HOST6);
     send(&rig.client, "10.5.0.1");
@@ -82,7 +82,7 @@ fn what_reach_opens_is_reached() {
 fn one_client_does_not_fill_the_table_of_connections() {
     const MAX: usize = 10;
     let rig = Rig::new();
-    let _server = rig.server(0, &format!("most_connections = {MAX}"), "");
+    let _server = rig.server(0, &format!("max_connections = {MAX}"), "");
     let _client = rig.client("");
     for host in [HOST4, HOST6] {
         let any = if host == HOST4 { "0.0.0.0:0" } else { "[::]:0" };

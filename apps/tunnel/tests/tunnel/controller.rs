@@ -180,7 +180,7 @@ fn a_client_hears_of_servers_and_has_its_addresses_at_each_of_them() {
 #[test]
 fn a_client_goes_where_there_is_room() {
     let controlled = Controlled::new(&["one", "two", "car"]);
-    let _full = controlled.server(0, "most_clients = 0");
+    let _full = controlled.server(0, "max_clients = 0");
     let _other = controlled.server(1, "");
     controlled.wait_until_servers(2);
     assert_eq!(controlled.client("car").session().peer, "two");

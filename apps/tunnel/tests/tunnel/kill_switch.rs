@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// that all earlier packets have arrived, too.
 const SENTINEL: [&str; 2] = ["10.1.0.2", "10.1.1.2"];
 
-const BARE: &str = "bare = [\"10.1.0.0/23\", \"10.9.0.0/24\"]\n";
+const BYPASS: &str = "bypass = [\"10.1.0.0/23\", \"10.9.0.0/24\"]\n";
 
 const ALL: &str = "[\"0.0.0.0/0\", \"::/0\"]";
 
@@ -169,7 +169,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 fn switch(routes: &str) -> String {
-    format!("routes = {routes}\nkill_switch = true\n{BARE}")
+    format!("routes = {routes}\nkill_switch = true\n{BYPASS}")
 }
 
 fn has_session(client: &End) {
@@ -236,8 +236,8 @@ fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_release
         table().contains("10.9.0.0/24"),
         "a network behind the client, which the file leaves open"
     );
-    let bare = format!("routes = {ALL}\nkill_switch = true\nbare = [\"10.1.0.0/23\"]\n");
-    assert!(car.command("--close", &bare), "there is nothing to do");
+    let bypass = format!("routes = {ALL}\nkill_switch = true\nbypass = [\"10.1.0.0/23\"]\n");
+    assert!(car.command("--close", &bypass), "there is nothing to do");
     assert!(table().contains("10.9.0.0/24"), "the client's rules stay");
     let restored = client.until("a status", |_| true).tables_restored;
     assert_eq!(restored, 0, "no other program has changed them");

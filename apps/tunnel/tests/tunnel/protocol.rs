@@ -312,7 +312,7 @@ fn handshakes_of_one_allocation_of_ipv6_leave_room_for_others_and_are_refused_al
         tokio::time::timeout(2 * TIMEOUT, others).await.unwrap();
         handshakes.iter().for_each(tokio::task::JoinHandle::abort);
     });
-    let counted = server.until("the status", |_| true).not_passed_on;
+    let counted = server.until("the status", |_| true).dropped;
     assert_eq!(
         counted.get("connection_too_many_handshakes"),
         None,
@@ -456,11 +456,11 @@ fn a_server_whose_memory_is_used_up_lets_nobody_else_in_and_serves_those_who_are
         echo(&rig.client, &rig.host, HOST4);
         let status = server.until("the status", |_| true);
         assert!(
-            (8_000_000..16_000_000).contains(&status.kept_bytes),
+            (8_000_000..16_000_000).contains(&status.memory_bytes),
             "{} bytes",
-            status.kept_bytes
+            status.memory_bytes
         );
-        let each = status.kept_bytes / status.sessions.len() as u64;
+        let each = status.memory_bytes / status.sessions.len() as u64;
         assert!(
             each >= SESSION_BYTES + STREAM_BYTES,
             "{each} bytes for each, with what its connection may keep"
@@ -472,7 +472,7 @@ fn a_server_whose_memory_is_used_up_lets_nobody_else_in_and_serves_those_who_are
         clients
             .drain(..20)
             .for_each(|client| client.close(0u8.into(), b""));
-        server.until("twenty have gone", |status| status.kept_bytes < 9_000_000);
+        server.until("twenty have gone", |status| status.memory_bytes < 9_000_000);
         let late = connect(&endpoint, &quic(&rig.authority, folder, "late")).await;
         assert!(say(&late, &open()).await.unwrap()["opened"].is_object());
     });

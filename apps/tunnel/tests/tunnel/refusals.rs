@@ -103,7 +103,7 @@ fn send_raw(rig: &Rig, protocol: u8, fragment: u16, from: &str, to: &str) {
 fn clients_of_two_servers_on_one_machine_do_not_reach_each_other() {
     let rig = Rig::new();
     let folder = rig.folder.path();
-    let _one = rig.server(0, "reach = [\"10.78.0.0/16\"]", "");
+    let _one = rig.server(0, "allowed_destinations = [\"10.78.0.0/16\"]", "");
     let tls = rig.authority.credentials(folder, "three");
     let state = folder.display();
     let config = format!(
@@ -191,9 +191,9 @@ fn two_clients_of_one_name_do_not_take_turns() {
     let since = second.session().since_unix_ms;
     second.until("both uplinks", |status| status.sessions[0].paths.len() == 2);
     let status = server.until("one was superseded", |status| {
-        status.not_passed_on.contains_key("connection_superseded") && status.sessions.len() == 1
+        status.dropped.contains_key("connection_superseded") && status.sessions.len() == 1
     });
-    assert_eq!(status.not_passed_on["connection_superseded"], 1);
+    assert_eq!(status.dropped["connection_superseded"], 1);
     assert_eq!(second.session().since_unix_ms, since);
 }
 
@@ -224,7 +224,7 @@ fn a_client_that_is_not_listed_is_not_admitted() {
     let rig = Rig::new();
     let server = rig.server(
         0,
-        "open = false",
+        "admit_unlisted = false",
         "[[client]]\nname = \"bus\"\naddresses = [\"10.77.0.50\"]\n",
     );
     let _car = rig.start_client("car", "");
@@ -250,12 +250,12 @@ fn garbage_at_the_port_of_a_server_is_counted_and_does_no_harm() {
         garbage.send_random(&long_header(INITIAL, 1), 600);
         garbage.send_random(&long_header(INITIAL, 1)[..9], 0);
     }
-    server.wait_until_counted("datagram_no_quic", 250);
+    server.wait_until_counted("datagram_not_quic", 250);
     for _ in 0..50 {
         garbage.send_random(&[0x43], 1200);
         garbage.send_random(&long_header(HANDSHAKE, 1), 1200);
     }
-    server.wait_until_counted("datagram_no_connection", 100);
+    server.wait_until_counted("datagram_unknown_connection", 100);
     garbage.flood(&rig, &server);
 
     let flooded = resident_bytes(server.process.id()).saturating_sub(memory);
@@ -372,7 +372,7 @@ impl Garbage {
             }
         }
         let counted = |status: &Status| -> u64 {
-            let reasons = status.not_passed_on.iter();
+            let reasons = status.dropped.iter();
             reasons
                 .filter(|(reason, _)| {
                     reason.starts_with("datagram_") || reason.starts_with("connection_")
@@ -386,7 +386,7 @@ impl Garbage {
             counted(&status) < self.sent + 10,
             "more than {}: {:?}",
             self.sent,
-            status.not_passed_on
+            status.dropped
         );
     }
 }

@@ -182,13 +182,13 @@ impl Rig {
     pub(crate) fn server_with(&self, number: usize, more: &str, sections: &str) -> End {
         let name = ["one", "two"][number];
         // The host's IPv6 address is a private one.
-        let reach = if more.contains("reach =") {
+        let allowed = if more.contains("allowed_destinations =") {
             String::new()
         } else {
-            format!("reach = [\"{HOST6}/128\"]")
+            format!("allowed_destinations = [\"{HOST6}/128\"]")
         };
         let config = format!(
-            "[tunnel]\nname = \"{name}\"\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\nstate = \"{}\"\n{reach}\n\
+            "[tunnel]\nname = \"{name}\"\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\nstate = \"{}\"\n{allowed}\n\
              {more}\n{sections}",
             self.folder.path().display()
         );
@@ -326,8 +326,8 @@ impl End {
     /// Waits until a reason was counted at least `min` times, in the session or outside it.
     pub(crate) fn wait_until_counted(&self, reason: &str, min: u64) {
         self.until(reason, |status| {
-            let counters = status.sessions.iter().map(|session| &session.not_passed_on);
-            let counters = counters.chain([&status.not_passed_on]);
+            let counters = status.sessions.iter().map(|session| &session.dropped);
+            let counters = counters.chain([&status.dropped]);
             counters
                 .filter_map(|counters| counters.get(reason))
                 .sum::<u64>()

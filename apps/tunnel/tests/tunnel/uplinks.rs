@@ -70,7 +70,7 @@ fn an_uplink_that_flaps_leaves_the_other_alone() {
 fn a_session_that_the_client_gave_up_is_opened_anew() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
-    let client = rig.client("keep_s = 1");
+    let client = rig.client("session_timeout_s = 1");
     let before = client.session();
     for uplink in UPLINKS {
         rig.router.ip(&format!("link set {uplink} down")).unwrap();
@@ -98,7 +98,7 @@ fn an_uplink_that_swallows_everything_is_done_without() {
         rig.blackhole(uplink, false);
         client.until("both uplinks answer", |status| {
             let paths = &status.sessions[0].paths;
-            paths.len() == 2 && paths.iter().all(|path| path.unanswered_ms < 200)
+            paths.len() == 2 && paths.iter().all(|path| path.unacknowledged_ms < 200)
         });
     }
     connection.end();

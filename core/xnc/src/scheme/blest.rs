@@ -42,7 +42,7 @@ impl Scheduler for Blest {
             return PathChoice::Wait;
         };
         self.was_blocked |=
-            view.sent_packets.bytes() + candidate.size as u64 > view.config.pool_limit.0;
+            view.sent_packets.bytes() + candidate.size as u64 > view.config.packet_memory.0;
         if best.id == fast.id {
             return PathChoice::On(best.id);
         }
@@ -50,7 +50,7 @@ impl Scheduler for Blest {
         let packet = candidate.size as u64 + QUIC_OVERHEAD;
         let left = view
             .config
-            .pool_limit
+            .packet_memory
             .0
             .saturating_sub(best.outstanding_bytes() + packet);
         if self.sent_meanwhile(fast, best, packet) > left as f64 {
@@ -104,7 +104,7 @@ mod tests {
             let fast = scene.paths.get_mut(path(0)).unwrap();
             fast.state.in_flight = fast.state.congestion_window;
         }
-        scene.config.pool_limit = ByteSize(send_window);
+        scene.config.packet_memory = ByteSize(send_window);
         scene
     }
 

@@ -361,7 +361,7 @@ impl Sender {
         let copies = if is_first {
             self.config.copies
         } else {
-            self.config.copies_again
+            self.config.retry_copies
         };
         ShotRule {
             extra,

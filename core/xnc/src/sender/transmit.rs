@@ -94,7 +94,8 @@ impl Sender {
         loop {
             let front = self.queue.front(class, now, &self.config)?;
             let (hint, size) = (front.hint, front.bytes.len());
-            let is_full = self.sent_packets.bytes() + cost(&front.bytes) > self.config.pool_limit.0;
+            let is_full =
+                self.sent_packets.bytes() + cost(&front.bytes) > self.config.packet_memory.0;
             if is_full && self.parts.recovery == Recovery::Retransmit {
                 return None;
             }

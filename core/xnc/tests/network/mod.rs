@@ -238,7 +238,7 @@ impl Network {
                     assert!(
                         matches!(
                             result,
-                            Ok(()) | Err(RejectReason::NoPath | RejectReason::Undecodable)
+                            Ok(()) | Err(RejectReason::UnknownPath | RejectReason::Undecodable)
                         ),
                         "{result:?}"
                     );

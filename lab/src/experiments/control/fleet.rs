@@ -223,7 +223,7 @@ impl Fleet {
     }
 
     fn record_policy(&self, policy: &Policy) {
-        let kind = match policy.because {
+        let kind = match policy.reason {
             Cause::Operator => Kind::PolicyChange,
             Cause::Degraded => Kind::ObservedChange,
             _ => return,
@@ -292,7 +292,7 @@ fn flow(index: usize, agents: usize) -> Flow {
             select: to("192.0.2.0/24"),
             request_bytes: Trigger::request_bytes(),
             late_after_ms: Trigger::late_after_ms(),
-            in_a_row: Trigger::in_a_row(),
+            consecutive: Trigger::consecutive(),
         }),
         pruning: Pruning::default(),
     }
@@ -319,14 +319,14 @@ fn report_of(assignment: &Assignment) -> Report {
         number,
         arrivals: 1_000_000,
         first: 500_000,
-        only: 1_000,
+        only_copy: 1_000,
         missing: 500,
     };
     let health = |number| PathHealth {
         number,
         up: true,
         rtt_us: Some(20_000),
-        refused_by_device: 0,
+        dropped_by_device: 0,
     };
     let send = |send: &Send| SendReport {
         flow: send.flow.clone(),
@@ -334,7 +334,7 @@ fn report_of(assignment: &Assignment) -> Report {
         code: send.policy.code,
         packets: 1_000_000,
         bytes: 1_200_000_000,
-        copies_bytes: 2_400_000_000,
+        sent_bytes: 2_400_000_000,
     };
     let receive = |receive: &Receive| ReceiveReport {
         flow: receive.flow.clone(),

@@ -157,7 +157,7 @@ impl Scene {
             },
             request_bytes: Trigger::request_bytes(),
             late_after_ms: LATE_AFTER_MS,
-            in_a_row: Trigger::in_a_row(),
+            consecutive: Trigger::consecutive(),
         };
         let pruning = if mode == Mode::Successive {
             ALGORITHM_1
@@ -178,7 +178,7 @@ impl Scene {
         let mut params = Map::new();
         if self.mode().is_some() && !self.uncapped {
             params.insert("late_after_ms".into(), LATE_AFTER_MS.into());
-            params.insert("in_a_row".into(), Trigger::in_a_row().into());
+            params.insert("consecutive".into(), Trigger::consecutive().into());
         }
         if self.uncapped {
             params.insert("source_fps".into(), UNCAPPED_FPS.into());

@@ -6,10 +6,10 @@ use std::fmt::Write;
 pub(super) fn describe(status: &ControllerStatus, now_ms: u64) -> String {
     let since_s = now_ms.saturating_sub(status.since_unix_ms) / 1000;
     let urls = status.urls.join(", ");
-    let mut text = match (status.state.as_str(), &status.why) {
+    let mut text = match (status.state.as_str(), &status.reason) {
         ("connected", _) => format!("connected to the controller {urls} for {since_s} s"),
-        ("refused", Some(why)) => format!("THE CONTROLLER REFUSES THIS NODE: {why}"),
-        (state, Some(why)) => format!("controller {state} for {since_s} s: {why}"),
+        ("refused", Some(reason)) => format!("THE CONTROLLER REFUSES THIS NODE: {reason}"),
+        (state, Some(reason)) => format!("controller {state} for {since_s} s: {reason}"),
         (state, None) => format!("controller {state}: {urls}"),
     };
     let _ = writeln!(text, "; assignment {}", status.revision);
@@ -55,7 +55,7 @@ fn paths_table(status: &ControllerStatus) -> String {
 }
 
 fn policies(status: &ControllerStatus) -> String {
-    const COLUMNS: [&str; 7] = ["flow", "number", "", "epoch", "paths", "probed", "because"];
+    const COLUMNS: [&str; 7] = ["flow", "number", "", "epoch", "paths", "probed", "reason"];
     let row = |number: u16, direction: &str, policy: &PolicyStatus| {
         let probed = match policy.probe_every {
             0 => "-".to_owned(),
@@ -174,7 +174,7 @@ mod tests {
         )]);
         let watch = WatchStatus {
             requests: 300,
-            ends: 0,
+            closed_connections: 0,
             retransmissions: 2,
             records_lost: 0,
             late: 5,
@@ -196,7 +196,7 @@ mod tests {
             urls: vec!["https://192.0.2.1:14750".to_owned()],
             state: "connected".to_owned(),
             since_unix_ms: 88_000,
-            why: None,
+            reason: None,
             revision: 7,
             observations_dropped: 0,
             not_applied: BTreeMap::new(),
@@ -234,8 +234,8 @@ mod tests {
              \x20  2   DOWN   no answer\n\
              \n\
              policies\n\
-             \x20flow  number            epoch  paths     probed  because\n\
-             stage       3  received      4    1,2  3 1 in 64   judged\n\
+             \x20flow  number            epoch  paths     probed  reason\n\
+             stage       3  received      4    1,2  3 1 in 64  judged\n\
              \n\
              judged: the last hundred packets by path\n\
              \x20flow      mode  packets  path  sent  in time  only this one\n\
@@ -252,11 +252,11 @@ mod tests {
 
     #[test]
     fn what_needs_attention_is_said() {
-        let why = Some("its certificate was revoked".to_owned());
+        let reason = Some("its certificate was revoked".to_owned());
         let not_applied = BTreeMap::from([("stage".parse().unwrap(), "no such peer".to_owned())]);
         let status = ControllerStatus {
             state: "refused".to_owned(),
-            why,
+            reason,
             not_applied,
             observations_dropped: 3,
             ..status()

@@ -123,7 +123,7 @@ impl Controlled {
         ] {
             agent
                 .wait_until("noticed the loss of the controller", |status| {
-                    state(status) == "away"
+                    state(status) == "unreachable"
                 })
                 .unwrap();
         }

@@ -17,7 +17,7 @@ fn trigger(lab: &Lab) -> Trigger {
         select: to(lab.addressing().source.v4_prefix()),
         request_bytes: (16, 16),
         late_after_ms: Trigger::late_after_ms(),
-        in_a_row: Trigger::in_a_row(),
+        consecutive: Trigger::consecutive(),
     }
 }
 
