@@ -348,7 +348,7 @@ fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: E
     let secret = match replication.authenticate {
         Some(Cover::Headers) => "keys = { slot0 = \"pair.key\" }",
         Some(Cover::Whole) => {
-            "keys = { slot0 = \"pair.key\" }\ncover = \"whole\"\ndemand = \"whole\""
+            "keys = { slot0 = \"pair.key\" }\ncover = \"whole\"\nrequired_cover = \"whole\""
         }
         None => "authenticate = false",
     };

@@ -312,7 +312,7 @@ mod tests {
              \x20  3     2     100     60          40         10       20             3        5  0.008-0.016 ms\n\
              \n\
              not deduplicated\n\
-             \x20          3  dropped_tag: a replica with a wrong or missing authentication tag: altered, forged, sent back, or \
+             \x20          3  dropped_tag: a replica with a wrong or missing authentication tag: altered, forged, reflected, or \
              the nodes' keys or names differ\n"
         );
     }

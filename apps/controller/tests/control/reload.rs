@@ -128,7 +128,7 @@ async fn a_hangup_changes_the_names_of_a_controller_and_never_ends_it() {
 
     write_config(
         state.path(),
-        "names = [\"controller.example.net\"]\nevents = 500",
+        "names = [\"controller.example.net\"]\nmax_events = 500",
     );
     controller.signal(Signal::SIGHUP);
     controller.says("other changes of the configuration need a restart");
