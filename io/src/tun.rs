@@ -1,6 +1,8 @@
 //! A TUN device with segmentation and checksum offload: packets pass between the kernel and this
 //! process as GSO packets.
 
+#[cfg(test)]
+mod any_bytes;
 mod checksum;
 mod coalesce;
 mod offload;

@@ -250,3 +250,132 @@ pub(crate) async fn receive<T: DeserializeOwned>(stream: &mut RecvStream) -> Res
     stream.read_exact(&mut text).await?;
     Ok(serde_json::from_slice(&text)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::{Index, select};
+    use std::fmt::Debug;
+
+    const HELLOS: [&str; 2] = [
+        r#"{"open":{"addresses":["10.77.0.2","fd77::2"],"path":{"index":0,"standby":false}}}"#,
+        r#"{"join":{"session":"00112233445566778899aabbccddeeff","path":{"index":7,"standby":true},"proof":"5e"}}"#,
+    ];
+
+    const ANSWERS: [&str; 3] = [
+        r#"{"opened":{"session":"00112233445566778899aabbccddeeff","addresses":[["10.77.0.2",32]],"server_addresses":["10.77.0.1"],"mtu":1400,"coding":{"scheme":"xnc","expiry_ms":700}}}"#,
+        r#""joined""#,
+        r#"{"refused":{"reason":"unknown_session","explanation":"it has ended"}}"#,
+    ];
+
+    const NOTICES: [&str; 3] = [
+        r#"{"standby":true}"#,
+        r#""draining""#,
+        r#"{"backlog":false}"#,
+    ];
+
+    #[derive(Debug, Clone)]
+    enum Change {
+        Byte(Index, u8),
+        Cut(Index),
+        Insert(Index, Vec<u8>),
+    }
+
+    fn changes() -> impl Strategy<Value = Vec<Change>> {
+        let change = prop_oneof![
+            4 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
+            1 => any::<Index>().prop_map(Change::Cut),
+            2 => (any::<Index>(), vec(any::<u8>(), 1..9)).prop_map(|(at, bytes)| Change::Insert(at, bytes)),
+        ];
+        vec(change, 0..4)
+    }
+
+    fn changed(valid: &str, changes: &[Change]) -> Vec<u8> {
+        let mut bytes = valid.as_bytes().to_vec();
+        for change in changes {
+            match change {
+                Change::Byte(_, _) if bytes.is_empty() => {}
+                Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
+                Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
+                Change::Insert(at, more) => {
+                    let tail = bytes.split_off(at.index(bytes.len() + 1));
+                    bytes.extend_from_slice(more);
+                    bytes.extend(tail);
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Checks a message as [`receive`] parses it; returns whether it is accepted.
+    fn check<T>(text: &[u8]) -> Result<bool, TestCaseError>
+    where
+        T: Serialize + DeserializeOwned + PartialEq + Debug,
+    {
+        let Ok(message) = serde_json::from_slice::<T>(text) else {
+            return Ok(false);
+        };
+        let again = serde_json::to_vec(&message).expect("a message can be written");
+        let again: T = serde_json::from_slice(&again).expect("a written message can be read");
+        prop_assert_eq!(again, message);
+        Ok(true)
+    }
+
+    fn check_all(text: &[u8]) -> Result<(), TestCaseError> {
+        check::<Hello>(text)?;
+        check::<Answer>(text)?;
+        check::<Notice>(text)?;
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_rejected_or_a_message(
+            text in vec(any::<u8>(), 0..usize::from(MAX_MESSAGE_BYTES)),
+        ) {
+            check_all(&text)?;
+        }
+
+        #[test]
+        fn a_changed_message_is_rejected_or_a_message(
+            valid in select([&HELLOS[..], &ANSWERS[..], &NOTICES[..]].concat()),
+            changes in changes(),
+        ) {
+            check_all(&changed(valid, &changes))?;
+        }
+
+        #[test]
+        fn a_path_of_any_index_is_rejected_or_one_of_eight(index: i64, small in -1..10i64) {
+            for index in [index, small] {
+                let text = format!(r#"{{"index":{index},"standby":false}}"#);
+                prop_assert_eq!(check::<PathNumber>(text.as_bytes())?, (0..8).contains(&index));
+            }
+        }
+
+        #[test]
+        fn a_session_of_any_text_is_rejected_or_16_bytes(
+            id in vec(select(b"0123456789abcdefABCDEFg".to_vec()), 30..35),
+        ) {
+            let id = String::from_utf8(id).expect("ASCII");
+            let is_valid = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+            prop_assert_eq!(check::<SessionId>(format!("\"{id}\"").as_bytes())?, is_valid);
+        }
+    }
+
+    #[test]
+    fn the_unchanged_messages_are_accepted_with_and_without_padding() {
+        let padded = |text: &str| format!("{text}{}", " ".repeat(1000));
+        for text in HELLOS {
+            assert!(check::<Hello>(text.as_bytes()).unwrap(), "{text}");
+            assert!(check::<Hello>(padded(text).as_bytes()).unwrap(), "{text}");
+        }
+        for text in ANSWERS {
+            assert!(check::<Answer>(text.as_bytes()).unwrap(), "{text}");
+        }
+        for text in NOTICES {
+            assert!(check::<Notice>(text.as_bytes()).unwrap(), "{text}");
+        }
+    }
+}

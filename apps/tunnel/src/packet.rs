@@ -143,6 +143,9 @@ fn transport(packet: &[u8]) -> Option<Transport> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::{Index, select};
 
     fn udp(source: u8, payload: &[u8]) -> Vec<u8> {
         let mut packet = vec![
@@ -284,5 +287,69 @@ mod tests {
         };
         assert_eq!(ends(FrameBoundary::Rtp), 13);
         assert_eq!(ends(FrameBoundary::None), 0);
+    }
+
+    fn check(flows: &mut Flows, packet: &[u8]) -> Result<(), TestCaseError> {
+        let is_ip = match packet.first().map_or(0, |first| first >> 4) {
+            4 => packet.len() >= 20,
+            6 => packet.len() >= 40,
+            _ => false,
+        };
+        prop_assert_eq!(source(packet).is_some(), is_ip);
+        prop_assert_eq!(destination(packet).is_some(), is_ip);
+        let hint = flows.hint(Instant::ZERO, packet);
+        let class = ip::traffic_class(packet).unwrap_or_default();
+        prop_assert_eq!(hint.ecn, is_ip && class & ip::ECN_MASK != 0);
+        prop_assert_eq!(hint.urgent, is_ip && class >> 2 >= MIN_URGENT_DSCP);
+        prop_assert!(is_ip || !hint.end_of_frame);
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn any_packets_have_addresses_and_a_flow_or_neither(
+            packets in vec((0..16u8, vec(any::<u8>(), 0..120)), 1..10),
+        ) {
+            let mut flows = Flows::new(FrameBoundary::Rtp);
+            for (version, mut packet) in packets {
+                check(&mut flows, &packet)?;
+                if let Some(first) = packet.first_mut() {
+                    *first = if version < 8 { 0x60 } else { 0x40 | version & 0xf };
+                }
+                check(&mut flows, &packet)?;
+            }
+        }
+
+        #[test]
+        fn any_extension_headers_have_a_flow(
+            headers in vec((select(vec![0u8, 43, 60, FRAGMENT, UDP]), 0..4u8), 0..12),
+            length in any::<Index>(),
+        ) {
+            let mut rest = Vec::new();
+            for (next, length) in headers {
+                rest.extend([next, length, 0, 0, 0, 0, 0, 0]);
+                rest.resize(rest.len() + 8 * usize::from(length), 0x80);
+            }
+            let packet = ipv6(0, &rest);
+            let mut flows = Flows::new(FrameBoundary::Rtp);
+            check(&mut flows, &packet)?;
+            check(&mut flows, &packet[..length.index(packet.len() + 1)])?;
+        }
+
+        #[test]
+        fn any_changes_of_a_video_are_rejected_or_end_frames_at_markers(
+            changes in vec((0..12usize, any::<u8>()), 0..60),
+        ) {
+            let mut flows = Flows::new(FrameBoundary::Rtp);
+            for number in 0..60u8 {
+                let mut rtp = [0x80, 0x80 | 96, 0, number, 0, 0, 0, number, 0, 0, 0, 1];
+                let change = changes.get(usize::from(number)).filter(|_| number % 4 == 3);
+                if let Some((at, byte)) = change {
+                    rtp[*at] = *byte;
+                }
+                let hint = flows.hint(Instant::ZERO, &udp(1, &rtp));
+                prop_assert!(!hint.end_of_frame || rtp[1] & 0x80 != 0);
+            }
+        }
     }
 }

@@ -65,11 +65,16 @@ pub struct ImageError {
 
 impl Extrinsics {
     /// Returns how far `rotation` is from a proper rotation: the largest error of an element of
-    /// `R * transpose(R)`, or infinity for a reflection.
+    /// `R * transpose(R)`, or infinity for a reflection and for elements that are not finite.
     pub fn rotation_error(&self) -> f32 {
         let [a, b, c] = self.rotation;
+        let is_finite = self
+            .rotation
+            .iter()
+            .flatten()
+            .all(|element| element.is_finite());
         let determinant = dot(a, cross(b, c));
-        if determinant <= 0.0 {
+        if !is_finite || determinant <= 0.0 {
             return f32::INFINITY;
         }
         let lengths = [a, b, c].map(|row| (dot(row, row) - 1.0).abs());
@@ -166,7 +171,8 @@ impl Camera {
         bytes: &[u8],
         pixel_bytes: usize,
     ) -> Result<(), ImageError> {
-        let expected = self.intrinsics.width * self.intrinsics.height * pixel_bytes;
+        let Intrinsics { width, height, .. } = self.intrinsics;
+        let expected = width.saturating_mul(height).saturating_mul(pixel_bytes);
         if bytes.len() == expected {
             Ok(())
         } else {

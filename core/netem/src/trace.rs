@@ -201,9 +201,8 @@ impl Opportunities {
     /// Returns the time of opportunity `number`.
     pub(crate) fn time(&self, number: u64) -> Duration {
         let length = self.at_ms.len() as u64;
-        Duration::from_millis(
-            number / length * self.period_ms + self.at_ms[(number % length) as usize],
-        )
+        let period_at_ms = (number / length).saturating_mul(self.period_ms);
+        Duration::from_millis(period_at_ms.saturating_add(self.at_ms[(number % length) as usize]))
     }
 }
 

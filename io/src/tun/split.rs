@@ -112,7 +112,9 @@ impl Template {
                 (6, usize::from(fixed[12] >> 4) * 4, sequence, fixed[13])
             }
         };
-        if segment.len() < length || length < 8 {
+        // The data offset of TCP (RFC 9293, section 3.1) may be less than its fixed header.
+        let fixed_length = if protocol == 6 { 20 } else { 8 };
+        if segment.len() < length || length < fixed_length {
             return Err(Malformed);
         }
         Ok(Template {

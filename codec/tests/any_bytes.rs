@@ -1,0 +1,127 @@
+//! For any bytes, the pull protocol and the decoder do not panic, and what they accept is within
+//! its bounds and is encoded as it was decoded.
+
+use hawser_cloud::{Digest, Level, MAX_POINTS, Performer};
+use hawser_codec::pull::{FrameHeader, HEADER_BYTES, REQUEST, REQUEST_BYTES, parse_request};
+use hawser_codec::{Codec, Decoder, Encoder};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use std::time::Duration;
+
+/// The first bytes of a zstd frame (RFC 8878, section 3.1.1).
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+#[derive(Debug, Clone)]
+enum Change {
+    Byte(Index, u8),
+    Cut(Index),
+    Extend(Vec<u8>),
+    Repeat(Index),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let change = prop_oneof![
+        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
+        1 => any::<Index>().prop_map(Change::Cut),
+        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
+        1 => any::<Index>().prop_map(Change::Repeat),
+    ];
+    vec(change, 0..4)
+}
+
+fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
+    let mut bytes = valid.to_vec();
+    for change in changes {
+        match change {
+            Change::Byte(_, _) if bytes.is_empty() => {}
+            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
+            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
+            Change::Extend(tail) => bytes.extend_from_slice(tail),
+            Change::Repeat(at) => {
+                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
+                bytes.extend(tail);
+            }
+        }
+    }
+    bytes
+}
+
+fn header() -> FrameHeader {
+    FrameHeader {
+        number: 7,
+        captured_ns: 1_700_000_000_123_456_789,
+        level: Level::Fhd,
+        codec: Codec::Zstd,
+        points: 183_000,
+        length: 690_000,
+        digest: Digest(0xfeed_f00d_dead_beef),
+    }
+}
+
+fn check_header(bytes: &[u8; HEADER_BYTES]) -> Result<(), TestCaseError> {
+    if let Ok(header) = FrameHeader::parse(bytes) {
+        let points = header.points as usize;
+        prop_assert!(points <= MAX_POINTS);
+        prop_assert!(header.length as usize <= header.codec.max_encoded_bytes(points));
+        prop_assert_eq!(FrameHeader::parse(&header.to_bytes()), Ok(header));
+    }
+    Ok(())
+}
+
+fn check_decoder(points: usize, encoded: &[u8]) -> Result<(), TestCaseError> {
+    let mut decoder = Decoder::new();
+    if let Ok(cloud) = decoder.decode(Codec::Zstd, points, encoded) {
+        prop_assert_eq!(cloud.len(), points);
+        let again = Encoder::new(Codec::Zstd).encode(&cloud);
+        prop_assert_eq!(decoder.decode(Codec::Zstd, points, &again), Ok(cloud));
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn any_header_is_rejected_or_within_bounds(bytes: [u8; HEADER_BYTES]) {
+        check_header(&bytes)?;
+    }
+
+    #[test]
+    fn a_changed_header_is_rejected_or_within_bounds(
+        at in 0..HEADER_BYTES,
+        with in vec(any::<u8>(), 1..9),
+    ) {
+        let mut bytes = header().to_bytes();
+        let end = (at + with.len()).min(HEADER_BYTES);
+        bytes[at..end].copy_from_slice(&with[..end - at]);
+        check_header(&bytes)?;
+    }
+
+    #[test]
+    fn any_request_is_rejected_or_has_the_preamble(
+        mut bytes: [u8; REQUEST_BYTES],
+        known in 0..=REQUEST_BYTES,
+    ) {
+        bytes[..known].copy_from_slice(&REQUEST[..known]);
+        prop_assert_eq!(parse_request(&bytes).is_ok(), bytes[..6] == REQUEST[..6]);
+    }
+
+    #[test]
+    fn any_bytes_are_rejected_or_a_cloud(
+        mut encoded in vec(any::<u8>(), 4..4000),
+        points in 0..5000usize,
+        with_magic: bool,
+    ) {
+        if with_magic {
+            encoded[..4].copy_from_slice(&ZSTD_MAGIC);
+        }
+        check_decoder(points, &encoded)?;
+    }
+
+    #[test]
+    fn a_changed_frame_is_rejected_or_a_cloud(changes in changes(), announced in 290..310usize) {
+        let cloud = Performer::new(1, 300).cloud(Duration::ZERO);
+        let encoded = changed(&Encoder::new(Codec::Zstd).encode(&cloud), &changes);
+        check_decoder(cloud.len(), &encoded)?;
+        check_decoder(announced, &encoded)?;
+    }
+}

@@ -1,0 +1,149 @@
+//! For any file, the PLY reader does not panic, and what it accepts has no more points than the
+//! file has room for and is written as it was read.
+
+use hawser_cloud::ply::{self, MILLIMETRES_PER_METRE};
+use hawser_cloud::{Cloud, POINT_BYTES, Performer};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use std::time::Duration;
+
+/// The fewest bytes of a vertex: three coordinates and three colours of one byte each.
+const MIN_VERTEX_BYTES: usize = 6;
+
+const ASCII: &str = "ply\nformat ascii 1.0\nelement vertex 2\n\
+    property float x\nproperty double y\nproperty int z\nproperty float nx\n\
+    property uchar red\nproperty uchar green\nproperty uchar blue\n\
+    element face 1\nproperty list uchar int vertex_indices\nend_header\n\
+    0.001 -0.002 1 0 1 2 3\n4 5 6 nan 6 7 8\n";
+
+const LINES: [&str; 20] = [
+    "format ascii 1.0",
+    "format binary_little_endian 1.0",
+    "format binary_big_endian 1.0",
+    "comment any words",
+    "",
+    "element vertex 0",
+    "element vertex 3",
+    "element vertex 18446744073709551615",
+    "element face 2",
+    "property list uchar int vertex_indices",
+    "property char x",
+    "property float x",
+    "property double y",
+    "property ushort z",
+    "property int nx",
+    "property uchar red",
+    "property uint8 green",
+    "property uchar blue",
+    "property float blue",
+    "end_header",
+];
+
+#[derive(Debug, Clone)]
+enum Change {
+    Byte(Index, u8),
+    Cut(Index),
+    Extend(Vec<u8>),
+    Repeat(Index),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let change = prop_oneof![
+        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
+        1 => any::<Index>().prop_map(Change::Cut),
+        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
+        1 => any::<Index>().prop_map(Change::Repeat),
+    ];
+    vec(change, 0..4)
+}
+
+fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
+    let mut bytes = valid.to_vec();
+    for change in changes {
+        match change {
+            Change::Byte(_, _) if bytes.is_empty() => {}
+            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
+            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
+            Change::Extend(tail) => bytes.extend_from_slice(tail),
+            Change::Repeat(at) => {
+                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
+                bytes.extend(tail);
+            }
+        }
+    }
+    bytes
+}
+
+fn check(file: &[u8], unit_mm: f32) -> Result<(), TestCaseError> {
+    if let Ok(cloud) = ply::read(file, unit_mm) {
+        prop_assert!(cloud.len() * MIN_VERTEX_BYTES <= file.len());
+        let again = ply::write(&cloud);
+        prop_assert_eq!(ply::read(&again, MILLIMETRES_PER_METRE), Ok(cloud));
+    }
+    Ok(())
+}
+
+fn unit_mm() -> impl Strategy<Value = f32> {
+    select(vec![
+        1.0,
+        MILLIMETRES_PER_METRE,
+        f32::MIN_POSITIVE,
+        f32::MAX,
+        f32::INFINITY,
+    ])
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_rejected_or_a_cloud(bytes in vec(any::<u8>(), 0..2000), with_magic: bool) {
+        let magic = if with_magic { &b"ply\n"[..] } else { b"" };
+        check(&[magic, &bytes].concat(), 1.0)?;
+    }
+
+    #[test]
+    fn any_header_lines_are_rejected_or_a_cloud(
+        lines in vec(select(LINES.to_vec()), 0..14),
+        body in vec(any::<u8>(), 0..200),
+        unit_mm in unit_mm(),
+    ) {
+        let header = format!("ply\n{}\nend_header\n", lines.join("\n"));
+        check(&[header.as_bytes(), &body].concat(), unit_mm)?;
+    }
+
+    #[test]
+    fn any_properties_in_any_order_are_a_cloud_or_truncated(
+        kinds in vec(select(vec!["char", "ushort", "int", "uint", "float", "double"]), 4),
+        vertices in 0..20usize,
+        body in vec(any::<u8>(), 0..400),
+        unit_mm in unit_mm(),
+    ) {
+        let header = format!(
+            "ply\nformat binary_little_endian 1.0\nelement vertex {vertices}\n\
+             property {} z\nproperty uchar red\nproperty {} y\nproperty uchar green\n\
+             property {} other\nproperty {} x\nproperty uchar blue\nend_header\n",
+            kinds[0], kinds[1], kinds[2], kinds[3]
+        );
+        check(&[header.as_bytes(), &body].concat(), unit_mm)?;
+    }
+
+    #[test]
+    fn a_changed_binary_file_is_rejected_or_a_cloud(changes in changes(), unit_mm in unit_mm()) {
+        let file = ply::write(&Performer::new(1, 12).cloud(Duration::ZERO));
+        check(&changed(&file, &changes), unit_mm)?;
+    }
+
+    #[test]
+    fn a_changed_ascii_file_is_rejected_or_a_cloud(changes in changes(), unit_mm in unit_mm()) {
+        check(&changed(ASCII.as_bytes(), &changes), unit_mm)?;
+    }
+
+    #[test]
+    fn any_packed_points_are_a_cloud_or_have_a_part_of_a_point(packed in vec(any::<u8>(), 0..200)) {
+        let length = packed.len();
+        match Cloud::from_packed(packed) {
+            Ok(cloud) => prop_assert_eq!(cloud.len() * POINT_BYTES, length),
+            Err(_) => prop_assert_ne!(length % POINT_BYTES, 0),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! For any text, the parsers of traces and of link configurations do not panic, and what they
+//! accept makes a link that packets can pass.
+
+use hawser_netem::{Admission, Drive, Link, LinkConfig, Loss, Opportunities, Rate, TraceError};
+use hawser_units::{ByteSize, Instant};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use std::time::Duration;
+
+const DRIVE: &str = "t_ms,path,rate_mbps,owd_ms,loss\n\
+    0,0,39.75,23.1,0.00\n0,1,50.00,33.0,0.00\n100,0,67.00,23.9,0.25\n100,1,0.00,33.0,1\n";
+
+const OPPORTUNITIES: &str = "0\n5\n5\n10\n";
+
+const CONFIG: &str = r#"
+    rate = { steps_mbps = [[0, 40], [100, 67]] }
+    queue = { ms = 100 }
+    delay = { steps_ms = [[0, 20], [1000, 25.5]] }
+    order = "free"
+    extra_delay = [{ range_ms = [0, 50], during_ms = [10, 50], hold_ms = 5 }]
+    loss = { gilbert_elliott = { good_to_bad = 0.01, bad_to_good = 0.3, loss_good = 0, loss_bad = 1 } }
+    cuts = [[20, 30]]
+    duplicate = 0.5
+    reorder = { share = 0.2, delay_ms = 5 }
+"#;
+
+#[derive(Debug, Clone)]
+enum Change {
+    Byte(Index, u8),
+    Cut(Index),
+    Extend(Vec<u8>),
+    Repeat(Index),
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let change = prop_oneof![
+        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
+        1 => any::<Index>().prop_map(Change::Cut),
+        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
+        1 => any::<Index>().prop_map(Change::Repeat),
+    ];
+    vec(change, 0..4)
+}
+
+fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
+    let mut bytes = valid.to_vec();
+    for change in changes {
+        match change {
+            Change::Byte(_, _) if bytes.is_empty() => {}
+            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
+            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
+            Change::Extend(tail) => bytes.extend_from_slice(tail),
+            Change::Repeat(at) => {
+                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
+                bytes.extend(tail);
+            }
+        }
+    }
+    bytes
+}
+
+fn changed_text(valid: &str, changes: &[Change]) -> String {
+    String::from_utf8_lossy(&changed(valid.as_bytes(), changes)).into_owned()
+}
+
+/// Sends packets over a link, and checks that none leaves before it arrives.
+fn check_link(config: LinkConfig) -> Result<(), TestCaseError> {
+    let mut link = Link::new(config, 1, Instant::ZERO);
+    for number in 0..20 {
+        let now = Instant::ZERO + Duration::from_millis(7 * number);
+        if let Admission::Leaves(leaves) = link.push(now, ByteSize(1500), number) {
+            prop_assert!(leaves >= now);
+        }
+    }
+    while let Some(due) = link.next_departure() {
+        prop_assert!(link.pop(due).is_some());
+    }
+    Ok(())
+}
+
+fn check_drive(text: &str) -> Result<(), TestCaseError> {
+    let Ok(drive) = Drive::parse(text) else {
+        return Ok(());
+    };
+    for path in drive.paths() {
+        let Ok(link) = drive.link(path) else { continue };
+        if let Some(Loss::Steps(loss)) = &link.loss {
+            prop_assert!(loss.values().all(|loss| (0.0..=1.0).contains(&loss.get())));
+        }
+        check_link(link)?;
+    }
+    Ok(())
+}
+
+fn check_opportunities(text: &str) -> Result<(), TestCaseError> {
+    let Ok(trace) = Opportunities::parse(text) else {
+        return Ok(());
+    };
+    let at_ms: Vec<u64> = trace.clone().into();
+    prop_assert!(at_ms.is_sorted() && at_ms.last().is_some_and(|last| *last > 0));
+    prop_assert_eq!(Opportunities::new(at_ms), Ok(trace.clone()));
+    check_link(LinkConfig {
+        rate: Some(Rate::Opportunities(trace)),
+        ..LinkConfig::default()
+    })
+}
+
+fn check_config(text: &str) -> Result<(), TestCaseError> {
+    if let Ok(config) = toml::from_str::<LinkConfig>(text) {
+        let again = toml::to_string(&config).expect("a configuration can be written");
+        prop_assert!(toml::from_str::<LinkConfig>(&again).is_ok(), "{again}");
+        check_link(config)?;
+    }
+    Ok(())
+}
+
+/// Numbers as in traces, and unusual ones.
+fn number() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => (0..200u32).prop_map(|number| number.to_string()),
+        2 => (0..100u32).prop_map(|number| format!("0.{number}")),
+        1 => any::<f64>().prop_map(|number| number.to_string()),
+        1 => proptest::sample::select(vec!["-1", "nan", "inf", "1e308", "1e-320", "", " 1", "+5"])
+            .prop_map(str::to_owned),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_rejected_or_a_link(bytes in vec(any::<u8>(), 0..300)) {
+        let text = String::from_utf8_lossy(&bytes);
+        check_drive(&text)?;
+        check_drive(&format!("t_ms,path,rate_mbps,owd_ms,loss\n{text}"))?;
+        check_opportunities(&text)?;
+        check_config(&text)?;
+    }
+
+    #[test]
+    fn a_drive_of_any_numbers_is_rejected_or_a_link(
+        rows in vec((0..3u32, [number(), number(), number()]), 1..6),
+    ) {
+        let rows: Vec<String> = rows
+            .into_iter()
+            .enumerate()
+            .map(|(row, (path, [rate, delay, loss]))| {
+                format!("{},{path},{rate},{delay},{loss}\n", row / 3 * 100)
+            })
+            .collect();
+        check_drive(&format!("t_ms,path,rate_mbps,owd_ms,loss\n{}", rows.concat()))?;
+    }
+
+    #[test]
+    fn a_changed_drive_is_rejected_or_a_link(changes in changes()) {
+        check_drive(&changed_text(DRIVE, &changes))?;
+    }
+
+    #[test]
+    fn changed_opportunities_are_rejected_or_a_link(changes in changes()) {
+        check_opportunities(&changed_text(OPPORTUNITIES, &changes))?;
+    }
+
+    #[test]
+    fn any_sorted_opportunities_are_a_link(mut at_ms in vec(any::<u64>(), 1..6)) {
+        at_ms.sort_unstable();
+        let lines: Vec<String> = at_ms.iter().map(|ms| format!("{ms}\n")).collect();
+        check_opportunities(&lines.concat())?;
+    }
+
+    #[test]
+    fn a_changed_configuration_is_rejected_or_a_link(changes in changes()) {
+        check_config(&changed_text(CONFIG, &changes))?;
+    }
+}
+
+#[test]
+fn opportunities_at_the_end_of_time_make_a_link() {
+    let trace = Opportunities::parse("18446744073709551615\n").unwrap();
+    let mut link = Link::new(
+        LinkConfig {
+            rate: Some(Rate::Opportunities(trace)),
+            ..LinkConfig::default()
+        },
+        1,
+        Instant::ZERO,
+    );
+    for _ in 0..3 {
+        let admission = link.push(Instant::ZERO, ByteSize(1500), ());
+        assert_eq!(admission, Admission::Leaves(Instant::MAX));
+    }
+}
+
+#[test]
+fn the_unchanged_texts_are_accepted() {
+    assert!(Drive::parse(DRIVE).is_ok_and(|drive| drive.paths().count() == 2));
+    assert!(Opportunities::parse(OPPORTUNITIES).is_ok());
+    assert!(toml::from_str::<LinkConfig>(CONFIG).is_ok());
+    assert_eq!(Opportunities::parse(""), Err(TraceError::Opportunities));
+}
