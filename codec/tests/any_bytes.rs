@@ -1,51 +1,19 @@
 //! For any bytes, the pull protocol and the decoder do not panic, and what they accept is within
 //! its bounds and is encoded as it was decoded.
 
+#[path = "../../core/wire/tests/support/mutation.rs"]
+mod mutation;
+
 use hawser_cloud::{Digest, Level, MAX_POINTS, Performer};
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, REQUEST, REQUEST_BYTES, parse_request};
 use hawser_codec::{Codec, Decoder, Encoder};
+use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::Index;
 use std::time::Duration;
 
 /// The first bytes of a zstd frame (RFC 8878, section 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-
-#[derive(Debug, Clone)]
-enum Change {
-    Byte(Index, u8),
-    Cut(Index),
-    Extend(Vec<u8>),
-    Repeat(Index),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let change = prop_oneof![
-        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-        1 => any::<Index>().prop_map(Change::Cut),
-        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
-        1 => any::<Index>().prop_map(Change::Repeat),
-    ];
-    vec(change, 0..4)
-}
-
-fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
-    let mut bytes = valid.to_vec();
-    for change in changes {
-        match change {
-            Change::Byte(_, _) if bytes.is_empty() => {}
-            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
-            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
-            Change::Extend(tail) => bytes.extend_from_slice(tail),
-            Change::Repeat(at) => {
-                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
-                bytes.extend(tail);
-            }
-        }
-    }
-    bytes
-}
 
 fn header() -> FrameHeader {
     FrameHeader {

@@ -1,7 +1,11 @@
 //! For any text, the description of a recording is read without a panic, and what is accepted is
 //! within its bounds.
 
+#[path = "../../core/wire/tests/support/mutation.rs"]
+mod mutation;
+
 use hawser_io::media::{Recording, Source};
+use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -26,41 +30,6 @@ extrinsics = { rotation = [[1, 0, 0], [0, -1, 0], [0, 0, -1]], translation_mm = 
 const PLY_SEQUENCE: &str = "fps = 30\n[ply-sequence]\ndirectory = \"frames\"\nunit_mm = 1000\n";
 
 const SYNTHETIC: &str = "fps = 30\n[synthetic]\nseed = 1\npoints = 184000\nseconds = 4\n";
-
-#[derive(Debug, Clone)]
-enum Change {
-    Byte(Index, u8),
-    Cut(Index),
-    Extend(Vec<u8>),
-    Repeat(Index),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let change = prop_oneof![
-        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-        1 => any::<Index>().prop_map(Change::Cut),
-        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
-        1 => any::<Index>().prop_map(Change::Repeat),
-    ];
-    vec(change, 0..4)
-}
-
-fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
-    let mut bytes = valid.to_vec();
-    for change in changes {
-        match change {
-            Change::Byte(_, _) if bytes.is_empty() => {}
-            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
-            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
-            Change::Extend(tail) => bytes.extend_from_slice(tail),
-            Change::Repeat(at) => {
-                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
-                bytes.extend(tail);
-            }
-        }
-    }
-    bytes
-}
 
 /// Reads a description from a file; returns whether it is accepted.
 fn check(text: &[u8]) -> Result<bool, TestCaseError> {

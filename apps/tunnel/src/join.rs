@@ -252,11 +252,16 @@ pub(crate) async fn receive<T: DeserializeOwned>(stream: &mut RecvStream) -> Res
 }
 
 #[cfg(test)]
+#[path = "../../../core/wire/tests/support/mutation.rs"]
+mod mutation;
+
+#[cfg(test)]
 mod tests {
+    use super::mutation::{changed, changes};
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use proptest::sample::{Index, select};
+    use proptest::sample::select;
     use std::fmt::Debug;
 
     const HELLOS: [&str; 2] = [
@@ -275,39 +280,6 @@ mod tests {
         r#""draining""#,
         r#"{"backlog":false}"#,
     ];
-
-    #[derive(Debug, Clone)]
-    enum Change {
-        Byte(Index, u8),
-        Cut(Index),
-        Insert(Index, Vec<u8>),
-    }
-
-    fn changes() -> impl Strategy<Value = Vec<Change>> {
-        let change = prop_oneof![
-            4 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-            1 => any::<Index>().prop_map(Change::Cut),
-            2 => (any::<Index>(), vec(any::<u8>(), 1..9)).prop_map(|(at, bytes)| Change::Insert(at, bytes)),
-        ];
-        vec(change, 0..4)
-    }
-
-    fn changed(valid: &str, changes: &[Change]) -> Vec<u8> {
-        let mut bytes = valid.as_bytes().to_vec();
-        for change in changes {
-            match change {
-                Change::Byte(_, _) if bytes.is_empty() => {}
-                Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
-                Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
-                Change::Insert(at, more) => {
-                    let tail = bytes.split_off(at.index(bytes.len() + 1));
-                    bytes.extend_from_slice(more);
-                    bytes.extend(tail);
-                }
-            }
-        }
-        bytes
-    }
 
     /// Checks a message as [`receive`] parses it; returns whether it is accepted.
     fn check<T>(text: &[u8]) -> Result<bool, TestCaseError>
@@ -343,7 +315,7 @@ mod tests {
             valid in select([&HELLOS[..], &ANSWERS[..], &NOTICES[..]].concat()),
             changes in changes(),
         ) {
-            check_all(&changed(valid, &changes))?;
+            check_all(&changed(valid.as_bytes(), &changes))?;
         }
 
         #[test]

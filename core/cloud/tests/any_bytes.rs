@@ -1,11 +1,15 @@
 //! For any file, the PLY reader does not panic, and what it accepts has no more points than the
 //! file has room for and is written as it was read.
 
+#[path = "../../wire/tests/support/mutation.rs"]
+mod mutation;
+
 use hawser_cloud::ply::{self, MILLIMETRES_PER_METRE};
 use hawser_cloud::{Cloud, POINT_BYTES, Performer};
+use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::{Index, select};
+use proptest::sample::select;
 use std::time::Duration;
 
 /// The fewest bytes of a vertex: three coordinates and three colours of one byte each.
@@ -39,41 +43,6 @@ const LINES: [&str; 20] = [
     "property float blue",
     "end_header",
 ];
-
-#[derive(Debug, Clone)]
-enum Change {
-    Byte(Index, u8),
-    Cut(Index),
-    Extend(Vec<u8>),
-    Repeat(Index),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let change = prop_oneof![
-        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-        1 => any::<Index>().prop_map(Change::Cut),
-        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
-        1 => any::<Index>().prop_map(Change::Repeat),
-    ];
-    vec(change, 0..4)
-}
-
-fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
-    let mut bytes = valid.to_vec();
-    for change in changes {
-        match change {
-            Change::Byte(_, _) if bytes.is_empty() => {}
-            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
-            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
-            Change::Extend(tail) => bytes.extend_from_slice(tail),
-            Change::Repeat(at) => {
-                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
-                bytes.extend(tail);
-            }
-        }
-    }
-    bytes
-}
 
 fn check(file: &[u8], unit_mm: f32) -> Result<(), TestCaseError> {
     if let Ok(cloud) = ply::read(file, unit_mm) {

@@ -1,11 +1,14 @@
 //! A decoder that is given changed coded packets does not panic, stays within its memory, and
 //! recovers no packet that is longer than its limit.
 
+#[path = "../../wire/tests/support/mutation.rs"]
+mod mutation;
+
 use hawser_coding::{Config, Decoder, LENGTH_BYTES, MAX_RANGE, encode};
 use hawser_units::ByteSize;
+use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::Index;
 
 const PACKET_BYTES: usize = 1500;
 
@@ -15,41 +18,6 @@ fn config() -> Config {
         packet_bytes: PACKET_BYTES,
         memory: ByteSize(100_000),
     }
-}
-
-#[derive(Debug, Clone)]
-enum Change {
-    Byte(Index, u8),
-    Cut(Index),
-    Extend(Vec<u8>),
-    Repeat(Index),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let change = prop_oneof![
-        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-        1 => any::<Index>().prop_map(Change::Cut),
-        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
-        1 => any::<Index>().prop_map(Change::Repeat),
-    ];
-    vec(change, 0..4)
-}
-
-fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
-    let mut bytes = valid.to_vec();
-    for change in changes {
-        match change {
-            Change::Byte(_, _) if bytes.is_empty() => {}
-            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
-            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
-            Change::Extend(tail) => bytes.extend_from_slice(tail),
-            Change::Repeat(at) => {
-                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
-                bytes.extend(tail);
-            }
-        }
-    }
-    bytes
 }
 
 fn symbol(packets: &[Vec<u8>], seed: u64) -> Vec<u8> {

@@ -1,14 +1,18 @@
 //! For any JSON and any text, messages, names, prefixes and tokens are parsed without a panic, and
 //! what is accepted is within its bounds and is written as it was read.
 
+#[path = "../../wire/tests/support/mutation.rs"]
+mod mutation;
+
 use hawser_control::access::{Enrol, EnrolmentToken};
 use hawser_control::node::{Assignment, Registration, Report};
 use hawser_control::resource::{Flow, Policy};
 use hawser_control::tunnel::{Admitted, ServerReport, Servers};
 use hawser_control::{Name, Prefix};
+use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::{Index, select};
+use proptest::sample::select;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -41,41 +45,6 @@ const ADMITTED: &str = r#"{"report_every_ms":1000,"digest":"d","clients":[{"name
 
 const SERVER_REPORT: &str = r#"{"addresses":["192.0.2.1:443"],"clients":1,"max_clients":2,
     "draining":true,"known":null}"#;
-
-#[derive(Debug, Clone)]
-enum Change {
-    Byte(Index, u8),
-    Cut(Index),
-    Extend(Vec<u8>),
-    Repeat(Index),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let change = prop_oneof![
-        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-        1 => any::<Index>().prop_map(Change::Cut),
-        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
-        1 => any::<Index>().prop_map(Change::Repeat),
-    ];
-    vec(change, 0..4)
-}
-
-fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
-    let mut bytes = valid.to_vec();
-    for change in changes {
-        match change {
-            Change::Byte(_, _) if bytes.is_empty() => {}
-            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
-            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
-            Change::Extend(tail) => bytes.extend_from_slice(tail),
-            Change::Repeat(at) => {
-                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
-                bytes.extend(tail);
-            }
-        }
-    }
-    bytes
-}
 
 /// Checks a message of one type; returns whether it is accepted.
 fn check<T>(json: &[u8]) -> Result<bool, TestCaseError>

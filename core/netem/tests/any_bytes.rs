@@ -1,11 +1,14 @@
 //! For any text, the parsers of traces and of link configurations do not panic, and what they
 //! accept makes a link that packets can pass.
 
+#[path = "../../wire/tests/support/mutation.rs"]
+mod mutation;
+
 use hawser_netem::{Admission, Drive, Link, LinkConfig, Loss, Opportunities, Rate, TraceError};
 use hawser_units::{ByteSize, Instant};
+use mutation::{Change, changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::Index;
 use std::time::Duration;
 
 const DRIVE: &str = "t_ms,path,rate_mbps,owd_ms,loss\n\
@@ -24,41 +27,6 @@ const CONFIG: &str = r#"
     duplicate = 0.5
     reorder = { share = 0.2, delay_ms = 5 }
 "#;
-
-#[derive(Debug, Clone)]
-enum Change {
-    Byte(Index, u8),
-    Cut(Index),
-    Extend(Vec<u8>),
-    Repeat(Index),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let change = prop_oneof![
-        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-        1 => any::<Index>().prop_map(Change::Cut),
-        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
-        1 => any::<Index>().prop_map(Change::Repeat),
-    ];
-    vec(change, 0..4)
-}
-
-fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
-    let mut bytes = valid.to_vec();
-    for change in changes {
-        match change {
-            Change::Byte(_, _) if bytes.is_empty() => {}
-            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
-            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
-            Change::Extend(tail) => bytes.extend_from_slice(tail),
-            Change::Repeat(at) => {
-                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
-                bytes.extend(tail);
-            }
-        }
-    }
-    bytes
-}
 
 fn changed_text(valid: &str, changes: &[Change]) -> String {
     String::from_utf8_lossy(&changed(valid.as_bytes(), changes)).into_owned()

@@ -1,15 +1,18 @@
 //! For any bytes, a parser does not panic, and what it accepts is within its bounds and is emitted
 //! as it was parsed.
 
+#[path = "support/mutation.rs"]
+mod mutation;
+
 use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
 use hawser_wire::echo::{Echo, EchoKind};
 use hawser_wire::ip::{self, Ipv4Header, Ipv6Header, UdpHeader};
 use hawser_wire::xnc::{self, AckBlock, EcnCounts, Frame, PacketHeader};
 use hawser_wire::{Addresses, Cover, Encapsulation, Key, KeyRing, KeySlot, Replica};
 use hawser_wire::{OVERHEAD_V4, SealRing, Shim, Signal};
+use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::Index;
 use siphasher::sip::SipHasher24;
 use std::time::Duration;
 
@@ -18,41 +21,6 @@ const MTU: usize = 1500;
 
 /// The length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
-
-#[derive(Debug, Clone)]
-enum Change {
-    Byte(Index, u8),
-    Cut(Index),
-    Extend(Vec<u8>),
-    Repeat(Index),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let change = prop_oneof![
-        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-        1 => any::<Index>().prop_map(Change::Cut),
-        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
-        1 => any::<Index>().prop_map(Change::Repeat),
-    ];
-    vec(change, 0..4)
-}
-
-fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
-    let mut bytes = valid.to_vec();
-    for change in changes {
-        match change {
-            Change::Byte(_, _) if bytes.is_empty() => {}
-            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
-            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
-            Change::Extend(tail) => bytes.extend_from_slice(tail),
-            Change::Repeat(at) => {
-                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
-                bytes.extend(tail);
-            }
-        }
-    }
-    bytes
-}
 
 fn key() -> Key {
     Key::from_bytes([7; 16])

@@ -1,8 +1,12 @@
 //! An end of a session that is given any datagrams does not panic, counts what it rejects, and
 //! delivers no packet that no datagram had room for.
 
+#[path = "../../wire/tests/support/mutation.rs"]
+mod mutation;
+
 use hawser_units::{ByteSize, Instant, PathId};
 use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt, Scheme, is_control};
+use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -10,41 +14,6 @@ use std::time::Duration;
 
 /// The largest datagram on a path.
 const DATAGRAM_BYTES: usize = 1400;
-
-#[derive(Debug, Clone)]
-enum Change {
-    Byte(Index, u8),
-    Cut(Index),
-    Extend(Vec<u8>),
-    Repeat(Index),
-}
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let change = prop_oneof![
-        6 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
-        1 => any::<Index>().prop_map(Change::Cut),
-        1 => vec(any::<u8>(), 1..40).prop_map(Change::Extend),
-        1 => any::<Index>().prop_map(Change::Repeat),
-    ];
-    vec(change, 0..4)
-}
-
-fn changed(valid: &[u8], changes: &[Change]) -> Vec<u8> {
-    let mut bytes = valid.to_vec();
-    for change in changes {
-        match change {
-            Change::Byte(_, _) if bytes.is_empty() => {}
-            Change::Byte(at, byte) => *at.get_mut(&mut bytes) = *byte,
-            Change::Cut(at) => bytes.truncate(at.index(bytes.len() + 1)),
-            Change::Extend(tail) => bytes.extend_from_slice(tail),
-            Change::Repeat(at) => {
-                let tail = bytes[at.index(bytes.len() + 1)..].to_vec();
-                bytes.extend(tail);
-            }
-        }
-    }
-    bytes
-}
 
 fn path(index: u8) -> PathId {
     PathId::try_from(index).unwrap()

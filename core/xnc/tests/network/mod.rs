@@ -25,7 +25,7 @@ pub(crate) struct Pipe {
     pub(crate) window: u64,
     /// Whether all datagrams are lost.
     pub(crate) is_cut: bool,
-    /// Of the datagrams of the first end, one in this number is lost; 0: none.
+    /// One in this number of the first end's datagrams is lost. With 0, none is.
     pub(crate) lose_every: u64,
     /// The number of the next datagrams of the first end that are lost.
     pub(crate) lose_next: u64,

@@ -26,7 +26,7 @@ pub(super) struct Trip {
     frame_delays: Histogram,
     lost_packets: u64,
     loss_by_second: Vec<f64>,
-    /// Of the frames captured in the window: all of them, and those not shown.
+    /// Count of frames captured in the window, and of those that were not shown.
     frames: u64,
     lost_frames: u64,
     first_bytes: u64,
