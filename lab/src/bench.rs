@@ -13,7 +13,7 @@ mod replicate;
 mod tunnel;
 mod tunnel_tcp;
 
-use crate::emulator;
+use crate::self_test::self_test;
 use crate::summary::{Case, Provenance, Summary};
 use anyhow::{Context, Result};
 use hawser_wire::ip;
@@ -95,8 +95,8 @@ pub fn run(parts: &[Part], out: &Path) -> Result<Summary> {
                 tunnel_tcp::run(&mut summary).context("cannot measure TCP in the tunnel")?
             }
             Part::Emulator => {
-                let emulated = emulator::self_test(EMULATOR_SECONDS)
-                    .context("cannot run the emulator's self-test")?;
+                let emulated =
+                    self_test(EMULATOR_SECONDS).context("cannot run the emulator's self-test")?;
                 summary.cases.extend(emulated.cases);
                 for unmet in emulated.unmet {
                     summary.invalidate(unmet);

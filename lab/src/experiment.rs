@@ -1,8 +1,8 @@
 //! The interface that all experiments implement, and the options of a run.
 
 use crate::summary::Summary;
-use crate::topology::Stop;
 use anyhow::{Context, Result};
+use hawser_testbed::topology::Stop;
 use std::fs;
 use std::path::PathBuf;
 use wildmatch::WildMatch;

@@ -1,18 +1,10 @@
-//! Emulated networks and the experiments that run on them.
+//! Experiments on emulated networks, their figures and reports, and benchmarks.
 
 pub mod bench;
-mod certificates;
-pub mod control;
-pub mod counters;
-pub mod edges;
-pub mod emulator;
 pub mod experiment;
 pub mod experiments;
-mod logs;
 pub mod plot;
+pub mod record;
 pub mod report;
-pub mod stream;
+pub mod self_test;
 pub mod summary;
-pub mod topology;
-pub mod traffic;
-mod tunnel;

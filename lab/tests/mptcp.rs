@@ -1,16 +1,13 @@
 //! In a lab whose viewer has an address on each path, MPTCP creates a subflow over each and
 //! survives the loss of one.
 
-mod bridge;
-
-use bridge::bridge_paths;
 use hawser_cloud::Level;
 use hawser_io::media::{Recording, Source, Synthetic};
-use hawser_lab::counters;
-use hawser_lab::emulator::{EmulatedPath, Emulator};
-use hawser_lab::topology::{Lab, Link, Topology, network_egress, network_ingress};
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_publish::Publisher;
+use hawser_testbed::counters;
+use hawser_testbed::emulator::{EmulatedPath, Emulator};
+use hawser_testbed::topology::{Lab, Link, Topology, network_egress, network_ingress};
 use hawser_units::{Bitrate, PathId};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[test]
 fn each_home_has_its_path_in_both_directions() {
     let lab = lab();
-    bridge_paths(&lab);
+    lab.bridge_paths().unwrap();
     let source = lab
         .source()
         .run(|| UdpSocket::bind((lab.source_v4(), 0)))

@@ -1,5 +1,5 @@
 //! The check of the direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io,
-//! client, quic} <- apps <- lab <- cli`.
+//! client, quic} <- testbed <- apps <- lab <- cli`.
 
 use anyhow::{Result, bail};
 use cargo_metadata::camino::Utf8Path;
@@ -17,9 +17,10 @@ const LAYERS: &[(&str, u8)] = &[
     ("io", 3),
     ("client", 3),
     ("quic", 3),
-    ("apps/cli", 6),
-    ("apps", 4),
-    ("lab", 5),
+    ("testbed", 4),
+    ("apps/cli", 7),
+    ("apps", 5),
+    ("lab", 6),
 ];
 
 /// The first layer that can access the operating system.
@@ -157,7 +158,8 @@ mod tests {
         assert!(layer("core/wire") < layer("core/netem"));
         assert!(layer("core/netem") < layer("io"));
         assert_eq!(layer("io"), layer("bpf"));
-        assert!(layer("io") < layer("apps/agent"));
+        assert!(layer("io") < layer("testbed"));
+        assert!(layer("testbed") < layer("apps/agent"));
         assert!(layer("apps/agent") < layer("lab"));
         assert!(layer("lab") < layer("apps/cli"));
         assert_eq!(layer("elsewhere"), None);

@@ -4,9 +4,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hawser_lab::bench::Part;
 use hawser_lab::experiment::{Experiment, Run};
 use hawser_lab::report::{FILE_NAME as REPORT, Table};
+use hawser_lab::self_test::self_test;
 use hawser_lab::summary::{Provenance, Summary};
-use hawser_lab::topology::{Stop, clear_abandoned};
-use hawser_lab::{bench, emulator, experiments};
+use hawser_lab::{bench, experiments};
+use hawser_testbed::topology::{Stop, clear_abandoned};
 use std::path::{Path, PathBuf};
 
 /// Run experiments on emulated networks on this machine
@@ -159,7 +160,7 @@ fn find(name: &str) -> Result<Box<dyn Experiment>> {
 }
 
 fn selftest(args: SelftestArgs) -> Result<()> {
-    let measured = emulator::self_test(args.seconds)?;
+    let measured = self_test(args.seconds)?;
     let mut summary = Summary::new("selftest", Provenance::gather(1));
     summary.cases = measured.cases;
     for reason in measured.unmet {

@@ -1,8 +1,8 @@
 //! A short live run: `hawser lab run cellfusion-live` with seconds of a generated drive and a test
 //! picture.
 
-use hawser_lab::emulator::EmulatorReport;
 use hawser_lab::summary::Summary;
+use hawser_testbed::emulator::EmulatorReport;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

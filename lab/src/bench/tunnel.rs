@@ -1,13 +1,15 @@
 use super::{case, median, median_ratio};
-use crate::certificates;
 use crate::summary::Summary;
-use crate::tunnel::{DEVICE, INNER, SERVER, TIMEOUT, TunnelProcesses, wait_for, wait_for_route};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use hawser_io::interface;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_quic::{Congestion, Live, Transport};
+use hawser_testbed::certificates;
+use hawser_testbed::tunnel::{
+    DEVICE, INNER, SERVER, TIMEOUT, TunnelProcesses, wait_for, wait_for_route,
+};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};

@@ -9,10 +9,10 @@ mod report;
 
 use crate::experiment::{Experiment, Run};
 use crate::summary::{Case, Metrics, Provenance, Summary, quantile};
-use crate::topology::{Stop, Topology};
 use anyhow::{Context, Result, bail};
 use fleet::Fleet;
 use hawser_io::netns::Namespace;
+use hawser_testbed::topology::{Stop, Topology};
 use load::Changes;
 use measure::{Kind, Latencies, Measured};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};

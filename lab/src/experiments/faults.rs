@@ -4,15 +4,16 @@
 mod report;
 mod scenario;
 
-use crate::counters;
-use crate::edges::Edges;
-use crate::emulator::{Emulator, EmulatorReport};
 use crate::experiment::{Experiment, Run};
 use crate::summary::{Case, Metrics, Provenance, Summary};
-use crate::topology::{Lab, Topology};
-use crate::traffic::{self, Endpoints, Stream, StreamReport};
 use anyhow::{Context, Result, bail};
+use hawser_agent::Status;
 use hawser_io::ring;
+use hawser_testbed::counters;
+use hawser_testbed::edges::Edges;
+use hawser_testbed::emulator::{Emulator, EmulatorReport};
+use hawser_testbed::topology::{Lab, Topology};
+use hawser_testbed::traffic::{self, Endpoints, Stream, StreamReport};
 pub(super) use scenario::{SCENARIOS, Scenario};
 use std::fs;
 use std::time::Duration;
@@ -137,7 +138,7 @@ fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Ou
     .build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
     scenario.prepare(&lab)?;
-    let edges = Edges::start(&lab, &run.binary, &directory, &scenario.replication())?;
+    let edges = Edges::<Status>::start(&lab, &run.binary, &directory, &scenario.replication())?;
     emulator.set_origin(ring::now());
     let drops_before = device_drops(&lab)?;
     let reports = traffic::run(&endpoints(&lab, scenario), streams, GRACE, &run.stop)?;

@@ -2,16 +2,17 @@
 //! experiments share.
 
 use super::five_paths::{Variation, emulated};
-use crate::emulator::{Emulator, EmulatorReport};
 use crate::experiment::Run;
-use crate::stream::{Record, Source, Stream};
+use crate::record::Record;
 use crate::summary::{Case, Metrics};
-use crate::topology::{Lab, Topology};
 use anyhow::{Result, bail};
 use hawser_agent::Status;
 use hawser_io::media::data_dir;
 use hawser_io::ring;
 use hawser_qoe::measure;
+use hawser_testbed::emulator::{Emulator, EmulatorReport};
+use hawser_testbed::stream::{Source, Stream};
+use hawser_testbed::topology::{Lab, Topology};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -5,11 +5,12 @@ mod report;
 
 use super::five_paths::Variation;
 use super::live::{self, LEVELS, Live, Outcome, bandwidth_cost};
-use crate::edges::{Edges, Replication};
 use crate::experiment::{Experiment, Run};
+use crate::record::Record;
 use crate::summary::{Metrics, Provenance, Summary};
-use crate::topology::Topology;
 use anyhow::{Context, Result, bail};
+use hawser_testbed::edges::{Edges, Replication};
+use hawser_testbed::topology::Topology;
 use hawser_units::PathSet;
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ fn run_case(run: &Run, name: &str) -> Result<Outcome> {
     live.sleep(run, &mut stream, variation.from(), variation.to())?;
     let after = edges.ingress()?;
     live.sleep(run, &mut stream, variation.to(), variation.end)?;
-    let record = stream.stop()?;
+    let record = Record::read(&stream.stop()?)?;
     edges.stop()?;
     let emulation = live.finish()?;
 

@@ -9,16 +9,16 @@ mod report;
 mod ssh;
 mod tunnel;
 
-use crate::emulator::EmulatorReport;
 use crate::experiment::{Experiment, Run};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Metrics, Provenance, Summary, quantile};
-use crate::topology::Stop;
 use anyhow::{Context, Result, bail};
 use exchanges::{Exchanges, Figures};
 use fault::{Fault, Planned};
 use hawser_io::ring;
 use hawser_qoe::{Frame, Qoe, Window, measure};
+use hawser_testbed::emulator::EmulatorReport;
+use hawser_testbed::topology::Stop;
 use hawser_tunnel::status::SessionStatus;
 use hawser_units::Instant;
 use network::{HOST, Network, UPLINKS};

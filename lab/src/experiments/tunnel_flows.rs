@@ -4,18 +4,18 @@
 mod cross_traffic;
 mod report;
 
-use crate::emulator::{EmulatedPath, Emulator};
 use crate::experiment::{Experiment, Run};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Provenance, Summary};
-use crate::topology::{Lab, Topology, network_egress, network_ingress};
-use crate::tunnel::{DEVICE, INNER, TunnelProcesses, route_to_server, wait_for_route};
 use anyhow::{Result, bail};
 use cross_traffic::{ActiveCrossTraffic, CROSS_TRAFFIC, CrossTraffic};
 use hawser_io::netns::Namespace;
 use hawser_io::ring;
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_qoe::{Frame, Window, measure};
+use hawser_testbed::emulator::{EmulatedPath, Emulator};
+use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
+use hawser_testbed::tunnel::{DEVICE, INNER, TunnelProcesses, route_to_server, wait_for_route};
 use hawser_units::{Bitrate, Instant};
 use std::fmt;
 use std::fs;

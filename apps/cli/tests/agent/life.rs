@@ -4,7 +4,8 @@ use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, unp
 use crate::support::{TIMEOUT, hawser, wait};
 use hawser_agent::Status;
 use hawser_io::process::Process;
-use hawser_lab::edges::{Edge, FLOW, Replication};
+use hawser_testbed::edges::{FLOW, Replication};
+use hawser_testbed::topology::Edge;
 use hawser_units::PathSet;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -3,7 +3,7 @@
 
 use crate::rig::{Rig, xdp};
 use crate::support::hawser;
-use hawser_lab::topology::{Lab, Topology};
+use hawser_testbed::topology::{Lab, Topology};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;

@@ -1,10 +1,11 @@
 //! A lab of two paths whose edges run `hawser agent`, with traffic while a test acts on them.
 
 use crate::support::{TIMEOUT, connect, hawser};
+use hawser_agent::Status;
 use hawser_io::netns::Namespace;
-use hawser_lab::edges::{Edge, Edges, FLOW, Replication};
-use hawser_lab::topology::{Lab, Link, Stop, Topology, network_egress, network_ingress};
-use hawser_lab::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
+use hawser_testbed::edges::{self, FLOW, Replication};
+use hawser_testbed::topology::{Edge, Lab, Link, Stop, Topology, network_egress, network_ingress};
+use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use hawser_units::PathSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,6 +27,10 @@ const GRACE: Duration = Duration::from_millis(300);
 /// Packets of one stream that are in flight between two nodes at any time. The network delivers at
 /// once, but a busy processor delays packets by milliseconds.
 pub(crate) const IN_FLIGHT: u64 = RATE_PPS as u64 / 100;
+
+pub(crate) type Edges = edges::Edges<Status>;
+
+pub(crate) type Agent = edges::Agent<Status>;
 
 pub(crate) struct Rig {
     pub(crate) edges: Edges,
@@ -126,8 +131,7 @@ pub(crate) fn egress_copies(edges: &mut Edges, path: u8) -> u64 {
 
 /// Waits until copies arrive on a path, of which there were `before`.
 pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
-    let arrived =
-        |status: &hawser_agent::Status| status.receive[&FLOW][&path].packets > before + 100;
+    let arrived = |status: &Status| status.receive[&FLOW][&path].packets > before + 100;
     edges
         .egress_agent
         .wait_until("saw copies", arrived)

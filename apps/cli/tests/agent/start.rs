@@ -2,11 +2,12 @@
 //! matches its file.
 
 use crate::rig::{
-    IN_FLIGHT, RATE_PPS, Rig, assert_losses, await_copies, egress_copies, unplugged, xdp,
+    Agent, Edges, IN_FLIGHT, RATE_PPS, Rig, assert_losses, await_copies, egress_copies, unplugged,
+    xdp,
 };
 use crate::support::{connect, wait};
-use hawser_lab::edges::{Agent, Edge, Edges, Replication, Sender};
-use hawser_lab::topology::Lab;
+use hawser_testbed::edges::{Replication, Sender};
+use hawser_testbed::topology::{Edge, Lab};
 use hawser_units::PathSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Helpers of the tests of agents: the path of the program, a network without delay, and waiting
 //! with a timeout.
 
-use hawser_lab::topology::{Lab, network_egress, network_ingress};
+use hawser_testbed::topology::{Lab, network_egress, network_ingress};
 use hawser_units::PathId;
 use std::path::{Path, PathBuf};
 use std::thread;

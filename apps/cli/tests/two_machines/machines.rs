@@ -4,7 +4,7 @@ use crate::support::{connect, hawser, wait};
 use hawser_agent::{Status, generate_key};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
-use hawser_lab::topology::{Lab, Topology, network_ingress};
+use hawser_testbed::topology::{Lab, Topology, network_ingress};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::{self, File};

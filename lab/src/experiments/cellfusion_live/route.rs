@@ -2,8 +2,8 @@
 
 use super::stream::{READ_TIMEOUT, prepare, with_length};
 use super::tunnel::{self, Tunnel};
-use crate::topology::{End, Lab, Link};
 use anyhow::{Context, Result};
+use hawser_testbed::topology::{End, Lab, Link};
 use hawser_tunnel::status::SessionStatus;
 use hawser_xnc::Scheme;
 use socket2::{Domain, Protocol, Socket, Type};

@@ -4,9 +4,9 @@ use super::XNC;
 use super::clip::FPS;
 use super::trial::{Setting, Trial};
 use super::view::{Frame, View};
-use crate::emulator::EmulatorReport;
 use crate::summary::{Case, Metrics};
 use hawser_qoe::{Qoe, Window};
+use hawser_testbed::emulator::EmulatorReport;
 use hawser_units::Instant;
 use std::time::Duration;
 

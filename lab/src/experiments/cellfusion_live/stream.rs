@@ -4,11 +4,11 @@
 use super::clip::Clip;
 use super::route::{Receiver, RouteEndpoints, Sender};
 use crate::experiment::Run;
-use crate::logs::last_log_line;
-use crate::topology::Lab;
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::process::Process;
 use hawser_io::{ring, sockopt};
+use hawser_testbed::logs::last_log_line;
+use hawser_testbed::topology::Lab;
 use hawser_units::Instant;
 use nix::sys::socket::{setsockopt, sockopt as option};
 use std::collections::HashMap;

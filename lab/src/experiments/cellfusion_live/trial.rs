@@ -5,14 +5,14 @@ use super::route::Route;
 use super::score;
 use super::stream::{self, Recording, WARM_UP};
 use super::view::{Frame, View};
-use crate::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use crate::experiment::Run;
 use crate::experiments::cellfusion::{Drive, floor};
 use crate::summary::Case;
-use crate::topology::{Lab, Topology, network_egress, network_ingress};
 use anyhow::{Context, Result};
 use hawser_io::ring;
 use hawser_qoe::{Qoe, Window};
+use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
+use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_tunnel::status::SessionStatus;
 use std::fs;
 use std::path::Path;
@@ -208,7 +208,7 @@ fn invalid_because(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulator::Health;
+    use hawser_testbed::emulator::Health;
     use hawser_units::{ByteSize, Instant};
 
     /// Returns a view of frames that were captured at the given times, ms.

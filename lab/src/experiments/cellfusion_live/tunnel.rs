@@ -1,11 +1,11 @@
 use super::route::CLOUD;
-use crate::certificates;
-use crate::logs::last_log_line;
-use crate::topology::Lab;
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
+use hawser_testbed::certificates;
+use hawser_testbed::logs::last_log_line;
+use hawser_testbed::topology::Lab;
 use hawser_tunnel::status::{SessionStatus, Status};
 use hawser_xnc::Scheme;
 use std::fs::{self, File};

@@ -1,7 +1,6 @@
 use super::measure::{Kind, Latencies};
 use super::process::Access;
 use super::{ARRIVALS_PER_S, FLOWS_PER_AGENT};
-use crate::topology::Stop;
 use anyhow::{Result, bail};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use hawser_client::{Backoff, Error, Identity, NodeClient, NodeMessage, OperatorClient};
@@ -14,6 +13,7 @@ use hawser_control::node::{
 use hawser_control::resource::{
     Cause, Flow, Mode, PathEnd, PathHealth, Policy, Pruning, Selector, Tenant, Trigger,
 };
+use hawser_testbed::topology::Stop;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,8 @@
-use crate::edges::{Outer, Replication, Sender};
-use crate::emulator::EmulatedPath;
-use crate::topology::{Lab, network_egress, network_ingress};
 use anyhow::Result;
 use hawser_netem::{Delay, LinkConfig, Loss, Order, Probability, Reorder, Span};
+use hawser_testbed::edges::{Outer, Replication, Sender};
+use hawser_testbed::emulator::EmulatedPath;
+use hawser_testbed::topology::{Lab, network_egress, network_ingress};
 use hawser_units::PathSet;
 use hawser_wire::Cover;
 use std::fmt;

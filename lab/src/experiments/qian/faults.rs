@@ -1,15 +1,16 @@
 use super::history::History;
 use super::scene;
-use crate::control::Control;
-use crate::edges::Edges;
-use crate::emulator::{Emulator, EmulatorReport};
 use crate::experiment::Run;
 use crate::experiments::faults::{SCENARIOS, Scenario};
 use crate::summary::{Case, Metrics};
-use crate::topology::Topology;
-use crate::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use anyhow::{Context, Result};
+use hawser_agent::Status;
 use hawser_io::ring;
+use hawser_testbed::control::Control;
+use hawser_testbed::edges::Edges;
+use hawser_testbed::emulator::{Emulator, EmulatorReport};
+use hawser_testbed::topology::Topology;
+use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -72,7 +73,7 @@ pub(super) fn run(run: &Run, name: &str) -> Result<Outcome> {
     .build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
     let mut control = Control::start(&lab, &run.binary, &directory)?;
-    let mut edges = Edges::start_controlled(&lab, &run.binary, &directory, &control)?;
+    let mut edges = Edges::<Status>::start_controlled(&lab, &run.binary, &directory, &control)?;
     control.create_flow(&scene::flow(&lab))?;
     edges
         .ingress_agent

@@ -1,6 +1,6 @@
 use super::super::five_paths::Variation;
-use crate::edges::Edge;
 use anyhow::{Context, Result};
+use hawser_testbed::topology::Edge;
 use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;

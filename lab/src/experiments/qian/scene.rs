@@ -1,9 +1,9 @@
 use crate::experiments::five_paths::Variation;
 use crate::experiments::live::{self, LEVELS};
-use crate::stream::Source;
-use crate::topology::{Lab, Topology};
 use anyhow::Result;
 use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
+use hawser_testbed::stream::Source;
+use hawser_testbed::topology::{Lab, Topology};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -204,7 +204,7 @@ pub(super) fn flow(lab: &Lab) -> Flow {
     let name = |text: &str| text.parse().expect("the lab's names are words of letters");
     Flow {
         name: name("stage"),
-        tenant: crate::control::Control::tenant(),
+        tenant: hawser_testbed::control::Control::tenant(),
         ingress: name("ingress"),
         egress: name("egress"),
         select: Selector {

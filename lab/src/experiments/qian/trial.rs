@@ -1,17 +1,17 @@
 use super::history::History;
 use super::scene::Scene;
-use crate::control::Control;
-use crate::counters::{self, Counters};
-use crate::edges::Edges;
 use crate::experiment::Run;
 use crate::experiments::five_paths::Variation;
 use crate::experiments::live::{self, Live, Outcome};
-use crate::stream::Record;
+use crate::record::Record;
 use crate::summary::{Case, Metrics};
-use crate::topology::Lab;
 use anyhow::Result;
 use hawser_agent::Status;
 use hawser_control::resource::Flow;
+use hawser_testbed::control::Control;
+use hawser_testbed::counters::{self, Counters};
+use hawser_testbed::edges::Edges;
+use hawser_testbed::topology::Lab;
 use serde_json::Value;
 use std::fs;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
     live.sleep(run, &mut stream, variation.from(), variation.to())?;
     let after = Reading::take(&live.lab, controlled.as_ref())?;
     live.sleep(run, &mut stream, variation.to(), variation.end)?;
-    let record = stream.stop()?;
+    let record = Record::read(&stream.stop()?)?;
     let history = controlled
         .take()
         .map(|controlled| controlled.stop(&live, &record))
@@ -74,7 +74,7 @@ pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
 /// The controller and the agents of a stream's flow.
 struct Controlled {
     control: Control,
-    edges: Edges,
+    edges: Edges<Status>,
 }
 
 impl Controlled {

@@ -11,10 +11,10 @@
 //! client from one server to the other.
 
 use super::fault::{Fault, Planned, link};
-use crate::emulator::{EmulatedPath, Emulator, EmulatorReport};
-use crate::topology::{Lab, Topology, network_egress, network_ingress};
 use anyhow::{Context, Result, ensure};
 use hawser_io::netns::Namespace;
+use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
+use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_units::{Instant, PathId};
 use std::cell::Cell;
 use std::fmt::Write;

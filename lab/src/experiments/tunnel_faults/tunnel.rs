@@ -1,10 +1,10 @@
 //! The processes of the tunnel: a client and two servers.
 
 use super::network::{HOST, INNER, Network, UPLINKS};
-use crate::certificates;
 use anyhow::{Context, Result, bail};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
+use hawser_testbed::certificates;
 use hawser_tunnel::status::{SessionStatus, Status};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

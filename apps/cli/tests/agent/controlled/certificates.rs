@@ -5,7 +5,7 @@ use crate::support::wait;
 use hawser_client::{Controller, Error, Identity, NodeClient};
 use hawser_control::node::Report;
 use hawser_control::resource::Mode;
-use hawser_lab::edges::Edge;
+use hawser_testbed::topology::Edge;
 use std::fs;
 use std::time::{Duration, SystemTime};
 

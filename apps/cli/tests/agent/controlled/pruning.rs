@@ -3,7 +3,7 @@
 use super::rig::{Controlled, received_code, sent_code};
 use crate::rig::assert_losses;
 use hawser_control::resource::Mode;
-use hawser_lab::traffic::Family;
+use hawser_testbed::traffic::Family;
 
 /// Cuts the second path while packets are in flight, and waits until the flow no longer uses it.
 fn leaves_a_path_that_was_cut(mode: Mode) {

@@ -1,13 +1,12 @@
 //! A lab of two paths whose edges are under a controller in a network of its own.
 
-use crate::rig::Rig;
+use crate::rig::{Edges, Rig};
 use crate::support::{connect, hawser};
 use hawser_control::Name;
 use hawser_control::resource::{Flow, Mode, Override, Pruning, Selector, Trigger};
 use hawser_io::process::Process;
-use hawser_lab::control::Control;
-use hawser_lab::edges::Edges;
-use hawser_lab::topology::Topology;
+use hawser_testbed::control::Control;
+use hawser_testbed::topology::Topology;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;

@@ -1,12 +1,12 @@
 //! Traffic continues when the controller and its agents fail.
 
 use super::rig::{Controlled, received_code, sent_code, stage, state};
-use crate::rig::{IN_FLIGHT, assert_losses, unplugged};
+use crate::rig::{Edges, IN_FLIGHT, assert_losses, unplugged};
 use crate::support::wait;
 use hawser_control::resource::{Mode, Path, PathHealth};
-use hawser_lab::control::Control;
-use hawser_lab::edges::{Edge, Edges};
-use hawser_lab::traffic::{Family, StreamReport};
+use hawser_testbed::control::Control;
+use hawser_testbed::topology::Edge;
+use hawser_testbed::traffic::{Family, StreamReport};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -4,7 +4,7 @@
 use super::rig::{Controlled, to};
 use crate::support::wait;
 use hawser_control::resource::{Mode, Trigger};
-use hawser_lab::topology::Lab;
+use hawser_testbed::topology::Lab;
 use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};

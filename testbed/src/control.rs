@@ -1,8 +1,7 @@
 //! A controller on a lab's control network, and the enrolment of both edges with it.
 
-use crate::edges::Edge;
 use crate::logs::last_log_line;
-use crate::topology::{End, Lab, Link};
+use crate::topology::{Edge, End, Lab, Link};
 use anyhow::{Context, Result, bail};
 use hawser_client::{Controller, Identity, OperatorClient, enrol};
 use hawser_control::Name;

@@ -13,7 +13,7 @@
 //! address of the viewer for each path.
 //!
 //! ```no_run
-//! use hawser_lab::topology::Topology;
+//! use hawser_testbed::topology::Topology;
 //!
 //! let lab = Topology { paths: 2, ..Topology::default() }.build()?;
 //! println!("{lab}");
@@ -22,12 +22,15 @@
 //! ```
 
 mod addressing;
+mod bridge;
 mod control;
+mod edge;
 mod multihoming;
 mod registry;
 mod stop;
 
 pub use addressing::{Addressing, End, Link, Mac};
+pub use edge::Edge;
 pub use registry::clear_abandoned;
 pub use stop::Stop;
 

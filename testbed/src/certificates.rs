@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Writes a certificate authority, `authority.pem`, and for each name a certificate that it issued
 /// for clients and servers, `NAME.pem` with `NAME.key`.
-pub(crate) fn write(folder: &Path, names: &[&str]) -> Result<()> {
+pub fn write(folder: &Path, names: &[&str]) -> Result<()> {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority_key = KeyPair::generate()?;
@@ -30,7 +30,7 @@ pub(crate) fn write(folder: &Path, names: &[&str]) -> Result<()> {
 }
 
 /// Returns the `[tls]` section of a configuration in the same folder as these files.
-pub(crate) fn section(name: &str) -> String {
+pub fn section(name: &str) -> String {
     format!(
         "[tls]\nauthority = \"authority.pem\"\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\n"
     )

@@ -4,9 +4,6 @@ use crate::logs::last_log_line;
 use crate::topology::{Lab, Stop};
 use anyhow::{Context, Result, bail};
 use hawser_io::process::Process;
-use hawser_qoe::{Frame, Window};
-use hawser_units::Instant;
-use hawser_view::timeline::{self, Arrival, Row};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,16 +62,16 @@ pub struct Stream {
     began_ns: u64,
 }
 
-/// The logs of the viewer and the publisher.
+/// The logs of a stream that has stopped.
 #[derive(Debug, Clone)]
-pub struct Record {
-    /// Frames, in the order in which they arrived.
-    pub frames: Vec<Row>,
-    /// The results of the reads of the viewer's socket.
-    pub arrivals: Vec<Arrival>,
-    /// The capture time of each frame, nanoseconds since 1970.
-    pub captured_ns: Vec<u64>,
-    /// The start of the stream, nanoseconds since 1970.
+pub struct Logs {
+    /// The viewer's table of frames.
+    pub frames: PathBuf,
+    /// The viewer's table of the reads of its socket.
+    pub arrivals: PathBuf,
+    /// The publisher's table of captured frames.
+    pub captured: PathBuf,
+    /// The time at which the first frame had arrived, nanoseconds since 1970.
     pub began_ns: u64,
 }
 
@@ -133,8 +130,8 @@ impl Stream {
         })
     }
 
-    /// Stops both processes and reads their logs.
-    pub fn stop(mut self) -> Result<Record> {
+    /// Stops both processes and returns their logs.
+    pub fn stop(mut self) -> Result<Logs> {
         self.check_running()?;
         let viewer = self.viewer.stop(EXIT_TIMEOUT)?;
         if !viewer.success() {
@@ -144,11 +141,11 @@ impl Stream {
             );
         }
         self.publisher.stop(EXIT_TIMEOUT)?;
-        let read = |name: &str| self.directory.join(name);
-        Ok(Record {
-            frames: timeline::read(&read("frames.csv"))?,
-            arrivals: timeline::read_arrivals(&read("arrivals.csv"))?,
-            captured_ns: captured(&read("captured.csv"))?,
+        let file = |name: &str| self.directory.join(name);
+        Ok(Logs {
+            frames: file("frames.csv"),
+            arrivals: file("arrivals.csv"),
+            captured: file("captured.csv"),
             began_ns: self.began_ns,
         })
     }
@@ -167,38 +164,6 @@ impl Stream {
             }
         }
         Ok(())
-    }
-}
-
-impl Record {
-    /// Returns the part of the stream between two times, which are relative to its start.
-    ///
-    /// # Panics
-    /// If `from` is not before `to`.
-    pub fn window(&self, from: Duration, to: Duration) -> Window {
-        let began = Instant::from_nanos(self.began_ns);
-        Window::new(began + from, began + to).expect("a window has a length")
-    }
-
-    /// Returns the frames in the form that the metrics of `hawser_qoe` take.
-    pub fn timeline(&self) -> Vec<Frame> {
-        self.frames.iter().map(|row| (*row).into()).collect()
-    }
-
-    /// Converts nanoseconds since 1970 to seconds since the start of the stream.
-    pub fn seconds(&self, unix_ns: u64) -> f64 {
-        (unix_ns as f64 - self.began_ns as f64) / 1e9
-    }
-
-    /// Returns the average number of frames captured per second over a part of the stream.
-    pub fn captured_fps(&self, from: Duration, to: Duration) -> f64 {
-        let within = from.as_secs_f64()..to.as_secs_f64();
-        let count = self
-            .captured_ns
-            .iter()
-            .filter(|&&at| within.contains(&self.seconds(at)))
-            .count();
-        count as f64 / (to - from).as_secs_f64()
     }
 }
 
@@ -229,19 +194,6 @@ fn await_rows(
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())
-}
-
-fn captured(path: &Path) -> Result<Vec<u64>> {
-    #[derive(serde::Deserialize)]
-    struct Row {
-        captured_ns: u64,
-    }
-    let rows: Result<Vec<Row>, _> = csv::Reader::from_path(path)?.deserialize().collect();
-    Ok(rows
-        .with_context(|| format!("cannot read {}", path.display()))?
-        .iter()
-        .map(|row| row.captured_ns)
-        .collect())
 }
 
 fn command(binary: &Path, directory: &Path, name: &str) -> Result<Command> {

@@ -1,18 +1,23 @@
 //! The agents of a lab's two edges, and the flows between the source and the viewer.
+//!
+//! The format of an agent's status belongs to the agent. [`Edges`] and [`Agent`] therefore take it
+//! as a type parameter, and know only the members that they need themselves.
 
 use crate::control::Control;
 use crate::logs::last_log_line;
-use crate::topology::{End, Lab, Link};
+use crate::topology::{Edge, End, Lab, Link};
 use anyhow::{Context, Result, bail, ensure};
-use hawser_agent::{Status, generate_key};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_units::{PathId, PathSet};
 use hawser_wire::Cover;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::fmt::Write;
 use std::fs::{self, File};
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::thread;
@@ -67,15 +72,6 @@ pub enum Sender {
     Ingress,
 }
 
-/// One of the two edges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Edge {
-    /// The edge at the source.
-    Ingress,
-    /// The edge at the viewer.
-    Egress,
-}
-
 impl Replication {
     /// Authenticated copies on `paths` over IPv4, from the source to the viewer only.
     pub fn on(paths: PathSet) -> Self {
@@ -90,26 +86,39 @@ impl Replication {
     }
 }
 
-/// Running agents. They are stopped when this is dropped.
+/// Running agents with the status `S`. They are stopped when this is dropped.
 #[derive(Debug)]
-pub struct Edges {
+pub struct Edges<S> {
     /// The agent of the edge at the source.
-    pub ingress_agent: Agent,
+    pub ingress_agent: Agent<S>,
     /// The agent of the edge at the viewer.
-    pub egress_agent: Agent,
+    pub egress_agent: Agent<S>,
 }
 
-/// The agent of one edge.
+/// The agent of one edge, with the status `S`.
 #[derive(Debug)]
-pub struct Agent {
+pub struct Agent<S> {
     process: Process,
     edge: Edge,
     namespace: Namespace,
     binary: PathBuf,
     directory: PathBuf,
+    status: PhantomData<S>,
 }
 
-impl Edges {
+/// The members of an agent's status that show whether it is ready.
+#[derive(Deserialize)]
+struct Readiness {
+    pid: u32,
+    configuration: Configuration,
+}
+
+#[derive(Deserialize)]
+struct Configuration {
+    checked_unix_ms: u64,
+}
+
+impl<S: DeserializeOwned> Edges<S> {
     /// Starts both agents and waits until their programs are attached. `binary` is `hawser`.
     /// Configurations and logs go to `directory`.
     pub fn start(
@@ -122,7 +131,7 @@ impl Edges {
             .with_context(|| format!("cannot create {}", directory.display()))?;
         let key = directory.join("pair.key");
         if replication.authenticate.is_some() && !key.exists() {
-            generate_key(&key).with_context(|| format!("cannot write {}", key.display()))?;
+            generate_key(binary, &key)?;
         }
         let start = |edge: Edge, namespace: &Namespace| {
             let config = directory.join(format!("{}.toml", edge.name()));
@@ -149,7 +158,7 @@ impl Edges {
         control: &Control,
     ) -> Result<Self> {
         let key = directory.join("pair.key");
-        generate_key(&key).with_context(|| format!("cannot write {}", key.display()))?;
+        generate_key(binary, &key)?;
         let start = |edge: Edge, namespace: &Namespace| {
             let identity = directory.join("identity");
             control.enrol(edge.name(), &identity.join(edge.name()))?;
@@ -170,22 +179,22 @@ impl Edges {
     }
 
     /// Returns the status of the ingress edge, at most a second old.
-    pub fn ingress(&self) -> Result<Status> {
+    pub fn ingress(&self) -> Result<S> {
         self.ingress_agent.status()
     }
 
     /// Returns the status of the egress edge, at most a second old.
-    pub fn egress(&self) -> Result<Status> {
+    pub fn egress(&self) -> Result<S> {
         self.egress_agent.status()
     }
 
     /// Stops both agents and returns their last status: first the ingress, then the egress.
-    pub fn stop(self) -> Result<(Status, Status)> {
+    pub fn stop(self) -> Result<(S, S)> {
         Ok((self.ingress_agent.stop()?, self.egress_agent.stop()?))
     }
 }
 
-impl Agent {
+impl<S: DeserializeOwned> Agent<S> {
     fn start(edge: Edge, namespace: &Namespace, binary: &Path, directory: &Path) -> Result<Self> {
         let mut agent = Agent {
             process: spawn(edge, namespace, binary, directory)?,
@@ -193,14 +202,19 @@ impl Agent {
             namespace: namespace.clone(),
             binary: binary.to_owned(),
             directory: directory.to_owned(),
+            status: PhantomData,
         };
         agent.wait_until_ready()?;
         Ok(agent)
     }
 
     /// Returns the agent's status, at most a second old.
-    pub fn status(&self) -> Result<Status> {
-        Status::read(&self.directory.join(self.edge.name()).join("status.json"))
+    pub fn status(&self) -> Result<S> {
+        read_status(&self.status_file())
+    }
+
+    fn status_file(&self) -> PathBuf {
+        self.directory.join(self.edge.name()).join("status.json")
     }
 
     /// Returns the path of the agent's configuration.
@@ -216,14 +230,17 @@ impl Agent {
 
     /// Changes the configuration, makes the agent reload it and waits until it has. Returns the
     /// status after the reload.
-    pub fn reconfigure(&mut self, change: impl FnOnce(&str) -> String) -> Result<Status> {
+    pub fn reconfigure(&mut self, change: impl FnOnce(&str) -> String) -> Result<S> {
         let file = self.configuration_file();
-        let before = self.status()?.configuration.checked_unix_ms;
+        let readiness = |agent: &Self| read_status::<Readiness>(&agent.status_file());
+        let before = readiness(self)?.configuration.checked_unix_ms;
         fs::write(&file, change(&fs::read_to_string(&file)?))?;
         kill(self.pid(), Signal::SIGHUP)?;
-        self.wait_until("reloaded its configuration", |status| {
-            status.configuration.checked_unix_ms > before
-        })
+        self.wait_for("reloaded its configuration", |agent| {
+            let now = readiness(agent).ok()?.configuration.checked_unix_ms;
+            (now > before).then_some(())
+        })?;
+        self.status()
     }
 
     /// Kills the agent with SIGKILL.
@@ -244,11 +261,7 @@ impl Agent {
 
     /// Waits until the agent's status meets a condition. `what` completes the error message "the
     /// agent never ...".
-    pub fn wait_until(
-        &mut self,
-        what: &str,
-        condition: impl Fn(&Status) -> bool,
-    ) -> Result<Status> {
+    pub fn wait_until(&mut self, what: &str, condition: impl Fn(&S) -> bool) -> Result<S> {
         self.wait_for(what, |agent| {
             agent.status().ok().filter(|status| condition(status))
         })
@@ -286,14 +299,16 @@ impl Agent {
 
     fn wait_until_ready(&mut self) -> Result<()> {
         let own = self.process.id();
-        self.wait_until("was ready", |status| status.pid == own)
-            .map(drop)
+        self.wait_for("was ready", |agent| {
+            let status = read_status::<Readiness>(&agent.status_file()).ok()?;
+            (status.pid == own).then_some(())
+        })
     }
 
-    fn stop(self) -> Result<Status> {
-        let file = self.directory.join(self.edge.name()).join("status.json");
+    fn stop(self) -> Result<S> {
+        let file = self.status_file();
         self.process.stop(TIMEOUT)?;
-        Status::read(&file)
+        read_status(&file)
     }
 
     fn end(&mut self, signal: Signal) -> Result<ExitStatus> {
@@ -323,14 +338,20 @@ impl Agent {
     }
 }
 
-impl Edge {
-    /// The name of the node, and the stem of its files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Edge::Ingress => "ingress",
-            Edge::Egress => "egress",
-        }
-    }
+fn read_status<S: DeserializeOwned>(file: &Path) -> Result<S> {
+    let text =
+        fs::read(file).with_context(|| format!("cannot read the status {}", file.display()))?;
+    serde_json::from_slice(&text)
+        .with_context(|| format!("{} is not a status file", file.display()))
+}
+
+/// Makes `binary` write the secret that both edges share.
+fn generate_key(binary: &Path, key: &Path) -> Result<()> {
+    let output = Command::new(binary).arg("keygen").arg(key).output();
+    let output = output.with_context(|| format!("cannot start {}", binary.display()))?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}", error.trim());
+    Ok(())
 }
 
 fn spawn(edge: Edge, namespace: &Namespace, binary: &Path, directory: &Path) -> Result<Process> {

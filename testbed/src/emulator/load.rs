@@ -1,3 +1,5 @@
+//! Frames at known rates, to measure the emulator with.
+
 use anyhow::{Context, Result};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{self, Port};
@@ -6,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A frame on the wire: 1400 bytes of packet behind the Ethernet header.
-pub(super) const FRAME: ByteSize = ByteSize(1414);
+pub const FRAME: ByteSize = ByteSize(1414);
 
 const ETHERNET: [u8; 14] = [
     0x02, 0, 0, 0, 0, 2, // Locally administered addresses that no device has.
@@ -16,11 +18,7 @@ const ETHERNET: [u8; 14] = [
 
 /// Sends frames at an even rate into each device, for `duration`. Each frame carries its
 /// transmission time.
-pub(super) fn send(
-    namespace: &Namespace,
-    load: &[(String, Bitrate)],
-    duration: Duration,
-) -> Result<()> {
+pub fn send(namespace: &Namespace, load: &[(String, Bitrate)], duration: Duration) -> Result<()> {
     /// The polling interval. It is well below the 112 us between the frames of 100 Mb/s, so that
     /// those are sent one by one.
     const TICK: Duration = Duration::from_micros(40);
@@ -50,17 +48,17 @@ pub(super) fn send(
 
 /// The frames that arrived on one device.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Arrivals {
+pub struct Arrivals {
     frames: u64,
     first: Option<Instant>,
     last: Option<Instant>,
     /// The time from the time stamp in each frame to its arrival.
-    pub(super) delays: Vec<Duration>,
+    pub delays: Vec<Duration>,
 }
 
 impl Arrivals {
     /// Returns the rate from the first arrival to the last.
-    pub(super) fn rate(&self) -> Bitrate {
+    pub fn rate(&self) -> Bitrate {
         let (Some(first), Some(last)) = (self.first, self.last) else {
             return Bitrate::from_bps(0);
         };
@@ -79,7 +77,7 @@ impl Arrivals {
 }
 
 /// Receives frames until `ended` is set.
-pub(super) fn receive(
+pub fn receive(
     namespace: &Namespace,
     devices: &[String],
     ready: impl FnOnce(),

@@ -1,12 +1,9 @@
 //! Traffic reports exactly what a network did to it.
 
-mod bridge;
-
-use bridge::bridge_paths;
-use hawser_lab::emulator::{EmulatedPath, Emulator};
-use hawser_lab::topology::{Stop, Topology, network_egress, network_ingress};
-use hawser_lab::traffic::{Endpoints, Kind, Stream, run};
 use hawser_netem::{LinkConfig, Loss, Probability};
+use hawser_testbed::emulator::{EmulatedPath, Emulator};
+use hawser_testbed::topology::{Stop, Topology, network_egress, network_ingress};
+use hawser_testbed::traffic::{Endpoints, Kind, Stream, run};
 use hawser_units::PathId;
 use std::time::Duration;
 
@@ -15,7 +12,7 @@ const GRACE: Duration = Duration::from_millis(200);
 #[test]
 fn everything_arrives_once_over_a_network_without_faults() {
     let lab = Topology::default().build().unwrap();
-    bridge_paths(&lab);
+    lab.bridge_paths().unwrap();
     let streams = Stream::of_every_kind(2000, 2000, 1000);
     let reports = run(&Endpoints::from(&lab), &streams, GRACE, &Stop::default()).unwrap();
     assert_eq!(reports.len(), 12);
@@ -116,7 +113,7 @@ fn what_a_cut_network_swallows_is_missing() {
 #[test]
 fn a_requested_stop_ends_the_senders() {
     let lab = Topology::default().build().unwrap();
-    bridge_paths(&lab);
+    lab.bridge_paths().unwrap();
     let stop = Stop::default();
     stop.request();
     for report in run(

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, ensure};
 use hawser_io::interface;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
-use hawser_tunnel::status::Status;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -16,31 +17,44 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The server's address, the same over all uplinks.
-pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
 /// The server's inner address.
-pub(crate) const INNER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub const INNER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 /// The client's tunnel device.
-pub(crate) const DEVICE: &str = "hawser-tun";
+pub const DEVICE: &str = "hawser-tun";
 
 /// The maximum time for a tunnel to come up.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The name in the certificates of client and server.
 const NAME: &str = "bench";
 
 /// The processes of client and server. They are stopped when this is dropped.
-pub(crate) struct TunnelProcesses {
+#[derive(Debug)]
+pub struct TunnelProcesses {
     _processes: [Process; 2],
     folder: PathBuf,
+}
+
+/// The members of a tunnel client's status that show whether it is up.
+#[derive(Deserialize)]
+struct Status {
+    sessions: Vec<Session>,
+}
+
+#[derive(Deserialize)]
+struct Session {
+    addresses: Vec<IpAddr>,
+    paths: Vec<IgnoredAny>,
 }
 
 impl TunnelProcesses {
     /// Starts client and server with `binary`. Configurations, certificates, logs and status files
     /// go to `folder`. `uplinks` is the pattern of the client's interfaces, `coding` is appended to
     /// the server's configuration.
-    pub(crate) fn start(
+    pub fn start(
         binary: &Path,
         client: &Namespace,
         server: &Namespace,
@@ -83,9 +97,10 @@ impl TunnelProcesses {
     }
 
     /// Waits until the client's session has `paths` paths and returns the client's inner address.
-    pub(crate) fn client_address(&self, paths: usize) -> Result<IpAddr> {
+    pub fn client_address(&self, paths: usize) -> Result<IpAddr> {
         wait_for(|| {
-            let status = Status::read(&self.folder.join("client").join("status.json")).ok()?;
+            let file = self.folder.join("client").join("status.json");
+            let status: Status = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
             let session = status.sessions.into_iter().next()?;
             let address = session.addresses.iter().copied().find(IpAddr::is_ipv4)?;
             (session.paths.len() == paths).then_some(address)
@@ -95,7 +110,7 @@ impl TunnelProcesses {
 }
 
 /// Makes the server reachable over every path of the lab, with the lowest metric on the first.
-pub(crate) fn route_to_server(lab: &Lab) -> Result<()> {
+pub fn route_to_server(lab: &Lab) -> Result<()> {
     lab.egress().ip(&format!("addr add {SERVER}/32 dev lo"))?;
     let route = |(path, metric)| {
         let link = lab.path(path);
@@ -111,7 +126,7 @@ pub(crate) fn route_to_server(lab: &Lab) -> Result<()> {
 
 /// Waits until the route from `client` to `address` uses `device`. Before the tunnel is up, packets
 /// may take another route.
-pub(crate) fn wait_for_route(client: &Namespace, address: Ipv4Addr, device: &str) -> Result<()> {
+pub fn wait_for_route(client: &Namespace, address: Ipv4Addr, device: &str) -> Result<()> {
     let route = || {
         interface::route(address.into(), None)
             .ok()
@@ -120,7 +135,8 @@ pub(crate) fn wait_for_route(client: &Namespace, address: Ipv4Addr, device: &str
     wait_for(|| client.run(route).ok().flatten().map(drop))
 }
 
-pub(crate) fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
+/// Waits until `look` returns a value, at most [`TIMEOUT`].
+pub fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
     let start = Instant::now();
     loop {
         if let Some(found) = look() {

@@ -1,12 +1,9 @@
 //! Labs are built, carry traffic, and are removed completely however their process exits.
 
-mod bridge;
-
-use bridge::bridge_paths;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_io::sockopt::{MtuDiscovery, set_mtu_discovery};
-use hawser_lab::topology::{Lab, Stop, Topology, clear_abandoned};
+use hawser_testbed::topology::{Lab, Stop, Topology, clear_abandoned};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -20,7 +17,7 @@ use std::{env, fs, process, thread};
 #[test]
 fn both_ip_versions_cross_the_default_path() {
     let lab = Topology::default().build().unwrap();
-    bridge_paths(&lab);
+    lab.bridge_paths().unwrap();
     assert_eq!(
         echo(&lab, lab.viewer_v4().into()),
         IpAddr::from(lab.source_v4())
@@ -40,7 +37,7 @@ fn a_packet_that_would_not_fit_with_encapsulation_is_refused_with_the_routes_mtu
     }
     .build()
     .unwrap();
-    bridge_paths(&lab);
+    lab.bridge_paths().unwrap();
     for (viewer, headers) in [
         (IpAddr::from(lab.viewer_v4()), 28),
         (lab.viewer_v6().into(), 48),
@@ -76,7 +73,7 @@ fn two_labs_at_once_do_not_meet() {
         .build()
         .unwrap()
     });
-    bridge_paths(&labs[0]);
+    labs[0].bridge_paths().unwrap();
     let viewer = IpAddr::from(labs[0].viewer_v4());
     echo(&labs[0], viewer);
     let listener = labs[1]

@@ -16,12 +16,10 @@
 
 mod driver;
 mod health;
-mod load;
+pub mod load;
 mod placement;
-mod self_test;
 
 pub use health::{Health, Lateness};
-pub use self_test::{SelfTest, self_test};
 
 use anyhow::{Context, Result, anyhow};
 use driver::{Control, Driver};

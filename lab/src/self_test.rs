@@ -1,9 +1,11 @@
-use super::load::{self, Arrivals, FRAME};
-use super::{EmulatedPath, Emulator, EmulatorReport};
+//! The self-test of the emulator.
+
 use crate::summary::Case;
-use crate::topology::{Topology, network_egress, network_ingress};
 use anyhow::{Context, Result, anyhow};
 use hawser_netem::{Delay, LinkConfig, Loss, Probability, QueueLimit, Rate};
+use hawser_testbed::emulator::load::{self, Arrivals, FRAME};
+use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
+use hawser_testbed::topology::{Topology, network_egress, network_ingress};
 use hawser_units::{Bitrate, ByteSize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;

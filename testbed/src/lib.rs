@@ -1,0 +1,16 @@
+//! Networks on one machine for tests and experiments: nodes in network namespaces, links that are
+//! emulated in real time, traffic whose losses are known, and the programs under test.
+//!
+//! The programs are started as processes. Nothing here depends on their code, so that their own
+//! tests can use it.
+
+pub mod certificates;
+pub mod control;
+pub mod counters;
+pub mod edges;
+pub mod emulator;
+pub mod logs;
+pub mod stream;
+pub mod topology;
+pub mod traffic;
+pub mod tunnel;
