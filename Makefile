@@ -9,7 +9,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 help:
 	@echo 'make demo        build, then one path against replication on five paths that misbehave; needs root'
 	@echo 'make test        everything that a change has to pass; says what it skips and why'
-	@echo 'make build       the optimised binary, $(HAWSER)'
+	@echo 'make build       the optimised programs, $(HAWSER) and beside it hawser-lab, with its experiments'
 	@echo 'make hostile     ask a controller what its OpenAPI document does not foresee'
 	@echo 'make bench       cost per packet of the eBPF programs, of coding and of the emulator, throughput of the tunnel and of TCP in it over unlike uplinks, into target/bench; needs root'
 	@echo 'make advisories  known weaknesses of the dependencies; fetches the list from the network'

@@ -74,12 +74,13 @@ impl Part {
     }
 }
 
-/// Runs parts of the benchmark and writes `summary.json` to `out`. All parts together take about
+/// Runs parts of the benchmark and writes `summary.json` to `out`. `hawser` is the program of the
+/// tunnel. All parts together take about
 /// eight minutes. The machine should be otherwise idle.
 ///
 /// # Errors
 /// Without root, eBPF or network namespaces.
-pub fn run(parts: &[Part], out: &Path) -> Result<Summary> {
+pub fn run(parts: &[Part], hawser: &Path, out: &Path) -> Result<Summary> {
     let mut summary = Summary::new("bench", Provenance::gather(0));
     let network = Network::create(replicate::MAX_PATHS)?;
     for part in parts {
@@ -90,9 +91,11 @@ pub fn run(parts: &[Part], out: &Path) -> Result<Summary> {
             }
             Part::Edge => network.run(|| on_one_cpu(|| edge::run(&mut summary)))??,
             Part::Coding => network.run(|| on_one_cpu(|| coding::run(&mut summary)))??,
-            Part::Tunnel => tunnel::run(&mut summary).context("cannot measure the tunnel")?,
+            Part::Tunnel => {
+                tunnel::run(hawser, &mut summary).context("cannot measure the tunnel")?
+            }
             Part::TunnelTcp => {
-                tunnel_tcp::run(&mut summary).context("cannot measure TCP in the tunnel")?
+                tunnel_tcp::run(hawser, &mut summary).context("cannot measure TCP in the tunnel")?
             }
             Part::Emulator => {
                 let emulated =

@@ -25,8 +25,8 @@ pub trait Experiment: Sync {
 /// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The executable that plays the nodes: `hawser` itself.
-    pub binary: PathBuf,
+    /// The program that plays the nodes: `hawser`.
+    pub hawser: PathBuf,
     /// Seed of the random number generators.
     pub seed: u64,
     /// Duration of a case in seconds. Without it, the experiment's default.

@@ -9,6 +9,8 @@ use hawser_control::access::NewEnrolment;
 use hawser_control::resource::{Event, Flow, Tenant};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -151,6 +153,12 @@ impl Control {
     /// Returns all events of the controller.
     pub fn events(&self) -> Result<Vec<Event>> {
         self.ask(async |client| client.events(0).all().await)
+    }
+
+    /// Kills the controller with SIGKILL.
+    pub fn kill(&self) -> Result<()> {
+        let process = i32::try_from(self.process.id()).context("a process id is a positive i32")?;
+        Ok(kill(Pid::from_raw(process), Signal::SIGKILL)?)
     }
 
     /// Stops the controller.

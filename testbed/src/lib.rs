@@ -10,6 +10,7 @@ pub mod counters;
 pub mod edges;
 pub mod emulator;
 pub mod logs;
+pub mod program;
 pub mod stream;
 pub mod topology;
 pub mod traffic;

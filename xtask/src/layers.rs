@@ -1,5 +1,6 @@
 //! The check of the direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io,
-//! client, quic} <- testbed <- apps <- lab <- cli`.
+//! client, command, quic} <- testbed <- apps <- lab <- cli`. Nothing that ships depends on the
+//! testbed or the lab.
 
 use anyhow::{Result, bail};
 use cargo_metadata::camino::Utf8Path;
@@ -7,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata};
 
 /// Directories and their layers, from the bottom to the top. The first directory that contains a
 /// crate determines its layer. `core/` comes after the two of its crates that have a layer of their
-/// own, and `apps/` after the binary, which contains the lab and is therefore above it.
+/// own, and `apps/` after the binary that consists of the applications.
 const LAYERS: &[(&str, u8)] = &[
     ("core/units", 0),
     ("core/wire", 1),
@@ -16,12 +17,16 @@ const LAYERS: &[(&str, u8)] = &[
     ("bpf", 3),
     ("io", 3),
     ("client", 3),
+    ("command", 3),
     ("quic", 3),
     ("testbed", 4),
     ("apps/cli", 7),
     ("apps", 5),
     ("lab", 6),
 ];
+
+/// Crates on which only tests depend, and each other.
+const FOR_TESTS: &[&str] = &["hawser-testbed", "hawser-lab"];
 
 /// The first layer that can access the operating system.
 const FIRST_IMPURE: u8 = 3;
@@ -104,9 +109,10 @@ fn layer_of(folder: &Utf8Path) -> Option<u8> {
         .map(|(_, layer)| *layer)
 }
 
-/// Returns the dependencies that point the wrong way. A crate may use the layers below its own, and
-/// a peer only if it is built on it. Its tests may also use peers, because two implementations of
-/// the same thing have to be compared somewhere, and tests do not ship.
+/// Returns the dependencies that point the wrong way. A crate may use the layers below its own, but
+/// not what is for tests alone, and a peer only if it is built on it. Its tests may also use peers,
+/// because two implementations of the same thing have to be compared somewhere, and tests do not
+/// ship.
 fn wrong_arrows(crates: &[Crate], built_on: &[(&str, &str)]) -> Vec<String> {
     let mut wrong = Vec::new();
     for from in crates {
@@ -118,6 +124,11 @@ fn wrong_arrows(crates: &[Crate], built_on: &[(&str, &str)]) -> Vec<String> {
                 ));
                 continue;
             };
+            let ships = !FOR_TESTS.contains(&&*from.name);
+            if ships && !dependency.for_tests && FOR_TESTS.contains(&&*to.name) {
+                wrong.push(format!("{} -> {}: for tests alone", from.name, to.name));
+                continue;
+            }
             let peer_allowed = dependency.for_tests || built_on.contains(&(&from.name, &to.name));
             if to.layer > from.layer {
                 wrong.push(format!("{} -> {}: upwards", from.name, to.name));
@@ -201,6 +212,19 @@ mod tests {
         let mut one = on("one", 2, &["other"]);
         one.dependencies[0].for_tests = true;
         assert!(wrong_arrows(&[one, on("other", 2, &[])], &[]).is_empty());
+    }
+
+    #[test]
+    fn what_ships_contains_no_testbed() {
+        let testbed = on("hawser-testbed", 4, &[]);
+        let lab = on("hawser-lab", 6, &["hawser-testbed"]);
+        let mut agent = on("agent", 5, &["hawser-testbed"]);
+        let wrong = wrong_arrows(&[testbed, lab, agent], &[]);
+        assert_eq!(wrong, ["agent -> hawser-testbed: for tests alone"]);
+
+        agent = on("agent", 5, &["hawser-testbed"]);
+        agent.dependencies[0].for_tests = true;
+        assert!(wrong_arrows(&[agent, on("hawser-testbed", 4, &[])], &[]).is_empty());
     }
 
     #[test]

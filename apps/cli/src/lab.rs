@@ -1,197 +1,54 @@
-use anyhow::{Context, Result, bail};
-use clap::Subcommand;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use hawser_lab::bench::Part;
-use hawser_lab::experiment::{Experiment, Run};
-use hawser_lab::report::{FILE_NAME as REPORT, Table};
-use hawser_lab::self_test::self_test;
-use hawser_lab::summary::{Provenance, Summary};
-use hawser_lab::{bench, experiments};
-use hawser_testbed::topology::{Stop, clear_abandoned};
-use std::path::{Path, PathBuf};
+//! `hawser lab`, which is a program of its own: what runs on nodes contains no experiments.
+
+use anyhow::{Context, Result, anyhow};
+use hawser_command::Logging;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// The program with the experiments.
+const PROGRAM: &str = "hawser-lab";
+
+/// The environment variable with the program that plays the nodes.
+const NODES: &str = "HAWSER";
 
 /// Run experiments on emulated networks on this machine
 ///
-/// Needs root. Uses its own network namespaces and removes them at the end.
+/// Starts the program hawser-lab, which lies in the folder of this program or in PATH.
 #[derive(clap::Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
+    /// Arguments of hawser-lab: see `hawser lab --help`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
 }
 
-#[derive(Subcommand)]
-enum Command {
-    /// List the experiments and their cases
-    List,
-    Run(RunArgs),
-    Selftest(SelftestArgs),
-    Bench(BenchArgs),
-    /// Remove the namespaces and files that killed labs left behind; every start of a lab does this
-    /// too
-    Clean,
-}
-
-/// Run an experiment and write its summary, raw data and report
-///
-/// If the emulator or the machine could not keep up, the summary and the report say that the
-/// figures are not valid.
-#[derive(clap::Args)]
-struct RunArgs {
-    /// Name of the experiment, as listed by `hawser lab list`
-    experiment: String,
-    /// Run only the cases whose names match: `*` stands for any characters, commas separate
-    /// alternatives
-    #[arg(long, value_name = "PATTERN")]
-    case: Option<String>,
-    /// Run only the cases of this policy
-    #[arg(long, conflicts_with = "case")]
-    policy: Option<String>,
-    /// Seed of the random number generator
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Maximum number of runs of a case while its figures are not valid
-    #[arg(long, default_value_t = 3)]
-    attempts: u32,
-    /// Fail if the figures are not valid
-    #[arg(long)]
-    strict: bool,
-    /// Duration of a case in seconds [default: that of the experiment]
-    #[arg(long)]
-    seconds: Option<f64>,
-    /// Output directory [default: target/lab/EXPERIMENT]
-    #[arg(long, value_name = "DIRECTORY")]
-    out: Option<PathBuf>,
-}
-
-/// Measure the accuracy of the emulator on this machine: rates and delays
-///
-/// Fails if it is not accurate enough for experiments. Keep the machine idle meanwhile.
-#[derive(clap::Args)]
-struct SelftestArgs {
-    /// Duration of each of the three measurements, seconds
-    #[arg(long, default_value_t = 5.0)]
-    seconds: f64,
-    /// Output directory of summary.json
-    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab/selftest")]
-    out: PathBuf,
-}
-
-/// Measure the cost of a packet: the eBPF programs, coding, the tunnel and the emulator
-///
-/// Takes about eight minutes. Keep the machine idle meanwhile.
-#[derive(clap::Args)]
-struct BenchArgs {
-    /// Parts to measure [default: all]
-    #[arg(long = "part", value_name = "PART", value_parser = part())]
-    parts: Vec<Part>,
-    /// Output directory of summary.json
-    #[arg(long, value_name = "DIRECTORY", default_value = "target/bench")]
-    out: PathBuf,
-}
-
-fn part() -> impl TypedValueParser<Value = Part> {
-    let named = |name: String| Part::ALL.into_iter().find(|part| part.name() == name);
-    PossibleValuesParser::new(Part::ALL.map(Part::name))
-        .try_map(move |name| named(name).context("no such part"))
-}
-
-pub(crate) fn run(args: Args) -> Result<()> {
-    match args.command {
-        Command::List => {
-            list();
-            Ok(())
-        }
-        Command::Run(args) => run_experiment(args),
-        Command::Selftest(args) => selftest(args),
-        Command::Bench(args) => bench(args),
-        Command::Clean => clear_abandoned(),
-    }
-}
-
-fn bench(BenchArgs { mut parts, out }: BenchArgs) -> Result<()> {
-    if parts.is_empty() {
-        parts.extend(Part::ALL);
-    }
-    finish(&bench::run(&parts, &out)?, &out, false)
-}
-
-fn list() {
-    for experiment in experiments::all() {
-        println!("{}: {}", experiment.name(), experiment.about());
-        for case in experiment.cases() {
-            println!("  {case}");
-        }
-    }
-}
-
-fn run_experiment(args: RunArgs) -> Result<()> {
-    let experiment = find(&args.experiment)?;
-    if args
-        .seconds
-        .is_some_and(|seconds| !seconds.is_finite() || seconds <= 0.0)
-    {
-        bail!("--seconds must be greater than zero");
-    }
-    let run = Run {
-        binary: std::env::current_exe().context("cannot find this program")?,
-        seed: args.seed,
-        attempts: args.attempts,
-        seconds: args.seconds,
-        pattern: args
-            .case
-            .or_else(|| args.policy.map(|policy| format!("{policy}/*"))),
-        out: args
-            .out
-            .unwrap_or_else(|| PathBuf::from("target/lab").join(experiment.name())),
-        stop: Stop::on_signals()?,
+/// Replaces this process by `hawser-lab`. Returns only if that fails.
+pub(crate) fn run(args: &Args, logging: &Logging) -> Result<()> {
+    let this = std::env::current_exe().context("cannot find this program")?;
+    let beside = this.with_file_name(PROGRAM);
+    let mut lab = if beside.is_file() {
+        Command::new(beside)
+    } else {
+        Command::new(PROGRAM)
     };
-    finish(&experiment.run(&run)?, &run.out, args.strict)
+    lab.args(logging.arguments()).args(&args.arguments);
+    if std::env::var_os(NODES).is_none() {
+        lab.env(NODES, &this);
+    }
+    let error = lab.exec();
+    Err(match error.kind() {
+        ErrorKind::NotFound => missing(&this),
+        _ => anyhow!(error).context(format!("cannot start {PROGRAM}")),
+    })
 }
 
-fn find(name: &str) -> Result<Box<dyn Experiment>> {
-    let all = experiments::all();
-    let names = all
-        .iter()
-        .map(|experiment| experiment.name())
-        .collect::<Vec<_>>()
-        .join(", ");
-    let found = all.into_iter().find(|experiment| experiment.name() == name);
-    found.with_context(|| format!("there is no experiment {name:?}; the experiments are: {names}"))
-}
-
-fn selftest(args: SelftestArgs) -> Result<()> {
-    let measured = self_test(args.seconds)?;
-    let mut summary = Summary::new("selftest", Provenance::gather(1));
-    summary.cases = measured.cases;
-    for reason in measured.unmet {
-        summary.invalidate(reason);
-    }
-    finish(&summary, &args.out, true)
-}
-
-/// Writes and prints the summary. If it is not valid, prints the reasons, and fails if `strict` is
-/// set.
-fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
-    let written = summary.write(out)?;
-    print!(
-        "\n{}\n{}\n",
-        Table::of_cases(&summary.cases, "").text(),
-        written.display()
-    );
-    let page = out.join(REPORT);
-    if page.exists() {
-        println!("{}", page.display());
-    }
-    if summary.valid {
-        return Ok(());
-    }
-    let reasons = format!(
-        "the figures are NOT VALID:\n  {}",
-        summary.invalid_because.join("\n  ")
-    );
-    if strict {
-        bail!(reasons);
-    }
-    eprintln!("{reasons}");
-    Ok(())
+fn missing(this: &Path) -> anyhow::Error {
+    let folder = this.parent().unwrap_or(Path::new("/")).display();
+    anyhow!(
+        "{PROGRAM} is neither in {folder} nor in PATH: build it with `make build` in Hawser's source tree, \
+         or install it from there with `cargo install --path lab`"
+    )
 }

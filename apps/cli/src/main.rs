@@ -1,10 +1,10 @@
 //! The `hawser` command.
 
 mod lab;
-mod logging;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
+use hawser_command::Logging;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {
     #[command(flatten)]
-    logging: logging::Args,
+    logging: Logging,
     #[command(subcommand)]
     command: Command,
 }
@@ -55,17 +55,11 @@ struct KeygenArgs {
 /// Exits with 0 on success, 1 on failure, and 2 if the command line is wrong.
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    logging::start(&cli.logging);
-    match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("hawser: {}", chain(&error));
-            ExitCode::FAILURE
-        }
-    }
+    cli.logging.start();
+    hawser_command::exit_code("hawser", run(cli.command, &cli.logging)).into()
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
     match command {
         Command::Agent(args) => hawser_agent::run(&args),
         Command::Status(args) => hawser_agent::status::run(&args),
@@ -75,26 +69,12 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Tunnel(args) => hawser_tunnel::run(&args),
         Command::Publish(args) => hawser_publish::run(args),
         Command::View(args) => hawser_view::run(args),
-        Command::Lab(args) => lab::run(args),
+        Command::Lab(args) => lab::run(&args, logging),
     }
 }
 
 fn keygen(file: &Path) -> anyhow::Result<()> {
     hawser_agent::generate_key(file).with_context(|| format!("cannot write {}", file.display()))
-}
-
-/// Formats an error and its causes in one line. A cause that an error message already ends with is
-/// not repeated.
-fn chain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if text.is_empty() {
-            text = cause;
-        } else if !text.ends_with(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -104,13 +84,5 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let error = anyhow::anyhow!("refused")
-            .context("cannot connect: refused")
-            .context("no frames");
-        assert_eq!(chain(&error), "no frames: cannot connect: refused");
     }
 }

@@ -1,12 +1,13 @@
 //! A short live run: `hawser lab run cellfusion-live` with seconds of a generated drive and a test
 //! picture.
 
+mod support;
+
 use hawser_lab::summary::Summary;
 use hawser_testbed::emulator::EmulatorReport;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 use tempfile::TempDir;
 
 /// Number of frames from one key frame to the next.
@@ -22,9 +23,8 @@ struct Outcome {
 /// name.
 fn run(case: &str, seconds: &str, tools: &Path) -> Outcome {
     let (folder, no_recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
+    let output = support::lab()
         .args([
-            "lab",
             "run",
             "cellfusion-live",
             "--strict",

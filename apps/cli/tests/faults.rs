@@ -1,7 +1,8 @@
 //! The fault matrix in short: `hawser lab run faults` with two thousand packets of every kind.
 
+mod support;
+
 use hawser_lab::summary::{Case, Summary};
-use std::process::Command;
 
 /// How often scenarios are tried while the machine is too slow for them.
 const ATTEMPTS: u32 = 3;
@@ -45,9 +46,8 @@ fn run(scenarios: &str) -> Summary {
         .map(|name| format!("{name}/*"))
         .collect::<Vec<_>>()
         .join(",");
-    let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
+    let output = support::lab()
         .args([
-            "lab",
             "run",
             "faults",
             "--seconds",

@@ -1,17 +1,17 @@
 //! A short run of the tunnel's faults: `hawser lab run tunnel-faults` with every fault of every
 //! uplink for a fraction of a second.
 
+mod support;
+
 use hawser_lab::summary::Summary;
-use std::process::Command;
 
 const FAULTS: [&str; 5] = ["link-down", "silent", "readdressed", "rebound", "throttled"];
 
 #[test]
 fn every_uplink_may_fail_in_every_way() {
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
+    let output = support::lab()
         .args([
-            "lab",
             "run",
             "tunnel-faults",
             "--case",

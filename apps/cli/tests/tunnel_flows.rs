@@ -1,7 +1,8 @@
 //! The tunnel's fairness in short: `hawser lab run tunnel-flows` beside the traffic that harms a video most.
 
+mod support;
+
 use hawser_lab::summary::{Case, Summary};
-use std::process::Command;
 
 /// Frames a second that a viewer takes for an unharmed video of 30.
 const FPS_MIN: f64 = 29.0;
@@ -11,9 +12,8 @@ const OTHERS_MIN: f64 = 0.7;
 
 fn run(case: &str) -> (Case, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
+    let output = support::lab()
         .args([
-            "lab",
             "run",
             "tunnel-flows",
             "--case",

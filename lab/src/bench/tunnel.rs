@@ -44,13 +44,13 @@ const WIREGUARD_INNER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
 /// Measures the throughput of a tunnel between two namespaces, in comparison with datagrams of the
 /// QUIC library and with wireguard-go.
-pub(super) fn run(summary: &mut Summary) -> Result<()> {
+pub(super) fn run(hawser: &Path, summary: &mut Summary) -> Result<()> {
     for uplinks in UPLINKS {
         let network = Pair::create(uplinks)?;
         let (mut ours, mut bare, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             bare.push(network.bare_datagrams()?);
-            ours.push(network.hawser()?);
+            ours.push(network.hawser(hawser)?);
             theirs.push(network.wireguard()?);
         }
         let limits = [
@@ -120,10 +120,9 @@ impl Pair {
     }
 
     /// Returns the throughput of a TCP connection through Hawser's tunnel in Mb/s.
-    fn hawser(&self) -> Result<f64> {
-        let binary = std::env::current_exe().context("cannot find this program")?;
+    fn hawser(&self, binary: &Path) -> Result<f64> {
         let _processes = TunnelProcesses::start(
-            &binary,
+            binary,
             &self.client,
             &self.server,
             self.folder.path(),

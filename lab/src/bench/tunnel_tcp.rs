@@ -7,6 +7,7 @@ use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_testbed::tunnel::{DEVICE, INNER, SERVER, TunnelProcesses, route_to_server};
 use hawser_units::{Bitrate, PathId};
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -62,7 +63,7 @@ const CARRIERS: [Carrier; 4] = [
 
 /// Measures the throughput of one TCP connection inside the tunnel over two uplinks with different
 /// delays.
-pub(super) fn run(summary: &mut Summary) -> Result<()> {
+pub(super) fn run(hawser: &Path, summary: &mut Summary) -> Result<()> {
     for uplinks in UPLINKS {
         for congestion in CONGESTION {
             let mut case = Case::new(&format!("tunnel-tcp/{uplinks}/{congestion}"));
@@ -73,7 +74,7 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
                 uplinks.round_trips_ms.to_vec().into(),
             );
             for carrier in CARRIERS {
-                let rate = measure(uplinks, congestion, carrier, summary)?;
+                let rate = measure(hawser, uplinks, congestion, carrier, summary)?;
                 case.metrics.set(&format!("{carrier}_mbps"), rate);
             }
             summary.cases.push(case);
@@ -101,6 +102,7 @@ impl fmt::Display for Carrier {
 
 /// Returns the throughput of a connection in Mb/s.
 fn measure(
+    hawser: &Path,
     uplinks: Uplinks,
     congestion: &'static str,
     carrier: Carrier,
@@ -115,10 +117,9 @@ fn measure(
     emulator.steer(&[lab.ingress(), lab.egress()])?;
     route_to_server(&lab)?;
     let folder = TempDir::new()?;
-    let binary = std::env::current_exe().context("cannot find this program")?;
     let tunnel = |uplinks, coding| {
         TunnelProcesses::start(
-            &binary,
+            hawser,
             lab.ingress(),
             lab.egress(),
             folder.path(),

@@ -105,7 +105,7 @@ fn run_case(run: &Run, agents: usize) -> Result<Measured> {
     let namespace = lab.source();
     // This number of connections leaves many ports in TIME_WAIT.
     namespace.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
-    let controller = ControllerProcess::start(&run.binary, namespace, &folder)?;
+    let controller = ControllerProcess::start(&run.hawser, namespace, &folder)?;
     let runtime = runtime_in(namespace)?;
     let measured = runtime.block_on(measure(run, agents, &controller));
     // The threads have to exit before the lab is dropped, because a namespace exists as long as a

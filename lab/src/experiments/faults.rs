@@ -138,7 +138,7 @@ fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Ou
     .build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
     scenario.prepare(&lab)?;
-    let edges = Edges::<Status>::start(&lab, &run.binary, &directory, &scenario.replication())?;
+    let edges = Edges::<Status>::start(&lab, &run.hawser, &directory, &scenario.replication())?;
     emulator.set_origin(ring::now());
     let drops_before = device_drops(&lab)?;
     let reports = traffic::run(&endpoints(&lab, scenario), streams, GRACE, &run.stop)?;

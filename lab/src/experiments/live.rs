@@ -83,7 +83,7 @@ impl Live {
 
     /// Starts the stream and the schedule of the network.
     pub(super) fn stream(&self, run: &Run, source: &Source) -> Result<Stream> {
-        let stream = Stream::start(&self.lab, &run.binary, &self.directory, source, &run.stop)?;
+        let stream = Stream::start(&self.lab, &run.hawser, &self.directory, source, &run.stop)?;
         self.emulator.set_origin(ring::now());
         Ok(stream)
     }

@@ -74,7 +74,7 @@ fn run_case(run: &Run, name: &str) -> Result<Outcome> {
     let source = live::source(level, &live.directory)?;
     let edges = Edges::start(
         &live.lab,
-        &run.binary,
+        &run.hawser,
         &live.directory,
         &replication(policy),
     )?;

@@ -187,7 +187,7 @@ impl RunningTunnel {
     fn start(run: &Run, part: &str, plan: &[Planned]) -> Result<RunningTunnel> {
         let directory = run.raw(part)?;
         let network = Network::build(plan, run.seed)?;
-        let tunnel = Tunnel::start(&network, &run.binary, &directory)?;
+        let tunnel = Tunnel::start(&network, &run.hawser, &directory)?;
         let before = tunnel.wait_for_paths(UPLINKS)?;
         let ssh = Ssh::start(&network, &directory)?;
         let ping = Ping::start(&network)?;

@@ -138,7 +138,7 @@ impl Scenario {
         emulator.steer(&[lab.ingress(), lab.egress()])?;
         route_to_server(&lab)?;
         let (client, server) = (lab.ingress(), lab.egress());
-        let ends = TunnelProcesses::start(&run.binary, client, server, &directory, "path*", "")?;
+        let ends = TunnelProcesses::start(&run.hawser, client, server, &directory, "path*", "")?;
         let address = ends.client_address(UPLINKS)?;
         wait_for_route(client, INNER, DEVICE)?;
         let outcome = match self.direction {

@@ -139,7 +139,7 @@ fn carry(
     emulator.steer(&[lab.ingress(), lab.egress()])?;
     let ends = setting
         .route
-        .open(&lab, setting.port, &run.binary, directory)?;
+        .open(&lab, setting.port, &run.hawser, directory)?;
     let recording = stream::play(
         run,
         &lab,

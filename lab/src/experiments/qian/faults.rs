@@ -72,8 +72,8 @@ pub(super) fn run(run: &Run, name: &str) -> Result<Outcome> {
     }
     .build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
-    let mut control = Control::start(&lab, &run.binary, &directory)?;
-    let mut edges = Edges::<Status>::start_controlled(&lab, &run.binary, &directory, &control)?;
+    let mut control = Control::start(&lab, &run.hawser, &directory)?;
+    let mut edges = Edges::<Status>::start_controlled(&lab, &run.hawser, &directory, &control)?;
     control.create_flow(&scene::flow(&lab))?;
     edges
         .ingress_agent

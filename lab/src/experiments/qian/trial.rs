@@ -79,8 +79,8 @@ struct Controlled {
 
 impl Controlled {
     fn start(run: &Run, live: &Live, flow: &Flow) -> Result<Self> {
-        let mut control = Control::start(&live.lab, &run.binary, &live.directory)?;
-        let edges = Edges::start_controlled(&live.lab, &run.binary, &live.directory, &control)?;
+        let mut control = Control::start(&live.lab, &run.hawser, &live.directory)?;
+        let edges = Edges::start_controlled(&live.lab, &run.hawser, &live.directory, &control)?;
         control.create_flow(flow)?;
         Ok(Controlled { control, edges })
     }

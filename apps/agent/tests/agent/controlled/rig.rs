@@ -7,10 +7,7 @@ use hawser_control::resource::{Flow, Mode, Override, Pruning, Selector, Trigger}
 use hawser_io::process::Process;
 use hawser_testbed::control::Control;
 use hawser_testbed::topology::Topology;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 pub(super) struct Controlled {
@@ -110,11 +107,7 @@ impl Controlled {
     pub(super) fn kill_controller(&mut self) {
         match self.restarted.take() {
             Some(process) => drop(process),
-            None => kill(
-                controller_process(self.rig.directory.path()),
-                Signal::SIGKILL,
-            )
-            .unwrap(),
+            None => self.control.kill().unwrap(),
         }
         for agent in [
             &mut self.rig.edges.ingress_agent,
@@ -177,22 +170,4 @@ pub(super) fn received_code(status: &hawser_agent::Status) -> Option<u8> {
         .values()
         .find(|judged| judged.policy.flow == stage())
         .map(|judged| judged.policy.code)
-}
-
-/// Returns the process of the controller that was started with a configuration in `directory`.
-fn controller_process(directory: &Path) -> Pid {
-    let configuration = directory.join("controller.toml");
-    let runs = |process: &Path| {
-        let line = fs::read(process.join("cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0)
-            .any(|word| word == configuration.as_os_str().as_encoded_bytes())
-    };
-    let processes = fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| Some(entry.ok()?.path()));
-    let number = |process: &Path| process.file_name()?.to_str()?.parse().ok();
-    let found = processes
-        .filter(|process| runs(process))
-        .find_map(|process| number(&process));
-    Pid::from_raw(found.expect("the controller runs"))
 }

@@ -3,6 +3,7 @@
 
 use crate::rig::{Rig, xdp};
 use crate::support::hawser;
+use crate::support::program::hawser_in;
 use hawser_testbed::topology::{Lab, Topology};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -173,8 +174,9 @@ fn not_root() {
     const NOBODY: u32 = 65_534;
     let setup = Setup::new();
     let root = setup.directory.path();
-    let copy = root.join("hawser");
-    fs::copy(hawser(), &copy).unwrap();
+    let tests = root.join("tests");
+    fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
+    let copy = hawser_in(root, &tests);
     let own_state = root.join("state");
     fs::create_dir(&own_state).unwrap();
     chown(&own_state, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -1,0 +1,238 @@
+//! The command line of `hawser-lab`, which `hawser lab` starts.
+
+use crate::bench::Part;
+use crate::experiment::{Experiment, Run};
+use crate::report::{FILE_NAME as REPORT, Table};
+use crate::self_test::self_test;
+use crate::summary::{Provenance, Summary};
+use crate::{bench, experiments};
+use anyhow::{Context, Result, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Parser, Subcommand};
+use hawser_command::Logging;
+use hawser_testbed::topology::{Stop, clear_abandoned};
+use std::path::{Path, PathBuf};
+
+/// Run experiments on emulated networks on this machine
+///
+/// Needs root. Uses its own network namespaces and removes them at the end.
+#[derive(Debug, Parser)]
+#[command(name = "hawser-lab", bin_name = "hawser lab")]
+#[command(version, propagate_version = true, max_term_width = 100)]
+pub struct CommandLine {
+    /// The options of the log.
+    #[command(flatten)]
+    pub logging: Logging,
+    /// Program that plays the nodes [default: hawser beside this program, or else in PATH]
+    #[arg(long, global = true, value_name = "FILE", env = "HAWSER")]
+    hawser: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the experiments and their cases
+    List,
+    Run(RunArgs),
+    Selftest(SelftestArgs),
+    Bench(BenchArgs),
+    /// Remove the namespaces and files that killed labs left behind; every start of a lab does this
+    /// too
+    Clean,
+}
+
+/// Run an experiment and write its summary, raw data and report
+///
+/// If the emulator or the machine could not keep up, the summary and the report say that the
+/// figures are not valid.
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// Name of the experiment, as listed by `hawser lab list`
+    experiment: String,
+    /// Run only the cases whose names match: `*` stands for any characters, commas separate
+    /// alternatives
+    #[arg(long, value_name = "PATTERN")]
+    case: Option<String>,
+    /// Run only the cases of this policy
+    #[arg(long, conflicts_with = "case")]
+    policy: Option<String>,
+    /// Seed of the random number generator
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Maximum number of runs of a case while its figures are not valid
+    #[arg(long, default_value_t = 3)]
+    attempts: u32,
+    /// Fail if the figures are not valid
+    #[arg(long)]
+    strict: bool,
+    /// Duration of a case in seconds [default: that of the experiment]
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Output directory [default: target/lab/EXPERIMENT]
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+}
+
+/// Measure the accuracy of the emulator on this machine: rates and delays
+///
+/// Fails if it is not accurate enough for experiments. Keep the machine idle meanwhile.
+#[derive(Debug, clap::Args)]
+struct SelftestArgs {
+    /// Duration of each of the three measurements, seconds
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Output directory of summary.json
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab/selftest")]
+    out: PathBuf,
+}
+
+/// Measure the cost of a packet: the eBPF programs, coding, the tunnel and the emulator
+///
+/// Takes about eight minutes. Keep the machine idle meanwhile.
+#[derive(Debug, clap::Args)]
+struct BenchArgs {
+    /// Parts to measure [default: all]
+    #[arg(long = "part", value_name = "PART", value_parser = part())]
+    parts: Vec<Part>,
+    /// Output directory of summary.json
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/bench")]
+    out: PathBuf,
+}
+
+fn part() -> impl TypedValueParser<Value = Part> {
+    let named = |name: String| Part::ALL.into_iter().find(|part| part.name() == name);
+    PossibleValuesParser::new(Part::ALL.map(Part::name))
+        .try_map(move |name| named(name).context("no such part"))
+}
+
+impl CommandLine {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// If the command fails, or with `--strict` if the figures are not valid.
+    pub fn run(self) -> Result<()> {
+        let hawser = self.hawser.map_or_else(beside_this_program, Ok)?;
+        match self.command {
+            Command::List => {
+                list();
+                Ok(())
+            }
+            Command::Run(args) => run_experiment(args, hawser),
+            Command::Selftest(args) => selftest(args),
+            Command::Bench(args) => bench(args, &hawser),
+            Command::Clean => clear_abandoned(),
+        }
+    }
+}
+
+/// Returns the path of `hawser` in the folder of this program, or its bare name, which is searched
+/// for in `PATH`, if that folder does not contain it.
+fn beside_this_program() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("cannot find this program")?;
+    let hawser = this.with_file_name("hawser");
+    Ok(if hawser.is_file() {
+        hawser
+    } else {
+        PathBuf::from("hawser")
+    })
+}
+
+fn bench(BenchArgs { mut parts, out }: BenchArgs, hawser: &Path) -> Result<()> {
+    if parts.is_empty() {
+        parts.extend(Part::ALL);
+    }
+    finish(&bench::run(&parts, hawser, &out)?, &out, false)
+}
+
+fn list() {
+    for experiment in experiments::all() {
+        println!("{}: {}", experiment.name(), experiment.about());
+        for case in experiment.cases() {
+            println!("  {case}");
+        }
+    }
+}
+
+fn run_experiment(args: RunArgs, hawser: PathBuf) -> Result<()> {
+    let experiment = find(&args.experiment)?;
+    if args
+        .seconds
+        .is_some_and(|seconds| !seconds.is_finite() || seconds <= 0.0)
+    {
+        bail!("--seconds must be greater than zero");
+    }
+    let run = Run {
+        hawser,
+        seed: args.seed,
+        attempts: args.attempts,
+        seconds: args.seconds,
+        pattern: args
+            .case
+            .or_else(|| args.policy.map(|policy| format!("{policy}/*"))),
+        out: args
+            .out
+            .unwrap_or_else(|| PathBuf::from("target/lab").join(experiment.name())),
+        stop: Stop::on_signals()?,
+    };
+    finish(&experiment.run(&run)?, &run.out, args.strict)
+}
+
+fn find(name: &str) -> Result<Box<dyn Experiment>> {
+    let all = experiments::all();
+    let names = all
+        .iter()
+        .map(|experiment| experiment.name())
+        .collect::<Vec<_>>()
+        .join(", ");
+    let found = all.into_iter().find(|experiment| experiment.name() == name);
+    found.with_context(|| format!("there is no experiment {name:?}; the experiments are: {names}"))
+}
+
+fn selftest(args: SelftestArgs) -> Result<()> {
+    let measured = self_test(args.seconds)?;
+    let mut summary = Summary::new("selftest", Provenance::gather(1));
+    summary.cases = measured.cases;
+    for reason in measured.unmet {
+        summary.invalidate(reason);
+    }
+    finish(&summary, &args.out, true)
+}
+
+/// Writes and prints the summary. If it is not valid, prints the reasons, and fails if `strict` is
+/// set.
+fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
+    let written = summary.write(out)?;
+    print!(
+        "\n{}\n{}\n",
+        Table::of_cases(&summary.cases, "").text(),
+        written.display()
+    );
+    let page = out.join(REPORT);
+    if page.exists() {
+        println!("{}", page.display());
+    }
+    if summary.valid {
+        return Ok(());
+    }
+    let reasons = format!(
+        "the figures are NOT VALID:\n  {}",
+        summary.invalid_because.join("\n  ")
+    );
+    if strict {
+        bail!(reasons);
+    }
+    eprintln!("{reasons}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        CommandLine::command().debug_assert();
+    }
+}
