@@ -1,7 +1,7 @@
 //! The command line of `hawser-lab`, which `hawser lab` starts.
 
 use crate::bench::Part;
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Entry, Run};
 use crate::report::{FILE_NAME as REPORT, Table};
 use crate::self_test::self_test;
 use crate::summary::{Provenance, Summary};
@@ -178,7 +178,7 @@ fn run_experiment(args: RunArgs, hawser: PathBuf) -> Result<()> {
     finish(&experiment.run(&run)?, &run.out, args.strict)
 }
 
-fn find(name: &str) -> Result<Box<dyn Experiment>> {
+fn find(name: &str) -> Result<Box<dyn Entry>> {
     let all = experiments::all();
     let names = all
         .iter()

@@ -1,14 +1,79 @@
-//! The interface that all experiments implement, and the options of a run.
+//! What an experiment consists of, the options of a run, and the runner of all experiments.
+//!
+//! One rule holds for all: a measurement is repeated while the emulator or the machine does not
+//! keep up, at most [`Run::attempts`] times. Figures that are not valid at the end, and cases that
+//! fail, make the run invalid with the reason. They do not discard the other cases, unless all
+//! fail.
 
-use crate::summary::Summary;
-use anyhow::{Context, Result};
+use crate::summary::{Provenance, Summary};
+use anyhow::{Context, Result, bail};
 use hawser_testbed::topology::Stop;
+use std::fmt::Display;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use wildmatch::WildMatch;
 
-/// An experiment. Running it produces a summary, raw data and a report.
+/// An experiment: which cases there are, how one is measured, and what the figures mean.
 pub trait Experiment: Sync {
+    /// The parameters of one measurement, displayed as its name.
+    type Case: Display + Send + Sync;
+
+    /// The results of one measurement.
+    type Measured: Measured;
+
+    /// The name that `hawser lab run` takes.
+    fn name(&self) -> &'static str;
+
+    /// A description in one sentence.
+    fn about(&self) -> &'static str;
+
+    /// The names of all cases, in the order in which they run.
+    fn names(&self) -> Vec<String>;
+
+    /// Returns the cases that a run selects, in the order in which they run.
+    fn cases(&self, run: &Run) -> Result<Vec<Self::Case>>;
+
+    /// The number of cases that are measured at the same time. It is 1 unless time is virtual.
+    fn workers(&self) -> usize {
+        1
+    }
+
+    /// Measures a case.
+    fn measure(&self, case: &Self::Case, run: &Run) -> Result<Self::Measured>;
+
+    /// Adds the cases to the summary, and writes the report and further files to the output folder.
+    /// At least one case was measured.
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Self::Case, Self::Measured>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()>;
+}
+
+/// The results of one measurement.
+pub trait Measured: Send {
+    /// Returns the reasons why the figures are not valid, one sentence each. The figures themselves
+    /// are no reason.
+    fn invalid_because(&self) -> Vec<String>;
+}
+
+/// A case that was measured.
+#[derive(Debug, Clone)]
+pub struct Completed<C, M> {
+    /// The case.
+    pub case: C,
+    /// The results of the last attempt.
+    pub measured: M,
+    /// The number of attempts.
+    pub attempts: u32,
+}
+
+/// An experiment that is started by its name.
+pub trait Entry: Sync {
     /// The name that `hawser lab run` takes.
     fn name(&self) -> &'static str;
 
@@ -20,6 +85,99 @@ pub trait Experiment: Sync {
 
     /// Runs the selected cases and writes all files but the summary to the output folder.
     fn run(&self, run: &Run) -> Result<Summary>;
+}
+
+impl<E: Experiment> Entry for E {
+    fn name(&self) -> &'static str {
+        Experiment::name(self)
+    }
+
+    fn about(&self) -> &'static str {
+        Experiment::about(self)
+    }
+
+    fn cases(&self) -> Vec<String> {
+        self.names()
+    }
+
+    fn run(&self, run: &Run) -> Result<Summary> {
+        let cases = Experiment::cases(self, run)?;
+        let mut summary = Summary::new(Experiment::name(self), Provenance::gather(run.seed));
+        let results = measure_all(self, &cases, run)?;
+        let completed = sift(cases, results, &mut summary)?;
+        self.summarise(completed, &mut summary, run)?;
+        Ok(summary)
+    }
+}
+
+/// The results of a case with the number of attempts.
+type Attempted<M> = Result<(M, u32)>;
+
+/// Measures the cases, as many at a time as there are workers.
+fn measure_all<E: Experiment>(
+    experiment: &E,
+    cases: &[E::Case],
+    run: &Run,
+) -> Result<Vec<Attempted<E::Measured>>> {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while !run.stop.requested() {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(index) else { break };
+            println!("[{}/{}] {case}", index + 1, cases.len());
+            let result = run
+                .until_valid(|| experiment.measure(case, run), Measured::invalid_because)
+                .inspect_err(|error| println!("  failed: {error:#}"));
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            results.push((index, result));
+        }
+    };
+    match experiment.workers() {
+        1 => work(),
+        workers => thread::scope(|scope| {
+            (0..workers).for_each(|_| drop(scope.spawn(work)));
+        }),
+    }
+    if run.stop.requested() {
+        bail!("stopped");
+    }
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(index, _)| *index);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
+/// Returns the cases that were measured. Those that failed or are not valid invalidate the summary.
+///
+/// # Errors
+/// If every case failed: the first failure.
+fn sift<C: Display, M: Measured>(
+    cases: Vec<C>,
+    results: Vec<Attempted<M>>,
+    summary: &mut Summary,
+) -> Result<Vec<Completed<C, M>>> {
+    let (mut completed, mut failure) = (Vec::new(), None);
+    for (case, result) in cases.into_iter().zip(results) {
+        match result {
+            Ok((measured, attempts)) => {
+                for reason in measured.invalid_because() {
+                    summary.invalidate(format!("{case}: {reason}"));
+                }
+                completed.push(Completed {
+                    case,
+                    measured,
+                    attempts,
+                });
+            }
+            Err(error) => {
+                summary.invalidate(format!("{case}: {error:#}"));
+                failure.get_or_insert(error.context(format!("case {case}")));
+            }
+        }
+    }
+    match failure {
+        Some(failure) if completed.is_empty() => Err(failure),
+        _ => Ok(completed),
+    }
 }
 
 /// The options of a run.
@@ -45,21 +203,19 @@ pub struct Run {
 
 impl Run {
     /// Repeats a measurement while the emulator or the machine does not keep up, at most `attempts`
-    /// times. The measured figures do not influence this.
-    ///
-    /// `invalid_because` returns the reasons why an outcome is not valid. Returns the last outcome
-    /// and the number of attempts.
-    pub fn until_valid<T>(
+    /// times. The measured figures do not influence this. Returns the last outcome and the number
+    /// of attempts.
+    pub(crate) fn until_valid<M>(
         &self,
-        mut measure: impl FnMut() -> Result<T>,
-        invalid_because: impl Fn(&T) -> Vec<String>,
-    ) -> Result<(T, u32)> {
+        measure: impl Fn() -> Result<M>,
+        invalid_because: impl Fn(&M) -> Vec<String>,
+    ) -> Result<(M, u32)> {
         let mut attempt = 1;
         loop {
-            let outcome = measure()?;
-            let reasons = invalid_because(&outcome);
+            let measured = measure()?;
+            let reasons = invalid_because(&measured);
             if reasons.is_empty() || attempt >= self.attempts || self.stop.requested() {
-                return Ok((outcome, attempt));
+                return Ok((measured, attempt));
             }
             println!("  not valid, repeating: {}", reasons.join("; "));
             attempt += 1;
@@ -78,23 +234,21 @@ impl Run {
         Ok(folder)
     }
 
-    /// Returns the cases of `all` that the pattern selects.
+    /// Returns the cases of `all` whose names the pattern matches.
     ///
     /// # Errors
     /// If no case matches.
-    pub fn chosen(&self, all: Vec<String>) -> Result<Vec<String>> {
+    pub fn chosen<C: Display>(&self, all: Vec<C>) -> Result<Vec<C>> {
         let Some(pattern) = &self.pattern else {
             return Ok(all);
         };
-        let chosen: Vec<String> = all
-            .iter()
-            .filter(|case| matches(pattern, case))
-            .cloned()
-            .collect();
+        let names: Vec<String> = all.iter().map(C::to_string).collect();
+        let mut chosen = all;
+        chosen.retain(|case| matches(pattern, &case.to_string()));
         anyhow::ensure!(
             !chosen.is_empty(),
             "no case matches {pattern:?}; the cases are: {}",
-            all.join(", ")
+            names.join(", ")
         );
         Ok(chosen)
     }
@@ -110,6 +264,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::summary::Case;
 
     #[test]
     fn patterns_choose_cases() {
@@ -126,5 +281,97 @@ mod tests {
         ] {
             assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
         }
+    }
+
+    /// Fails or is not valid, as its cases say.
+    struct Mixed;
+
+    struct Figures(Vec<String>);
+
+    impl Measured for Figures {
+        fn invalid_because(&self) -> Vec<String> {
+            self.0.clone()
+        }
+    }
+
+    impl Experiment for Mixed {
+        type Case = &'static str;
+        type Measured = Figures;
+
+        fn name(&self) -> &'static str {
+            "mixed"
+        }
+
+        fn about(&self) -> &'static str {
+            "cases that fail"
+        }
+
+        fn names(&self) -> Vec<String> {
+            ["good", "late", "broken"].map(str::to_owned).to_vec()
+        }
+
+        fn cases(&self, run: &Run) -> Result<Vec<&'static str>> {
+            run.chosen(vec!["good", "late", "broken"])
+        }
+
+        fn workers(&self) -> usize {
+            2
+        }
+
+        fn measure(&self, case: &&'static str, _: &Run) -> Result<Figures> {
+            match *case {
+                "broken" => bail!("out of order"),
+                "late" => Ok(Figures(vec!["too late".to_owned()])),
+                _ => Ok(Figures(Vec::new())),
+            }
+        }
+
+        fn summarise(
+            &self,
+            completed: Vec<Completed<&'static str, Figures>>,
+            summary: &mut Summary,
+            _: &Run,
+        ) -> Result<()> {
+            summary.cases = completed
+                .into_iter()
+                .map(|one| Case::new(&format!("{} {}", one.case, one.attempts)))
+                .collect();
+            Ok(())
+        }
+    }
+
+    fn run(pattern: &str) -> Run {
+        Run {
+            hawser: PathBuf::new(),
+            seed: 1,
+            seconds: None,
+            attempts: 3,
+            pattern: Some(pattern.to_owned()),
+            out: PathBuf::new(),
+            stop: Stop::default(),
+        }
+    }
+
+    #[test]
+    fn a_case_that_fails_does_not_discard_the_others() {
+        let summary = Entry::run(&Mixed, &run("*")).unwrap();
+        let names: Vec<&str> = summary.cases.iter().map(|case| &case.name[..]).collect();
+        assert_eq!(names, ["good 1", "late 3"]);
+        let reasons = ["late: too late", "broken: out of order"];
+        assert_eq!(summary.invalid_because, reasons);
+    }
+
+    #[test]
+    fn a_run_of_cases_that_all_fail_fails() {
+        let error = Entry::run(&Mixed, &run("broken")).unwrap_err();
+        assert_eq!(format!("{error:#}"), "case broken: out of order");
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_has_no_figures() {
+        let run = run("*");
+        run.stop.request();
+        let error = Entry::run(&Mixed, &run).unwrap_err();
+        assert_eq!(error.to_string(), "stopped");
     }
 }

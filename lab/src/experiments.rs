@@ -1,22 +1,22 @@
 //! The experiments: for each its scenario, our figures and those of the paper.
 
-pub mod cellfusion;
-pub mod cellfusion_live;
-pub mod control;
-pub mod faults;
+mod cellfusion;
+mod cellfusion_live;
+mod control;
+mod faults;
 mod figures;
 mod five_paths;
 mod live;
-pub mod qian;
+mod qian;
 mod rtp_video;
-pub mod table1;
-pub mod tunnel_faults;
-pub mod tunnel_flows;
+mod table1;
+mod tunnel_faults;
+mod tunnel_flows;
 
-use crate::experiment::Experiment;
+use crate::experiment::Entry;
 
 /// Returns all experiments.
-pub fn all() -> Vec<Box<dyn Experiment>> {
+pub fn all() -> Vec<Box<dyn Entry>> {
     vec![
         Box::new(table1::Table1),
         Box::new(qian::Qian),

@@ -13,7 +13,7 @@ mod score;
 mod simulation;
 mod video;
 
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Entry, Run};
 use crate::summary::{Provenance, Summary};
 use anyhow::{Context, Result, bail, ensure};
 use connection::Identities;
@@ -53,10 +53,10 @@ const CASES: [&str; 12] = [
     ORACLE,
 ];
 
-/// See [`about`](Experiment::about).
-pub struct CellFusion;
+/// See [`about`](Entry::about).
+pub(crate) struct CellFusion;
 
-impl Experiment for CellFusion {
+impl Entry for CellFusion {
     fn name(&self) -> &'static str {
         "cellfusion"
     }

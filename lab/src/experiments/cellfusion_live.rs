@@ -13,7 +13,7 @@ mod tunnel;
 mod view;
 
 use super::cellfusion::{Drive, LENGTH, drives};
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Entry, Run};
 use crate::summary::{Provenance, Summary};
 use anyhow::{Result, anyhow, bail, ensure};
 use clip::Clip;
@@ -35,10 +35,10 @@ const MPTCP: &str = "mptcp";
 const DEFAULT: [&str; 4] = [XNC, "bonding", SINGLE, MPTCP];
 const DRIVE_STRIDE: usize = 10;
 
-/// See [`about`](Experiment::about).
-pub struct CellFusionLive;
+/// See [`about`](Entry::about).
+pub(crate) struct CellFusionLive;
 
-impl Experiment for CellFusionLive {
+impl Entry for CellFusionLive {
     fn name(&self) -> &'static str {
         "cellfusion-live"
     }

@@ -7,7 +7,7 @@ mod measure;
 mod process;
 mod report;
 
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Entry, Run};
 use crate::summary::{Case, Metrics, Provenance, Summary, quantile};
 use anyhow::{Context, Result, bail};
 use fleet::Fleet;
@@ -45,9 +45,9 @@ const TARGET_P99_MS: f64 = 1_000.0;
 const WORKERS: usize = 2;
 
 /// The experiment.
-pub struct Control;
+pub(crate) struct Control;
 
-impl Experiment for Control {
+impl Entry for Control {
     fn name(&self) -> &'static str {
         "control"
     }

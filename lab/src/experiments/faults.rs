@@ -4,7 +4,7 @@
 mod report;
 mod scenario;
 
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Entry, Run};
 use crate::summary::{Case, Metrics, Provenance, Summary};
 use anyhow::{Context, Result, bail};
 use hawser_agent::Status;
@@ -31,9 +31,9 @@ const PAYLOAD_BYTES: usize = 300;
 const GRACE: Duration = Duration::from_millis(1_500);
 
 /// The experiment.
-pub struct Faults;
+pub(crate) struct Faults;
 
-impl Experiment for Faults {
+impl Entry for Faults {
     fn name(&self) -> &'static str {
         "faults"
     }

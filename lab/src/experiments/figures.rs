@@ -54,12 +54,12 @@ pub(super) fn panels(
     let panel = |level: &str| {
         let shown: Vec<&&Outcome> = outcomes
             .iter()
-            .filter(|outcome| outcome.level() == level)
+            .filter(|outcome| outcome.level == level)
             .collect();
         let variation = &shown.first()?.variation;
         let series = shown
             .iter()
-            .map(|outcome| Series::line(outcome.policy(), points(outcome)))
+            .map(|outcome| Series::line(outcome.policy, points(outcome)))
             .collect();
         Some(over_time(level, variation, axis(), series))
     };
@@ -96,17 +96,17 @@ pub(super) fn per_second(outcome: &Outcome, figure: impl Fn(&Qoe) -> f64) -> Vec
 pub(super) fn arrivals(outcomes: &[&Outcome]) -> Item {
     let level = LEVELS
         .into_iter()
-        .find(|level| outcomes.iter().any(|outcome| outcome.level() == *level));
+        .find(|level| outcomes.iter().any(|outcome| outcome.level == *level));
     let shown = outcomes
         .iter()
-        .filter(|outcome| Some(outcome.level()) == level);
+        .filter(|outcome| Some(outcome.level) == level);
     let plot = Plot {
         title: level.unwrap_or_default().to_owned(),
         x: Axis::linear("time since the variation began (s)")
             .showing(0.0..=ARRIVALS_SHOWN.as_secs_f64()),
         y: Axis::linear("received (MB)"),
         series: shown
-            .map(|outcome| Series::line(outcome.policy(), received(outcome)))
+            .map(|outcome| Series::line(outcome.policy, received(outcome)))
             .collect(),
         bands: Vec::new(),
     };

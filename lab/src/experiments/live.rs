@@ -2,7 +2,7 @@
 //! experiments share.
 
 use super::five_paths::{Variation, emulated};
-use crate::experiment::Run;
+use crate::experiment::{Measured, Run};
 use crate::record::Record;
 use crate::summary::{Case, Metrics};
 use anyhow::{Result, bail};
@@ -35,30 +35,20 @@ pub(super) struct Live {
 }
 
 /// The results of one run of a case.
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
+    /// The treatment of the stream, the first part of the case's name.
+    pub(super) policy: &'static str,
+    /// The resolution of a frame, or "uncapped": the second part of the case's name.
+    pub(super) level: &'static str,
     pub(super) case: Case,
     pub(super) record: Record,
     pub(super) variation: Variation,
     pub(super) invalid_because: Vec<String>,
 }
 
-impl Outcome {
-    /// The first part of the case's name.
-    pub(super) fn policy(&self) -> &str {
-        self.case
-            .name
-            .split('/')
-            .next()
-            .expect("cases are policy/level")
-    }
-
-    /// The second part of the case's name.
-    pub(super) fn level(&self) -> &str {
-        self.case
-            .name
-            .split('/')
-            .nth(1)
-            .expect("cases are policy/level")
+impl Measured for Outcome {
+    fn invalid_because(&self) -> Vec<String> {
+        self.invalid_because.clone()
     }
 }
 

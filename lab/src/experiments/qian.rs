@@ -7,7 +7,7 @@ mod report;
 mod scene;
 mod trial;
 
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Entry, Run};
 use crate::summary::{Case, Metrics, Provenance, Summary};
 use anyhow::{Result, bail};
 use scene::Scene;
@@ -17,9 +17,9 @@ use trial::Trial;
 const SEEDS: u64 = 3;
 
 /// The experiment.
-pub struct Qian;
+pub(crate) struct Qian;
 
-impl Experiment for Qian {
+impl Entry for Qian {
     fn name(&self) -> &'static str {
         "qian"
     }

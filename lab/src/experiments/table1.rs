@@ -5,21 +5,41 @@ mod report;
 
 use super::five_paths::Variation;
 use super::live::{self, LEVELS, Live, Outcome, bandwidth_cost};
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Completed, Experiment, Run};
 use crate::record::Record;
-use crate::summary::{Metrics, Provenance, Summary};
-use anyhow::{Context, Result, bail};
+use crate::summary::{Metrics, Summary};
+use anyhow::Result;
 use hawser_testbed::edges::{Edges, Replication};
 use hawser_testbed::topology::Topology;
 use hawser_units::PathSet;
+use std::fmt;
 use std::time::Duration;
 
-const POLICIES: [&str; 3] = ["single", "redirect", "replicate"];
+/// The treatment of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    /// The stream stays on the default path.
+    Single,
+    /// The stream takes the path with the smallest delay during the variation, the second.
+    Redirect,
+    /// The stream is replicated on all paths.
+    Replicate,
+}
+
+/// A treatment of a stream of a resolution.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scene {
+    policy: Policy,
+    level: &'static str,
+}
 
 /// The experiment.
-pub struct Table1;
+pub(crate) struct Table1;
 
 impl Experiment for Table1 {
+    type Case = Scene;
+    type Measured = Outcome;
+
     fn name(&self) -> &'static str {
         "table1"
     }
@@ -28,90 +48,104 @@ impl Experiment for Table1 {
         "a live stream over the five paths of Qian et al. with a varying default path: on a single path, redirected, replicated"
     }
 
-    fn cases(&self) -> Vec<String> {
-        let of_level = |level| POLICIES.map(|policy| format!("{policy}/{level}"));
-        LEVELS.into_iter().flat_map(of_level).collect()
+    fn names(&self) -> Vec<String> {
+        scenes().iter().map(Scene::to_string).collect()
     }
 
-    fn run(&self, run: &Run) -> Result<Summary> {
-        let chosen = run.chosen(self.cases())?;
-        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
-        let mut outcomes = Vec::new();
-        for (index, name) in chosen.iter().enumerate() {
-            println!("[{}/{}] {name}", index + 1, chosen.len());
-            let measured = run.until_valid(
-                || run_case(run, name),
-                |outcome| outcome.invalid_because.clone(),
-            );
-            let (mut outcome, attempts) = measured.with_context(|| format!("case {name}"))?;
-            outcome
-                .case
-                .params
-                .insert("attempts".into(), attempts.into());
-            for reason in &outcome.invalid_because {
-                summary.invalidate(format!("{name}: {reason}"));
-            }
-            summary.cases.push(outcome.case.clone());
-            outcomes.push(outcome);
-            if run.stop.requested() {
-                bail!("stopped");
-            }
+    fn cases(&self, run: &Run) -> Result<Vec<Scene>> {
+        run.chosen(scenes())
+    }
+
+    fn measure(&self, scene: &Scene, run: &Run) -> Result<Outcome> {
+        let variation = Variation::once(run.seconds);
+        let live = Live::prepare(run, &scene.folder(), &Topology::default(), &variation)?;
+        let source = live::source(scene.level, &live.directory)?;
+        let replication = Replication::on(scene.policy.paths());
+        let edges = Edges::start(&live.lab, &run.hawser, &live.directory, &replication)?;
+        let mut stream = live.stream(run, &source)?;
+        live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
+        let before = edges.ingress()?;
+        live.sleep(run, &mut stream, variation.from(), variation.to())?;
+        let after = edges.ingress()?;
+        live.sleep(run, &mut stream, variation.to(), variation.end)?;
+        let record = Record::read(&stream.stop()?)?;
+        edges.stop()?;
+        let emulation = live.finish()?;
+
+        let name = scene.to_string();
+        let mut case = live::case(&name, &source, &variation);
+        case.metrics = live::metrics(&record, &emulation, &variation);
+        case.metrics
+            .set("bandwidth_cost_ratio", bandwidth_cost(&before, &after));
+        case.paper = paper(&name);
+        let invalid_because = live::invalid_because(&source, &record, &emulation, &variation);
+        Ok(Outcome {
+            policy: scene.policy.name(),
+            level: scene.level,
+            case,
+            record,
+            variation,
+            invalid_because,
+        })
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Scene, Outcome>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
+        let with_attempts = |one: Completed<Scene, Outcome>| {
+            let mut measured = one.measured;
+            let attempts = one.attempts.into();
+            measured.case.params.insert("attempts".into(), attempts);
+            measured
+        };
+        let outcomes: Vec<Outcome> = completed.into_iter().map(with_attempts).collect();
+        summary.cases = outcomes
+            .iter()
+            .map(|outcome| outcome.case.clone())
+            .collect();
+        report::write(summary, &outcomes, &run.out)
+    }
+}
+
+fn scenes() -> Vec<Scene> {
+    let of_level = |level| Policy::ALL.map(|policy| Scene { policy, level });
+    LEVELS.into_iter().flat_map(of_level).collect()
+}
+
+impl Scene {
+    /// The folder of the raw data.
+    fn folder(&self) -> String {
+        format!("{}-{}", self.policy.name(), self.level)
+    }
+}
+
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.policy.name(), self.level)
+    }
+}
+
+impl Policy {
+    const ALL: [Policy; 3] = [Policy::Single, Policy::Redirect, Policy::Replicate];
+
+    fn name(self) -> &'static str {
+        match self {
+            Policy::Single => "single",
+            Policy::Redirect => "redirect",
+            Policy::Replicate => "replicate",
         }
-        report::write(&summary, &outcomes, &run.out)?;
-        Ok(summary)
     }
-}
 
-fn run_case(run: &Run, name: &str) -> Result<Outcome> {
-    let (policy, level) = name.split_once('/').expect("cases are policy/level");
-    let variation = Variation::once(run.seconds);
-    let live = Live::prepare(
-        run,
-        &name.replace('/', "-"),
-        &Topology::default(),
-        &variation,
-    )?;
-    let source = live::source(level, &live.directory)?;
-    let edges = Edges::start(
-        &live.lab,
-        &run.hawser,
-        &live.directory,
-        &replication(policy),
-    )?;
-    let mut stream = live.stream(run, &source)?;
-    live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
-    let before = edges.ingress()?;
-    live.sleep(run, &mut stream, variation.from(), variation.to())?;
-    let after = edges.ingress()?;
-    live.sleep(run, &mut stream, variation.to(), variation.end)?;
-    let record = Record::read(&stream.stop()?)?;
-    edges.stop()?;
-    let emulation = live.finish()?;
-
-    let mut case = live::case(name, &source, &variation);
-    case.metrics = live::metrics(&record, &emulation, &variation);
-    case.metrics
-        .set("bandwidth_cost_ratio", bandwidth_cost(&before, &after));
-    case.paper = paper(name);
-    let invalid_because = live::invalid_because(&source, &record, &emulation, &variation);
-    Ok(Outcome {
-        case,
-        record,
-        variation,
-        invalid_because,
-    })
-}
-
-/// Returns the replication of a policy. `redirect` uses the path with the smallest delay during the
-/// variation, which is the second.
-fn replication(policy: &str) -> Replication {
-    let paths = match policy {
-        "single" => PathSet::EMPTY,
-        "redirect" => PathSet::from_bits(0b0_0010),
-        "replicate" => PathSet::from_bits(0b1_1111),
-        other => unreachable!("no policy is called {other}"),
-    };
-    Replication::on(paths)
+    fn paths(self) -> PathSet {
+        match self {
+            Policy::Single => PathSet::EMPTY,
+            Policy::Redirect => PathSet::from_bits(0b0_0010),
+            Policy::Replicate => PathSet::from_bits(0b1_1111),
+        }
+    }
 }
 
 /// Returns the figures that the paper's text gives for a case. Its other figures are curves without

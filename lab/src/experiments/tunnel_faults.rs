@@ -9,7 +9,7 @@ mod report;
 mod ssh;
 mod tunnel;
 
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Entry, Run};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Metrics, Provenance, Summary, quantile};
 use anyhow::{Context, Result, bail};
@@ -50,9 +50,9 @@ const ALL_UPLINKS: &str = "uplinks";
 const SERVERS: &str = "servers/killed";
 
 /// The experiment.
-pub struct TunnelFaults;
+pub(crate) struct TunnelFaults;
 
-impl Experiment for TunnelFaults {
+impl Entry for TunnelFaults {
     fn name(&self) -> &'static str {
         "tunnel-faults"
     }

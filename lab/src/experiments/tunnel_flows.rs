@@ -4,7 +4,7 @@
 mod cross_traffic;
 mod report;
 
-use crate::experiment::{Experiment, Run};
+use crate::experiment::{Entry, Run};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Provenance, Summary};
 use anyhow::{Result, bail};
@@ -41,9 +41,9 @@ const WARM_UP: Duration = Duration::from_secs(5);
 const MEASURED_S: f64 = 30.0;
 
 /// The experiment.
-pub struct TunnelFlows;
+pub(crate) struct TunnelFlows;
 
-impl Experiment for TunnelFlows {
+impl Entry for TunnelFlows {
     fn name(&self) -> &'static str {
         "tunnel-flows"
     }

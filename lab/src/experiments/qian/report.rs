@@ -179,7 +179,7 @@ impl<'a> FirstSeed<'a> {
     fn of(trials: &'a [Trial]) -> Self {
         let seed = trials.iter().map(|trial| trial.seed).min();
         let shown = trials.iter().filter(|trial| Some(trial.seed) == seed);
-        let (streams, recoveries) = shown.partition(|trial| is_policy(trial.outcome.policy()));
+        let (streams, recoveries) = shown.partition(|trial| is_policy(trial.outcome.policy));
         FirstSeed {
             streams,
             recoveries,
@@ -213,14 +213,14 @@ impl<'a> FirstSeed<'a> {
             let of_level = self
                 .streams
                 .iter()
-                .filter(|trial| trial.outcome.level() == level);
+                .filter(|trial| trial.outcome.level == level);
             let of_level: Vec<_> = of_level
                 .filter_map(|trial| Some((trial, trial.history.as_ref()?)))
                 .collect();
             let variation = &of_level.first()?.0.outcome.variation;
             let series = of_level
                 .iter()
-                .map(|(trial, history)| steps(trial.outcome.policy(), history, variation.end));
+                .map(|(trial, history)| steps(trial.outcome.policy, history, variation.end));
             Some(figures::over_time(
                 level,
                 variation,
@@ -242,7 +242,7 @@ impl<'a> FirstSeed<'a> {
         let panels: Vec<Plot> = self
             .streams
             .iter()
-            .filter(|trial| trial.outcome.policy() == "successive")
+            .filter(|trial| trial.outcome.policy == "successive")
             .filter_map(|trial| rewards(&trial.outcome, trial.history.as_ref()?))
             .collect();
         (!panels.is_empty()).then(|| Section {
@@ -304,7 +304,7 @@ fn rewards(outcome: &Outcome, history: &History) -> Option<Plot> {
     });
     let y = Axis::linear("reward").showing(0.0..=105.0);
     Some(figures::over_time(
-        outcome.level(),
+        outcome.level,
         &outcome.variation,
         y,
         series.collect(),

@@ -108,6 +108,20 @@ impl Scene {
         })
     }
 
+    /// The first part of the case's name.
+    pub(super) fn policy_name(&self) -> &'static str {
+        if self.recovery {
+            return RECOVERY;
+        }
+        let known = POLICIES.iter().find(|(_, policy)| *policy == self.policy);
+        known.expect("every policy has a name").0
+    }
+
+    /// The second part of the case's name.
+    pub(super) fn level_name(&self) -> &'static str {
+        if self.uncapped { UNCAPPED } else { self.level }
+    }
+
     pub(super) fn variation(&self, seconds: Option<f64>) -> Variation {
         if self.recovery {
             Variation::twice(seconds)

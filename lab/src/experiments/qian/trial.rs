@@ -62,6 +62,8 @@ pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
     Ok(Trial {
         seed: run.seed,
         outcome: Outcome {
+            policy: scene.policy_name(),
+            level: scene.level_name(),
             case,
             record,
             variation,
@@ -173,20 +175,14 @@ fn describe(history: &History, scene: &Scene, variation: &Variation, metrics: &m
 /// Sets the throughput of every trial relative to that of the single path with the same level and
 /// seed.
 pub(super) fn compare(trials: &mut [Trial]) {
-    let single: Vec<(String, u64, f64)> = trials
+    let single: Vec<(&str, u64, f64)> = trials
         .iter()
-        .filter(|trial| trial.outcome.policy() == "single")
-        .map(|trial| {
-            (
-                trial.outcome.level().to_owned(),
-                trial.seed,
-                throughput(trial),
-            )
-        })
+        .filter(|trial| trial.outcome.policy == "single")
+        .map(|trial| (trial.outcome.level, trial.seed, throughput(trial)))
         .collect();
     for trial in trials {
-        let same_case = |(level, seed, _): &&(String, u64, f64)| {
-            level == trial.outcome.level() && *seed == trial.seed
+        let same_case = |(level, seed, _): &&(&str, u64, f64)| {
+            *level == trial.outcome.level && *seed == trial.seed
         };
         if let Some((_, _, single_path)) = single.iter().find(same_case) {
             let gain = throughput(trial) / single_path;
