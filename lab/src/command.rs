@@ -5,7 +5,7 @@ use crate::experiment::{Entry, Run};
 use crate::report::{FILE_NAME as REPORT, Table};
 use crate::self_test::self_test;
 use crate::summary::{Provenance, Summary};
-use crate::{bench, experiments};
+use crate::{bench, experiments, results};
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
@@ -37,6 +37,7 @@ enum Command {
     Run(RunArgs),
     Selftest(SelftestArgs),
     Bench(BenchArgs),
+    Tables(TablesArgs),
     /// Remove the namespaces and files that killed labs left behind; every start of a lab does this
     /// too
     Clean,
@@ -100,6 +101,19 @@ struct BenchArgs {
     out: PathBuf,
 }
 
+/// Write the tables of results in the documentation from the summaries below docs/results
+///
+/// A table's template is in a comment of the page in front of it.
+#[derive(Debug, clap::Args)]
+struct TablesArgs {
+    /// Directory of the documentation
+    #[arg(long, value_name = "DIRECTORY", default_value = "docs")]
+    docs: PathBuf,
+    /// Write nothing, and fail if a table is out of date
+    #[arg(long)]
+    check: bool,
+}
+
 fn part() -> impl TypedValueParser<Value = Part> {
     let named = |name: String| Part::ALL.into_iter().find(|part| part.name() == name);
     PossibleValuesParser::new(Part::ALL.map(Part::name))
@@ -121,6 +135,7 @@ impl CommandLine {
             Command::Run(args) => run_experiment(args, hawser),
             Command::Selftest(args) => selftest(args),
             Command::Bench(args) => bench(args, &hawser),
+            Command::Tables(args) => tables(&args),
             Command::Clean => clear_abandoned(),
         }
     }
@@ -143,6 +158,20 @@ fn bench(BenchArgs { mut parts, out }: BenchArgs, hawser: &Path) -> Result<()> {
         parts.extend(Part::ALL);
     }
     finish(&bench::run(&parts, hawser, &out)?, &out, false)
+}
+
+fn tables(args: &TablesArgs) -> Result<()> {
+    let changed = results::update_folder(&args.docs, !args.check)?;
+    if args.check && !changed.is_empty() {
+        bail!(
+            "out of date, run `hawser lab tables`: {}",
+            changed.join(", ")
+        );
+    }
+    for page in changed {
+        println!("{page}");
+    }
+    Ok(())
 }
 
 fn list() {

@@ -255,7 +255,7 @@ impl Run {
 }
 
 /// Returns whether a pattern matches a name: `*` matches any text, commas separate alternatives.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     pattern
         .split(',')
         .any(|alternative| WildMatch::new(alternative).matches(name))

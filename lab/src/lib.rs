@@ -7,5 +7,6 @@ pub mod experiments;
 pub mod plot;
 pub mod record;
 pub mod report;
+pub mod results;
 pub mod self_test;
 pub mod summary;

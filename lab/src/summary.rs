@@ -123,11 +123,16 @@ impl Summary {
         let path = folder.join(FILE_NAME);
         let text =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let summary: Summary = serde_json::from_str(&text)
-            .with_context(|| format!("{} is not a summary", path.display()))?;
-        summary
-            .check()
-            .with_context(|| format!("{} is not a summary", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} is not a summary", path.display()))
+    }
+
+    /// Parses the text of a summary.
+    ///
+    /// # Errors
+    /// If the text is not a summary, or a metric's name contains no unit.
+    pub fn parse(text: &str) -> Result<Self> {
+        let summary: Summary = serde_json::from_str(text)?;
+        summary.check()?;
         Ok(summary)
     }
 

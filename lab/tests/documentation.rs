@@ -1,0 +1,15 @@
+//! The tables of results in the documentation are those of the stored summaries.
+
+use hawser_lab::results;
+use std::path::Path;
+
+#[test]
+fn the_tables_of_results_are_up_to_date() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let changed = results::update_folder(&docs, false).unwrap();
+    assert!(
+        changed.is_empty(),
+        "run `hawser lab tables`, which updates {}",
+        changed.join(", ")
+    );
+}
