@@ -1,7 +1,7 @@
 use crate::error::Error;
 use hawser_control::answer::Problem;
 use reqwest::header::{ETAG, HeaderValue, IF_MATCH};
-use reqwest::{Client, Method, Response, StatusCode, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -186,18 +186,7 @@ impl Transport {
             let index = (first + offset) % self.controllers.len();
             let controller = &self.controllers[index];
             let is_last = offset + 1 == self.controllers.len();
-            let mut request = self
-                .client
-                .request(method.clone(), format!("{}{}", controller.0, &path[1..]));
-            if let Some(bearer) = &self.bearer {
-                request = request.bearer_auth(bearer);
-            }
-            if let Some(Tag(tag)) = tag {
-                request = request.header(IF_MATCH, tag.clone());
-            }
-            if let Some(body) = body {
-                request = request.json(body);
-            }
+            let request = self.request(controller, &method, path, tag, body);
             match tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await {
                 Ok(Ok(response))
                     if response.status() == StatusCode::SERVICE_UNAVAILABLE && !is_last =>
@@ -229,6 +218,28 @@ impl Transport {
             }
         }
         Err(Error::Unreachable(reasons.join("; ")))
+    }
+
+    fn request(
+        &self,
+        controller: &Controller,
+        method: &Method,
+        path: &str,
+        tag: Option<&Tag>,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> RequestBuilder {
+        let url = format!("{}{}", controller.0, &path[1..]);
+        let mut request = self.client.request(method.clone(), url);
+        if let Some(bearer) = &self.bearer {
+            request = request.bearer_auth(bearer);
+        }
+        if let Some(Tag(tag)) = tag {
+            request = request.header(IF_MATCH, tag.clone());
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        request
     }
 
     /// Sends the next request to the next controller.

@@ -22,7 +22,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -132,7 +132,8 @@ fn limit_values(part: &mut Value) {
     }
 }
 
-fn documented() -> OpenApiRouter<Arc<Controller>> {
+/// Returns the document without the routes.
+fn empty_document() -> utoipa::openapi::OpenApi {
     let mut document = Document::openapi();
     let components = document.components.get_or_insert_default();
     components.schemas.extend([refusal::problem_schema()]);
@@ -148,10 +149,20 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
             extensions: None,
         },
     );
-    // Unauthenticated requests have a smaller limit, reports of nodes with many flows a larger one.
-    let enrol_bytes = DefaultBodyLimit::max(ENROL_BYTES);
-    let report_bytes = DefaultBodyLimit::max(Report::MAX_BYTES);
-    OpenApiRouter::with_openapi(document)
+    document
+}
+
+fn documented() -> OpenApiRouter<Arc<Controller>> {
+    OpenApiRouter::with_openapi(empty_document())
+        .merge(routes_of_operators())
+        .merge(routes_of_nodes())
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+}
+
+fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
+    OpenApiRouter::new()
         .routes(routes!(tenants::list, tenants::create))
         .routes(routes!(tenants::show, tenants::delete))
         .routes(routes!(nodes::list))
@@ -159,21 +170,6 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(nodes::create_enrolment))
         .routes(routes!(enrolments::list))
         .routes(routes!(enrolments::withdraw))
-        .routes(routes!(enrol::renew, nodes::revoke))
-        .merge(
-            OpenApiRouter::new()
-                .routes(routes!(enrol::enrol))
-                .layer(enrol_bytes),
-        )
-        .routes(routes!(node::register))
-        .routes(routes!(node::stream))
-        .merge(
-            OpenApiRouter::new()
-                .routes(routes!(node::report))
-                .layer(report_bytes),
-        )
-        .routes(routes!(tunnels::report_server))
-        .routes(routes!(tunnels::list_servers))
         .routes(routes!(tunnels::list))
         .routes(routes!(nodes::paths))
         .routes(routes!(nodes::reports))
@@ -192,9 +188,25 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::delete))
         .routes(routes!(tokens::me))
-        .routes(routes!(health::healthz))
-        .routes(routes!(health::readyz))
-        .routes(routes!(health::metrics))
+}
+
+/// Returns the routes of nodes. Unauthenticated requests have a smaller limit of their body, reports
+/// of nodes with many flows a larger one.
+fn routes_of_nodes() -> OpenApiRouter<Arc<Controller>> {
+    let enrol = OpenApiRouter::new()
+        .routes(routes!(enrol::enrol))
+        .layer(DefaultBodyLimit::max(ENROL_BYTES));
+    let report = OpenApiRouter::new()
+        .routes(routes!(node::report))
+        .layer(DefaultBodyLimit::max(Report::MAX_BYTES));
+    OpenApiRouter::new()
+        .merge(enrol)
+        .merge(report)
+        .routes(routes!(enrol::renew, nodes::revoke))
+        .routes(routes!(node::register))
+        .routes(routes!(node::stream))
+        .routes(routes!(tunnels::report_server))
+        .routes(routes!(tunnels::list_servers))
 }
 
 /// Counts every request, and aborts those that do not arrive in time.
@@ -225,7 +237,12 @@ async fn tracked(
     let status = response.status().as_u16();
     controller.metrics.request(&method, &route, status, took);
     tracing::debug!(%method, route, status, ?took);
-    let headers = response.headers_mut();
+    protect(response.headers_mut());
+    response
+}
+
+/// Forbids clients to store a response, and to guess its type.
+fn protect(headers: &mut HeaderMap) {
     headers.insert(
         HeaderName::from_static("cache-control"),
         HeaderValue::from_static("no-store"),
@@ -234,7 +251,6 @@ async fn tracked(
         HeaderName::from_static("x-content-type-options"),
         HeaderValue::from_static("nosniff"),
     );
-    response
 }
 
 #[cfg(test)]

@@ -218,6 +218,9 @@ pub enum ConfigError {
     },
 }
 
+/// A condition on a value, whether it holds, with the key and the condition in words.
+type Check = (bool, &'static str, &'static str);
+
 impl Config {
     /// Reads and checks a file.
     ///
@@ -231,16 +234,19 @@ impl Config {
 
     /// Returns an error for the first value that is out of range.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let checks = self.node_checks().into_iter();
+        let checks = checks
+            .chain(self.limits.checks())
+            .chain(self.retention_checks());
+        match checks.into_iter().find(|(holds, ..)| !holds) {
+            Some((_, key, what)) => Err(ConfigError::Value { key, what }),
+            None => Ok(()),
+        }
+    }
+
+    fn node_checks(&self) -> [Check; 4] {
         let lease_ms = u64::from(self.nodes.lease_s) * 1000;
-        let limits = &self.limits;
-        let rates = [
-            limits.operator_requests_per_s,
-            limits.node_requests_per_s,
-            limits.failures_per_minute,
-            limits.node_events_per_s,
-            limits.node_changes_per_s,
-        ];
-        let checks = [
+        [
             (
                 at_most_one_of_each_family(
                     self.tunnels.addresses.iter().map(|prefix| prefix.is_ipv4()),
@@ -263,46 +269,11 @@ impl Config {
                 "nodes.certificate_days",
                 "must be above 0 and at most 825",
             ),
-            (
-                limits.connections > 0,
-                "limits.connections",
-                "must be at least 1",
-            ),
-            (
-                limits.connections_per_address > 0,
-                "limits.connections_per_address",
-                "must be at least 1",
-            ),
-            (
-                limits.request_timeout_s > 0,
-                "limits.request_timeout_s",
-                "must be at least 1",
-            ),
-            (
-                limits.idle_timeout_s > 0,
-                "limits.idle_timeout_s",
-                "must be at least 1",
-            ),
-            (
-                limits.unread_timeout_s > 0,
-                "limits.unread_timeout_s",
-                "must be at least 1",
-            ),
-            (
-                limits.body_bytes >= 4096,
-                "limits.body_bytes",
-                "must be at least 4096",
-            ),
-            (
-                rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()),
-                "limits",
-                "must have rates above 0",
-            ),
-            (
-                limits.max_node_events >= 20,
-                "limits.max_node_events",
-                "must be at least 20",
-            ),
+        ]
+    }
+
+    fn retention_checks(&self) -> [Check; 3] {
+        [
             (self.max_events >= 100, "max_events", "must be at least 100"),
             (self.audit.days >= 1, "audit.days", "must be at least 1"),
             (
@@ -310,11 +281,7 @@ impl Config {
                 "audit.entries",
                 "must be at least 100",
             ),
-        ];
-        match checks.into_iter().find(|(holds, ..)| !holds) {
-            Some((_, key, what)) => Err(ConfigError::Value { key, what }),
-            None => Ok(()),
-        }
+        ]
     }
 
     pub(crate) fn lease(&self) -> Duration {
@@ -331,6 +298,49 @@ impl Config {
 
     pub(crate) fn request_timeout(&self) -> Duration {
         Duration::from_secs(self.limits.request_timeout_s.into())
+    }
+}
+
+impl LimitsConfig {
+    fn checks(&self) -> impl Iterator<Item = Check> {
+        let at_least_one = [
+            (self.connections > 0, "limits.connections"),
+            (
+                self.connections_per_address > 0,
+                "limits.connections_per_address",
+            ),
+            (self.request_timeout_s > 0, "limits.request_timeout_s"),
+            (self.idle_timeout_s > 0, "limits.idle_timeout_s"),
+            (self.unread_timeout_s > 0, "limits.unread_timeout_s"),
+        ];
+        let others = [
+            (
+                self.body_bytes >= 4096,
+                "limits.body_bytes",
+                "must be at least 4096",
+            ),
+            (self.has_rates(), "limits", "must have rates above 0"),
+            (
+                self.max_node_events >= 20,
+                "limits.max_node_events",
+                "must be at least 20",
+            ),
+        ];
+        at_least_one
+            .into_iter()
+            .map(|(holds, key)| (holds, key, "must be at least 1"))
+            .chain(others)
+    }
+
+    fn has_rates(&self) -> bool {
+        let rates = [
+            self.operator_requests_per_s,
+            self.node_requests_per_s,
+            self.failures_per_minute,
+            self.node_events_per_s,
+            self.node_changes_per_s,
+        ];
+        rates.iter().all(|rate| *rate > 0.0 && rate.is_finite())
     }
 }
 

@@ -81,6 +81,15 @@ fn cause_name(cause: Cause) -> &'static str {
     }
 }
 
+/// The choice of a flow's next policy according to the view.
+struct Choice {
+    about: About,
+    /// The policy to commit, or the outcome if there is none.
+    policy: Result<Policy, Outcome>,
+    /// The revisions of the flow and of its policy on which the choice is based.
+    read: [Revision; 2],
+}
+
 impl Controller {
     /// Decides about a flow and commits the new policy together with other writes. `by` is the
     /// request of an operator; `None` for the controller's own decision.
@@ -97,78 +106,88 @@ impl Controller {
     ) -> Result<Outcome, Error> {
         let keys = [key::of(key::FLOW, flow), key::of(key::POLICY, flow)];
         for attempt in 1.. {
-            let (about, policy, read) = {
-                let view = self.view();
-                let (
-                    Some(record),
-                    Some(Versioned {
-                        value: before,
-                        revision,
-                    }),
-                ) = (view.flow(flow), view.policy(flow))
-                else {
-                    return Ok(Outcome::NoSuchFlow);
-                };
-                if let Some(OperatorRequest { matching, .. }) = by
-                    && !matching.matches(*revision)
-                {
-                    return Ok(Outcome::PreconditionFailed(*revision));
-                }
-                let chosen = match choose(view.situation(&record.value.flow), before) {
-                    Err(ignored) => Err(Outcome::Ignored(ignored)),
-                    Ok(None) => Err(Outcome::Unchanged(Versioned {
-                        value: before.clone(),
-                        revision: *revision,
-                    })),
-                    Ok(Some(decision)) => Ok(decision.into_policy(Some(before), flow, unix_ms())),
-                };
-                let by = by.map(|request| request.origin.changes(flow, *revision));
-                let about = About {
-                    by,
-                    ..About::tenant(&record.value.flow.tenant).flow(flow)
-                };
-                (about, chosen, [record.revision, *revision])
+            let Choice {
+                about,
+                policy,
+                read,
+            } = match self.choose(flow, by, choose) {
+                Ok(choice) => choice,
+                Err(outcome) => return Ok(outcome),
             };
-            let policy = match policy {
-                Ok(policy) => policy,
+            let committed = match policy {
+                Ok(policy) => {
+                    let mut writes = with.clone();
+                    writes.push(Write::check(&keys[0], Expect::Revision(read[0])));
+                    writes
+                        .push(Write::put(&keys[1], emit(&policy)).when(Expect::Revision(read[1])));
+                    let (kind, message) = describe(&policy);
+                    let committed = self.commit(writes, about, kind, message).await;
+                    committed.map(|revision| self.decided(policy, revision))
+                }
                 Err(outcome) => {
                     // The view may be behind the store, so check that nothing has changed.
-                    let checks = keys
-                        .iter()
-                        .zip(read)
-                        .map(|(key, read)| Write::check(key, Expect::Revision(read)));
-                    match self.store.commit(checks.collect()).await {
-                        Ok(_) => return Ok(outcome),
-                        Err(Error::Conflict { found, .. }) if attempt < ATTEMPTS => {
-                            self.catch_up(found).await;
-                            continue;
-                        }
-                        Err(error) => return Err(error),
-                    }
+                    let checks = keys.iter().zip(read);
+                    let check = |(key, read)| Write::check(key, Expect::Revision(read));
+                    let committed = self.store.commit(checks.map(check).collect()).await;
+                    committed.map(|_| outcome)
                 }
             };
-            let mut writes = with.clone();
-            writes.push(Write::check(&keys[0], Expect::Revision(read[0])));
-            writes.push(Write::put(&keys[1], emit(&policy)).when(Expect::Revision(read[1])));
-            let (kind, message) = describe(&policy);
-            match self.commit(writes, about, kind, message).await {
-                Ok(revision) => {
-                    self.signal(&policy);
-                    self.metrics.decided(cause_name(policy.reason));
-                    tracing::debug!(%flow, policy.epoch, policy.code, policy.probes, "decided");
-                    return Ok(Outcome::Decided(Versioned {
-                        value: policy,
-                        revision,
-                    }));
-                }
+            match committed {
                 Err(Error::Conflict { key, found })
                     if keys.contains(&key) && attempt < ATTEMPTS =>
                 {
                     self.catch_up(found).await;
                 }
-                Err(error) => return Err(error),
+                outcome => return outcome,
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// Chooses the next policy of a flow according to the view. Returns the outcome if there is no such
+    /// flow, or the operator's precondition fails.
+    fn choose(
+        &self,
+        flow: &Name,
+        by: Option<OperatorRequest<'_>>,
+        choose: &Choose<'_>,
+    ) -> Result<Choice, Outcome> {
+        let view = self.view();
+        let (Some(record), Some(before)) = (view.flow(flow), view.policy(flow)) else {
+            return Err(Outcome::NoSuchFlow);
+        };
+        let revision = before.revision;
+        if let Some(OperatorRequest { matching, .. }) = by
+            && !matching.matches(revision)
+        {
+            return Err(Outcome::PreconditionFailed(revision));
+        }
+        let chosen = choose(view.situation(&record.value.flow), &before.value);
+        let policy = match chosen {
+            Err(ignored) => Err(Outcome::Ignored(ignored)),
+            Ok(None) => Err(Outcome::Unchanged(before.clone())),
+            Ok(Some(decision)) => Ok(decision.into_policy(Some(&before.value), flow, unix_ms())),
+        };
+        let by = by.map(|request| request.origin.changes(flow, revision));
+        let about = About {
+            by,
+            ..About::tenant(&record.value.flow.tenant).flow(flow)
+        };
+        Ok(Choice {
+            about,
+            policy,
+            read: [record.revision, revision],
+        })
+    }
+
+    /// Signals and counts a policy that was committed.
+    fn decided(&self, policy: Policy, revision: Revision) -> Outcome {
+        self.signal(&policy);
+        self.metrics.decided(cause_name(policy.reason));
+        tracing::debug!(flow = %policy.flow, policy.epoch, policy.code, policy.probes, "decided");
+        Outcome::Decided(Versioned {
+            value: policy,
+            revision,
+        })
     }
 }

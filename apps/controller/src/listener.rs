@@ -4,6 +4,7 @@ mod answer;
 
 use crate::access::Peer;
 use crate::authority::Presented;
+use crate::config::Config;
 use crate::controller::Controller;
 use crate::limit::source;
 use answer::{Responses, TrackedBody};
@@ -291,36 +292,19 @@ async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, router: Rou
     serve_http(&controller, stream, peer, router).await;
 }
 
-async fn serve_http(
-    controller: &Arc<Controller>,
-    stream: TlsStream<TcpStream>,
-    peer: Peer,
-    router: Router,
-) {
-    let responses = Arc::new(Responses::default());
-    let streams = if peer.presented.is_some() {
+/// Returns a builder of connections with limits on what a client can make the controller keep.
+fn limited_builder(config: &Config, is_node: bool) -> Builder<TokioExecutor> {
+    let streams = if is_node {
         NODE_STREAMS
     } else {
         ANONYMOUS_STREAMS
     };
-    let in_service = responses.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let in_flight = in_service.begin();
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(peer.clone());
-        let answer = router.clone().oneshot(request);
-        async move {
-            let response = answer.await?;
-            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, in_flight)))
-        }
-    });
-    let timeout = controller.config.request_timeout();
-    let unread = controller.config.unread();
+    let unread = config.unread();
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(timeout)
+        .header_read_timeout(config.request_timeout())
         .max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
@@ -332,6 +316,30 @@ async fn serve_http(
         .max_send_buf_size(MAX_UNSENT_BYTES)
         .keep_alive_interval(unread)
         .keep_alive_timeout(unread);
+    builder
+}
+
+async fn serve_http(
+    controller: &Arc<Controller>,
+    stream: TlsStream<TcpStream>,
+    peer: Peer,
+    router: Router,
+) {
+    let responses = Arc::new(Responses::default());
+    let is_node = peer.presented.is_some();
+    let in_service = responses.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let in_flight = in_service.begin();
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer.clone());
+        let answer = router.clone().oneshot(request);
+        async move {
+            let response = answer.await?;
+            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, in_flight)))
+        }
+    });
+    let unread = controller.config.unread();
+    let builder = limited_builder(&controller.config, is_node);
     // ALPN is authoritative; detection from the first bytes would have to wait for them.
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let builder = if is_http2 {

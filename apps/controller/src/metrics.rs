@@ -109,69 +109,77 @@ impl Metrics {
             flows: Family::default(),
             registry: Registry::default(),
         };
+        metrics.register_requests(&mut registry);
+        metrics.register_policies(&mut registry);
+        metrics.register_state(&mut registry);
+        Metrics {
+            registry,
+            ..metrics
+        }
+    }
+
+    fn register_requests(&self, registry: &mut Registry) {
         registry.register(
             "requests",
             "Requests by route and status",
-            metrics.requests.clone(),
+            self.requests.clone(),
         );
         registry.register_with_unit(
             "request",
             "Time to process requests, by route",
             Unit::Seconds,
-            metrics.request_seconds.clone(),
+            self.request_seconds.clone(),
         );
         registry.register(
             "refused",
             "Rejected requests, connections and signals, by reason",
-            metrics.refused.clone(),
+            self.refused.clone(),
         );
+    }
+
+    fn register_policies(&self, registry: &mut Registry) {
         registry.register(
             "decisions",
             "Policies decided, by reason",
-            metrics.decisions.clone(),
+            self.decisions.clone(),
         );
         registry.register(
             "ignored",
             "Ignored observations, by reason",
-            metrics.ignored.clone(),
+            self.ignored.clone(),
         );
         registry.register(
             "pushed",
             "Messages sent to nodes, by kind",
-            metrics.pushed.clone(),
+            self.pushed.clone(),
         );
         registry.register_with_unit(
             "policy_delivery",
             "Time from a decision until its policy is sent to a node",
             Unit::Seconds,
-            metrics.policy_delivery_seconds.clone(),
+            self.policy_delivery_seconds.clone(),
         );
-        registry.register(
-            "connections",
-            "Open connections",
-            metrics.connections.clone(),
-        );
+    }
+
+    fn register_state(&self, registry: &mut Registry) {
+        registry.register("connections", "Open connections", self.connections.clone());
         registry.register(
             "streams",
             "Open event streams of nodes",
-            metrics.streams.clone(),
+            self.streams.clone(),
         );
-        registry.register("nodes", "Nodes that exist", metrics.nodes.clone());
+        registry.register("nodes", "Nodes that exist", self.nodes.clone());
         registry.register(
             "nodes_alive",
             "Nodes that are alive",
-            metrics.nodes_alive.clone(),
+            self.nodes_alive.clone(),
         );
         registry.register(
             "is_leader",
             "1 if this controller is the leader",
-            metrics.is_leader.clone(),
+            self.is_leader.clone(),
         );
-        registry.register("flows", "Flows by mode and state", metrics.flows.clone());
-        Metrics {
-            registry,
-            ..metrics
-        }
+        registry.register("flows", "Flows by mode and state", self.flows.clone());
     }
 
     pub(crate) fn request(&self, method: &Method, route: &str, status: u16, took: Duration) {

@@ -42,12 +42,11 @@ pub(crate) fn about(observation: &Observation) -> Option<(&Name, Option<bool>)> 
     }
 }
 
-/// Returns the kind and the message of the event for an observation that needs no decision.
-fn event_for(node: &Name, observation: &Observation) -> (&'static str, String) {
-    match observation {
-        Observation::Degraded { .. } | Observation::Judged { .. } => {
-            unreachable!("these need a decision")
-        }
+/// Returns the kind and the message of the event for an observation. Returns `None` if it needs a
+/// decision, which has an event of its own.
+fn event_for(node: &Name, observation: &Observation) -> Option<(&'static str, String)> {
+    Some(match observation {
+        Observation::Degraded { .. } | Observation::Judged { .. } => return None,
         Observation::PathSilent { flow, path } => (
             "path_silent",
             format!("path {path} of {flow} delivers no copies"),
@@ -96,7 +95,7 @@ fn event_for(node: &Name, observation: &Observation) -> (&'static str, String) {
             "not_applied",
             format!("{node} cannot apply its part of {flow}: {}", short(reason)),
         ),
-    }
+    })
 }
 
 /// Limits a text from a node to 300 characters without control characters.
@@ -123,14 +122,10 @@ impl Controller {
             self.metrics.ignored("no_such_flow");
             return Ok(());
         }
-        if !matches!(
-            observation,
-            Observation::Degraded { .. } | Observation::Judged { .. }
-        ) {
+        if let Some((kind, message)) = event_for(node, &observation) {
             if !self.admits_event(node, tenant).await? {
                 return Ok(());
             }
-            let (kind, message) = event_for(node, &observation);
             let about = About {
                 flow,
                 ..About::tenant(tenant).node(node)
@@ -151,6 +146,11 @@ impl Controller {
                 outcome => return outcome,
             }
         }
+        self.leave_for_leader(node, observation).await
+    }
+
+    /// Stores an observation, on which the leader decides.
+    async fn leave_for_leader(&self, node: &Name, observation: Observation) -> Result<(), Error> {
         if self.view().observations.len() >= MAX_WAITING {
             return Err(Error::Unavailable(
                 "there is no leader, and too many observations wait for one".into(),
@@ -260,11 +260,22 @@ impl Controller {
             self.metrics.ignored(reason(ignored));
             tracing::debug!(%flow, ?observation, "observation ignored: {ignored}");
         }
-        if matches!(outcome, Outcome::Decided(_)) {
-            return Ok(());
+        match outcome {
+            Outcome::Decided(_) => Ok(()),
+            // No policy was written, and neither was `with`.
+            _ => self.record_undecided(node, flow, observation, with).await,
         }
-        // No policy was written, and neither was `with`. A degraded flow is still recorded as an
-        // event.
+    }
+
+    /// Commits `with` for an observation after which a policy stays. A degraded flow is still
+    /// recorded as an event.
+    async fn record_undecided(
+        &self,
+        node: &Name,
+        flow: &Name,
+        observation: &Observation,
+        with: Vec<Write>,
+    ) -> Result<(), Error> {
         let tenant = self
             .view()
             .flow(flow)

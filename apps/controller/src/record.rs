@@ -81,6 +81,19 @@ impl NodeRecord {
             .retain(|enrolment| unix_ms() < enrolment.expires_unix_ms);
     }
 
+    /// Marks an enrolment token as used for a certificate, which becomes the only one of the node.
+    /// Only the latest use is kept: its certificate has replaced those of earlier ones.
+    pub(crate) fn use_token(&mut self, id: &str, used: UsedRecord, issued: Issued) {
+        self.enrolments
+            .retain(|enrolment| enrolment.used.is_none() || enrolment.id == id);
+        if let Some(enrolment) = self.enrolments.iter_mut().find(|known| known.id == id) {
+            enrolment.used = Some(used);
+        }
+        self.forget_expired_tokens();
+        self.signal_key = Some(random_hex::<16>());
+        self.certificates = vec![issued];
+    }
+
     /// Accepts one more certificate. The one with the serial number `in_use` stays even if later
     /// ones are dropped: the node may not have received those.
     pub(crate) fn renew(&mut self, issued: Issued, in_use: &str) {

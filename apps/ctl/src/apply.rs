@@ -54,13 +54,29 @@ enum Change {
 
 pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) -> Result<()> {
     let wanted = read(&args.file)?;
+    let mut outcomes = apply_tenants(&wanted.tenants, client, args.dry_run).await?;
+    outcomes.extend(apply_flows(&wanted.flows, client, args.dry_run).await?);
+    output.list(&outcomes, &["kind", "name", "change"], |outcome| {
+        vec![
+            outcome.kind.to_owned(),
+            outcome.name.clone(),
+            describe(outcome, args.dry_run),
+        ]
+    })
+}
+
+async fn apply_tenants(
+    wanted: &[Tenant],
+    client: &OperatorClient,
+    dry_run: bool,
+) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     let current = client.tenants().all().await?;
     let current: HashMap<_, _> = current
         .iter()
         .map(|tenant| (&tenant.name, tenant))
         .collect();
-    for tenant in &wanted.tenants {
+    for tenant in wanted {
         let (change, fields) = compare(current.get(&tenant.name).copied(), tenant)?;
         // The API cannot change a tenant's description.
         let change = if change == Change::Changed {
@@ -68,7 +84,7 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
         } else {
             change
         };
-        if change == Change::Created && !args.dry_run {
+        if change == Change::Created && !dry_run {
             client
                 .create_tenant(tenant)
                 .await
@@ -81,16 +97,25 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
             fields,
         });
     }
+    Ok(outcomes)
+}
+
+async fn apply_flows(
+    wanted: &[Flow],
+    client: &OperatorClient,
+    dry_run: bool,
+) -> Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
     let current = client.flows().all().await?;
     let current: HashMap<_, _> = current.iter().map(|flow| (&flow.name, flow)).collect();
-    for flow in &wanted.flows {
+    for flow in wanted {
         let (change, mut fields) = compare(current.get(&flow.name).copied(), flow)?;
         let context = || format!("flow {}", flow.name);
         match change {
-            Change::Created if !args.dry_run => {
+            Change::Created if !dry_run => {
                 drop(client.create_flow(flow).await.with_context(context)?)
             }
-            Change::Changed if !args.dry_run => {
+            Change::Changed if !dry_run => {
                 // Lists have no ETags, so the flow is read again with its tag: that state is
                 // replaced and compared.
                 let current = client.tagged_flow(&flow.name).await.with_context(context)?;
@@ -106,13 +131,7 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
             fields,
         });
     }
-    output.list(&outcomes, &["kind", "name", "change"], |outcome| {
-        vec![
-            outcome.kind.to_owned(),
-            outcome.name.clone(),
-            describe(outcome, args.dry_run),
-        ]
-    })
+    Ok(outcomes)
 }
 
 fn read(path: &Path) -> Result<Wanted> {

@@ -114,10 +114,7 @@ impl Connection {
         let mut encoded = Vec::new();
         self.request(self.in_flight)?;
         loop {
-            let mut header = [0; HEADER_BYTES];
-            self.fill(&mut header, recorder, until)?;
-            let header =
-                self.check_order(FrameHeader::parse(&header).map_err(ProtocolError::from)?)?;
+            let header = self.receive_header(recorder, until)?;
             encoded.resize(header.length as usize, 0);
             self.fill(&mut encoded, recorder, until)?;
             let received_ns = unix_time_ns();
@@ -150,6 +147,17 @@ impl Connection {
             }
             next_request?;
         }
+    }
+
+    fn receive_header(
+        &mut self,
+        recorder: &mut Recorder,
+        until: &Until<'_>,
+    ) -> Result<FrameHeader, Ended> {
+        let mut header = [0; HEADER_BYTES];
+        self.fill(&mut header, recorder, until)?;
+        let header = FrameHeader::parse(&header).map_err(ProtocolError::from)?;
+        Ok(self.check_order(header)?)
     }
 
     fn request(&mut self, frames: usize) -> io::Result<()> {

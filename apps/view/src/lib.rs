@@ -170,43 +170,44 @@ pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
     let mut recorder = Recorder::create(config)?;
     let mut pause = Pause::default();
     while !until.should_stop() {
-        let ended = match Connection::open(config) {
-            Ok(mut connection) => {
-                recorder.connected();
-                let frames_before = recorder.frames();
-                let ended = connection.watch(&mut recorder, &until);
-                if recorder.frames() > frames_before {
-                    pause = Pause::default();
-                }
-                ended
-            }
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                bail!("\"{}\" is not HOST:PORT: {error}", config.address);
-            }
-            Err(error) => Ended::Lost(error),
-        };
+        let frames_before = recorder.frames();
+        let ended = watch_once(config, &mut recorder, &until)?;
+        if recorder.frames() > frames_before {
+            pause = Pause::default();
+        }
+        let (address, wait) = (&config.address, pause.0);
         match ended {
             Ended::Stopped => break,
             Ended::Unrecorded(error) => return Err(error),
             Ended::Protocol(error) => {
                 recorder.protocol_error();
-                tracing::error!(
-                    address = config.address,
-                    "{error}; reconnecting in {:?}",
-                    pause.0
-                );
+                tracing::error!(address, "{error}; reconnecting in {wait:?}");
             }
             Ended::Lost(error) => {
-                tracing::warn!(
-                    address = config.address,
-                    "{error}; reconnecting in {:?}",
-                    pause.0
-                );
+                tracing::warn!(address, "{error}; reconnecting in {wait:?}");
             }
         }
         pause.wait(&until);
     }
     recorder.finish()
+}
+
+/// Watches over one connection.
+fn watch_once(
+    config: &Config,
+    recorder: &mut Recorder,
+    until: &Until<'_>,
+) -> anyhow::Result<Ended> {
+    match Connection::open(config) {
+        Ok(mut connection) => {
+            recorder.connected();
+            Ok(connection.watch(recorder, until))
+        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            bail!("\"{}\" is not HOST:PORT: {error}", config.address);
+        }
+        Err(error) => Ok(Ended::Lost(error)),
+    }
 }
 
 /// The conditions under which watching stops.

@@ -7,7 +7,7 @@ use crate::audit::Origin;
 use crate::authority::{NodeCertificate, SigningRequest};
 use crate::controller::{About, Controller};
 use crate::record::{
-    EnrolmentRecord, NodeRecord, UsedRecord, emit, key, parse, random_hex, sha256_hex, unix_ms,
+    EnrolmentRecord, NodeRecord, UsedRecord, emit, key, parse, sha256_hex, unix_ms,
 };
 use crate::store::{Error, Expect, Write};
 use crate::view::Versioned;
@@ -16,6 +16,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use hawser_control::Name;
 use hawser_control::access::{Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The number of attempts at an enrolment while the node is changed concurrently.
@@ -34,12 +35,7 @@ pub(super) async fn enrol(
     Extension(request): Extension<RequestId>,
     Body(enrol): Body<Enrol>,
 ) -> Result<(StatusCode, Json<Certificate>), HandlerError> {
-    let refused = |what: &str| {
-        let refusal = Refusal::forbidden(format!(
-            "{what}; create a new one: POST /v1/nodes/NAME/enrolment"
-        ));
-        controller.failed(peer.address, "enrolment", refusal)
-    };
+    let refused = |what: &str| controller.invalid_token(peer.address, what);
     let token: EnrolmentToken = enrol
         .token
         .parse()
@@ -47,75 +43,97 @@ pub(super) async fn enrol(
     if token.authority_sha256 != controller.authority.digest() {
         return Err(refused("this token is for a controller with another authority").into());
     }
-    let node = &token.node;
     if !controller.knows(&token) {
         // Another controller may have created it since. The store is asked, but not by an address
         // with too many failures.
         controller.may_fail(peer.address)?;
     }
+    let origin = Origin::node(&token.node, peer.address, request);
     for _ in 0..ATTEMPTS {
+        let outcome = controller.enrol(&token, &enrol, peer.address, &origin);
+        if let Some(certificate) = outcome.await? {
+            return Ok((StatusCode::CREATED, Json(certificate)));
+        }
+    }
+    Err(Refusal::unavailable("the node is being changed by other requests; try again").into())
+}
+
+impl Controller {
+    /// Counts a failure of the address, and returns the refusal of its token.
+    fn invalid_token(&self, address: IpAddr, what: &str) -> Refusal {
+        let refusal = Refusal::forbidden(format!(
+            "{what}; create a new one: POST /v1/nodes/NAME/enrolment"
+        ));
+        self.failed(address, "enrolment", refusal)
+    }
+
+    /// Enrols a node with a token of this authority. Returns `None` if the node was changed
+    /// concurrently.
+    async fn enrol(
+        &self,
+        token: &EnrolmentToken,
+        enrol: &Enrol,
+        address: IpAddr,
+        origin: &Origin,
+    ) -> Result<Option<Certificate>, HandlerError> {
+        let refused = |what: &str| self.invalid_token(address, what);
+        let node = &token.node;
         let Some(Versioned {
             value: mut record,
             revision,
-        }) = controller.node_of_token(&token).await?
+        }) = self.node_of_token(token).await?
         else {
             return Err(refused(
                 "this token is unknown: it was withdrawn, or its node was revoked or deleted",
             )
             .into());
         };
-        let Some(index) = record
+        let Some(enrolment) = record
             .enrolments
             .iter()
-            .position(|enrolment| enrolment.id == token.id)
+            .find(|enrolment| enrolment.id == token.id)
         else {
             unreachable!("the record contains the token");
         };
-        if record.enrolments[index].expires_unix_ms <= unix_ms() {
+        if enrolment.expires_unix_ms <= unix_ms() {
             return Err(refused("this token has expired").into());
         }
-        if let Some(other) = enrol.node.as_ref().filter(|other| *other != node) {
-            controller.metrics.refused("enrolment_of_another");
-            let what =
-                format!("this token enrols {node}, not {other}; it was not used and remains valid");
-            return Err(Refusal::forbidden(what).into());
+        self.check_node(node, enrol)?;
+        let csr = self.signing_request(&enrol.csr)?;
+        if let Some(used) = &enrolment.used {
+            let again = self.repeated_response(&record, used, node, &csr);
+            return Ok(Some(
+                again.ok_or_else(|| refused("this token was already used"))?,
+            ));
         }
-        let csr = controller.signing_request(&enrol.csr)?;
-        if let Some(used) = &record.enrolments[index].used {
-            let again = controller.repeated_response(&record, used, node, &csr);
-            let answer = again.ok_or_else(|| refused("this token was already used"))?;
-            return Ok((StatusCode::CREATED, Json(answer)));
-        }
-        let certificate = controller.sign(&csr, node)?;
-        // Only the latest response is stored: its certificate has replaced those of earlier ones.
-        record.enrolments[index].used = Some(used(&csr, &certificate));
-        record
-            .enrolments
-            .retain(|enrolment| enrolment.used.is_none() || enrolment.id == token.id);
-        record.forget_expired_tokens();
-        record.signal_key = Some(random_hex::<16>());
-        record.certificates = vec![certificate.issued.clone()];
-        let by = Origin::node(node, peer.address, request.clone())
-            .changes(node, record.changed_in(revision));
+        let certificate = self.sign(&csr, node)?;
+        record.use_token(
+            &token.id,
+            used(&csr, &certificate),
+            certificate.issued.clone(),
+        );
+        let by = origin.changes(node, record.changed_in(revision));
         let about = About::tenant(&record.tenant).node(node).by(by);
         let writes = vec![put_node(node, record, Expect::Revision(revision))];
         let message = format!("node {node} was enrolled with the token {}", token.id);
-        match controller
-            .commit(writes, about, "node_enrolled", message)
-            .await
-        {
-            Ok(_) => {
-                return Ok((
-                    StatusCode::CREATED,
-                    Json(controller.answer(node, certificate)),
-                ));
-            }
+        match self.commit(writes, about, "node_enrolled", message).await {
+            Ok(_) => Ok(Some(self.answer(node, certificate))),
             // The record is read again from the store, which contains the conflicting change.
-            Err(Error::Conflict { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(Error::Conflict { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
-    Err(Refusal::unavailable("the node is being changed by other requests; try again").into())
+
+    /// Refuses a request by a node that the token does not enrol.
+    fn check_node(&self, node: &Name, enrol: &Enrol) -> Result<(), Refusal> {
+        let Some(other) = enrol.node.as_ref().filter(|other| *other != node) else {
+            return Ok(());
+        };
+        self.metrics.refused("enrolment_of_another");
+        Err(Refusal::forbidden(format!(
+            "this token enrols {node}, not {other}; it was not used and remains valid"
+        )))
+    }
 }
 
 /// Get a node's next certificate

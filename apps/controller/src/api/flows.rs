@@ -9,7 +9,7 @@ use crate::check;
 use crate::controller::{About, Controller};
 use crate::record::{FlowRecord, NumberRecord, emit, key, unix_ms};
 use crate::reference;
-use crate::store::{Expect, Write};
+use crate::store::{Expect, Revision, Write};
 use crate::view::{Versioned, View};
 use axum::Json;
 use axum::extract::State;
@@ -179,28 +179,12 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
             flow.name
         )));
     }
-    let (mut writes, mut references) = (Vec::new(), Vec::new());
+    let mut references = Vec::new();
     for node in [&flow.ingress, &flow.egress] {
-        let of_tenant =
-            |record: &&Versioned<crate::record::NodeRecord>| record.value.tenant == flow.tenant;
-        let record = view
-            .node(node)
-            .map(|(_, record)| record)
-            .filter(of_tenant)
-            .ok_or_else(|| {
-                let what = "enrol it first: POST /v1/nodes/NAME/enrolment";
-                Refusal::not_found(format!(
-                    "the tenant {} has no node {node}; {what}",
-                    flow.tenant
-                ))
-            })?;
-        references.extend(reference::refer(
-            key::NODE,
-            node,
-            record.revision,
-            &flow.name,
-        ));
+        let revision = end_revision(view, flow, node)?;
+        references.extend(reference::refer(key::NODE, node, revision, &flow.name));
     }
+    let mut writes = Vec::new();
     let (number, expected, epoch) = free_number(view, flow)?;
     let taken = emit(&NumberRecord {
         flow: Some(flow.name.clone()),
@@ -228,6 +212,21 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     writes.push(Write::put(key::of(key::FLOW, &flow.name), emit(&record)).when(Expect::Absent));
     writes.extend(references);
     Ok(writes)
+}
+
+/// Returns the revision of a node that a flow begins or ends at.
+fn end_revision(view: &View, flow: &Flow, node: &Name) -> Result<Revision, Refusal> {
+    let record = view
+        .node(node)
+        .map(|(_, record)| record)
+        .filter(|record| record.value.tenant == flow.tenant);
+    let record = record.ok_or_else(|| {
+        Refusal::not_found(format!(
+            "the tenant {} has no node {node}; enrol it first: POST /v1/nodes/NAME/enrolment",
+            flow.tenant
+        ))
+    })?;
+    Ok(record.revision)
 }
 
 fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> Vec<Write> {

@@ -170,15 +170,8 @@ pub(super) async fn create_enrolment(
         secret: random_hex::<32>(),
         authority_sha256: controller.authority.digest(),
     };
-    let created_unix_ms = unix_ms();
-    let expires_unix_ms = created_unix_ms + u64::from(new.valid_s) * 1000;
-    let enrolment = EnrolmentRecord {
-        id: token.id.clone(),
-        secret_sha256: sha256_hex(&token.secret),
-        created_unix_ms,
-        expires_unix_ms,
-        used: None,
-    };
+    let enrolment = unused(&token, new.valid_s);
+    let expires_unix_ms = enrolment.expires_unix_ms;
     let (controller, operator, name, tenant, enrolment) = (
         &*controller,
         &operator,
@@ -210,6 +203,18 @@ pub(super) async fn create_enrolment(
             expires_unix_ms,
         }),
     ))
+}
+
+/// Returns the record of a token that is valid from now on.
+fn unused(token: &EnrolmentToken, valid_s: u32) -> EnrolmentRecord {
+    let created_unix_ms = unix_ms();
+    EnrolmentRecord {
+        id: token.id.clone(),
+        secret_sha256: sha256_hex(&token.secret),
+        created_unix_ms,
+        expires_unix_ms: created_unix_ms + u64::from(valid_s) * 1000,
+        used: None,
+    }
 }
 
 /// Revoke a node's certificates and enrolment tokens; open streams end immediately
@@ -328,6 +333,24 @@ pub(super) async fn latest_report(
     })?))
 }
 
+/// Adds a token to a node that has not too many unused ones.
+fn add_token(
+    name: &Name,
+    node: &mut NodeRecord,
+    enrolment: EnrolmentRecord,
+) -> Result<(), Refusal> {
+    node.forget_expired_tokens();
+    let unused = node.enrolments.iter().filter(|known| known.used.is_none());
+    if unused.count() >= MAX_UNUSED {
+        return Err(Refusal::conflict(format!(
+            "{name} has {MAX_UNUSED} unused tokens; withdraw some: \
+             DELETE /v1/nodes/{name}/enrolment/ID, GET /v1/enrolments lists them"
+        )));
+    }
+    node.enrolments.push(enrolment);
+    Ok(())
+}
+
 impl Controller {
     /// Returns the writes that add a token to a node, or create the node if it does not exist.
     fn with_token(
@@ -346,11 +369,8 @@ impl Controller {
         let (mut node, read) = match view.node(name) {
             Some((_, node)) => (node.value.clone(), Expect::Revision(node.revision)),
             None => {
-                if let Some(what) = view
-                    .nodes
-                    .get(name)
-                    .and_then(|node| flows_in_use(name, node))
-                {
+                let known = view.nodes.get(name);
+                if let Some(what) = known.and_then(|node| flows_in_use(name, node)) {
                     return Err(Refusal::conflict(what));
                 }
                 refers = Some(reference::refer(key::TENANT, tenant, *revision, name));
@@ -363,21 +383,7 @@ impl Controller {
             );
             return Err(Refusal::conflict(what));
         }
-        node.forget_expired_tokens();
-        if node
-            .enrolments
-            .iter()
-            .filter(|enrolment| enrolment.used.is_none())
-            .count()
-            >= MAX_UNUSED
-        {
-            let what = format!(
-                "{name} has {MAX_UNUSED} unused tokens; withdraw some: \
-                 DELETE /v1/nodes/{name}/enrolment/ID, GET /v1/enrolments lists them"
-            );
-            return Err(Refusal::conflict(what));
-        }
-        node.enrolments.push(enrolment);
+        add_token(name, &mut node, enrolment)?;
         Ok(std::iter::once(put_node(name, node, read))
             .chain(refers.into_iter().flatten())
             .collect())

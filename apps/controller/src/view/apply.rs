@@ -6,7 +6,7 @@ use crate::record::{
 };
 use crate::store::{Change, Revision};
 use hawser_control::Name;
-use hawser_control::resource::Event;
+use hawser_control::resource::{Event, Policy};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,22 +62,8 @@ impl View {
         let (kind, rest) = key.split_at(slash + 1);
         match kind {
             key::EVENT => self.apply_event(&key, value.as_deref(), revision),
-            key::AUDIT => {
-                match value.and_then(|value| parse::<AuditRecord>(&key, &value)) {
-                    Some(record) => self.audit.insert(&key, revision, record.entry(revision)),
-                    None => self.audit.remove(&key),
-                }
-                Touched::Nothing
-            }
-            key::OBSERVATION => {
-                let Some(value) = value else {
-                    self.observations.remove(&key);
-                    return Touched::Nothing;
-                };
-                self.observations
-                    .insert(key.clone(), Versioned { value, revision });
-                Touched::Observation(key)
-            }
+            key::AUDIT => self.apply_audit(&key, value.as_deref(), revision),
+            key::OBSERVATION => self.apply_observation(key, value, revision),
             key::INNER => self.apply_inner(&key, rest, value.as_deref()),
             key::USED => {
                 match value {
@@ -96,6 +82,29 @@ impl View {
         }
     }
 
+    fn apply_audit(&mut self, key: &Arc<str>, value: Option<&[u8]>, revision: Revision) -> Touched {
+        match value.and_then(|value| parse::<AuditRecord>(key, value)) {
+            Some(record) => self.audit.insert(key, revision, record.entry(revision)),
+            None => self.audit.remove(key),
+        }
+        Touched::Nothing
+    }
+
+    fn apply_observation(
+        &mut self,
+        key: Arc<str>,
+        value: Option<Arc<[u8]>>,
+        revision: Revision,
+    ) -> Touched {
+        let Some(value) = value else {
+            self.observations.remove(&key);
+            return Touched::Nothing;
+        };
+        self.observations
+            .insert(key.clone(), Versioned { value, revision });
+        Touched::Observation(key)
+    }
+
     fn apply_named(
         &mut self,
         kind: &str,
@@ -109,17 +118,7 @@ impl View {
                 set(&mut self.tenants, &name, at(key, value, revision));
                 Touched::Nothing
             }
-            key::TOKEN => {
-                if let Some(old) = self.tokens.remove(&name) {
-                    self.token_by_secret.remove(&old.value.secret_sha256);
-                }
-                if let Some(token) = at::<TokenRecord>(key, value, revision) {
-                    self.token_by_secret
-                        .insert(token.value.secret_sha256.clone(), name.clone());
-                    self.tokens.insert(name, token);
-                }
-                Touched::Nothing
-            }
+            key::TOKEN => self.apply_token(name, at(key, value, revision)),
             key::NODE => self.apply_node(name, at(key, value, revision)),
             key::REGISTRATION => self.with_node(
                 name,
@@ -140,34 +139,42 @@ impl View {
                 let tunnel = value.and_then(|value| parse(key, value));
                 self.with_node(name, |node| node.tunnel = tunnel, |_| Touched::Nothing)
             }
-            key::ALIVE => {
-                let alive: Option<AliveRecord> = value.and_then(|value| parse(key, value));
-                let is_lost = Option::is_none(&alive);
-                self.with_node(
-                    name,
-                    |node| node.alive = alive,
-                    |name| {
-                        if is_lost {
-                            Touched::Lost(name)
-                        } else {
-                            Touched::Nothing
-                        }
-                    },
-                )
-            }
+            key::ALIVE => self.apply_alive(name, value.and_then(|value| parse(key, value))),
             key::FLOW => self.apply_flow(name, at(key, value, revision)),
-            key::POLICY => {
-                let flow = self.flows.entry(name.clone()).or_default();
-                flow.policy = at(key, value, revision);
-                let nodes = flow.record.as_ref().map(nodes_of);
-                self.remove_if_empty(&name);
-                nodes.map_or(Touched::Nothing, |nodes| Touched::Policy {
-                    flow: name,
-                    nodes,
-                })
-            }
+            key::POLICY => self.apply_policy(name, at(key, value, revision)),
             _ => Touched::Nothing,
         }
+    }
+
+    fn apply_token(&mut self, name: Name, token: Option<Versioned<TokenRecord>>) -> Touched {
+        if let Some(old) = self.tokens.remove(&name) {
+            self.token_by_secret.remove(&old.value.secret_sha256);
+        }
+        if let Some(token) = token {
+            self.token_by_secret
+                .insert(token.value.secret_sha256.clone(), name.clone());
+            self.tokens.insert(name, token);
+        }
+        Touched::Nothing
+    }
+
+    fn apply_alive(&mut self, name: Name, alive: Option<AliveRecord>) -> Touched {
+        let touched: fn(Name) -> Touched = match alive {
+            None => Touched::Lost,
+            Some(_) => |_| Touched::Nothing,
+        };
+        self.with_node(name, |node| node.alive = alive, touched)
+    }
+
+    fn apply_policy(&mut self, name: Name, policy: Option<Versioned<Policy>>) -> Touched {
+        let flow = self.flows.entry(name.clone()).or_default();
+        flow.policy = policy;
+        let nodes = flow.record.as_ref().map(nodes_of);
+        self.remove_if_empty(&name);
+        nodes.map_or(Touched::Nothing, |nodes| Touched::Policy {
+            flow: name,
+            nodes,
+        })
     }
 
     fn apply_node(&mut self, name: Name, record: Option<Versioned<NodeRecord>>) -> Touched {
@@ -253,32 +260,28 @@ impl View {
         let now = flow.record.as_ref().map(nodes_of);
         let before = before.as_ref().map(nodes_of);
         self.remove_if_empty(&name);
-        if let Some([ingress, egress]) = &before {
-            self.with_node(
-                ingress.clone(),
-                |node| _ = node.sends.remove(&name),
-                Touched::Node,
-            );
-            self.with_node(
-                egress.clone(),
-                |node| _ = node.receives.remove(&name),
-                Touched::Node,
-            );
+        if let Some(nodes) = &before {
+            self.unlink(&name, nodes.clone());
         }
-        if let Some([ingress, egress]) = &now {
-            self.with_node(
-                ingress.clone(),
-                |node| _ = node.sends.insert(name.clone()),
-                Touched::Node,
-            );
-            self.with_node(
-                egress.clone(),
-                |node| _ = node.receives.insert(name.clone()),
-                Touched::Node,
-            );
+        if let Some(nodes) = &now {
+            self.link(&name, nodes.clone());
         }
         now.or(before)
             .map_or(Touched::Nothing, |nodes| Touched::Flow { name, nodes })
+    }
+
+    /// Adds a flow to its ingress and egress.
+    fn link(&mut self, flow: &Name, [ingress, egress]: [Name; 2]) {
+        let send = |node: &mut NodeView| _ = node.sends.insert(flow.clone());
+        self.with_node(ingress, send, Touched::Node);
+        let receive = |node: &mut NodeView| _ = node.receives.insert(flow.clone());
+        self.with_node(egress, receive, Touched::Node);
+    }
+
+    /// Removes a flow from its ingress and egress.
+    fn unlink(&mut self, flow: &Name, [ingress, egress]: [Name; 2]) {
+        self.with_node(ingress, |node| _ = node.sends.remove(flow), Touched::Node);
+        self.with_node(egress, |node| _ = node.receives.remove(flow), Touched::Node);
     }
 
     fn remove_if_empty(&mut self, name: &Name) {
