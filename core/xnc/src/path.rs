@@ -15,6 +15,9 @@ const PING_BYTES: u64 = 10;
 const MIN_QUEUE: u64 = 10_000;
 const MAX_QUEUE: u64 = 500_000;
 
+/// The delay caused by a loss: until the packet counts as lost, and until its recovery arrives.
+const LOSS_PENALTY: Duration = Duration::from_millis(200);
+
 /// The state of a path's QUIC connection, which the driver updates before it polls the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathState {
@@ -219,6 +222,29 @@ impl Path {
         longest.saturating_sub(self.transmissions.timing().min().unwrap_or_default())
     }
 
+    /// Returns whether new packets may take the path: it is not silent and has no long queue.
+    /// Packets wait in the sender rather than on the path, because there they can still take
+    /// another path.
+    pub(crate) fn is_open(&self, now: Instant, config: &Config) -> bool {
+        !self.silent && self.backlog(now, config) <= config.max_path_backlog
+    }
+
+    /// Returns the expected time until a packet of `size` bytes that is sent now is acknowledged.
+    pub(crate) fn expected_delay(&self, now: Instant, config: &Config, size: usize) -> Duration {
+        let bytes = self.outstanding_bytes().saturating_add(size as u64);
+        let usual = self.transmissions.expected_delay(bytes);
+        let waiting = match self.is_quiet(now, config) {
+            true => self.unacked_for(now),
+            false => Duration::ZERO,
+        };
+        let loss = self.transmissions.loss();
+        let penalty = Duration::from_secs_f64(loss * LOSS_PENALTY.as_secs_f64());
+        usual
+            .unwrap_or(self.state.rtt.smoothed)
+            .max(waiting)
+            .saturating_add(penalty)
+    }
+
     /// Returns the age of the first transmission that is beyond the largest acknowledged one.
     pub(crate) fn unacked_for(&self, now: Instant) -> Duration {
         self.transmissions
@@ -286,6 +312,33 @@ impl Paths {
         self.iter()
             .filter(|path| path.fits(bytes))
             .map(|path| path.id)
+            .collect()
+    }
+
+    /// Returns how many frames of `size` each path has room for, the best path first. A packet that
+    /// is lost once more would be too late for its frame. Paths that lost everything recently are
+    /// therefore omitted, unless there are no others, and paths that delivered nothing recently
+    /// come last.
+    pub(crate) fn rooms_for_recovery(
+        &self,
+        now: Instant,
+        config: &Config,
+        size: usize,
+    ) -> Vec<(PathId, usize)> {
+        let open = self.iter().filter(|path| path.is_open(now, config));
+        let mut paths: Vec<&Path> = open.collect();
+        let has_unconfirmed_loss = |path: &&Path| path.transmissions.has_unconfirmed_loss();
+        if !paths.iter().all(has_unconfirmed_loss) {
+            paths.retain(|path| !has_unconfirmed_loss(path));
+        }
+        paths.sort_by_key(|path| {
+            let is_uncertain = !path.delivered_recently(now, config);
+            (is_uncertain, path.expected_delay(now, config, size))
+        });
+        let room = |path: &Path| path.room_within(size, config.queue_target);
+        paths
+            .into_iter()
+            .map(|path| (path.id, room(path)))
             .collect()
     }
 }

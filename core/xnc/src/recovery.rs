@@ -1,130 +1,346 @@
-//! Opportunistic one-shot recovery (Ni, section 4.5): the number of recovery packets on each path.
+//! Recovery of lost packets: the fates of transmissions go in, the content to send comes out.
+//!
+//! Packets are kept until their fate is final. With one-shot recovery, the losses of an encoding
+//! range are collected for a short time, and then recovered by one shot over all paths at once (Ni,
+//! section 4.5).
 
-use hawser_units::PathId;
+use crate::config::Config;
+use crate::sent_packets::{Fate, Hint, SentPacket, SentPackets};
+use crate::sent_transmissions::{Content, Outcome};
+use hawser_units::{Instant, PathId, PathSet};
+use hawser_wire::xnc::PacketHeader;
+use ranges::EncodingRanges;
+use std::collections::VecDeque;
 
-/// The limits of one shot.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct ShotRule {
-    /// The number of packets in addition to the number of lost ones, if that is more than one (k of
-    /// theorem 4.1).
-    pub(crate) extra: usize,
-    /// The maximum share of the needed packets for one path (rho).
-    pub(crate) path_share: f64,
-    /// The maximum share of the needed packets for all paths together.
-    pub(crate) total_share: f64,
-    /// The number of paths that get a copy of a packet that was lost alone.
-    pub(crate) copies: usize,
-}
-
-impl ShotRule {
-    /// Returns how many packets have to arrive for `lost` packets to be recovered almost certainly.
-    pub(crate) fn needed(&self, lost: usize) -> usize {
-        if lost > 1 { lost + self.extra } else { lost }
-    }
-
-    /// Returns how many packets are sent for `lost` packets.
-    pub(crate) fn total(&self, lost: usize) -> usize {
-        match self.needed(lost) {
-            needed @ 0..=1 => needed * self.copies.max(1),
-            needed => ((needed as f64 * self.total_share) as usize).max(needed),
-        }
-    }
-
-    /// Returns the maximum number of packets for one path.
-    pub(crate) fn max_per_path(&self, lost: usize) -> usize {
-        match self.needed(lost) {
-            needed @ 0..=1 => needed,
-            needed => ((needed as f64 * self.path_share) as usize).max(1),
-        }
-    }
-
-    /// Distributes `unsent` packets of a shot for `lost` packets over the paths. `rooms` is the
-    /// number of packets that each path's window allows, the best path first. The best path is
-    /// filled first, because after losses on one path the paths with a later expected delivery
-    /// often lose packets soon as well.
-    pub(crate) fn shares(
-        &self,
-        lost: usize,
-        unsent: usize,
-        rooms: &[(PathId, usize)],
-    ) -> Vec<(PathId, usize)> {
-        let needed = self.needed(lost);
-        if needed == 1 {
-            let open = rooms.iter().filter(|(_, room)| *room > 0);
-            return open.take(unsent).map(|(path, _)| (*path, 1)).collect();
-        }
-        let max = self.max_per_path(lost);
-        let mut left = unsent;
-        let share = |(path, room): &(PathId, usize)| {
-            let share = left.min(*room).min(max);
-            left -= share;
-            (share > 0).then_some((*path, share))
-        };
-        rooms.iter().filter_map(share).collect()
-    }
-}
-
+mod plan;
+mod ranges;
+mod shot;
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
+mod tests;
 
-    const PAPER: ShotRule = ShotRule {
-        extra: 3,
-        path_share: 1.1,
-        total_share: f64::INFINITY,
-        copies: 8,
-    };
+pub(crate) use plan::Capacity;
 
-    fn rooms(rooms: &[usize]) -> Vec<(PathId, usize)> {
-        PathId::all().zip(rooms.iter().copied()).collect()
+/// The bytes by which a coded packet exceeds the longest packet that it covers: the header and the
+/// length field.
+pub const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
+
+/// The method by which a scheme recovers lost packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecoveryMethod {
+    /// No recovery.
+    None,
+    /// Retransmission until the packet arrives.
+    Retransmit,
+    /// One shot for all lost packets of a range, as soon as the windows allow: of coded packets, or
+    /// of the lost packets themselves.
+    OneShot { coded: bool },
+}
+
+/// Counters of packets.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// Arrived, or recovered with certainty.
+    pub(crate) delivered: u64,
+    /// Counted as lost at least once.
+    pub(crate) lost: u64,
+    /// Not recovered any more.
+    pub(crate) given_up: u64,
+    /// Shots.
+    pub(crate) recoveries: u64,
+}
+
+/// The packets that were sent, and the recovery of those that were lost.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    config: Config,
+    method: RecoveryMethod,
+    /// The number of settled packets that are kept because later coded packets may cover them.
+    lookback: usize,
+    packets: SentPackets,
+    ranges: EncodingRanges,
+    /// Transmissions that are decided and not yet returned.
+    planned: VecDeque<(PathId, Content)>,
+    /// Lost packets to retransmit, in the order in which the losses were detected.
+    retransmissions: VecDeque<u64>,
+    /// The range with losses at which to continue at this time. Nothing can be sent for the ranges
+    /// before it.
+    next_range: Option<(Instant, u64)>,
+    counts: Counts,
+}
+
+impl Recovery {
+    pub(crate) fn new(config: &Config, method: RecoveryMethod, lookback: usize) -> Self {
+        Recovery {
+            config: config.clone(),
+            method,
+            lookback,
+            packets: SentPackets::default(),
+            ranges: EncodingRanges::new(config),
+            planned: VecDeque::new(),
+            retransmissions: VecDeque::new(),
+            next_range: None,
+            counts: Counts::default(),
+        }
     }
 
-    #[test]
-    fn a_single_packet_goes_over_the_best_paths_that_take_it() {
-        let paths = |shares: Vec<(PathId, usize)>| {
-            shares
-                .iter()
-                .map(|(path, share)| (path.index(), *share))
-                .collect::<Vec<_>>()
+    pub(crate) fn method(&self) -> RecoveryMethod {
+        self.method
+    }
+
+    pub(crate) fn packets(&self) -> &SentPackets {
+        &self.packets
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Returns whether planned content waits to be polled.
+    #[cfg(test)]
+    pub(crate) fn has_planned(&self) -> bool {
+        !self.planned.is_empty()
+    }
+
+    /// Adds a packet that is sent for the first time, and returns its number.
+    pub(crate) fn add_packet(
+        &mut self,
+        now: Instant,
+        queued_at: Instant,
+        bytes: Vec<u8>,
+        hint: Hint,
+    ) -> u64 {
+        let id = self.packets.next();
+        let range = self.ranges.add_packet(now, id, hint.end_of_frame);
+        self.packets.push(queued_at, bytes, hint, range);
+        id
+    }
+
+    /// Records that a packet is sent over `path`, and returns it.
+    pub(crate) fn record_transmission(&mut self, id: u64, path: PathId) -> Option<&SentPacket> {
+        let packet = self.packets.get_mut(id)?;
+        packet.in_flight += 1;
+        packet.path = Some(path);
+        Some(packet)
+    }
+
+    /// Gives up the packets of the oldest range, to make room for others.
+    pub(crate) fn give_up_oldest_range(&mut self) {
+        self.counts.given_up += self.drop_oldest_range();
+    }
+
+    /// Drops the packets of the oldest range, and returns the number of those that were not
+    /// settled.
+    fn drop_oldest_range(&mut self) -> u64 {
+        let Some(range) = self.ranges.pop_oldest() else {
+            return 0;
         };
-        let open = rooms(&[3, 0, 1]);
-        assert_eq!(PAPER.total(1), 8);
-        assert_eq!(paths(PAPER.shares(1, 8, &open)), [(0, 1), (2, 1)]);
-        assert_eq!(paths(PAPER.shares(1, 1, &open)), [(0, 1)]);
+        self.packets.drop_oldest(range.len());
+        range.unsettled
     }
 
-    #[test]
-    fn the_best_path_takes_what_its_window_takes() {
-        let shares = PAPER.shares(9, 12, &rooms(&[7, 0, 30]));
-        assert_eq!(
-            shares.iter().map(|(_, share)| *share).collect::<Vec<_>>(),
-            [7, 5]
-        );
+    /// Drops settled ranges, starting with the oldest.
+    fn trim(&mut self) {
+        while let Some(range) = self.ranges.oldest()
+            && range.unsettled == 0
+            && self.ranges.len() > 1
+            && self.packets.len() >= range.len() + self.lookback
+        {
+            self.drop_oldest_range();
+        }
     }
 
-    #[test]
-    fn no_path_gets_more_than_its_share() {
-        let shares = PAPER.shares(7, 30, &rooms(&[1000, 1000]));
-        assert!(shares.iter().all(|(_, share)| *share == 11), "{shares:?}");
+    /// Handles a change of what is known about a transmission.
+    pub(crate) fn handle_outcome(&mut self, now: Instant, outcome: Outcome) {
+        match outcome {
+            Outcome::Arrived(content) => self.handle_arrived(now, content, true),
+            Outcome::ArrivedLate(content) => self.handle_arrived(now, content, false),
+            Outcome::Lost(content) => self.handle_lost(now, content),
+            Outcome::Retransmit(Content::Original(id)) => self.queue_retransmission(id),
+            Outcome::Retransmit(Content::Coded { .. } | Content::Ping) => {}
+        }
     }
 
-    proptest! {
-        #[test]
-        fn what_is_sent_is_owed_and_fits(
-            lost in 2usize..64,
-            unsent in 0usize..200,
-            room in proptest::collection::vec(0usize..200, 1..8),
-        ) {
-            let shares = PAPER.shares(lost, unsent, &rooms(&room));
-            let max = PAPER.needed(lost) as f64 * 1.1;
-            let sum: usize = shares.iter().map(|(_, share)| share).sum();
-            let widest = room.iter().max().copied().unwrap_or(0).min(max as usize);
-            prop_assert!(sum <= unsent && sum >= unsent.min(widest), "{} of {}", sum, unsent);
-            for (path, share) in shares {
-                prop_assert!(share <= room[path.index()]);
-                prop_assert!(share as f64 <= max);
+    fn handle_arrived(&mut self, now: Instant, content: Content, was_in_flight: bool) {
+        let id = match content {
+            Content::Original(id) => id,
+            Content::Coded { start, count } => {
+                return self.handle_coded_outcome(now, start, count, true);
             }
+            Content::Ping => return,
+        };
+        if let Some(packet) = self.packets.get_mut(id).filter(|_| was_in_flight) {
+            packet.in_flight -= 1;
+        }
+        self.settle_delivered(id);
+        if let Some(number) = self.range_of(id)
+            && let Some(range) = self.ranges.get(number)
+            && range.shot.attempts > 0
+        {
+            self.evaluate_shot(now, number);
+        }
+    }
+
+    fn handle_lost(&mut self, now: Instant, content: Content) {
+        match content {
+            Content::Original(id) => self.handle_lost_packet(now, id),
+            Content::Coded { start, count } => self.handle_coded_outcome(now, start, count, false),
+            Content::Ping => {}
+        }
+    }
+
+    /// Handles the loss of a transmission of packet `id` itself.
+    fn handle_lost_packet(&mut self, now: Instant, id: u64) {
+        let Some(packet) = self.packets.get_mut(id) else {
+            return;
+        };
+        packet.in_flight -= 1;
+        if packet.in_flight > 0 {
+            return;
+        }
+        let (fate, number) = (packet.fate, packet.range);
+        match (fate, self.method) {
+            (Fate::Recovering, _) => return self.evaluate_shot(now, number),
+            (Fate::Sent, RecoveryMethod::None) => self.give_up(id),
+            (Fate::Sent, RecoveryMethod::Retransmit) => self.queue_retransmission(id),
+            (Fate::Sent, RecoveryMethod::OneShot { .. }) => self.schedule_shot(now, id),
+            (Fate::Lost | Fate::Delivered | Fate::GivenUp, _) => return,
+        }
+        self.counts.lost += 1;
+    }
+
+    /// Handles the arrival or loss of a coded packet over `count` packets from `start` on.
+    fn handle_coded_outcome(&mut self, now: Instant, start: u64, count: u8, arrived: bool) {
+        let Some(number) = self.range_of(start) else {
+            return;
+        };
+        let Some(range) = self.ranges.get_mut(number) else {
+            return;
+        };
+        let shot = &mut range.shot;
+        // A coded packet of an earlier shot for other packets does not count.
+        if (shot.first, shot.count) == (start, count) {
+            shot.in_flight = shot.in_flight.saturating_sub(1);
+            shot.arrived += usize::from(arrived);
+            self.evaluate_shot(now, number);
+        }
+    }
+
+    /// Settles the packets of a range's shot if the shot sufficed or can no longer suffice.
+    fn evaluate_shot(&mut self, now: Instant, number: u64) {
+        let Some(range) = self.ranges.get(number) else {
+            return;
+        };
+        let (shot, members) = (range.shot, range.ids());
+        let suffices = self.suffices(number);
+        let recovering: Vec<(u64, u32)> = self
+            .packets
+            .in_range(members)
+            .filter(|(_, packet)| packet.fate == Fate::Recovering)
+            .map(|(id, packet)| (id, packet.in_flight))
+            .collect();
+        for (id, copies) in recovering {
+            if suffices {
+                self.settle_delivered(id);
+            } else if shot.is_over() && copies == 0 {
+                if shot.attempts < self.config.shots {
+                    self.schedule_shot(now, id)
+                } else {
+                    self.give_up(id)
+                }
+            }
+        }
+    }
+
+    /// Returns whether enough coded packets of a range's shot arrived to decode all packets. As
+    /// many as there are unknown packets are linearly dependent once in 254 times, one more once in
+    /// 65,000 times (theorem 4.1).
+    fn suffices(&self, number: u64) -> bool {
+        let Some(range) = self.ranges.get(number) else {
+            return false;
+        };
+        let covered = range.shot.ids();
+        let members = self.packets.in_range(range.ids());
+        let unknown = members
+            .filter(|(id, packet)| covered.contains(id) && packet.fate != Fate::Delivered)
+            .count();
+        let arrived = range.shot.arrived;
+        arrived > 0 && arrived >= unknown + self.config.extra_packets.min(1)
+    }
+
+    /// Marks a packet as lost and schedules a shot for its range.
+    fn schedule_shot(&mut self, now: Instant, id: u64) {
+        let Some(packet) = self.packets.get_mut(id) else {
+            return;
+        };
+        packet.fate = Fate::Lost;
+        let at = now + self.config.recovery_delay;
+        self.ranges.schedule(packet.range, at);
+        self.next_range = None;
+    }
+
+    fn queue_retransmission(&mut self, id: u64) {
+        if let Some(packet) = self.packets.get_mut(id)
+            && packet.fate == Fate::Sent
+        {
+            packet.fate = Fate::Lost;
+            self.retransmissions.push_back(id);
+        }
+    }
+
+    fn settle_delivered(&mut self, id: u64) {
+        if let Some(range) = self.packets.settle(id, Fate::Delivered) {
+            self.ranges.count_settled(range);
+            self.counts.delivered += 1;
+        }
+    }
+
+    fn give_up(&mut self, id: u64) {
+        if let Some(range) = self.packets.settle(id, Fate::GivenUp) {
+            self.ranges.count_settled(range);
+            self.counts.given_up += 1;
+        }
+    }
+
+    /// Returns the number of the range of packet `id`.
+    fn range_of(&self, id: u64) -> Option<u64> {
+        Some(self.packets.get(id)?.range)
+    }
+
+    /// Forgets what was planned for a path that is removed. Returns the coded packets among it: a
+    /// coded packet counts as in flight as soon as it is planned, a copy only when it is sent.
+    pub(crate) fn remove_path(&mut self, path: PathId) -> impl Iterator<Item = Content> {
+        let planned = std::mem::take(&mut self.planned);
+        let (gone, planned): (VecDeque<_>, _) =
+            planned.into_iter().partition(|(to, _)| *to == path);
+        self.planned = planned;
+        let contents = gone.into_iter().map(|(_, content)| content);
+        contents.filter(|content| matches!(content, Content::Coded { .. }))
+    }
+
+    /// Plans to send a packet over these paths.
+    pub(crate) fn plan_copies(&mut self, id: u64, paths: PathSet) {
+        let copies = paths.iter().map(|path| (path, Content::Original(id)));
+        self.planned.extend(copies);
+    }
+
+    /// Returns the next lost packet to retransmit, and its number.
+    pub(crate) fn next_retransmission(&mut self) -> Option<(u64, &SentPacket)> {
+        let is_lost = |packet: &SentPacket| packet.fate == Fate::Lost;
+        while let Some(&id) = self.retransmissions.front() {
+            if self.packets.get(id).is_some_and(is_lost) {
+                return Some((id, self.packets.get(id)?));
+            }
+            self.retransmissions.pop_front();
+        }
+        None
+    }
+
+    /// Removes the packet that [`Recovery::next_retransmission`] returned, in order to send it.
+    pub(crate) fn pop_retransmission(&mut self) {
+        if let Some(id) = self.retransmissions.pop_front()
+            && let Some(packet) = self.packets.get_mut(id)
+        {
+            packet.fate = Fate::Sent;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Scheme};
 use crate::path::{Path, Paths};
+use crate::recovery::RecoveryMethod;
 use crate::sent_packets::SentPackets;
 use crate::sent_transmissions::LossRule;
 use hawser_units::{Instant, PathId, PathSet};
@@ -18,8 +19,6 @@ mod redundant;
 mod scene;
 mod xlink;
 mod xnc;
-
-pub(crate) use xnc::{expected_delay, is_open};
 
 /// The result of path selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,18 +69,6 @@ pub(crate) struct View<'a> {
     pub(crate) waiting: usize,
 }
 
-/// The recovery of a lost packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Recovery {
-    /// No recovery.
-    None,
-    /// Retransmission until the packet arrives.
-    Retransmit,
-    /// One shot for all lost packets of a range, as soon as the windows allow: of coded packets, or
-    /// of the lost packets themselves.
-    OneShot { coded: bool },
-}
-
 /// Selects paths for a scheme.
 pub(crate) trait Scheduler: std::fmt::Debug + Send {
     /// Selects the path of a packet.
@@ -98,75 +85,52 @@ pub(crate) trait Scheduler: std::fmt::Debug + Send {
 pub(crate) struct Parts {
     pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) loss: LossRule,
-    pub(crate) recovery: Recovery,
+    pub(crate) recovery: RecoveryMethod,
     /// The number of packets before the newest that a coded packet may cover.
     pub(crate) lookback: usize,
 }
 
 impl Parts {
     pub(crate) fn of(config: &Config) -> Parts {
-        let quality = LossRule::Quality(config.loss_threshold);
-        let one_shot = |coded| Recovery::OneShot { coded };
-        let (scheduler, loss, recovery): (Box<dyn Scheduler>, _, _) = match config.scheme {
-            Scheme::Xnc => (Box::new(xnc::EarliestDelivery), quality, one_shot(true)),
-            Scheme::XncUncoded => (Box::new(xnc::EarliestDelivery), quality, one_shot(false)),
-            Scheme::XncSlowLoss => (
-                Box::new(xnc::EarliestDelivery),
-                LossRule::Quic,
-                one_shot(true),
-            ),
-            Scheme::MinRtt => (
-                Box::new(min_rtt::MinRtt),
-                LossRule::Quic,
-                Recovery::Retransmit,
-            ),
-            Scheme::Redundant => (
-                Box::new(redundant::Redundant),
-                LossRule::Quic,
-                Recovery::Retransmit,
-            ),
-            Scheme::Xlink => (
-                Box::new(xlink::Xlink::default()),
-                LossRule::Quic,
-                Recovery::Retransmit,
-            ),
-            Scheme::Ecf => (
-                Box::new(ecf::Ecf::default()),
-                LossRule::Quic,
-                Recovery::Retransmit,
-            ),
-            Scheme::Blest => (
-                Box::new(blest::Blest::default()),
-                LossRule::Quic,
-                Recovery::Retransmit,
-            ),
-            Scheme::Fec => (
-                Box::new(fec::Fec::default()),
-                LossRule::Quic,
-                Recovery::None,
-            ),
-            Scheme::Bonding => (
-                Box::new(fixed::Fixed::ByHash),
-                LossRule::Quic,
-                Recovery::None,
-            ),
-            Scheme::Single => (
-                Box::new(fixed::Fixed::First),
-                LossRule::Quic,
-                Recovery::None,
-            ),
-        };
-        let lookback = if config.scheme == Scheme::Fec {
-            fec::WINDOW as usize
-        } else {
-            0
-        };
+        let (loss, recovery) = rules(config);
         Parts {
-            scheduler,
+            scheduler: scheduler(config.scheme),
             loss,
             recovery,
-            lookback,
+            lookback: match config.scheme {
+                Scheme::Fec => fec::WINDOW as usize,
+                _ => 0,
+            },
         }
+    }
+}
+
+fn scheduler(scheme: Scheme) -> Box<dyn Scheduler> {
+    match scheme {
+        Scheme::Xnc | Scheme::XncUncoded | Scheme::XncSlowLoss => Box::new(xnc::EarliestDelivery),
+        Scheme::MinRtt => Box::new(min_rtt::MinRtt),
+        Scheme::Redundant => Box::new(redundant::Redundant),
+        Scheme::Xlink => Box::new(xlink::Xlink::default()),
+        Scheme::Ecf => Box::new(ecf::Ecf::default()),
+        Scheme::Blest => Box::new(blest::Blest::default()),
+        Scheme::Fec => Box::new(fec::Fec::default()),
+        Scheme::Bonding => Box::new(fixed::Fixed::ByHash),
+        Scheme::Single => Box::new(fixed::Fixed::First),
+    }
+}
+
+/// Returns the loss detection and the recovery of a scheme.
+fn rules(config: &Config) -> (LossRule, RecoveryMethod) {
+    let quality = LossRule::Quality(config.loss_threshold);
+    let one_shot = |coded| RecoveryMethod::OneShot { coded };
+    match config.scheme {
+        Scheme::Xnc => (quality, one_shot(true)),
+        Scheme::XncUncoded => (quality, one_shot(false)),
+        Scheme::XncSlowLoss => (LossRule::Quic, one_shot(true)),
+        Scheme::MinRtt | Scheme::Redundant | Scheme::Xlink | Scheme::Ecf | Scheme::Blest => {
+            (LossRule::Quic, RecoveryMethod::Retransmit)
+        }
+        Scheme::Fec | Scheme::Bonding | Scheme::Single => (LossRule::Quic, RecoveryMethod::None),
     }
 }
 
@@ -218,7 +182,8 @@ mod tests {
     }
 
     fn is_first_open(scene: &Scene) -> bool {
-        is_open(scene.paths.get(path(0)).unwrap(), scene.now, &scene.config)
+        let path = scene.paths.get(path(0)).unwrap();
+        path.is_open(scene.now, &scene.config)
     }
 
     #[test]

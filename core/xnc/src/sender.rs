@@ -1,29 +1,29 @@
 use crate::config::Config;
-use crate::memory::{cost, shrink_if_sparse};
+use crate::memory::cost;
 use crate::path::{PathState, Paths};
-use crate::scheme::{Parts, Recovery};
-use crate::sent_packets::{Hint, SentPackets};
-use crate::sent_transmissions::{Content, LossRule, Outcome};
+use crate::recovery::{CODED_OVERHEAD, Recovery, RecoveryMethod};
+use crate::scheme::{Parts, Scheduler};
+use crate::sent_packets::Hint;
+use crate::sent_transmissions::{LossRule, Outcome};
 use crate::stats::{RejectReason, SenderStats};
 use hawser_units::{Instant, PathId};
-use hawser_wire::xnc::{AckBlock, PacketHeader};
-use std::collections::{BTreeSet, VecDeque};
+use hawser_wire::xnc::AckBlock;
+use std::collections::VecDeque;
 use std::time::Duration;
 
-mod outcomes;
 mod queue;
-mod shots;
+#[cfg(test)]
+mod tests;
 mod transmit;
 
 use queue::{Queue, QueuedPacket};
 pub(crate) use transmit::seed;
 
-/// The bytes by which a coded packet exceeds the longest packet that it covers: the header and the
-/// length field.
-pub const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
-
 /// The maximum size of a packet in bytes on any path, for which decoders allocate.
 pub(crate) const MAX_PACKET: usize = 1500;
+
+/// The usual number of outcomes at once on a path that is not busy. The buffer is shrunk to it.
+const USUAL_OUTCOMES: usize = 256;
 
 /// A datagram to be sent over the QUIC connection of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,19 +47,11 @@ pub enum Event {
 #[derive(Debug)]
 pub(crate) struct Sender {
     config: Config,
-    parts: Parts,
+    scheduler: Box<dyn Scheduler>,
+    loss: LossRule,
     paths: Paths,
     queue: Queue,
-    sent_packets: SentPackets,
-    /// Transmissions that are decided and not yet returned.
-    planned: VecDeque<(PathId, Content)>,
-    /// Lost packets to retransmit, in the order in which the losses were detected.
-    retransmissions: VecDeque<u64>,
-    /// The ranges with losses that have to be recovered.
-    shots: BTreeSet<u64>,
-    /// The range in `shots` at which to continue at this time. Nothing can be sent for the ranges
-    /// before it.
-    next_shot: Option<(Instant, u64)>,
+    recovery: Recovery,
     events: VecDeque<Event>,
     outcomes: Vec<Outcome>,
     /// The time of the last [`Sender::handle_timeout`].
@@ -71,21 +63,23 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(config: Config) -> Self {
-        let parts = Parts::of(&config);
+        let Parts {
+            scheduler,
+            loss,
+            recovery,
+            lookback,
+        } = Parts::of(&config);
         Sender {
+            scheduler,
+            loss,
             paths: Paths::default(),
-            queue: Queue::new(matches!(parts.recovery, Recovery::OneShot { .. })),
-            sent_packets: SentPackets::new(&config, parts.lookback),
-            planned: VecDeque::new(),
-            retransmissions: VecDeque::new(),
-            shots: BTreeSet::new(),
-            next_shot: None,
+            queue: Queue::new(matches!(recovery, RecoveryMethod::OneShot { .. })),
+            recovery: Recovery::new(&config, recovery, lookback),
             events: VecDeque::new(),
             outcomes: Vec::new(),
             handled_at: Instant::ZERO,
             last_activity: None,
             stats: SenderStats::default(),
-            parts,
             config,
         }
     }
@@ -101,20 +95,13 @@ impl Sender {
             return;
         };
         self.outcomes.extend(in_flight.map(Outcome::Lost));
-        let (gone, planned) = self
-            .planned
-            .drain(..)
-            .partition::<VecDeque<_>, _>(|(planned, _)| *planned == path);
-        self.planned = planned;
-        // A coded packet counts as in flight as soon as it is planned, a copy only when it is sent.
-        let coded = gone.into_iter().map(|(_, content)| content);
-        let coded = coded.filter(|content| matches!(content, Content::Coded { .. }));
-        self.outcomes.extend(coded.map(Outcome::Lost));
+        let planned = self.recovery.remove_path(path);
+        self.outcomes.extend(planned.map(Outcome::Lost));
         self.apply_outcomes(now, path);
     }
 
     pub(crate) fn update_path(&mut self, path: PathId, state: PathState) {
-        self.next_shot = None;
+        self.recovery.reconsider_shots();
         if let Some(path) = self.paths.get_mut(path) {
             path.update(state);
         }
@@ -126,7 +113,7 @@ impl Sender {
 
     /// Returns the cost of the packets that wait, or may have to be recovered.
     pub(crate) fn memory(&self) -> u64 {
-        self.queue.bytes() + self.sent_packets.bytes()
+        self.queue.bytes() + self.recovery.packets().bytes()
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -143,39 +130,40 @@ impl Sender {
         sizes.min().unwrap_or(0).min(MAX_PACKET)
     }
 
+    /// Queues a packet of the application.
     pub(crate) fn handle_packet(
         &mut self,
         now: Instant,
         bytes: Vec<u8>,
         hint: Hint,
     ) -> Result<(), RejectReason> {
-        let largest = self
-            .paths
-            .iter()
-            .map(|path| path.state.datagram_size)
-            .max()
-            .unwrap_or(0);
-        if !(1..=MAX_PACKET).contains(&bytes.len()) || bytes.len() + CODED_OVERHEAD > largest {
-            return Err(RejectReason::Size);
-        }
-        let limit = self.config.queue_limit.0;
-        if cost(&bytes) > limit {
-            return Err(RejectReason::QueueFull);
-        }
+        self.check_packet(&bytes)?;
         self.stats.packets += 1;
         self.note_activity(now);
         let hint = Hint {
             end_of_frame: hint.end_of_frame && !hint.urgent,
             ..hint
         };
-        self.queue.push(
-            QueuedPacket {
-                bytes,
-                hint,
-                queued_at: now,
-            },
-            limit,
-        );
+        let queued_at = now;
+        let packet = QueuedPacket {
+            bytes,
+            hint,
+            queued_at,
+        };
+        self.queue.push(packet, self.config.queue_limit.0);
+        Ok(())
+    }
+
+    /// Rejects a packet that fits no path or not the queue.
+    fn check_packet(&self, bytes: &[u8]) -> Result<(), RejectReason> {
+        let sizes = self.paths.iter().map(|path| path.state.datagram_size);
+        let largest = sizes.max().unwrap_or(0);
+        if !(1..=MAX_PACKET).contains(&bytes.len()) || bytes.len() + CODED_OVERHEAD > largest {
+            return Err(RejectReason::Size);
+        }
+        if cost(bytes) > self.config.queue_limit.0 {
+            return Err(RejectReason::QueueFull);
+        }
         Ok(())
     }
 
@@ -240,10 +228,32 @@ impl Sender {
         }
         self.watch_paths(now);
         self.queue.drop_expired(now, &self.config);
-        self.drop_stale_shots(now);
-        self.sent_packets.trim();
-        shrink_if_sparse(&mut self.planned);
-        shrink_if_sparse(&mut self.retransmissions);
+        self.recovery.handle_timeout(now);
+    }
+
+    /// Applies the outcomes of transmissions over `path`.
+    fn apply_outcomes(&mut self, now: Instant, path: PathId) {
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        for outcome in outcomes.drain(..) {
+            self.count(path, outcome);
+            self.recovery.handle_outcome(now, outcome);
+        }
+        outcomes.shrink_to(USUAL_OUTCOMES);
+        self.outcomes = outcomes;
+    }
+
+    fn count(&mut self, path: PathId, outcome: Outcome) {
+        let stats = &mut self.stats.paths[path.index()];
+        match outcome {
+            Outcome::Arrived(_) => stats.arrived += 1,
+            Outcome::ArrivedLate(_) => {
+                stats.arrived += 1;
+                stats.lost -= 1;
+                self.stats.spurious += 1;
+            }
+            Outcome::Lost(_) => stats.lost += 1,
+            Outcome::Retransmit(_) => {}
+        }
     }
 
     /// Counts late packets as lost if little of their frame is missing, because the rest of the
@@ -255,19 +265,15 @@ impl Sender {
         else {
             return;
         };
-        let (sent_packets, has_room) = (
-            &self.sent_packets,
-            !self.queue.is_backlogged() && known.is_quiet(now, &self.config),
-        );
-        let max_missing = if has_room {
-            1.0
-        } else {
-            self.config.straggler_share
+        let has_room = !self.queue.is_backlogged() && known.is_quiet(now, &self.config);
+        let max_missing = match has_room {
+            true => 1.0,
+            false => self.config.straggler_share,
         };
+        let packets = self.recovery.packets();
         let is_worth = |id| {
-            sent_packets
-                .missing_share_of_frame(id)
-                .is_some_and(|missing| missing <= max_missing)
+            let missing = packets.missing_share_of_frame(id);
+            missing.is_some_and(|missing| missing <= max_missing)
         };
         known
             .transmissions
@@ -278,9 +284,9 @@ impl Sender {
     /// Returns the lateness from which a packet is a straggler; `None` if stragglers are not
     /// detected.
     fn straggler_delay(&self) -> Option<Duration> {
-        let recovers = matches!(self.parts.recovery, Recovery::OneShot { .. });
-        let is_early = matches!(self.parts.loss, LossRule::Quality(_));
-        (recovers && is_early && self.sent_packets.has_complete_frames())
+        let recovers = matches!(self.recovery.method(), RecoveryMethod::OneShot { .. });
+        let is_early = matches!(self.loss, LossRule::Quality(_));
+        (recovers && is_early && self.recovery.packets().has_complete_frames())
             .then_some(self.config.straggler_delay)
     }
 
@@ -311,16 +317,12 @@ impl Sender {
                 .flatten()
                 .min()
         });
-        let shots = self
-            .shots
-            .iter()
-            .filter_map(|number| self.sent_packets.range(*number)?.recover_at);
-        let shot = shots.filter(|at| *at > self.handled_at).min();
+        let shot = self.recovery.poll_timeout(self.handled_at);
         paths.chain(expiry).chain(shot).min()
     }
 
     fn loss_rule(&self) -> LossRule {
-        match self.parts.loss {
+        match self.loss {
             LossRule::Quality(_) if self.queue.is_backlogged() => {
                 LossRule::Quality(self.config.loss_threshold_waiting)
             }
@@ -333,17 +335,17 @@ impl Sender {
     }
 
     pub(crate) fn stats(&self) -> SenderStats {
-        let queue::Counts {
-            expired,
-            overflowed,
-            congested,
-            marked,
-        } = self.queue.counts();
+        let queue = self.queue.counts();
+        let recovery = self.recovery.counts();
         SenderStats {
-            expired,
-            overflowed,
-            congested,
-            marked,
+            expired: queue.expired,
+            overflowed: queue.overflowed,
+            congested: queue.congested,
+            marked: queue.marked,
+            given_up: recovery.given_up,
+            delivered: recovery.delivered,
+            lost: recovery.lost,
+            recoveries: recovery.recoveries,
             ..self.stats
         }
     }

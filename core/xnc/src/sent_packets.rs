@@ -1,12 +1,10 @@
-//! The packets that were sent and may have to be recovered, in encoding ranges (Ni, section 4.4.2).
+//! The packets that were sent and may have to be recovered, and the frames that they are part of.
 
-use crate::Config;
 use crate::memory::{cost, shrink_if_sparse};
-use hawser_units::{Instant, MAX_PATHS, PathId};
+use hawser_units::{Instant, PathId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::time::Duration;
 
 /// Properties of a packet that the application knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +35,8 @@ pub(crate) struct SentPacket {
     pub(crate) fate: Fate,
     /// The path of the last transmission.
     pub(crate) path: Option<PathId>,
-    range: u64,
+    /// The number of its encoding range.
+    pub(crate) range: u64,
     frame: u64,
 }
 
@@ -68,62 +67,13 @@ impl Fate {
     }
 }
 
-/// A contiguous range of packets that are encoded together.
-#[derive(Debug)]
-pub(crate) struct EncodingRange {
-    pub(crate) start: u64,
-    pub(crate) count: u64,
-    opened: Instant,
-    closed: bool,
-    unsettled: u64,
-    pub(crate) shot: Shot,
-    /// When to recover the losses in the range, if there are any.
-    pub(crate) recover_at: Option<Instant>,
-}
-
-/// The recovery of a range.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Shot {
-    /// The first packet, and the number of packets, that the shot covers.
-    pub(crate) first: u64,
-    pub(crate) count: u8,
-    /// The number of lost packets among them.
-    pub(crate) lost: usize,
-    /// Packets of the shot that wait for window.
-    pub(crate) unsent: usize,
-    /// Packets of the shot on each path.
-    pub(crate) by_path: [usize; MAX_PATHS],
-    /// Coded packets over these packets that are planned or in flight, and that arrived.
-    pub(crate) in_flight: usize,
-    pub(crate) arrived: usize,
-    /// The number of shots for packets of this range so far.
-    pub(crate) attempts: u32,
-}
-
-impl Shot {
-    pub(crate) fn ids(&self) -> Range<u64> {
-        self.first..self.first + u64::from(self.count)
-    }
-}
-
-impl EncodingRange {
-    pub(crate) fn ids(&self) -> Range<u64> {
-        self.start..self.start + self.count
-    }
-}
-
 /// The packets that were sent and may have to be recovered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SentPackets {
     packets: VecDeque<SentPacket>,
+    /// The number of the first element of `packets`.
     first: u64,
-    ranges: VecDeque<EncodingRange>,
-    first_range: u64,
     bytes: u64,
-    range_packets: u64,
-    range_span: Duration,
-    /// The number of settled packets that are kept because later coded packets may cover them.
-    lookback: usize,
     /// The video frames of the packets, by number.
     frames: BTreeMap<u64, Frame>,
     next_frame: u64,
@@ -143,24 +93,19 @@ struct Frame {
     is_complete: bool,
 }
 
-impl SentPackets {
-    pub(crate) fn new(config: &Config, lookback: usize) -> Self {
-        SentPackets {
-            packets: VecDeque::new(),
-            first: 0,
-            ranges: VecDeque::new(),
-            first_range: 0,
-            bytes: 0,
-            range_packets: config.range_packets.clamp(1, 63) as u64,
-            range_span: config.range_span,
-            lookback,
-            frames: BTreeMap::new(),
-            next_frame: 0,
-            complete_frames: 0,
-            open_frames: BTreeMap::new(),
+impl Frame {
+    fn new(flow_hash: u64) -> Self {
+        Frame {
+            flow_hash,
+            packets: 0,
+            delivered: 0,
+            stored: 0,
+            is_complete: false,
         }
     }
+}
 
+impl SentPackets {
     /// Returns the number of the next packet.
     pub(crate) fn next(&self) -> u64 {
         self.first + self.packets.len() as u64
@@ -169,6 +114,10 @@ impl SentPackets {
     /// Returns the number of the first stored packet.
     pub(crate) fn first(&self) -> u64 {
         self.first
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.packets.len()
     }
 
     /// Returns the cost of the stored packets.
@@ -191,61 +140,13 @@ impl SentPackets {
         (self.first..).zip(&self.packets)
     }
 
-    /// Returns the range of packet `id`, and its number.
-    pub(crate) fn range_of(&mut self, id: u64) -> Option<(u64, &mut EncodingRange)> {
-        let range = self.get(id)?.range;
-        Some((range, self.range_mut(range)?))
+    /// Returns the stored packets with these numbers.
+    pub(crate) fn in_range(&self, ids: Range<u64>) -> impl Iterator<Item = (u64, &SentPacket)> {
+        ids.filter_map(|id| Some((id, self.get(id)?)))
     }
 
-    pub(crate) fn range(&self, number: u64) -> Option<&EncodingRange> {
-        self.ranges
-            .get(usize::try_from(number.checked_sub(self.first_range)?).ok()?)
-    }
-
-    pub(crate) fn range_mut(&mut self, number: u64) -> Option<&mut EncodingRange> {
-        self.ranges
-            .get_mut(usize::try_from(number.checked_sub(self.first_range)?).ok()?)
-    }
-
-    /// Returns the packets of a range, with their numbers.
-    pub(crate) fn members(
-        &self,
-        range: &EncodingRange,
-    ) -> impl Iterator<Item = (u64, &SentPacket)> {
-        range.ids().filter_map(|id| Some((id, self.get(id)?)))
-    }
-
-    /// Adds a packet that is sent for the first time, and returns its number.
-    pub(crate) fn push(
-        &mut self,
-        now: Instant,
-        queued_at: Instant,
-        bytes: Vec<u8>,
-        hint: Hint,
-    ) -> u64 {
-        let id = self.next();
-        let full = self.ranges.back().is_none_or(|range| {
-            range.closed
-                || range.count >= self.range_packets
-                || now.saturating_since(range.opened) >= self.range_span
-        });
-        if full {
-            self.ranges.push_back(EncodingRange {
-                start: id,
-                count: 0,
-                opened: now,
-                closed: false,
-                unsettled: 0,
-                shot: Shot::default(),
-                recover_at: None,
-            });
-        }
-        let number = self.first_range + self.ranges.len() as u64 - 1;
-        if let Some(range) = self.ranges.back_mut() {
-            range.count += 1;
-            range.unsettled += 1;
-            range.closed = hint.end_of_frame;
-        }
+    /// Adds a packet of encoding range number `range` that is sent for the first time.
+    pub(crate) fn push(&mut self, queued_at: Instant, bytes: Vec<u8>, hint: Hint, range: u64) {
         let frame = self.count_in_frame(hint);
         self.bytes += cost(&bytes);
         self.packets.push_back(SentPacket {
@@ -255,36 +156,25 @@ impl SentPackets {
             in_flight: 0,
             fate: Fate::Sent,
             path: None,
-            range: number,
+            range,
             frame,
         });
-        id
     }
 
     /// Counts a packet towards the open frame of its flow, and returns the frame's number.
     fn count_in_frame(&mut self, hint: Hint) -> u64 {
-        let Hint {
-            flow_hash,
-            end_of_frame,
-            ..
-        } = hint;
-        let number = *self.open_frames.entry(flow_hash).or_insert_with(|| {
+        let open = self.open_frames.entry(hint.flow_hash);
+        let number = *open.or_insert_with(|| {
             self.next_frame += 1;
             self.next_frame - 1
         });
-        let new = Frame {
-            flow_hash,
-            packets: 0,
-            delivered: 0,
-            stored: 0,
-            is_complete: false,
-        };
-        let frame = self.frames.entry(number).or_insert(new);
+        let frame = self.frames.entry(number);
+        let frame = frame.or_insert_with(|| Frame::new(hint.flow_hash));
         (frame.packets, frame.stored) = (frame.packets + 1, frame.stored + 1);
-        if end_of_frame {
+        if hint.end_of_frame {
             frame.is_complete = true;
             self.complete_frames += 1;
-            self.open_frames.remove(&flow_hash);
+            self.open_frames.remove(&hint.flow_hash);
         }
         number
     }
@@ -320,58 +210,33 @@ impl SentPackets {
         self.complete_frames > 0
     }
 
-    /// Sets the final fate of a packet. Returns `false` if it was settled before.
-    pub(crate) fn settle(&mut self, id: u64, fate: Fate) -> bool {
-        let Some(original) = self
-            .get_mut(id)
-            .filter(|original| !original.fate.is_settled())
-        else {
-            return false;
-        };
-        original.fate = fate;
-        let (range, frame) = (original.range, original.frame);
+    /// Sets the final fate of a packet, and returns the number of its range; `None` if it was
+    /// settled before.
+    pub(crate) fn settle(&mut self, id: u64, fate: Fate) -> Option<u64> {
+        let packet = self.get_mut(id)?;
+        if packet.fate.is_settled() {
+            return None;
+        }
+        packet.fate = fate;
+        let (range, frame) = (packet.range, packet.frame);
         if fate == Fate::Delivered
             && let Some(frame) = self.frames.get_mut(&frame)
         {
             frame.delivered += 1;
         }
-        if let Some(range) = self.range_mut(range) {
-            range.unsettled -= 1;
-        }
-        true
+        Some(range)
     }
 
-    /// Drops settled ranges, starting with the oldest.
-    pub(crate) fn trim(&mut self) {
-        while let Some(range) = self.ranges.front() {
-            let count = range.count as usize;
-            if range.unsettled > 0
-                || self.ranges.len() == 1
-                || self.packets.len() < count + self.lookback
-            {
-                break;
-            }
-            self.drop_first_range();
-        }
-    }
-
-    /// Drops the oldest range, settled or not, and returns the number of its packets that were not
-    /// settled.
-    pub(crate) fn drop_first_range(&mut self) -> u64 {
-        let Some(range) = self.ranges.pop_front() else {
-            return 0;
-        };
-        self.first_range += 1;
-        self.first += range.count;
-        for _ in 0..range.count {
-            let Some(original) = self.packets.pop_front() else {
+    /// Drops the oldest packets, settled or not.
+    pub(crate) fn drop_oldest(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(packet) = self.packets.pop_front() else {
                 break;
             };
-            self.bytes -= cost(&original.bytes);
-            self.forget_of_frame(original.frame);
+            self.first += 1;
+            self.bytes -= cost(&packet.bytes);
+            self.forget_of_frame(packet.frame);
         }
         shrink_if_sparse(&mut self.packets);
-        shrink_if_sparse(&mut self.ranges);
-        range.unsettled
     }
 }

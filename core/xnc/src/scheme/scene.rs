@@ -25,7 +25,7 @@ impl Scene {
         let config = Config::of(scheme);
         let mut scene = Scene {
             now: Instant::ZERO,
-            sent_packets: SentPackets::new(&config, 0),
+            sent_packets: SentPackets::default(),
             paths: Paths::default(),
             waiting: 0,
             config,
@@ -58,9 +58,9 @@ impl Scene {
 
     /// Sends a packet and returns its number.
     pub(super) fn send(&mut self, id: PathId) -> u64 {
-        let packet = self
-            .sent_packets
-            .push(self.now, self.now, vec![7; PACKET], Hint::default());
+        let packet = self.sent_packets.next();
+        self.sent_packets
+            .push(self.now, vec![7; PACKET], Hint::default(), 0);
         let original = self.sent_packets.get_mut(packet).unwrap();
         (original.in_flight, original.path) = (1, Some(id));
         let path = self.paths.get_mut(id).unwrap();

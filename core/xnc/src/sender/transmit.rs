@@ -1,12 +1,12 @@
 //! Selection and encoding of the next datagram.
 
 use super::queue::{Class, QueuedPacket};
-use super::{CODED_OVERHEAD, Sender, Transmit};
-use crate::config::Config;
+use super::{Sender, Transmit};
 use crate::memory::cost;
 use crate::path::QUIC_OVERHEAD;
-use crate::scheme::{Candidate, Extra, PathChoice, Recovery, Scheduler, View};
-use crate::sent_packets::{Fate, Hint};
+use crate::recovery::{CODED_OVERHEAD, Capacity, Recovery, RecoveryMethod};
+use crate::scheme::{Candidate, Extra, PathChoice, Scheduler, View};
+use crate::sent_packets::{Hint, SentPackets};
 use crate::sent_transmissions::Content;
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{PacketHeader, emit_ping};
@@ -23,11 +23,9 @@ impl Sender {
             .or_else(|| self.poll_waiting(now))
     }
 
-    pub(super) fn poll_planned(&mut self, now: Instant) -> Option<Transmit> {
-        while let Some((path, content)) = self.planned.pop_front() {
-            if !self.is_useful(now, content) {
-                self.drop_planned(now, content);
-            } else if let Some(transmit) = self.transmit(now, path, content) {
+    fn poll_planned(&mut self, now: Instant) -> Option<Transmit> {
+        while let Some((path, content)) = self.recovery.poll_planned(now) {
+            if let Some(transmit) = self.transmit(now, path, content) {
                 return Some(transmit);
             }
         }
@@ -51,26 +49,23 @@ impl Sender {
             .flatten()
     }
 
+    /// Sends the packets of due shots for which there is window.
+    pub(super) fn poll_shot(&mut self, now: Instant) -> Option<Transmit> {
+        let capacity = Capacity {
+            paths: &self.paths,
+            is_backlogged: self.queue.is_backlogged(),
+        };
+        let (path, content) = self.recovery.poll_shot(now, capacity)?;
+        self.transmit(now, path, content)
+    }
+
     fn poll_retransmission(&mut self, now: Instant) -> Option<Transmit> {
-        while let Some(&id) = self.retransmissions.front() {
-            let Some(original) = self
-                .sent_packets
-                .get(id)
-                .filter(|original| original.fate == Fate::Lost)
-            else {
-                self.retransmissions.pop_front();
-                continue;
-            };
-            let candidate = self.candidate(original.bytes.len(), original.hint, Class::Live);
-            let choice = self.select_path(now, candidate);
-            let path = self.first_path(choice, Content::Original(id))?;
-            self.retransmissions.pop_front();
-            if let Some(original) = self.sent_packets.get_mut(id) {
-                original.fate = Fate::Sent;
-            }
-            return self.transmit(now, path, Content::Original(id));
-        }
-        None
+        let (id, packet) = self.recovery.next_retransmission()?;
+        let (size, hint) = (packet.bytes.len(), packet.hint);
+        let choice = self.select_path(now, self.candidate(size, hint, Class::Live));
+        let path = self.first_path(choice, id)?;
+        self.recovery.pop_retransmission();
+        self.transmit(now, path, Content::Original(id))
     }
 
     fn poll_extra(&mut self, now: Instant) -> Option<Transmit> {
@@ -93,35 +88,39 @@ impl Sender {
     fn poll_class(&mut self, now: Instant, class: Class) -> Option<Transmit> {
         loop {
             let front = self.queue.front(class, now, &self.config)?;
-            let (hint, size) = (front.hint, front.bytes.len());
-            let is_full =
-                self.sent_packets.bytes() + cost(&front.bytes) > self.config.packet_memory.0;
-            if is_full && self.parts.recovery == Recovery::Retransmit {
+            let (hint, size, cost) = (front.hint, front.bytes.len(), cost(&front.bytes));
+            let used = self.recovery.packets().bytes();
+            let is_full = used + cost > self.config.packet_memory.0;
+            if is_full && self.recovery.method() == RecoveryMethod::Retransmit {
                 return None;
             }
-            let candidate = self.candidate(size, hint, class);
-            let choice = self.select_path(now, candidate);
+            let choice = self.select_path(now, self.candidate(size, hint, class));
             if choice == PathChoice::Wait {
                 return None;
             }
-            let Some(QueuedPacket {
-                bytes,
-                hint,
-                queued_at,
-            }) = self.queue.pop(class, now, &self.config)
-            else {
+            let Some(packet) = self.queue.pop(class, now, &self.config) else {
                 continue;
             };
-            let path = self.first_path(choice, Content::Original(self.sent_packets.next()))?;
+            let path = self.first_path(choice, self.recovery.packets().next())?;
             if is_full {
-                self.stats.given_up += self.sent_packets.drop_first_range();
+                self.recovery.give_up_oldest_range();
             }
-            let stats = &mut self.stats.paths[path.index()];
-            stats.first += 1;
-            stats.first_bytes += (bytes.len() + PacketHeader::LEN) as u64;
-            let id = self.sent_packets.push(now, queued_at, bytes, hint);
-            return self.emit(now, path, Content::Original(id));
+            return self.send_first(now, path, packet);
         }
+    }
+
+    /// Sends a packet for the first time.
+    fn send_first(&mut self, now: Instant, path: PathId, packet: QueuedPacket) -> Option<Transmit> {
+        let QueuedPacket {
+            bytes,
+            hint,
+            queued_at,
+        } = packet;
+        let stats = &mut self.stats.paths[path.index()];
+        stats.first += 1;
+        stats.first_bytes += (bytes.len() + PacketHeader::LEN) as u64;
+        let id = self.recovery.add_packet(now, queued_at, bytes, hint);
+        self.emit(now, path, Content::Original(id))
     }
 
     fn select_path(&mut self, now: Instant, candidate: Candidate) -> PathChoice {
@@ -132,21 +131,14 @@ impl Sender {
 
     fn candidate(&self, bytes: usize, hint: Hint, class: Class) -> Candidate {
         let is_bulk = class == Class::Other;
-        let yields = is_bulk && self.queue.has_live();
-        let Config {
-            queue_target,
-            queue_target_shared,
-            ..
-        } = self.config;
-        let queue = if yields {
-            queue_target_shared.min(queue_target)
-        } else {
-            queue_target
+        let shared = match is_bulk && self.queue.has_live() {
+            true => self.config.queue_target_shared,
+            false => self.config.queue_target,
         };
         Candidate {
             size: PacketHeader::LEN + bytes,
             flow_hash: hint.flow_hash,
-            queue,
+            queue: shared.min(self.config.queue_target),
             is_bulk,
         }
     }
@@ -161,21 +153,20 @@ impl Sender {
             now,
             config: &self.config,
             paths: &self.paths,
-            sent_packets: &self.sent_packets,
+            sent_packets: self.recovery.packets(),
             waiting: self.queue.len(),
         };
-        query(self.parts.scheduler.as_mut(), &view)
+        query(self.scheduler.as_mut(), &view)
     }
 
-    /// Returns the first selected path, and plans the transmissions on the others.
-    fn first_path(&mut self, choice: PathChoice, content: Content) -> Option<PathId> {
+    /// Returns the first selected path for packet `id`, and plans its copies on the others.
+    fn first_path(&mut self, choice: PathChoice, id: u64) -> Option<PathId> {
         match choice {
             PathChoice::Wait => None,
             PathChoice::On(path) => Some(path),
             PathChoice::OnAll(paths) => {
-                let mut paths = paths.iter();
-                let first = paths.next()?;
-                self.planned.extend(paths.map(|path| (path, content)));
+                let first = paths.iter().next()?;
+                self.recovery.plan_copies(id, paths.without(first));
                 Some(first)
             }
         }
@@ -203,8 +194,8 @@ impl Sender {
         let (Content::Original(first) | Content::Coded { start: first, .. }) = content else {
             return;
         };
-        if let Some(original) = self.sent_packets.get(first) {
-            self.queue.charge(original.hint.flow_hash, bytes);
+        if let Some(packet) = self.recovery.packets().get(first) {
+            self.queue.charge(packet.hint.flow_hash, bytes);
         }
     }
 
@@ -212,43 +203,56 @@ impl Sender {
         let is_idle = self.is_idle(now);
         let known = self.paths.get_mut(path)?;
         let number = known.transmissions.next();
-        let datagram = match content {
-            Content::Ping => emit_ping(number),
-            Content::Original(id) => {
-                let original = self.sent_packets.get_mut(id)?;
-                original.in_flight += 1;
-                original.path = Some(path);
-                let mut datagram = Vec::with_capacity(PacketHeader::LEN + original.bytes.len());
-                datagram.extend(header(1, number, id).emit());
-                datagram.extend_from_slice(&original.bytes);
-                datagram
-            }
-            Content::Coded { start, count } => {
-                let ids = start..start + u64::from(count);
-                let originals = ids.map(|id| {
-                    self.sent_packets
-                        .get(id)
-                        .map(|original| &original.bytes[..])
-                });
-                let originals: Vec<&[u8]> = originals.collect::<Option<_>>()?;
-                let longest = originals.iter().map(|bytes| bytes.len()).max()?;
-                let mut datagram = Vec::with_capacity(CODED_OVERHEAD + longest);
-                datagram.extend(header(count, number, start).emit());
-                hawser_coding::encode(&originals, seed(path, number, start), &mut datagram);
-                datagram
-            }
-        };
-        let in_flight = known.outstanding_bytes();
-        known.transmissions.push(
-            now,
-            content,
-            datagram.len() as u64 + QUIC_OVERHEAD,
-            in_flight,
-        );
-        known.hand_out(datagram.len());
+        let datagram = encode(&mut self.recovery, path, number, content)?;
+        let (bytes, in_flight) = (datagram.len(), known.outstanding_bytes());
+        known
+            .transmissions
+            .push(now, content, bytes as u64 + QUIC_OVERHEAD, in_flight);
+        known.hand_out(bytes);
         known.next_probe = now + known.probe_interval(&self.config, is_idle);
         Some(Transmit { path, datagram })
     }
+}
+
+/// Returns the datagram for transmission `number` over `path`; `None` if its content is not
+/// available any more.
+fn encode(recovery: &mut Recovery, path: PathId, number: u64, content: Content) -> Option<Vec<u8>> {
+    match content {
+        Content::Ping => Some(emit_ping(number)),
+        Content::Original(id) => {
+            let packet = recovery.record_transmission(id, path)?;
+            let mut datagram = Vec::with_capacity(PacketHeader::LEN + packet.bytes.len());
+            datagram.extend(header(1, number, id).emit());
+            datagram.extend_from_slice(&packet.bytes);
+            Some(datagram)
+        }
+        Content::Coded { start, count } => {
+            let seed = seed(path, number, start);
+            encode_coded(
+                recovery.packets(),
+                header(count, number, start),
+                start,
+                seed,
+            )
+        }
+    }
+}
+
+/// Returns a coded packet over the packets from `start` on.
+fn encode_coded(
+    packets: &SentPackets,
+    header: PacketHeader,
+    start: u64,
+    seed: u64,
+) -> Option<Vec<u8>> {
+    let ids = start..start + u64::from(header.count);
+    let covered = ids.map(|id| Some(&packets.get(id)?.bytes[..]));
+    let covered: Vec<&[u8]> = covered.collect::<Option<_>>()?;
+    let longest = covered.iter().map(|bytes| bytes.len()).max()?;
+    let mut datagram = Vec::with_capacity(CODED_OVERHEAD + longest);
+    datagram.extend(header.emit());
+    hawser_coding::encode(&covered, seed, &mut datagram);
+    Some(datagram)
 }
 
 /// Creates a header. Numbers are truncated to the fields of the frame.

@@ -1,8 +1,8 @@
 use super::*;
-use crate::path::{PathState, Rtt};
-use crate::sent_packets::Hint;
+use crate::path::Rtt;
+use crate::sent_transmissions::Content;
 use hawser_units::ByteSize;
-use hawser_wire::xnc::{AckBlock, Frame};
+use hawser_wire::xnc::Frame;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -52,7 +52,8 @@ fn a_path_that_delivered_nothing_recently_comes_last() {
     deliver(&mut sender, path(0), 0, 20);
     deliver(&mut sender, path(1), 40, 80);
     let order = |sender: &Sender, ms: u32| {
-        let rooms = sender.rooms(Instant::ZERO + ms * MS, 1000);
+        let now = Instant::ZERO + ms * MS;
+        let rooms = sender.paths.rooms_for_recovery(now, &sender.config, 1000);
         rooms
             .iter()
             .map(|(path, _)| path.index())
@@ -83,7 +84,8 @@ fn packets_lost_again_take_more_paths() {
         .unwrap();
     assert_eq!(packets(&mut sender, now).len(), 1);
     for copies in [1, 2] {
-        sender.handle_lost(now, Content::Original(0));
+        let lost = Outcome::Lost(Content::Original(0));
+        sender.recovery.handle_outcome(now, lost);
         now += sender.config.recovery_delay;
         let mut used = packets(&mut sender, now);
         used.sort();
@@ -129,6 +131,11 @@ fn open(sender: &mut Sender, window: u64) {
     }
 }
 
+/// Returns whether a shot is scheduled.
+fn has_shots(sender: &Sender) -> bool {
+    sender.recovery.poll_timeout(Instant::ZERO).is_some()
+}
+
 /// Returns the packet count and the first packet number of each datagram that is sent now.
 fn packets_sent(sender: &mut Sender, now: Instant) -> Vec<(u8, u32)> {
     let sent = std::iter::from_fn(|| sender.poll_transmit(now));
@@ -162,14 +169,14 @@ fn a_shot_that_expires_while_it_waits_for_a_window_is_not_sent() {
         [(1, 5)],
         "only the new packet"
     );
-    assert_eq!((sender.stats().given_up, sender.shots.len()), (5, 0));
+    assert_eq!((sender.stats().given_up, has_shots(&sender)), (5, false));
 }
 
 #[test]
 fn expired_shots_are_dropped_even_without_window() {
     let (mut sender, _) = lost_without_window(5);
     sender.handle_timeout(Instant::ZERO + sender.config.expiry);
-    assert_eq!((sender.stats().given_up, sender.shots.len()), (5, 0));
+    assert_eq!((sender.stats().given_up, has_shots(&sender)), (5, false));
 }
 
 #[test]
@@ -184,7 +191,7 @@ fn planned_packets_are_not_sent_once_they_have_expired() {
         (0..3).any(|_| coded(sender.poll_transmit(now))),
         "after one ping per path"
     );
-    assert!(!sender.planned.is_empty());
+    assert!(sender.recovery.has_planned());
     let late = Instant::ZERO + sender.config.expiry;
     sender
         .handle_packet(late, vec![7; 1000], Hint::default())
@@ -208,15 +215,4 @@ fn urgent_packets_precede_recovery_but_do_not_starve_it() {
     assert!(sent[..16].iter().all(|is_urgent| *is_urgent), "{sent:?}");
     assert!(!sent[16], "{sent:?}");
     assert_eq!(sent.iter().filter(|is_urgent| **is_urgent).count(), 40);
-}
-
-#[test]
-fn a_range_without_window_is_examined_once() {
-    let (mut sender, now) = lost_without_window(60);
-    assert!(sender.shots.len() >= 6);
-    assert!(sender.poll_shot(now).is_none());
-    let (at, next) = sender.next_shot.expect("all ranges were passed over");
-    assert!(at == now && sender.shots.range(next..).next().is_none());
-    open(&mut sender, 1_000_000);
-    assert!(sender.poll_shot(now).is_some(), "a window opens");
 }

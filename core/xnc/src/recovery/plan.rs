@@ -1,0 +1,320 @@
+//! Planning: which content is sent over which paths, and until when that is useful.
+
+use super::shot::{Shot, ShotRule};
+use super::{CODED_OVERHEAD, Recovery, RecoveryMethod};
+use crate::memory::shrink_if_sparse;
+use crate::path::Paths;
+use crate::sent_packets::{Fate, SentPacket};
+use crate::sent_transmissions::Content;
+use hawser_units::{Instant, PathId};
+
+/// The capacity for a shot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Capacity<'a> {
+    pub(crate) paths: &'a Paths,
+    /// Whether new packets wait for window.
+    pub(crate) is_backlogged: bool,
+}
+
+impl Recovery {
+    /// Returns when the next shot is due, of those that are due after `after`.
+    pub(crate) fn poll_timeout(&self, after: Instant) -> Option<Instant> {
+        self.ranges.next_recovery(after)
+    }
+
+    /// Abandons the oldest shots if their packets have expired, and drops settled packets.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.next_range = None;
+        while let Some(number) = self.ranges.next_with_losses(0)
+            && self.is_stale(now, number)
+        {
+            self.abandon(number);
+            self.finish_shot(now, number);
+        }
+        self.trim();
+        shrink_if_sparse(&mut self.planned);
+        shrink_if_sparse(&mut self.retransmissions);
+    }
+
+    /// Considers all due shots again, because windows may have opened.
+    pub(crate) fn reconsider_shots(&mut self) {
+        self.next_range = None;
+    }
+
+    /// Returns the next content that is planned and still useful, and its path.
+    pub(crate) fn poll_planned(&mut self, now: Instant) -> Option<(PathId, Content)> {
+        while let Some((path, content)) = self.planned.pop_front() {
+            if self.is_useful(now, content) {
+                return Some((path, content));
+            }
+            self.drop_planned(now, content);
+        }
+        None
+    }
+
+    /// Returns the first content of due shots for which there is window, and its path. The rest is
+    /// planned. A range that was passed over has nothing to send until the windows, the losses or
+    /// the time change.
+    pub(crate) fn poll_shot(
+        &mut self,
+        now: Instant,
+        capacity: Capacity<'_>,
+    ) -> Option<(PathId, Content)> {
+        let known = self.next_range.filter(|(at, _)| *at == now);
+        let mut from = known.map_or(0, |(_, number)| number);
+        while let Some(number) = self.ranges.next_with_losses(from) {
+            self.next_range = Some((now, number));
+            if self.ranges.is_due(number, now) {
+                if self.plan_shot(now, number, capacity) {
+                    self.finish_shot(now, number);
+                }
+                if let Some(planned) = self.poll_planned(now) {
+                    return Some(planned);
+                }
+            }
+            from = number + 1;
+        }
+        self.next_range = Some((now, from));
+        None
+    }
+
+    /// Plans as much of the shot for a range as the windows allow. Returns `true` if nothing of it
+    /// remains.
+    ///
+    /// The paper waits until the windows allow the whole shot (Ni, section 4.5.2). While packets
+    /// wait, windows never open that far, and the shot would expire before it is sent. It therefore
+    /// starts with the first window, before all new packets.
+    fn plan_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> bool {
+        let Some(mut shot) = self.current_shot(now, number, capacity) else {
+            return true;
+        };
+        let contents = self.contents(&shot);
+        if contents.is_empty() {
+            return true;
+        }
+        let rule = self.shot_rule(shot.attempts, capacity.is_backlogged);
+        let rooms = self.rooms(now, &shot, rule, capacity.paths);
+        let shares = rule.shares(shot.lost, shot.unsent, &rooms);
+        let sent = self.plan(&mut shot, &contents, &shares);
+        let is_spent = sent == 0 && rule.is_spent(&shot, capacity.paths.iter().map(|path| path.id));
+        if is_spent {
+            shot.unsent = 0;
+        }
+        if let Some(range) = self.ranges.get_mut(number) {
+            range.shot = shot;
+        }
+        if is_spent {
+            // The transmissions of the shot may have been settled while a part of it was unsent.
+            self.evaluate_shot(now, number);
+        }
+        shot.unsent == 0
+    }
+
+    /// Returns the shot of a range of which a part is unsent, or else a new one; `None` if none is
+    /// necessary.
+    fn current_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> Option<Shot> {
+        let shot = self.ranges.get(number)?.shot;
+        if shot.unsent == 0 {
+            return self.prepare_shot(now, number, capacity);
+        }
+        if self.is_stale(now, number) {
+            self.abandon(number);
+            return None;
+        }
+        Some(shot)
+    }
+
+    /// Prepares a new shot for the lost packets of a range, including those of an earlier shot that
+    /// are not known to be recovered. Returns `None` if no shot is necessary.
+    fn prepare_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> Option<Shot> {
+        let is_lost = |packet: &SentPacket| packet.fate == Fate::Lost;
+        if !self.missing(number).any(|(_, packet)| is_lost(packet)) {
+            return None;
+        }
+        let (wanted, stale) = self.split_by_use(now, number);
+        let mut packets = wanted.iter().filter_map(|id| self.packets.get(*id));
+        let has_lost = packets.any(is_lost);
+        stale.into_iter().for_each(|id| self.give_up(id));
+        if !has_lost {
+            return None;
+        }
+        for id in &wanted {
+            if let Some(packet) = self.packets.get_mut(*id) {
+                packet.fate = Fate::Recovering;
+            }
+        }
+        let shot = self.new_shot(number, &wanted, capacity)?;
+        self.counts.recoveries += 1;
+        self.ranges.get_mut(number)?.shot = shot;
+        self.ranges.set_recovery(number, Some(now));
+        Some(shot)
+    }
+
+    /// Returns a shot for these packets of a range.
+    fn new_shot(&self, number: u64, missing: &[u64], capacity: Capacity<'_>) -> Option<Shot> {
+        let before = self.ranges.get(number)?.shot;
+        let (first, last) = (*missing.first()?, *missing.last()?);
+        let (lost, attempts) = (missing.len(), before.attempts + 1);
+        let rule = self.shot_rule(attempts, capacity.is_backlogged);
+        let mut shot = Shot {
+            first,
+            count: (last - first + 1) as u8,
+            lost,
+            unsent: rule.shot_size(lost, capacity.paths.iter().count()),
+            attempts,
+            ..Shot::default()
+        };
+        if shot.ids() == before.ids() {
+            (shot.in_flight, shot.arrived) = (before.in_flight, before.arrived);
+        }
+        Some(shot)
+    }
+
+    /// Returns the missing packets of a range, with their numbers.
+    fn missing(&self, number: u64) -> impl Iterator<Item = (u64, &SentPacket)> {
+        let range = self.ranges.get(number).into_iter();
+        let members = range.flat_map(|range| self.packets.in_range(range.ids()));
+        members.filter(|(_, packet)| packet.is_missing())
+    }
+
+    /// Returns the numbers of a range's missing packets: those that are still useful, and the
+    /// others. The packets of a flow are sent in order. A packet that has not expired therefore
+    /// keeps the packets of its flow useful.
+    fn split_by_use(&self, now: Instant, number: u64) -> (Vec<u64>, Vec<u64>) {
+        let flow = |packet: &SentPacket| packet.hint.flow_hash;
+        let missing: Vec<(u64, &SentPacket)> = self.missing(number).collect();
+        let is_of_use = |packet: &SentPacket| {
+            let mut of_flow = missing
+                .iter()
+                .filter(|(_, other)| flow(other) == flow(packet));
+            of_flow.any(|(_, other)| !self.is_expired(now, other))
+        };
+        let (useful, others): (Vec<_>, Vec<_>) =
+            missing.iter().partition(|(_, packet)| is_of_use(packet));
+        let ids = |packets: Vec<(u64, &SentPacket)>| packets.iter().map(|(id, _)| *id).collect();
+        (ids(useful), ids(others))
+    }
+
+    /// Returns the contents of a shot, to be sent in turn: coded packets, or packets that are still
+    /// missing.
+    fn contents(&self, shot: &Shot) -> Vec<Content> {
+        let Shot { first, count, .. } = *shot;
+        if self.method == (RecoveryMethod::OneShot { coded: true }) && shot.lost > 1 {
+            let start = first;
+            return vec![Content::Coded { start, count }];
+        }
+        let packets = self.packets.in_range(shot.ids());
+        let recovering = packets.filter(|(_, packet)| packet.fate == Fate::Recovering);
+        recovering.map(|(id, _)| Content::Original(id)).collect()
+    }
+
+    /// Returns how many packets of a shot each path has room for, the best path first.
+    fn rooms(
+        &self,
+        now: Instant,
+        shot: &Shot,
+        rule: ShotRule,
+        paths: &Paths,
+    ) -> Vec<(PathId, usize)> {
+        let packets = self.packets.in_range(shot.ids());
+        let longest = packets.map(|(_, packet)| packet.bytes.len()).max();
+        let size = longest.unwrap_or(0) + CODED_OVERHEAD;
+        let rooms = paths.rooms_for_recovery(now, &self.config, size);
+        let limited = |(path, room): (PathId, usize)| (path, room.min(rule.left_on(shot, path)));
+        rooms.into_iter().map(limited).collect()
+    }
+
+    /// Plans these shares of a shot, and returns the number of packets.
+    fn plan(&mut self, shot: &mut Shot, contents: &[Content], shares: &[(PathId, usize)]) -> usize {
+        let unsent = shot.unsent;
+        for (path, share) in shares {
+            let turns = shot.unsent..shot.unsent + share;
+            let contents = turns.map(|turn| contents[turn % contents.len()]);
+            self.planned
+                .extend(contents.map(|content| (*path, content)));
+            shot.by_path[path.index()] += share;
+            shot.unsent -= share;
+        }
+        let sent = unsent - shot.unsent;
+        if matches!(contents, [Content::Coded { .. }]) {
+            shot.in_flight += sent;
+        }
+        sent
+    }
+
+    /// Returns the limits of shot number `attempts` for the same packets.
+    fn shot_rule(&self, attempts: u32, is_backlogged: bool) -> ShotRule {
+        let config = &self.config;
+        let is_first = attempts <= 1;
+        let extra = match is_first && is_backlogged {
+            true => config.extra_packets_waiting,
+            false => config.extra_packets,
+        };
+        let copies = match is_first {
+            true => config.copies,
+            false => config.retry_copies,
+        };
+        ShotRule {
+            extra,
+            path_share: config.path_share,
+            total_share: config.total_share,
+            copies,
+        }
+    }
+
+    /// Ends a shot. Packets that were lost since it started need another one.
+    fn finish_shot(&mut self, now: Instant, number: u64) {
+        let Some(range) = self.ranges.get_mut(number) else {
+            return;
+        };
+        range.shot.unsent = 0;
+        let mut members = self.packets.in_range(range.ids());
+        let has_lost = members.any(|(_, packet)| packet.fate == Fate::Lost);
+        let again = now + self.config.recovery_delay;
+        self.ranges.set_recovery(number, has_lost.then_some(again));
+    }
+
+    /// Gives up the missing packets of a range.
+    fn abandon(&mut self, number: u64) {
+        let missing: Vec<u64> = self.missing(number).map(|(id, _)| id).collect();
+        missing.into_iter().for_each(|id| self.give_up(id));
+        if let Some(range) = self.ranges.get_mut(number) {
+            range.shot.unsent = 0;
+        }
+    }
+
+    /// Returns whether a range has missing packets and all of them have expired.
+    fn is_stale(&self, now: Instant, number: u64) -> bool {
+        let mut missing = self.missing(number).peekable();
+        missing.peek().is_some() && missing.all(|(_, packet)| self.is_expired(now, packet))
+    }
+
+    fn is_expired(&self, now: Instant, packet: &SentPacket) -> bool {
+        packet.queued_at + self.config.expiry <= now
+    }
+
+    /// Returns whether planned content is still useful.
+    fn is_useful(&self, now: Instant, content: Content) -> bool {
+        let ids = match content {
+            Content::Ping => return true,
+            Content::Original(id) => id..id + 1,
+            Content::Coded { start, count } => start..start + u64::from(count),
+        };
+        let is_reliable = self.method == RecoveryMethod::Retransmit;
+        let mut packets = self.packets.in_range(ids);
+        packets.any(|(_, packet)| is_reliable || !self.is_expired(now, packet))
+    }
+
+    /// Handles planned content that is not sent.
+    fn drop_planned(&mut self, now: Instant, content: Content) {
+        match content {
+            Content::Coded { start, count } => self.handle_coded_outcome(now, start, count, false),
+            Content::Original(id) => {
+                if let Some(number) = self.range_of(id) {
+                    self.evaluate_shot(now, number);
+                }
+            }
+            Content::Ping => {}
+        }
+    }
+}

@@ -1,0 +1,188 @@
+use super::*;
+use crate::path::{PathState, Paths, Rtt};
+use hawser_units::ByteSize;
+use std::time::Duration;
+
+fn path(index: u8) -> PathId {
+    PathId::try_from(index).unwrap()
+}
+
+/// Two paths with this window in bytes.
+fn paths(window: u64) -> Paths {
+    let mut paths = Paths::default();
+    for id in [path(0), path(1)] {
+        paths.add(Instant::ZERO, id, &Config::default());
+        paths.get_mut(id).unwrap().update(PathState {
+            congestion_window: ByteSize(window),
+            in_flight: ByteSize(0),
+            queued: ByteSize(0),
+            rtt: Rtt::default(),
+            datagram_size: 1400,
+        });
+    }
+    paths
+}
+
+/// Sends packets of 1000 bytes over the first path.
+fn send(recovery: &mut Recovery, now: Instant, packets: u64) {
+    for _ in 0..packets {
+        let id = recovery.add_packet(now, now, vec![7; 1000], Hint::default());
+        recovery.record_transmission(id, path(0)).unwrap();
+    }
+}
+
+fn lose(recovery: &mut Recovery, now: Instant, ids: impl IntoIterator<Item = u64>) {
+    for id in ids {
+        recovery.handle_outcome(now, Outcome::Lost(Content::Original(id)));
+    }
+}
+
+fn poll(recovery: &mut Recovery, now: Instant, paths: &Paths) -> Vec<Content> {
+    let capacity = Capacity {
+        paths,
+        is_backlogged: false,
+    };
+    std::iter::from_fn(|| {
+        let planned = recovery.poll_planned(now);
+        planned.or_else(|| recovery.poll_shot(now, capacity))
+    })
+    .map(|(_, content)| content)
+    .collect()
+}
+
+fn recovery(method: RecoveryMethod) -> Recovery {
+    Recovery::new(&Config::default(), method, 0)
+}
+
+const CODED: RecoveryMethod = RecoveryMethod::OneShot { coded: true };
+
+/// After the time in which losses are collected.
+fn later() -> Instant {
+    Instant::ZERO + Config::default().recovery_delay
+}
+
+#[test]
+fn a_range_without_window_is_examined_once() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 60);
+    lose(&mut recovery, Instant::ZERO, 0..60);
+    let now = later();
+    assert_eq!(recovery.poll_timeout(Instant::ZERO), Some(now));
+
+    assert_eq!(poll(&mut recovery, now, &paths(0)), []);
+    let (at, next) = recovery.next_range.expect("all ranges were passed over");
+    assert_eq!((at, next), (now, 6), "ten packets each");
+    assert_eq!(recovery.ranges.next_with_losses(next), None);
+
+    recovery.reconsider_shots();
+    let sent = poll(&mut recovery, now, &paths(1_000_000));
+    assert!(
+        sent.contains(&Content::Coded {
+            start: 0,
+            count: 10
+        }),
+        "{sent:?}"
+    );
+}
+
+#[test]
+fn enough_coded_packets_settle_the_lost_ones() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 10);
+    lose(&mut recovery, Instant::ZERO, 2..5);
+    let sent = poll(&mut recovery, later(), &paths(1_000_000));
+    let coded = Content::Coded { start: 2, count: 3 };
+    assert_eq!(sent, vec![coded; 3 + 3], "three more than were lost");
+
+    for _ in 0..3 {
+        recovery.handle_outcome(later(), Outcome::Arrived(coded));
+    }
+    assert_eq!(recovery.counts().delivered, 0, "they may be dependent");
+    recovery.handle_outcome(later(), Outcome::Arrived(coded));
+    assert_eq!(recovery.counts().delivered, 3);
+    for _ in 0..2 {
+        recovery.handle_outcome(later(), Outcome::Lost(coded));
+    }
+    assert_eq!(
+        recovery.poll_timeout(Instant::ZERO),
+        None,
+        "nothing is left"
+    );
+}
+
+#[test]
+fn a_shot_that_fails_is_followed_by_another_until_the_packets_are_given_up() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 10);
+    lose(&mut recovery, Instant::ZERO, 2..5);
+    let mut now = Instant::ZERO;
+    for shot in 1..=Config::default().shots {
+        now += Config::default().recovery_delay;
+        let sent = poll(&mut recovery, now, &paths(1_000_000));
+        assert_eq!(recovery.counts().recoveries, u64::from(shot));
+        for content in sent {
+            recovery.handle_outcome(now, Outcome::Lost(content));
+        }
+    }
+    assert_eq!(recovery.counts().given_up, 3);
+    assert_eq!(recovery.poll_timeout(Instant::ZERO), None);
+}
+
+#[test]
+fn a_range_that_is_dropped_leaves_nothing_to_recover() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 20);
+    lose(&mut recovery, Instant::ZERO, [3, 13]);
+    recovery.give_up_oldest_range();
+    assert_eq!(recovery.counts().given_up, 10);
+    let sent = poll(&mut recovery, later(), &paths(1_000_000));
+    assert_eq!(sent, [Content::Original(13)]);
+}
+
+#[test]
+fn packets_are_retransmitted_in_the_order_of_their_losses() {
+    let mut recovery = recovery(RecoveryMethod::Retransmit);
+    send(&mut recovery, Instant::ZERO, 4);
+    lose(&mut recovery, Instant::ZERO, [2, 0, 3]);
+    recovery.handle_outcome(later(), Outcome::ArrivedLate(Content::Original(0)));
+    let next = |recovery: &mut Recovery| {
+        let id = recovery.next_retransmission().map(|(id, _)| id)?;
+        recovery.pop_retransmission();
+        Some(id)
+    };
+    let sent: Vec<u64> = std::iter::from_fn(|| next(&mut recovery)).collect();
+    assert_eq!(sent, [2, 3], "packet 0 arrived in the meantime");
+}
+
+#[test]
+fn removing_a_path_loses_the_coded_packets_planned_for_it() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 10);
+    lose(&mut recovery, Instant::ZERO, 0..10);
+    let capacity = Capacity {
+        paths: &paths(10_000),
+        is_backlogged: false,
+    };
+    assert!(recovery.poll_shot(later(), capacity).is_some());
+    recovery.plan_copies(7, [path(0)].into_iter().collect());
+    let planned = [path(0), path(1)].map(|id| recovery.remove_path(id).count());
+    assert!(planned.iter().sum::<usize>() >= 12, "{planned:?}");
+    assert!(!recovery.has_planned());
+}
+
+/// The delay that makes a packet expire.
+const EXPIRY: Duration = Duration::from_millis(700);
+
+#[test]
+fn packets_that_expire_while_they_are_planned_are_not_returned() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 10);
+    lose(&mut recovery, Instant::ZERO, 0..10);
+    let capacity = Capacity {
+        paths: &paths(1_000_000),
+        is_backlogged: false,
+    };
+    assert!(recovery.poll_shot(later(), capacity).is_some());
+    assert!(recovery.has_planned());
+    assert_eq!(recovery.poll_planned(Instant::ZERO + EXPIRY), None);
+}
