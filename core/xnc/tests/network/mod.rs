@@ -1,9 +1,10 @@
-//! Two endpoints, connected by paths of fixed delay and window that can lose, reorder and hold
-//! datagrams.
+//! Two endpoints, connected by paths that can lose, reorder and hold datagrams. A path has a fixed
+//! delay and window, or a bottleneck with a queue and a window that adapts.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use hawser_units::{ByteSize, Instant, PathId};
+use hawser_wire::xnc::Frame;
 use hawser_xnc::{Config, Ecn, Endpoint, Event, Hint, Packet, PathState, RejectReason, Rtt};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,37 +20,133 @@ pub(crate) fn path(index: u8) -> PathId {
     PathId::try_from(index).unwrap()
 }
 
+/// A seeded random number generator (SplitMix64).
+#[derive(Default)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// Returns `true` with this probability.
+    fn chance(&mut self, probability: f64) -> bool {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / ((1u64 << 53) as f64) < probability
+    }
+}
+
 /// A bidirectional path.
 pub(crate) struct Pipe {
+    /// The one-way delay without a queue.
     pub(crate) delay: Duration,
+    /// The congestion window in bytes; the initial one if it `adapts`.
     pub(crate) window: u64,
+    /// Whether the window grows with each round trip and is halved after a loss.
+    pub(crate) adapts: bool,
+    /// The rate in bytes per second of the bottleneck; `None` if there is none.
+    pub(crate) rate: Option<u64>,
+    /// The maximum queue before the bottleneck in bytes. Further datagrams are dropped.
+    pub(crate) max_queue: u64,
     /// Whether all datagrams are lost.
     pub(crate) is_cut: bool,
     /// One in this number of the first end's datagrams is lost. With 0, none is.
     pub(crate) lose_every: u64,
     /// The number of the next datagrams of the first end that are lost.
     pub(crate) lose_next: u64,
-    sent: u64,
+    /// The probability that a datagram of the first end is lost.
+    pub(crate) loss: f64,
+    /// The number of earlier datagrams that every tenth of the first end's overtakes, on average.
+    pub(crate) overtaken: usize,
+    pub(crate) random: Random,
+    /// Datagrams of the first end.
+    pub(crate) sent: u64,
     /// From the first end, and from the second.
-    directions: [Direction; 2],
+    pub(crate) directions: [Direction; 2],
 }
 
 #[derive(Default)]
-struct Direction {
+pub(crate) struct Direction {
+    /// Datagrams before the bottleneck, and when they were sent.
+    queue: VecDeque<(Instant, Vec<u8>)>,
+    queue_bytes: u64,
+    /// When the first datagram of the queue has passed the bottleneck.
+    departs_at: Option<Instant>,
     in_transit: VecDeque<(Instant, Vec<u8>)>,
-    in_flight: VecDeque<(Instant, u64)>,
+    in_flight: VecDeque<Flight>,
+    /// Datagrams in order since the last one that overtook others.
+    in_order: usize,
+    rtt: Option<Duration>,
+    /// The congestion window, if it adapts.
+    window: Option<u64>,
+    /// Losses of datagrams that were sent before this time do not reduce the window again.
+    reduced_at: Instant,
+    counts: Counts,
 }
+
+/// Counters of one direction.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// The longest queue in bytes.
+    pub(crate) longest_queue: u64,
+    /// Datagrams that were dropped because the queue was full.
+    pub(crate) dropped: u64,
+    /// Datagrams other than acknowledgements that exceeded the window.
+    pub(crate) beyond_window: u64,
+    /// Datagrams that overtook others.
+    pub(crate) overtook: u64,
+}
+
+/// A datagram that is neither acknowledged nor known to be lost.
+struct Flight {
+    sent_at: Instant,
+    settled_at: Instant,
+    size: u64,
+    is_lost: bool,
+}
+
+/// The maximum time by which a datagram arrives earlier because it overtakes others.
+const MAX_LEAD: Duration = Duration::from_millis(15);
+
+/// The minimum of an adaptive window.
+const MIN_WINDOW: u64 = 15_000;
 
 impl Pipe {
     pub(crate) fn new(delay: Duration, window: u64) -> Self {
         Pipe {
             delay,
             window,
+            adapts: false,
+            rate: None,
+            max_queue: u64::MAX,
             is_cut: false,
             lose_every: 0,
             lose_next: 0,
+            loss: 0.0,
+            overtaken: 0,
+            random: Random::default(),
             sent: 0,
             directions: Default::default(),
+        }
+    }
+
+    /// Creates a path with a bottleneck of this rate in megabits per second. Its window adapts.
+    pub(crate) fn bottleneck(delay: Duration, mbps: u64, seed: u64) -> Self {
+        Pipe {
+            adapts: true,
+            rate: Some(mbps * 125_000),
+            random: Random(seed),
+            ..Pipe::new(delay, MIN_WINDOW)
+        }
+    }
+
+    /// Returns the counters of the first end's datagrams.
+    pub(crate) fn counts(&self) -> Counts {
+        self.directions[0].counts
+    }
+
+    /// Restarts the counters.
+    pub(crate) fn reset_counts(&mut self) {
+        for direction in &mut self.directions {
+            direction.counts = Counts::default();
         }
     }
 
@@ -63,47 +160,192 @@ impl Pipe {
     }
 
     fn push(&mut self, now: Instant, end: usize, datagram: Vec<u8>) {
-        let is_first = end == 0;
-        self.sent += u64::from(is_first);
-        let chance =
-            self.lose_every > 0 && self.sent.is_multiple_of(self.lose_every) || self.lose_next > 0;
-        let is_lost = self.is_cut || is_first && chance;
-        if is_first {
-            self.lose_next = self.lose_next.saturating_sub(1);
+        let size = size(&datagram);
+        self.check_window(end, &datagram);
+        let is_lost = self.loses(end);
+        let direction = &mut self.directions[end];
+        let is_full = self.rate.is_some() && direction.queue_bytes + size > self.max_queue;
+        direction.counts.dropped += u64::from(is_full && !is_lost);
+        if is_lost || is_full {
+            direction.in_flight.push_back(Flight {
+                sent_at: now,
+                settled_at: now + QUIC_TIMEOUT,
+                size,
+                is_lost: true,
+            });
+            return;
         }
-        let size = datagram.len() as u64 + QUIC_OVERHEAD;
-        let settled_at = now
-            + if is_lost {
-                QUIC_TIMEOUT
-            } else {
-                2 * self.delay
-            };
-        self.directions[end].in_flight.push_back((settled_at, size));
-        if !is_lost {
-            self.directions[end]
-                .in_transit
-                .push_back((now + self.delay, datagram));
+        direction.queue_bytes += size;
+        let counts = &mut direction.counts;
+        counts.longest_queue = counts.longest_queue.max(direction.queue_bytes);
+        direction.queue.push_back((now, datagram));
+        self.advance(now);
+    }
+
+    /// Counts a datagram for which the window has no room. Acknowledgements ignore the window.
+    fn check_window(&mut self, end: usize, datagram: &[u8]) {
+        let is_ack = matches!(Frame::parse(datagram), Ok(Frame::Acks(_)));
+        let direction = &self.directions[end];
+        let used = direction.bytes_in_flight() + size(datagram);
+        if !is_ack && used > direction.window.unwrap_or(self.window) {
+            self.directions[end].counts.beyond_window += 1;
+        }
+    }
+
+    fn loses(&mut self, end: usize) -> bool {
+        if end == 1 {
+            return self.is_cut;
+        }
+        self.sent += 1;
+        let is_unlucky = self.loss > 0.0 && self.random.chance(self.loss);
+        let is_next = self.lose_next > 0;
+        self.lose_next = self.lose_next.saturating_sub(1);
+        let is_turn = self.lose_every > 0 && self.sent.is_multiple_of(self.lose_every);
+        self.is_cut || is_turn || is_next || is_unlucky
+    }
+
+    /// Moves datagrams through the bottleneck.
+    fn advance(&mut self, now: Instant) {
+        for end in 0..2 {
+            while let Some(departs_at) = self.next_departure(end, now) {
+                if departs_at > now {
+                    break;
+                }
+                self.directions[end].departs_at = None;
+                if let Some((sent_at, datagram)) = self.directions[end].queue.pop_front() {
+                    self.directions[end].queue_bytes -= size(&datagram);
+                    self.depart(end, sent_at, departs_at, datagram);
+                }
+                if self.rate.is_some() && !self.directions[end].queue.is_empty() {
+                    self.directions[end].departs_at = self.departure(end, departs_at);
+                }
+            }
+        }
+    }
+
+    /// Returns when the first datagram of a queue has passed the bottleneck.
+    fn next_departure(&mut self, end: usize, now: Instant) -> Option<Instant> {
+        if self.directions[end].departs_at.is_none() {
+            self.directions[end].departs_at = self.departure(end, now);
+        }
+        self.directions[end].departs_at
+    }
+
+    /// Returns when the first datagram of a queue, which reaches the bottleneck at `from`, has
+    /// passed it.
+    fn departure(&self, end: usize, from: Instant) -> Option<Instant> {
+        let (_, datagram) = self.directions[end].queue.front()?;
+        let time = |rate| Duration::from_nanos(size(datagram) * 1_000_000_000 / rate);
+        Some(from + self.rate.map_or(Duration::ZERO, time))
+    }
+
+    fn depart(&mut self, end: usize, sent_at: Instant, now: Instant, datagram: Vec<u8>) {
+        let overtaken = if end == 0 { self.overtaken } else { 0 };
+        let direction = &mut self.directions[end];
+        direction.in_flight.push_back(Flight {
+            sent_at,
+            settled_at: now + 2 * self.delay,
+            size: size(&datagram),
+            is_lost: false,
+        });
+        direction.in_order += 1;
+        let arrival = now + self.delay;
+        // No datagram is overtaken twice, or by one that was sent much later.
+        let position = direction.in_transit.len().checked_sub(overtaken);
+        let first =
+            position.and_then(|position| Some((position, direction.in_transit.get(position)?.0)));
+        match first.filter(|(_, at)| direction.in_order > overtaken && arrival <= *at + MAX_LEAD) {
+            Some((position, at)) if self.random.chance(0.1) => {
+                direction.in_transit.insert(position, (at, datagram));
+                direction.in_order = 0;
+                direction.counts.overtook += 1;
+            }
+            _ => direction.in_transit.push_back((arrival, datagram)),
         }
     }
 
     fn state(&mut self, now: Instant, end: usize) -> PathState {
-        let in_flight = &mut self.directions[end].in_flight;
-        in_flight.retain(|(settled_at, _)| *settled_at > now);
-        let bytes: u64 = in_flight.iter().map(|(_, size)| size).sum();
-        let rtt = 2 * self.delay;
+        let least = 2 * self.delay;
+        let direction = &mut self.directions[end];
+        direction.settle(now, self.adapts.then_some(self.window));
+        let rtt = match self.rate {
+            Some(_) => direction.rtt.unwrap_or(least),
+            None => least,
+        };
         PathState {
-            congestion_window: ByteSize(self.window),
-            in_flight: ByteSize(bytes),
+            congestion_window: ByteSize(direction.window.unwrap_or(self.window)),
+            in_flight: ByteSize(direction.bytes_in_flight()),
             queued: ByteSize(0),
             rtt: Rtt {
                 smoothed: rtt,
                 variation: MS,
                 latest: rtt,
-                min: rtt,
+                min: least,
             },
             datagram_size: 1400,
         }
     }
+}
+
+impl Direction {
+    fn bytes_in_flight(&self) -> u64 {
+        let departed: u64 = self.in_flight.iter().map(|flight| flight.size).sum();
+        departed + self.queue_bytes
+    }
+
+    /// Forgets the datagrams that are acknowledged or known to be lost, and updates the window if
+    /// it adapts, starting with `initial`.
+    fn settle(&mut self, now: Instant, initial: Option<u64>) {
+        let is_settled = |flight: &Flight| flight.settled_at <= now;
+        let mut settled = Vec::new();
+        for flight in std::mem::take(&mut self.in_flight) {
+            match is_settled(&flight) {
+                true => settled.push(flight),
+                false => self.in_flight.push_back(flight),
+            }
+        }
+        for flight in settled {
+            if !flight.is_lost {
+                let sample = flight.settled_at.saturating_since(flight.sent_at);
+                self.rtt = Some(self.rtt.map_or(sample, |rtt| (rtt * 7 + sample) / 8));
+            }
+            self.window = initial.map(|initial| {
+                let window = self.window.unwrap_or(initial);
+                self.adapt(now, window, &flight)
+            });
+        }
+    }
+
+    /// Returns the window after a datagram was acknowledged or lost: if it is in use, it grows by a
+    /// packet per round trip, or by the acknowledged bytes before the first loss. It is halved at
+    /// most once per round trip (RFC 5681).
+    fn adapt(&mut self, now: Instant, window: u64, flight: &Flight) -> u64 {
+        if !flight.is_lost {
+            let is_in_use = 2 * (self.bytes_in_flight() + flight.size) >= window;
+            return match (is_in_use, self.reduced_at == Instant::ZERO) {
+                (false, _) => window,
+                (true, true) => window + flight.size,
+                (true, false) => window + 1400 * flight.size / window,
+            };
+        }
+        if flight.sent_at < self.reduced_at {
+            return window;
+        }
+        self.reduced_at = now;
+        (window / 2).max(MIN_WINDOW)
+    }
+
+    /// Returns the times at which something changes.
+    fn times(&self) -> impl Iterator<Item = Instant> {
+        let settled_at = self.in_flight.iter().map(|flight| flight.settled_at).min();
+        let arrival = self.in_transit.iter().map(|(at, _)| *at).min();
+        [settled_at, arrival, self.departs_at].into_iter().flatten()
+    }
+}
+
+/// Returns the bytes that a datagram takes on the path.
+fn size(datagram: &[u8]) -> u64 {
+    datagram.len() as u64 + QUIC_OVERHEAD
 }
 
 /// A session.
@@ -211,19 +453,16 @@ impl Network {
 
     fn next(&mut self) -> Option<Instant> {
         let pipes = self.pipes.values().flat_map(|pipe| &pipe.directions);
-        let times = pipes.flat_map(|direction| {
-            let settled_at = direction.in_flight.iter().map(|(at, _)| *at).min();
-            let arrival = direction.in_transit.iter().map(|(at, _)| *at).min();
-            [settled_at, arrival]
-        });
+        let times = pipes.flat_map(Direction::times);
         let timeouts = self.ends.iter_mut().map(|end| end.poll_timeout());
-        let next = times.chain(timeouts).flatten().min();
+        let next = times.chain(timeouts.flatten()).min();
         // Work that is due but could not be done waits for the next event.
         next.map(|next| next.max(self.now + MS / 10))
     }
 
     fn turn(&mut self) {
         for (id, pipe) in &mut self.pipes {
+            pipe.advance(self.now);
             for (from, direction) in pipe.directions.iter_mut().enumerate() {
                 while direction
                     .in_transit
