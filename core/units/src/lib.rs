@@ -15,8 +15,10 @@
 
 mod id;
 mod quantity;
+mod selector;
 mod time;
 
 pub use id::{FlowId, MAX_FLOWS, MAX_PATHS, OutOfRange, PathId, PathSet, PolicyCode};
 pub use quantity::{Bitrate, ByteSize};
+pub use selector::{NotAPrefix, Ports, Prefix, Rule};
 pub use time::Instant;
