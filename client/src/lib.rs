@@ -18,7 +18,7 @@
 //! let mut stream = client.stream().await?;
 //! while let Some(message) = stream.next().await? {
 //!     if let NodeMessage::Policy(policy) = message {
-//!         println!("{} takes the paths {:#010b} now", policy.flow, policy.code);
+//!         println!("{} takes the paths {:#010b} now", policy.flow, policy.code.0);
 //!     }
 //! }
 //! # Ok(())

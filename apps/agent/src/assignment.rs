@@ -7,7 +7,7 @@ use hawser_bpf::{MAX_RULES, Ports, Prefix, Rule, SendPolicy};
 use hawser_control::Name;
 use hawser_control::node::{Assignment, Receive, Send};
 use hawser_control::resource::{self, Policy, Trigger};
-use hawser_units::{FlowId, PathSet, PolicyCode};
+use hawser_units::FlowId;
 use std::collections::BTreeMap;
 
 /// The protocols that have ports: TCP and UDP.
@@ -155,8 +155,8 @@ impl Plan {
 /// Converts a policy to the form that the eBPF programs take.
 pub(crate) fn send_policy(policy: &Policy) -> SendPolicy {
     SendPolicy {
-        code: PolicyCode(policy.code),
-        probes: PathSet::from_bits(policy.probes),
+        code: policy.code,
+        probes: policy.probes,
         probe_every: policy.probe_every,
         epoch: policy.epoch,
     }
@@ -165,9 +165,7 @@ pub(crate) fn send_policy(policy: &Policy) -> SendPolicy {
 /// Returns an error if the policy names paths that this node does not have. The flow uses the other
 /// paths.
 pub(crate) fn missing_paths(policy: &Policy, config: &Config) -> Result<(), String> {
-    let named = PolicyCode(policy.code).paths().bits() | policy.probes;
-    let missing = PathSet::from_bits(named)
-        .iter()
+    let missing = (policy.code.paths().union(policy.probes).iter())
         .filter(|path| !config.paths.contains_key(path));
     let missing: Vec<_> = missing.map(|path| path.to_string()).collect();
     if missing.is_empty() {

@@ -400,8 +400,8 @@ impl Controlled {
         } else {
             "by the controller"
         };
-        let (code, probes) = (policy.code.0, policy.probes.bits());
-        info!(flow = %name, epoch = policy.epoch, "paths {code:#010b}, probes {probes:#010b}, {detail}");
+        let (code, probes) = (policy.code, policy.probes);
+        info!(flow = %name, epoch = policy.epoch, "paths {:#010b}, probes {:#010b}, {detail}", code.0, probes.bits());
         let change = Change {
             event: "policy",
             epoch: policy.epoch,

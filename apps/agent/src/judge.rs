@@ -44,7 +44,7 @@ macro_rules! dispatch {
 impl Judge {
     /// Creates a judge according to an assignment, starting with its policy.
     pub(crate) fn new(receive: &Receive, now: Instant) -> Self {
-        let paths = PathSet::from_bits(receive.paths);
+        let paths = receive.paths;
         let (successive, evidence) = (successive(&receive.pruning), evidence(receive));
         let mut judge = Judge {
             flow: receive.flow.clone(),
@@ -61,12 +61,7 @@ impl Judge {
             packets: 0,
         };
         let policy = &receive.policy;
-        judge.handle_policy(
-            policy.epoch,
-            PolicyCode(policy.code),
-            PathSet::from_bits(policy.probes),
-            now,
-        );
+        judge.handle_policy(policy.epoch, policy.code, policy.probes, now);
         judge
     }
 
@@ -137,8 +132,8 @@ impl Judge {
             JudgeEvent::Judgement(judgement) => Observation::Judged {
                 flow,
                 epoch: self.epoch,
-                code: judgement.code.0,
-                probes: judgement.probes.bits(),
+                code: judgement.code,
+                probes: judgement.probes,
                 probe_every: judgement.probe_every,
                 reason: judgement.reason,
             },

@@ -162,6 +162,7 @@ fn aged(observation: &Observation, age: Duration) -> Observation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_units::{PathSet, PolicyCode};
 
     fn name(text: &str) -> Name {
         text.parse().unwrap()
@@ -172,8 +173,8 @@ mod tests {
         Observation::Judged {
             flow,
             epoch,
-            code: 1,
-            probes: 0,
+            code: PolicyCode(1),
+            probes: PathSet::EMPTY,
             probe_every: 0,
             reason,
         }
@@ -191,7 +192,7 @@ mod tests {
         Observation::Applied {
             flow: name("a"),
             epoch,
-            code: 1,
+            code: PolicyCode(1),
             by_signal: false,
         }
     }

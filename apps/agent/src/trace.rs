@@ -3,7 +3,7 @@
 use crate::judge::Window;
 use anyhow::{Context, Result};
 use hawser_control::Name;
-use hawser_units::{Instant, PathId};
+use hawser_units::{Instant, PathId, PathSet, PolicyCode};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -24,8 +24,8 @@ pub(crate) struct Change<'a> {
     /// `policy` for a policy that took effect, `judged` for a judgement.
     pub(crate) event: &'static str,
     pub(crate) epoch: u32,
-    pub(crate) code: u8,
-    pub(crate) probes: u8,
+    pub(crate) code: PolicyCode,
+    pub(crate) probes: PathSet,
     pub(crate) probe_every: u16,
     pub(crate) detail: &'a str,
 }
@@ -65,11 +65,11 @@ impl Trace {
         let Change {
             event,
             epoch,
-            code,
-            probes,
             probe_every,
             detail,
+            ..
         } = change;
+        let (code, probes) = (change.code.0, change.probes.bits());
         let detail = detail.replace(['"', '\n'], "'");
         self.row(
             now,

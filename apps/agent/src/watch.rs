@@ -9,7 +9,7 @@ use hawser_control::Name;
 use hawser_control::node::Observation;
 use hawser_control::resource::{self, Policy};
 use hawser_pathset::{Degraded, Trigger, TriggerConfig};
-use hawser_units::{FlowId, Instant, PathSet, PolicyCode};
+use hawser_units::{FlowId, Instant, PathSet};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::{info, warn};
@@ -109,7 +109,7 @@ impl Watch {
                     Watched::new(receive.flow.clone(), trigger)
                 }
             };
-            watched.paths = PathSet::from_bits(receive.paths);
+            watched.paths = receive.paths;
             watched.handle_policy(&receive.policy, now);
             self.flows.insert(*flow, watched);
         }
@@ -225,7 +225,7 @@ impl Watched {
     /// Applies a policy. A flow that is on all of its paths cannot be helped further; any other
     /// can.
     fn handle_policy(&mut self, policy: &Policy, now: Instant) {
-        let on_all_paths = PolicyCode(policy.code).paths() == self.paths;
+        let on_all_paths = policy.code.paths() == self.paths;
         let had_fired = self.fired_at.take().is_some();
         if !on_all_paths && (had_fired || self.on_all_paths) {
             self.trigger.rearm(now);
@@ -288,6 +288,7 @@ impl FrameSize {
 mod tests {
     use super::*;
     use hawser_control::resource::{Cause, Selector};
+    use hawser_units::PolicyCode;
 
     fn at(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
@@ -299,8 +300,8 @@ mod tests {
         Policy {
             flow,
             epoch,
-            code,
-            probes: 0,
+            code: PolicyCode(code),
+            probes: PathSet::EMPTY,
             probe_every: 0,
             reason,
             decided_unix_ms,

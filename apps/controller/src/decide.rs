@@ -13,6 +13,7 @@ use crate::view::Versioned;
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Ignored, Situation};
 use hawser_control::resource::{Cause, Policy};
+use hawser_units::{PathSet, PolicyCode};
 
 /// The number of attempts at a decision while flow or policy change concurrently.
 const ATTEMPTS: usize = 32;
@@ -49,24 +50,22 @@ pub(crate) type Describe<'a> = dyn Fn(&Policy) -> (&'static str, String) + Sync 
 
 /// Describes a policy for people.
 pub(crate) fn described(policy: &Policy) -> String {
-    let numbers = |bits: u8| {
-        (1..=8)
-            .filter(|n| bits & 1 << (n - 1) != 0)
-            .map(|n| n.to_string())
+    let numbers = |paths: PathSet| {
+        paths
+            .iter()
+            .map(|path| (path.index() + 1).to_string())
             .collect::<Vec<_>>()
             .join(", ")
     };
     let paths = match policy.code {
-        0 => "the default route".to_owned(),
-        code => format!("paths {}", numbers(code)),
+        PolicyCode::OFF => "the default route".to_owned(),
+        PolicyCode(bits) => format!("paths {}", numbers(PathSet::from_bits(bits))),
     };
-    let probes = match policy.probes {
-        0 => String::new(),
-        probes => format!(
-            ", one packet in {} on {} too",
-            policy.probe_every,
-            numbers(probes)
-        ),
+    let probes = if policy.probes.is_empty() {
+        String::new()
+    } else {
+        let (every, on) = (policy.probe_every, numbers(policy.probes));
+        format!(", one packet in {every} on {on} too")
     };
     format!("epoch {}, {paths}{probes}", policy.epoch)
 }
@@ -184,7 +183,7 @@ impl Controller {
     fn decided(&self, policy: Policy, revision: Revision) -> Outcome {
         self.signal(&policy);
         self.metrics.decided(cause_name(policy.reason));
-        tracing::debug!(flow = %policy.flow, policy.epoch, policy.code, policy.probes, "decided");
+        tracing::debug!(flow = %policy.flow, policy.epoch, code = policy.code.0, probes = policy.probes.bits(), "decided");
         Outcome::Decided(Versioned {
             value: policy,
             revision,

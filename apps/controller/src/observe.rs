@@ -73,7 +73,8 @@ fn event_for(node: &Name, observation: &Observation) -> Option<(&'static str, St
             (
                 "policy_applied",
                 format!(
-                    "{node} applied epoch {epoch} of {flow}, code {code:#04x}, received by {by}"
+                    "{node} applied epoch {epoch} of {flow}, code {:#04x}, received by {by}",
+                    code.0
                 ),
             )
         }

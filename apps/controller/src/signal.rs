@@ -6,7 +6,7 @@
 
 use crate::controller::Controller;
 use hawser_control::resource::Policy;
-use hawser_units::{FlowId, PathSet, PolicyCode};
+use hawser_units::FlowId;
 use hawser_wire::{Key, Signal, SignalError};
 use socket2::SockRef;
 use std::io;
@@ -76,8 +76,8 @@ fn send(target: &Target, policy: &Policy) -> Result<(), Unsent> {
     let signal = Signal {
         flow: FlowId::try_from(target.number)?,
         epoch: policy.epoch,
-        code: PolicyCode(policy.code),
-        probes: PathSet::from_bits(policy.probes),
+        code: policy.code,
+        probes: policy.probes,
         probe_every: policy.probe_every,
         sent_unix_micros: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
     };

@@ -235,7 +235,7 @@ impl View {
                 peer: flow.ingress.clone(),
                 mode: flow.mode,
                 pruning: flow.pruning.clone(),
-                paths: self.paths_of(flow).bits(),
+                paths: self.paths_of(flow),
                 trigger: flow.trigger.clone(),
                 policy,
             });
@@ -332,6 +332,7 @@ mod tests {
     use super::*;
     use crate::record::emit;
     use hawser_control::resource::Cause;
+    use hawser_units::PolicyCode;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
@@ -359,7 +360,8 @@ mod tests {
                 let flow: Name = flow.parse().unwrap();
                 let key = format!("policy/{flow}");
                 let reason = Cause::Judged;
-                let policy = Policy { flow, epoch, code: 1, probes: 0, probe_every: 0, reason, decided_unix_ms: 0 };
+                let (code, probes) = (PolicyCode(1), PathSet::EMPTY);
+                let policy = Policy { flow, epoch, code, probes, probe_every: 0, reason, decided_unix_ms: 0 };
                 (key, emit(&policy))
             }),
         ]

@@ -4,6 +4,7 @@ use anyhow::Result;
 use hawser_client::OperatorClient;
 use hawser_control::Name;
 use hawser_control::resource::{Cause, Override, Policy};
+use hawser_units::PolicyCode;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -20,7 +21,7 @@ pub(crate) enum Command {
         flow: Name,
         /// Path numbers such as 1,3; `none` for the default route
         #[arg(value_parser = parse_code)]
-        paths: u8,
+        paths: PolicyCode,
     },
     /// Return the choice of a flow's paths to the controller
     Auto {
@@ -70,9 +71,14 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
 }
 
 fn fields(policy: &Policy) -> Vec<(&'static str, String)> {
-    let probed = match policy.probes {
-        0 => text::none(),
-        probes => format!("{}, 1 in {}", text::numbers(probes), policy.probe_every),
+    let probed = if policy.probes.is_empty() {
+        text::none()
+    } else {
+        format!(
+            "{}, 1 in {}",
+            text::numbers(policy.probes),
+            policy.probe_every
+        )
     };
     vec![
         ("flow", policy.flow.to_string()),
@@ -94,9 +100,9 @@ fn reason_name(cause: Cause) -> &'static str {
     }
 }
 
-fn parse_code(text: &str) -> Result<u8, String> {
+fn parse_code(text: &str) -> Result<PolicyCode, String> {
     if text == "none" {
-        return Ok(0);
+        return Ok(PolicyCode::OFF);
     }
     text.split(',')
         .try_fold(0, |code, number| match number.trim().parse::<u32>() {
@@ -105,6 +111,7 @@ fn parse_code(text: &str) -> Result<u8, String> {
                 "{number:?} is not a path: write numbers 1 to 8 with commas between them, or `none`"
             )),
         })
+        .map(PolicyCode)
 }
 
 #[cfg(test)]
@@ -113,8 +120,8 @@ mod tests {
 
     #[test]
     fn paths_are_given_by_number() {
-        assert_eq!(parse_code("1,3"), Ok(0b101));
-        assert_eq!(parse_code("none"), Ok(0));
+        assert_eq!(parse_code("1,3"), Ok(PolicyCode(0b101)));
+        assert_eq!(parse_code("none"), Ok(PolicyCode::OFF));
         for wrong in ["", "0", "9", "1 2", "a"] {
             assert!(parse_code(wrong).is_err(), "{wrong}");
         }

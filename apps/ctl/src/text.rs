@@ -1,6 +1,6 @@
 //! Conversions between values and text for people.
 
-use hawser_units::PolicyCode;
+use hawser_units::{PathSet, PolicyCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -37,20 +37,20 @@ fn ago_at(unix_ms: u64, now_ms: u64) -> String {
 }
 
 /// Formats the paths of a policy: `1 2 4`.
-pub(crate) fn paths(code: u8) -> String {
-    let paths = PolicyCode(code).paths();
+pub(crate) fn paths(code: PolicyCode) -> String {
+    let paths = code.paths();
     if paths.is_empty() {
         "default route".to_owned()
     } else {
-        numbers(code)
+        numbers(paths)
     }
 }
 
-/// Formats the numbers of the paths whose bits are set; a dash for none.
-pub(crate) fn numbers(bits: u8) -> String {
-    let numbers: Vec<_> = (0..8)
-        .filter(|bit| bits >> bit & 1 == 1)
-        .map(|bit| (bit + 1).to_string())
+/// Formats the numbers of the paths; a dash for none.
+pub(crate) fn numbers(paths: PathSet) -> String {
+    let numbers: Vec<_> = paths
+        .iter()
+        .map(|path| (path.index() + 1).to_string())
         .collect();
     if numbers.is_empty() {
         none()
@@ -135,10 +135,10 @@ mod tests {
 
     #[test]
     fn policies_are_shown_by_their_paths() {
-        assert_eq!(paths(0b1011), "1 2 4");
-        assert_eq!(paths(0), "default route");
-        assert_eq!(paths(0xff), "default route");
-        assert_eq!(numbers(0xff), "1 2 3 4 5 6 7 8");
+        assert_eq!(paths(PolicyCode(0b1011)), "1 2 4");
+        assert_eq!(paths(PolicyCode::OFF), "default route");
+        assert_eq!(paths(PolicyCode::STOP), "default route");
+        assert_eq!(numbers(PathSet::from_bits(0xff)), "1 2 3 4 5 6 7 8");
     }
 
     #[test]

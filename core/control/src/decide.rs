@@ -7,7 +7,7 @@
 //! use hawser_control::decide::{Situation, observed};
 //! use hawser_control::node::Observation;
 //! use hawser_control::resource::{Cause, Flow, Policy};
-//! use hawser_units::PathSet;
+//! use hawser_units::{PathSet, PolicyCode};
 //!
 //! let flow: Flow = serde_json::from_str(
 //!     r#"{ "name": "stage", "tenant": "acme", "ingress": "edge-1", "egress": "edge-2",
@@ -17,20 +17,20 @@
 //! let paths = PathSet::from_bits(0b11);
 //! let situation = Situation { flow: &flow, paths, health: &[], egress_ready: true };
 //! let policy = situation.initial().into_policy(None, &flow.name, 0);
-//! assert_eq!(policy.code, 0);
+//! assert_eq!(policy.code, PolicyCode::OFF);
 //!
 //! let (since_due_us, silent_us) = (900, 450_900);
 //! let degraded = Observation::Degraded { flow: flow.name.clone(), since_due_us, silent_us };
 //! let decision = observed(situation, &policy, &degraded).unwrap().unwrap();
 //! let next = decision.into_policy(Some(&policy), &flow.name, 1);
-//! assert_eq!((next.code, next.epoch, next.reason), (0b11, 2, Cause::Degraded));
+//! assert_eq!((next.code, next.epoch, next.reason), (PolicyCode(0b11), 2, Cause::Degraded));
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 
 use crate::name::Name;
 use crate::node::Observation;
 use crate::resource::{Cause, Flow, Mode, PathHealth, Policy};
-use hawser_units::PathSet;
+use hawser_units::{PathSet, PolicyCode};
 
 /// A redirected flow moves only if the other path's round-trip time is below this fraction of the
 /// current path's. Smaller differences are measurement noise.
@@ -53,10 +53,10 @@ pub struct Situation<'a> {
 /// A choice of paths for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// The paths of every packet, as a bit mask: bit i is path i+1.
-    pub code: u8,
-    /// The paths that additionally carry one packet in `probe_every`, as a bit mask.
-    pub probes: u8,
+    /// The paths of every packet.
+    pub code: PolicyCode,
+    /// The paths that additionally carry one packet in `probe_every`.
+    pub probes: PathSet,
     /// The probing interval in packets, a power of two; 0 if no path is probed.
     pub probe_every: u16,
     /// The reason for the decision.
@@ -89,25 +89,25 @@ impl Situation<'_> {
     /// an operator. A flow that always needs help gets it once its egress is ready.
     pub fn initial(self) -> Decision {
         let code = if self.flow.needs_help_always() && self.egress_ready {
-            self.help(0)
+            self.help(PolicyCode::OFF)
         } else {
-            0
+            PolicyCode::OFF
         };
         Decision::without_probes(code, Cause::Configured)
     }
 
     /// Returns the paths for a flow that needs help and now takes `current`.
-    fn help(self, current: u8) -> u8 {
+    fn help(self, current: PolicyCode) -> PolicyCode {
         match self.flow.mode {
-            Mode::Single => 0,
+            Mode::Single => PolicyCode::OFF,
             Mode::Redirect => self.fastest(current),
-            Mode::Replicate | Mode::Successive | Mode::Evidence => self.paths.bits(),
+            Mode::Replicate | Mode::Successive | Mode::Evidence => PolicyCode(self.paths.bits()),
         }
     }
 
     /// Returns the path with the smallest round-trip time, or `current` if it is about as fast or
     /// no round-trip time is known.
-    fn fastest(self, current: u8) -> u8 {
+    fn fastest(self, current: PolicyCode) -> PolicyCode {
         let rtt = |health: &PathHealth| health.rtt_us.filter(|_| health.up);
         let candidates = self
             .health
@@ -119,27 +119,27 @@ impl Situation<'_> {
         };
         let current_us = candidates
             .clone()
-            .find(|(bit, _)| *bit == current)
+            .find(|(bit, _)| *bit == current.0)
             .map(|(_, rtt_us)| rtt_us);
         match current_us {
             Some(current_us) if f64::from(best_us) >= f64::from(current_us) * REDIRECT_BELOW => {
                 current
             }
-            _ => best,
+            _ => PolicyCode(best),
         }
     }
 }
 
 impl Decision {
     /// Returns the decision for an operator's choice of paths.
-    pub fn fixed(code: u8) -> Self {
+    pub fn fixed(code: PolicyCode) -> Self {
         Decision::without_probes(code, Cause::Operator)
     }
 
-    fn without_probes(code: u8, reason: Cause) -> Self {
+    fn without_probes(code: PolicyCode, reason: Cause) -> Self {
         Decision {
             code,
-            probes: 0,
+            probes: PathSet::EMPTY,
             probe_every: 0,
             reason,
         }
@@ -225,10 +225,11 @@ fn judged(
     if epoch != policy.epoch {
         return Err(Ignored::Outdated);
     }
-    if code == 0 || (code | probes) & !situation.paths.bits() != 0 || code & probes != 0 {
+    let (used, probed, allowed) = (code.0, probes.bits(), situation.paths.bits());
+    if used == 0 || (used | probed) & !allowed != 0 || used & probed != 0 {
         return Err(Ignored::Paths);
     }
-    let is_probed_rightly = if probes == 0 {
+    let is_probed_rightly = if probes.is_empty() {
         probe_every == 0
     } else {
         probe_every.is_power_of_two()
@@ -242,7 +243,7 @@ fn judged(
 /// Decides about a flow after a change in the health of its paths: a redirected flow moves if its
 /// path is down or no longer the fastest.
 pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
-    let is_helped = policy.code != 0 || situation.initial().code != 0;
+    let is_helped = policy.code != PolicyCode::OFF || situation.initial().code != PolicyCode::OFF;
     if situation.flow.mode != Mode::Redirect || !is_helped || policy.reason == Cause::Operator {
         return None;
     }
@@ -252,7 +253,7 @@ pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decis
 /// Decides about a flow after the nodes' paths have changed or its egress has become ready. Returns
 /// `None` if the policy can stay.
 pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
-    let has_missing = (policy.code | policy.probes) & !situation.paths.bits() != 0;
+    let has_missing = (policy.code.0 | policy.probes.bits()) & !situation.paths.bits() != 0;
     let decision = match policy.reason {
         Cause::Operator => return None,
         Cause::Configured => situation.initial(),
@@ -322,8 +323,8 @@ mod tests {
         Policy {
             flow: "stage".parse().unwrap(),
             epoch,
-            code,
-            probes: 0,
+            code: PolicyCode(code),
+            probes: PathSet::EMPTY,
             probe_every: 0,
             reason,
             decided_unix_ms: 0,
@@ -342,8 +343,8 @@ mod tests {
         Observation::Judged {
             flow: "stage".parse().unwrap(),
             epoch,
-            code,
-            probes,
+            code: PolicyCode(code),
+            probes: PathSet::from_bits(probes),
             probe_every,
             reason: String::new(),
         }
@@ -366,11 +367,11 @@ mod tests {
                 health: &health,
                 egress_ready: true,
             };
-            assert_eq!(waiting.initial().code, 0, "{mode:?}");
+            assert_eq!(waiting.initial().code, PolicyCode::OFF, "{mode:?}");
             let decision =
                 observed(waiting, &policy(0, 1, Cause::Configured), &degraded()).unwrap();
             assert_eq!(
-                decision.map_or(0, |decision| decision.code),
+                decision.map_or(0, |decision| decision.code.0),
                 helped,
                 "{mode:?}"
             );
@@ -401,8 +402,8 @@ mod tests {
                 egress_ready: received,
             };
             let fit =
-                |code, reason| fitted(situation, &policy(code, 1, reason)).map(|next| next.code);
-            assert_eq!(situation.initial().code, helped, "{row}");
+                |code, reason| fitted(situation, &policy(code, 1, reason)).map(|next| next.code.0);
+            assert_eq!(situation.initial().code.0, helped, "{row}");
             assert_eq!(
                 fit(0, Cause::Configured),
                 (helped != 0).then_some(helped),
@@ -427,12 +428,15 @@ mod tests {
             egress_ready: true,
         };
         let reduced = Policy {
-            probes: 0b1_1110,
+            probes: PathSet::from_bits(0b1_1110),
             probe_every: 64,
             ..policy(0b1, 9, Cause::Judged)
         };
         let decision = observed(situation, &reduced, &degraded()).unwrap().unwrap();
-        assert_eq!((decision.code, decision.probes), (0b1_1111, 0));
+        assert_eq!(
+            (decision.code, decision.probes),
+            (PolicyCode(0b1_1111), PathSet::EMPTY)
+        );
         let full = policy(0b1_1111, 10, Cause::Degraded);
         assert_eq!(observed(situation, &full, &degraded()), Ok(None));
     }
@@ -451,8 +455,8 @@ mod tests {
         let judge = |observation| observed(situation(&evidence), &in_force, &observation);
 
         let reduced = Decision {
-            code: 0b11,
-            probes: 0b100,
+            code: PolicyCode(0b11),
+            probes: PathSet::from_bits(0b100),
             probe_every: 64,
             reason: Cause::Judged,
         };
@@ -513,7 +517,7 @@ mod tests {
                 health: &health,
                 egress_ready: true,
             };
-            health_changed(situation, policy).map(|decision| decision.code)
+            health_changed(situation, policy).map(|decision| decision.code.0)
         };
         let on_second = policy(0b10, 2, Cause::Degraded);
         assert_eq!(moved(&on_second, &[Some(28_000), Some(30_000)]), None);
@@ -533,7 +537,7 @@ mod tests {
             egress_ready: true,
         };
         assert_eq!(
-            health_changed(situation, &on_none).map(|decision| decision.code),
+            health_changed(situation, &on_none).map(|decision| decision.code.0),
             Some(0b1)
         );
     }
@@ -549,7 +553,7 @@ mod tests {
                 health: &[],
                 egress_ready: true,
             };
-            fitted(situation, policy).map(|decision| decision.code)
+            fitted(situation, policy).map(|decision| decision.code.0)
         };
         assert_eq!(fit(&policy(0b1_1111, 2, Cause::Degraded)), Some(0b11));
         assert_eq!(fit(&policy(0b11, 2, Cause::Degraded)), None);
@@ -571,7 +575,7 @@ mod tests {
         let first = situation.initial().into_policy(None, &flow.name, 5);
         assert_eq!((first.epoch, first.decided_unix_ms), (1, 5));
         assert_eq!(
-            Decision::fixed(0)
+            Decision::fixed(PolicyCode::OFF)
                 .into_policy(Some(&first), &flow.name, 6)
                 .epoch,
             2

@@ -3,6 +3,7 @@
 
 use crate::name::Name;
 use crate::resource::{Mode, PathEnd, PathHealth, Policy, Pruning, Selector, Trigger};
+use hawser_units::{PathSet, PolicyCode};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -71,7 +72,8 @@ pub struct Receive {
     /// The parameters of that judgement.
     pub pruning: Pruning,
     /// The paths that the flow may use, as a bit mask: bit i is path i+1.
-    pub paths: u8,
+    #[cfg_attr(feature = "openapi", schema(value_type = u8))]
+    pub paths: PathSet,
     /// The condition that the egress watches for; `null` for none.
     pub trigger: Option<Trigger>,
     /// The policy in force at the ingress. Later policies come as the event `policy`.
@@ -137,7 +139,8 @@ pub struct SendReport {
     /// The epoch of the policy in force at the node.
     pub epoch: u32,
     /// The paths that packets take, as a bit mask.
-    pub code: u8,
+    #[cfg_attr(feature = "openapi", schema(value_type = u8))]
+    pub code: PolicyCode,
     /// The number of packets replicated.
     pub packets: u64,
     /// The bytes of these packets.
@@ -198,9 +201,11 @@ pub enum Observation {
         /// The epoch of the judged policy. The judgement is ignored if another policy is in force.
         epoch: u32,
         /// The paths to keep, as a bit mask.
-        code: u8,
+        #[cfg_attr(feature = "openapi", schema(value_type = u8))]
+        code: PolicyCode,
         /// The paths to probe, as a bit mask.
-        probes: u8,
+        #[cfg_attr(feature = "openapi", schema(value_type = u8))]
+        probes: PathSet,
         /// The probing interval in packets, a power of two.
         probe_every: u16,
         /// The reason, for people.
@@ -236,7 +241,8 @@ pub enum Observation {
         /// The epoch of the policy.
         epoch: u32,
         /// The paths of the policy, as a bit mask.
-        code: u8,
+        #[cfg_attr(feature = "openapi", schema(value_type = u8))]
+        code: PolicyCode,
         /// Whether the policy arrived by an in-band signal, before the event `policy`.
         by_signal: bool,
     },

@@ -1,6 +1,7 @@
 //! The resources under `/v1`, which operators create and read.
 
 use crate::name::Name;
+use hawser_units::{PathSet, PolicyCode};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -236,9 +237,11 @@ pub struct Policy {
     /// greatest epoch, regardless of how it arrived.
     pub epoch: u32,
     /// The paths that every packet takes, as a bit mask: bit i is path i+1. 0 is the default route.
-    pub code: u8,
+    #[cfg_attr(feature = "openapi", schema(value_type = u8))]
+    pub code: PolicyCode,
     /// The paths that additionally carry one packet in `probe_every`, as a bit mask.
-    pub probes: u8,
+    #[cfg_attr(feature = "openapi", schema(value_type = u8))]
+    pub probes: PathSet,
     /// The probing interval in packets, a power of two; 0 if no path is probed.
     pub probe_every: u16,
     /// The reason for the policy.
@@ -253,7 +256,8 @@ pub struct Policy {
 #[serde(deny_unknown_fields)]
 pub struct Override {
     /// The paths that every packet takes, as a bit mask: bit i is path i+1. 0 is the default route.
-    pub code: u8,
+    #[cfg_attr(feature = "openapi", schema(value_type = u8))]
+    pub code: PolicyCode,
 }
 
 /// The reason for a policy.

@@ -9,7 +9,7 @@ use anyhow::Result;
 use hawser_control::node::{Observation, Receive};
 use hawser_control::resource::Policy;
 use hawser_pathset::JudgedPacket;
-use hawser_units::{FlowId, Instant, PathSet, PolicyCode};
+use hawser_units::{FlowId, Instant};
 use hawser_wire::SealRing;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -244,9 +244,7 @@ impl Egress {
             ..
         } = *policy;
         received.policy = policy.clone();
-        received
-            .judge
-            .handle_policy(epoch, PolicyCode(code), PathSet::from_bits(probes), now);
+        received.judge.handle_policy(epoch, code, probes, now);
         let detail = format!("{reason:?}").to_lowercase();
         let change = Change {
             event: "policy",
@@ -274,7 +272,7 @@ impl Received {
 
     /// Returns whether the packets can show if the paths cause late requests.
     fn can_verify_degradation(&self) -> bool {
-        self.judge.measures_damage() && !PolicyCode(self.policy.code).paths().is_empty()
+        self.judge.measures_damage() && !self.policy.code.paths().is_empty()
     }
 
     fn defer(&mut self, at: Instant, degraded: Observation) {

@@ -147,7 +147,7 @@ impl Source<'_> {
         Some(SendReport {
             flow: name.clone(),
             epoch: policy.epoch,
-            code: policy.code.0,
+            code: policy.code,
             packets: stats.packets,
             bytes: stats.bytes,
             sent_bytes: copies.sum(),

@@ -124,8 +124,8 @@ impl From<&Policy> for PolicyStatus {
         PolicyStatus {
             flow: policy.flow.clone(),
             epoch: policy.epoch,
-            code: policy.code,
-            probes: policy.probes,
+            code: policy.code.0,
+            probes: policy.probes.bits(),
             probe_every: policy.probe_every,
             reason: format!("{:?}", policy.reason).to_lowercase(),
         }

@@ -98,7 +98,7 @@ fn gauges(controller: &Controller) -> Gauges {
         let (Some(record), Some(policy)) = (&flow.record, &flow.policy) else {
             continue;
         };
-        let state = match policy.value.code.count_ones() {
+        let state = match policy.value.code.0.count_ones() {
             0 => "default_route",
             1 => "one_path",
             8 => "stopped",

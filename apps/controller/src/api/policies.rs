@@ -13,10 +13,8 @@ use hawser_control::Name;
 use hawser_control::answer::Page;
 use hawser_control::decide::Decision;
 use hawser_control::resource::{Cause, Override, Policy};
+use hawser_units::PolicyCode;
 use std::sync::Arc;
-
-/// The code that stops a flow.
-const STOP: u8 = 0xff;
 
 /// List the policies in force, ordered by flow
 #[utoipa::path(get, path = "/v1/policies", tag = "operators", params(PageQuery), security(("token" = [])),
@@ -68,9 +66,10 @@ pub(super) async fn override_policy(
         view.flow(&name)
             .map_or(0, |flow| view.situation(&flow.value.flow).paths.bits())
     };
-    if code != STOP && code & !paths != 0 {
+    if code != PolicyCode::STOP && code.0 & !paths != 0 {
         let what = format!(
-            "code {code:#04x} contains paths that a node does not have or that the flow may not use; it may use {paths:#04x}"
+            "code {:#04x} contains paths that a node does not have or that the flow may not use; it may use {paths:#04x}",
+            code.0
         );
         return Err(Refusal::meaningless(what).into());
     }

@@ -10,6 +10,7 @@ use hawser_control::node::{Observation, Report};
 use hawser_control::resource::{Override, Policy};
 use hawser_controller::store::{Etcd, Store};
 use hawser_controller::{Config, Server};
+use hawser_units::{PathSet, PolicyCode};
 use serde_json::{from_value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -414,12 +415,12 @@ async fn judge(node: Arc<NodeClient>, flow: Name, seen: Arc<Seen>) {
             .await
             .expect("the load goes on")[&flow]
             .clone();
-        let (epoch, code) = (policy.epoch, if policy.code == 1 { 2 } else { 1 });
+        let (epoch, code) = (policy.epoch, if policy.code.0 == 1 { 2 } else { 1 });
         let judged = Observation::Judged {
             flow: flow.clone(),
             epoch,
-            code,
-            probes: 0,
+            code: PolicyCode(code),
+            probes: PathSet::EMPTY,
             probe_every: 0,
             reason: "test".into(),
         };
@@ -451,7 +452,7 @@ async fn override_policies(operator: OperatorClient, stop: Arc<AtomicBool>) -> u
                     policy.epoch >= acknowledged,
                     "{policy:?} although {acknowledged} was acknowledged"
                 );
-                assert_eq!(policy.code, code, "{policy:?}");
+                assert_eq!(policy.code.0, code, "{policy:?}");
                 acknowledged = policy.epoch;
             }
             // No controller responds, or the store does not.

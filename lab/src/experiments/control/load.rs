@@ -3,6 +3,7 @@ use super::fleet::{Fleet, flow_name};
 use super::measure::Latencies;
 use hawser_client::OperatorClient;
 use hawser_control::resource::Override;
+use hawser_units::PolicyCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -13,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 const STRIDE: usize = 7_919;
 
 /// Both of the paths of a simulated node.
-const BOTH_PATHS: u8 = 0b11;
+const BOTH_PATHS: PolicyCode = PolicyCode(0b11);
 
 /// Policy changes at a steady rate, caused alternately by an operator and by an observation of a
 /// node.

@@ -7,6 +7,7 @@ use hawser_control::resource::{Flow, Mode, Override, Pruning, Selector, Trigger}
 use hawser_io::process::Process;
 use hawser_testbed::control::Control;
 use hawser_testbed::topology::Topology;
+use hawser_units::PolicyCode;
 use std::fs;
 use std::process::Command;
 
@@ -82,9 +83,16 @@ impl Controlled {
 
     /// Overrides the policy, so that the flow uses the paths of `code`.
     pub(super) fn fix(&self, code: u8) {
-        let fixed = self
-            .control
-            .ask(async |client| client.override_policy(&stage(), Override { code }).await);
+        let fixed = self.control.ask(async |client| {
+            client
+                .override_policy(
+                    &stage(),
+                    Override {
+                        code: PolicyCode(code),
+                    },
+                )
+                .await
+        });
         fixed.unwrap();
     }
 
