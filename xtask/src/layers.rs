@@ -32,7 +32,11 @@ const FOR_TESTS: &[&str] = &["hawser-testbed", "hawser-lab"];
 const FIRST_IMPURE: u8 = 3;
 
 /// Pairs of crates of one layer where the first is built on the second.
-const BUILT_ON: &[(&str, &str)] = &[("hawser-xnc", "hawser-coding")];
+const BUILT_ON: &[(&str, &str)] = &[
+    ("hawser-node", "hawser-control"),
+    ("hawser-node", "hawser-pathset"),
+    ("hawser-xnc", "hawser-coding"),
+];
 
 struct Crate {
     name: String,

@@ -1,77 +1,61 @@
-//! A node under a controller: applies assignments and policies, and reports observations.
+//! A node under a controller: feeds the decisions of [`ControlledNode`] and carries them out.
 
-mod egress;
-mod ingress;
+mod health;
+mod record;
 mod report;
+mod signals;
 
-use crate::assignment::{Plan, missing_paths, send_policy};
 use crate::config::{Config, ControllerConfig};
 use crate::echo::Echoes;
-use crate::flows::Flows;
-use crate::link::{Connection, Link, Message};
+use crate::flows::{Flows, send_policy};
+use crate::link::{Link, LinkMessage};
 use crate::node::Node;
 use crate::observer::Observer;
-use crate::outbox::Outbox;
 use crate::persisted::PersistedAssignment;
-use crate::status::{ControllerStatus, PathStatus, unix_now_ms};
-use crate::trace::{Change, Trace};
+use crate::status::{ControllerStatus, JudgedStatus, unix_now_ms};
+use crate::trace::Trace;
+use crate::watch::Watch;
 use anyhow::{Result, ensure};
-use egress::Egress;
+use hawser_bpf::MAX_RULES;
 use hawser_client::Identity;
-use hawser_control::Name;
-use hawser_control::node::{Assignment, Observation};
 use hawser_control::resource::Policy;
+use hawser_node::{Command, Connection, ControlledNode, Equipment, Event, Outcome};
 use hawser_pathset::JudgedPacket;
 use hawser_units::{FlowId, Instant};
-use ingress::{Effect, Ingress};
-use report::Health;
-use std::collections::BTreeMap;
+use health::Health;
+use signals::Signals;
 use std::time::Duration;
 use tracing::{error, info, warn};
 
 /// The longest time that the loop waits for the controller before it polls the kernel again.
 const POLL_EVERY: Duration = Duration::from_millis(10);
 
-/// The same while a first copy is awaited. The time of the first copy is reported with this
-/// precision.
-const POLL_FIRST_COPY_EVERY: Duration = Duration::from_millis(1);
+/// The shortest time between two polls of the kernel while there is no message.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Interval of the tasks that need not be done at once.
-const SLOW_TASKS_EVERY: Duration = Duration::from_secs(1);
-
-/// Report interval until the controller has sent one, milliseconds.
-const DEFAULT_REPORT_EVERY_MS: u32 = 5_000;
+/// Interval at which the states of interfaces and the counters of the watch and of signals are read.
+const READ_COUNTERS_EVERY: Duration = Duration::from_secs(1);
 
 /// The state of an earlier agent, which stays in force until the controller changes it.
 pub(crate) struct Restored {
     settings: ControllerConfig,
     persisted: PersistedAssignment,
-    assignment: Assignment,
-    plan: Plan,
+    decisions: ControlledNode,
 }
 
 /// A node whose flows are assigned by a controller.
 pub(crate) struct Controlled {
     settings: ControllerConfig,
+    decisions: ControlledNode,
     link: Link,
-    connection: Connection,
+    /// The time of the last change of the connection, milliseconds since 1970.
     since_unix_ms: u64,
-    /// Whether the link accepts a report.
-    ready: bool,
-    next_report: Instant,
-    next_slow_tasks: Instant,
+    next_counters: Instant,
     persisted: PersistedAssignment,
-    /// Whether the assignment differs from the persisted one.
-    is_unsaved: bool,
-    assignment: Assignment,
-    /// The revision of the last assignment that was applied.
-    applied_revision: u64,
-    plan: Plan,
-    outbox: Outbox,
     health: Health,
     echoes: Echoes,
-    ingress: Ingress,
-    egress: Egress,
+    signals: Signals,
+    watch: Option<Watch>,
     trace: Trace,
 }
 
@@ -88,119 +72,116 @@ impl Restored {
             config.name
         );
         let persisted = PersistedAssignment::at(&settings.state);
-        let assignment = persisted.read().unwrap_or(Assignment {
-            revision: 0,
-            report_every_ms: DEFAULT_REPORT_EVERY_MS,
-            signal_key: None,
-            sends: Vec::new(),
-            receives: Vec::new(),
-        });
-        let plan = Plan::of(&assignment, config);
+        let (saved, now) = (persisted.read(), crate::monotonic_now());
         Ok(Some(Restored {
             settings,
             persisted,
-            assignment,
-            plan,
+            decisions: ControlledNode::new(saved, equipment(config), now),
         }))
     }
 
     /// Returns the flows to start with.
-    pub(crate) fn flows(&self) -> Flows {
-        self.plan.flows.clone()
+    pub(crate) fn flows(&self, config: &Config) -> Flows {
+        Flows::assigned(&self.decisions.flows(), &config.peers)
     }
 
     /// Starts to talk to the controller. Call this when the programs run.
-    pub(crate) fn start(self, node: &mut Node, now: Instant) -> Result<Controlled> {
+    pub(crate) fn start(self, node: &mut Node, observer: Option<&Observer>) -> Result<Controlled> {
         let Restored {
             settings,
             persisted,
-            assignment,
-            plan,
+            decisions,
         } = self;
         let config = node.config();
-        if assignment.revision > 0 {
-            let (sent, received) = (plan.flows.send.len(), plan.receives.len());
+        if decisions.revision() > 0 {
+            let (sent, received) = (decisions.sent().count(), decisions.received().count());
             info!(
-                revision = assignment.revision,
+                revision = decisions.revision(),
                 "restored the last assignment: {sent} flows sent, {received} received"
             );
         }
+        let watches = !config.watch.is_empty();
+        let now = crate::monotonic_now();
         let mut controlled = Controlled {
             link: Link::start(settings.clone(), report::registration(config, &settings))?,
-            connection: Connection::Connecting,
             since_unix_ms: unix_now_ms(),
-            ready: false,
-            next_report: now,
-            next_slow_tasks: now,
+            next_counters: now,
             persisted,
-            is_unsaved: false,
-            outbox: Outbox::default(),
             health: Health::default(),
             echoes: Echoes::new(config),
-            ingress: Ingress::start(node)?,
-            egress: Egress::start(config)?,
+            signals: Signals::start(node)?,
+            watch: watches.then(Watch::start).transpose()?,
             trace: Trace::to(config.trace.as_deref())?,
             settings,
-            applied_revision: assignment.revision,
-            assignment,
-            plan,
+            decisions,
         };
         controlled.follow(node);
-        controlled.configure(node, now)?;
+        controlled.carry_out(node, observer, now)?;
         Ok(controlled)
     }
 }
 
 impl Controlled {
-    /// Passes the fate of a packet of a received flow to its judge.
+    /// Passes on the fate of a packet of a received flow.
     pub(crate) fn handle_packet(&mut self, packet: &JudgedPacket) {
-        self.egress.handle_packet(packet, &mut self.trace);
+        self.decisions.handle_packet(packet);
     }
 
     /// Uses the current interfaces.
     pub(crate) fn follow(&mut self, node: &mut Node) {
         let number_of = |name: &str| node.interface_number(name);
         self.echoes.follow(number_of);
-        self.egress.follow(&node.config().watch, number_of);
-        self.configure_signals(node)
+        if let Some(watch) = &mut self.watch {
+            watch.follow(&node.config().watch, number_of);
+        }
+        self.signals
+            .follow(node, &self.settings)
             .unwrap_or_else(|error| warn!("in-band signals cannot be configured: {error:#}"));
     }
 
     /// Applies reloaded keys.
-    pub(crate) fn reload(&mut self, node: &mut Node, now: Instant) -> Result<()> {
+    pub(crate) fn reload(
+        &mut self,
+        node: &mut Node,
+        observer: Option<&Observer>,
+        now: Instant,
+    ) -> Result<()> {
         self.echoes.reload(node.config());
-        self.apply_assignment(node, self.assignment.clone(), now)
+        self.decisions
+            .handle_equipment(now, equipment(node.config()));
+        self.carry_out(node, observer, now)
     }
 
-    /// Polls the kernel, and reports to the controller.
+    /// Polls the kernel, and carries out what follows from it.
     pub(crate) fn poll(&mut self, node: &mut Node, observer: Option<&Observer>, now: Instant) {
         self.echoes.handle(now);
-        for effect in self.ingress.poll(node) {
-            self.took_effect(&effect);
+        for signal in self.signals.poll(node) {
+            self.decisions.handle_signal(now, signal);
         }
-        for (at, observation) in self.ingress.first_copies(node, &self.plan, now) {
-            self.observed(at, observation);
+        self.decisions
+            .handle_copies(now, |flow, path| node.copies(flow, path));
+        self.poll_requests();
+        if now >= self.next_counters {
+            self.next_counters = now + READ_COUNTERS_EVERY;
+            self.read_counters(node, now);
         }
-        for (at, observation) in self.egress.poll(now) {
-            self.observed(at, observation);
-        }
-        if now >= self.next_slow_tasks {
-            self.next_slow_tasks = now + SLOW_TASKS_EVERY;
-            self.run_slow_tasks(node, now);
-        }
-        self.report(node, observer, now);
+        self.decisions
+            .handle_paths(self.health.states(node, &self.echoes, now));
+        self.decisions.handle_timeout(now);
+        self.carry_out(node, observer, now)
+            .unwrap_or_else(|error| error!("{error:#}"));
     }
 
     /// Waits for messages of the controller, at most until the next poll of the kernel is due, and
     /// handles them.
-    pub(crate) fn wait(&mut self, node: &mut Node) {
-        let mut timeout = if self.ingress.is_waiting() {
-            POLL_FIRST_COPY_EVERY
-        } else {
-            POLL_EVERY
-        };
+    pub(crate) fn wait(&mut self, node: &mut Node, observer: Option<&Observer>) {
+        let due = self.decisions.poll_timeout();
+        let left = due.map(|due| due.saturating_since(crate::monotonic_now()));
+        let mut timeout = left
+            .unwrap_or(POLL_EVERY)
+            .clamp(MIN_POLL_INTERVAL, POLL_EVERY);
         while let Some(message) = self.link.wait(timeout) {
-            if let Err(error) = self.handle(node, message, crate::monotonic_now()) {
+            if let Err(error) = self.handle_message(node, observer, message) {
                 error!("cannot apply a message of the controller: {error:#}");
             }
             timeout = Duration::ZERO;
@@ -209,365 +190,167 @@ impl Controlled {
 
     /// Returns the status of the connection, the flows and the paths.
     pub(crate) fn status(&self, node: &Node, now: Instant) -> ControllerStatus {
-        let (state, reason) = match &self.connection {
+        let decisions = &self.decisions;
+        let (state, reason) = match decisions.connection() {
             Connection::Connecting => ("connecting", None),
             Connection::Connected => ("connected", None),
             Connection::Unreachable(reason) => ("unreachable", Some(reason.clone())),
             Connection::Refused(reason) => ("refused", Some(reason.clone())),
         };
-        let round_trip_us = |path| report::round_trip_us(&self.echoes, path, now);
-        let paths = node.config().paths.keys().map(|path| {
-            let status = PathStatus {
-                up: self.health.is_up(node, *path),
-                rtt_us: round_trip_us(*path),
-            };
-            (u8::from(*path) + 1, status)
-        });
+        let paths = self.health.states(node, &self.echoes, now);
+        let sends = decisions.assigned_sends();
         ControllerStatus {
             urls: self.settings.urls.iter().map(ToString::to_string).collect(),
             state: state.to_owned(),
             since_unix_ms: self.since_unix_ms,
             reason,
-            revision: self.assignment.revision,
-            observations_dropped: self.outbox.dropped(),
-            not_applied: self.plan.refused.iter().cloned().collect(),
-            paths: paths.collect(),
-            send: self
-                .assignment
-                .sends
+            revision: decisions.revision(),
+            observations_dropped: decisions.observations_dropped(),
+            not_applied: decisions.refused().iter().cloned().collect(),
+            paths: paths
                 .iter()
+                .map(|state| (u8::from(state.path) + 1, state.into()))
+                .collect(),
+            send: sends
                 .map(|send| (send.number, (&send.policy).into()))
                 .collect(),
-            receive: self.egress.status(),
-            signals: self.ingress.signal_counts(node),
+            receive: decisions
+                .received()
+                .map(|(flow, received)| {
+                    let stats = || self.watch.as_ref().map(|watch| watch.stats(flow));
+                    let judged = JudgedStatus::of(received, || stats().unwrap_or_default());
+                    (flow.into(), judged)
+                })
+                .collect(),
+            signals: self.signals.counts(node),
         }
     }
 
-    fn handle(&mut self, node: &mut Node, message: Message, now: Instant) -> Result<()> {
-        match message {
-            Message::Controllers(addresses) => node.set_controllers(addresses)?,
-            Message::Connection(connection) => self.connection_changed(connection, now),
-            Message::Ready => {
-                self.outbox.handle_delivered();
-                self.ready = true;
-            }
-            Message::ReportLost => self.outbox.put_back(),
-            Message::ReportRejected => self.outbox.handle_rejected(),
-            Message::Policy(policy) => self.handle_policy(node, &policy, now)?,
-            Message::Assignment(assignment) => {
-                info!(revision = assignment.revision, "received an assignment");
-                self.apply_assignment(node, assignment, now)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn connection_changed(&mut self, connection: Connection, now: Instant) {
-        if connection == self.connection {
-            return;
-        }
-        match &connection {
-            Connection::Connecting => {}
-            Connection::Connected => {
-                info!("connected to the controller");
-                self.next_report = now;
-            }
-            Connection::Unreachable(why) => {
-                warn!("controller unreachable; the last policies stay in force: {why}")
-            }
-            Connection::Refused(why) => error!(
-                "THE CONTROLLER REFUSES THIS NODE; the last policies stay in force until the node is enrolled again: {why}"
-            ),
-        }
-        self.ready = false;
-        self.connection = connection;
-        self.since_unix_ms = unix_now_ms();
-    }
-
-    fn handle_policy(&mut self, node: &mut Node, policy: &Policy, now: Instant) -> Result<()> {
-        if let Some(flow) = self.plan.sent(&policy.flow) {
-            if let Err(reason) = missing_paths(policy, node.config()) {
-                self.not_applied(&policy.flow, reason, now);
-            }
-            match self
-                .ingress
-                .set_policy(node, flow, send_policy(policy), now)
-            {
-                Ok(effect) => effect.iter().for_each(|effect| self.took_effect(effect)),
-                Err(error) => self.not_applied(&policy.flow, format!("{error:#}"), now),
-            }
-            // A signal does not carry the reason of its policy.
-            let stored = self
-                .assignment
-                .sends
-                .iter_mut()
-                .find(|send| send.flow == policy.flow);
-            if let Some(send) = stored.filter(|send| send.policy.epoch <= policy.epoch) {
-                send.policy = policy.clone();
-                self.is_unsaved = true;
-            }
-        }
-        if self
-            .egress
-            .set_policy(&self.plan, policy, now, &mut self.trace)
-        {
-            let stored = self
-                .assignment
-                .receives
-                .iter_mut()
-                .find(|receive| receive.flow == policy.flow);
-            stored
-                .into_iter()
-                .for_each(|receive| receive.policy = policy.clone());
-            self.is_unsaved = true;
-        }
-        Ok(())
-    }
-
-    /// Replaces the assignment. A policy that is newer than the one in the assignment stays, unless
-    /// the controller restarted counting.
-    fn apply_assignment(
+    fn handle_message(
         &mut self,
         node: &mut Node,
-        mut assignment: Assignment,
-        now: Instant,
+        observer: Option<&Observer>,
+        message: LinkMessage,
     ) -> Result<()> {
-        let has_restarted = assignment.revision < self.assignment.revision;
-        if has_restarted {
-            warn!(
-                "the controller restarted counting assignments: its policies replace those in force"
-            );
-            self.egress.reset();
-        } else {
-            keep_newer_policies(&mut assignment, &self.assignment);
+        let now = crate::monotonic_now();
+        match message {
+            LinkMessage::Controllers(addresses) => node.set_controllers(addresses),
+            LinkMessage::Node(message) => {
+                self.decisions.handle_message(now, message);
+                self.carry_out(node, observer, now)
+            }
         }
-        let plan = Plan::of(&assignment, node.config());
-        let known = std::mem::take(&mut self.plan.refused);
-        for (flow, reason) in plan
-            .refused
-            .iter()
-            .filter(|refused| !known.contains(refused))
-        {
-            self.not_applied(flow, reason.clone(), now);
+    }
+
+    fn poll_requests(&mut self) {
+        let Some(watch) = &mut self.watch else { return };
+        for request in watch.drain() {
+            if request.is_end() {
+                self.decisions
+                    .handle_connection_end(request.flow, request.at);
+            } else {
+                self.decisions.handle_request(request.flow, request.at);
+            }
         }
-        let before = std::mem::replace(&mut self.plan, plan);
-        self.assignment = assignment;
-        self.is_unsaved = true;
-        self.egress.linger(&before, &self.plan, now);
-        let mut flows = self.plan.flows.clone();
-        self.egress.add_lingering(&mut flows);
-        for effect in self.ingress.set_flows(node, flows, has_restarted, now)? {
-            self.took_effect(&effect);
-        }
-        self.configure(node, now)?;
-        self.applied_revision = self.assignment.revision;
-        // The controller may wait for the report that copies are deduplicated here before it
-        // replicates flows.
-        self.next_report = now;
-        Ok(())
     }
 
-    /// Configures watching, judging and in-band signals according to the assignment.
-    fn configure(&mut self, node: &mut Node, now: Instant) -> Result<()> {
-        self.configure_signals(node)?;
-        self.egress.set_flows(&self.plan, now, &mut self.trace)
-    }
-
-    fn configure_signals(&mut self, node: &mut Node) -> Result<()> {
-        self.ingress
-            .configure_signals(node, &self.settings, self.assignment.signal_key.as_deref())
-    }
-
-    /// Records and reports that a policy took effect.
-    fn took_effect(&mut self, effect: &Effect) {
-        let Effect {
-            flow,
-            policy,
-            by_signal,
-            at,
-        } = *effect;
-        let Some(name) = self
-            .plan
-            .flows
-            .send
-            .get(&flow)
-            .and_then(|sent| sent.name.clone())
-        else {
-            return;
-        };
-        let detail = if by_signal {
-            "by signal"
-        } else {
-            "by the controller"
-        };
-        let (code, probes) = (policy.code, policy.probes);
-        info!(flow = %name, epoch = policy.epoch, "paths {:#010b}, probes {:#010b}, {detail}", code.0, probes.bits());
-        let change = Change {
-            event: "policy",
-            epoch: policy.epoch,
-            code,
-            probes,
-            probe_every: policy.probe_every,
-            detail,
-        };
-        self.trace.change(at, &name, change);
-        if let Some(send) = self
-            .assignment
-            .sends
-            .iter_mut()
-            .find(|send| send.flow == name)
-        {
-            let stored = &mut send.policy;
-            (stored.epoch, stored.code) = (policy.epoch, code);
-            (stored.probes, stored.probe_every) = (probes, policy.probe_every);
-            self.is_unsaved = true;
-        }
-        let applied = Observation::Applied {
-            flow: name,
-            epoch: policy.epoch,
-            code,
-            by_signal,
-        };
-        self.outbox.push(at, applied);
-    }
-
-    fn not_applied(&mut self, flow: &Name, reason: String, now: Instant) {
-        warn!(%flow, "{reason}");
-        self.outbox.push(
-            now,
-            Observation::NotApplied {
-                flow: flow.clone(),
-                reason,
-            },
-        );
-    }
-
-    fn observed(&mut self, at: Instant, observation: Observation) {
-        report::trace(&mut self.trace, at, &observation);
-        self.outbox.push(at, observation);
-    }
-
-    /// Runs the tasks that are due once a second.
-    fn run_slow_tasks(&mut self, node: &mut Node, now: Instant) {
+    /// Reads what need not be read with every poll.
+    fn read_counters(&mut self, node: &Node, now: Instant) {
         self.health.update();
-        self.ingress.record_copies(node, &self.plan);
-        for observation in self.ingress.refused_signals(node) {
-            self.outbox.push(now, observation);
-        }
-        self.egress.update_frame_sizes();
-        if self.egress.expire_lingering(now) {
-            let mut flows = self.plan.flows.clone();
-            self.egress.add_lingering(&mut flows);
-            self.ingress
-                .set_flows(node, flows, false, now)
-                .map(drop)
-                .unwrap_or_else(|error| error!("{error:#}"));
-        }
-        if std::mem::take(&mut self.is_unsaved) {
-            self.persisted.write(&self.assignment);
+        let rejected = self.signals.rejected(node);
+        self.decisions.handle_rejected_signals(now, rejected);
+        for (flow, requests) in self.watch.iter().flat_map(Watch::request_counts) {
+            self.decisions.handle_request_count(flow, requests);
         }
         self.trace.flush();
     }
 
-    /// Sends a report if there are observations, if the health of a path changed, or if a report is
-    /// due.
-    fn report(&mut self, node: &Node, observer: Option<&Observer>, now: Instant) {
-        let urgent = !self.outbox.is_empty() || self.health.has_changed(node, &self.echoes, now);
-        if !self.ready || !(urgent || now >= self.next_report) {
-            return;
-        }
-        let report = report::Source {
-            node,
-            observer,
-            plan: &self.plan,
-        };
-        let mut report = report.describe(self.applied_revision);
-        report.paths = self.health.take(node, &self.echoes, now);
-        report.observations = self.outbox.take(now);
-        self.link.report(report);
-        self.ready = false;
-        self.next_report = now + Duration::from_millis(self.assignment.report_every_ms.into());
-    }
-}
-
-/// Keeps policies that are newer than those of the assignment. A signal or an event may have
-/// brought them while the assignment was in flight.
-fn keep_newer_policies(assignment: &mut Assignment, before: &Assignment) {
-    let mut known: BTreeMap<(&Name, u16), &Policy> = BTreeMap::new();
-    known.extend(
-        before
-            .sends
-            .iter()
-            .map(|send| ((&send.flow, send.number), &send.policy)),
-    );
-    known.extend(
-        before
-            .receives
-            .iter()
-            .map(|receive| ((&receive.flow, receive.number), &receive.policy)),
-    );
-    let sends = assignment
-        .sends
-        .iter_mut()
-        .map(|send| (&send.flow, send.number, &mut send.policy));
-    let receives = assignment
-        .receives
-        .iter_mut()
-        .map(|receive| (&receive.flow, receive.number, &mut receive.policy));
-    for (flow, number, policy) in sends.chain(receives) {
-        if let Some(newer) = known
-            .get(&(flow, number))
-            .filter(|known| known.epoch > policy.epoch)
-        {
-            *policy = (*newer).clone();
+    /// Records the events and carries out the commands, until there are none. After an error, those
+    /// that are left are carried out with the next ones.
+    fn carry_out(
+        &mut self,
+        node: &mut Node,
+        observer: Option<&Observer>,
+        now: Instant,
+    ) -> Result<()> {
+        loop {
+            while let Some(event) = self.decisions.poll_event() {
+                if matches!(event, Event::Connection(_)) {
+                    self.since_unix_ms = unix_now_ms();
+                }
+                record::record(&mut self.trace, &event);
+            }
+            let Some(command) = self.decisions.poll_command() else {
+                return Ok(());
+            };
+            if let Some(outcome) = self.execute(node, observer, command)? {
+                self.decisions.handle_outcome(now, outcome);
+            }
         }
     }
+
+    fn execute(
+        &mut self,
+        node: &mut Node,
+        observer: Option<&Observer>,
+        command: Command,
+    ) -> Result<Option<Outcome>> {
+        match command {
+            Command::SetFlows {
+                flows,
+                replace_policies,
+            } => {
+                let flows = Flows::assigned(&flows, &node.config().peers);
+                let in_force = node.set_flows(flows, replace_policies)?;
+                return Ok(Some(Outcome::FlowsSet(in_force)));
+            }
+            Command::Configure {
+                signal_key,
+                watched,
+            } => {
+                self.signals.set_key(node, &self.settings, signal_key)?;
+                if let Some(watch) = &mut self.watch {
+                    watch.set_requests(watched)?;
+                }
+                return Ok(Some(Outcome::Configured));
+            }
+            Command::SetPolicy { flow, policy } => return Ok(Some(set_policy(node, flow, policy))),
+            Command::Report(content) => {
+                let decisions = &self.decisions;
+                let source = report::Source {
+                    node,
+                    observer,
+                    decisions,
+                };
+                self.link.report(source.complete(content));
+            }
+            Command::Persist(assignment) => self.persisted.write(&assignment),
+        }
+        Ok(None)
+    }
 }
 
-impl Plan {
-    /// Returns the number of a flow that this node sends.
-    fn sent(&self, name: &Name) -> Option<FlowId> {
-        let named = |sent: &crate::flows::Sent| sent.name.as_ref() == Some(name);
-        self.flows
-            .send
-            .iter()
-            .find(|(_, sent)| named(sent))
-            .map(|(flow, _)| *flow)
-    }
-
-    /// Returns the number of a flow that this node receives.
-    fn received(&self, name: &Name) -> Option<FlowId> {
-        self.receives
-            .iter()
-            .find(|(_, receive)| receive.flow == *name)
-            .map(|(flow, _)| *flow)
+/// Returns the parts of the configuration that the decisions depend on.
+fn equipment(config: &Config) -> Equipment {
+    Equipment {
+        paths: config.paths.keys().copied().collect(),
+        replicates: !(config.transit.is_empty() && config.local.is_empty()),
+        watches: !config.watch.is_empty(),
+        peers: config.peers.keys().cloned().collect(),
+        max_rules: MAX_RULES,
+        arrival_deadline: config.arrival_deadline,
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn assignment(revision: u64, number: u16, epoch: u32) -> Assignment {
-        let text = format!(
-            r#"{{ "revision": {revision}, "report_every_ms": 5000, "signal_key": null, "receives": [],
-                 "sends": [{{ "flow": "stage", "number": {number}, "peer": "egress",
-                              "select": {{ "destination": "10.0.0.0/8" }},
-                              "policy": {{ "flow": "stage", "epoch": {epoch}, "code": 1, "probes": 0,
-                                           "probe_every": 0, "reason": "configured", "decided_unix_ms": 0 }} }}] }}"#
-        );
-        serde_json::from_str(&text).unwrap()
-    }
-
-    #[test]
-    fn an_assignment_that_was_overtaken_by_a_policy_does_not_undo_it() {
-        let epoch_after = |known: &Assignment, mut new: Assignment| {
-            keep_newer_policies(&mut new, known);
-            new.sends[0].policy.epoch
-        };
-        assert_eq!(epoch_after(&assignment(1, 4, 9), assignment(2, 4, 8)), 9);
-        assert_eq!(epoch_after(&assignment(1, 4, 9), assignment(2, 4, 10)), 10);
-        // The number belongs to a flow that was deleted and created again.
-        assert_eq!(epoch_after(&assignment(1, 4, 9), assignment(2, 5, 1)), 1);
+fn set_policy(node: &Node, flow: FlowId, policy: Policy) -> Outcome {
+    match node.set_policy(flow, send_policy(&policy)) {
+        Ok(took_effect) => Outcome::PolicySet {
+            policy,
+            took_effect,
+        },
+        Err(error) => Outcome::PolicyFailed {
+            flow: policy.flow,
+            reason: format!("{error:#}"),
+        },
     }
 }

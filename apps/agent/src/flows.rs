@@ -1,13 +1,13 @@
 //! The flows of a node, from its configuration file or assigned by its controller.
 
-use hawser_bpf::{MAX_RULES, Prefix, Rule, SendPolicy};
+use crate::config::Peer;
+use hawser_bpf::SendPolicy;
 use hawser_control::Name;
+use hawser_control::resource::Policy;
+pub use hawser_node::Selectors;
 use hawser_units::FlowId;
 use hawser_wire::{Cover, KeySlot, SealKey, SealRing};
 use std::collections::BTreeMap;
-
-/// The rules that map packets to flows, by destination.
-pub type Selectors = BTreeMap<Prefix, Vec<Rule>>;
 
 /// The flows that a node sends and receives. They can change while packets are in flight.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -47,32 +47,37 @@ impl Sent {
     }
 }
 
-/// The error of a destination with more flows than the kernel checks for a packet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TooManyFlows {
-    pub(crate) prefix: Prefix,
-    pub(crate) flows: Vec<FlowId>,
+impl Flows {
+    /// Returns the flows that a controller assigned, with the keys of their peers.
+    pub(crate) fn assigned(flows: &hawser_node::Flows, peers: &BTreeMap<String, Peer>) -> Self {
+        let sends = flows.sends.iter().filter_map(|(flow, send)| {
+            let sent = Sent {
+                name: Some(send.name.clone()),
+                label: *flow,
+                policy: send_policy(&send.policy),
+                transparent: false,
+                key: peers.get(send.peer.as_str())?.sealed.clone(),
+            };
+            Some((*flow, sent))
+        });
+        let receives = flows.receives.iter();
+        let receives = receives
+            .filter_map(|(flow, peer)| Some((*flow, peers.get(peer.as_str())?.accepted.clone())));
+        Flows {
+            send: sends.collect(),
+            send_selectors: flows.send_selectors.clone(),
+            receive: receives.collect(),
+            receive_selectors: Selectors::new(),
+        }
+    }
 }
 
-/// Adds to each prefix the rules of the prefixes that contain it, because the kernel looks up the
-/// longest prefix only.
-pub(crate) fn inherit(selectors: &Selectors) -> Result<Selectors, TooManyFlows> {
-    let mut inherited = Selectors::new();
-    for (prefix, own) in selectors {
-        let mut wider: Vec<_> = selectors
-            .iter()
-            .filter(|(other, _)| *other != prefix && other.contains(*prefix))
-            .collect();
-        wider.sort_by_key(|(other, _)| std::cmp::Reverse(other.bits()));
-        let wider = wider.into_iter().flat_map(|(_, rules)| rules);
-        let rules: Vec<Rule> = own.iter().chain(wider).cloned().collect();
-        if rules.len() > MAX_RULES {
-            return Err(TooManyFlows {
-                prefix: *prefix,
-                flows: rules.iter().map(|rule| rule.flow).collect(),
-            });
-        }
-        inherited.insert(*prefix, rules);
+/// Converts a policy to the form that the eBPF programs take.
+pub(crate) fn send_policy(policy: &Policy) -> SendPolicy {
+    SendPolicy {
+        code: policy.code,
+        probes: policy.probes,
+        probe_every: policy.probe_every,
+        epoch: policy.epoch,
     }
-    Ok(inherited)
 }

@@ -9,19 +9,15 @@
 //!
 //! One loop owns all kernel state. A separate thread talks to the controller (`link`).
 
-mod assignment;
 pub mod config;
 mod controlled;
 mod device;
 mod echo;
 mod enrol;
-mod first_copy;
 mod flows;
-mod judge;
 mod link;
 mod node;
 mod observer;
-mod outbox;
 mod persisted;
 mod rejected;
 pub mod status;
@@ -118,7 +114,7 @@ impl Agent {
         let restored = Restored::read(&config)?;
         let flows = restored
             .as_ref()
-            .map_or_else(|| config.flows.clone(), Restored::flows);
+            .map_or_else(|| config.flows.clone(), |restored| restored.flows(&config));
         let device = Device::create(&config)?;
         let mut node = Node::start(config, flows)?;
         let arrivals = node
@@ -127,7 +123,7 @@ impl Agent {
             .transpose()?;
         let observer = arrivals.map(|arrivals| Observer::new(arrivals, deadline));
         let controlled = restored
-            .map(|restored| restored.start(&mut node, monotonic_now()))
+            .map(|restored| restored.start(&mut node, observer.as_ref()))
             .transpose()?;
         node.eliminate().context("cannot start deduplication")?;
         if device.is_none() {
@@ -173,7 +169,9 @@ impl Agent {
                 self.follow();
             }
             match &mut self.controlled {
-                Some(controlled) => controlled.wait(&mut self.node),
+                Some(controlled) => {
+                    controlled.wait(&mut self.node, self.observer.as_ref());
+                }
                 None => std::thread::sleep(OBSERVE_EVERY),
             }
         }
@@ -212,7 +210,9 @@ impl Agent {
     fn reconfigure(&mut self, file: &Path) -> Result<()> {
         self.node.reload(Config::read(file)?)?;
         match &mut self.controlled {
-            Some(controlled) => controlled.reload(&mut self.node, monotonic_now()),
+            Some(controlled) => {
+                controlled.reload(&mut self.node, self.observer.as_ref(), monotonic_now())
+            }
             None => Ok(()),
         }
     }

@@ -4,8 +4,8 @@
 use crate::config::ControllerConfig;
 use anyhow::{Context, Result};
 use hawser_client::{Backoff, Controller, Error, Identity, NodeClient, NodeMessage};
-use hawser_control::node::{Assignment, Registration, Report};
-use hawser_control::resource::Policy;
+use hawser_control::node::{Registration, Report};
+use hawser_node::{Connection, Message};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -29,41 +29,17 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message to the main loop.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum LinkMessage {
     /// The addresses of the controllers, sent before the thread connects to them.
     Controllers(BTreeSet<SocketAddr>),
-    /// The state of the connection has changed.
-    Connection(Connection),
-    /// A new assignment, which replaces the previous one.
-    Assignment(Assignment),
-    /// A policy, which replaces that of its flow if it is newer.
-    Policy(Policy),
-    /// The previous report, if any, was delivered, and the next one can be passed to
-    /// [`Link::report`].
-    Ready,
-    /// The connection was lost before the last report was acknowledged.
-    ReportLost,
-    /// The controller rejected the last report, and would reject it again.
-    ReportRejected,
-}
-
-/// The state of the connection to the controller.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Connection {
-    /// The first attempt is under way.
-    Connecting,
-    /// The node is registered, and receives assignments and policies as they are made.
-    Connected,
-    /// No controller can be reached, with the reason.
-    Unreachable(String),
-    /// The controller refuses the node, with the reason.
-    Refused(String),
+    /// A message to the node.
+    Node(Message),
 }
 
 /// The main loop's handle of the thread. The thread runs until the process exits.
 #[derive(Debug)]
 pub(crate) struct Link {
-    messages: mpsc::Receiver<Message>,
+    messages: mpsc::Receiver<LinkMessage>,
     reports: reports::Sender<Report>,
 }
 
@@ -93,7 +69,7 @@ impl Link {
     }
 
     /// Waits for the next message, up to `timeout`.
-    pub(crate) fn wait(&self, timeout: Duration) -> Option<Message> {
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<LinkMessage> {
         match self.messages.recv_timeout(timeout) {
             Ok(message) => Some(message),
             Err(RecvTimeoutError::Timeout) => None,
@@ -124,7 +100,7 @@ enum Ended {
 struct Client {
     config: ControllerConfig,
     registration: Registration,
-    to_loop: mpsc::Sender<Message>,
+    to_loop: mpsc::Sender<LinkMessage>,
     from_loop: reports::Receiver<Report>,
     identity: Option<Identity>,
 }
@@ -170,7 +146,8 @@ impl Client {
             .clone();
         let addresses = addresses(&self.config.urls).await;
         if !addresses.is_empty() {
-            self.send(Message::Controllers(addresses));
+            // The main loop runs until the process exits.
+            let _ = self.to_loop.send(LinkMessage::Controllers(addresses));
         }
         let client = NodeClient::new(&self.config.urls, &identity)?;
         client.register(&self.registration).await?;
@@ -223,9 +200,9 @@ impl Client {
     }
 }
 
-fn send(to_loop: &mpsc::Sender<Message>, message: Message) {
+fn send(to_loop: &mpsc::Sender<LinkMessage>, message: Message) {
     // The main loop runs until the process exits.
-    let _ = to_loop.send(message);
+    let _ = to_loop.send(LinkMessage::Node(message));
 }
 
 /// Returns the addresses of the controllers whose names can be resolved. The client reports the
@@ -245,7 +222,7 @@ async fn addresses(controllers: &[Controller]) -> BTreeSet<SocketAddr> {
 /// Sends the reports of the main loop. `in_flight` is true while one is not acknowledged.
 async fn report(
     client: &NodeClient,
-    to_loop: &mpsc::Sender<Message>,
+    to_loop: &mpsc::Sender<LinkMessage>,
     from_loop: &mut reports::Receiver<Report>,
     in_flight: &mut bool,
 ) -> Result<Ended, Error> {

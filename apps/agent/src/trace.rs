@@ -1,8 +1,8 @@
 //! A CSV file of judgements and policy changes, for plots.
 
-use crate::judge::Window;
 use anyhow::{Context, Result};
 use hawser_control::Name;
+use hawser_node::Window;
 use hawser_units::{Instant, PathId, PathSet, PolicyCode};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

@@ -4,10 +4,11 @@ use super::file::{File, Node, PathEntry, Receive, Send, SignalAddress};
 use super::keys::read_key;
 use super::select::rule;
 use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, file};
-use crate::flows::{Flows, Selectors, Sent, TooManyFlows, inherit};
+use crate::flows::{Flows, Selectors, Sent};
 use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, SendPolicy, XdpMode};
 use hawser_control::Name;
 use hawser_io::config::Source;
+use hawser_node::{TooManyFlows, inherit};
 use hawser_units::{MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::{Cover, KeyRing, KeySlot, SIGNAL_PORT};
 use std::collections::BTreeMap;
@@ -404,7 +405,7 @@ impl Builder<'_> {
         node: &Spanned<Node>,
         selectors: &Selectors,
     ) -> Result<Selectors, ConfigError> {
-        inherit(selectors).map_err(|TooManyFlows { prefix, flows }| {
+        inherit(selectors, MAX_RULES).map_err(|TooManyFlows { prefix, flows }| {
             let message = format!(
                 "{} flows share the destination {prefix}; at most {MAX_RULES} can",
                 flows.len()

@@ -1,6 +1,7 @@
-use crate::judge::Window;
+use hawser_bpf::WatchStats;
 use hawser_control::Name;
 use hawser_control::resource::Policy;
+use hawser_node::{PathState, ReceivedFlow, Viewer, Window};
 use hawser_units::PathId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -128,6 +129,44 @@ impl From<&Policy> for PolicyStatus {
             probes: policy.probes.bits(),
             probe_every: policy.probe_every,
             reason: format!("{:?}", policy.reason).to_lowercase(),
+        }
+    }
+}
+
+impl From<&PathState> for PathStatus {
+    fn from(state: &PathState) -> Self {
+        PathStatus {
+            up: state.up,
+            rtt_us: state.rtt_us,
+        }
+    }
+}
+
+impl JudgedStatus {
+    /// Describes a flow. `stats` returns the kernel's counters of its viewer's requests.
+    pub(crate) fn of(received: &ReceivedFlow, stats: impl FnOnce() -> WatchStats) -> Self {
+        let viewer = received.viewer();
+        JudgedStatus {
+            policy: received.policy().into(),
+            mode: format!("{:?}", received.mode()).to_lowercase(),
+            packets: received.packets(),
+            window: received.window().map(WindowStatus::from),
+            watch: viewer.map(|viewer| WatchStatus::of(viewer, stats())),
+        }
+    }
+}
+
+impl WatchStatus {
+    fn of(viewer: &Viewer, stats: WatchStats) -> Self {
+        let packets = viewer.packets_per_request();
+        WatchStatus {
+            requests: stats.requests,
+            closed_connections: stats.ends,
+            retransmissions: stats.retransmissions,
+            records_lost: stats.lost,
+            late: viewer.late_requests(),
+            degraded: viewer.degradations(),
+            packets_per_request: packets.map(|packets| packets.round() as u64),
         }
     }
 }

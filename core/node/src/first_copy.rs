@@ -69,6 +69,11 @@ impl FirstCopies {
         self.counted.insert((flow, path), copies);
     }
 
+    /// Stops to wait for the flows that are not in `keep`.
+    pub(crate) fn retain(&mut self, keep: impl Fn(FlowId) -> bool) {
+        self.waiting.retain(|flow, _| keep(*flow));
+    }
+
     /// Polls the counters of the awaited flows.
     pub(crate) fn poll(
         &mut self,

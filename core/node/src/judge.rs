@@ -1,12 +1,11 @@
 //! Judges, from the packets of a flow at its egress, which paths should carry it.
 
-use hawser_control::Name;
 use hawser_control::node::{Observation, Receive};
-use hawser_control::resource::{Mode, Pruning};
+use hawser_control::resource::{Mode, Policy, Pruning};
 use hawser_pathset::{
     Evidence, EvidenceConfig, JudgeEvent, JudgedPacket, Successive, SuccessiveConfig,
 };
-use hawser_units::{Instant, MAX_PATHS, PathId, PathSet, PolicyCode};
+use hawser_units::{Instant, MAX_PATHS, PathId};
 use std::time::Duration;
 
 /// Number of packets in a window of the tally.
@@ -15,8 +14,6 @@ const WINDOW: u32 = 100;
 /// Judges one received flow.
 #[derive(Debug)]
 pub(crate) struct Judge {
-    flow: Name,
-    epoch: u32,
     algorithm: Algorithm,
     tally: Tally,
     packets: u64,
@@ -47,8 +44,6 @@ impl Judge {
         let paths = receive.paths;
         let (successive, evidence) = (successive(&receive.pruning), evidence(receive));
         let mut judge = Judge {
-            flow: receive.flow.clone(),
-            epoch: 0,
             tally: Tally::new(match receive.mode {
                 Mode::Evidence => evidence.tolerance,
                 _ => successive.tolerance,
@@ -60,8 +55,7 @@ impl Judge {
             },
             packets: 0,
         };
-        let policy = &receive.policy;
-        judge.handle_policy(policy.epoch, policy.code, policy.probes, now);
+        judge.handle_policy(&receive.policy, now);
         judge
     }
 
@@ -73,15 +67,19 @@ impl Judge {
     }
 
     /// Applies a policy that is in force at the ingress.
-    pub(crate) fn handle_policy(
-        &mut self,
-        epoch: u32,
-        code: PolicyCode,
-        probes: PathSet,
-        now: Instant,
-    ) {
-        self.epoch = epoch;
+    pub(crate) fn handle_policy(&mut self, policy: &Policy, now: Instant) {
+        let Policy {
+            epoch,
+            code,
+            probes,
+            ..
+        } = *policy;
         dispatch!(&mut self.algorithm, judge => judge.handle_policy(epoch, code, probes, now), else ());
+    }
+
+    /// Returns when [`Judge::handle_timeout`] is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        dispatch!(&self.algorithm, judge => judge.poll_timeout(), else None)
     }
 
     /// Sets the number of packets per frame.
@@ -91,14 +89,15 @@ impl Judge {
         }
     }
 
-    /// Handles timeouts, and passes the observations to `emit`.
-    pub(crate) fn poll(&mut self, now: Instant, mut emit: impl FnMut(Observation)) {
+    /// Evaluates the packets up to `now`, if that is due.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
         dispatch!(&mut self.algorithm, judge => judge.handle_timeout(now), else ());
-        while let Some(event) =
-            dispatch!(&mut self.algorithm, judge => judge.poll_event(), else None)
-        {
-            emit(self.observation(event));
-        }
+    }
+
+    /// Returns the next observation about the judged flow, under the policy in force.
+    pub(crate) fn poll_observation(&mut self, policy: &Policy) -> Option<Observation> {
+        let event = dispatch!(&mut self.algorithm, judge => judge.poll_event(), else None)?;
+        Some(observation(policy, event))
     }
 
     /// Returns whether the packets since `since` were damaged on the paths in use, or `None` if
@@ -124,32 +123,32 @@ impl Judge {
     pub(crate) fn window(&self) -> Option<&Window> {
         self.tally.last.as_ref()
     }
+}
 
-    fn observation(&self, event: JudgeEvent) -> Observation {
-        let flow = self.flow.clone();
-        let number = |path: PathId| u8::from(path) + 1;
-        match event {
-            JudgeEvent::Judgement(judgement) => Observation::Judged {
-                flow,
-                epoch: self.epoch,
-                code: judgement.code,
-                probes: judgement.probes,
-                probe_every: judgement.probe_every,
-                reason: judgement.reason,
-            },
-            JudgeEvent::PathSilent(path) => Observation::PathSilent {
-                flow,
-                path: number(path),
-            },
-            JudgeEvent::PathRestored(path) => Observation::PathRestored {
-                flow,
-                path: number(path),
-            },
-            JudgeEvent::LatentError(path) => Observation::LatentError {
-                flow,
-                path: number(path),
-            },
-        }
+fn observation(policy: &Policy, event: JudgeEvent) -> Observation {
+    let flow = policy.flow.clone();
+    let number = |path: PathId| u8::from(path) + 1;
+    match event {
+        JudgeEvent::Judgement(judgement) => Observation::Judged {
+            flow,
+            epoch: policy.epoch,
+            code: judgement.code,
+            probes: judgement.probes,
+            probe_every: judgement.probe_every,
+            reason: judgement.reason,
+        },
+        JudgeEvent::PathSilent(path) => Observation::PathSilent {
+            flow,
+            path: number(path),
+        },
+        JudgeEvent::PathRestored(path) => Observation::PathRestored {
+            flow,
+            path: number(path),
+        },
+        JudgeEvent::LatentError(path) => Observation::LatentError {
+            flow,
+            path: number(path),
+        },
     }
 }
 
@@ -185,24 +184,24 @@ fn tolerance(pruning: &Pruning) -> Option<Duration> {
 
 /// The deliveries of the paths for a number of consecutive packets, for the status and the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Window {
+pub struct Window {
     /// Packets, including those that never arrived.
-    pub(crate) packets: u32,
+    pub packets: u32,
     /// Packets of which no copy arrived.
-    pub(crate) lost: u32,
+    pub lost: u32,
     /// The counts of each path, by path index.
-    pub(crate) paths: [PathWindow; MAX_PATHS],
+    pub paths: [PathWindow; MAX_PATHS],
 }
 
 /// The deliveries of a path in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct PathWindow {
+pub struct PathWindow {
     /// Packets that were sent on the path.
-    pub(crate) sent: u32,
+    pub sent: u32,
     /// Packets whose copy on this path arrived in time: the reward of Algorithm 1.
-    pub(crate) rewards: u32,
+    pub rewards: u32,
     /// Packets for which only the copy on this path arrived in time: the damage without the path.
-    pub(crate) only: u32,
+    pub only: u32,
 }
 
 #[derive(Debug)]

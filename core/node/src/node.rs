@@ -1,0 +1,732 @@
+use crate::first_copy::FirstCopies;
+use crate::message::{
+    Command, Connection, Event, Flows, Message, Outcome, PathState, PolicyWord, SendFlow, Signal,
+    SignalOutcome, WatchedRequests,
+};
+use crate::plan::{Equipment, Plan, missing_paths};
+use crate::received::ReceivedFlow;
+use crate::reports::Reports;
+use crate::sent::{PathChange, SentFlow};
+use hawser_control::Name;
+use hawser_control::node::{Assignment, Observation, Receive, Send};
+use hawser_control::resource::Policy;
+use hawser_pathset::JudgedPacket;
+use hawser_units::{FlowId, Instant, PathId};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Report interval until the controller has sent one, milliseconds.
+const DEFAULT_REPORT_EVERY_MS: u32 = 5_000;
+
+/// The time after a change within which it is saved. Several changes are saved together.
+const PERSIST_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long copies of a removed flow may still be in flight.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// The interval at which the copies on paths that are not in use are counted.
+const COUNT_COPIES_EVERY: Duration = Duration::from_secs(1);
+
+/// The interval at which counters are read while a first copy is awaited. The time of the first copy
+/// is reported with this precision.
+const AWAIT_COPY_EVERY: Duration = Duration::from_millis(1);
+
+/// A node whose flows are assigned by a controller.
+///
+/// After every input, carry out the commands until there are none. Then wait for the next input, at
+/// most until [`ControlledNode::poll_timeout`].
+#[derive(Debug)]
+pub struct ControlledNode {
+    equipment: Equipment,
+    connection: Connection,
+    revision: u64,
+    /// The revision of the last assignment that was applied.
+    applied_revision: u64,
+    report_every_ms: u32,
+    signal_key: Option<String>,
+    /// The assigned flows, in the order of the assignment.
+    sends: Vec<SentFlow>,
+    receives: Vec<ReceivedFlow>,
+    plan: Plan,
+    /// Removed flows whose copies are still deduplicated.
+    lingering: BTreeMap<FlowId, Lingering>,
+    /// The work on the current assignment that is left after the next [`Command::SetFlows`].
+    unapplied: Unapplied,
+    first_copies: FirstCopies,
+    count_copies_at: Instant,
+    await_copies_at: Instant,
+    /// The numbers of rejected signals at the last report.
+    rejected_signals: BTreeMap<&'static str, u64>,
+    /// The number of replayed signals that are not reported. Counted separately because repetitions
+    /// of a signal are rejected for their epoch too.
+    replayed_signals: u64,
+    reports: Reports,
+    /// The time at which the assignment is saved, if it differs from the saved one.
+    persist_at: Option<Instant>,
+    commands: VecDeque<Command>,
+    events: VecDeque<Event>,
+}
+
+/// A flow that is no longer assigned.
+#[derive(Debug)]
+struct Lingering {
+    peer: Name,
+    until: Instant,
+}
+
+/// Steps that follow when the flows are set. They wait if setting the flows fails.
+#[derive(Debug, Default)]
+struct Unapplied {
+    /// Whether the policies replace those in the kernel regardless of their epochs.
+    replaces_policies: bool,
+    /// Whether signals and the watch are configured afterwards.
+    configures: bool,
+}
+
+impl ControlledNode {
+    /// Creates a node with the assignment that an earlier process saved, or with none. Its flows
+    /// have to be set in the kernel, see [`ControlledNode::flows`], before the first command is
+    /// carried out.
+    pub fn new(saved: Option<Assignment>, equipment: Equipment, now: Instant) -> Self {
+        let saved = saved.unwrap_or_else(unassigned);
+        let plan = Plan::of(&saved, &equipment);
+        let mut node = ControlledNode {
+            equipment,
+            connection: Connection::Connecting,
+            revision: saved.revision,
+            applied_revision: saved.revision,
+            report_every_ms: saved.report_every_ms,
+            signal_key: saved.signal_key,
+            sends: saved.sends.into_iter().map(SentFlow::restored).collect(),
+            receives: Vec::new(),
+            plan,
+            lingering: BTreeMap::new(),
+            unapplied: Unapplied::default(),
+            first_copies: FirstCopies::default(),
+            count_copies_at: now,
+            await_copies_at: now,
+            rejected_signals: BTreeMap::new(),
+            replayed_signals: 0,
+            reports: Reports::new(now),
+            persist_at: None,
+            commands: VecDeque::new(),
+            events: VecDeque::new(),
+        };
+        node.set_receives(saved.receives, false, now);
+        node.configure();
+        node
+    }
+
+    /// Handles a message about the controller or from it.
+    pub fn handle_message(&mut self, now: Instant, message: Message) {
+        match message {
+            Message::Connection(connection) => self.handle_connection(now, connection),
+            Message::Assignment(assignment) => {
+                let revision = assignment.revision;
+                self.events.push_back(Event::Assigned { revision });
+                self.apply(now, assignment);
+            }
+            Message::Policy(policy) => self.handle_policy(now, policy),
+            Message::Ready => {
+                self.reports.outbox.handle_delivered();
+                self.reports.is_ready = true;
+            }
+            Message::ReportLost => self.reports.outbox.put_back(),
+            Message::ReportRejected => self.reports.outbox.handle_rejected(),
+        }
+    }
+
+    /// Handles a change of the node's configuration.
+    pub fn handle_equipment(&mut self, now: Instant, equipment: Equipment) {
+        self.equipment = equipment;
+        self.apply(now, self.assignment());
+    }
+
+    /// Handles the outcome of a command.
+    pub fn handle_outcome(&mut self, now: Instant, outcome: Outcome) {
+        match outcome {
+            Outcome::FlowsSet(in_force) => self.handle_flows_set(now, &in_force),
+            Outcome::Configured => {
+                self.applied_revision = self.revision;
+                // The controller may wait for the report that copies are deduplicated here before
+                // it replicates flows.
+                self.reports.next_at = now;
+            }
+            Outcome::PolicySet {
+                policy,
+                took_effect,
+            } => self.handle_policy_set(now, &policy, took_effect),
+            Outcome::PolicyFailed { flow, reason } => self.refuse(now, &flow, reason),
+        }
+    }
+
+    /// Handles an in-band signal that the kernel has handled.
+    pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
+        let Signal {
+            at,
+            flow,
+            epoch,
+            code,
+            in_force,
+            ..
+        } = signal;
+        if signal.outcome == SignalOutcome::Outdated {
+            self.replayed_signals += u64::from(epoch < in_force.epoch);
+            return;
+        }
+        // The kernel may hold a newer policy already. The event of that one reports it.
+        let probed = Some(in_force).filter(|in_force| in_force.epoch == epoch);
+        let policy = PolicyWord {
+            epoch,
+            code,
+            ..probed.unwrap_or_default()
+        };
+        let Some(index) = self.plan.sends.get(&flow) else {
+            return;
+        };
+        let sent = &mut self.sends[*index];
+        let name = sent.assigned.flow.clone();
+        // A policy that the kernel no longer holds was replaced when the controller restarted
+        // counting.
+        let is_current = epoch <= in_force.epoch;
+        if let Some(change) = is_current.then(|| sent.signalled(policy)).flatten() {
+            self.first_copies
+                .start(flow, epoch, change.before, change.after, at);
+            self.persist_soon(now);
+        }
+        self.report_effect(at, name, policy, true);
+    }
+
+    /// Handles the numbers of signals that were rejected since the programs were loaded, by reason.
+    /// Signals that were rejected for their epoch are left out, because each policy is sent several
+    /// times: [`ControlledNode::handle_signal`] tells the replayed ones.
+    pub fn handle_rejected_signals(
+        &mut self,
+        now: Instant,
+        totals: impl IntoIterator<Item = (&'static str, u64)>,
+    ) {
+        let mut rejected = Vec::new();
+        for (reason, total) in totals {
+            let before = self.rejected_signals.insert(reason, total);
+            rejected.push((reason, total.saturating_sub(before.unwrap_or_default())));
+        }
+        rejected.push(("epoch", std::mem::take(&mut self.replayed_signals)));
+        for (reason, count) in rejected.into_iter().filter(|(_, count)| *count > 0) {
+            let reason = reason.to_owned();
+            let refused = Observation::SignalRefused { reason, count };
+            self.reports.outbox.push(now, refused);
+        }
+    }
+
+    /// Handles the numbers of copies that were sent since the programs were loaded, by flow and
+    /// path. Reads them only if they are needed.
+    pub fn handle_copies(&mut self, now: Instant, copies: impl Fn(FlowId, PathId) -> u64) {
+        if self.first_copies.is_waiting() && now >= self.await_copies_at {
+            self.await_copies_at = now + AWAIT_COPY_EVERY;
+            self.find_first_copies(now, &copies);
+        }
+        if now >= self.count_copies_at {
+            self.count_copies_at = now + COUNT_COPIES_EVERY;
+            self.count_copies(copies);
+        }
+    }
+
+    /// Handles the fate of a packet of a received flow.
+    pub fn handle_packet(&mut self, packet: &JudgedPacket) {
+        let Some(index) = self.plan.receives.get(&packet.flow) else {
+            return;
+        };
+        let received = &mut self.receives[*index];
+        if let Some(window) = received.handle_packet(packet).cloned() {
+            let policy = received.policy();
+            self.events.push_back(Event::Window {
+                at: packet.at,
+                flow: policy.flow.clone(),
+                epoch: policy.epoch,
+                window,
+            });
+        }
+    }
+
+    /// Handles a request of a flow's viewer.
+    pub fn handle_request(&mut self, flow: FlowId, at: Instant) {
+        if let Some(received) = self.received_mut(flow) {
+            received.handle_request(at);
+        }
+    }
+
+    /// Handles the end of a connection of a flow's viewer.
+    pub fn handle_connection_end(&mut self, flow: FlowId, at: Instant) {
+        if let Some(received) = self.received_mut(flow) {
+            received.handle_end(at);
+        }
+    }
+
+    /// Handles the total number of requests of a flow's viewer, from which the size of a frame
+    /// follows.
+    pub fn handle_request_count(&mut self, flow: FlowId, requests: u64) {
+        if let Some(received) = self.received_mut(flow) {
+            received.handle_request_count(requests);
+        }
+    }
+
+    /// Handles the states of all paths.
+    pub fn handle_paths(&mut self, paths: Vec<PathState>) {
+        self.reports.paths = paths;
+    }
+
+    /// Lets time pass. Signals, copies, packets, requests and states of paths from before `now` have
+    /// to be handled first.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.judge(now);
+        self.expire_lingering(now);
+        if self.persist_at.take_if(|at| *at <= now).is_some() {
+            self.commands.push_back(Command::Persist(self.assignment()));
+        }
+        let interval = Duration::from_millis(self.report_every_ms.into());
+        let report = self.reports.poll(now, self.applied_revision, interval);
+        self.commands.extend(report.map(Command::Report));
+    }
+
+    /// Returns the time at which [`ControlledNode::handle_timeout`] is due, or
+    /// [`ControlledNode::handle_copies`] while a first copy is awaited.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let awaited = Some(self.await_copies_at).filter(|_| self.first_copies.is_waiting());
+        let judged = self
+            .received()
+            .filter_map(|(_, received)| received.poll_timeout(self.equipment.arrival_deadline));
+        let lingering = self.lingering.values().map(|lingering| lingering.until);
+        let due = [awaited, self.persist_at, self.reports.poll_timeout()];
+        due.into_iter()
+            .flatten()
+            .chain(judged)
+            .chain(lingering)
+            .min()
+    }
+
+    /// Returns the next command to carry out.
+    pub fn poll_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+
+    /// Returns the next event for the log or the trace.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Returns the flows that the kernel should handle now.
+    pub fn flows(&self) -> Flows {
+        let sends = self.plan.sends.iter().map(|(flow, index)| {
+            let Send {
+                flow: name,
+                peer,
+                policy,
+                ..
+            } = self.sends[*index].assigned.clone();
+            (*flow, SendFlow { name, peer, policy })
+        });
+        let receives = self.received();
+        let receives = receives.map(|(flow, received)| (flow, received.assigned.peer.clone()));
+        let lingering = self.lingering.iter();
+        let lingering = lingering.map(|(flow, lingering)| (*flow, lingering.peer.clone()));
+        Flows {
+            sends: sends.collect(),
+            send_selectors: self.plan.send_selectors.clone(),
+            receives: receives.chain(lingering).collect(),
+        }
+    }
+
+    /// Returns the assignment with the newest policies.
+    pub fn assignment(&self) -> Assignment {
+        let sends = self.sends.iter().map(|sent| sent.assigned.clone());
+        let receives = self.receives.iter();
+        Assignment {
+            revision: self.revision,
+            report_every_ms: self.report_every_ms,
+            signal_key: self.signal_key.clone(),
+            sends: sends.collect(),
+            receives: receives.map(|received| received.assigned.clone()).collect(),
+        }
+    }
+
+    /// Returns the revision of the assignment.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Returns the state of the connection to the controller.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Returns the flows that the node cannot carry out or carries out in part, with the reason.
+    pub fn refused(&self) -> &[(Name, String)] {
+        &self.plan.refused
+    }
+
+    /// Returns the number of observations that were dropped because too many were queued or the
+    /// controller rejected them.
+    pub fn observations_dropped(&self) -> u64 {
+        self.reports.outbox.dropped()
+    }
+
+    /// Returns the assigned flows to be sent, with the newest policies, including those that the
+    /// node cannot carry out.
+    pub fn assigned_sends(&self) -> impl Iterator<Item = &Send> {
+        self.sends.iter().map(|sent| &sent.assigned)
+    }
+
+    /// Returns the flows that the node replicates.
+    pub fn sent(&self) -> impl Iterator<Item = (FlowId, &Send)> {
+        let sends = self.plan.sends.iter();
+        sends.map(|(flow, index)| (*flow, &self.sends[*index].assigned))
+    }
+
+    /// Returns the flows whose copies the node deduplicates, without those that are no longer
+    /// assigned.
+    pub fn received(&self) -> impl Iterator<Item = (FlowId, &ReceivedFlow)> {
+        let receives = self.plan.receives.iter();
+        receives.map(|(flow, index)| (*flow, &self.receives[*index]))
+    }
+
+    fn handle_connection(&mut self, now: Instant, connection: Connection) {
+        if connection == self.connection {
+            return;
+        }
+        if connection == Connection::Connected {
+            self.reports.next_at = now;
+        }
+        self.reports.is_ready = false;
+        self.events.push_back(Event::Connection(connection.clone()));
+        self.connection = connection;
+    }
+
+    /// Replaces the assignment. A policy that is newer than the one in the assignment stays, unless
+    /// the controller restarted counting.
+    fn apply(&mut self, now: Instant, mut assignment: Assignment) {
+        let has_restarted = assignment.revision < self.revision;
+        if has_restarted {
+            self.events.push_back(Event::CountingRestarted);
+        } else {
+            self.keep_newer_policies(&mut assignment);
+        }
+        let plan = Plan::of(&assignment, &self.equipment);
+        for (flow, reason) in &plan.refused {
+            let refused = (flow.clone(), reason.clone());
+            if !self.plan.refused.contains(&refused) {
+                self.refuse(now, &refused.0, refused.1);
+            }
+        }
+        self.linger(&plan, now);
+        self.plan = plan;
+        self.revision = assignment.revision;
+        self.report_every_ms = assignment.report_every_ms;
+        self.signal_key = assignment.signal_key;
+        self.set_sends(assignment.sends);
+        self.set_receives(assignment.receives, has_restarted, now);
+        self.persist_soon(now);
+        self.unapplied.configures = true;
+        self.unapplied.replaces_policies |= has_restarted;
+        self.set_flows();
+    }
+
+    /// Keeps policies that are newer than those of the assignment. A signal or an event may have
+    /// brought them while the assignment was in flight. A flow that was deleted and created again
+    /// has another number.
+    fn keep_newer_policies(&self, assignment: &mut Assignment) {
+        for send in &mut assignment.sends {
+            let known = self.sends.iter().find(|sent| is_same_send(sent, send));
+            keep_newer(&mut send.policy, known.map(|sent| &sent.assigned.policy));
+        }
+        for receive in &mut assignment.receives {
+            let mut known = self.receives.iter();
+            let known = known.find(|received| is_same_receive(received, receive));
+            keep_newer(&mut receive.policy, known.map(ReceivedFlow::policy));
+        }
+    }
+
+    /// Keeps deduplicating the flows that are no longer in the plan.
+    fn linger(&mut self, plan: &Plan, now: Instant) {
+        for (flow, index) in &self.plan.receives {
+            let peer = self.receives[*index].assigned.peer.clone();
+            let until = now + LINGER;
+            self.lingering.insert(*flow, Lingering { peer, until });
+        }
+        let peers = &self.equipment.peers;
+        self.lingering.retain(|flow, lingering| {
+            !plan.receives.contains_key(flow) && peers.contains(lingering.peer.as_str())
+        });
+    }
+
+    fn set_sends(&mut self, sends: Vec<Send>) {
+        let before = std::mem::take(&mut self.sends);
+        for (index, send) in sends.into_iter().enumerate() {
+            let known = before.iter().find(|sent| is_same_send(sent, &send));
+            let is_sent = self.plan.sends.values().any(|sent| *sent == index);
+            let sent = match known.filter(|_| is_sent) {
+                Some(known) => known.reassigned(send),
+                None => SentFlow::new(send),
+            };
+            self.sends.push(sent);
+        }
+        let sends = &self.plan.sends;
+        self.first_copies.retain(|flow| sends.contains_key(&flow));
+    }
+
+    /// Judges and watches the received flows. Flows whose assignment has not changed keep their
+    /// state, unless the controller restarted counting. Viewers are watched in any case.
+    fn set_receives(&mut self, receives: Vec<Receive>, has_restarted: bool, now: Instant) {
+        let mut before = std::mem::take(&mut self.receives);
+        for (index, receive) in receives.into_iter().enumerate() {
+            let known = before
+                .iter()
+                .position(|received| is_same_receive(received, &receive))
+                .map(|index| before.swap_remove(index));
+            let flow = self.plan.receives.iter().find(|(_, at)| **at == index);
+            let known = known.filter(|_| flow.is_some());
+            let is_watched = flow.is_some_and(|(flow, _)| self.plan.watched.contains(flow));
+            let received = self.reassigned(known, receive, is_watched, has_restarted, now);
+            self.receives.push(received);
+        }
+    }
+
+    fn reassigned(
+        &mut self,
+        mut known: Option<ReceivedFlow>,
+        receive: Receive,
+        is_watched: bool,
+        has_restarted: bool,
+        now: Instant,
+    ) -> ReceivedFlow {
+        let viewer = known.as_mut().and_then(|known| known.take_viewer(&receive));
+        let known = known.filter(|known| !has_restarted && known.has_same_assignment(&receive));
+        let mut received = match known {
+            Some(mut known) => {
+                if known.reassign(receive.policy, now) {
+                    self.trace_received(known.policy(), now);
+                }
+                known
+            }
+            None => ReceivedFlow::new(receive, now),
+        };
+        let viewer = viewer.or_else(|| received.new_viewer());
+        received.set_viewer(viewer.filter(|_| is_watched), now);
+        received
+    }
+
+    fn set_flows(&mut self) {
+        self.commands.push_back(Command::SetFlows {
+            flows: self.flows(),
+            replace_policies: self.unapplied.replaces_policies,
+        });
+    }
+
+    fn handle_flows_set(&mut self, now: Instant, in_force: &[FlowId]) {
+        for flow in in_force {
+            if let Some(index) = self.plan.sends.get(flow) {
+                let policy = self.sends[*index].assigned.policy.clone();
+                self.handle_effect(now, *flow, *index, &policy);
+            }
+        }
+        self.unapplied.replaces_policies = false;
+        if std::mem::take(&mut self.unapplied.configures) {
+            self.configure();
+        }
+    }
+
+    fn configure(&mut self) {
+        let watched = self.received().filter_map(|(flow, received)| {
+            let Receive {
+                flow: name,
+                trigger,
+                ..
+            } = &received.assigned;
+            received.viewer()?;
+            Some((flow, (name.clone(), trigger.clone()?)))
+        });
+        let watched = WatchedRequests {
+            flows: watched.collect(),
+            selectors: self.plan.watch_selectors.clone(),
+        };
+        self.commands.push_back(Command::Configure {
+            signal_key: self.signal_key.clone(),
+            watched,
+        });
+    }
+
+    fn handle_policy(&mut self, now: Instant, policy: Policy) {
+        if let Some((flow, _)) = self.sent_by_name(&policy.flow) {
+            self.offer_policy(now, flow, &policy);
+        }
+        let mut received = self.plan.receives.values();
+        let receives = &self.receives;
+        let named = |index: &&usize| receives[**index].assigned.flow == policy.flow;
+        if let Some(index) = received.find(named).copied()
+            && self.receives[index].handle_policy(&policy, now)
+        {
+            self.trace_received(&policy, now);
+            self.persist_soon(now);
+        }
+    }
+
+    /// Offers a policy of a sent flow to the kernel, unless a newer one took effect before.
+    fn offer_policy(&mut self, now: Instant, flow: FlowId, policy: &Policy) {
+        let known = &self.sends[self.plan.sends[&flow]].assigned.policy;
+        if policy.epoch < known.epoch {
+            return;
+        }
+        if let Err(reason) = missing_paths(policy, self.equipment.paths) {
+            self.refuse(now, &policy.flow, reason);
+        }
+        let policy = policy.clone();
+        self.commands.push_back(Command::SetPolicy { flow, policy });
+    }
+
+    fn handle_policy_set(&mut self, now: Instant, policy: &Policy, took_effect: bool) {
+        let Some((flow, index)) = self.sent_by_name(&policy.flow) else {
+            return;
+        };
+        if took_effect {
+            self.handle_effect(now, flow, index, policy);
+        } else if self.sends[index].confirmed(policy) {
+            self.persist_soon(now);
+        }
+    }
+
+    /// Handles that the kernel has put a policy into force as told.
+    fn handle_effect(&mut self, now: Instant, flow: FlowId, index: usize, policy: &Policy) {
+        let PathChange { before, after } = self.sends[index].applied(policy);
+        self.first_copies
+            .start(flow, policy.epoch, before, after, now);
+        self.report_effect(now, policy.flow.clone(), policy.into(), false);
+        self.persist_soon(now);
+    }
+
+    fn report_effect(&mut self, at: Instant, flow: Name, policy: PolicyWord, by_signal: bool) {
+        let applied = Observation::Applied {
+            flow: flow.clone(),
+            epoch: policy.epoch,
+            code: policy.code,
+            by_signal,
+        };
+        self.reports.outbox.push(at, applied);
+        self.events.push_back(Event::PolicyApplied {
+            at,
+            flow,
+            policy,
+            by_signal,
+        });
+    }
+
+    fn trace_received(&mut self, policy: &Policy, now: Instant) {
+        self.events.push_back(Event::PolicyReceived {
+            at: now,
+            policy: policy.clone(),
+        });
+    }
+
+    fn refuse(&mut self, now: Instant, flow: &Name, reason: String) {
+        self.events.push_back(Event::NotApplied {
+            flow: flow.clone(),
+            reason: reason.clone(),
+        });
+        let flow = flow.clone();
+        let refused = Observation::NotApplied { flow, reason };
+        self.reports.outbox.push(now, refused);
+    }
+
+    fn observe(&mut self, at: Instant, observation: Observation) {
+        self.events.push_back(Event::Observed {
+            at,
+            observation: observation.clone(),
+        });
+        self.reports.outbox.push(at, observation);
+    }
+
+    fn judge(&mut self, now: Instant) {
+        let mut observed = Vec::new();
+        for index in self.plan.receives.values() {
+            let received = &mut self.receives[*index];
+            received.handle_timeout(now, self.equipment.arrival_deadline, |at, observation| {
+                observed.push((at, observation));
+            });
+        }
+        for (at, observation) in observed {
+            self.observe(at, observation);
+        }
+    }
+
+    fn find_first_copies(&mut self, now: Instant, copies: impl Fn(FlowId, PathId) -> u64) {
+        for first in self.first_copies.poll(now, copies) {
+            let Some(index) = self.plan.sends.get(&first.flow) else {
+                continue;
+            };
+            let first_replica = Observation::FirstReplica {
+                flow: self.sends[*index].assigned.flow.clone(),
+                epoch: first.epoch,
+                after_us: u64::try_from(first.after.as_micros()).unwrap_or(u64::MAX),
+            };
+            self.observe(now, first_replica);
+        }
+    }
+
+    /// Counts the copies on paths that are not in use.
+    fn count_copies(&mut self, copies: impl Fn(FlowId, PathId) -> u64) {
+        for (flow, index) in &self.plan.sends {
+            let unused = (self.equipment.paths).difference(self.sends[*index].paths_in_use());
+            for path in unused.iter() {
+                self.first_copies.record(*flow, path, copies(*flow, path));
+            }
+        }
+    }
+
+    /// Removes the flows whose copies are no longer in flight.
+    fn expire_lingering(&mut self, now: Instant) {
+        let before = self.lingering.len();
+        self.lingering.retain(|_, lingering| now < lingering.until);
+        if self.lingering.len() < before {
+            self.set_flows();
+        }
+    }
+
+    fn persist_soon(&mut self, now: Instant) {
+        self.persist_at.get_or_insert(now + PERSIST_WITHIN);
+    }
+
+    /// Returns the number and the index of a flow that the node replicates.
+    fn sent_by_name(&self, name: &Name) -> Option<(FlowId, usize)> {
+        let sends = self.plan.sends.iter();
+        let mut sends = sends.map(|(flow, index)| (*flow, *index));
+        sends.find(|(_, index)| self.sends[*index].assigned.flow == *name)
+    }
+
+    fn received_mut(&mut self, flow: FlowId) -> Option<&mut ReceivedFlow> {
+        let index = self.plan.receives.get(&flow)?;
+        self.receives.get_mut(*index)
+    }
+}
+
+/// Returns the assignment of a node that has not received one.
+fn unassigned() -> Assignment {
+    Assignment {
+        revision: 0,
+        report_every_ms: DEFAULT_REPORT_EVERY_MS,
+        signal_key: None,
+        sends: Vec::new(),
+        receives: Vec::new(),
+    }
+}
+
+fn is_same_send(sent: &SentFlow, send: &Send) -> bool {
+    (sent.assigned.number, &sent.assigned.flow) == (send.number, &send.flow)
+}
+
+fn is_same_receive(received: &ReceivedFlow, receive: &Receive) -> bool {
+    (received.assigned.number, &received.assigned.flow) == (receive.number, &receive.flow)
+}
+
+fn keep_newer(policy: &mut Policy, known: Option<&Policy>) {
+    if let Some(known) = known.filter(|known| known.epoch > policy.epoch) {
+        *policy = known.clone();
+    }
+}

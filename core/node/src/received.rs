@@ -1,0 +1,248 @@
+use crate::judge::{Judge, Window};
+use crate::viewer::Viewer;
+use hawser_control::node::{Observation, Receive};
+use hawser_control::resource::{Mode, Policy};
+use hawser_pathset::JudgedPacket;
+use hawser_units::Instant;
+use std::time::Duration;
+
+/// A pending degradation is resolved this long after the arrival deadline of its packets, even if
+/// no packet arrived since.
+const RESOLVE_WITHIN: Duration = Duration::from_millis(50);
+
+/// Packets that arrived up to this long before the requests were late are judged as well, because
+/// probes are few.
+const LOOKBACK: Duration = Duration::from_millis(500);
+
+/// A flow whose copies the node deduplicates, with the one record of its policy.
+#[derive(Debug)]
+pub struct ReceivedFlow {
+    /// The flow as assigned, with the newest policy in force at the ingress.
+    pub(crate) assigned: Receive,
+    judge: Judge,
+    viewer: Option<Viewer>,
+    /// The arrival time of the newest packet that was judged.
+    judged_until: Instant,
+    pending: Option<PendingDegradation>,
+}
+
+/// A degradation that is not reported yet. The viewer's requests are late while the flow is on
+/// paths that are judged. It is reported when the packets of that time have been judged, unless the
+/// paths delivered them in time.
+#[derive(Debug)]
+struct PendingDegradation {
+    at: Instant,
+    /// The start of the time whose packets are judged.
+    since: Instant,
+    degraded: Observation,
+}
+
+/// The outcome of a pending degradation.
+enum Resolution {
+    /// The paths cause it, or there is no evidence that they do not.
+    Confirmed(Instant, Observation),
+    /// The paths delivered the packets in time.
+    Dismissed,
+}
+
+impl ReceivedFlow {
+    /// Returns a flow that is judged from now on. Its viewer is not watched.
+    pub(crate) fn new(assigned: Receive, now: Instant) -> Self {
+        ReceivedFlow {
+            judge: Judge::new(&assigned, now),
+            viewer: None,
+            judged_until: now,
+            pending: None,
+            assigned,
+        }
+    }
+
+    /// Returns the policy in force at the ingress.
+    pub fn policy(&self) -> &Policy {
+        &self.assigned.policy
+    }
+
+    /// Returns the mode, which determines how the paths are judged.
+    pub fn mode(&self) -> Mode {
+        self.assigned.mode
+    }
+
+    /// Returns the number of packets that were judged.
+    pub fn packets(&self) -> u64 {
+        self.judge.packets()
+    }
+
+    /// Returns the last complete window of packets.
+    pub fn window(&self) -> Option<&Window> {
+        self.judge.window()
+    }
+
+    /// Returns the viewer; `None` if its requests are not watched.
+    pub fn viewer(&self) -> Option<&Viewer> {
+        self.viewer.as_ref()
+    }
+
+    /// Returns whether the judge can be kept: everything but the policy is the same.
+    pub(crate) fn has_same_assignment(&self, other: &Receive) -> bool {
+        Receive {
+            policy: self.assigned.policy.clone(),
+            ..other.clone()
+        } == self.assigned
+    }
+
+    /// Takes the viewer out, if the other assignment has the same trigger.
+    pub(crate) fn take_viewer(&mut self, other: &Receive) -> Option<Viewer> {
+        let is_same = self.assigned.trigger == other.trigger;
+        self.viewer.take().filter(|_| is_same)
+    }
+
+    /// Watches the viewer's requests, or stops.
+    pub(crate) fn set_viewer(&mut self, viewer: Option<Viewer>, now: Instant) {
+        self.viewer = viewer;
+        let Receive { policy, paths, .. } = &self.assigned;
+        if let Some(viewer) = &mut self.viewer {
+            viewer.handle_policy(policy, *paths, now);
+        }
+    }
+
+    /// Returns a new record of the viewer that the assignment describes.
+    pub(crate) fn new_viewer(&self) -> Option<Viewer> {
+        self.assigned.trigger.as_ref().map(Viewer::new)
+    }
+
+    /// Takes over the policy of a new assignment of the same flow. Returns whether it is newer than
+    /// the one in force.
+    pub(crate) fn reassign(&mut self, policy: Policy, now: Instant) -> bool {
+        let is_newer = policy.epoch > self.assigned.policy.epoch;
+        self.assigned.policy = policy;
+        if is_newer {
+            self.judge.handle_policy(&self.assigned.policy, now);
+        }
+        is_newer
+    }
+
+    /// Applies a policy if it is newer than the one in force. Returns whether it is.
+    pub(crate) fn handle_policy(&mut self, policy: &Policy, now: Instant) -> bool {
+        if policy.epoch <= self.assigned.policy.epoch {
+            return false;
+        }
+        self.assigned.policy = policy.clone();
+        self.judge.handle_policy(policy, now);
+        if let Some(viewer) = &mut self.viewer {
+            viewer.handle_policy(policy, self.assigned.paths, now);
+        }
+        true
+    }
+
+    /// Passes the fate of a packet to the judge. Returns the window that it completes.
+    pub(crate) fn handle_packet(&mut self, packet: &JudgedPacket) -> Option<&Window> {
+        self.judged_until = self.judged_until.max(packet.at);
+        self.judge.handle_packet(packet)
+    }
+
+    /// Handles a request of the viewer.
+    pub(crate) fn handle_request(&mut self, at: Instant) {
+        if let Some(viewer) = &mut self.viewer {
+            viewer.handle_request(at);
+        }
+    }
+
+    /// Handles the end of a connection of the viewer.
+    pub(crate) fn handle_end(&mut self, at: Instant) {
+        if let Some(viewer) = &mut self.viewer {
+            viewer.handle_end(at);
+        }
+    }
+
+    /// Passes the size of frames to the judge, from the total number of requests.
+    pub(crate) fn handle_request_count(&mut self, requests: u64) {
+        let packets = self.judge.packets();
+        let viewer = self.viewer.as_mut();
+        if let Some(size) = viewer.and_then(|viewer| viewer.handle_counts(requests, packets)) {
+            self.judge.handle_frame_size(size);
+        }
+    }
+
+    /// Returns when [`ReceivedFlow::handle_timeout`] is due.
+    pub(crate) fn poll_timeout(&self, arrival_deadline: Duration) -> Option<Instant> {
+        let viewer = self.viewer.as_ref().and_then(Viewer::poll_timeout);
+        let pending = self.pending.as_ref().map(|pending| {
+            if self.judged_until >= pending.at {
+                pending.at
+            } else {
+                pending.expires(arrival_deadline)
+            }
+        });
+        let judge = self.judge.poll_timeout();
+        viewer.into_iter().chain(pending).chain(judge).min()
+    }
+
+    /// Lets time pass, and passes the observations to `emit`, with their times.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        arrival_deadline: Duration,
+        mut emit: impl FnMut(Instant, Observation),
+    ) {
+        let flow = &self.assigned.flow;
+        let viewer = self.viewer.as_mut();
+        if let Some((at, degraded)) = viewer.and_then(|viewer| viewer.handle_timeout(flow, now)) {
+            if self.can_verify_degradation() {
+                self.defer(at, degraded);
+            } else {
+                emit(at, degraded);
+            }
+        }
+        match self.resolve(now, arrival_deadline) {
+            Some(Resolution::Confirmed(at, degraded)) => emit(at, degraded),
+            Some(Resolution::Dismissed) => self.rearm(now),
+            None => {}
+        }
+        self.judge.handle_timeout(now);
+        while let Some(observation) = self.judge.poll_observation(&self.assigned.policy) {
+            emit(now, observation);
+        }
+    }
+
+    fn rearm(&mut self, now: Instant) {
+        if let Some(viewer) = &mut self.viewer {
+            viewer.rearm(now);
+        }
+    }
+
+    /// Returns whether the packets can show if the paths cause late requests.
+    fn can_verify_degradation(&self) -> bool {
+        self.judge.measures_damage() && !self.assigned.policy.code.paths().is_empty()
+    }
+
+    fn defer(&mut self, at: Instant, degraded: Observation) {
+        if let Observation::Degraded { silent_us, .. } = &degraded {
+            let since = at - (Duration::from_micros(*silent_us) + LOOKBACK);
+            self.pending = Some(PendingDegradation {
+                at,
+                since,
+                degraded,
+            });
+        }
+    }
+
+    /// Resolves the pending degradation if the packets of its time have been judged, or if none
+    /// arrived.
+    fn resolve(&mut self, now: Instant, arrival_deadline: Duration) -> Option<Resolution> {
+        let judged_until = self.judged_until;
+        let pending = self.pending.take_if(|pending| {
+            judged_until >= pending.at || now >= pending.expires(arrival_deadline)
+        })?;
+        Some(match self.judge.exceeded_tolerance_since(pending.since) {
+            Some(false) => Resolution::Dismissed,
+            Some(true) | None => Resolution::Confirmed(pending.at, pending.degraded),
+        })
+    }
+}
+
+impl PendingDegradation {
+    /// Returns when the degradation is resolved although no packet was judged.
+    fn expires(&self, arrival_deadline: Duration) -> Instant {
+        self.at + (arrival_deadline + RESOLVE_WITHIN + Duration::from_nanos(1))
+    }
+}
