@@ -69,7 +69,13 @@ impl FirstCopies {
         self.counted.insert((flow, path), copies);
     }
 
-    /// Stops to wait for the flows that are not in `keep`.
+    /// Returns the number of awaited copies and recorded counts.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len() + self.counted.len()
+    }
+
+    /// Stops waiting for the flows that are not in `keep`.
     pub(crate) fn retain(&mut self, keep: impl Fn(FlowId) -> bool) {
         self.waiting.retain(|flow, _| keep(*flow));
     }

@@ -730,3 +730,78 @@ fn keep_newer(policy: &mut Policy, known: Option<&Policy>) {
         *policy = known.clone();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_units::{PathSet, PolicyCode};
+
+    fn assignment(revision: u64, flow: u64) -> Assignment {
+        let number = flow % 1_100;
+        let policy = format!(
+            r#"{{ "flow": "f{flow}", "epoch": 1, "code": 1, "probes": 0, "probe_every": 0,
+                  "reason": "configured", "decided_unix_ms": 0 }}"#
+        );
+        let text = format!(
+            r#"{{ "revision": {revision}, "report_every_ms": 5000, "signal_key": null,
+                  "sends": [{{ "flow": "f{flow}", "number": {number}, "peer": "peer",
+                               "select": {{ "destination": "10.0.0.0/8" }}, "policy": {policy} }}],
+                  "receives": [{{ "flow": "f{flow}", "number": {number}, "peer": "peer",
+                                  "mode": "replicate", "pruning": {{}}, "paths": 3,
+                                  "trigger": null, "policy": {policy} }}] }}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn drain(node: &mut ControlledNode, now: Instant) {
+        while let Some(command) = node.poll_command() {
+            match command {
+                Command::SetFlows { flows, .. } => {
+                    let set = flows.sends.into_keys().collect();
+                    node.handle_outcome(now, Outcome::FlowsSet(set));
+                }
+                Command::Configure { .. } => node.handle_outcome(now, Outcome::Configured),
+                _ => {}
+            }
+        }
+        while node.poll_event().is_some() {}
+    }
+
+    #[test]
+    fn state_is_bounded_while_no_controller_takes_reports() {
+        let equipment = Equipment {
+            paths: PathSet::from_bits(0b11),
+            replicates: true,
+            watches: false,
+            peers: ["peer".to_owned()].into(),
+            max_rules: 16,
+            arrival_deadline: Duration::from_millis(200),
+        };
+        let now = Instant::ZERO;
+        let mut node = ControlledNode::new(None, equipment, now);
+        for round in 1..2_000 {
+            node.handle_message(now, Message::Assignment(assignment(round, round)));
+            let signal = Signal {
+                at: now,
+                flow: FlowId::try_from((round % 1_024) as u16).unwrap(),
+                epoch: 2,
+                code: PolicyCode(0b11),
+                outcome: SignalOutcome::Accepted,
+                in_force: PolicyWord::default(),
+            };
+            node.handle_signal(now, signal);
+            node.handle_rejected_signals(now, [("tag", round)]);
+            node.handle_copies(now, |_, _| round);
+            node.handle_timeout(now);
+            drain(&mut node, now);
+        }
+        assert_eq!((node.sends.len(), node.receives.len()), (1, 1));
+        assert!(node.lingering.len() <= 1_024);
+        assert!(node.reports.outbox.len() <= 1_024);
+        assert!(node.observations_dropped() > 0);
+        assert!(node.first_copies.len() <= 1_024 * 8 + 1_024);
+        assert_eq!(node.rejected_signals.len(), 1);
+        node.handle_timeout(now + LINGER);
+        assert!(node.lingering.is_empty());
+    }
+}

@@ -73,6 +73,12 @@ impl Outbox {
         self.queued.is_empty()
     }
 
+    /// Returns the number of observations that are queued or in flight.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.queued.len() + self.in_flight.len()
+    }
+
     /// Returns the number of observations that were dropped because too many were queued or the
     /// controller rejected them.
     pub(crate) fn dropped(&self) -> u64 {

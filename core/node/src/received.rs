@@ -246,3 +246,111 @@ impl PendingDegradation {
         self.at + (arrival_deadline + RESOLVE_WITHIN + Duration::from_nanos(1))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_units::{MAX_PATHS, PathId, PathSet, PolicyCode};
+
+    const DEADLINE: Duration = Duration::from_millis(200);
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    /// A watched flow on two of three paths.
+    fn flow(mode: &str) -> ReceivedFlow {
+        let text = format!(
+            r#"{{ "flow": "stage", "number": 4, "peer": "ingress", "mode": "{mode}", "pruning": {{}},
+                  "paths": 7, "trigger": {{ "select": {{ "destination": "10.0.0.0/8" }} }},
+                  "policy": {{ "flow": "stage", "epoch": 1, "code": 3, "probes": 0, "probe_every": 0,
+                               "reason": "judged", "decided_unix_ms": 0 }} }}"#
+        );
+        let mut flow = ReceivedFlow::new(serde_json::from_str(&text).unwrap(), at(0));
+        let viewer = flow.new_viewer();
+        flow.set_viewer(viewer, at(0));
+        flow
+    }
+
+    /// Passes packets that arrive every millisecond, on both paths or on none.
+    fn pass_packets(flow: &mut ReceivedFlow, millis: std::ops::Range<u64>, arrive: bool) {
+        for millis in millis {
+            let mut skews = [None; MAX_PATHS];
+            skews[..2].fill(arrive.then_some(Duration::ZERO));
+            flow.handle_packet(&JudgedPacket {
+                at: at(millis),
+                flow: 4.try_into().unwrap(),
+                sequence: millis,
+                epoch: 1,
+                sent: PathSet::from_bits(0b11),
+                first: PathId::all().next().filter(|_| arrive),
+                skews,
+            });
+        }
+    }
+
+    /// Lets time pass and returns the times at which a degradation is reported, each with the time
+    /// that it is about.
+    fn degraded(flow: &mut ReceivedFlow, millis: std::ops::Range<u64>) -> Vec<(u64, Instant)> {
+        let mut reported = Vec::new();
+        for now in millis {
+            flow.handle_timeout(at(now), DEADLINE, |at, observation| {
+                if matches!(observation, Observation::Degraded { .. }) {
+                    reported.push((now, at));
+                }
+            });
+        }
+        reported
+    }
+
+    #[test]
+    fn late_requests_on_paths_that_are_not_judged_are_reported_at_once() {
+        let mut flow = flow("replicate");
+        flow.handle_request(at(1_000));
+        assert_eq!(degraded(&mut flow, 1_000..2_000), [(1_451, at(1_451))]);
+    }
+
+    #[test]
+    fn late_requests_are_reported_when_packets_of_that_time_were_lost() {
+        let mut flow = flow("evidence");
+        pass_packets(&mut flow, 0..1_000, true);
+        flow.handle_request(at(1_000));
+        pass_packets(&mut flow, 1_000..1_450, false);
+        assert!(degraded(&mut flow, 1_000..1_500).is_empty());
+        pass_packets(&mut flow, 1_450..1_500, false);
+        assert_eq!(flow.poll_timeout(DEADLINE), Some(at(1_451)));
+        assert_eq!(degraded(&mut flow, 1_500..1_600), [(1_500, at(1_451))]);
+    }
+
+    #[test]
+    fn late_requests_are_not_reported_while_the_paths_deliver_in_time() {
+        let mut flow = flow("evidence");
+        flow.handle_request(at(1_000));
+        assert!(degraded(&mut flow, 1_000..1_500).is_empty());
+        pass_packets(&mut flow, 0..1_500, true);
+        assert!(degraded(&mut flow, 1_500..1_600).is_empty());
+        assert_eq!(flow.viewer().unwrap().degradations(), 1);
+    }
+
+    #[test]
+    fn late_requests_are_reported_when_no_packet_arrives() {
+        let mut flow = flow("evidence");
+        flow.handle_request(at(1_000));
+        assert_eq!(degraded(&mut flow, 1_000..2_000), [(1_702, at(1_451))]);
+    }
+
+    #[test]
+    fn only_a_newer_policy_is_applied() {
+        let mut flow = flow("evidence");
+        let newer = Policy {
+            epoch: 2,
+            code: PolicyCode(0b1),
+            ..flow.policy().clone()
+        };
+        assert!(flow.handle_policy(&newer, at(1)));
+        assert!(!flow.handle_policy(&newer, at(2)));
+        let older = Policy { epoch: 1, ..newer };
+        assert!(!flow.handle_policy(&older, at(3)));
+        assert_eq!(flow.policy().epoch, 2);
+    }
+}
