@@ -1,11 +1,10 @@
-//! Sockets, TUN devices, network namespaces, packet rings, media and configuration files.
+//! Sockets, TUN devices, network namespaces, packet rings and configuration files.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
 pub mod config;
 pub mod file;
 pub mod interface;
-pub mod media;
 pub mod netns;
 pub mod process;
 pub mod ring;

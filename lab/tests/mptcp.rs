@@ -2,7 +2,7 @@
 //! survives the loss of one.
 
 use hawser_cloud::Level;
-use hawser_io::media::{Recording, Source, Synthetic};
+use hawser_media::{Recording, Source, Synthetic};
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_publish::Publisher;
 use hawser_testbed::counters;

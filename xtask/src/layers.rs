@@ -1,4 +1,4 @@
-//! The check of the direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io,
+//! The check of the direction of dependencies: `units <- wire <- algorithms <- {codec, media, bpf, io,
 //! client, command, quic} <- testbed <- apps <- lab <- cli`. Nothing that ships depends on the
 //! testbed or the lab.
 
@@ -14,6 +14,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("core/wire", 1),
     ("core", 2),
     ("codec", 3),
+    ("media", 3),
     ("bpf", 3),
     ("io", 3),
     ("client", 3),

@@ -68,7 +68,7 @@ impl Capture {
             .recording
             .load(config.level, config.max_frames)
             .with_context(|| {
-                let data_dir = hawser_io::media::data_dir();
+                let data_dir = hawser_media::data_dir();
                 format!(
                     "cannot load the recording ($HAWSER_DATA stands for {})",
                     data_dir.display()

@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use hawser_cloud::Level;
-//! use hawser_io::media::Recording;
+//! use hawser_media::Recording;
 //! use hawser_publish::{Config, Publisher};
 //! use std::sync::atomic::AtomicBool;
 //!
@@ -28,7 +28,7 @@ pub use capture::Report;
 use anyhow::{Context, ensure};
 use capture::Capture;
 use hawser_cloud::Level;
-use hawser_io::media::{self, Recording};
+use hawser_media::Recording;
 use server::Server;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -150,7 +150,7 @@ impl Config {
     fn from_args(args: Args) -> anyhow::Result<Self> {
         let recording = match args.recording {
             RecordingName::Synthetic => Recording::synthetic(),
-            RecordingName::File(path) => Recording::read(&path, &media::data_dir())?,
+            RecordingName::File(path) => Recording::read(&path, &hawser_media::data_dir())?,
         };
         let defaults = Config::new(recording, args.level);
         let fps = args.fps.unwrap_or(defaults.fps);

@@ -2,7 +2,7 @@
 
 use hawser_cloud::Level;
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, MAX_IN_FLIGHT, REQUEST};
-use hawser_io::media::{Recording, Source, Synthetic};
+use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::{Config, Publisher, Report};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

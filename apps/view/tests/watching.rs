@@ -1,7 +1,7 @@
 //! A viewer and a publisher on the loopback interface.
 
 use hawser_cloud::{Cloud, Level, ply};
-use hawser_io::media::{Recording, Source, Synthetic};
+use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::{Publisher, Report};
 use hawser_view::{Config, Summary, timeline, watch};
 use std::fs;

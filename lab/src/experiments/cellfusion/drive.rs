@@ -1,7 +1,7 @@
 //! The drives: uplinks of a moving car, from the shared traces or generated.
 
 use anyhow::{Context, Result, ensure};
-use hawser_io::media::data_dir;
+use hawser_media::data_dir;
 use hawser_netem::{Drive as Trace, LinkConfig, QueueLimit};
 use hawser_units::ByteSize;
 use rand::{RngExt, SeedableRng};

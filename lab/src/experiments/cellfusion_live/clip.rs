@@ -1,5 +1,5 @@
 use anyhow::{Context, Result, ensure};
-use hawser_io::media::data_dir;
+use hawser_media::data_dir;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -42,7 +42,7 @@ pub enum VideoError {
 
 /// The format in which the images of a video are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PixelFormat {
+pub(crate) enum PixelFormat {
     /// Red, green, blue, one byte each.
     Rgb24,
     /// 16 bits, little-endian.
@@ -50,7 +50,7 @@ pub(super) enum PixelFormat {
 }
 
 /// A video that ffmpeg decodes into a pipe, image by image.
-pub(super) struct Video {
+pub(crate) struct Video {
     path: PathBuf,
     image: Vec<u8>,
     ffmpeg: Child,
@@ -59,7 +59,7 @@ pub(super) struct Video {
 }
 
 impl Video {
-    pub(super) fn open(path: &Path, format: PixelFormat) -> Result<Self, VideoError> {
+    pub(crate) fn open(path: &Path, format: PixelFormat) -> Result<Self, VideoError> {
         std::fs::File::open(path).map_err(|error| VideoError::Open {
             path: path.to_owned(),
             error,
@@ -115,17 +115,17 @@ impl Video {
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the image that was read last.
-    pub(super) fn image(&self) -> &[u8] {
+    pub(crate) fn image(&self) -> &[u8] {
         &self.image
     }
 
     /// Reads the next image. Returns `false` at the end of the video.
-    pub(super) fn read_image(&mut self) -> Result<bool, VideoError> {
+    pub(crate) fn read_image(&mut self) -> Result<bool, VideoError> {
         match self.images.read_exact(&mut self.image) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {

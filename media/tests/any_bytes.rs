@@ -4,7 +4,7 @@
 #[path = "../../core/wire/tests/support/mutation.rs"]
 mod mutation;
 
-use hawser_io::media::{Recording, Source};
+use hawser_media::{Recording, Source};
 use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -3,6 +3,15 @@
 //! A description is a small TOML file; the ones in `lab/recordings` are examples of every key.
 //! Videos are decoded by the `ffmpeg` program. A file's path is relative to the description, unless
 //! it begins with `$HAWSER_DATA/`, which is replaced by the directory that [`data_dir`] returns.
+//!
+//! ```
+//! use hawser_cloud::Level;
+//! use hawser_media::Recording;
+//!
+//! let frames = Recording::synthetic().load(Level::Fhd, 2)?;
+//! assert_eq!(frames.len(), 2);
+//! # Ok::<(), hawser_media::LoadError>(())
+//! ```
 
 mod description;
 mod video;

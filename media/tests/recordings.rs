@@ -1,7 +1,7 @@
 //! Valid and invalid descriptions and videos. Needs the `ffmpeg` program.
 
 use hawser_cloud::{Level, Point};
-use hawser_io::media::Recording;
+use hawser_media::Recording;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
