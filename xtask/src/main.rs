@@ -1,8 +1,10 @@
 //! Checks of the source tree, called by the Makefile.
 //!
-//! `cargo run -p xtask -- layers` checks the direction of dependencies. `cargo run -p xtask --
+//! `cargo run -p xtask -- layers` checks the direction of dependencies, `cargo run -p xtask --
+//! circles` that the files of a crate do not use each other in a circle, and `cargo run -p xtask --
 //! test` runs all checks and tests that a change must pass.
 
+mod circles;
 mod layers;
 mod machine;
 mod steps;
@@ -11,7 +13,7 @@ use anyhow::{Result, bail};
 use cargo_metadata::{Metadata, MetadataCommand};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo run -p xtask -- layers|test";
+const USAGE: &str = "usage: cargo run -p xtask -- layers|circles|test";
 
 fn main() -> ExitCode {
     let task = std::env::args().nth(1);
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
 fn run(task: Option<&str>) -> Result<()> {
     match task {
         Some("layers") => layers::check(&workspace()?),
+        Some("circles") => circles::check(&workspace()?),
         Some("test") => steps::test(&workspace()?),
         _ => bail!(USAGE),
     }
