@@ -7,6 +7,7 @@ pub mod file;
 pub mod interface;
 pub mod netns;
 pub mod process;
+pub mod rate_limit;
 pub mod ring;
 pub mod segmenter;
 pub mod sockopt;

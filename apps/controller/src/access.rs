@@ -17,7 +17,6 @@ use hawser_control::access::{Caller, Scope, Token};
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// The other end of a connection, as known from TLS.
 #[derive(Debug, Clone)]
@@ -232,7 +231,7 @@ impl Controller {
         refusal: Refusal,
     ) -> Refusal {
         self.metrics.refused(reason);
-        match self.limits.failures.take(source(address), Instant::now()) {
+        match self.limits.failures.take(source(address)) {
             Ok(()) => refusal,
             Err(after) => Refusal::too_many("failed authentications from this address", after),
         }
@@ -240,7 +239,7 @@ impl Controller {
 
     /// Refuses an address from which there were too many failures.
     pub(crate) fn may_fail(&self, address: IpAddr) -> Result<(), Refusal> {
-        let checked = self.limits.failures.check(&source(address), Instant::now());
+        let checked = self.limits.failures.check(source(address));
         checked
             .map_err(|after| Refusal::too_many("failed authentications from this address", after))
     }
@@ -254,11 +253,7 @@ impl Controller {
         let Some((tenant, expires_unix_ms)) = self.certified(presented) else {
             return Err(self.failed(peer.address, "revoked_certificate", revoked(presented)));
         };
-        if let Err(after) = self
-            .limits
-            .nodes
-            .take(presented.node.clone(), Instant::now())
-        {
+        if let Err(after) = self.limits.nodes.take(presented.node.clone()) {
             self.metrics.refused("node_rate");
             return Err(Refusal::too_many("requests by this node", after));
         }
@@ -296,11 +291,7 @@ impl Controller {
             let what = "unknown token: it was mistyped or deleted";
             return Err(self.failed(address, "wrong_token", Refusal::unauthorized(what)));
         };
-        match self
-            .limits
-            .operators
-            .take(token.name.clone(), Instant::now())
-        {
+        match self.limits.operators.take(token.name.clone()) {
             Ok(()) => Ok(token),
             Err(after) => {
                 self.metrics.refused("operator_rate");

@@ -4,16 +4,18 @@
 use crate::api::refusal::Refusal;
 use crate::config::LimitsConfig;
 use crate::controller::{About, Controller};
-use crate::limit::Limit;
+use crate::limit::by_name;
 use crate::store::Error;
 use hawser_control::Name;
+use hawser_io::rate_limit::RateLimit;
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Budget {
-    events: Limit<Name>,
-    changes: Limit<Name>,
+    events: RateLimit<Name>,
+    changes: RateLimit<Name>,
     /// The time within its budget after which a node is announced again when it exceeds it.
     quiet: Duration,
     withheld: Mutex<HashMap<Name, Withheld>>,
@@ -27,12 +29,14 @@ struct Withheld {
 
 impl Budget {
     pub(crate) fn new(limits: &LimitsConfig) -> Budget {
-        // An f64 represents integers of this size exactly.
-        let burst = limits.max_node_events.min(1 << 30) as f64;
+        let burst = u32::try_from(limits.max_node_events).unwrap_or(u32::MAX);
+        let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
         Budget {
-            events: Limit::with_burst(limits.node_events_per_s, burst),
-            changes: Limit::with_burst(limits.node_changes_per_s, burst),
-            quiet: Duration::from_secs_f64((burst / limits.node_events_per_s).min(3600.0)),
+            events: by_name(limits.node_events_per_s, burst),
+            changes: by_name(limits.node_changes_per_s, burst),
+            quiet: Duration::from_secs_f64(
+                (f64::from(burst.get()) / limits.node_events_per_s).min(3600.0),
+            ),
             withheld: Mutex::default(),
         }
     }
@@ -88,17 +92,16 @@ impl Controller {
 
     async fn is_within(
         &self,
-        limit: &Limit<Name>,
+        limit: &RateLimit<Name>,
         reason: &'static str,
         node: &Name,
         tenant: &Name,
     ) -> Result<bool, Error> {
-        let now = Instant::now();
-        if limit.take(node.clone(), now).is_ok() {
+        if limit.take(node.clone()).is_ok() {
             return Ok(true);
         }
         self.metrics.refused(reason);
-        if self.budget.withhold(node, now) {
+        if self.budget.withhold(node, Instant::now()) {
             let message = format!(
                 "{node} exceeds limits.{reason}_per_s; its events and observations beyond the limit are discarded"
             );
@@ -116,13 +119,10 @@ impl Controller {
 
     /// Rejects a change by a node beyond its budget.
     pub(crate) fn may_change(&self, node: &Name) -> Result<(), Refusal> {
-        self.budget
-            .changes
-            .take(node.clone(), Instant::now())
-            .map_err(|after| {
-                self.metrics.refused("node_changes");
-                Refusal::too_many("changes by this node", after)
-            })
+        self.budget.changes.take(node.clone()).map_err(|after| {
+            self.metrics.refused("node_changes");
+            Refusal::too_many("changes by this node", after)
+        })
     }
 }
 

@@ -2,34 +2,53 @@
 
 use crate::config::LimitsConfig;
 use hawser_control::Name;
-use std::collections::HashMap;
-use std::hash::Hash;
+use hawser_io::rate_limit::RateLimit;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// The number of buckets at which full ones are removed; a full bucket is equivalent to a new one.
-const BUCKETS: usize = 16_384;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 /// The minimum burst size.
 const MIN_BURST: f64 = 20.0;
 
+/// The number of source addresses whose failures are remembered.
+const MAX_SOURCES: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
+
+/// The number of names whose requests are remembered: more than a controller has nodes or tokens.
+const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(1 << 18).unwrap();
+
 pub(crate) struct Limits {
-    pub(crate) operators: Limit<Name>,
-    pub(crate) nodes: Limit<Name>,
+    pub(crate) operators: RateLimit<Name>,
+    pub(crate) nodes: RateLimit<Name>,
     /// Failed authentications. Valid credentials are accepted from any address: secrets have 256
     /// random bits, so guessing is infeasible, and no client can lock out another.
-    pub(crate) failures: Limit<IpAddr>,
+    pub(crate) failures: RateLimit<IpAddr>,
 }
 
 impl Limits {
     pub(crate) fn new(config: &LimitsConfig) -> Limits {
+        let failures_per_s = config.failures_per_minute / 60.0;
         Limits {
-            operators: Limit::new(config.operator_requests_per_s),
-            nodes: Limit::new(config.node_requests_per_s),
-            failures: Limit::new(config.failures_per_minute / 60.0),
+            operators: by_name(
+                config.operator_requests_per_s,
+                burst(config.operator_requests_per_s),
+            ),
+            nodes: by_name(
+                config.node_requests_per_s,
+                burst(config.node_requests_per_s),
+            ),
+            failures: RateLimit::new(failures_per_s, burst(failures_per_s), MAX_SOURCES),
         }
     }
+}
+
+/// Returns a limit by the name of a node or of a token.
+pub(crate) fn by_name(per_s: f64, burst: NonZeroU32) -> RateLimit<Name> {
+    RateLimit::new(per_s, burst, MAX_NAMES)
+}
+
+/// Returns the burst size for a rate.
+fn burst(per_s: f64) -> NonZeroU32 {
+    // The conversion saturates.
+    NonZeroU32::new((2.0 * per_s).max(MIN_BURST) as u32).expect("the minimum is not zero")
 }
 
 /// Returns the address under which a source is counted: the /64 prefix for IPv6, because a customer
@@ -41,108 +60,15 @@ pub(crate) fn source(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Token buckets, one per key.
-pub(crate) struct Limit<K> {
-    per_s: f64,
-    burst: f64,
-    buckets: Mutex<HashMap<K, Bucket>>,
-}
-
-struct Bucket {
-    left: f64,
-    at: Instant,
-}
-
-impl<K: Hash + Eq> Limit<K> {
-    fn new(per_s: f64) -> Self {
-        Limit::with_burst(per_s, (2.0 * per_s).max(MIN_BURST))
-    }
-
-    /// Creates buckets with a burst size and a rate.
-    pub(crate) fn with_burst(per_s: f64, burst: f64) -> Self {
-        Limit {
-            per_s,
-            burst,
-            buckets: Mutex::default(),
-        }
-    }
-
-    /// Returns an error with the time until a token is available, unless one is available now.
-    pub(crate) fn check(&self, key: &K, now: Instant) -> Result<(), Duration> {
-        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        match buckets.get(key).map(|bucket| self.left(bucket, now)) {
-            Some(left) if left < 1.0 => Err(self.until_one(left)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Takes a token, or returns the time until one is available.
-    pub(crate) fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= BUCKETS {
-            let to_full = Duration::from_secs_f64(self.burst / self.per_s);
-            buckets.retain(|_, bucket| now.duration_since(bucket.at) < to_full);
-        }
-        let bucket = buckets.entry(key).or_insert(Bucket {
-            left: self.burst,
-            at: now,
-        });
-        *bucket = Bucket {
-            left: self.left(bucket, now),
-            at: now,
-        };
-        if bucket.left >= 1.0 {
-            bucket.left -= 1.0;
-            return Ok(());
-        }
-        Err(self.until_one(bucket.left))
-    }
-
-    fn left(&self, bucket: &Bucket, now: Instant) -> f64 {
-        let gained = now.duration_since(bucket.at).as_secs_f64() * self.per_s;
-        (bucket.left + gained).min(self.burst)
-    }
-
-    fn until_one(&self, left: f64) -> Duration {
-        Duration::from_secs_f64((1.0 - left) / self.per_s)
-    }
-
-    /// Refills the bucket of a key.
-    pub(crate) fn forget(&self, key: &K) {
-        self.buckets
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(key);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_check_takes_nothing_and_agrees_with_take() {
-        let (limit, now) = (Limit::with_burst(1.0, 2.0), Instant::now());
-        for _ in 0..2 {
-            assert_eq!(limit.check(&"a", now), Ok(()));
-            assert_eq!(limit.take("a", now), Ok(()));
-        }
-        let after = limit.check(&"a", now).unwrap_err();
-        assert_eq!(limit.take("a", now), Err(after));
-        assert_eq!(limit.check(&"a", now + after), Ok(()));
-    }
-
-    #[test]
-    fn a_burst_is_accepted_and_then_the_rate() {
-        let limit = Limit::new(10.0);
-        let start = Instant::now();
-        for _ in 0..20 {
-            limit.take("a", start).unwrap();
-        }
-        assert_eq!(limit.take("a", start), Err(Duration::from_millis(100)));
-        limit.take("b", start).unwrap();
-        limit.take("a", start + Duration::from_millis(101)).unwrap();
-        assert!(limit.take("a", start + Duration::from_millis(102)).is_err());
+    fn twice_the_rate_is_accepted_at_once_and_at_least_the_minimum() {
+        assert_eq!(burst(50.0).get(), 100);
+        assert_eq!(burst(1.0).get(), 20);
+        assert_eq!(burst(1e300).get(), u32::MAX);
     }
 
     #[test]

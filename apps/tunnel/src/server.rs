@@ -4,7 +4,6 @@ mod addresses;
 pub(crate) mod allowlist;
 mod connection;
 mod handshakes;
-mod rate_limit;
 mod registry;
 mod routes;
 mod unmatched;

@@ -1,5 +1,4 @@
 use super::addresses::Addresses;
-use super::rate_limit::OpenRateLimit;
 use crate::config::ServerConfig;
 use crate::join::{CloseCode, Secret, SessionId};
 use crate::packet;
@@ -7,13 +6,23 @@ use crate::session::{Batch, Handle, Report};
 use crate::status::SessionStatus;
 use crate::tls::Peer;
 use hawser_control::tunnel::Client;
+use hawser_io::rate_limit::RateLimit;
 use noq::Connection;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime};
 use tokio::sync::mpsc;
+
+/// The sessions that a client may open on average and at once. A client that loses its server
+/// repeatedly does not exceed them, but one in a loop does.
+const OPENED_PER_S: f64 = 0.5;
+const OPENED_AT_ONCE: NonZeroU32 = NonZeroU32::new(10).unwrap();
+
+/// The number of clients whose opened sessions are remembered.
+const MAX_CLIENTS: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 
 /// An open session of a client.
 pub(crate) struct OpenSession {
@@ -63,6 +72,8 @@ impl OpenSession {
 pub(crate) struct Registry {
     max_clients: usize,
     own: Vec<(IpAddr, u8)>,
+    /// Limits the sessions that each client opens.
+    opened: RateLimit<String>,
     clients: Mutex<Clients>,
     /// Read for every batch of packets, written when a session is opened or closed.
     by_address: RwLock<HashMap<IpAddr, mpsc::Sender<Vec<u8>>>>,
@@ -72,7 +83,6 @@ pub(crate) struct Registry {
 }
 
 struct Clients {
-    open_rate_limit: OpenRateLimit,
     addresses: Addresses,
     by_id: HashMap<SessionId, Arc<OpenSession>>,
     by_name: HashMap<String, SessionId>,
@@ -88,8 +98,8 @@ impl Registry {
         Registry {
             max_clients: config.max_clients,
             own: addresses.of_server(),
+            opened: RateLimit::new(OPENED_PER_S, OPENED_AT_ONCE, MAX_CLIENTS),
             clients: Mutex::new(Clients {
-                open_rate_limit: OpenRateLimit::default(),
                 addresses,
                 by_id: HashMap::new(),
                 by_name: HashMap::new(),
@@ -118,7 +128,7 @@ impl Registry {
 
     /// Returns whether the client may open a session now, and counts it if so.
     pub(crate) fn may_open(&self, client: &str) -> bool {
-        self.lock().open_rate_limit.allow(client, Instant::now())
+        self.opened.take(client.to_owned()).is_ok()
     }
 
     /// Opens a session for `client` and closes its previous one, so that a restarted client does
