@@ -4,9 +4,9 @@
 mod report;
 mod scenario;
 
-use crate::experiment::{Entry, Run};
-use crate::summary::{Case, Metrics, Provenance, Summary};
-use anyhow::{Context, Result, bail};
+use crate::experiment::{Completed, Experiment, Measured, Run};
+use crate::summary::{Case, Metrics, Summary};
+use anyhow::{Result, bail};
 use hawser_agent::Status;
 use hawser_io::ring;
 use hawser_testbed::counters;
@@ -15,6 +15,7 @@ use hawser_testbed::emulator::{Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology};
 use hawser_testbed::traffic::{self, Endpoints, Stream, StreamReport};
 pub(super) use scenario::{SCENARIOS, Scenario};
+use std::fmt;
 use std::fs;
 use std::time::Duration;
 
@@ -30,10 +31,19 @@ const PAYLOAD_BYTES: usize = 300;
 /// Longer than any delay of any path, so that late copies are counted.
 const GRACE: Duration = Duration::from_millis(1_500);
 
+/// A scenario with the streams that are sent at the same time.
+pub(crate) struct Batch {
+    scenario: &'static Scenario,
+    streams: Vec<Stream>,
+}
+
 /// The experiment.
 pub(crate) struct Faults;
 
-impl Entry for Faults {
+impl Experiment for Faults {
+    type Case = Batch;
+    type Measured = Outcome;
+
     fn name(&self) -> &'static str {
         "faults"
     }
@@ -42,70 +52,98 @@ impl Entry for Faults {
         "all kinds of packets over a path without loss and one that is cut, lossy, reordering, corrupting or skewed; none may be missing"
     }
 
-    fn cases(&self) -> Vec<String> {
-        let of = |scenario| {
-            streams(PACKETS)
-                .into_iter()
-                .map(move |stream| case_name(scenario, &stream))
-        };
-        SCENARIOS.iter().flat_map(of).collect()
+    fn names(&self) -> Vec<String> {
+        pairs(PACKETS).iter().map(Pair::to_string).collect()
     }
 
-    fn run(&self, run: &Run) -> Result<Summary> {
-        let chosen = run.chosen(self.cases())?;
+    fn cases(&self, run: &Run) -> Result<Vec<Batch>> {
         let packets = run.seconds.map_or(PACKETS, |seconds| {
             (seconds * f64::from(RATE_PPS)).ceil() as u64
         });
-        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
-        for scenario in SCENARIOS {
-            let mut streams = streams(packets);
-            streams.retain(|stream| chosen.contains(&case_name(scenario, stream)));
-            if streams.is_empty() {
-                continue;
+        let mut batches: Vec<Batch> = Vec::new();
+        for Pair { scenario, stream } in run.chosen(pairs(packets))? {
+            match batches.last_mut() {
+                Some(batch) if batch.scenario == scenario => batch.streams.push(stream),
+                _ => batches.push(Batch {
+                    scenario,
+                    streams: vec![stream],
+                }),
             }
-            println!(
-                "{}: {} streams of {packets} packets",
-                scenario.name,
-                streams.len()
-            );
-            let measured = run.until_valid(
-                || run_scenario(run, scenario, &streams),
-                Outcome::invalid_because,
-            );
-            let (outcome, _) = measured.with_context(|| scenario.name.to_owned())?;
-            for reason in outcome.invalid_because() {
-                summary.invalidate(format!("{}: {reason}", scenario.name));
-            }
-            let drops = outcome.device_drops;
-            summary.cases.extend(
-                outcome
-                    .reports
-                    .iter()
-                    .map(|report| describe(scenario, report, drops)),
-            );
         }
-        report::write(&summary, &run.out)?;
-        Ok(summary)
+        Ok(batches)
+    }
+
+    fn measure(&self, batch: &Batch, run: &Run) -> Result<Outcome> {
+        run_scenario(run, batch.scenario, &batch.streams)
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Batch, Outcome>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
+        let counted = completed.iter().flat_map(|one| {
+            let drops = one.measured.device_drops;
+            let reports = one.measured.reports.iter();
+            reports.map(move |report| describe(one.case.scenario, report, drops))
+        });
+        let counted: Vec<Counted> = counted.collect();
+        summary.cases = counted.iter().map(|one| one.case.clone()).collect();
+        report::write(summary, &counted, &run.out)
     }
 }
 
-fn streams(packets: u64) -> Vec<Stream> {
-    Stream::of_every_kind(packets, RATE_PPS, PAYLOAD_BYTES)
+impl fmt::Display for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.scenario.name)
+    }
 }
 
-fn case_name(scenario: &Scenario, stream: &Stream) -> String {
-    format!("{}/{}", scenario.name, stream.to_string().replace('/', "-"))
+/// A stream in a scenario, which is a case of the summary.
+struct Pair {
+    scenario: &'static Scenario,
+    stream: Stream,
+}
+
+/// Returns each stream in each scenario.
+fn pairs(packets: u64) -> Vec<Pair> {
+    let of = |scenario| {
+        let streams = Stream::of_every_kind(packets, RATE_PPS, PAYLOAD_BYTES);
+        streams
+            .into_iter()
+            .map(move |stream| Pair { scenario, stream })
+    };
+    SCENARIOS.iter().flat_map(of).collect()
+}
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.scenario.name, kind(&self.stream))
+    }
+}
+
+/// Returns the name of a stream in names of cases.
+fn kind(stream: &Stream) -> String {
+    stream.to_string().replace('/', "-")
+}
+
+/// The figures of a stream in a scenario.
+struct Counted {
+    scenario: &'static Scenario,
+    kind: String,
+    case: Case,
 }
 
 /// The results of the streams of one scenario.
-struct Outcome {
+pub(crate) struct Outcome {
     reports: Vec<StreamReport>,
     emulation: EmulatorReport,
     /// Frames that the nodes' devices dropped. A link between two namespaces queues at most 256.
     device_drops: u64,
 }
 
-impl Outcome {
+impl Measured for Outcome {
     fn invalid_because(&self) -> Vec<String> {
         let overflow: u64 = self
             .reports
@@ -130,6 +168,7 @@ impl Outcome {
 
 /// Sends all streams at the same time.
 fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Outcome> {
+    println!("  {} streams", streams.len());
     let directory = run.raw(scenario.name)?;
     let lab = Topology {
         paths: 2,
@@ -189,9 +228,10 @@ fn endpoints(lab: &Lab, scenario: &Scenario) -> Endpoints {
     }
 }
 
-/// Creates the case of a stream. `device_drops` is the total over all streams of the scenario.
-fn describe(scenario: &Scenario, report: &StreamReport, device_drops: u64) -> Case {
-    let mut case = Case::new(&case_name(scenario, &report.stream));
+/// Returns the figures of a stream. `device_drops` is the total over all streams of the scenario.
+fn describe(scenario: &'static Scenario, report: &StreamReport, device_drops: u64) -> Counted {
+    let kind = kind(&report.stream);
+    let mut case = Case::new(&format!("{}/{kind}", scenario.name));
     case.params
         .insert("fault".into(), scenario.fault.to_string().into());
     case.params
@@ -230,5 +270,9 @@ fn describe(scenario: &Scenario, report: &StreamReport, device_drops: u64) -> Ca
         case.metrics
             .set("retransmissions_packets", retransmissions.into());
     }
-    case
+    Counted {
+        scenario,
+        kind,
+        case,
+    }
 }

@@ -1,11 +1,11 @@
-use super::SCENARIOS;
+use super::{Counted, SCENARIOS, Scenario};
 use crate::report::{Cell, Highlight, Item, Report, Section, Table};
 use crate::summary::{Case, Summary};
 use anyhow::Result;
 use std::path::Path;
 
 /// Writes `report.html`.
-pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
+pub(super) fn write(summary: &Summary, counted: &[Counted], out: &Path) -> Result<()> {
     let report = Report {
         title: "Replication over a faulty path without losing a packet".to_owned(),
         intro: "There are two paths between the edges. Path 2 loses no packets. Path 1, the default route, is the faster one and \
@@ -13,17 +13,17 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
                 at the viewer by the number and the digest in each: UDP from connected and unconnected sockets, with DF \
                 and in segmentation trains, TCP, and ICMP, over IPv4 and IPv6. Copies are authenticated."
             .to_owned(),
-        highlights: highlights(summary),
+        highlights: highlights(counted),
         sections: [
             matrix(
-                summary,
+                counted,
                 "Encapsulated",
                 "Traffic that passes through the ingress edge (XDP), and, where the name begins with local, traffic that \
                  the ingress edge itself sends (TC, segmentation offload on). ipv6: the outer headers are IPv6.",
                 false,
             ),
             matrix(
-                summary,
+                counted,
                 "Transparent, the paper's form",
                 "Nothing is added to packets, so copies are identified by the packet's own fields. A packet whose IPv4 ID is 0 \
                  cannot be identified and takes only the default route: every packet of UDP with DF from an unconnected \
@@ -41,12 +41,9 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
     Ok(())
 }
 
-fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let cases: Vec<&Case> = summary
-        .cases
-        .iter()
-        .filter(|case| !is_transparent(case))
-        .collect();
+fn highlights(counted: &[Counted]) -> Vec<Highlight> {
+    let encapsulated = counted.iter().filter(|one| !one.scenario.is_transparent());
+    let cases: Vec<&Case> = encapsulated.map(|one| &one.case).collect();
     let sum = |metric| {
         cases
             .iter()
@@ -74,13 +71,12 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 
 /// Returns the section with a row for each scenario and a column for each kind of packets; `None`
 /// if there are no cases.
-fn matrix(summary: &Summary, title: &str, text: &str, transparent: bool) -> Option<Section> {
-    let cases: Vec<&Case> = summary
-        .cases
+fn matrix(counted: &[Counted], title: &str, text: &str, transparent: bool) -> Option<Section> {
+    let shown: Vec<&Counted> = counted
         .iter()
-        .filter(|case| is_transparent(case) == transparent)
+        .filter(|one| one.scenario.is_transparent() == transparent)
         .collect();
-    if cases.is_empty() {
+    if shown.is_empty() {
         return None;
     }
     let items = [
@@ -94,7 +90,7 @@ fn matrix(summary: &Summary, title: &str, text: &str, transparent: bool) -> Opti
             "reordered_ratio",
         ),
     ];
-    let table = |(caption, metric): (&str, &str)| Item::Table(table(&cases, metric, caption));
+    let table = |(caption, metric): (&str, &str)| Item::Table(table(&shown, metric, caption));
     let items = items.into_iter().map(table).collect();
     Some(Section {
         title: title.to_owned(),
@@ -103,24 +99,16 @@ fn matrix(summary: &Summary, title: &str, text: &str, transparent: bool) -> Opti
     })
 }
 
-fn table(cases: &[&Case], metric: &str, caption: &str) -> Table {
-    let split = |case: &'_ Case| {
-        case.name
-            .split_once('/')
-            .map(|(row, column)| (row.to_owned(), column.to_owned()))
-    };
-    let mut columns: Vec<String> = Vec::new();
-    for (_, column) in cases.iter().filter_map(|case| split(case)) {
-        if !columns.contains(&column) {
-            columns.push(column);
+fn table(shown: &[&Counted], metric: &str, caption: &str) -> Table {
+    let mut columns: Vec<&str> = Vec::new();
+    for one in shown {
+        if !columns.contains(&&*one.kind) {
+            columns.push(&one.kind);
         }
     }
-    let figure = |row: &str, column: &String| {
-        let value = cases
-            .iter()
-            .find(|case| case.name == format!("{row}/{column}"))?
-            .metrics
-            .get(metric)?;
+    let figure = |scenario: &Scenario, column: &str| {
+        let of = |one: &&&Counted| one.scenario == scenario && one.kind == column;
+        let value = shown.iter().find(of)?.case.metrics.get(metric)?;
         Some(if metric.ends_with("_ratio") {
             format!("{:.3}", value * 100.0)
         } else {
@@ -128,30 +116,21 @@ fn table(cases: &[&Case], metric: &str, caption: &str) -> Table {
         })
     };
     let cell = |value: String| Cell { value, paper: None };
-    let rows = SCENARIOS.iter().filter(|scenario| {
-        cases
-            .iter()
-            .any(|case| case.name.starts_with(&format!("{}/", scenario.name)))
-    });
+    let rows = SCENARIOS
+        .iter()
+        .filter(|scenario| shown.iter().any(|one| one.scenario == *scenario));
     let rows = rows.map(|scenario| {
         let figures = columns
             .iter()
-            .map(|column| cell(figure(scenario.name, column).unwrap_or_else(|| "–".into())));
+            .map(|column| cell(figure(scenario, column).unwrap_or_else(|| "–".into())));
         std::iter::once(cell(format!("{}: {}", scenario.name, scenario.fault)))
             .chain(figures)
             .collect()
     });
+    let header = std::iter::once("path 1").chain(columns.iter().copied());
     Table {
-        header: std::iter::once("path 1".to_owned())
-            .chain(columns.iter().cloned())
-            .collect(),
+        header: header.map(str::to_owned).collect(),
         rows: rows.collect(),
         caption: caption.to_owned(),
     }
-}
-
-fn is_transparent(case: &Case) -> bool {
-    SCENARIOS.iter().any(|scenario| {
-        scenario.is_transparent() && case.name.starts_with(&format!("{}/", scenario.name))
-    })
 }

@@ -19,6 +19,7 @@ const SLOWER_BY: Duration = Duration::from_millis(4);
 const REORDER_DELAY: Duration = Duration::from_millis(10);
 
 /// A fault with a form of replication.
+#[derive(PartialEq, Eq)]
 pub(in crate::experiments) struct Scenario {
     pub(in crate::experiments) name: &'static str,
     pub(in crate::experiments) fault: Fault,
@@ -26,7 +27,7 @@ pub(in crate::experiments) struct Scenario {
 }
 
 /// The fault of path 1, the default route, in both directions. Path 2 loses no packets.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::experiments) enum Fault {
     None,
     Cut,
