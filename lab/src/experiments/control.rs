@@ -7,8 +7,8 @@ mod measure;
 mod process;
 mod report;
 
-use crate::experiment::{Entry, Run};
-use crate::summary::{Case, Metrics, Provenance, Summary, quantile};
+use crate::experiment::{Completed, Experiment, Run};
+use crate::summary::{Case, Metrics, Summary, quantile};
 use anyhow::{Context, Result, bail};
 use fleet::Fleet;
 use hawser_io::netns::Namespace;
@@ -17,6 +17,7 @@ use load::Changes;
 use measure::{Kind, Latencies, Measured};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use process::{Access, ControllerProcess, Usage};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -44,10 +45,19 @@ const TARGET_P99_MS: f64 = 1_000.0;
 /// controller.
 const WORKERS: usize = 2;
 
+/// The nodes of a case.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    agents: usize,
+}
+
 /// The experiment.
 pub(crate) struct Control;
 
-impl Entry for Control {
+impl Experiment for Control {
+    type Case = Size;
+    type Measured = Measured;
+
     fn name(&self) -> &'static str {
         "control"
     }
@@ -56,34 +66,38 @@ impl Entry for Control {
         "thousands of simulated nodes on real mutual TLS connections against one controller"
     }
 
-    fn cases(&self) -> Vec<String> {
-        AGENTS.iter().map(|agents| case_name(*agents)).collect()
+    fn names(&self) -> Vec<String> {
+        AGENTS.map(|agents| Size { agents }.to_string()).to_vec()
     }
 
-    fn run(&self, run: &Run) -> Result<Summary> {
-        let chosen = run.chosen(self.cases())?;
+    fn cases(&self, run: &Run) -> Result<Vec<Size>> {
+        run.chosen(AGENTS.map(|agents| Size { agents }).to_vec())
+    }
+
+    fn measure(&self, size: &Size, run: &Run) -> Result<Measured> {
+        println!("  {} flows", size.agents * FLOWS_PER_AGENT);
         raise_open_files()?;
-        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
-        for agents in AGENTS
-            .into_iter()
-            .filter(|agents| chosen.contains(&case_name(*agents)))
-        {
-            let name = case_name(agents);
-            println!("{name}: {agents} nodes, {} flows", agents * FLOWS_PER_AGENT);
-            let measured = run.until_valid(|| run_case(run, agents), Measured::invalid_because);
-            let (measured, _) = measured.with_context(|| name.clone())?;
-            for reason in measured.invalid_because() {
-                summary.invalidate(format!("{name}: {reason}"));
-            }
-            summary.cases.push(describe(&name, agents, &measured));
-        }
-        report::write(&summary, &run.out)?;
-        Ok(summary)
+        run_case(run, *size)
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Size, Measured>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
+        let cases = completed
+            .iter()
+            .map(|one| describe(one.case, &one.measured));
+        summary.cases = cases.collect();
+        report::write(summary, &run.out)
     }
 }
 
-fn case_name(agents: usize) -> String {
-    format!("agents-{agents}")
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "agents-{}", self.agents)
+    }
 }
 
 /// Raises the limit of open files: every node has a connection, of which both ends are on this
@@ -94,8 +108,8 @@ fn raise_open_files() -> Result<()> {
         .context("cannot raise the number of open files")
 }
 
-fn run_case(run: &Run, agents: usize) -> Result<Measured> {
-    let folder = run.raw(&case_name(agents))?;
+fn run_case(run: &Run, size: Size) -> Result<Measured> {
+    let folder = run.raw(&size.to_string())?;
     // One namespace of a lab: all of its ports are free, and everything in it is removed with it.
     let lab = Topology {
         paths: 1,
@@ -107,7 +121,7 @@ fn run_case(run: &Run, agents: usize) -> Result<Measured> {
     namespace.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
     let controller = ControllerProcess::start(&run.hawser, namespace, &folder)?;
     let runtime = runtime_in(namespace)?;
-    let measured = runtime.block_on(measure(run, agents, &controller));
+    let measured = runtime.block_on(measure(run, size.agents, &controller));
     // The threads have to exit before the lab is dropped, because a namespace exists as long as a
     // thread is inside.
     drop(runtime);
@@ -237,8 +251,9 @@ impl Work {
     }
 }
 
-fn describe(name: &str, agents: usize, measured: &Measured) -> Case {
-    let mut case = Case::new(name);
+fn describe(size: Size, measured: &Measured) -> Case {
+    let agents = size.agents;
+    let mut case = Case::new(&size.to_string());
     case.params.insert("agents".into(), agents.into());
     case.params
         .insert("flows".into(), (agents * FLOWS_PER_AGENT).into());

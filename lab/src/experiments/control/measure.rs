@@ -1,4 +1,5 @@
 use super::process::{TICK, Usage};
+use crate::experiment;
 use crate::summary::quantile;
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -182,7 +183,7 @@ fn busy(statistics: &str) -> Option<Duration> {
 
 /// The measurements of one case.
 #[derive(Debug)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     /// Usage when the controller has started.
     pub(super) empty: Usage,
     /// Usage with all nodes enrolled and all flows created, but no node connected.
@@ -216,9 +217,11 @@ impl Measured {
     pub(super) fn seconds(&self) -> f64 {
         (self.steady_to.at - self.steady_from.at).as_secs_f64()
     }
+}
 
+impl experiment::Measured for Measured {
     /// Returns the reasons why the latencies are not those of the controller.
-    pub(super) fn invalid_because(&self) -> Vec<String> {
+    fn invalid_because(&self) -> Vec<String> {
         let lag_ms = quantile(&self.latencies.sorted_ms(Kind::Lag), 0.99);
         if lag_ms <= LAG_LIMIT_MS {
             return Vec::new();
