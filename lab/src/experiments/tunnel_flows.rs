@@ -4,9 +4,9 @@
 mod cross_traffic;
 mod report;
 
-use crate::experiment::{Entry, Run};
+use crate::experiment::{Completed, Experiment, Measured, Run};
 use crate::experiments::rtp_video::Video;
-use crate::summary::{Case, Provenance, Summary};
+use crate::summary::{Case, Summary};
 use anyhow::{Result, bail};
 use cross_traffic::{ActiveCrossTraffic, CROSS_TRAFFIC, CrossTraffic};
 use hawser_io::netns::Namespace;
@@ -43,7 +43,10 @@ const MEASURED_S: f64 = 30.0;
 /// The experiment.
 pub(crate) struct TunnelFlows;
 
-impl Entry for TunnelFlows {
+impl Experiment for TunnelFlows {
+    type Case = Scenario;
+    type Measured = Outcome;
+
     fn name(&self) -> &'static str {
         "tunnel-flows"
     }
@@ -52,28 +55,27 @@ impl Entry for TunnelFlows {
         "a video in the tunnel with cross traffic, in both directions: CUBIC and BBR uploads, UDP at 30 Mb/s, a second camera"
     }
 
-    fn cases(&self) -> Vec<String> {
-        scenarios().map(|scenario| scenario.to_string()).collect()
+    fn names(&self) -> Vec<String> {
+        scenarios().iter().map(Scenario::to_string).collect()
     }
 
-    fn run(&self, run: &Run) -> Result<Summary> {
-        let chosen = run.chosen(self.cases())?;
-        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
-        let mut timelines = Vec::new();
-        for scenario in scenarios().filter(|scenario| chosen.contains(&scenario.to_string())) {
-            println!("{scenario}");
-            let (outcome, _) = run.until_valid(
-                || scenario.run(run),
-                |outcome| outcome.invalid_because.clone(),
-            )?;
-            for reason in &outcome.invalid_because {
-                summary.invalidate(format!("{scenario}: {reason}"));
-            }
-            summary.cases.push(outcome.case(scenario));
-            timelines.push((scenario.to_string(), outcome.delays()));
-        }
-        report::write(&summary, timelines, &run.out)?;
-        Ok(summary)
+    fn cases(&self, run: &Run) -> Result<Vec<Scenario>> {
+        run.chosen(scenarios())
+    }
+
+    fn measure(&self, scenario: &Scenario, run: &Run) -> Result<Outcome> {
+        scenario.run(run)
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Scenario, Outcome>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
+        let cases = completed.iter().map(|one| one.measured.case(one.case));
+        summary.cases = cases.collect();
+        report::write(summary, &completed, &run.out)
     }
 }
 
@@ -88,19 +90,19 @@ enum Direction {
 
 /// A case: the cross traffic and the direction.
 #[derive(Debug, Clone, Copy)]
-struct Scenario {
+pub(crate) struct Scenario {
     cross_traffic: &'static CrossTraffic,
     direction: Direction,
 }
 
-fn scenarios() -> impl Iterator<Item = Scenario> {
+fn scenarios() -> Vec<Scenario> {
     let of = |direction| {
         CROSS_TRAFFIC.iter().map(move |cross_traffic| Scenario {
             cross_traffic,
             direction,
         })
     };
-    of(Direction::Up).chain(of(Direction::Down))
+    of(Direction::Up).chain(of(Direction::Down)).collect()
 }
 
 impl fmt::Display for Scenario {
@@ -115,7 +117,7 @@ impl fmt::Display for Scenario {
 }
 
 /// The result of one run.
-struct Outcome {
+pub(crate) struct Outcome {
     window: Window,
     from: Instant,
     frames: Vec<Frame>,
@@ -197,6 +199,12 @@ impl Scenario {
             other_mbps,
             invalid_because: stopped.invalid_because,
         })
+    }
+}
+
+impl Measured for Outcome {
+    fn invalid_because(&self) -> Vec<String> {
+        self.invalid_because.clone()
     }
 }
 

@@ -86,6 +86,11 @@ impl CrossTraffic {
     pub(super) fn is_none(&self) -> bool {
         matches!(self.kind, Kind::Nothing)
     }
+
+    /// Returns whether it sends only as much as it needs.
+    pub(super) fn is_camera(&self) -> bool {
+        matches!(self.kind, Kind::Camera)
+    }
 }
 
 /// Running cross traffic.

@@ -1,13 +1,15 @@
+use super::{Outcome, Scenario};
+use crate::experiment::Completed;
 use crate::plot::{Axis, Plot, Series};
 use crate::report::{Cell, Figure, Highlight, Item, Report, Section, Table};
 use crate::summary::{Case, Summary};
 use anyhow::Result;
 use std::path::Path;
 
-/// Writes `report.html`. `timelines` are the ages of complete frames over time, by case.
+/// Writes `report.html`.
 pub(super) fn write(
     summary: &Summary,
-    timelines: Vec<(String, Vec<(f64, f64)>)>,
+    completed: &[Completed<Scenario, Outcome>],
     out: &Path,
 ) -> Result<()> {
     let report = Report {
@@ -17,12 +19,12 @@ pub(super) fn write(
                 UDP sender at 30 Mb/s, and a second camera. Cases without a suffix are from the client to the server, those with /down are in \
                 the opposite direction."
             .to_owned(),
-        highlights: highlights(summary),
+        highlights: highlights(summary, completed),
         sections: vec![Section {
             title: "Video and cross traffic".to_owned(),
             text: "Only complete frames count. The remaining capacity is the rate of both uplinks minus that of the video."
                 .to_owned(),
-            items: vec![Item::Table(table(summary)), Item::Figure(figure(timelines))],
+            items: vec![Item::Table(table(summary)), Item::Figure(figure(completed))],
         }],
         summary,
     };
@@ -30,7 +32,7 @@ pub(super) fn write(
     Ok(())
 }
 
-fn highlights(summary: &Summary) -> Vec<Highlight> {
+fn highlights(summary: &Summary, completed: &[Completed<Scenario, Outcome>]) -> Vec<Highlight> {
     let worst = |metric: &'static str, pick: fn(f64, f64) -> f64| {
         let figures = summary
             .cases
@@ -49,8 +51,10 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     let shares = summary
         .cases
         .iter()
-        .filter(|case| !case.name.starts_with("camera"));
+        .zip(completed)
+        .filter(|(_, one)| !one.case.cross_traffic.is_camera());
     let share = shares
+        .map(|(case, _)| case)
         .filter_map(|case| case.metrics.get("other_of_what_the_video_leaves_ratio"))
         .reduce(f64::min);
     [
@@ -116,16 +120,16 @@ fn table(summary: &Summary) -> Table {
     }
 }
 
-fn figure(timelines: Vec<(String, Vec<(f64, f64)>)>) -> Figure {
-    let panel = |(name, delays): (String, Vec<(f64, f64)>)| Plot {
-        title: name,
+fn figure(completed: &[Completed<Scenario, Outcome>]) -> Figure {
+    let panel = |one: &Completed<Scenario, Outcome>| Plot {
+        title: one.case.to_string(),
         x: Axis::linear("time (s)"),
         y: Axis::logarithmic("age of a complete frame (ms)"),
-        series: vec![Series::dots("frames", delays)],
+        series: vec![Series::dots("frames", one.measured.delays())],
         bands: Vec::new(),
     };
     Figure {
         caption: "The age of each frame when it was complete.".to_owned(),
-        panels: timelines.into_iter().map(panel).collect(),
+        panels: completed.iter().map(panel).collect(),
     }
 }
