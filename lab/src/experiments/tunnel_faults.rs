@@ -9,9 +9,9 @@ mod report;
 mod ssh;
 mod tunnel;
 
-use crate::experiment::{Entry, Run};
+use crate::experiment::{Completed, Experiment, Measured, Run};
 use crate::experiments::rtp_video::Video;
-use crate::summary::{Case, Metrics, Provenance, Summary, quantile};
+use crate::summary::{Case, Metrics, Summary, quantile};
 use anyhow::{Context, Result, bail};
 use exchanges::{Exchanges, Figures};
 use fault::{Fault, Planned};
@@ -25,6 +25,7 @@ use network::{HOST, Network, UPLINKS};
 use probes::Ping;
 use serde::Serialize;
 use ssh::Ssh;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,13 +47,35 @@ const UNDISTURBED: Duration = Duration::from_secs(5);
 /// The target of the time without packets after a server was killed, milliseconds.
 const RECOVERY_LIMIT_MS: f64 = 3_000.0;
 
-const ALL_UPLINKS: &str = "uplinks";
-const SERVERS: &str = "servers/killed";
+/// A case of the summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// The whole time in which uplinks fail.
+    Uplinks,
+    /// The faults of uplinks of one kind.
+    Kind(Fault),
+    /// Killed servers.
+    Servers,
+}
+
+/// What is measured in one tunnel.
+pub(crate) enum Part {
+    /// Faults of uplinks, and the cases that are evaluated.
+    Uplinks {
+        faults: Vec<Fault>,
+        subjects: Vec<Subject>,
+    },
+    /// Killed servers.
+    Servers,
+}
 
 /// The experiment.
 pub(crate) struct TunnelFaults;
 
-impl Entry for TunnelFaults {
+impl Experiment for TunnelFaults {
+    type Case = Part;
+    type Measured = Outcome;
+
     fn name(&self) -> &'static str {
         "tunnel-faults"
     }
@@ -61,60 +84,89 @@ impl Entry for TunnelFaults {
         "ssh, pings and video inside the tunnel while uplinks have faults of every kind and servers are killed"
     }
 
-    fn cases(&self) -> Vec<String> {
-        let kinds = Fault::ALL.map(case_name);
-        [ALL_UPLINKS.to_owned()]
-            .into_iter()
-            .chain(kinds)
-            .chain([SERVERS.to_owned()])
-            .collect()
+    fn names(&self) -> Vec<String> {
+        Subject::all().iter().map(Subject::to_string).collect()
     }
 
-    fn run(&self, run: &Run) -> Result<Summary> {
-        let chosen = run.chosen(self.cases())?;
-        let is_chosen = |case: &str| chosen.iter().any(|chosen| chosen == case);
-        let faults = Fault::ALL
+    fn cases(&self, run: &Run) -> Result<Vec<Part>> {
+        let mut subjects = run.chosen(Subject::all())?;
+        let before = subjects.len();
+        subjects.retain(|subject| *subject != Subject::Servers);
+        let servers = subjects.len() < before;
+        let is_chosen = |fault: &Fault| {
+            subjects.contains(&Subject::Uplinks) || subjects.contains(&Subject::Kind(*fault))
+        };
+        let faults: Vec<Fault> = Fault::ALL.into_iter().filter(is_chosen).collect();
+        let uplinks = (!faults.is_empty()).then_some(Part::Uplinks { faults, subjects });
+        Ok(uplinks
             .into_iter()
-            .filter(|fault| is_chosen(ALL_UPLINKS) || is_chosen(&case_name(*fault)));
-        let faults: Vec<Fault> = faults.collect();
-        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
+            .chain(servers.then_some(Part::Servers))
+            .collect())
+    }
+
+    fn measure(&self, part: &Part, run: &Run) -> Result<Outcome> {
+        match part {
+            Part::Uplinks { faults, .. } => uplinks(run, faults),
+            Part::Servers => servers(run),
+        }
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Part, Outcome>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
         let mut sections = Vec::new();
-        if !faults.is_empty() {
-            let outcome = uplinks(run, &faults)?;
-            let cases = faults
-                .iter()
-                .map(|fault| outcome.case(&case_name(*fault), Some(*fault)));
-            let cases = [outcome.case(ALL_UPLINKS, None)].into_iter().chain(cases);
-            summary
-                .cases
-                .extend(cases.filter(|case| is_chosen(&case.name)));
-            outcome.invalidate(&mut summary, "uplinks");
-            sections.push(report::uplinks(&outcome));
+        for Completed { case, measured, .. } in &completed {
+            let (subjects, section) = match case {
+                Part::Uplinks { subjects, .. } => (&subjects[..], report::uplinks(measured)),
+                Part::Servers => (&[Subject::Servers][..], report::servers(measured)),
+            };
+            let cases = subjects.iter().map(|subject| measured.case(*subject));
+            summary.cases.extend(cases);
+            sections.push(section);
         }
-        if is_chosen(SERVERS) {
-            let outcome = servers(run)?;
-            summary.cases.push(outcome.kills_case());
-            outcome.invalidate(&mut summary, "servers");
-            sections.push(report::servers(&outcome));
+        report::write(summary, sections, &run.out)
+    }
+}
+
+impl Subject {
+    /// Returns all subjects, in the order in which they are listed.
+    fn all() -> Vec<Subject> {
+        let kinds = Fault::ALL.map(Subject::Kind);
+        [Subject::Uplinks]
+            .into_iter()
+            .chain(kinds)
+            .chain([Subject::Servers])
+            .collect()
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Uplinks => f.write_str("uplinks"),
+            Subject::Kind(fault) => write!(f, "uplinks/{}", fault.name()),
+            Subject::Servers => f.write_str("servers/killed"),
         }
-        report::write(&summary, sections, &run.out)?;
-        Ok(summary)
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Part::Uplinks { .. } => "uplinks",
+            Part::Servers => "servers",
+        })
     }
 }
 
 fn uplinks(run: &Run, faults: &[Fault]) -> Result<Outcome> {
     let length = Duration::from_secs_f64(run.seconds.unwrap_or(UPLINKS_S));
     let plan = fault::plan(faults, length.saturating_sub(UNDISTURBED));
-    println!(
-        "uplinks: {} faults in {:.0} s",
-        plan.len(),
-        length.as_secs_f64()
-    );
-    let measured = run.until_valid(
-        || fail_uplinks(run, &plan),
-        |outcome| outcome.invalid_because.clone(),
-    );
-    Ok(measured?.0)
+    println!("  {} faults in {:.0} s", plan.len(), length.as_secs_f64());
+    fail_uplinks(run, &plan)
 }
 
 fn servers(run: &Run) -> Result<Outcome> {
@@ -122,19 +174,8 @@ fn servers(run: &Run) -> Result<Outcome> {
         (seconds / KILL_INTERVAL.as_secs_f64()) as u32
     });
     let kills = fitting.clamp(1, KILLS);
-    println!(
-        "servers: {kills} kills, one every {} s",
-        KILL_INTERVAL.as_secs()
-    );
-    let measured = run.until_valid(
-        || kill_servers(run, kills),
-        |outcome| outcome.invalid_because.clone(),
-    );
-    Ok(measured?.0)
-}
-
-fn case_name(fault: Fault) -> String {
-    format!("{ALL_UPLINKS}/{}", fault.name())
+    println!("  {kills} kills, one every {} s", KILL_INTERVAL.as_secs());
+    kill_servers(run, kills)
 }
 
 /// A fault, and its consequences inside the tunnel until the next fault.
@@ -160,7 +201,7 @@ struct Event {
 }
 
 /// The measurements of one part of the experiment.
-struct Outcome {
+pub(crate) struct Outcome {
     began: Instant,
     ended: Instant,
     events: Vec<Event>,
@@ -323,15 +364,25 @@ impl Event {
     }
 }
 
+impl Measured for Outcome {
+    fn invalid_because(&self) -> Vec<String> {
+        self.invalid_because.clone()
+    }
+}
+
 impl Outcome {
-    fn invalidate(&self, summary: &mut Summary, part: &str) {
-        for reason in &self.invalid_because {
-            summary.invalidate(format!("{part}: {reason}"));
-        }
+    fn case(&self, subject: Subject) -> Case {
+        let mut case = match subject {
+            Subject::Uplinks => self.faults_case(None),
+            Subject::Kind(fault) => self.faults_case(Some(fault)),
+            Subject::Servers => self.kills_case(),
+        };
+        case.name = subject.to_string();
+        case
     }
 
     /// Returns the case of the faults of a kind, or of the whole time.
-    fn case(&self, name: &str, fault: Option<Fault>) -> Case {
+    fn faults_case(&self, fault: Option<Fault>) -> Case {
         let events: Vec<&Event> = self
             .events
             .iter()
@@ -341,7 +392,7 @@ impl Outcome {
             Some(_) => events.iter().map(|event| event.window).collect(),
             None => vec![(self.began, self.ended)],
         };
-        let mut case = Case::new(name);
+        let mut case = Case::default();
         case.params.insert("faults".into(), events.len().into());
         case.params
             .insert("seconds".into(), seconds(&windows).into());
@@ -362,7 +413,7 @@ impl Outcome {
 
     /// Returns the case of killed servers.
     fn kills_case(&self) -> Case {
-        let mut case = Case::new(SERVERS);
+        let mut case = Case::default();
         case.params.insert("kills".into(), self.events.len().into());
         let events: Vec<&Event> = self.events.iter().collect();
         let windows: Vec<_> = self.events.iter().map(|event| event.window).collect();

@@ -19,7 +19,7 @@ const DELAYS_MS: [u64; UPLINKS] = [15, 20, 25, 30];
 /// A kind of fault of an uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// The interface has no carrier.
     LinkDown,
     /// The uplink drops all packets, which the client's interface does not show.

@@ -1,4 +1,4 @@
-use super::{ALL_UPLINKS, Event, Exchanges, Outcome, SERVERS};
+use super::{Event, Exchanges, Outcome, Subject};
 use crate::plot::{Axis, Band, Plot, Series};
 use crate::report::{Cell, Figure, Highlight, Item, Report, Section, Table};
 use crate::summary::Summary;
@@ -23,9 +23,9 @@ pub(super) fn write(summary: &Summary, sections: Vec<Section>, out: &Path) -> Re
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let figure = |case: &str, metric: &str| summary.case(case)?.metrics.get(metric);
+    let figure = |of: Subject, metric: &str| summary.case(&of.to_string())?.metrics.get(metric);
     let highlight =
-        |case: &str, metric: &str, scale: f64, unit: &str, label: &str, comparison: &str| {
+        |case: Subject, metric: &str, scale: f64, unit: &str, label: &str, comparison: &str| {
             Some(Highlight {
                 value: format!("{:.3} {unit}", figure(case, metric)? * scale),
                 label: label.to_owned(),
@@ -34,7 +34,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
         };
     [
         highlight(
-            ALL_UPLINKS,
+            Subject::Uplinks,
             "sessions_lost_ratio",
             100.0,
             "%",
@@ -42,7 +42,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             "the target is 0",
         ),
         highlight(
-            ALL_UPLINKS,
+            Subject::Uplinks,
             "ssh_echo_p99_ms",
             1.0,
             "ms",
@@ -50,7 +50,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             "",
         ),
         highlight(
-            ALL_UPLINKS,
+            Subject::Uplinks,
             "stall_ratio",
             100.0,
             "%",
@@ -58,7 +58,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             "",
         ),
         highlight(
-            SERVERS,
+            Subject::Servers,
             "recovery_max_ms",
             1e-3,
             "s",
