@@ -13,14 +13,16 @@ mod tunnel;
 mod view;
 
 use super::cellfusion::{Drive, LENGTH, drives};
-use crate::experiment::{Entry, Run};
-use crate::summary::{Provenance, Summary};
-use anyhow::{Result, anyhow, bail, ensure};
+use crate::experiment::{Completed, Experiment, Run};
+use crate::summary::Summary;
+use anyhow::{Result, anyhow, ensure};
 use clip::Clip;
 use hawser_xnc::Scheme;
 use route::Route;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
-use trial::Trial;
+use trial::{Setting, Trial};
 
 /// The scheme that the others are compared with.
 const XNC: &str = "xnc";
@@ -35,10 +37,22 @@ const MPTCP: &str = "mptcp";
 const DEFAULT: [&str; 4] = [XNC, "bonding", SINGLE, MPTCP];
 const DRIVE_STRIDE: usize = 10;
 
-/// See [`about`](Entry::about).
+/// A scheme on a drive.
+#[derive(Debug, Clone)]
+struct Ride {
+    scheme: &'static str,
+    drive: Arc<Drive>,
+    /// The number of the drive.
+    number: usize,
+}
+
+/// See [`about`](Experiment::about).
 pub(crate) struct CellFusionLive;
 
-impl Entry for CellFusionLive {
+impl Experiment for CellFusionLive {
+    type Case = Setting;
+    type Measured = Trial;
+
     fn name(&self) -> &'static str {
         "cellfusion-live"
     }
@@ -48,47 +62,47 @@ impl Entry for CellFusionLive {
          one drive in ten by default, --case 'xnc/drive-00*,mptcp/drive-00*' selects others"
     }
 
-    fn cases(&self) -> Vec<String> {
+    fn names(&self) -> Vec<String> {
         schemes().map(|scheme| format!("{scheme}/*")).collect()
     }
 
-    fn run(&self, run: &Run) -> Result<Summary> {
+    fn cases(&self, run: &Run) -> Result<Vec<Setting>> {
         let length = run.seconds.map_or(LENGTH, Duration::from_secs_f64);
         ensure!(length <= LENGTH, "a drive lasts {} s", LENGTH.as_secs());
         let drives = drives()?;
-        let chosen = run.chosen(names(&drives, run.pattern.is_some())).map_err(|_| {
-            let (first, last) = (&drives[0].name, &drives[drives.len() - 1].name);
-            anyhow!("no case matches; a case is SCHEME/DRIVE, such as {XNC}/{first}, with drives up to {last}")
-        })?;
-        let folder = tempfile::tempdir()?;
+        let (first, last) = (&drives[0].name, &drives[drives.len() - 1].name);
+        let unknown = format!(
+            "no case matches; a case is SCHEME/DRIVE, such as {XNC}/{first}, with drives up to {last}"
+        );
+        let rides = rides(drives, run.pattern.is_some());
+        let chosen = run.chosen(rides).map_err(|_| anyhow!(unknown))?;
         println!("encoding the video");
-        let clip = Clip::encode(folder.path(), stream::WARM_UP + length)?;
-        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
-        let mut trials: Vec<Trial> = Vec::new();
-        for (index, name) in chosen.iter().enumerate() {
-            println!("[{}/{}] {name}", index + 1, chosen.len());
-            let measured = measure(run, name, &drives, &clip, length);
-            if run.stop.requested() {
-                bail!("stopped");
-            }
-            match measured {
-                Ok(trial) => {
-                    trial
-                        .invalid_because
-                        .iter()
-                        .for_each(|reason| summary.invalidate(format!("{name}: {reason}")));
-                    trials.push(trial);
-                }
-                // A failed case does not discard the results of the others.
-                Err(error) => {
-                    println!("  failed: {error:#}");
-                    summary.invalidate(format!("{name}: {error:#}"));
-                }
-            }
-        }
+        let clip = Arc::new(Clip::encode(stream::WARM_UP + length)?);
+        chosen
+            .into_iter()
+            .map(|ride| ride.setting(&clip, length, run.seed))
+            .collect()
+    }
+
+    fn measure(&self, setting: &Setting, run: &Run) -> Result<Trial> {
+        trial::run(run, setting)
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Setting, Trial>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
+        let with_attempts = |one: Completed<Setting, Trial>| {
+            let mut trial = one.measured;
+            let attempts = one.attempts.into();
+            trial.case.params.insert("attempts".into(), attempts);
+            trial
+        };
+        let trials: Vec<Trial> = completed.into_iter().map(with_attempts).collect();
         summary.cases = score::cases(&trials);
-        report::write(&summary, &trials, &run.out)?;
-        Ok(summary)
+        report::write(summary, &trials, &run.out)
     }
 }
 
@@ -101,57 +115,49 @@ fn schemes() -> impl Iterator<Item = &'static str> {
     DEFAULT.into_iter().chain(others)
 }
 
-/// Returns the cases of all schemes on all drives, or only those that run by default.
-fn names(drives: &[Drive], all: bool) -> Vec<String> {
-    let drives: Vec<&Drive> = if all {
-        drives.iter().collect()
+/// Returns all schemes on all drives, or only those that run by default.
+fn rides(drives: Vec<Drive>, all: bool) -> Vec<Ride> {
+    let drives = drives.into_iter().map(Arc::new).enumerate();
+    let drives: Vec<(usize, Arc<Drive>)> = if all {
+        drives.collect()
     } else {
         drives
-            .iter()
             .skip(DRIVE_STRIDE / 2)
             .step_by(DRIVE_STRIDE)
             .collect()
     };
     let schemes = schemes().filter(|scheme| all || DEFAULT.contains(scheme));
+    let ride = |scheme, (number, drive): &(usize, Arc<Drive>)| Ride {
+        scheme,
+        drive: Arc::clone(drive),
+        number: *number,
+    };
     schemes
-        .flat_map(|scheme| {
-            drives
-                .iter()
-                .map(move |drive| format!("{scheme}/{}", drive.name))
-        })
+        .flat_map(|scheme| drives.iter().map(move |drive| ride(scheme, drive)))
         .collect()
 }
 
-fn measure(
-    run: &Run,
-    name: &str,
-    drives: &[Drive],
-    clip: &Clip,
-    length: Duration,
-) -> Result<Trial> {
-    let (scheme, drive) = name.split_once('/').expect("cases are scheme/drive");
-    let index = drives
-        .iter()
-        .position(|known| known.name == drive)
-        .expect("a case is of a drive");
-    let route = Route::of(scheme)?;
-    // All schemes use the same links, and each drive's video has ports of its own.
-    let seed = run.seed.wrapping_mul(1_000_003).wrapping_add(index as u64);
-    let setting = trial::Setting {
-        name,
-        route,
-        drive: &drives[index],
-        port: port(index),
-        clip,
-        length,
-        seed,
-    };
-    let (mut trial, attempts) = run.until_valid(
-        || trial::run(run, &setting),
-        |trial| trial.invalid_because.clone(),
-    )?;
-    trial.case.params.insert("attempts".into(), attempts.into());
-    Ok(trial)
+impl Ride {
+    fn setting(self, clip: &Arc<Clip>, length: Duration, seed: u64) -> Result<Setting> {
+        Ok(Setting {
+            scheme: self.scheme,
+            route: Route::of(self.scheme)?,
+            drive: self.drive,
+            port: port(self.number),
+            clip: Arc::clone(clip),
+            length,
+            // All schemes use the same links, and each drive's video has ports of its own.
+            seed: seed
+                .wrapping_mul(1_000_003)
+                .wrapping_add(self.number as u64),
+        })
+    }
+}
+
+impl fmt::Display for Ride {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.scheme, self.drive.name)
+    }
 }
 
 /// Returns the port of a drive's video. The next port stays unused: RTCP goes there.
@@ -163,13 +169,18 @@ fn port(drive: usize) -> u16 {
 mod tests {
     use super::*;
 
+    fn drives() -> Vec<Drive> {
+        (0..20).map(|seed| Drive::generated(seed, false)).collect()
+    }
+
     #[test]
     fn every_case_has_a_route() {
-        let drives: Vec<Drive> = (0..20).map(|seed| Drive::generated(seed, false)).collect();
-        for name in names(&drives, true) {
-            assert!(Route::of(name.split_once('/').unwrap().0).is_ok(), "{name}");
+        for ride in rides(drives(), true) {
+            assert!(Route::of(ride.scheme).is_ok(), "{ride}");
         }
-        assert_eq!(names(&drives, false).len(), 2 * DEFAULT.len());
-        assert_eq!(names(&drives, false)[0], "xnc/drawn-005");
+        let default = rides(drives(), false);
+        assert_eq!(default.len(), 2 * DEFAULT.len());
+        assert_eq!(default[0].to_string(), "xnc/drawn-005");
+        assert_eq!(default[0].number, 5);
     }
 }

@@ -1,8 +1,9 @@
 use anyhow::{Context, Result, ensure};
 use hawser_media::data_dir;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// Frame rate of the camera.
 pub(super) const FPS: u64 = 30;
@@ -18,7 +19,7 @@ const RTP_PACKET_BYTES: u64 = 1272;
 
 /// An encoded video that a camera can send.
 pub(super) struct Clip {
-    file: PathBuf,
+    folder: TempDir,
     /// Whether it was recorded with a camera.
     pub(super) is_filmed: bool,
 }
@@ -27,10 +28,10 @@ impl Clip {
     /// Encodes the dashcam's recording, or a test pattern on a machine without it, at 30 Mb/s. The
     /// settings are those with which the simulation's frame sizes were measured. `length` is the
     /// time for which a camera sends it.
-    pub(super) fn encode(folder: &Path, length: Duration) -> Result<Self> {
+    pub(super) fn encode(length: Duration) -> Result<Self> {
         let filmed = data_dir().join("video/dashcam.mp4");
         let clip = Clip {
-            file: folder.join("clip.ts"),
+            folder: tempfile::tempdir()?,
             is_filmed: filmed.exists(),
         };
         let mut ffmpeg = Command::new("ffmpeg");
@@ -69,9 +70,13 @@ impl Clip {
         ]);
         ffmpeg
             .args(["-x264-params", "scenecut=0:nal-hrd=cbr", "-f", "mpegts"])
-            .arg(&clip.file);
+            .arg(clip.file());
         finish(ffmpeg)?;
         Ok(clip)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("clip.ts")
     }
 
     /// Returns a command that sends the video in real time to a local port as RTP packets, of which
@@ -80,7 +85,7 @@ impl Clip {
         let mut ffmpeg = Command::new("ffmpeg");
         ffmpeg
             .args(["-nostdin", "-v", "error", "-re", "-stream_loop", "-1", "-i"])
-            .arg(&self.file);
+            .arg(self.file());
         ffmpeg.args([
             "-map",
             "0:v",

@@ -71,7 +71,7 @@ fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
     let (drives, means): (Vec<_>, Vec<_>) = summary
         .cases
         .iter()
-        .partition(|case| case.name.contains('/'));
+        .partition(|case| trials.iter().any(|trial| trial.case.name == case.name));
     let figure = |panels| {
         Item::Figure(Figure {
             caption: String::new(),
@@ -132,13 +132,13 @@ fn names<'a>(trials: &'a [Trial], name: impl Fn(&'a Trial) -> &'a str) -> Vec<&'
 /// Returns, for each scheme, the distribution of a figure over all frames.
 fn distribution(trials: &[Trial], figure: impl Fn(&Frame) -> f64) -> Vec<Series> {
     let series = |scheme: &str| {
-        let of_scheme = trials.iter().filter(|trial| trial.scheme() == scheme);
+        let of_scheme = trials.iter().filter(|trial| trial.scheme == scheme);
         let values: Vec<f64> = of_scheme
             .flat_map(|trial| trial.frames().map(&figure))
             .collect();
         Series::distribution(scheme, &values)
     };
-    names(trials, Trial::scheme)
+    names(trials, |trial| trial.scheme)
         .into_iter()
         .map(series)
         .collect()
@@ -176,9 +176,9 @@ fn by_drive(trials: &[Trial]) -> Vec<Plot> {
                 .iter()
                 .enumerate()
                 .map(|(second, fps)| (second as f64 + 0.5, *fps));
-            Series::line(trial.scheme(), seconds.collect())
+            Series::line(trial.scheme, seconds.collect())
         };
-        let of_drive = trials.iter().filter(|trial| trial.drive() == drive);
+        let of_drive = trials.iter().filter(|trial| trial.drive == drive);
         let y = Axis::linear("frames per second").showing(0.0..=40.0);
         plot(
             drive,
@@ -187,5 +187,8 @@ fn by_drive(trials: &[Trial]) -> Vec<Plot> {
             of_drive.map(series).collect(),
         )
     };
-    names(trials, Trial::drive).into_iter().map(panel).collect()
+    names(trials, |trial| &trial.drive)
+        .into_iter()
+        .map(panel)
+        .collect()
 }

@@ -19,7 +19,7 @@ pub(super) fn case(
     floor: &Qoe,
     emulation: &EmulatorReport,
 ) -> Case {
-    let mut case = Case::new(setting.name);
+    let mut case = Case::new(&setting.to_string());
     case.params
         .insert("seconds".into(), setting.length.as_secs_f64().into());
     case.params.insert(
@@ -105,14 +105,14 @@ fn percentiles(
 pub(super) fn cases(trials: &[Trial]) -> Vec<Case> {
     let mut schemes: Vec<&str> = Vec::new();
     for trial in trials {
-        if !schemes.contains(&trial.scheme()) {
-            schemes.push(trial.scheme());
+        if !schemes.contains(&trial.scheme) {
+            schemes.push(trial.scheme);
         }
     }
     let means = schemes.into_iter().map(|scheme| {
         let of_scheme: Vec<&Case> = trials
             .iter()
-            .filter(|trial| trial.scheme() == scheme)
+            .filter(|trial| trial.scheme == scheme)
             .map(|trial| &trial.case)
             .collect();
         average(scheme, &of_scheme)

@@ -5,7 +5,7 @@ use super::route::Route;
 use super::score;
 use super::stream::{self, Recording, WARM_UP};
 use super::view::{Frame, View};
-use crate::experiment::Run;
+use crate::experiment::{Measured, Run};
 use crate::experiments::cellfusion::{Drive, floor};
 use crate::summary::Case;
 use anyhow::{Context, Result};
@@ -14,8 +14,10 @@ use hawser_qoe::{Qoe, Window};
 use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_tunnel::status::SessionStatus;
+use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The minimum share of frames that the camera has to send, and the maximum of its 99th percentile
@@ -24,20 +26,22 @@ const MIN_SENT_FRAMES_RATIO: f64 = 0.995;
 const MAX_CAMERA_LATENESS: Duration = Duration::from_millis(33);
 
 /// The parameters of a run.
-pub(super) struct Setting<'a> {
-    /// The name of the case.
-    pub(super) name: &'a str,
+pub(crate) struct Setting {
+    pub(super) scheme: &'static str,
     pub(super) route: Route,
-    pub(super) drive: &'a Drive,
+    pub(super) drive: Arc<Drive>,
     pub(super) port: u16,
-    pub(super) clip: &'a Clip,
+    pub(super) clip: Arc<Clip>,
     pub(super) length: Duration,
     /// Seed of the links.
     pub(super) seed: u64,
 }
 
 /// The results of a run.
-pub(super) struct Trial {
+pub(crate) struct Trial {
+    pub(super) scheme: &'static str,
+    /// The name of the drive.
+    pub(super) drive: String,
     pub(super) case: Case,
     pub(super) view: View,
     pub(super) window: Window,
@@ -45,25 +49,19 @@ pub(super) struct Trial {
     pub(super) invalid_because: Vec<String>,
 }
 
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.scheme, self.drive.name)
+    }
+}
+
+impl Measured for Trial {
+    fn invalid_because(&self) -> Vec<String> {
+        self.invalid_because.clone()
+    }
+}
+
 impl Trial {
-    /// The first part of the case's name.
-    pub(super) fn scheme(&self) -> &str {
-        self.case
-            .name
-            .split('/')
-            .next()
-            .expect("cases are scheme/drive")
-    }
-
-    /// The second part of the case's name.
-    pub(super) fn drive(&self) -> &str {
-        self.case
-            .name
-            .split('/')
-            .nth(1)
-            .expect("cases are scheme/drive")
-    }
-
     /// Returns the frames of the drive, without those of the warm-up.
     pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
         self.view
@@ -75,7 +73,7 @@ impl Trial {
 
 /// Runs the drive and evaluates it.
 pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
-    let directory = run.raw(&setting.name.replace('/', "-"))?;
+    let directory = run.raw(&format!("{}-{}", setting.scheme, setting.drive.name))?;
     let (recording, emulation, session) = carry(run, setting, &directory)?;
     fs::write(
         directory.join("emulator.json"),
@@ -103,7 +101,7 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     view.write(&directory.join("frames.csv"), recording.began)?;
 
     let qoe = view.qoe(window);
-    let floor = floor(setting.drive, setting.length);
+    let floor = floor(&setting.drive, setting.length);
     let mut case = score::case(setting, &view, window, &qoe, &floor, &emulation);
     if setting.route == Route::Single {
         case.params.insert("path".into(), path.into());
@@ -114,6 +112,8 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     }
     let invalid_because = invalid_because(setting.length, &recording, &view, &emulation);
     Ok(Trial {
+        scheme: setting.scheme,
+        drive: setting.drive.name.clone(),
         case,
         view,
         window,
@@ -133,7 +133,8 @@ fn carry(
         ..Topology::default()
     }
     .build()?;
-    let mut emulator = Emulator::start(lab.network(), emulated(&lab, setting.drive), setting.seed)?;
+    let mut emulator =
+        Emulator::start(lab.network(), emulated(&lab, &setting.drive), setting.seed)?;
     let began = ring::now() + setting.route.preparation() + WARM_UP;
     emulator.set_origin(began);
     emulator.steer(&[lab.ingress(), lab.egress()])?;
@@ -144,7 +145,7 @@ fn carry(
         run,
         &lab,
         &ends,
-        setting.clip,
+        &setting.clip,
         began,
         setting.length,
         directory,
