@@ -13,16 +13,16 @@ mod score;
 mod simulation;
 mod video;
 
-use crate::experiment::{Entry, Run};
-use crate::summary::{Provenance, Summary};
-use anyhow::{Context, Result, bail, ensure};
+use crate::experiment::{Completed, Experiment, Run};
+use crate::summary::Summary;
+use anyhow::{Result, ensure};
 use connection::Identities;
 pub(super) use drive::{Drive, LENGTH, all as drives};
 use hawser_qoe::Qoe;
 use hawser_xnc::{Config, Scheme};
 use score::Trip;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::fmt;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 pub(super) use video::{REORDERING_WAIT, play};
@@ -53,10 +53,21 @@ const CASES: [&str; 12] = [
     ORACLE,
 ];
 
-/// See [`about`](Entry::about).
+/// A job with all that it needs.
+pub(crate) struct Ride {
+    job: Job,
+    drive: Arc<Drive>,
+    length: Duration,
+    identities: Arc<Identities>,
+}
+
+/// See [`about`](Experiment::about).
 pub(crate) struct CellFusion;
 
-impl Entry for CellFusion {
+impl Experiment for CellFusion {
+    type Case = Ride;
+    type Measured = Trip;
+
     fn name(&self) -> &'static str {
         "cellfusion"
     }
@@ -66,12 +77,12 @@ impl Entry for CellFusion {
          --case 'xnc/drive-00*,oracle/drive-00*' selects some of the drives"
     }
 
-    fn cases(&self) -> Vec<String> {
+    fn names(&self) -> Vec<String> {
         CASES.map(String::from).to_vec()
     }
 
-    fn run(&self, run: &Run) -> Result<Summary> {
-        let length = run.seconds.map_or(drive::LENGTH, Duration::from_secs_f64);
+    fn cases(&self, run: &Run) -> Result<Vec<Ride>> {
+        let length = length(run);
         ensure!(
             length <= drive::LENGTH,
             "a drive lasts {} s",
@@ -79,12 +90,58 @@ impl Entry for CellFusion {
         );
         let drives = drive::all()?;
         let jobs = chosen(run.pattern.as_deref(), &drives)?;
-        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
-        let scores = score::collect(run_all(run, &drives, &jobs, length)?);
-        summary.cases = score::cases(&scores, length);
+        let drives: Vec<Arc<Drive>> = drives.into_iter().map(Arc::new).collect();
+        let identities = Arc::new(Identities::sign()?);
+        let ride = |job: Job| Ride {
+            drive: Arc::clone(&drives[job.drive]),
+            identities: Arc::clone(&identities),
+            length,
+            job,
+        };
+        Ok(jobs.into_iter().map(ride).collect())
+    }
+
+    /// As many as there are processors. Their number does not influence the results.
+    fn workers(&self) -> usize {
+        thread::available_parallelism().map_or(1, usize::from)
+    }
+
+    fn measure(&self, ride: &Ride, run: &Run) -> Result<Trip> {
+        let trip = run_job(
+            &ride.job,
+            &ride.drive,
+            ride.length,
+            run.seed,
+            &ride.identities,
+        )?;
+        trip.write(&run.out)?;
+        Ok(trip)
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Ride, Trip>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
+        let trips = completed.into_iter().map(|one| one.measured).collect();
+        let scores = score::collect(trips);
+        summary.cases = score::cases(&scores, length(run));
         cost::write(&scores, &run.out)?;
-        report::write(&summary, &scores, &run.out)?;
-        Ok(summary)
+        report::write(summary, &scores, &run.out)
+    }
+}
+
+fn length(run: &Run) -> Duration {
+    run.seconds.map_or(drive::LENGTH, Duration::from_secs_f64)
+}
+
+impl fmt::Display for Ride {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.job.case, self.drive.name)?;
+        self.job
+            .path
+            .map_or(Ok(()), |path| write!(f, ", path {}", path + 1))
     }
 }
 
@@ -135,49 +192,6 @@ fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
         CASES.join(", ")
     );
     Ok(jobs)
-}
-
-/// Runs all jobs, as many at a time as there are processors. The number of processors does not
-/// influence the results.
-fn run_all(run: &Run, drives: &[Drive], jobs: &[Job], length: Duration) -> Result<Vec<Trip>> {
-    let identities = Identities::sign()?;
-    let next = AtomicUsize::new(0);
-    let failed = AtomicBool::new(false);
-    let trips = Mutex::new(Vec::new());
-    let work = || -> Result<()> {
-        while let Some((index, job)) = jobs.iter().enumerate().nth(next.fetch_add(1, Relaxed)) {
-            if failed.load(Relaxed) || run.stop.requested() {
-                bail!("stopped");
-            }
-            let drive = &drives[job.drive];
-            let trip = run_job(job, drive, length, run.seed, &identities);
-            let trip = trip
-                .with_context(|| format!("{} on {}", job.case, drive.name))
-                .inspect_err(|_| {
-                    failed.store(true, Relaxed);
-                })?;
-            trip.write(&run.out)?;
-            trips.lock().expect("no worker panics").push((index, trip));
-        }
-        Ok(())
-    };
-    let workers = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let outcomes = workers
-            .into_iter()
-            .map(|worker| worker.join().expect("a simulation does not panic"));
-        // The first failure has the reason, the others only say that they stopped.
-        let failures: Vec<_> = outcomes.filter_map(Result::err).collect();
-        let stopped = |error: &anyhow::Error| error.to_string() == "stopped";
-        match failures.into_iter().min_by_key(stopped) {
-            Some(failure) => Err(failure),
-            None => Ok(()),
-        }
-    })?;
-    let mut trips = trips.into_inner().expect("no worker panics");
-    trips.sort_by_key(|(index, _)| *index);
-    Ok(trips.into_iter().map(|(_, trip)| trip).collect())
 }
 
 fn run_job(
