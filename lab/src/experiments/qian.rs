@@ -7,19 +7,43 @@ mod report;
 mod scene;
 mod trial;
 
-use crate::experiment::{Entry, Run};
-use crate::summary::{Case, Metrics, Provenance, Summary};
-use anyhow::{Result, bail};
+use super::faults::Scenario;
+use crate::experiment::{Completed, Experiment, Measured, Run};
+use crate::summary::{Case, Metrics, Summary};
+use anyhow::Result;
 use scene::Scene;
+use std::fmt;
 use trial::Trial;
 
 /// Number of seeds with which each case is run. A run of a shortened duration uses one.
 const SEEDS: u64 = 3;
 
+/// A case of the summary.
+#[derive(Clone)]
+enum Subject {
+    Stream(Scene),
+    Fault(&'static Scenario),
+}
+
+/// A case with one seed.
+pub(crate) struct Seeded {
+    subject: Subject,
+    seed: u64,
+}
+
+/// The results of a case with one seed.
+pub(crate) enum Results {
+    Stream(Trial),
+    Fault(faults::Outcome),
+}
+
 /// The experiment.
 pub(crate) struct Qian;
 
-impl Entry for Qian {
+impl Experiment for Qian {
+    type Case = Seeded;
+    type Measured = Results;
+
     fn name(&self) -> &'static str {
         "qian"
     }
@@ -28,73 +52,100 @@ impl Entry for Qian {
         "every figure of Qian et al. with replication started by the trigger, faulty paths under control, and MPTCP for comparison; three seeds each"
     }
 
-    fn cases(&self) -> Vec<String> {
-        Scene::names().into_iter().chain(faults::names()).collect()
+    fn names(&self) -> Vec<String> {
+        subjects().iter().map(Subject::to_string).collect()
     }
 
-    fn run(&self, run: &Run) -> Result<Summary> {
-        let chosen = run.chosen(self.cases())?;
-        let seeds = if run.seconds.is_some() { 1 } else { SEEDS };
-        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
-        let (mut trials, mut faults) = (Vec::new(), Vec::new());
-        for (index, name) in chosen.iter().enumerate() {
-            for seed in (run.seed..).take(seeds as usize) {
-                println!("[{}/{}] {name}, seed {seed}", index + 1, chosen.len());
-                let run = Run {
+    fn cases(&self, run: &Run) -> Result<Vec<Seeded>> {
+        let count = if run.seconds.is_some() { 1 } else { SEEDS };
+        let seeds = || (run.seed..).take(count as usize);
+        let chosen = run.chosen(subjects())?;
+        Ok(chosen
+            .into_iter()
+            .flat_map(|subject| {
+                seeds().map(move |seed| Seeded {
+                    subject: subject.clone(),
                     seed,
-                    ..run.clone()
-                };
-                let measured = measure(&run, name, &mut summary, &mut trials, &mut faults);
-                if run.stop.requested() {
-                    bail!("stopped");
+                })
+            })
+            .collect())
+    }
+
+    fn measure(&self, case: &Seeded, run: &Run) -> Result<Results> {
+        let run = Run {
+            seed: case.seed,
+            ..run.clone()
+        };
+        Ok(match &case.subject {
+            Subject::Stream(scene) => Results::Stream(trial::run(&run, scene)?),
+            Subject::Fault(scenario) => Results::Fault(faults::run(&run, scenario)?),
+        })
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Seeded, Results>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
+        let (mut names, mut trials, mut faults) = (Vec::new(), Vec::new(), Vec::new());
+        for Completed {
+            case,
+            measured,
+            attempts,
+        } in completed
+        {
+            names.push(case.subject.to_string());
+            match measured {
+                Results::Stream(mut trial) => {
+                    let params = &mut trial.outcome.case.params;
+                    params.insert("attempts".into(), attempts.into());
+                    trials.push(trial);
                 }
-                // A failed case does not discard the results of the others.
-                if let Err(error) = measured {
-                    println!("  failed: {error:#}");
-                    summary.invalidate(format!("{name}, seed {seed}: {error:#}"));
-                }
+                Results::Fault(outcome) => faults.push((case.seed, outcome)),
             }
         }
+        // The seeds of a case follow each other.
+        names.dedup();
         trial::compare(&mut trials);
-        summary.cases = chosen
+        summary.cases = names
             .iter()
             .filter_map(|name| case(name, &trials, &faults))
             .collect();
-        report::write(&summary, &trials, &faults, &run.out)?;
-        Ok(summary)
+        report::write(summary, &trials, &faults, &run.out)
     }
 }
 
-/// Runs a case with one seed, and repeats it if it is not valid.
-fn measure(
-    run: &Run,
-    name: &str,
-    summary: &mut Summary,
-    trials: &mut Vec<Trial>,
-    faults: &mut Vec<(u64, faults::Outcome)>,
-) -> Result<()> {
-    let mut invalidate = |reasons: &[String]| {
-        reasons
-            .iter()
-            .for_each(|reason| summary.invalidate(format!("{name}, seed {}: {reason}", run.seed)));
-    };
-    if let Some(scene) = Scene::of(name) {
-        let reasons = |trial: &Trial| trial.outcome.invalid_because.clone();
-        let (mut trial, attempts) = run.until_valid(|| trial::run(run, name, &scene), reasons)?;
-        trial
-            .outcome
-            .case
-            .params
-            .insert("attempts".into(), attempts.into());
-        invalidate(&trial.outcome.invalid_because);
-        trials.push(trial);
-    } else {
-        let reasons = |outcome: &faults::Outcome| outcome.invalid_because.clone();
-        let (outcome, _) = run.until_valid(|| faults::run(run, name), reasons)?;
-        invalidate(&outcome.invalid_because);
-        faults.push((run.seed, outcome));
+/// Returns the subjects of all cases, in the order in which they run.
+fn subjects() -> Vec<Subject> {
+    let streams = Scene::all().into_iter().map(Subject::Stream);
+    streams
+        .chain(faults::scenarios().map(Subject::Fault))
+        .collect()
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Stream(scene) => scene.fmt(f),
+            Subject::Fault(scenario) => f.write_str(&faults::name(scenario)),
+        }
     }
-    Ok(())
+}
+
+impl fmt::Display for Seeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, seed {}", self.subject, self.seed)
+    }
+}
+
+impl Measured for Results {
+    fn invalid_because(&self) -> Vec<String> {
+        match self {
+            Results::Stream(trial) => trial.outcome.invalid_because.clone(),
+            Results::Fault(outcome) => outcome.invalid_because.clone(),
+        }
+    }
 }
 
 /// Returns the results of all seeds of a case, with the paper's figures.

@@ -3,7 +3,7 @@ use super::scene;
 use crate::experiment::Run;
 use crate::experiments::faults::{SCENARIOS, Scenario};
 use crate::summary::{Case, Metrics};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use hawser_agent::Status;
 use hawser_io::ring;
 use hawser_testbed::control::Control;
@@ -13,9 +13,6 @@ use hawser_testbed::topology::Topology;
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// The prefix of the names of these cases.
-pub(super) const FAULTS: &str = "faults";
 
 /// The faults of path 1. None of them affects path 2.
 const SCENARIO_NAMES: [&str; 6] = [
@@ -40,30 +37,30 @@ const GRACE: Duration = Duration::from_millis(1_500);
 const LOSSLESS_PATH: u8 = 0b10;
 
 /// The results of a scenario under control.
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
+    pub(super) scenario: &'static Scenario,
     pub(super) case: Case,
     pub(super) history: History,
     pub(super) end: Duration,
     pub(super) invalid_because: Vec<String>,
 }
 
-/// Returns the names of all cases with a fault.
-pub(super) fn names() -> Vec<String> {
-    SCENARIO_NAMES
-        .map(|scenario| format!("{FAULTS}/{scenario}"))
-        .into()
+/// Returns the scenarios of all cases with a fault.
+pub(super) fn scenarios() -> impl Iterator<Item = &'static Scenario> {
+    let known = |name| SCENARIOS.iter().find(|scenario| scenario.name == name);
+    SCENARIO_NAMES.into_iter().filter_map(known)
+}
+
+/// Returns the name of the case of a scenario.
+pub(super) fn name(scenario: &Scenario) -> String {
+    format!("faults/{}", scenario.name)
 }
 
 /// Sends packets over two paths of which the first is faulty. The flow has mode evidence and no
 /// trigger.
-pub(super) fn run(run: &Run, name: &str) -> Result<Outcome> {
-    let scenario = name
-        .strip_prefix(FAULTS)
-        .and_then(|rest| rest.strip_prefix('/'));
-    let scenario = SCENARIOS.iter().find(|known| Some(known.name) == scenario);
-    let scenario = scenario.with_context(|| format!("no case is called {name:?}"))?;
+pub(super) fn run(run: &Run, scenario: &'static Scenario) -> Result<Outcome> {
     let seconds = run.seconds.map_or(SECONDS, |seconds| seconds.min(SECONDS));
-    let directory = run.raw(&format!("{}-{}", name.replace('/', "-"), run.seed))?;
+    let directory = run.raw(&format!("faults-{}-{}", scenario.name, run.seed))?;
 
     let lab = Topology {
         paths: 2,
@@ -111,8 +108,9 @@ pub(super) fn run(run: &Run, name: &str) -> Result<Outcome> {
     )?;
     let history = History::read(&directory, u64::try_from(began.as_nanos())?)?;
     let end = Duration::from_secs_f64(seconds);
-    let case = describe(name, scenario, &reports[0], &history, end);
+    let case = describe(scenario, &reports[0], &history, end);
     Ok(Outcome {
+        scenario,
         case,
         history,
         end,
@@ -120,14 +118,8 @@ pub(super) fn run(run: &Run, name: &str) -> Result<Outcome> {
     })
 }
 
-fn describe(
-    name: &str,
-    scenario: &Scenario,
-    report: &StreamReport,
-    history: &History,
-    end: Duration,
-) -> Case {
-    let mut case = Case::new(name);
+fn describe(scenario: &Scenario, report: &StreamReport, history: &History, end: Duration) -> Case {
+    let mut case = Case::new(&name(scenario));
     case.params
         .insert("fault".into(), scenario.fault.to_string().into());
     case.params
@@ -159,4 +151,14 @@ fn invalid_because(report: &StreamReport, emulation: &EmulatorReport) -> Vec<Str
         ));
     }
     reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_is_one_of_the_fault_matrix() {
+        assert_eq!(scenarios().count(), SCENARIO_NAMES.len());
+    }
 }

@@ -1,12 +1,12 @@
 use super::faults;
 use super::history::History;
-use super::scene::POLICIES;
+use super::scene::Policy;
 use super::trial::Trial;
 use crate::experiments::figures;
 use crate::experiments::live::{FPS, LEVELS, Outcome};
 use crate::plot::{Axis, Plot, Series};
 use crate::report::{Cell, Figure, Highlight, Item, Report, Section, Table};
-use crate::summary::Summary;
+use crate::summary::{Case, Summary};
 use anyhow::Result;
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(super) fn write(
         shown.rewards(),
         shown.recovery(),
         under_faults(summary, faults),
-        Some(all_figures(summary)),
+        Some(all_figures(summary, faults)),
     ];
     let report = Report {
         title: "Replication that starts automatically and keeps the paths that help".to_owned(),
@@ -179,7 +179,7 @@ impl<'a> FirstSeed<'a> {
     fn of(trials: &'a [Trial]) -> Self {
         let seed = trials.iter().map(|trial| trial.seed).min();
         let shown = trials.iter().filter(|trial| Some(trial.seed) == seed);
-        let (streams, recoveries) = shown.partition(|trial| is_policy(trial.outcome.policy));
+        let (streams, recoveries) = shown.partition(|trial| !trial.scene.recovery);
         FirstSeed {
             streams,
             recoveries,
@@ -242,7 +242,7 @@ impl<'a> FirstSeed<'a> {
         let panels: Vec<Plot> = self
             .streams
             .iter()
-            .filter(|trial| trial.outcome.policy == "successive")
+            .filter(|trial| trial.scene.policy == Policy::Successive)
             .filter_map(|trial| rewards(&trial.outcome, trial.history.as_ref()?))
             .collect();
         (!panels.is_empty()).then(|| Section {
@@ -274,10 +274,6 @@ impl<'a> FirstSeed<'a> {
             })],
         })
     }
-}
-
-fn is_policy(name: &str) -> bool {
-    POLICIES.iter().any(|(policy, _)| *policy == name)
 }
 
 fn axis_of_paths() -> Axis {
@@ -336,16 +332,13 @@ fn under_faults(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Option<
         .iter()
         .filter(|(of, _)| of == seed)
         .map(|(_, outcome)| Plot {
-            title: outcome.case.name.trim_start_matches("faults/").to_owned(),
+            title: outcome.scenario.name.to_owned(),
             x: Axis::linear("time (s)").showing(0.0..=outcome.end.as_secs_f64()),
             y: Axis::linear("paths").showing(0.0..=3.0),
             series: vec![steps("evidence", &outcome.history, outcome.end)],
             bands: Vec::new(),
         });
-    let cases = summary
-        .cases
-        .iter()
-        .filter(|case| case.name.starts_with(faults::FAULTS));
+    let cases = summary.cases.iter().filter(|case| is_fault(case, faults));
     Some(Section {
         title: "Faulty path under control".to_owned(),
         text: "Two paths, in mode evidence without a trigger; the faster one is faulty, path 2 loses \
@@ -359,11 +352,14 @@ fn under_faults(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Option<
     })
 }
 
-fn all_figures(summary: &Summary) -> Section {
-    let cases = summary
-        .cases
+fn is_fault(case: &Case, faults: &[(u64, faults::Outcome)]) -> bool {
+    faults
         .iter()
-        .filter(|case| !case.name.starts_with(faults::FAULTS));
+        .any(|(_, outcome)| outcome.case.name == case.name)
+}
+
+fn all_figures(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Section {
+    let cases = summary.cases.iter().filter(|case| !is_fault(case, faults));
     let caption = "Medians; the figures of each seed are in summary.json. fps_min: the worst second. trigger_to_first_replica: \
                    time from the due time of the third late request, when the trigger fired first, to the first copy on \
                    a new path.";

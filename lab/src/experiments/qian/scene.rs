@@ -5,6 +5,7 @@ use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use hawser_testbed::stream::Source;
 use hawser_testbed::topology::{Lab, Topology};
 use serde_json::{Map, Value};
+use std::fmt;
 use std::path::Path;
 
 /// The trigger's threshold. The paper's threshold of 150 ms never fires here, because five requests
@@ -31,7 +32,7 @@ const PORT: u16 = 14748;
 
 /// The treatment of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Policy {
+pub(crate) enum Policy {
     /// The stream stays on the default path.
     Single,
     /// The stream is moved to the path with the smallest round-trip time.
@@ -46,7 +47,7 @@ pub(super) enum Policy {
 
 /// The parameters of a case with a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Scene {
+pub(crate) struct Scene {
     pub(super) policy: Policy,
     /// `nfov`, `hd` or `fhd`.
     pub(super) level: &'static str,
@@ -57,7 +58,7 @@ pub(super) struct Scene {
 }
 
 /// Policies with their names in cases, in the order of figure 5.
-pub(super) const POLICIES: [(&str, Policy); 5] = [
+const POLICIES: [(&str, Policy); 5] = [
     ("single", Policy::Single),
     ("redirect", Policy::Redirect),
     ("successive", Policy::Successive),
@@ -72,40 +73,27 @@ const UNCAPPED: &str = "uncapped";
 const RECOVERY: &str = "recovery";
 
 impl Scene {
-    /// Returns the names of all cases with a stream.
-    pub(super) fn names() -> Vec<String> {
-        let levels = LEVELS
-            .into_iter()
-            .flat_map(|level| POLICIES.map(|(policy, _)| format!("{policy}/{level}")));
-        let uncapped =
-            ["single", "redirect", "evidence"].map(|policy| format!("{policy}/{UNCAPPED}"));
-        levels
-            .chain(uncapped)
-            .chain([format!("{RECOVERY}/fhd")])
-            .collect()
-    }
-
-    /// Returns the scene of the given case; `None` for a case without a stream.
-    pub(super) fn of(name: &str) -> Option<Self> {
-        let (policy, level) = name.split_once('/')?;
-        let recovery = policy == RECOVERY;
-        let uncapped = level == UNCAPPED;
-        let policy = if recovery {
-            Policy::Evidence
-        } else {
-            POLICIES.into_iter().find(|(name, _)| *name == policy)?.1
-        };
-        let level = if uncapped {
-            "fhd"
-        } else {
-            LEVELS.into_iter().find(|known| *known == level)?
-        };
-        Some(Scene {
+    /// Returns the scenes of all cases with a stream.
+    pub(super) fn all() -> Vec<Scene> {
+        let scene = |policy, level| Scene {
             policy,
             level,
-            uncapped,
-            recovery,
-        })
+            uncapped: false,
+            recovery: false,
+        };
+        let levels = LEVELS
+            .into_iter()
+            .flat_map(|level| POLICIES.map(|(_, policy)| scene(policy, level)));
+        let uncapped = [Policy::Single, Policy::Redirect, Policy::Evidence];
+        let uncapped = uncapped.map(|policy| Scene {
+            uncapped: true,
+            ..scene(policy, "fhd")
+        });
+        let recovery = Scene {
+            recovery: true,
+            ..scene(Policy::Evidence, "fhd")
+        };
+        levels.chain(uncapped).chain([recovery]).collect()
     }
 
     /// The first part of the case's name.
@@ -212,6 +200,12 @@ impl Scene {
     }
 }
 
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.policy_name(), self.level_name())
+    }
+}
+
 /// Returns a flow of all IPv4 traffic to the viewer, on all paths, in mode evidence without a
 /// trigger.
 pub(super) fn flow(lab: &Lab) -> Flow {
@@ -239,15 +233,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_that_of_one_scene() {
-        let scenes: Vec<Scene> = Scene::names()
-            .iter()
-            .map(|name| Scene::of(name).unwrap())
-            .collect();
-        for (index, scene) in scenes.iter().enumerate() {
-            assert!(!scenes[..index].contains(scene), "{scene:?}");
+    fn every_scene_has_a_name_of_its_own() {
+        let names: Vec<String> = Scene::all().iter().map(Scene::to_string).collect();
+        for (index, name) in names.iter().enumerate() {
+            assert!(!names[..index].contains(name), "{name}");
         }
-        assert_eq!(Scene::of("faults/cut"), None);
-        assert_eq!(Scene::of("single/4k"), None);
+        for name in [
+            "single/nfov",
+            "mptcp/fhd",
+            "evidence/uncapped",
+            "recovery/fhd",
+        ] {
+            assert!(names.contains(&name.to_owned()), "{name}");
+        }
     }
 }

@@ -1,5 +1,5 @@
 use super::history::History;
-use super::scene::Scene;
+use super::scene::{Policy, Scene};
 use crate::experiment::Run;
 use crate::experiments::five_paths::Variation;
 use crate::experiments::live::{self, Live, Outcome};
@@ -17,8 +17,9 @@ use std::fs;
 use std::time::Duration;
 
 /// A run of a case with one seed.
-pub(super) struct Trial {
+pub(crate) struct Trial {
     pub(super) seed: u64,
+    pub(super) scene: Scene,
     pub(super) outcome: Outcome,
     /// The judgements and decisions of controller and agents; `None` with MPTCP.
     pub(super) history: Option<History>,
@@ -28,9 +29,14 @@ pub(super) struct Trial {
 const LINK_HEADER_BYTES: u64 = 14;
 
 /// Runs a stream.
-pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
+pub(super) fn run(run: &Run, scene: &Scene) -> Result<Trial> {
     let variation = scene.variation(run.seconds);
-    let raw = format!("{}-{}", name.replace('/', "-"), run.seed);
+    let raw = format!(
+        "{}-{}-{}",
+        scene.policy_name(),
+        scene.level_name(),
+        run.seed
+    );
     let live = Live::prepare(run, &raw, &scene.topology(), &variation)?;
     let source = scene.source(&live.directory)?;
     let mut controlled = scene
@@ -50,7 +56,7 @@ pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
         .transpose()?;
     let emulation = live.finish()?;
 
-    let mut case = live::case(name, &source, &variation);
+    let mut case = live::case(&scene.to_string(), &source, &variation);
     case.params.extend(scene.params());
     case.metrics = live::metrics(&record, &emulation, &variation);
     case.metrics
@@ -61,6 +67,7 @@ pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
     let invalid_because = live::invalid_because(&source, &record, &emulation, &variation);
     Ok(Trial {
         seed: run.seed,
+        scene: scene.clone(),
         outcome: Outcome {
             policy: scene.policy_name(),
             level: scene.level_name(),
@@ -177,7 +184,7 @@ fn describe(history: &History, scene: &Scene, variation: &Variation, metrics: &m
 pub(super) fn compare(trials: &mut [Trial]) {
     let single: Vec<(&str, u64, f64)> = trials
         .iter()
-        .filter(|trial| trial.outcome.policy == "single")
+        .filter(|trial| trial.scene.policy == Policy::Single)
         .map(|trial| (trial.outcome.level, trial.seed, throughput(trial)))
         .collect();
     for trial in trials {
