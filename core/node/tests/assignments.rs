@@ -56,6 +56,18 @@ fn a_controller_that_restarted_counting_replaces_policies() {
 }
 
 #[test]
+fn a_controller_that_restarted_counting_replaces_policies_after_a_failure_too() {
+    let mut agent = started();
+    assign(&mut agent, of_one(7, 4, 9));
+    agent.kernel.is_failing = true;
+    assign(&mut agent, of_one(1, 4, 2));
+    assert_eq!(agent.kernel.word(flow(4)).unwrap().epoch, 9);
+    agent.kernel.is_failing = false;
+    assign(&mut agent, of_one(2, 4, 3));
+    assert_eq!(agent.kernel.word(flow(4)).unwrap().epoch, 3);
+}
+
+#[test]
 fn a_signal_of_the_time_before_the_counting_restarted_changes_nothing() {
     let mut agent = started();
     assign(&mut agent, of_one(7, 4, 9));
