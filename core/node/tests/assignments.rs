@@ -182,3 +182,19 @@ fn rejected_signals_are_reported_by_reason_and_repetitions_are_not() {
         .collect();
     assert_eq!(refused, [("tag", 5), ("epoch", 1)]);
 }
+
+#[test]
+fn a_lost_report_is_repeated_over_the_next_connection() {
+    let mut agent = started();
+    assign(&mut agent, of_one(1, 4, 5));
+    agent.advance(Duration::ZERO);
+    let lost = agent.in_flight.clone().unwrap().observations;
+    assert!(!lost.is_empty());
+    agent.disconnect();
+    agent.advance(Duration::from_secs(10));
+    assert_eq!(agent.in_flight, None);
+    agent.connect();
+    agent.advance(Duration::ZERO);
+    let repeated = agent.in_flight.clone().unwrap().observations;
+    assert_eq!(repeated[..lost.len()], lost);
+}
