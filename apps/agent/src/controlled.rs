@@ -19,7 +19,7 @@ use anyhow::{Result, ensure};
 use hawser_bpf::MAX_RULES;
 use hawser_client::Identity;
 use hawser_control::resource::Policy;
-use hawser_node::{Command, Connection, ControlledNode, Equipment, Event, Outcome};
+use hawser_node::{Command, Connection, ControlledNode, Equipment, Event, Outcome, ReceivedFlow};
 use hawser_pathset::JudgedPacket;
 use hawser_units::{FlowId, Instant};
 use health::Health;
@@ -191,19 +191,14 @@ impl Controlled {
     /// Returns the status of the connection, the flows and the paths.
     pub(crate) fn status(&self, node: &Node, now: Instant) -> ControllerStatus {
         let decisions = &self.decisions;
-        let (state, reason) = match decisions.connection() {
-            Connection::Connecting => ("connecting", None),
-            Connection::Connected => ("connected", None),
-            Connection::Unreachable(reason) => ("unreachable", Some(reason.clone())),
-            Connection::Refused(reason) => ("refused", Some(reason.clone())),
-        };
+        let (state, reason) = state_and_reason(decisions.connection());
         let paths = self.health.states(node, &self.echoes, now);
         let sends = decisions.assigned_sends();
         ControllerStatus {
             urls: self.settings.urls.iter().map(ToString::to_string).collect(),
             state: state.to_owned(),
             since_unix_ms: self.since_unix_ms,
-            reason,
+            reason: reason.map(str::to_owned),
             revision: decisions.revision(),
             observations_dropped: decisions.observations_dropped(),
             not_applied: decisions.refused().iter().cloned().collect(),
@@ -216,14 +211,15 @@ impl Controlled {
                 .collect(),
             receive: decisions
                 .received()
-                .map(|(flow, received)| {
-                    let stats = || self.watch.as_ref().map(|watch| watch.stats(flow));
-                    let judged = JudgedStatus::of(received, || stats().unwrap_or_default());
-                    (flow.into(), judged)
-                })
+                .map(|(flow, received)| (flow.into(), self.judged_status(flow, received)))
                 .collect(),
             signals: self.signals.counts(node),
         }
+    }
+
+    fn judged_status(&self, flow: FlowId, received: &ReceivedFlow) -> JudgedStatus {
+        let stats = || self.watch.as_ref().map(|watch| watch.stats(flow));
+        JudgedStatus::of(received, || stats().unwrap_or_default())
     }
 
     fn handle_message(
@@ -327,6 +323,16 @@ impl Controlled {
             Command::Persist(assignment) => self.persisted.write(&assignment),
         }
         Ok(None)
+    }
+}
+
+/// Returns the state of the connection for the status, with the reason.
+fn state_and_reason(connection: &Connection) -> (&'static str, Option<&str>) {
+    match connection {
+        Connection::Connecting => ("connecting", None),
+        Connection::Connected => ("connected", None),
+        Connection::Unreachable(reason) => ("unreachable", Some(reason)),
+        Connection::Refused(reason) => ("refused", Some(reason)),
     }
 }
 

@@ -260,3 +260,16 @@ impl From<&Policy> for PolicyWord {
         }
     }
 }
+
+impl Signal {
+    /// Returns the signal's policy. Its probes are unknown if the kernel holds a newer policy: the
+    /// event of that one reports them.
+    pub(crate) fn policy(&self) -> PolicyWord {
+        let probed = Some(self.in_force).filter(|in_force| in_force.epoch == self.epoch);
+        PolicyWord {
+            epoch: self.epoch,
+            code: self.code,
+            ..probed.unwrap_or_default()
+        }
+    }
+}

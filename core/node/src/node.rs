@@ -162,39 +162,12 @@ impl ControlledNode {
 
     /// Handles an in-band signal that the kernel has handled.
     pub fn handle_signal(&mut self, now: Instant, signal: Signal) {
-        let Signal {
-            at,
-            flow,
-            epoch,
-            code,
-            in_force,
-            ..
-        } = signal;
-        if signal.outcome == SignalOutcome::Outdated {
-            self.replayed_signals += u64::from(epoch < in_force.epoch);
-            return;
+        match signal.outcome {
+            SignalOutcome::Accepted => self.handle_accepted(now, &signal),
+            SignalOutcome::Outdated => {
+                self.replayed_signals += u64::from(signal.epoch < signal.in_force.epoch);
+            }
         }
-        // The kernel may hold a newer policy already. The event of that one reports it.
-        let probed = Some(in_force).filter(|in_force| in_force.epoch == epoch);
-        let policy = PolicyWord {
-            epoch,
-            code,
-            ..probed.unwrap_or_default()
-        };
-        let Some(index) = self.plan.sends.get(&flow) else {
-            return;
-        };
-        let sent = &mut self.sends[*index];
-        let name = sent.assigned.flow.clone();
-        // A policy that the kernel no longer holds was replaced when the controller restarted
-        // counting.
-        let is_current = epoch <= in_force.epoch;
-        if let Some(change) = is_current.then(|| sent.signalled(policy)).flatten() {
-            self.first_copies
-                .start(flow, epoch, change.before, change.after, at);
-            self.persist_soon(now);
-        }
-        self.report_effect(at, name, policy, true);
     }
 
     /// Handles the numbers of signals that were rejected since the programs were loaded, by reason.
@@ -410,15 +383,7 @@ impl ControlledNode {
         } else {
             self.keep_newer_policies(&mut assignment);
         }
-        let plan = Plan::of(&assignment, &self.equipment);
-        for (flow, reason) in &plan.refused {
-            let refused = (flow.clone(), reason.clone());
-            if !self.plan.refused.contains(&refused) {
-                self.refuse(now, &refused.0, refused.1);
-            }
-        }
-        self.linger(&plan, now);
-        self.plan = plan;
+        self.set_plan(Plan::of(&assignment, &self.equipment), now);
         self.revision = assignment.revision;
         self.report_every_ms = assignment.report_every_ms;
         self.signal_key = assignment.signal_key;
@@ -428,6 +393,19 @@ impl ControlledNode {
         self.unapplied.configures = true;
         self.unapplied.replaces_policies |= has_restarted;
         self.set_flows();
+    }
+
+    /// Replaces the plan, and reports the flows that are refused for the first time.
+    fn set_plan(&mut self, plan: Plan, now: Instant) {
+        self.linger(&plan, now);
+        let before = std::mem::replace(&mut self.plan, plan);
+        let refused = self.plan.refused.clone();
+        for (flow, reason) in refused {
+            let is_known = before.refused.contains(&(flow.clone(), reason.clone()));
+            if !is_known {
+                self.refuse(now, &flow, reason);
+            }
+        }
     }
 
     /// Keeps policies that are newer than those of the assignment. A signal or an event may have
@@ -600,6 +578,25 @@ impl ControlledNode {
             .start(flow, policy.epoch, before, after, now);
         self.report_effect(now, policy.flow.clone(), policy.into(), false);
         self.persist_soon(now);
+    }
+
+    fn handle_accepted(&mut self, now: Instant, signal: &Signal) {
+        let Signal { at, flow, .. } = *signal;
+        let Some(index) = self.plan.sends.get(&flow) else {
+            return;
+        };
+        let sent = &mut self.sends[*index];
+        let (name, policy) = (sent.assigned.flow.clone(), signal.policy());
+        // A policy that the kernel no longer holds was replaced when the controller restarted
+        // counting.
+        let is_current = policy.epoch <= signal.in_force.epoch;
+        let change = is_current.then(|| sent.signalled(policy)).flatten();
+        if let Some(PathChange { before, after }) = change {
+            self.first_copies
+                .start(flow, policy.epoch, before, after, at);
+            self.persist_soon(now);
+        }
+        self.report_effect(at, name, policy, true);
     }
 
     fn report_effect(&mut self, at: Instant, flow: Name, policy: PolicyWord, by_signal: bool) {
