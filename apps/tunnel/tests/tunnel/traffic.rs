@@ -222,7 +222,7 @@ fn what_was_carried_is_measured() {
         .unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
-    assert!(page.starts_with("HTTP/1.0 200 OK\r\n"), "{page}");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
     let carried = page
         .lines()
         .find_map(|line| line.strip_prefix("hawser_tunnel_received_bytes_total{peer=\"car\"} "));
