@@ -1,10 +1,14 @@
-//! Sockets, TUN devices, network namespaces, packet rings and configuration files.
+//! Sockets, TUN devices, network namespaces, packet rings, files of configuration and state, the time
+//! of day, rate limits.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
+pub mod clock;
 pub mod config;
+pub mod failures;
 pub mod file;
 pub mod interface;
+pub mod json_file;
 pub mod netns;
 pub mod process;
 pub mod rate_limit;

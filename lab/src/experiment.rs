@@ -8,11 +8,11 @@
 use crate::summary::{Provenance, Summary};
 use anyhow::{Context, Result, bail};
 use hawser_testbed::topology::Stop;
+use parking_lot::Mutex;
 use std::fmt::Display;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use wildmatch::WildMatch;
 
@@ -128,7 +128,7 @@ fn measure_all<E: Experiment>(
             let result = run
                 .until_valid(|| experiment.measure(case, run), Measured::invalid_because)
                 .inspect_err(|error| println!("  failed: {error:#}"));
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut results = results.lock();
             results.push((index, result));
         }
     };
@@ -141,7 +141,7 @@ fn measure_all<E: Experiment>(
     if run.stop.requested() {
         bail!("stopped");
     }
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut results = results.into_inner();
     results.sort_by_key(|(index, _)| *index);
     Ok(results.into_iter().map(|(_, result)| result).collect())
 }

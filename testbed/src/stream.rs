@@ -3,12 +3,13 @@
 use crate::logs::last_log_line;
 use crate::topology::{Lab, Stop};
 use anyhow::{Context, Result, bail};
+use hawser_io::clock::unix_ns;
 use hawser_io::process::Process;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 const PORT: u16 = 14748;
 
@@ -126,7 +127,7 @@ impl Stream {
             publisher,
             viewer,
             directory: directory.to_owned(),
-            began_ns: unix_now_ns(),
+            began_ns: unix_ns(),
         })
     }
 
@@ -202,11 +203,4 @@ fn command(binary: &Path, directory: &Path, name: &str) -> Result<Command> {
     let mut command = Command::new(binary);
     command.stdout(output.try_clone()?).stderr(output);
     Ok(command)
-}
-
-fn unix_now_ns() -> u64 {
-    let since_1970 = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("the clock is set to a time after 1970");
-    u64::try_from(since_1970.as_nanos()).expect("the clock is set to a time before 2554")
 }

@@ -12,13 +12,14 @@ use crate::link::{Link, LinkMessage};
 use crate::node::Node;
 use crate::observer::Observer;
 use crate::persisted::PersistedAssignment;
-use crate::status::{ControllerStatus, JudgedStatus, unix_now_ms};
+use crate::status::{ControllerStatus, JudgedStatus};
 use crate::trace::Trace;
 use crate::watch::Watch;
 use anyhow::{Result, ensure};
 use hawser_bpf::MAX_RULES;
 use hawser_client::Identity;
 use hawser_control::resource::Policy;
+use hawser_io::clock::unix_ms;
 use hawser_node::{Command, Connection, ControlledNode, Equipment, Event, Outcome, ReceivedFlow};
 use hawser_pathset::JudgedPacket;
 use hawser_units::{FlowId, Instant};
@@ -104,7 +105,7 @@ impl Restored {
         let now = crate::monotonic_now();
         let mut controlled = Controlled {
             link: Link::start(settings.clone(), report::registration(config, &settings))?,
-            since_unix_ms: unix_now_ms(),
+            since_unix_ms: unix_ms(),
             next_counters: now,
             persisted,
             health: Health::default(),
@@ -272,7 +273,7 @@ impl Controlled {
         loop {
             while let Some(event) = self.decisions.poll_event() {
                 if matches!(event, Event::Connection(_)) {
-                    self.since_unix_ms = unix_now_ms();
+                    self.since_unix_ms = unix_ms();
                 }
                 record::record(&mut self.trace, &event);
             }

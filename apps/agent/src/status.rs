@@ -14,15 +14,15 @@ use crate::node::Node;
 use crate::observer::Observer;
 use anyhow::{Context, Result};
 use hawser_bpf::{FallbackStats, RxStats, TxStats};
-use hawser_io::file;
+use hawser_io::clock::unix_ms;
+use hawser_io::failures::{Change, Failures};
+use hawser_io::json_file::JsonFile;
 use hawser_pathset::PathTotals;
 use hawser_units::PathId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::{error, info};
 
 /// The content of the status file, for operators and programs. Counters never decrease while the
@@ -159,10 +159,8 @@ pub struct ReceiveStatus {
 impl Status {
     /// Reads a status file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            fs::read(path).with_context(|| format!("cannot read the status {}", path.display()))?;
-        serde_json::from_slice(&text)
-            .with_context(|| format!("{} is not a status file", path.display()))
+        let status = JsonFile::at(path.to_owned(), 0o666).read()?;
+        status.with_context(|| format!("there is no status file {}", path.display()))
     }
 
     fn of(
@@ -220,7 +218,7 @@ impl Status {
             node: config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            written_unix_ms: unix_now_ms(),
+            written_unix_ms: unix_ms(),
             configuration: configuration.clone(),
             paths: config
                 .paths
@@ -238,31 +236,25 @@ impl Status {
             arrival_records_overflowed: observer.map_or(0, Observer::overflowed),
         })
     }
-
-    fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self).context("cannot serialize the status")?;
-        file::replace(path, &text, 0o666)
-            .with_context(|| format!("cannot write the status to {}", path.display()))
-    }
 }
 
 /// Writes the status file.
 pub(crate) struct StatusFile {
-    path: PathBuf,
+    file: JsonFile,
+    failures: Failures,
     configuration: ConfigurationStatus,
-    is_failing: bool,
 }
 
 impl StatusFile {
     pub(crate) fn at(path: PathBuf) -> Self {
         let configuration = ConfigurationStatus {
-            checked_unix_ms: unix_now_ms(),
+            checked_unix_ms: unix_ms(),
             error: None,
         };
         StatusFile {
-            path,
+            file: JsonFile::at(path, 0o666),
+            failures: Failures::default(),
             configuration,
-            is_failing: false,
         }
     }
 
@@ -277,7 +269,7 @@ impl StatusFile {
         }
         // Later than before even if the clock was set back, so that a program that waits for the
         // reload notices it.
-        let checked_unix_ms = unix_now_ms().max(self.configuration.checked_unix_ms + 1);
+        let checked_unix_ms = unix_ms().max(self.configuration.checked_unix_ms + 1);
         self.configuration = ConfigurationStatus {
             checked_unix_ms,
             error,
@@ -294,20 +286,20 @@ impl StatusFile {
         device: Option<&Device>,
     ) {
         let status = Status::of(node, observer, controller, device, &self.configuration);
-        match status.and_then(|status| status.write(&self.path)) {
-            Ok(()) if self.is_failing => info!("the status can be written again"),
-            Err(error) if !self.is_failing => {
-                error!("{error:#}; the agent continues without writing its status")
+        let outcome = status.and_then(|status| Ok(self.file.write(&status)?));
+        match self.failures.record(outcome) {
+            Some(Change::Failed(error)) => {
+                error!("{error:#}; the agent continues without writing its status");
             }
-            _ => return,
+            Some(Change::Recovered) => info!("the status can be written again"),
+            None => {}
         }
-        self.is_failing = !self.is_failing;
     }
 }
 
 impl fmt::Display for StatusFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.path.display().fmt(f)
+        self.file.path().display().fmt(f)
     }
 }
 
@@ -351,13 +343,6 @@ impl ReceiveStatus {
                 .unwrap_or_default(),
         }
     }
-}
-
-pub(crate) fn unix_now_ms() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn number(path: PathId) -> u8 {

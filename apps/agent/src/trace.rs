@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result};
 use hawser_control::Name;
+use hawser_io::clock::unix_ns;
 use hawser_node::Window;
 use hawser_units::{Instant, PathId, PathSet, PolicyCode};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::error;
 
 /// The columns. Times are those of the kernel's monotonic clock and of the wall clock. Columns that
@@ -101,12 +101,7 @@ impl Trace {
     }
 
     fn row(&mut self, now: Instant, flow: &Name, rest: std::fmt::Arguments<'_>) {
-        self.attempt(|file| {
-            let unix = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default();
-            writeln!(file, "{},{},{flow},{rest}", now.as_nanos(), unix.as_nanos())
-        });
+        self.attempt(|file| writeln!(file, "{},{},{flow},{rest}", now.as_nanos(), unix_ns()));
     }
 
     /// Writes to the file. A failure, such as a full disk, stops the trace, not the agent.

@@ -1,9 +1,10 @@
 //! The controller's own certificate authority: its files, the server's certificate, the nodes'
 //! certificates.
 
-use crate::record::{Issued, sha256_hex, unix_ms};
+use crate::record::{Issued, sha256_hex};
 use anyhow::{Context, Result, ensure};
 use hawser_control::Name;
+use hawser_io::clock::unix_ms;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,

@@ -8,9 +8,9 @@ use crate::limit::by_name;
 use crate::store::Error;
 use hawser_control::Name;
 use hawser_io::rate_limit::RateLimit;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) struct Budget {
@@ -41,13 +41,9 @@ impl Budget {
         }
     }
 
-    fn withheld(&self) -> MutexGuard<'_, HashMap<Name, Withheld>> {
-        self.withheld.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts an event that is not recorded. Returns whether to announce it.
     fn withhold(&self, node: &Name, now: Instant) -> bool {
-        let mut all = self.withheld();
+        let mut all = self.withheld.lock();
         if let Some(withheld) = all.get_mut(node)
             && now.duration_since(withheld.last) < self.quiet
         {
@@ -69,7 +65,7 @@ impl Budget {
 
     /// Discards the budget of a removed node. A later node of the name has the whole budget.
     pub(crate) fn forget(&self, node: &Name) {
-        self.withheld().remove(node);
+        self.withheld.lock().remove(node);
         self.events.forget(node);
         self.changes.forget(node);
     }

@@ -8,14 +8,16 @@ use crate::limit::Limits;
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::push::Streams;
-use crate::record::{AuditRecord, EventRecord, emit, key, random_hex, unix_ms};
+use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
 use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
 use crate::view::{Touched, View};
 use futures_util::FutureExt;
 use hawser_control::Name;
 use hawser_control::node::{Report, Reported};
+use hawser_io::clock::unix_ms;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -127,16 +129,16 @@ impl Controller {
 
     /// Returns the view of the store's content. The guard must not be held over an await.
     pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
-        self.view.read().unwrap_or_else(PoisonError::into_inner)
+        self.view.read()
     }
 
     fn view_mut(&self) -> RwLockWriteGuard<'_, View> {
-        self.view.write().unwrap_or_else(PoisonError::into_inner)
+        self.view.write()
     }
 
     /// Returns the latest reports of the nodes that report to this controller.
     pub(crate) fn reports(&self) -> MutexGuard<'_, HashMap<Name, Reported>> {
-        lock(&self.reports)
+        self.reports.lock()
     }
 
     /// Stores the latest report of a node, unless the node was deleted in the meantime.
@@ -199,7 +201,7 @@ impl Controller {
     /// Waits until the view contains everything written up to that revision.
     pub(crate) async fn wait_until_applied(&self, revision: Revision) {
         let waiting = {
-            let mut waiting = lock(&self.waiting);
+            let mut waiting = self.waiting.lock();
             // This is read under the lock that `apply_updates` takes after it has changed the
             // value.
             if *self.applied.borrow() >= revision {
@@ -284,7 +286,7 @@ impl Controller {
         }
         self.applied.send_replace(complete);
         let woken = {
-            let mut waiting = lock(&self.waiting);
+            let mut waiting = self.waiting.lock();
             let later = waiting.split_off(&(complete + 1));
             std::mem::replace(&mut *waiting, later)
         };
@@ -356,8 +358,4 @@ impl Controller {
         peers.dedup();
         peers
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

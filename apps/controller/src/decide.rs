@@ -7,12 +7,13 @@
 use crate::api::precondition::IfMatch;
 use crate::audit::Origin;
 use crate::controller::{About, Controller};
-use crate::record::{emit, key, unix_ms};
+use crate::record::{emit, key};
 use crate::store::{Error, Expect, Revision, Write};
 use crate::view::Versioned;
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Ignored, Situation};
 use hawser_control::resource::{Cause, Policy};
+use hawser_io::clock::unix_ms;
 use hawser_units::{PathSet, PolicyCode};
 
 /// The number of attempts at a decision while flow or policy change concurrently.

@@ -3,13 +3,14 @@
 
 use crate::controller::{About, Controller};
 use crate::decide::described;
-use crate::record::{NodeRecord, SeenRecord, emit, key, unix_ms};
+use crate::record::{NodeRecord, SeenRecord, emit, key};
 use crate::retention::surplus;
 use crate::store::{Error, Expect, Leadership, MAX_WRITES, Write};
 use crate::view::{Touched, Versioned};
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Ignored, Situation, fitted, health_changed};
 use hawser_control::resource::{Mode, Policy};
+use hawser_io::clock::unix_ms;
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;

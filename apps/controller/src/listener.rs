@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use parking_lot::{Mutex, RwLock};
 use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -23,8 +24,8 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -61,12 +62,7 @@ struct Certificate(RwLock<Arc<CertifiedKey>>);
 
 impl ResolvesServerCert for Certificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(
-            self.0
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-        )
+        Some(self.0.read().clone())
     }
 }
 
@@ -125,10 +121,7 @@ async fn replace(
         }
         match server_certificate(&controller, &names) {
             Ok((new, replace_after)) => {
-                *certificate
-                    .0
-                    .write()
-                    .unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+                *certificate.0.write() = Arc::new(new);
                 after = replace_after;
                 tracing::info!(names = ?*names.borrow(), "server certificate replaced");
             }
@@ -167,10 +160,7 @@ impl Connections {
         if self.all.load(Ordering::Relaxed) >= limits.connections {
             return Err("connections");
         }
-        let mut by_address = self
-            .by_address
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self.by_address.lock();
         let count = by_address.entry(source(address)).or_insert(0);
         if *count >= limits.connections_per_address {
             return Err("connections_per_address");
@@ -189,11 +179,7 @@ impl Connections {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut by_address = self
-            .connections
-            .by_address
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self.connections.by_address.lock();
         if let Some(count) = by_address.get_mut(&source(self.address)) {
             *count -= 1;
             if *count == 0 {

@@ -8,13 +8,15 @@
 use crate::access::Certified;
 use crate::api::refusal::HandlerError;
 use crate::controller::{About, Controller};
-use crate::record::{AliveRecord, HealthRecord, SeenRecord, emit, key, unix_ms};
+use crate::record::{AliveRecord, HealthRecord, SeenRecord, emit, key};
 use crate::store::{Error, Expect, Lease, MAX_WRITES, Write};
 use hawser_control::Name;
 use hawser_control::node::Reported;
 use hawser_control::resource::PathHealth;
+use hawser_io::clock::unix_ms;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The relative change of a smoothed round-trip time below which it is not written again.
@@ -54,7 +56,7 @@ impl Drop for LeaseRequest<'_> {
 
 impl Liveness {
     fn leases(&self) -> MutexGuard<'_, HashMap<Name, LeaseState>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn held(&self, node: &Name) -> Option<(Lease, Instant)> {

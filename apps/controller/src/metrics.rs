@@ -1,7 +1,7 @@
 //! Metrics of the controller, for Prometheus.
 
-use crate::record::unix_ms;
 use axum::http::Method;
+use hawser_io::clock::unix_ms;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;

@@ -5,13 +5,14 @@
 
 use crate::controller::{About, Controller};
 use crate::decide::{Outcome, described};
-use crate::record::{FlowRecord, emit, key, parse, random_hex, unix_ms};
+use crate::record::{FlowRecord, emit, key, parse, random_hex};
 use crate::store::{Error, Expect, Leadership, Write};
 use crate::view::Versioned;
 use futures_util::future::try_join_all;
 use hawser_control::Name;
 use hawser_control::decide::{Ignored, observed};
 use hawser_control::node::{Observation, Report};
+use hawser_io::clock::unix_ms;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

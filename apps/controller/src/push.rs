@@ -8,9 +8,10 @@ use crate::authority::Presented;
 use crate::controller::Controller;
 use axum::response::sse;
 use hawser_control::Name;
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -39,13 +40,9 @@ struct Marks {
 
 impl Mailbox {
     fn mark(&self, mark: impl FnOnce(&mut Marks)) {
-        mark(&mut lock(&self.marks));
+        mark(&mut self.marks.lock());
         self.wake.notify_one();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Streams {
@@ -56,7 +53,8 @@ impl Streams {
 
     /// Marks the assignments of all nodes as changed.
     pub(crate) fn renew_all(&self) {
-        lock(&self.0)
+        self.0
+            .lock()
             .values()
             .for_each(|mailbox| mailbox.mark(|marks| marks.assignment = true));
     }
@@ -70,11 +68,11 @@ impl Streams {
 
     /// Returns the number of open streams.
     pub(crate) fn len(&self) -> usize {
-        lock(&self.0).len()
+        self.0.lock().len()
     }
 
     fn mark(&self, node: &Name, mark: impl FnOnce(&mut Marks)) {
-        let mailbox = lock(&self.0).get(node).cloned();
+        let mailbox = self.0.lock().get(node).cloned();
         if let Some(mailbox) = mailbox {
             mailbox.mark(mark);
         }
@@ -83,14 +81,14 @@ impl Streams {
     fn open(&self, node: &Name) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::default());
         mailbox.mark(|marks| marks.assignment = true);
-        if let Some(before) = lock(&self.0).insert(node.clone(), mailbox.clone()) {
+        if let Some(before) = self.0.lock().insert(node.clone(), mailbox.clone()) {
             before.mark(|marks| marks.replaced = true);
         }
         mailbox
     }
 
     fn close(&self, node: &Name, mailbox: &Arc<Mailbox>) {
-        let mut streams = lock(&self.0);
+        let mut streams = self.0.lock();
         if streams
             .get(node)
             .is_some_and(|current| Arc::ptr_eq(current, mailbox))
@@ -153,7 +151,7 @@ impl NodeStream {
     fn end_reason(&self) -> Option<&'static str> {
         if *self.shutdown.borrow() {
             Some("the controller is shutting down; reconnect")
-        } else if lock(&self.mailbox.marks).replaced {
+        } else if self.mailbox.marks.lock().replaced {
             Some("the node has opened another stream")
         } else if self.controller.certified(&self.node).is_none() {
             Some("the node's certificate is no longer valid")
@@ -166,7 +164,7 @@ impl NodeStream {
     fn pending(&self) -> Option<sse::Event> {
         loop {
             let flow = {
-                let mut marks = lock(&self.mailbox.marks);
+                let mut marks = self.mailbox.marks.lock();
                 if std::mem::take(&mut marks.assignment) {
                     // The assignment contains all policies.
                     marks.policies.clear();

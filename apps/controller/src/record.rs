@@ -5,10 +5,10 @@ use hawser_control::Name;
 use hawser_control::access::Token;
 use hawser_control::audit::Actor;
 use hawser_control::resource::{Flow, PathHealth};
+use hawser_io::clock::unix_ms;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
-use std::time::SystemTime;
 
 /// The maximum number of certificates of a node that are accepted at the same time: the one in use,
 /// and others that were issued but may not have reached the node.
@@ -296,14 +296,6 @@ pub(crate) fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
             )
         })
         .ok()
-}
-
-/// Returns the current time, milliseconds since 1970.
-pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns random bytes, hexadecimal.

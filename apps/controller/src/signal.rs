@@ -6,12 +6,13 @@
 
 use crate::controller::Controller;
 use hawser_control::resource::Policy;
+use hawser_io::clock::unix_ns;
 use hawser_units::FlowId;
 use hawser_wire::{Key, Signal, SignalError};
 use socket2::SockRef;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// The number of repetitions of a signal, and the interval between them. A datagram may be lost on
 /// the impaired paths.
@@ -70,16 +71,13 @@ impl Controller {
 fn send(target: &Target, policy: &Policy) -> Result<(), Unsent> {
     let mut key = [0; 16];
     hex::decode_to_slice(&target.key, &mut key)?;
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
     let signal = Signal {
         flow: FlowId::try_from(target.number)?,
         epoch: policy.epoch,
         code: policy.code,
         probes: policy.probes,
         probe_every: policy.probe_every,
-        sent_unix_micros: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+        sent_unix_micros: unix_ns() / 1000,
     };
     let payload = signal.emit(&Key::from_bytes(key))?;
     let socket = socket(target.address, signal.traffic_class())?;

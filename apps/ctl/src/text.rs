@@ -1,7 +1,8 @@
 //! Conversions between values and text for people.
 
+use hawser_io::clock;
 use hawser_units::{PathSet, PolicyCode};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
@@ -19,11 +20,7 @@ pub(crate) fn date(unix_ms: u64) -> String {
 
 /// Formats the time since then, or the date if that is more than a day.
 pub(crate) fn ago(unix_ms: u64) -> String {
-    let now_ms = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_millis();
-    ago_at(unix_ms, u64::try_from(now_ms).unwrap_or(u64::MAX))
+    ago_at(unix_ms, clock::unix_ms())
 }
 
 fn ago_at(unix_ms: u64, now_ms: u64) -> String {

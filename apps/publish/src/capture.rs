@@ -4,13 +4,14 @@ use anyhow::Context;
 use hawser_cloud::{Cloud, Digest, Level};
 use hawser_codec::pull::FrameHeader;
 use hawser_codec::{Codec, Encoder};
+use hawser_io::clock::unix_ns;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Interval at which a waiting capture checks whether it should stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
@@ -128,7 +129,7 @@ impl Capture {
 
     /// Returns the message with the frame of the current tick.
     fn capture(&mut self, tick: u64) -> anyhow::Result<Vec<u8>> {
-        let captured_ns = unix_time_ns()?;
+        let captured_ns = unix_ns();
         let fresh;
         let encoded = match &self.frames[ping_pong(self.frames.len(), tick)] {
             Frame::Encoded(encoded) => encoded,
@@ -213,13 +214,6 @@ fn ping_pong(frames: usize, tick: u64) -> usize {
     }
     let step = (tick % (2 * turn as u64)) as usize;
     if step <= turn { step } else { 2 * turn - step }
-}
-
-fn unix_time_ns() -> anyhow::Result<u64> {
-    let since_1970 = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .context("the clock is set to a time before 1970")?;
-    u64::try_from(since_1970.as_nanos()).context("the clock is set to a time after 2554")
 }
 
 /// The CSV file of captured frames.

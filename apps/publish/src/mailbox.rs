@@ -1,5 +1,6 @@
 use hawser_codec::pull::MAX_IN_FLIGHT;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// The outstanding requests of a viewer, and the newest frame that was not sent to it. A newer
 /// frame replaces one that is waiting, so a viewer never gets a frame twice and never an old one.
@@ -48,10 +49,8 @@ impl Mailbox {
     pub(crate) fn take(&self) -> Option<Arc<Vec<u8>>> {
         let waiting =
             |state: &mut State| !state.is_closed && (state.requests == 0 || state.newest.is_none());
-        let mut state = self
-            .changed
-            .wait_while(self.state(), waiting)
-            .expect("no holder panics");
+        let mut state = self.state();
+        self.changed.wait_while(&mut state, waiting);
         if state.is_closed {
             return None;
         }
@@ -71,7 +70,7 @@ impl Mailbox {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder panics")
+        self.state.lock()
     }
 }
 

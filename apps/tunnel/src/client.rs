@@ -32,12 +32,13 @@ use hawser_client::Backoff;
 use hawser_io::tun::Buffer;
 use hawser_units::{ByteSize, PathId};
 use kill_switch::KillSwitch;
+use parking_lot::Mutex;
 use search::{Found, search};
 use servers::Servers;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -185,10 +186,7 @@ impl Client {
         if let Some(address) = common.metrics {
             let last_status = Arc::clone(&last_status);
             metrics::serve(address, move || {
-                let status = last_status
-                    .lock()
-                    .expect("the lock is not poisoned")
-                    .clone();
+                let status = last_status.lock().clone();
                 async move { status }
             })
             .await?;

@@ -3,13 +3,13 @@
 use crate::config::Prefix;
 use anyhow::{Context, Result, ensure};
 use hawser_io::tun::{Buffer, Tun};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::io::unix::AsyncFd;
 
 /// The largest number of packets read before the caller gets a turn.
@@ -106,7 +106,7 @@ impl Device {
                 .filter(|(address, _)| address.is_ipv4() == is_ipv4);
             addresses.map(|address| self.address(*address)).collect()
         };
-        let mut configured = self.configured();
+        let mut configured = self.configured.lock();
         configured.ipv6_addresses = of_family(false);
         configured.ipv6_routes.clear();
         let mut batch = format!("address flush dev {}\n{}", self.name(), of_family(true));
@@ -131,7 +131,7 @@ impl Device {
     /// Sets the MTU of the device. The kernel reports it to senders of larger packets.
     pub(crate) fn set_mtu(&self, mtu: u16) -> Result<()> {
         let mut batch = format!("link set {} mtu {mtu}\n", self.name());
-        let mut configured = self.configured();
+        let mut configured = self.configured.lock();
         let takes_ipv6 = self.has_ipv6 && mtu >= MIN_IPV6_MTU;
         let took_ipv6 = std::mem::replace(&mut configured.takes_ipv6, takes_ipv6);
         if takes_ipv6 && !took_ipv6 {
@@ -144,12 +144,6 @@ impl Device {
             );
         }
         ip(&batch)
-    }
-
-    fn configured(&self) -> MutexGuard<'_, Configured> {
-        self.configured
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds routes to clients' addresses with the given MTU, in bytes, and deletes the routes of
@@ -178,7 +172,7 @@ impl Device {
     /// lower preference: uplinks need theirs, and all other traffic uses them again when the device
     /// is removed.
     pub(crate) fn set_routes(&self, destinations: &[Prefix]) -> Result<()> {
-        let mut configured = self.configured();
+        let mut configured = self.configured.lock();
         let (ipv4, ipv6): (Vec<&Prefix>, Vec<&Prefix>) =
             destinations.iter().partition(|prefix| prefix.is_ipv4());
         let ours = self.name();

@@ -7,14 +7,15 @@ pub use show::{Args, run};
 use crate::config::Common;
 use crate::session::{DenyReason, PathReport, Report};
 use anyhow::{Context, Result};
-use hawser_io::file;
+use hawser_io::clock;
+use hawser_io::failures::{Change, Failures};
+use hawser_io::json_file::JsonFile;
 use hawser_xnc::RejectReason;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 use tracing::{error, info};
 
 /// The time without an acknowledgement after which a path is shown as silent.
@@ -158,10 +159,8 @@ impl UplinkStatus {
 impl Status {
     /// Reads a status file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read(path)
-            .with_context(|| format!("cannot read the status file {}", path.display()))?;
-        serde_json::from_slice(&text)
-            .with_context(|| format!("{} is not a valid status file", path.display()))
+        let status = JsonFile::at(path.to_owned(), 0o666).read()?;
+        status.with_context(|| format!("there is no status file {}", path.display()))
     }
 
     pub(crate) fn new(common: &Common, role: &str) -> Status {
@@ -170,7 +169,7 @@ impl Status {
             role: role.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            written_unix_ms: unix_ms(SystemTime::now()),
+            written_unix_ms: clock::unix_ms(),
             draining: false,
             addresses: Vec::new(),
             sessions: Vec::new(),
@@ -251,7 +250,7 @@ impl SessionStatus {
         SessionStatus {
             peer: peer.to_owned(),
             addresses: addresses.to_vec(),
-            since_unix_ms: unix_ms(since),
+            since_unix_ms: clock::unix_ms_at(since),
             mtu_bytes: mtu,
             sent_packets: stats.sender.packets,
             sent_bytes,
@@ -320,17 +319,17 @@ impl PathStatus {
 
 /// The status file, with what was last written to it.
 pub(crate) struct StatusFile {
-    path: PathBuf,
+    file: JsonFile,
+    failures: Failures,
     last: Option<Status>,
-    failing: bool,
 }
 
 impl StatusFile {
     pub(crate) fn at(path: PathBuf) -> StatusFile {
         StatusFile {
-            path,
+            file: JsonFile::at(path, 0o666),
+            failures: Failures::default(),
             last: None,
-            failing: false,
         }
     }
 
@@ -340,31 +339,17 @@ impl StatusFile {
         if let Some(last) = &self.last {
             status.compare(last);
         }
-        let outcome = self.replace(&status);
-        match &outcome {
-            Ok(()) if self.failing => {
-                info!("the status file {} is written again", self.path.display())
+        match self.failures.record(self.file.write(&status)) {
+            Some(Change::Failed(error)) => {
+                error!("the status file is out of date from now on: {error}");
             }
-            Err(error) if !self.failing => {
-                error!("cannot write the status file, which is out of date from now on: {error:#}")
+            Some(Change::Recovered) => {
+                let path = self.file.path().display();
+                info!("the status file {path} is written again");
             }
-            _ => {}
+            None => {}
         }
-        self.failing = outcome.is_err();
         self.last = Some(status.clone());
         status
     }
-
-    fn replace(&self, status: &Status) -> Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
-        file::replace(&self.path, &serde_json::to_vec_pretty(status)?, 0o666)
-            .with_context(|| format!("cannot write {}", self.path.display()))
-    }
-}
-
-pub(crate) fn unix_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

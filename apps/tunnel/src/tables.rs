@@ -5,9 +5,10 @@ use crate::device::run_with_input;
 use crate::netlink::Changes;
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::SockProtocol;
+use parking_lot::Mutex;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
@@ -65,7 +66,7 @@ impl Table {
 
     /// Creates the table with `contents`, replacing any table of this name atomically.
     pub(crate) fn create(&self, contents: String) -> Result<()> {
-        let mut desired = self.desired();
+        let mut desired = self.desired.lock();
         replace(&self.name, &contents)?;
         *desired = Some(Desired {
             listing: self.listing(),
@@ -78,7 +79,7 @@ impl Table {
 
     /// Removes the table if it exists.
     pub(crate) fn remove(&self) -> Result<()> {
-        let mut desired = self.desired();
+        let mut desired = self.desired.lock();
         *desired = None;
         nft(&removal(&self.name))
     }
@@ -91,7 +92,7 @@ impl Table {
     /// Restores the table unless it is unchanged. Returns the time after which to check again at
     /// the latest.
     fn check(&self) -> Duration {
-        let mut desired = self.desired();
+        let mut desired = self.desired.lock();
         let Some(desired) = &mut *desired else {
             return CHECK_INTERVAL;
         };
@@ -162,10 +163,6 @@ impl Table {
             );
         }
         listing.ok()
-    }
-
-    fn desired(&self) -> MutexGuard<'_, Option<Desired>> {
-        self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,9 @@
 use crate::recorder::Recorder;
-use crate::{Config, Until, unix_time_ns};
+use crate::{Config, Until};
 use hawser_cloud::Cloud;
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, PullError, REQUEST};
 use hawser_codec::{DecodeError, Decoder};
+use hawser_io::clock::unix_ns;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -117,7 +118,7 @@ impl Connection {
             let header = self.receive_header(recorder, until)?;
             encoded.resize(header.length as usize, 0);
             self.fill(&mut encoded, recorder, until)?;
-            let received_ns = unix_time_ns();
+            let received_ns = unix_ns();
             let requested_ns = self
                 .requested_ns
                 .pop_front()
@@ -131,7 +132,7 @@ impl Connection {
                 .decoder
                 .decode(header.codec, header.points as usize, &encoded)
                 .map_err(|error| ProtocolError::Cloud { number, error })?;
-            let decoded_ns = unix_time_ns();
+            let decoded_ns = unix_ns();
             let delivery = Delivery {
                 header,
                 cloud: &cloud,
@@ -162,7 +163,7 @@ impl Connection {
 
     fn request(&mut self, frames: usize) -> io::Result<()> {
         self.requested_ns
-            .extend(std::iter::repeat_n(unix_time_ns(), frames));
+            .extend(std::iter::repeat_n(unix_ns(), frames));
         self.stream.write_all(&REQUEST.repeat(frames))
     }
 

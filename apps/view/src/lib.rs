@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Default number of outstanding requests. A request waits at the publisher until a frame is
 /// captured, so a viewer gets at most `in_flight` frames per round trip. Five are enough for 30
@@ -241,12 +241,4 @@ impl Pause {
         }
         self.0 = (self.0 * 2).min(Self::MAX);
     }
-}
-
-/// Returns the time in nanoseconds since 1970, the unit of capture times.
-fn unix_time_ns() -> u64 {
-    let since_1970 = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("the clock is set to a time after 1970");
-    u64::try_from(since_1970.as_nanos()).expect("the clock is set to a time before 2554")
 }

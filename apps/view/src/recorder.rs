@@ -1,8 +1,9 @@
 use crate::connection::Delivery;
 use crate::timeline::{Arrival, Row};
-use crate::{Config, Summary, unix_time_ns};
+use crate::{Config, Summary};
 use anyhow::Context;
 use hawser_cloud::ply;
+use hawser_io::clock::unix_ns;
 use hawser_qoe::Frame;
 use hawser_units::Instant;
 use serde::Serialize;
@@ -62,7 +63,7 @@ impl Recorder {
     pub(crate) fn record_read(&mut self, bytes: usize) -> anyhow::Result<()> {
         match &mut self.arrivals {
             Some(arrivals) => arrivals.write(Arrival {
-                received_ns: unix_time_ns(),
+                received_ns: unix_ns(),
                 bytes: bytes as u64,
             }),
             None => Ok(()),
@@ -117,7 +118,7 @@ impl Recorder {
             frames_damaged: self.damaged,
             protocol_errors: self.protocol_errors,
             connections: self.connections,
-            qoe: Summary::measure(&self.frames, Instant::from_nanos(unix_time_ns())),
+            qoe: Summary::measure(&self.frames, Instant::from_nanos(unix_ns())),
         })
     }
 }

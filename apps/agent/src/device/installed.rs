@@ -1,10 +1,10 @@
-use anyhow::{Context, Result};
-use hawser_io::{file, interface};
+use hawser_io::failures::{Change, Failures};
+use hawser_io::interface;
+use hawser_io::json_file::JsonFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tracing::{error, info, warn};
 
 /// The file in which the kernel identifies the current boot.
@@ -15,13 +15,12 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// ignored.
 #[derive(Debug)]
 pub(super) struct InstalledEntries {
-    file: PathBuf,
+    file: JsonFile,
     boot: String,
     entries: BTreeSet<String>,
     /// The entries that the kernel rejected.
     refused: BTreeSet<String>,
-    /// Whether the last write of the file failed.
-    is_failing: bool,
+    failures: Failures,
 }
 
 /// The content of the file.
@@ -51,12 +50,11 @@ impl InstalledEntries {
     }
 
     fn for_boot(directory: &Path, boot: &str) -> Self {
-        let file = directory.join("device.json");
-        let record = read(&file).unwrap_or_else(|error| {
+        let file = JsonFile::at(directory.join("device.json"), 0o644);
+        let record: Option<Record> = file.read().unwrap_or_else(|error| {
             warn!(
-                "cannot use {}: {error:#}; addresses and routes of an earlier agent that are no longer in the configuration stay \
-                 in the kernel (`ip route show proto 72`, `ip address show dev lo`)",
-                file.display()
+                "{error}; addresses and routes of an earlier agent that are no longer in the configuration stay \
+                 in the kernel (`ip route show proto 72`, `ip address show dev lo`)"
             );
             None
         });
@@ -68,7 +66,7 @@ impl InstalledEntries {
                 .map(|record| record.entries)
                 .unwrap_or_default(),
             refused: BTreeSet::new(),
-            is_failing: false,
+            failures: Failures::default(),
         }
     }
 
@@ -109,37 +107,25 @@ impl InstalledEntries {
     /// Writes the entries to the file. A failure, such as a full disk, must not stop replication:
     /// it is logged once.
     fn record(&mut self, entries: BTreeSet<String>) {
-        if self.entries == entries && !self.is_failing {
+        if self.entries == entries && !self.failures.is_failing() {
             return;
         }
         self.entries = entries;
-        match self.write() {
-            Ok(()) if self.is_failing => {
-                info!("the device's addresses and routes can be recorded again")
-            }
-            Err(error) if !self.is_failing => {
-                error!("{error:#}; the next agent may not remove all of them");
-            }
-            _ => return,
-        }
-        self.is_failing = !self.is_failing;
-    }
-
-    fn write(&self) -> Result<()> {
         let record = Record {
             boot: self.boot.clone(),
             entries: self.entries.clone(),
         };
-        let text = serde_json::to_vec(&record).context("cannot serialize addresses and routes")?;
-        file::replace(&self.file, &text, 0o644)
-            .with_context(|| format!("cannot write {}", self.file.display()))
-    }
-}
-
-fn read(file: &Path) -> Result<Option<Record>> {
-    match fs::read(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        text => Ok(Some(serde_json::from_slice(&text?)?)),
+        match self.failures.record(self.file.write(&record)) {
+            Some(Change::Failed(error)) => {
+                error!(
+                    "{error}; the next agent may not remove all of the device's addresses and routes"
+                );
+            }
+            Some(Change::Recovered) => {
+                info!("the device's addresses and routes can be recorded again");
+            }
+            None => {}
+        }
     }
 }
 
@@ -155,7 +141,7 @@ mod tests {
     fn write_file(directory: &Path, boot: &str) {
         let mut installed = InstalledEntries::for_boot(directory, boot);
         installed.record(entries());
-        assert!(!installed.is_failing);
+        assert!(!installed.failures.is_failing());
     }
 
     #[test]

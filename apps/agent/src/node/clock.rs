@@ -1,3 +1,4 @@
+use hawser_io::failures::{Change, Failures};
 use hawser_io::file;
 use nix::time::{ClockId, clock_gettime};
 use std::fs;
@@ -33,7 +34,7 @@ pub(super) struct SendClock {
     /// The thread that writes the file. A disk may take seconds, during which arrival records would
     /// be lost.
     writer: Option<JoinHandle<io::Result<()>>>,
-    is_failing: bool,
+    failures: Failures,
 }
 
 impl SendClock {
@@ -57,7 +58,7 @@ impl SendClock {
             file,
             saved: start,
             writer: None,
-            is_failing: false,
+            failures: Failures::default(),
         };
         let outcome = write(&clock.file, start);
         clock.log_outcome(outcome);
@@ -96,16 +97,15 @@ impl SendClock {
 
     /// Logs once that the clock cannot be saved, and once that it can be again.
     fn log_outcome(&mut self, outcome: io::Result<()>) {
-        match outcome {
-            Err(error) if !self.is_failing => warn!(
+        match self.failures.record(outcome) {
+            Some(Change::Failed(error)) => warn!(
                 "cannot save the send clock to {}: {error}; if this machine starts with a wrong time of day, receivers \
                  drop what it sends",
                 self.file.display()
             ),
-            Ok(()) if self.is_failing => warn!("the send clock can be saved again"),
-            _ => return,
+            Some(Change::Recovered) => warn!("the send clock can be saved again"),
+            None => {}
         }
-        self.is_failing = !self.is_failing;
     }
 
     fn now(&self) -> u64 {

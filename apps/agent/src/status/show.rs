@@ -1,8 +1,9 @@
 mod controlled;
 
-use super::{DeviceStatus, ReceiveStatus, Status, unix_now_ms};
+use super::{DeviceStatus, ReceiveStatus, Status};
 use crate::config::Config;
 use anyhow::Result;
+use hawser_io::clock::unix_ms;
 use hawser_units::PolicyCode;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
     } else {
-        print!("{}", describe(&status, unix_now_ms()));
+        print!("{}", describe(&status, unix_ms()));
     }
     Ok(())
 }

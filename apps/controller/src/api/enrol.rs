@@ -6,9 +6,7 @@ use crate::access::{Certified, Peer};
 use crate::audit::Origin;
 use crate::authority::{NodeCertificate, SigningRequest};
 use crate::controller::{About, Controller};
-use crate::record::{
-    EnrolmentRecord, NodeRecord, UsedRecord, emit, key, parse, sha256_hex, unix_ms,
-};
+use crate::record::{EnrolmentRecord, NodeRecord, UsedRecord, emit, key, parse, sha256_hex};
 use crate::store::{Error, Expect, Write};
 use crate::view::Versioned;
 use axum::extract::State;
@@ -16,6 +14,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use hawser_control::Name;
 use hawser_control::access::{Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
+use hawser_io::clock::unix_ms;
 use std::net::IpAddr;
 use std::sync::Arc;
 

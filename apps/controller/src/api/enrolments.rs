@@ -4,7 +4,7 @@ use super::precondition::{IfMatch, IfMatchHeader, PreconditionError};
 use super::refusal::{CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
-use crate::record::{EnrolmentRecord, NodeRecord, unix_ms};
+use crate::record::{EnrolmentRecord, NodeRecord};
 use crate::store::Expect;
 use crate::view::Versioned;
 use axum::Json;
@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use hawser_control::Name;
 use hawser_control::access::ListedEnrolment;
 use hawser_control::answer::Page;
+use hawser_io::clock::unix_ms;
 use std::ops::Bound;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use super::refusal::{
 };
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
-use crate::record::{EnrolmentRecord, NodeRecord, key, random_hex, sha256_hex, unix_ms};
+use crate::record::{EnrolmentRecord, NodeRecord, key, random_hex, sha256_hex};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View};
@@ -19,6 +19,7 @@ use hawser_control::access::{Enrolment, EnrolmentToken, NewEnrolment};
 use hawser_control::answer::Page;
 use hawser_control::node::Reported;
 use hawser_control::resource::{Node, Path as NodePath};
+use hawser_io::clock::unix_ms;
 use std::ops::Bound;
 use std::sync::Arc;
 

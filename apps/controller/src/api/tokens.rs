@@ -6,7 +6,7 @@ use super::refusal::{
 use super::tenants::{self, Created, created};
 use crate::access::{Admin, Anyone, Operator, scope_name};
 use crate::controller::{About, Controller};
-use crate::record::{TokenRecord, emit, key, random_hex, sha256_hex, unix_ms};
+use crate::record::{TokenRecord, emit, key, random_hex, sha256_hex};
 use crate::reference;
 use crate::store::{Expect, Write};
 use crate::view::View;
@@ -16,6 +16,7 @@ use axum::http::StatusCode;
 use hawser_control::Name;
 use hawser_control::access::{Caller, IssuedToken, NewToken, Scope, Token};
 use hawser_control::answer::Page;
+use hawser_io::clock::unix_ms;
 use std::sync::Arc;
 
 /// List operators' tokens, ordered by name, without their secrets

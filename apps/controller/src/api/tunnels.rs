@@ -3,7 +3,7 @@ use super::refusal::{BodyErrors, CommonErrors, ConflictError, HandlerError, Refu
 use crate::access::{Certified, Operator, Read};
 use crate::check;
 use crate::controller::{About, Controller};
-use crate::record::{TunnelRecord, emit, key, sha256_hex, unix_ms};
+use crate::record::{TunnelRecord, emit, key, sha256_hex};
 use crate::store::{Expect, Write};
 use crate::view::{NodeView, View};
 use axum::Json;
@@ -11,6 +11,7 @@ use axum::extract::State;
 use hawser_control::Name;
 use hawser_control::answer::Page;
 use hawser_control::tunnel::{Admitted, Client, Server, ServerReport, Servers};
+use hawser_io::clock::unix_ms;
 use std::net::IpAddr;
 use std::sync::Arc;
 

@@ -6,7 +6,8 @@
 
 use super::{Error, Expect, Lease, LeaseId, Revision, Store, Write};
 use futures_util::StreamExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
@@ -69,11 +70,11 @@ impl Leadership {
     }
 
     fn until(&self) -> Instant {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.until.lock()
     }
 
     fn extend(&self, until: Instant) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        *self.until.lock() = until;
     }
 }
 

@@ -17,8 +17,9 @@ use file::File;
 use futures_util::stream::{self, StreamExt};
 use index::Index;
 use leases::Leases;
+use parking_lot::{Mutex, RwLock};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
@@ -101,12 +102,12 @@ impl Drop for Embedded {
 }
 
 impl Shared {
-    fn index(&self) -> std::sync::RwLockReadGuard<'_, Index> {
-        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    fn index(&self) -> parking_lot::RwLockReadGuard<'_, Index> {
+        self.index.read()
     }
 
-    fn leases(&self) -> std::sync::MutexGuard<'_, Leases> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    fn leases(&self) -> parking_lot::MutexGuard<'_, Leases> {
+        self.leases.lock()
     }
 }
 

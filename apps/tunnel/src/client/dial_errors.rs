@@ -1,8 +1,8 @@
 //! The errors that keep uplinks from being connected. Each is logged once, and shown in the status
 //! until it is resolved.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tracing::warn;
 
 /// The last error of each uplink with each server, since the uplink was last connected.
@@ -43,6 +43,6 @@ impl DialErrors {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeMap<String, String>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

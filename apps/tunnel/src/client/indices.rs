@@ -1,6 +1,7 @@
 use hawser_units::PathId;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The free path indices, least recently used first, so that packets still in flight on a closed
 /// path are not attributed to the path that reuses its index.
@@ -40,7 +41,7 @@ impl Indices {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<PathId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

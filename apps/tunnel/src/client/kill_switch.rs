@@ -8,11 +8,12 @@ use crate::tables::{self, Table};
 use anyhow::{Context, Result, ensure};
 use hawser_io::interface;
 use nix::unistd::geteuid;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tracing::{info, warn};
 
 /// The firewall mark of the tunnel's own packets. Other processes need CAP_NET_ADMIN or CAP_NET_RAW
@@ -115,7 +116,7 @@ impl KillSwitch {
 
     /// Allows the tunnel's own packets to these servers. Runs nftables if one of them is new.
     pub(crate) fn allow_servers(&self, new: impl IntoIterator<Item = SocketAddr>) -> Result<()> {
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = self.servers.lock();
         let mut more = servers.clone();
         more.extend(new.into_iter().map(canonical));
         if more.len() > servers.len() {

@@ -59,7 +59,6 @@ impl Client {
             .map(|rule| UplinkStatus::missing(&rule.interface))
             .collect();
         status.uplinks.extend(missing);
-        *self.last_status.lock().expect("the lock is not poisoned") =
-            self.status_file.write(status);
+        *self.last_status.lock() = self.status_file.write(status);
     }
 }

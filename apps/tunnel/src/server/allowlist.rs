@@ -7,11 +7,9 @@ use crate::tls::Peer;
 use anyhow::{Context, Result, bail};
 use hawser_client::{Identity, NodeClient};
 use hawser_control::tunnel::{Admitted, Client, ServerReport};
-use hawser_io::file;
+use hawser_io::failures::{Change, Failures};
+use hawser_io::json_file::JsonFile;
 use std::collections::HashMap;
-use std::fs;
-use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -28,6 +26,8 @@ const MIN_PAUSE: Duration = Duration::from_millis(500);
 /// The clients that the controller admits.
 pub(crate) struct Allowlist {
     known: watch::Sender<AdmittedClients>,
+    /// The clients that were admitted last, for the next process.
+    file: JsonFile,
     /// Notified when a client connects that is not admitted yet.
     unknown: Notify,
 }
@@ -58,18 +58,12 @@ impl Allowlist {
     /// Reads the clients that an earlier process stored, which are admitted until the controller
     /// answers.
     pub(crate) fn read(registration: &Registration) -> Result<Allowlist> {
-        let file = &registration.clients_file;
-        let clients: Vec<Client> = match fs::read(file) {
-            Ok(text) => serde_json::from_slice(&text).with_context(|| {
-                format!("{} is not a valid list of admitted clients", file.display())
-            })?,
-            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", file.display()));
-            }
-        };
+        let file = JsonFile::at(registration.clients_file.clone(), 0o600);
+        let clients = file.read().context("the list of admitted clients")?;
+        let clients = AdmittedClients::of(clients.unwrap_or_default(), None);
         Ok(Allowlist {
-            known: watch::Sender::new(AdmittedClients::of(clients, None)),
+            known: watch::Sender::new(clients),
+            file,
             unknown: Notify::new(),
         })
     }
@@ -103,27 +97,22 @@ pub(super) async fn report_regularly(
 ) {
     let mut draining = server.draining.subscribe();
     let mut client = None;
-    let mut failing = false;
+    let mut failures = Failures::default();
     server.apply_allowlist(&allowlist);
     loop {
-        let pause = match report(&server, &allowlist, &registration, &mut client).await {
-            Ok(pause) => {
-                if std::mem::replace(&mut failing, false) {
-                    info!("the controller is reachable again");
-                }
-                pause
-            }
-            Err(error) => {
-                // A new certificate or a new connection may help.
-                client = None;
-                if !std::mem::replace(&mut failing, true) {
-                    warn!(
-                        "cannot report to the controller, the clients that it admitted last stay admitted: {error:#}"
-                    );
-                }
-                REPORT_INTERVAL
-            }
-        };
+        let outcome = report(&server, &allowlist, &registration, &mut client).await;
+        if outcome.is_err() {
+            // A new certificate or a new connection may help.
+            client = None;
+        }
+        let pause = *outcome.as_ref().unwrap_or(&REPORT_INTERVAL);
+        match failures.record(outcome) {
+            Some(Change::Failed(error)) => warn!(
+                "cannot report to the controller, the clients that it admitted last stay admitted: {error:#}"
+            ),
+            Some(Change::Recovered) => info!("the controller is reachable again"),
+            None => {}
+        }
         sleep(MIN_PAUSE).await;
         tokio::select! {
             () = sleep(pause.saturating_sub(MIN_PAUSE)) => {}
@@ -165,10 +154,8 @@ async fn report(
             clients = clients.len(),
             "list of admitted clients updated by the controller"
         );
-        if let Err(error) = store(&registration.clients_file, &clients) {
-            warn!(
-                "cannot store the list of admitted clients, which will be missing after a restart: {error:#}"
-            );
+        if let Err(error) = allowlist.file.write(&clients) {
+            warn!("the list of admitted clients will be missing after a restart: {error}");
         }
         allowlist
             .known
@@ -187,15 +174,6 @@ pub(crate) fn node_client(
         bail!("a controller accepts enrolled nodes only: [tls] has to name one's folder as `node`")
     };
     Ok(NodeClient::new(controllers, &Identity::load(folder)?)?)
-}
-
-fn store(path: &Path, clients: &[Client]) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
-    }
-    file::replace(path, &serde_json::to_vec(clients)?, 0o600)
-        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 impl Server {

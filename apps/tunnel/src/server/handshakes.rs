@@ -1,9 +1,10 @@
 //! Limits the number of handshakes in progress, so that no single allocation of addresses can
 //! occupy all slots.
 
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The number of slots for handshakes.
 const SLOTS: usize = 512;
@@ -75,7 +76,7 @@ pub(super) struct HandshakeSlot {
 impl HandshakeSlots {
     /// Returns whether clients have to validate this address.
     pub(super) fn is_crowded(&self, address: IpAddr) -> bool {
-        let taken = self.lock();
+        let taken = self.0.lock();
         let of_source = taken
             .shared_by_network
             .get(&networks(address).next().expect("a source").0);
@@ -85,7 +86,7 @@ impl HandshakeSlots {
 
     /// Takes a slot for a handshake from this address.
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Result<HandshakeSlot, Full> {
-        let (is_reserved, has_less_time) = self.lock().take(address)?;
+        let (is_reserved, has_less_time) = self.0.lock().take(address)?;
         Ok(HandshakeSlot {
             of: Arc::clone(self),
             address,
@@ -96,11 +97,7 @@ impl HandshakeSlots {
 
     /// Remembers that a client has, or had, a session from this address.
     pub(super) fn remember(&self, address: IpAddr) {
-        self.lock().known_sources.insert(source(address));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, TakenSlots> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().known_sources.insert(source(address));
     }
 }
 
@@ -147,7 +144,7 @@ impl TakenSlots {
 
 impl Drop for HandshakeSlot {
     fn drop(&mut self) {
-        let mut taken = self.of.lock();
+        let mut taken = self.of.0.lock();
         if self.is_reserved {
             taken.reserved -= 1;
             decrement(&mut taken.reserved_by_source, source(self.address));
@@ -255,7 +252,7 @@ mod tests {
             taken.swap_remove(0);
             assert!(slots.take(ip(same)).is_ok());
             drop(taken);
-            let left = slots.lock();
+            let left = slots.0.lock();
             assert!(left.shared_by_network.is_empty() && left.shared == 0);
         }
     }
@@ -307,7 +304,7 @@ mod tests {
         assert_eq!(known.len(), 2 * RESERVED_SLOTS_OF_SOURCE);
         assert!(known.iter().all(|slot| !slot.has_less_time));
         drop((strangers, known));
-        let left = slots.lock();
+        let left = slots.0.lock();
         assert!(
             left.reserved_by_source.is_empty()
                 && left.shared_by_network.is_empty()

@@ -8,11 +8,12 @@ use crate::tls::Peer;
 use hawser_control::tunnel::Client;
 use hawser_io::rate_limit::RateLimit;
 use noq::Connection;
+use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime};
 use tokio::sync::mpsc;
 
@@ -39,28 +40,23 @@ pub(crate) struct OpenSession {
 impl OpenSession {
     /// Adds a connection with the certificate that it was admitted with.
     pub(crate) fn attach(&self, connection: Connection, peer: Peer) {
-        self.connections()
+        self.connections
+            .lock()
             .insert(connection.stable_id(), (connection, peer));
     }
 
     /// Removes a closed connection.
     pub(crate) fn detach(&self, connection: usize) {
-        self.connections().remove(&connection);
+        self.connections.lock().remove(&connection);
     }
 
     /// Closes the connections whose certificates are not admitted; returns their number.
     pub(crate) fn close_unless(&self, admits: impl Fn(&Peer) -> bool) -> usize {
-        let connections = self.connections();
+        let connections = self.connections.lock();
         let foreign = connections.values().filter(|(_, peer)| !admits(peer));
         foreign
             .inspect(|(connection, _)| CloseCode::Refused.close(connection))
             .count()
-    }
-
-    fn connections(&self) -> MutexGuard<'_, HashMap<usize, (Connection, Peer)>> {
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn status(&self, report: Report) -> SessionStatus {
@@ -118,12 +114,12 @@ impl Registry {
 
     /// Returns the number of sessions.
     pub(crate) fn count(&self) -> usize {
-        self.lock().by_id.len()
+        self.clients.lock().by_id.len()
     }
 
     /// Returns whether the client has a session.
     pub(crate) fn has(&self, client: &str) -> bool {
-        self.lock().by_name.contains_key(client)
+        self.clients.lock().by_name.contains_key(client)
     }
 
     /// Returns whether the client may open a session now, and counts it if so.
@@ -141,7 +137,7 @@ impl Registry {
         secret: impl FnOnce(SessionId) -> Option<Secret>,
         start: impl FnOnce(SessionId, &[IpAddr]) -> Handle,
     ) -> Option<Arc<OpenSession>> {
-        let mut clients = self.lock();
+        let mut clients = self.clients.lock();
         if let Some(former) = clients.by_name.get(client).copied() {
             if let Some(former) = clients.by_id.get(&former) {
                 former.handle.stop(CloseCode::Superseded);
@@ -156,10 +152,7 @@ impl Registry {
         let secret = secret(id)?;
         let addresses = clients.addresses.take(client, wanted, Instant::now())?;
         let handle = start(id, &addresses);
-        let mut by_address = self
-            .by_address
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self.by_address.write();
         by_address.extend(
             addresses
                 .iter()
@@ -185,12 +178,13 @@ impl Registry {
     /// Sets the permanent addresses that a controller assigned to clients.
     pub(crate) fn assign<'a>(&self, clients: impl Iterator<Item = &'a Client>) {
         let of = |client: &Client| (client.name.to_string(), client.addresses.clone());
-        self.lock().addresses.assign(clients.map(of));
+        self.clients.lock().addresses.assign(clients.map(of));
     }
 
     /// Returns the session with this ID if it belongs to the client.
     pub(crate) fn find(&self, id: SessionId, client: &str) -> Option<Arc<OpenSession>> {
-        self.lock()
+        self.clients
+            .lock()
             .by_id
             .get(&id)
             .filter(|open| open.client == client)
@@ -199,20 +193,17 @@ impl Registry {
 
     /// Returns whether the session with this ID is open.
     pub(crate) fn is_open(&self, id: SessionId) -> bool {
-        self.lock().by_id.contains_key(&id)
+        self.clients.lock().by_id.contains_key(&id)
     }
 
     /// Returns whether the address belongs to a session.
     pub(crate) fn is_taken(&self, address: IpAddr) -> bool {
-        self.by_address
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(&address)
+        self.by_address.read().contains_key(&address)
     }
 
     /// Removes a session that has ended.
     pub(crate) fn close(&self, id: SessionId) {
-        self.remove(&mut self.lock(), id);
+        self.remove(&mut self.clients.lock(), id);
     }
 
     /// Stops all sessions.
@@ -223,7 +214,7 @@ impl Registry {
     }
 
     pub(crate) fn sessions(&self) -> Vec<Arc<OpenSession>> {
-        let mut sessions: Vec<_> = self.lock().by_id.values().cloned().collect();
+        let mut sessions: Vec<_> = self.clients.lock().by_id.values().cloned().collect();
         sessions.sort_by(|one, other| one.client.cmp(&other.client));
         sessions
     }
@@ -242,10 +233,7 @@ impl Registry {
                 None => batches.push((destination, vec![packet])),
             }
         }
-        let by_address = self
-            .by_address
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let by_address = self.by_address.read();
         for (destination, batch) in batches {
             // A session that has just ended counts as no client, too.
             let client = by_address
@@ -270,18 +258,13 @@ impl Registry {
 
     /// Counts a connection that was refused.
     pub(crate) fn count_refusal(&self, reason: &'static str) {
-        *self
-            .refused
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(reason)
-            .or_default() += 1;
+        *self.refused.lock().entry(reason).or_default() += 1;
     }
 
     /// Returns the packets not forwarded and the connections not admitted by reason, without
     /// reasons that did not occur.
     pub(crate) fn drop_counts(&self) -> BTreeMap<String, u64> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.refused.lock();
         let refused = refused
             .iter()
             .map(|(reason, count)| (format!("connection_{reason}"), *count));
@@ -301,20 +284,12 @@ impl Registry {
             return;
         };
         clients.by_name.remove(&open.client);
-        let mut by_address = self
-            .by_address
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self.by_address.write();
         for address in &open.addresses {
             by_address.remove(address);
         }
         clients
             .addresses
             .release(&open.client, open.addresses.clone(), Instant::now());
-    }
-
-    /// The data is consistent even after a panic of another thread: nothing here panics halfway.
-    fn lock(&self) -> MutexGuard<'_, Clients> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,9 +7,9 @@
 use super::registry::Registry;
 use crate::device::Device;
 use crate::join::SessionId;
+use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use tracing::warn;
@@ -57,7 +57,7 @@ impl Routes {
     }
 
     fn record(&self, session: SessionId, addresses: &[IpAddr], mtu: Option<u16>) {
-        let mut pending = self.lock();
+        let mut pending = self.pending.lock();
         for address in addresses {
             let belongs_to_successor = pending
                 .get(address)
@@ -90,19 +90,12 @@ impl Routes {
 
     /// Waits for changes and returns a batch of them.
     fn take(&self) -> Vec<(IpAddr, Change)> {
-        let pending = self.lock();
-        let pending = self
-            .changed
-            .wait_while(pending, |pending| pending.is_empty());
-        let mut pending = pending.unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.pending.lock();
+        self.changed
+            .wait_while(&mut pending, |pending| pending.is_empty());
         std::iter::from_fn(|| pending.pop_first())
             .take(BATCH)
             .collect()
-    }
-
-    /// The data is consistent even after a panic of another thread: nothing here panics halfway.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Change>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -131,7 +124,7 @@ mod tests {
                 .map(|address| (*address, change))
                 .collect::<Vec<_>>()
         );
-        assert!(routes.lock().is_empty());
+        assert!(routes.pending.lock().is_empty());
     }
 
     #[test]

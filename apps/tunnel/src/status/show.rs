@@ -1,12 +1,13 @@
-use super::{PathStatus, SessionStatus, Status, unix_ms};
+use super::{PathStatus, SessionStatus, Status};
 use crate::config::read_common;
 use anyhow::Result;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
+use hawser_io::clock::unix_ms;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::thread::sleep;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Show the status of a tunnel client or server
 #[derive(Debug, Clone, clap::Args)]
@@ -38,7 +39,7 @@ pub fn run(args: &Args) -> Result<()> {
             // Clears the terminal.
             print!("\x1b[2J\x1b[H");
         }
-        print!("{}", text(&status, unix_ms(SystemTime::now())));
+        print!("{}", text(&status, unix_ms()));
         if !args.watch {
             return Ok(());
         }

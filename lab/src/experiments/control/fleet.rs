@@ -14,9 +14,10 @@ use hawser_control::resource::{
     Cause, Flow, Mode, PathEnd, PathHealth, Policy, Pruning, Selector, Tenant, Trigger,
 };
 use hawser_testbed::topology::Stop;
+use parking_lot::Mutex;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -185,8 +186,7 @@ impl Fleet {
                                 .record(Kind::Assignment, registered.elapsed());
                             self.assigned.fetch_add(1, Ordering::Relaxed);
                         }
-                        *report.lock().unwrap_or_else(PoisonError::into_inner) =
-                            report_of(&assignment);
+                        *report.lock() = report_of(&assignment);
                     }
                     NodeMessage::Policy(policy) => self.record_policy(&policy),
                     NodeMessage::Ping => {}
@@ -207,10 +207,7 @@ impl Fleet {
     ) -> Result<(), Error> {
         loop {
             tokio::time::sleep(REPORT_INTERVAL).await;
-            let report = report
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone();
+            let report = report.lock().clone();
             let began = Instant::now();
             if self
                 .latencies

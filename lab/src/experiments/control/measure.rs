@@ -3,10 +3,11 @@ use crate::experiment;
 use crate::summary::quantile;
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
+use parking_lot::Mutex;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The limit of the 99th percentile of the lateness of the simulated nodes' timers. Above it, nodes
@@ -83,7 +84,7 @@ impl Latencies {
     /// Records a latency.
     pub(super) fn record(&self, kind: Kind, time: Duration) {
         if !kind.is_steady() || self.is_steady.load(Ordering::Relaxed) {
-            lock(&self.samples[kind as usize]).push(time);
+            self.samples[kind as usize].lock().push(time);
         }
     }
 
@@ -98,7 +99,7 @@ impl Latencies {
     /// Counts an error.
     pub(super) fn record_error(&self, error: &str) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        error.clone_into(&mut lock(&self.last_error));
+        error.clone_into(&mut self.last_error.lock());
     }
 
     /// Returns the number of errors relative to the number of requests.
@@ -108,17 +109,18 @@ impl Latencies {
     }
 
     pub(super) fn last_error(&self) -> String {
-        lock(&self.last_error).clone()
+        self.last_error.lock().clone()
     }
 
     /// Returns the number of samples.
     pub(super) fn count(&self, kind: Kind) -> usize {
-        lock(&self.samples[kind as usize]).len()
+        self.samples[kind as usize].lock().len()
     }
 
     /// Returns the samples in milliseconds, in ascending order.
     pub(super) fn sorted_ms(&self, kind: Kind) -> Vec<f64> {
-        let mut times: Vec<f64> = lock(&self.samples[kind as usize])
+        let mut times: Vec<f64> = self.samples[kind as usize]
+            .lock()
             .iter()
             .map(|time| time.as_secs_f64() * 1e3)
             .collect();
@@ -231,10 +233,6 @@ impl experiment::Measured for Measured {
             "timers of the simulated nodes fired {lag_ms:.0} ms late (99th percentile, limit {LAG_LIMIT_MS:.0} ms): other processes kept {others:.2} processors busy"
         )]
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

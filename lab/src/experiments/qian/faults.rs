@@ -5,6 +5,7 @@ use crate::experiments::faults::{SCENARIOS, Scenario};
 use crate::summary::{Case, Metrics};
 use anyhow::Result;
 use hawser_agent::Status;
+use hawser_io::clock::unix_ns;
 use hawser_io::ring;
 use hawser_testbed::control::Control;
 use hawser_testbed::edges::Edges;
@@ -12,7 +13,7 @@ use hawser_testbed::emulator::{Emulator, EmulatorReport};
 use hawser_testbed::topology::Topology;
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use std::fs;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The faults of path 1. None of them affects path 2.
 const SCENARIO_NAMES: [&str; 6] = [
@@ -85,7 +86,7 @@ pub(super) fn run(run: &Run, scenario: &'static Scenario) -> Result<Outcome> {
         payload_bytes: PAYLOAD_BYTES,
     };
     emulator.set_origin(ring::now());
-    let began = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let began_ns = unix_ns();
     let reports = traffic::run(
         &Endpoints::from(&lab),
         std::slice::from_ref(&stream),
@@ -106,7 +107,7 @@ pub(super) fn run(run: &Run, scenario: &'static Scenario) -> Result<Outcome> {
         directory.join("outcome.json"),
         serde_json::to_vec_pretty(&raw)?,
     )?;
-    let history = History::read(&directory, u64::try_from(began.as_nanos())?)?;
+    let history = History::read(&directory, began_ns)?;
     let end = Duration::from_secs_f64(seconds);
     let case = describe(scenario, &reports[0], &history, end);
     Ok(Outcome {

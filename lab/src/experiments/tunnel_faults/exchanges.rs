@@ -1,6 +1,6 @@
 use crate::summary::quantile;
 use hawser_units::Instant;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 /// Requests in the order in which they were sent, with the times of their replies.
 #[derive(Debug, Default)]
@@ -25,10 +25,7 @@ pub(super) struct Figures {
 impl Exchanges {
     /// Records a request and returns its number.
     pub(super) fn record_request(&self, now: Instant) -> usize {
-        let mut exchanges = self
-            .0
-            .lock()
-            .expect("no thread panics while it holds the lock");
+        let mut exchanges = self.0.lock();
         exchanges.push(Exchange {
             asked: now,
             answered: None,
@@ -38,12 +35,7 @@ impl Exchanges {
 
     /// Records a reply. Only the first one of a request counts.
     pub(super) fn record_reply(&self, number: usize, now: Instant) {
-        if let Some(exchange) = self
-            .0
-            .lock()
-            .expect("no thread panics while it holds the lock")
-            .get_mut(number)
-        {
+        if let Some(exchange) = self.0.lock().get_mut(number) {
             exchange.answered.get_or_insert(now);
         }
     }
@@ -52,7 +44,6 @@ impl Exchanges {
     pub(super) fn answered(&self) -> usize {
         self.0
             .lock()
-            .expect("no thread panics while it holds the lock")
             .iter()
             .filter(|one| one.answered.is_some())
             .count()
@@ -60,10 +51,7 @@ impl Exchanges {
 
     /// Returns the figures of some windows.
     pub(super) fn within(&self, windows: &[(Instant, Instant)]) -> Figures {
-        let exchanges = self
-            .0
-            .lock()
-            .expect("no thread panics while it holds the lock");
+        let exchanges = self.0.lock();
         let asked = exchanges.iter().filter(|one| {
             windows
                 .iter()
@@ -89,10 +77,7 @@ impl Exchanges {
 
     /// Returns the time of each request and its response time, seconds.
     pub(super) fn seconds(&self, began: Instant) -> Vec<(f64, Option<f64>)> {
-        let exchanges = self
-            .0
-            .lock()
-            .expect("no thread panics while it holds the lock");
+        let exchanges = self.0.lock();
         let seconds = |one: &Exchange| {
             let took = one.answered.map(|answered| ms(one.asked, answered) / 1e3);
             (ms(began, one.asked) / 1e3, took)

@@ -7,8 +7,8 @@ use super::index::{Index, Stored};
 use super::leases::Leases;
 use crate::store::{Action, Change, Entry, Error, Expect, LeaseId, Revision, Write};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
@@ -88,11 +88,7 @@ impl Writer {
         batch.ended.iter().for_each(|lease| leases.remove(*lease));
         drop(leases);
         if !batch.changes.is_empty() {
-            self.shared
-                .index
-                .write()
-                .unwrap_or_else(PoisonError::into_inner)
-                .apply(batch.changes);
+            self.shared.index.write().apply(batch.changes);
             self.changed.send_replace(batch.revision);
         }
         for (request, result) in requests.into_iter().zip(batch.results) {

@@ -1,0 +1,129 @@
+//! Files of JSON that a process replaces again and again, such as its status, or what it needs
+//! after a restart.
+
+use crate::file;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// A file of JSON. It is replaced atomically and not synced to the disk: after a power failure it
+/// is the previous one, or cannot be read.
+#[derive(Debug, Clone)]
+pub struct JsonFile {
+    path: PathBuf,
+    mode: u32,
+}
+
+/// The reason that a file of JSON cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonFileError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error from the system.
+        source: io::Error,
+    },
+    /// The content is not JSON of the expected form.
+    #[error("{} is not valid: {source}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The error in the file.
+        source: serde_json::Error,
+    },
+    /// The file or its folder cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The error from the system.
+        source: io::Error,
+    },
+}
+
+impl JsonFile {
+    /// Returns the file at `path`. `mode` is its permissions when it is written, restricted by the
+    /// umask.
+    pub fn at(path: PathBuf, mode: u32) -> Self {
+        JsonFile { path, mode }
+    }
+
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file. Returns none if it does not exist.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or its content is not the JSON of a `T`.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<Option<T>, JsonFileError> {
+        let path = self.path.clone();
+        match fs::read(&self.path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|source| JsonFileError::Syntax { path, source }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(JsonFileError::Read { path, source }),
+        }
+    }
+
+    /// Replaces the file, whose folder is created if it is missing.
+    ///
+    /// # Errors
+    /// If the folder or the file cannot be written. The file is then unchanged.
+    pub fn write<T: Serialize>(&self, value: &T) -> Result<(), JsonFileError> {
+        self.replace(value).map_err(|source| JsonFileError::Write {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    fn replace<T: Serialize>(&self, value: &T) -> io::Result<()> {
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        file::replace(&self.path, &serde_json::to_vec_pretty(value)?, self.mode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_written_value_is_read_and_has_the_permissions() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = JsonFile::at(directory.path().join("made/state.json"), 0o600);
+        assert_eq!(file.read::<u8>().unwrap(), None);
+        file.write(&7).unwrap();
+        assert_eq!(file.read().unwrap(), Some(7));
+        let mode = fs::metadata(file.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn other_contents_are_an_error_that_names_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = JsonFile::at(directory.path().join("state.json"), 0o600);
+        for useless in ["", "{", "-1"] {
+            fs::write(file.path(), useless).unwrap();
+            let error = file.read::<u8>().unwrap_err().to_string();
+            assert!(error.contains("state.json"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_is_an_error_that_names_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = JsonFile::at(directory.path().join("state.json"), 0o600);
+        fs::create_dir(file.path()).unwrap();
+        let error = file.write(&7).unwrap_err().to_string();
+        assert!(error.contains("state.json"), "{error}");
+    }
+}
