@@ -1,9 +1,19 @@
-//! Counts datagrams that arrive at a server's port and match no connection. The QUIC library and
-//! the kernel drop them silently.
+//! Counts datagrams that arrive at a server's port and match no connection.
+//!
+//! The kernel counts those that did not fit the socket's buffer. The QUIC library drops the others
+//! without a trace: its statistics of an endpoint count handshakes only. Each reason in the status
+//! is therefore counted at the one place that sees it:
+//!
+//! - the socket, from which each datagram is read: not QUIC, or a long header of an unknown
+//!   connection;
+//! - the generator of connection IDs, which the library asks before it answers a short header of an
+//!   unknown connection;
+//! - the keys of Initial packets, where a wrong packet shows by its reserved bits.
 
 use crate::quic::SERVER_ID_BYTES;
 use bytes::BytesMut;
 use hawser_io::sockopt::drops;
+use lru::LruCache;
 use noq::crypto::{self, HeaderKey, Keys, UnsupportedVersion};
 use noq::udp::RecvMeta;
 use noq::{
@@ -12,13 +22,13 @@ use noq::{
 use noq::{Runtime, ServerConfig, TokioRuntime, UdpSender};
 use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{FixedLengthConnectionIdParser, PartialDecode, RandomConnectionIdGenerator};
-use std::collections::{HashSet, VecDeque};
+use parking_lot::Mutex;
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -36,7 +46,7 @@ const INITIAL: u8 = 0x00;
 const RESERVED: u8 = 0x0c;
 
 /// The number of remembered connection IDs: more than are issued during the longest handshake.
-const MAX_REMEMBERED: usize = 16_384;
+const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 
 /// The number of Initial packets that wait to be accepted, and the bytes buffered for the packets
 /// after them.
@@ -44,21 +54,27 @@ const MAX_INCOMING: usize = 4096;
 const MAX_INCOMING_BYTES: u64 = 4 << 20;
 
 /// Counters of datagrams that reached no connection, by reason.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct UnmatchedDatagrams {
     not_quic: AtomicU64,
     invalid_initial: AtomicU64,
     unknown_connection: AtomicU64,
-    issued: Mutex<IssuedIds>,
+    /// The connection IDs that were issued last.
+    issued: Mutex<LruCache<ConnectionId, ()>>,
     /// Duplicates of the endpoints' sockets, to read the kernel's drop counters.
     sockets: Mutex<Vec<UdpSocket>>,
 }
 
-/// The most recently issued connection IDs.
-#[derive(Debug, Default)]
-struct IssuedIds {
-    ids: HashSet<ConnectionId>,
-    in_order: VecDeque<ConnectionId>,
+impl Default for UnmatchedDatagrams {
+    fn default() -> Self {
+        UnmatchedDatagrams {
+            not_quic: AtomicU64::default(),
+            invalid_initial: AtomicU64::default(),
+            unknown_connection: AtomicU64::default(),
+            issued: Mutex::new(LruCache::new(MAX_REMEMBERED)),
+            sockets: Mutex::default(),
+        }
+    }
 }
 
 impl UnmatchedDatagrams {
@@ -69,10 +85,7 @@ impl UnmatchedDatagrams {
         tls: Arc<dyn crypto::ServerConfig>,
         socket: UdpSocket,
     ) -> io::Result<Endpoint> {
-        self.sockets
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(socket.try_clone()?);
+        self.sockets.lock().push(socket.try_clone()?);
         let unmatched = Arc::clone(self);
         let ids = RandomConnectionIdGenerator::new(SERVER_ID_BYTES);
         config.cid_generator(Arc::new(move || {
@@ -99,24 +112,26 @@ impl UnmatchedDatagrams {
 
     /// Returns the counts by reason, without reasons that did not occur.
     pub(super) fn drop_counts(&self) -> impl Iterator<Item = (String, u64)> {
-        let counters = [
-            ("datagram_not_quic", &self.not_quic),
-            ("datagram_invalid_initial", &self.invalid_initial),
-            ("datagram_unknown_connection", &self.unknown_connection),
+        let counts = [
+            ("datagram_not_quic", self.not_quic.load(Relaxed)),
+            (
+                "datagram_invalid_initial",
+                self.invalid_initial.load(Relaxed),
+            ),
+            (
+                "datagram_unknown_connection",
+                self.unknown_connection.load(Relaxed),
+            ),
+            ("datagram_buffer_full", self.kernel_drops()),
         ];
-        let counts = counters.map(|(reason, counter)| (reason, counter.load(Relaxed)));
-        let kernel_drops = [("datagram_buffer_full", self.kernel_drops())];
-        let counts = counts
-            .into_iter()
-            .chain(kernel_drops)
-            .filter(|(_, count)| *count > 0);
+        let counts = counts.into_iter().filter(|(_, count)| *count > 0);
         counts.map(|(reason, count)| (reason.to_owned(), count))
     }
 
     /// Returns the datagrams that the kernel dropped because the sockets' buffers were full. The
     /// kernel's counters have 32 bits.
     fn kernel_drops(&self) -> u64 {
-        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let sockets = self.sockets.lock();
         sockets
             .iter()
             .filter_map(|socket| drops(socket).ok())
@@ -142,8 +157,8 @@ impl UnmatchedDatagrams {
         else {
             return Some(&self.not_quic);
         };
-        let issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
-        match (issued.ids.contains(&packet.dst_cid()), first & TYPE) {
+        let issued = self.issued.lock();
+        match (issued.contains(&packet.dst_cid()), first & TYPE) {
             (true, _) => None,
             (false, INITIAL) => (datagram.len() < MIN_INITIAL_BYTES).then_some(&self.not_quic),
             (false, _) => Some(&self.unknown_connection),
@@ -204,19 +219,7 @@ struct Ids {
 impl ConnectionIdGenerator for Ids {
     fn generate_cid(&mut self) -> ConnectionId {
         let id = self.ids.generate_cid();
-        let mut issued = self
-            .unmatched
-            .issued
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if issued.ids.insert(id) {
-            issued.in_order.push_back(id);
-        }
-        if issued.in_order.len() > MAX_REMEMBERED
-            && let Some(oldest) = issued.in_order.pop_front()
-        {
-            issued.ids.remove(&oldest);
-        }
+        self.unmatched.issued.lock().put(id, ());
         id
     }
 
