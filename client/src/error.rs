@@ -65,7 +65,10 @@ pub enum Error {
         /// The error from the system.
         source: io::Error,
     },
-    /// A key or certificate cannot be used.
+    /// A certificate or key cannot be read or used.
+    #[error(transparent)]
+    Tls(#[from] hawser_tls::Error),
+    /// A key or certificate is not the expected one.
     #[error("{what}: {reason}")]
     Credentials {
         /// The key or certificate.

@@ -1,15 +1,13 @@
 use crate::error::Error;
 use crate::tls::credentials;
-use hawser_control::Name;
+use hawser_control::{InvalidName, Name};
+use hawser_tls::{Subject, certificates};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use std::time::SystemTime;
 
 /// Key and certificate of the node, in one file so that both change atomically.
 const NODE: &str = "node.pem";
@@ -42,29 +40,15 @@ impl Identity {
         certificate_pem: String,
         authority_pem: String,
     ) -> Result<Self, Error> {
-        let unusable = |reason: String| credentials("the node's certificate", reason);
-        let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes())
-            .map_err(|error| unusable(error.to_string()))?;
-        let (_, certificate) =
-            X509Certificate::from_der(&der).map_err(|error| unusable(error.to_string()))?;
-        let common_name = certificate
-            .subject()
-            .iter_common_name()
-            .next()
-            .and_then(|name| name.as_str().ok());
-        let node = common_name
-            .ok_or_else(|| unusable("it contains no node name".to_owned()))?
-            .parse()
-            .map_err(|error: hawser_control::InvalidName| unusable(error.to_string()))?;
-        let validity = certificate.validity();
-        let (not_before, not_after) = (
-            validity.not_before.timestamp(),
-            validity.not_after.timestamp(),
-        );
+        let certificates = certificates("the node's certificate", &certificate_pem)?;
+        let subject = Subject::of(&certificates[0])?;
+        let node = subject.name.parse().map_err(|error: InvalidName| {
+            credentials("the node's certificate", error.to_string())
+        })?;
         Ok(Identity {
             node,
-            not_before: since_1970(not_before),
-            not_after: since_1970(not_after),
+            not_before: subject.not_before,
+            not_after: subject.not_after,
             key_pem,
             certificate_pem,
             authority_pem,
@@ -136,6 +120,21 @@ impl Identity {
     /// Returns the node's name, the common name of the certificate.
     pub fn node(&self) -> &Name {
         &self.node
+    }
+
+    /// Returns the private key, PEM.
+    pub fn key_pem(&self) -> &str {
+        &self.key_pem
+    }
+
+    /// Returns the certificate, PEM.
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// Returns the certificate of the authority that the node trusts, PEM.
+    pub fn authority_pem(&self) -> &str {
+        &self.authority_pem
     }
 
     /// Returns when the certificate expires.
@@ -269,14 +268,11 @@ fn replace(path: &Path, text: &str) -> Result<(), Error> {
     })
 }
 
-fn since_1970(seconds: i64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.max(0).unsigned_abs())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rcgen::DnType;
+    use std::time::Duration;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

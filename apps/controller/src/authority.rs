@@ -5,19 +5,19 @@ use crate::record::{Issued, sha256_hex};
 use anyhow::{Context, Result, ensure};
 use hawser_control::Name;
 use hawser_io::clock::unix_ms;
+use hawser_io::file;
+use hawser_tls::{Subject, certificates, provider};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, PublicKey, PublicKeyData, SerialNumber,
 };
 use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use time::{Duration, OffsetDateTime};
@@ -81,19 +81,9 @@ pub struct Presented {
 impl Presented {
     /// Reads a client's certificate. Returns `None` if it names no node.
     pub fn of(der: &CertificateDer<'_>) -> Option<Presented> {
-        let (_, certificate) = X509Certificate::from_der(der).ok()?;
-        let node = certificate
-            .subject()
-            .iter_common_name()
-            .next()?
-            .as_str()
-            .ok()?
-            .parse()
-            .ok()?;
-        Some(Presented {
-            node,
-            serial: hex::encode(certificate.raw_serial()),
-        })
+        let Subject { name, serial, .. } = Subject::of(der).ok()?;
+        let node = name.parse().ok()?;
+        Some(Presented { node, serial })
     }
 }
 
@@ -146,8 +136,7 @@ impl Authority {
 
     fn of(pem: String, key_pem: &str) -> Result<Authority> {
         let key = KeyPair::from_pem(key_pem)?;
-        let der = CertificateDer::from_pem_slice(pem.as_bytes())
-            .map_err(|error| anyhow::anyhow!("{error}"))?;
+        let der = certificates("the authority's certificate", &pem)?.swap_remove(0);
         let (_, parsed) = X509Certificate::from_der(&der)?;
         ensure!(
             parsed.public_key().subject_public_key.data.as_ref() == key.public_key_raw(),
@@ -209,9 +198,8 @@ impl Authority {
     pub(crate) fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone())?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
         Ok(
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
                 .allow_unauthenticated()
                 .build()?,
         )
@@ -257,22 +245,8 @@ impl Authority {
 
 /// Atomically writes a file that only its owner can read.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
-    let write = || {
-        let new = path.with_extension("new");
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)?;
-        file.set_permissions(fs::Permissions::from_mode(0o600))?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        path.parent()
-            .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    file::replace_durably(path, text.as_bytes(), 0o600)
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn make() -> Result<(String, String)> {
@@ -295,6 +269,7 @@ fn common_name(name: &str) -> DistinguishedName {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::pki_types::pem::PemObject;
 
     const LIFE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3600);
 

@@ -74,8 +74,7 @@ pub(crate) fn tls(
 ) -> Result<TlsAcceptor> {
     let (certificate, replace_after) = server_certificate(controller, &names)?;
     let certificate = Arc::new(Certificate(RwLock::new(Arc::new(certificate))));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
+    let mut config = ServerConfig::builder_with_provider(hawser_tls::provider())
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(controller.authority.verifier()?)
         .with_cert_resolver(certificate.clone());

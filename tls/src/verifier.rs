@@ -1,0 +1,200 @@
+use crate::{Error, Subject, digest, provider};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::sync::Arc;
+
+/// Verifies servers that cannot be verified by an authority and a host name.
+#[derive(Debug)]
+pub struct ServerVerifier {
+    trust: Trust,
+    provider: Arc<CryptoProvider>,
+}
+
+#[derive(Debug)]
+enum Trust {
+    /// The authority with this digest.
+    Pinned([u8; 32]),
+    /// Nodes that this verifier accepts, under their own names.
+    Nodes(Arc<dyn ClientCertVerifier>),
+}
+
+impl ServerVerifier {
+    /// Returns a verifier that accepts a server whose chain contains the authority with the SHA-256
+    /// digest `authority`, is signed by it, and is valid for the server's host name.
+    pub fn pinned(authority: [u8; 32]) -> Arc<Self> {
+        ServerVerifier::new(Trust::Pinned(authority))
+    }
+
+    /// Returns a verifier that accepts a node of `authorities` if its certificate has the name that
+    /// the client connects to as common name.
+    ///
+    /// The certificates that a controller issues to nodes contain no host name and are meant for
+    /// TLS clients, because nodes are clients of the controller. A server's certificate is
+    /// therefore checked as that of a client.
+    ///
+    /// # Errors
+    /// If there are no authorities.
+    pub fn nodes(authorities: Arc<RootCertStore>) -> Result<Arc<Self>, Error> {
+        let nodes = WebPkiClientVerifier::builder_with_provider(authorities, provider())
+            .build()
+            .map_err(|error| Error::Authority(error.to_string()))?;
+        Ok(ServerVerifier::new(Trust::Nodes(nodes)))
+    }
+
+    fn new(trust: Trust) -> Arc<Self> {
+        Arc::new(ServerVerifier {
+            trust,
+            provider: provider(),
+        })
+    }
+
+    /// Returns a verifier that trusts only the authority with the digest `authority`, which is among
+    /// `intermediates`.
+    fn trusting(
+        &self,
+        authority: &[u8; 32],
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<Arc<WebPkiServerVerifier>, rustls::Error> {
+        let authority = intermediates
+            .iter()
+            .find(|presented| digest(presented) == *authority)
+            .ok_or(CertificateError::UnknownIssuer)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone().into_owned())?;
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider))
+            .build()
+            .map_err(|error| rustls::Error::General(error.to_string()))
+    }
+}
+
+impl ServerCertVerifier for ServerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match &self.trust {
+            Trust::Pinned(authority) => self
+                .trusting(authority, intermediates)?
+                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
+            Trust::Nodes(nodes) => {
+                nodes.verify_client_cert(end_entity, intermediates, now)?;
+                if Subject::of(end_entity).is_ok_and(|node| node.name == server_name.to_str()) {
+                    Ok(ServerCertVerified::assertion())
+                } else {
+                    Err(CertificateError::NotValidForName.into())
+                }
+            }
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+        ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    };
+
+    type Authority = CertifiedIssuer<'static, KeyPair>;
+
+    fn authority() -> Authority {
+        let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    fn trusted(authority: &Authority) -> Arc<RootCertStore> {
+        crate::authorities(&authority.pem()).unwrap()
+    }
+
+    /// Returns the certificate of a node, or of the server of a host.
+    fn signed(
+        authority: &Authority,
+        node: Option<&str>,
+        host: Option<&str>,
+    ) -> CertificateDer<'static> {
+        let hosts = host.map(str::to_owned).into_iter().collect::<Vec<_>>();
+        let mut parameters = CertificateParams::new(hosts).unwrap();
+        parameters.distinguished_name = DistinguishedName::new();
+        if let Some(node) = node {
+            parameters.distinguished_name.push(DnType::CommonName, node);
+        }
+        parameters.extended_key_usages = vec![match host {
+            Some(_) => ExtendedKeyUsagePurpose::ServerAuth,
+            None => ExtendedKeyUsagePurpose::ClientAuth,
+        }];
+        let key = KeyPair::generate().unwrap();
+        parameters.signed_by(&key, authority).unwrap().der().clone()
+    }
+
+    fn accepts(verifier: &ServerVerifier, chain: &[CertificateDer<'_>], name: &str) -> bool {
+        let name = ServerName::try_from(name).unwrap();
+        let verified =
+            verifier.verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now());
+        verified.is_ok()
+    }
+
+    #[test]
+    fn a_pinned_authority_accepts_its_own_servers_under_their_names() {
+        let (authority, other) = (authority(), self::authority());
+        let verifier = ServerVerifier::pinned(digest(authority.der()));
+        let chain = |signer: &Authority| {
+            let server = signed(signer, None, Some("controller.example"));
+            [server, signer.der().clone(), authority.der().clone()]
+        };
+        assert!(accepts(&verifier, &chain(&authority), "controller.example"));
+        assert!(!accepts(&verifier, &chain(&authority), "another.example"));
+        assert!(!accepts(&verifier, &chain(&other), "controller.example"));
+        assert!(!accepts(
+            &verifier,
+            &chain(&authority)[..1],
+            "controller.example"
+        ));
+    }
+
+    #[test]
+    fn a_node_is_accepted_under_its_own_name() {
+        let (authority, other) = (authority(), self::authority());
+        let verifier = ServerVerifier::nodes(trusted(&authority)).unwrap();
+        let node = |signer: &Authority| [signed(signer, Some("edge-1"), None)];
+        assert!(accepts(&verifier, &node(&authority), "edge-1"));
+        assert!(!accepts(&verifier, &node(&authority), "edge-2"));
+        assert!(!accepts(&verifier, &node(&other), "edge-1"));
+    }
+}
