@@ -179,12 +179,6 @@ impl NodeClient {
         Identity::keep(pending, folder, answer.certificate, answer.authority)
     }
 
-    /// Sends the next request to the next controller: for a caller that finds the current one
-    /// faulty.
-    pub fn give_up_on_controller(&self) {
-        self.transport.give_up_on_current();
-    }
-
     fn path(&self, what: &str) -> String {
         format!("/v1/nodes/{}/{what}", self.node)
     }

@@ -241,11 +241,6 @@ impl Transport {
         }
         request
     }
-
-    /// Sends the next request to the next controller.
-    pub(crate) fn give_up_on_current(&self) {
-        self.current.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// A resource and its tag.

@@ -413,7 +413,7 @@ impl Session {
         for path in self.paths.iter().flatten().filter(|path| !path.standby) {
             let state = path.state(clock);
             self.queued_bytes += state.queued.0;
-            self.endpoint.update_path(now, path.id, state);
+            self.endpoint.update_path(path.id, state);
         }
         for _ in 0..MAX_TRANSMITS {
             let Some(transmit) = self.endpoint.poll_transmit(now) else {

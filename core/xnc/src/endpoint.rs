@@ -57,7 +57,7 @@ impl Endpoint {
     }
 
     /// Updates the state of the path's QUIC connection.
-    pub fn update_path(&mut self, _now: Instant, path: PathId, state: PathState) {
+    pub fn update_path(&mut self, path: PathId, state: PathState) {
         self.sender.update_path(path, state);
     }
 

@@ -14,7 +14,7 @@
 //! for path in PathId::all().take(2) {
 //!     car.add_path(now, path);
 //!     server.add_path(now, path);
-//!     car.update_path(now, path, PathState {
+//!     car.update_path(path, PathState {
 //!         congestion_window: ByteSize(14_000),
 //!         in_flight: ByteSize(0),
 //!         queued: ByteSize(0),

@@ -30,7 +30,7 @@ fn endpoint(scheme: Scheme, now: Instant) -> Endpoint {
             rtt: Rtt::default(),
             datagram_size: DATAGRAM_BYTES,
         };
-        end.update_path(now, path(index), state);
+        end.update_path(path(index), state);
     }
     end
 }

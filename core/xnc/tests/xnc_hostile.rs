@@ -192,7 +192,7 @@ fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
                 rtt,
                 datagram_size,
             };
-            end.update_path(*now, path(index), state);
+            end.update_path(path(index), state);
         }
         Operation::Timeout => {
             end.handle_timeout(*now);

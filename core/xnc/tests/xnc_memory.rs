@@ -45,7 +45,7 @@ fn state() -> PathState {
 fn end(config: Config) -> Endpoint {
     let mut end = Endpoint::new(config);
     end.add_path(Instant::ZERO, path(0));
-    end.update_path(Instant::ZERO, path(0), state());
+    end.update_path(path(0), state());
     end
 }
 
@@ -58,7 +58,7 @@ fn original(number: u32, bytes: &[u8]) -> Vec<u8> {
 /// Handles everything that is due at an endpoint, and discards its output.
 fn turn(end: &mut Endpoint, now: Instant) {
     end.handle_timeout(now);
-    end.update_path(now, path(0), state());
+    end.update_path(path(0), state());
     while end.poll_transmit(now).is_some()
         || end.poll_packet().is_some()
         || end.poll_event().is_some()
@@ -85,7 +85,7 @@ fn busy_then_idle(config: &Config, packets: usize) -> [Endpoint; 2] {
                     .unwrap();
             }
             end.handle_timeout(now);
-            end.update_path(now, path(0), state());
+            end.update_path(path(0), state());
             while let Some(transmit) = end.poll_transmit(now) {
                 wires[from].push_back((now + 10 * MS, transmit.datagram));
             }

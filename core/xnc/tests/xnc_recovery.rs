@@ -44,7 +44,7 @@ fn coded_packets(
         rtt: Rtt::default(),
         datagram_size: 1400,
     };
-    end.update_path(now, path, state);
+    end.update_path(path, state);
     let mut last = 0;
     for id in 0..PACKETS {
         let hint = Hint {
@@ -73,7 +73,7 @@ fn coded_packets(
     let mut coded = BTreeSet::new();
     // One window for the first part of a shot, further ones for the rest.
     for _ in 0..3 {
-        end.update_path(now, path, state);
+        end.update_path(path, state);
         while let Some(transmit) = end.poll_transmit(now) {
             if let Ok(Frame::Packet(header, _)) = Frame::parse(&transmit.datagram)
                 && header.count > 1

@@ -487,7 +487,7 @@ impl Network {
         for (index, end) in self.ends.iter_mut().enumerate() {
             end.handle_timeout(self.now);
             for (id, pipe) in &mut self.pipes {
-                end.update_path(self.now, *id, pipe.state(self.now, index));
+                end.update_path(*id, pipe.state(self.now, index));
             }
             while let Some(transmit) = end.poll_transmit(self.now) {
                 let pipe = self.pipes.get_mut(&transmit.path).expect("the path exists");

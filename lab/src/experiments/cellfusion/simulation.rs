@@ -209,7 +209,7 @@ fn drive_endpoint(
     for (id, uplink) in &mut *uplinks {
         let side = side(uplink);
         if side.is_connected() {
-            end.update_path(now, *id, state(side));
+            end.update_path(*id, state(side));
         }
     }
     while let Some(transmit) = end.poll_transmit(now) {
