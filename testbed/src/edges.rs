@@ -448,7 +448,7 @@ fn paths(lab: &Lab, edge: Edge, outer: Outer) -> String {
         };
         format!(
             "\n[[path]]\nnumber = {}\ninterface = {:?}\nlocal = {local:?}\nremote = {remote:?}\n",
-            number(path),
+            path.number(),
             own.device,
         )
     };
@@ -492,7 +492,7 @@ fn flows(lab: &Lab, replication: &Replication) -> Vec<(Edge, u16, String)> {
 }
 
 fn sending(paths: PathSet, flow: u16, prefix: &str, transparent: bool) -> String {
-    let paths: Vec<u8> = paths.iter().map(number).collect();
+    let paths: Vec<u8> = paths.iter().map(PathId::number).collect();
     format!(
         "\n[[send]]\nflow = {flow}\npeer = \"peer\"\nselect = {{ destination = {prefix:?} }}\npaths = {paths:?}\n\
          transparent = {transparent}\n",
@@ -506,8 +506,4 @@ fn receiving(flow: u16, prefix: &str, transparent: bool) -> String {
         String::new()
     };
     format!("\n[[receive]]\nflow = {flow}\npeer = \"peer\"\n{select}")
-}
-
-fn number(path: PathId) -> u8 {
-    u8::from(path) + 1
 }

@@ -328,12 +328,12 @@ impl fmt::Display for Lab {
 
 /// The device in the network that faces the ingress edge on a path: `in1` to `in8`.
 pub fn network_ingress(path: PathId) -> String {
-    format!("in{}", path.index() + 1)
+    format!("in{}", path.number())
 }
 
 /// The device in the network that faces the egress edge on a path: `out1` to `out8`.
 pub fn network_egress(path: PathId) -> String {
-    format!("out{}", path.index() + 1)
+    format!("out{}", path.number())
 }
 
 fn veth(end: &End, peer: &str, peers_namespace: &Namespace) -> String {

@@ -7,7 +7,7 @@
 
 use crate::config::{Config, Peer};
 use hawser_io::stamped::StampedSocket;
-use hawser_units::{Instant, PathId};
+use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::echo::{Echo, EchoKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -26,9 +26,6 @@ const SILENT_AFTER: Duration = Duration::from_secs(2);
 /// Maximum number of requests of the peer that are answered between two of our own: twenty times as
 /// many as we send.
 const MAX_REPLIES: u32 = 20;
-
-/// Weight of a new sample in the smoothed round-trip time (RFC 6298, section 2.3).
-const GAIN: f64 = 1.0 / 8.0;
 
 /// The measurements of all paths whose peer is known.
 #[derive(Debug)]
@@ -242,11 +239,7 @@ impl RoundTrip {
         else {
             return;
         };
-        let before = self.at(now);
-        let smoothed = before.map_or(sample, |before| {
-            before.mul_f64(1.0 - GAIN) + sample.mul_f64(GAIN)
-        });
-        self.smoothed = Some(smoothed);
+        self.smoothed = Some(smoothed_rtt(self.at(now), sample));
         self.last_reply = Some(now);
     }
 

@@ -180,7 +180,7 @@ impl Status {
                 let mut copies = BTreeMap::new();
                 for path in config.paths.keys() {
                     let TxStats { packets, bytes } = sender.path_stats(*flow, *path)?;
-                    copies.insert(number(*path), Copies { packets, bytes });
+                    copies.insert(path.number(), Copies { packets, bytes });
                 }
                 let policy = sender.policy_in_force(*flow).code.0;
                 send.insert(
@@ -194,7 +194,7 @@ impl Status {
                 );
             }
             for path in config.paths.keys() {
-                dropped_by_device.insert(number(*path), sender.device_drops(*path)?);
+                dropped_by_device.insert(path.number(), sender.device_drops(*path)?);
             }
             not_replicated = occurred(sender.reasons()?);
         }
@@ -206,7 +206,7 @@ impl Status {
                 for path in config.paths.keys() {
                     let totals = observer.and_then(|observer| observer.totals(*flow, *path));
                     paths.insert(
-                        number(*path),
+                        path.number(),
                         ReceiveStatus::of(receiver.stats(*flow, *path)?, totals),
                     );
                 }
@@ -223,7 +223,7 @@ impl Status {
             paths: config
                 .paths
                 .keys()
-                .map(|path| (number(*path), PathState::of(node, *path)))
+                .map(|path| (path.number(), PathState::of(node, *path)))
                 .collect(),
             unattached: node.unattached(),
             send,
@@ -343,10 +343,6 @@ impl ReceiveStatus {
                 .unwrap_or_default(),
         }
     }
-}
-
-fn number(path: PathId) -> u8 {
-    u8::from(path) + 1
 }
 
 fn occurred(reasons: Vec<(hawser_bpf::Reason, u64)>) -> BTreeMap<String, u64> {

@@ -51,7 +51,7 @@ impl Trace {
             .zip(&window.paths)
             .filter(|(_, part)| part.sent > 0)
         {
-            let number = u8::from(path) + 1;
+            let number = path.number();
             let counts = format!(
                 "{},{},{number},{},{},{}",
                 window.packets, window.lost, part.sent, part.rewards, part.only

@@ -12,7 +12,7 @@ use crate::store::{Error, Expect, Revision, Write};
 use crate::view::Versioned;
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Ignored, Situation};
-use hawser_control::resource::{Cause, Policy};
+use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ms;
 use hawser_units::{PathSet, PolicyCode};
 
@@ -69,16 +69,6 @@ pub(crate) fn described(policy: &Policy) -> String {
         format!(", one packet in {every} on {on} too")
     };
     format!("epoch {}, {paths}{probes}", policy.epoch)
-}
-
-fn cause_name(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Configured => "configured",
-        Cause::Degraded => "degraded",
-        Cause::Judged => "judged",
-        Cause::Redirected => "redirected",
-        Cause::Operator => "operator",
-    }
 }
 
 /// The choice of a flow's next policy according to the view.
@@ -183,7 +173,7 @@ impl Controller {
     /// Signals and counts a policy that was committed.
     fn decided(&self, policy: Policy, revision: Revision) -> Outcome {
         self.signal(&policy);
-        self.metrics.decided(cause_name(policy.reason));
+        self.metrics.decided(policy.reason.name());
         tracing::debug!(flow = %policy.flow, policy.epoch, code = policy.code.0, probes = policy.probes.bits(), "decided");
         Outcome::Decided(Versioned {
             value: policy,

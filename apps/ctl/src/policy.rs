@@ -3,7 +3,7 @@ use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
 use hawser_control::Name;
-use hawser_control::resource::{Cause, Override, Policy};
+use hawser_control::resource::{Override, Policy};
 use hawser_units::PolicyCode;
 
 #[derive(Debug, clap::Subcommand)]
@@ -84,20 +84,10 @@ fn fields(policy: &Policy) -> Vec<(&'static str, String)> {
         ("flow", policy.flow.to_string()),
         ("paths", text::paths(policy.code)),
         ("probed", probed),
-        ("reason", reason_name(policy.reason).to_owned()),
+        ("reason", policy.reason.name().to_owned()),
         ("epoch", policy.epoch.to_string()),
         ("decided", text::ago(policy.decided_unix_ms)),
     ]
-}
-
-fn reason_name(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Configured => "configured",
-        Cause::Degraded => "degraded",
-        Cause::Judged => "judged",
-        Cause::Redirected => "redirected",
-        Cause::Operator => "operator",
-    }
 }
 
 fn parse_code(text: &str) -> Result<PolicyCode, String> {

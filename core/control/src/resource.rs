@@ -277,6 +277,19 @@ pub enum Cause {
     Operator,
 }
 
+impl Cause {
+    /// Returns the name in messages, metrics and lists.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::Configured => "configured",
+            Cause::Degraded => "degraded",
+            Cause::Judged => "judged",
+            Cause::Redirected => "redirected",
+            Cause::Operator => "operator",
+        }
+    }
+}
+
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -295,4 +308,22 @@ pub struct Event {
     pub kind: String,
     /// A message, for people.
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_cause_is_that_of_messages() {
+        for cause in [
+            Cause::Configured,
+            Cause::Degraded,
+            Cause::Judged,
+            Cause::Redirected,
+            Cause::Operator,
+        ] {
+            assert_eq!(serde_json::to_value(cause).unwrap(), cause.name());
+        }
+    }
 }

@@ -127,7 +127,6 @@ impl Judge {
 
 fn observation(policy: &Policy, event: JudgeEvent) -> Observation {
     let flow = policy.flow.clone();
-    let number = |path: PathId| u8::from(path) + 1;
     match event {
         JudgeEvent::Judgement(judgement) => Observation::Judged {
             flow,
@@ -139,15 +138,15 @@ fn observation(policy: &Policy, event: JudgeEvent) -> Observation {
         },
         JudgeEvent::PathSilent(path) => Observation::PathSilent {
             flow,
-            path: number(path),
+            path: path.number(),
         },
         JudgeEvent::PathRestored(path) => Observation::PathRestored {
             flow,
-            path: number(path),
+            path: path.number(),
         },
         JudgeEvent::LatentError(path) => Observation::LatentError {
             flow,
-            path: number(path),
+            path: path.number(),
         },
     }
 }

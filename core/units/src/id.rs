@@ -19,7 +19,8 @@ pub struct OutOfRange {
     pub limit: u64,
 }
 
-/// A path of a node, 0 to 7. Users and the paper count from one: path index 0 is shown as "path 1".
+/// A path of a node, index 0 to 7. Users and the paper count from one: index 0 is "path 1", see
+/// [`PathId::number`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct PathId(u8);
@@ -33,6 +34,25 @@ impl PathId {
     /// Returns the zero-based index.
     pub const fn index(self) -> usize {
         self.0 as usize
+    }
+
+    /// Returns the number that people and messages use, 1 to 8: the index plus one.
+    ///
+    /// ```
+    /// use hawser_units::PathId;
+    ///
+    /// let first = PathId::try_from(0)?;
+    /// assert_eq!((first.number(), first.to_string()), (1, "path 1".to_owned()));
+    /// assert_eq!(PathId::from_number(1), Some(first));
+    /// # Ok::<(), hawser_units::OutOfRange>(())
+    /// ```
+    pub const fn number(self) -> u8 {
+        self.0 + 1
+    }
+
+    /// Returns the path with this number; `None` unless it is 1 to 8.
+    pub fn from_number(number: u8) -> Option<Self> {
+        PathId::try_from(number.checked_sub(1)?).ok()
     }
 }
 
@@ -60,7 +80,7 @@ impl From<PathId> for u8 {
 
 impl fmt::Display for PathId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "path {}", self.0 + 1)
+        write!(f, "path {}", self.number())
     }
 }
 

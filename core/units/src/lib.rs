@@ -15,10 +15,12 @@
 
 mod id;
 mod quantity;
+mod rtt;
 mod selector;
 mod time;
 
 pub use id::{FlowId, MAX_FLOWS, MAX_PATHS, OutOfRange, PathId, PathSet, PolicyCode};
 pub use quantity::{Bitrate, ByteSize};
+pub use rtt::smoothed_rtt;
 pub use selector::{NotAPrefix, Ports, Prefix, Rule};
 pub use time::Instant;

@@ -98,7 +98,7 @@ impl Addressing {
             v6: Ipv6Addr::new(0xfd00, 0, subnet[0], subnet[1], 0, 0, 0, u16::from(host)),
         };
         let path = |id: PathId| {
-            let number = u8::from(id) + 1;
+            let number = id.number();
             let (device, net, subnet) =
                 (format!("path{number}"), [10, 1, number], [1, number.into()]);
             Link {

@@ -10,7 +10,7 @@ use hawser_units::{FlowId, PathId};
 /// Returns the registration of the node.
 pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Registration {
     let end = |(path, description): (&PathId, &crate::config::PathConfig)| PathEnd {
-        number: number(*path),
+        number: path.number(),
         interface: description.interface.clone(),
         local: description.local,
         remote: description.remote,
@@ -50,7 +50,7 @@ impl Source<'_> {
     fn path(&self, state: &PathState) -> PathHealth {
         let sender = self.node.sender();
         PathHealth {
-            number: number(state.path),
+            number: state.path.number(),
             up: state.up,
             rtt_us: state.rtt_us,
             // A table that cannot be read is reported elsewhere.
@@ -91,7 +91,7 @@ impl Source<'_> {
                 .and_then(|observer| observer.totals(flow, *path));
             packets += stats.first;
             paths.push(ReceivedPath {
-                number: number(*path),
+                number: path.number(),
                 arrivals: stats.packets,
                 first: stats.first,
                 only_copy: totals.map_or(0, |totals| totals.only),
@@ -104,8 +104,4 @@ impl Source<'_> {
             paths,
         }
     }
-}
-
-fn number(path: PathId) -> u8 {
-    u8::from(path) + 1
 }

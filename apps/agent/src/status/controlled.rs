@@ -182,7 +182,7 @@ impl From<&Window> for WindowStatus {
                 rewards: part.rewards,
                 only: part.only,
             };
-            (u8::from(path) + 1, status)
+            (path.number(), status)
         });
         WindowStatus {
             packets: window.packets,

@@ -136,7 +136,7 @@ fn paths(code: u8) -> String {
     let numbers: Vec<String> = PolicyCode(code)
         .paths()
         .iter()
-        .map(|path| (u8::from(path) + 1).to_string())
+        .map(|path| path.number().to_string())
         .collect();
     if numbers.is_empty() {
         "default route".to_owned()
