@@ -100,6 +100,14 @@ impl Error {
     }
 }
 
+/// Creates an error about a key or certificate. `what` names it.
+pub(crate) fn credentials(what: &str, reason: String) -> Error {
+    Error::Credentials {
+        what: what.to_owned(),
+        reason,
+    }
+}
+
 fn describe(problem: &Problem) -> String {
     let (title, detail) = (problem.title.trim(), problem.detail.trim());
     match (title.is_empty(), detail.is_empty()) {

@@ -1,5 +1,4 @@
-use crate::error::Error;
-use crate::tls::credentials;
+use crate::error::{Error, credentials};
 use hawser_control::{InvalidName, Name};
 use hawser_tls::{Subject, certificates};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};

@@ -1,7 +1,7 @@
-use crate::error::Error;
+use crate::error::{Error, credentials};
 use crate::identity::{Identity, PendingKey};
 use crate::stream::Events;
-use crate::tls::{self, Proof, credentials};
+use crate::tls::{self, Proof};
 use crate::transport::{Controller, NOTHING, Transport};
 use hawser_control::Name;
 use hawser_control::access::{Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};

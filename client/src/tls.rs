@@ -48,13 +48,6 @@ pub(crate) fn digest_of_pem(pem: &str) -> Result<[u8; 32], Error> {
     Ok(digest(&certificates[0]))
 }
 
-pub(crate) fn credentials(what: &str, reason: String) -> Error {
-    Error::Credentials {
-        what: what.to_owned(),
-        reason,
-    }
-}
-
 fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, Error> {
     let builder = ClientConfig::builder_with_provider(provider());
     let versions = builder.with_protocol_versions(&[&version::TLS13, &version::TLS12]);

@@ -1,4 +1,4 @@
-use crate::error::Error;
+use crate::error::{Error, credentials};
 use hawser_control::answer::Problem;
 use reqwest::header::{ETAG, HeaderValue, IF_MATCH};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
@@ -99,7 +99,7 @@ impl Transport {
             .tcp_nodelay(true)
             .user_agent(concat!("hawser/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| crate::tls::credentials("TLS", causes(&error)))?;
+            .map_err(|error| credentials("TLS", causes(&error)))?;
         Ok(Transport {
             client,
             controllers: controllers.to_vec(),

@@ -9,6 +9,7 @@ pub mod failures;
 pub mod file;
 pub mod interface;
 pub mod json_file;
+mod lifetime;
 pub mod netns;
 pub mod process;
 pub mod rate_limit;

@@ -5,7 +5,7 @@
 //! `/sys/fs/bpf` stays visible. Links, addresses and routes are set up by passing a script to `ip
 //! -batch`.
 
-use crate::process::die_with_thread;
+use crate::lifetime::die_with_thread;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use std::fs::{self, File};

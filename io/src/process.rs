@@ -1,10 +1,10 @@
 //! Child processes that never outlive the process that started them.
 
+use crate::lifetime::die_with_thread;
 use crate::netns::{Error, Namespace};
 use nix::sched::{sched_getaffinity, sched_setaffinity};
-use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::unistd::{Pid, getppid};
+use nix::unistd::Pid;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus};
@@ -124,21 +124,4 @@ fn inherit_processors(command: &mut Command) {
     // SAFETY: the closure runs between fork and exec and makes one system call; it does not
     // allocate.
     unsafe { command.pre_exec(inherit) };
-}
-
-/// Makes `command` die when the thread that starts it exits.
-pub(crate) fn die_with_thread(command: &mut Command) {
-    let parent = Pid::this();
-    let die_with_parent = move || {
-        set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have died before the line above, and then the signal is never sent.
-        if getppid() == parent {
-            Ok(())
-        } else {
-            Err(io::ErrorKind::NotFound.into())
-        }
-    };
-    // SAFETY: the closure runs between fork and exec and makes two system calls; it does not
-    // allocate.
-    unsafe { command.pre_exec(die_with_parent) };
 }

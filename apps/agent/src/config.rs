@@ -138,7 +138,7 @@ pub struct DeviceRoute {
 impl Config {
     /// Reads and checks a file. Relative paths of key files are resolved against its directory.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        file::parse(&Source::read(path)?)
+        build::parse(&Source::read(path)?)
     }
 
     /// Returns whether `other` differs in flows, policies and keys only.

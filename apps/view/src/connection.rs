@@ -1,6 +1,5 @@
-use crate::recorder::Recorder;
+use crate::recorder::{Delivery, Recorder};
 use crate::{Config, Until};
-use hawser_cloud::Cloud;
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, PullError, REQUEST};
 use hawser_codec::{DecodeError, Decoder};
 use hawser_io::clock::unix_ns;
@@ -49,15 +48,6 @@ pub(crate) enum ProtocolError {
     Cloud { number: u64, error: DecodeError },
     #[error("frame {number} arrived after frame {last}")]
     Order { number: u64, last: u64 },
-}
-
-/// A frame with its timestamps.
-pub(crate) struct Delivery<'a> {
-    pub(crate) header: FrameHeader,
-    pub(crate) cloud: &'a Cloud,
-    pub(crate) requested_ns: u64,
-    pub(crate) received_ns: u64,
-    pub(crate) decoded_ns: u64,
 }
 
 impl From<io::Error> for Ended {

@@ -1,14 +1,23 @@
-use crate::connection::Delivery;
 use crate::timeline::{Arrival, Row};
 use crate::{Config, Summary};
 use anyhow::Context;
-use hawser_cloud::ply;
+use hawser_cloud::{Cloud, ply};
+use hawser_codec::pull::FrameHeader;
 use hawser_io::clock::unix_ns;
 use hawser_qoe::Frame;
 use hawser_units::Instant;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+
+/// A frame with its timestamps.
+pub(crate) struct Delivery<'a> {
+    pub(crate) header: FrameHeader,
+    pub(crate) cloud: &'a Cloud,
+    pub(crate) requested_ns: u64,
+    pub(crate) received_ns: u64,
+    pub(crate) decoded_ns: u64,
+}
 
 /// Records received frames and bytes.
 pub(crate) struct Recorder {

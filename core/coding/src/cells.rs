@@ -1,4 +1,4 @@
-use crate::{Config, LENGTH_BYTES};
+use crate::LENGTH_BYTES;
 
 /// The number of unused cells that are kept for reuse.
 pub(crate) const MAX_SPARE: usize = 32;
@@ -19,9 +19,10 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    pub(crate) fn new(config: &Config) -> Self {
+    /// Creates cells for the symbols of packets of at most `packet_bytes`.
+    pub(crate) fn new(packet_bytes: usize) -> Self {
         Cells {
-            bytes: LENGTH_BYTES + config.packet_bytes,
+            bytes: LENGTH_BYTES + packet_bytes,
             used: 0,
             spare: Vec::new(),
         }

@@ -88,7 +88,7 @@ impl Decoder {
             "packet_bytes exceeds {MAX_PACKET_BYTES}"
         );
         assert!(config.window_packets > 0, "window_packets is 0");
-        let cells = Cells::new(&config);
+        let cells = Cells::new(config.packet_bytes);
         Decoder {
             config,
             window: Window::default(),

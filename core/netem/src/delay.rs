@@ -1,4 +1,5 @@
-use crate::config::{Delay, ExtraDelay, Span};
+use crate::config::{Delay, ExtraDelay};
+use crate::figure::Span;
 use crate::random::{Draws, Stream};
 use std::time::Duration;
 

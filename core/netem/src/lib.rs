@@ -42,6 +42,8 @@
 
 mod config;
 mod delay;
+mod drive;
+mod figure;
 mod link;
 mod loss;
 mod queue;
@@ -51,11 +53,10 @@ mod stats;
 mod steps;
 mod trace;
 
-pub use config::{
-    Delay, ExtraDelay, InvalidConfig, LinkConfig, Loss, Order, Probability, QueueLimit, Rate,
-    Reorder, Span,
-};
+pub use config::{Delay, ExtraDelay, LinkConfig, Loss, Order, QueueLimit, Rate, Reorder};
+pub use drive::Drive;
+pub use figure::{InvalidConfig, Probability, Span};
 pub use link::{Admission, Link};
 pub use stats::{DropReason, LinkStats};
 pub use steps::{Steps, StepsError};
-pub use trace::{Drive, Opportunities, TraceError};
+pub use trace::{Opportunities, TraceError};

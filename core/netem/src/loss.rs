@@ -1,4 +1,5 @@
-use crate::config::{Loss, Probability};
+use crate::config::Loss;
+use crate::figure::Probability;
 use crate::random::{Draws, Stream};
 use std::time::Duration;
 

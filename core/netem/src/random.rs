@@ -1,4 +1,4 @@
-use crate::config::Probability;
+use crate::figure::Probability;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -1,5 +1,4 @@
-use crate::config::{InvalidConfig, Probability};
-use hawser_units::Bitrate;
+use crate::figure::{Figure, InvalidConfig};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -82,50 +81,6 @@ impl<T: Figure> From<Steps<T>> for Vec<(f64, f64)> {
             .iter()
             .map(|(begin, value)| (begin.figure(), value.figure()))
             .collect()
-    }
-}
-
-/// A quantity as written in configuration files and traces: one number, in the unit that its key
-/// names.
-pub trait Figure: Copy {
-    /// Returns the quantity that `figure` denotes.
-    fn from_figure(figure: f64) -> Result<Self, InvalidConfig>;
-
-    /// Returns the number that denotes the quantity.
-    fn figure(self) -> f64;
-}
-
-impl Figure for Bitrate {
-    fn from_figure(mbps: f64) -> Result<Self, InvalidConfig> {
-        if mbps >= 0.0 && mbps.is_finite() {
-            Ok(Bitrate::from_mbps(mbps))
-        } else {
-            Err(InvalidConfig::Figure(mbps, "rate"))
-        }
-    }
-
-    fn figure(self) -> f64 {
-        self.mbps()
-    }
-}
-
-impl Figure for Duration {
-    fn from_figure(ms: f64) -> Result<Self, InvalidConfig> {
-        Duration::try_from_secs_f64(ms / 1e3).map_err(|_| InvalidConfig::Figure(ms, "duration"))
-    }
-
-    fn figure(self) -> f64 {
-        self.as_secs_f64() * 1e3
-    }
-}
-
-impl Figure for Probability {
-    fn from_figure(share: f64) -> Result<Self, InvalidConfig> {
-        share.try_into()
-    }
-
-    fn figure(self) -> f64 {
-        self.get()
     }
 }
 

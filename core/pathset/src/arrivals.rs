@@ -1,40 +1,15 @@
 use crate::gaps::GapDetector;
 use crate::hash::Seeded;
 use crate::judged::JudgedPacket;
-use crate::packet::Packet;
+use crate::packet::{Arrival, Packet};
 use crate::totals::FlowTotals;
-use hawser_units::{FlowId, Instant, MAX_FLOWS, PathId, PathSet};
+use hawser_units::{FlowId, Instant, MAX_FLOWS};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Maximum number of pending packets of a tracker: 2.6 s of 100,000 packets/s.
 pub const MAX_PENDING: usize = 1 << 18;
-
-/// One arrival of a copy, as recorded by the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
-    /// The time of arrival.
-    pub at: Instant,
-    /// The flow of the packet.
-    pub flow: FlowId,
-    /// The path that the copy arrived over.
-    pub path: PathId,
-    /// The paths that the packet was sent over, from the copy's own shim. If empty, no copy counts
-    /// as missing.
-    pub paths: PathSet,
-    /// The sequence number of the packet in its flow, or another value that only its copies share.
-    pub sequence: u64,
-    /// The epoch of the sender's policy.
-    pub epoch: u8,
-    /// Whether the replay window accepted this copy as the first of its packet. False if it could
-    /// not tell (`Late`).
-    pub first: bool,
-    /// The sender's clock when it sent the packet, in microseconds; wraps around.
-    pub sent_micros: u32,
-    /// The length of the inner packet.
-    pub bytes: u16,
-}
 
 /// Counts what each path contributes to each flow, and reports the fate of each packet.
 ///

@@ -49,10 +49,11 @@ mod successive;
 mod totals;
 mod trigger;
 
-pub use arrivals::{Arrival, MAX_PENDING, Tracker};
+pub use arrivals::{MAX_PENDING, Tracker};
 pub use evidence::{Evidence, EvidenceConfig};
 pub use judged::JudgedPacket;
 pub use judgement::{JudgeEvent, Judgement};
+pub use packet::Arrival;
 pub use successive::{Successive, SuccessiveConfig};
 pub use totals::{FlowTotals, PathTotals, SkewHistogram};
 pub use trigger::{Degraded, Trigger, TriggerConfig};

@@ -1,8 +1,32 @@
-use crate::arrivals::Arrival;
 use crate::judged::JudgedPacket;
 use crate::totals::FlowTotals;
 use hawser_units::{FlowId, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
+
+/// One arrival of a copy, as recorded by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// The time of arrival.
+    pub at: Instant,
+    /// The flow of the packet.
+    pub flow: FlowId,
+    /// The path that the copy arrived over.
+    pub path: PathId,
+    /// The paths that the packet was sent over, from the copy's own shim. If empty, no copy counts
+    /// as missing.
+    pub paths: PathSet,
+    /// The sequence number of the packet in its flow, or another value that only its copies share.
+    pub sequence: u64,
+    /// The epoch of the sender's policy.
+    pub epoch: u8,
+    /// Whether the replay window accepted this copy as the first of its packet. False if it could
+    /// not tell (`Late`).
+    pub first: bool,
+    /// The sender's clock when it sent the packet, in microseconds; wraps around.
+    pub sent_micros: u32,
+    /// The length of the inner packet.
+    pub bytes: u16,
+}
 
 /// A packet of which some copies have arrived and others may still be in flight.
 #[derive(Debug)]

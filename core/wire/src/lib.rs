@@ -34,6 +34,7 @@ mod encapsulation;
 #[cfg(any(test, feature = "golden"))]
 pub mod golden;
 pub mod ip;
+mod ring;
 mod seal;
 mod shim;
 mod signal;
@@ -44,7 +45,8 @@ pub mod xnc;
 pub use encapsulation::{
     Addresses, Encapsulation, EncapsulationError, FrameError, OVERHEAD_V4, OVERHEAD_V6, Replica,
 };
-pub use seal::{Cover, Seal, SealKey, SealRing};
+pub use ring::SealRing;
+pub use seal::{Cover, Seal, SealKey};
 pub use shim::{Shim, ShimError};
 pub use signal::{Signal, SignalError};
 pub use tag::{Key, KeyRing, KeySlot, Tag};

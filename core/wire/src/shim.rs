@@ -51,9 +51,6 @@ impl Shim {
     /// The number of bits of the send time.
     pub const SENT_BITS: u32 = 48;
 
-    /// The number of bytes of the shim that the tag covers.
-    pub(crate) const COVERED: usize = 20;
-
     /// Parses the shim at the start of a UDP payload. Returns it with the inner packet that
     /// follows.
     ///
@@ -149,7 +146,11 @@ impl Shim {
             seal: Some(seal),
             ..self
         };
-        let tag = key.tag(&unsigned.emit(), cover, inner);
+        let bytes = unsigned.emit();
+        let covered = bytes
+            .first_chunk()
+            .expect("a shim is longer than what its tag covers");
+        let tag = key.tag(covered, cover, inner);
         Shim {
             seal: Some(Seal { tag, ..seal }),
             ..self

@@ -62,7 +62,7 @@ impl Signal {
     pub const LEN: usize = 28;
 
     /// The number of bytes that the tag covers.
-    pub(crate) const COVERED: usize = 20;
+    const COVERED: usize = 20;
 
     /// Returns the tagged payload.
     pub fn emit(&self, key: &Key) -> Result<[u8; Signal::LEN], SignalError> {
@@ -82,7 +82,7 @@ impl Signal {
         bytes[6..8].copy_from_slice(&u16::from(self.flow).to_be_bytes());
         bytes[8..16].copy_from_slice(&self.sent_unix_micros.to_be_bytes());
         bytes[16..20].copy_from_slice(&self.epoch.to_be_bytes());
-        let Tag(tag) = key.tag(&bytes);
+        let Tag(tag) = key.tag(&bytes[..Signal::COVERED]);
         bytes[20..].copy_from_slice(&tag);
         Ok(bytes)
     }
@@ -118,7 +118,7 @@ impl Signal {
         if probe_shift > PROBE_SHIFT_MAX {
             return Err(SignalError::ProbeShift(probe_shift));
         }
-        if key.tag(bytes) != Tag(tag) {
+        if key.tag(&bytes[..Signal::COVERED]) != Tag(tag) {
             return Err(SignalError::Tag);
         }
         Ok(Signal {
@@ -212,7 +212,7 @@ mod tests {
         let with = |at: usize, value: u8| {
             let mut bytes = signal().emit(&KEY).unwrap();
             bytes[at] = value;
-            let Tag(tag) = KEY.tag(&bytes);
+            let Tag(tag) = KEY.tag(&bytes[..Signal::COVERED]);
             bytes[20..].copy_from_slice(&tag);
             Signal::parse(&bytes, &KEY)
         };

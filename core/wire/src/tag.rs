@@ -1,4 +1,3 @@
-use crate::signal::Signal;
 use siphasher::sip::SipHasher24;
 use std::fmt;
 
@@ -37,10 +36,10 @@ impl Key {
         &self.0
     }
 
-    /// Returns the SipHash-2-4 of the bytes of a signal before the tag.
-    pub(crate) fn tag(&self, bytes: &[u8; Signal::LEN]) -> Tag {
+    /// Returns the SipHash-2-4 of the bytes that a tag covers.
+    pub(crate) fn tag(&self, covered: &[u8]) -> Tag {
         Tag(SipHasher24::new_with_key(&self.0)
-            .hash(&bytes[..Signal::COVERED])
+            .hash(covered)
             .to_le_bytes())
     }
 }
@@ -70,7 +69,7 @@ mod tests {
     #[test]
     fn siphash_is_the_reference_one() {
         let key: [u8; 16] = std::array::from_fn(|i| i as u8);
-        let message: [u8; Signal::LEN] = std::array::from_fn(|i| i as u8);
+        let message: [u8; 20] = std::array::from_fn(|i| i as u8);
 
         assert_eq!(
             SipHasher24::new_with_key(&key).hash(&message[..15]),

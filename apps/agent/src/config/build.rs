@@ -27,14 +27,19 @@ const PERSISTENT_STATE: &str = "/var/lib/hawser/agent";
 /// processor adds to that.
 const MIN_MAX_AGE_MS: u32 = 100;
 
+/// Parses a configuration file.
+pub(super) fn parse(source: &Source<'_>) -> Result<Config, ConfigError> {
+    Builder { source }.build(source.parse()?)
+}
+
 /// Builds a [`Config`] from the sections of a file, or returns an error that points at the first
 /// wrong section.
-pub(super) struct Builder<'a> {
-    pub(super) source: &'a Source<'a>,
+struct Builder<'a> {
+    source: &'a Source<'a>,
 }
 
 impl Builder<'_> {
-    pub(super) fn build(&self, file: File) -> Result<Config, ConfigError> {
+    fn build(&self, file: File) -> Result<Config, ConfigError> {
         let node = file.node.get_ref();
         self.source.check_name(&file.node, &node.name)?;
         if node.port == 0 {
@@ -446,9 +451,7 @@ impl SignalAddress {
 }
 
 fn path_of(number: u8) -> Result<PathId, String> {
-    number
-        .checked_sub(1)
-        .and_then(|index| PathId::try_from(index).ok())
+    PathId::from_number(number)
         .ok_or_else(|| format!("paths are numbered 1 to {MAX_PATHS}, not {number}"))
 }
 
@@ -488,7 +491,7 @@ paths = [1, 2]
 "#;
 
     fn parse_edge(text: &str) -> Result<Config, ConfigError> {
-        file::parse(&Source::of(Path::new("edge.toml"), text))
+        parse(&Source::of(Path::new("edge.toml"), text))
     }
 
     fn refusal(change: impl Fn(&str) -> String) -> String {

@@ -1,7 +1,4 @@
-use super::Config;
-use super::build::Builder;
 use super::select::Selector;
-use hawser_io::config::{ConfigError, Source};
 use hawser_units::FlowId;
 use hawser_wire::{DEFAULT_PORT, echo};
 use serde::Deserialize;
@@ -231,9 +228,4 @@ pub(super) struct Controller {
 pub(super) enum SignalAddress {
     WithPort(SocketAddr),
     Plain(IpAddr),
-}
-
-/// Parses a configuration file.
-pub(super) fn parse(source: &Source<'_>) -> Result<Config, ConfigError> {
-    Builder { source }.build(source.parse()?)
 }

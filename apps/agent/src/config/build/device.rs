@@ -183,7 +183,7 @@ fn narrowest(paths: &Paths) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, ConfigError, file};
+    use crate::config::{Config, ConfigError};
     use hawser_io::config::Source;
     use hawser_units::PathId;
     use std::path::Path;
@@ -220,7 +220,7 @@ paths = [1, 2]
 "#;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
-        file::parse(&Source::of(Path::new("machine.toml"), text))
+        super::super::parse(&Source::of(Path::new("machine.toml"), text))
     }
 
     fn fallback(change: &str) -> Vec<u8> {
