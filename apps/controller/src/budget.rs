@@ -1,11 +1,8 @@
 //! Budgets of nodes: each event and each change takes space in the store and in the history of
 //! etcd.
 
-use crate::api::refusal::Refusal;
 use crate::config::LimitsConfig;
-use crate::controller::{About, Controller};
 use crate::limit::by_name;
-use crate::store::Error;
 use hawser_control::Name;
 use hawser_io::rate_limit::RateLimit;
 use parking_lot::Mutex;
@@ -14,8 +11,8 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 pub(crate) struct Budget {
-    events: RateLimit<Name>,
-    changes: RateLimit<Name>,
+    pub(crate) events: RateLimit<Name>,
+    pub(crate) changes: RateLimit<Name>,
     /// The time within its budget after which a node is announced again when it exceeds it.
     quiet: Duration,
     withheld: Mutex<HashMap<Name, Withheld>>,
@@ -42,7 +39,7 @@ impl Budget {
     }
 
     /// Counts an event that is not recorded. Returns whether to announce it.
-    fn withhold(&self, node: &Name, now: Instant) -> bool {
+    pub(crate) fn withhold(&self, node: &Name, now: Instant) -> bool {
         let mut all = self.withheld.lock();
         if let Some(withheld) = all.get_mut(node)
             && now.duration_since(withheld.last) < self.quiet
@@ -68,57 +65,6 @@ impl Budget {
         self.withheld.lock().remove(node);
         self.events.forget(node);
         self.changes.forget(node);
-    }
-}
-
-impl Controller {
-    /// Returns whether an event of a node may be recorded. Rejected ones are counted; the first one
-    /// is announced.
-    pub(crate) async fn admits_event(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
-        self.is_within(&self.budget.events, "node_events", node, tenant)
-            .await
-    }
-
-    /// Returns whether a change by a node may be made. Rejected ones are counted; the first one is
-    /// announced.
-    pub(crate) async fn admits_change(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
-        self.is_within(&self.budget.changes, "node_changes", node, tenant)
-            .await
-    }
-
-    async fn is_within(
-        &self,
-        limit: &RateLimit<Name>,
-        reason: &'static str,
-        node: &Name,
-        tenant: &Name,
-    ) -> Result<bool, Error> {
-        if limit.take(node.clone()).is_ok() {
-            return Ok(true);
-        }
-        self.metrics.refused(reason);
-        if self.budget.withhold(node, Instant::now()) {
-            let message = format!(
-                "{node} exceeds limits.{reason}_per_s; its events and observations beyond the limit are discarded"
-            );
-            tracing::warn!(%node, reason, "node exceeds its budget of events or changes");
-            self.commit(
-                vec![],
-                About::tenant(tenant).node(node),
-                "node_over_budget",
-                message,
-            )
-            .await?;
-        }
-        Ok(false)
-    }
-
-    /// Rejects a change by a node beyond its budget.
-    pub(crate) fn may_change(&self, node: &Name) -> Result<(), Refusal> {
-        self.budget.changes.take(node.clone()).map_err(|after| {
-            self.metrics.refused("node_changes");
-            Refusal::too_many("changes by this node", after)
-        })
     }
 }
 

@@ -6,6 +6,7 @@
 //! and `push` sends them to the nodes.
 
 mod access;
+mod admission;
 pub mod api;
 mod audit;
 mod authority;
@@ -15,6 +16,7 @@ mod config;
 mod controller;
 mod decide;
 mod leader;
+mod lease;
 mod limit;
 mod listener;
 mod liveness;
@@ -27,6 +29,7 @@ mod retention;
 mod server;
 mod signal;
 pub mod store;
+mod streams;
 mod view;
 
 pub use access::Peer;

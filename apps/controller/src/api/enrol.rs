@@ -1,5 +1,4 @@
 use super::extract::{Body, Path};
-use super::nodes::missing;
 use super::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
 use super::request::RequestId;
 use crate::access::{Certified, Peer};
@@ -159,7 +158,7 @@ pub(super) async fn renew(
             let Versioned {
                 value: mut record,
                 revision,
-            } = found.ok_or_else(|| missing(node))?;
+            } = found.ok_or_else(|| Refusal::missing_node(node))?;
             let certificate = controller.sign(request, node)?;
             record.renew(certificate.issued.clone(), &caller.node.serial);
             let by = caller.origin.changes(node, record.changed_in(revision));

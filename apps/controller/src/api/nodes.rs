@@ -67,9 +67,11 @@ pub(super) async fn show(
 ) -> Result<Tagged<Node>, HandlerError> {
     let seen = controller.seen_unix_ms(&name);
     let view = controller.view();
-    let (node, record) = view.node(&name).ok_or_else(|| missing(&name))?;
+    let (node, record) = view
+        .node(&name)
+        .ok_or_else(|| Refusal::missing_node(&name))?;
     if !operator.sees(&record.value.tenant) {
-        return Err(missing(&name).into());
+        return Err(Refusal::missing_node(&name).into());
     }
     Ok(Tagged(
         record.value.changed_in(record.revision),
@@ -107,7 +109,10 @@ pub(super) async fn delete(
 /// Returns the writes that delete a node. They include all statements of the node about itself, so
 /// that a later node of the same name does not inherit them.
 fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<Write>, Refusal> {
-    let node = view.nodes.get(name).ok_or_else(|| missing(name))?;
+    let node = view
+        .nodes
+        .get(name)
+        .ok_or_else(|| Refusal::missing_node(name))?;
     if let Some(what) = flows_in_use(name, node) {
         return Err(Refusal::conflict(what));
     }
@@ -401,11 +406,6 @@ impl Controller {
             .node(name)
             .map(|(_, record)| record)
             .filter(|record| operator.sees(&record.value.tenant));
-        record.cloned().ok_or_else(|| missing(name))
+        record.cloned().ok_or_else(|| Refusal::missing_node(name))
     }
-}
-
-pub(super) fn missing(name: &Name) -> Refusal {
-    let what = "GET /v1/nodes lists all nodes, POST /v1/nodes/NAME/enrolment creates one";
-    Refusal::not_found(format!("there is no node {name}; {what}"))
 }

@@ -5,6 +5,7 @@ use crate::store::{Error, Revision};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use hawser_control::Name;
 use hawser_control::answer::Problem;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -43,6 +44,11 @@ impl Refusal {
 
     pub(crate) fn not_found(detail: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(crate) fn missing_node(name: &Name) -> Refusal {
+        let what = "GET /v1/nodes lists all nodes, POST /v1/nodes/NAME/enrolment creates one";
+        Refusal::not_found(format!("there is no node {name}; {what}"))
     }
 
     pub(crate) fn conflict(detail: impl Into<String>) -> Refusal {

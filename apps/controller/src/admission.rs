@@ -1,0 +1,59 @@
+//! Admission of the events and changes of nodes within their budgets.
+
+use crate::api::refusal::Refusal;
+use crate::controller::{About, Controller};
+use crate::store::Error;
+use hawser_control::Name;
+use hawser_io::rate_limit::RateLimit;
+use std::time::Instant;
+
+impl Controller {
+    /// Returns whether an event of a node may be recorded. Rejected ones are counted; the first one
+    /// is announced.
+    pub(crate) async fn admits_event(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
+        self.is_within(&self.budget.events, "node_events", node, tenant)
+            .await
+    }
+
+    /// Returns whether a change by a node may be made. Rejected ones are counted; the first one is
+    /// announced.
+    pub(crate) async fn admits_change(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
+        self.is_within(&self.budget.changes, "node_changes", node, tenant)
+            .await
+    }
+
+    async fn is_within(
+        &self,
+        limit: &RateLimit<Name>,
+        reason: &'static str,
+        node: &Name,
+        tenant: &Name,
+    ) -> Result<bool, Error> {
+        if limit.take(node.clone()).is_ok() {
+            return Ok(true);
+        }
+        self.metrics.refused(reason);
+        if self.budget.withhold(node, Instant::now()) {
+            let message = format!(
+                "{node} exceeds limits.{reason}_per_s; its events and observations beyond the limit are discarded"
+            );
+            tracing::warn!(%node, reason, "node exceeds its budget of events or changes");
+            self.commit(
+                vec![],
+                About::tenant(tenant).node(node),
+                "node_over_budget",
+                message,
+            )
+            .await?;
+        }
+        Ok(false)
+    }
+
+    /// Rejects a change by a node beyond its budget.
+    pub(crate) fn may_change(&self, node: &Name) -> Result<(), Refusal> {
+        self.budget.changes.take(node.clone()).map_err(|after| {
+            self.metrics.refused("node_changes");
+            Refusal::too_many("changes by this node", after)
+        })
+    }
+}
