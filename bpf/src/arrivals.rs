@@ -1,5 +1,5 @@
 use crate::shared::Shared;
-use crate::skeleton::dedup::types;
+use crate::skeleton::dedup::types::{self, verdict as Code};
 use crate::table::TableError;
 use hawser_dedup::Verdict;
 use hawser_units::{FlowId, Instant, PathId, PathSet};
@@ -110,9 +110,16 @@ fn parse(record: &types::arrival) -> Option<Arrival> {
     })
 }
 
+/// Returns the verdict that a program's number stands for.
 pub(crate) fn verdict(code: u8) -> Option<Verdict> {
-    use Verdict::{Contended, Duplicate, Expired, First, Late, Outdated, Reset};
-    [First, Duplicate, Late, Reset, Contended, Outdated, Expired]
-        .into_iter()
-        .find(|verdict| *verdict as u8 == code)
+    match Code(code.into()) {
+        Code::VERDICT_FIRST => Some(Verdict::First),
+        Code::VERDICT_DUPLICATE => Some(Verdict::Duplicate),
+        Code::VERDICT_LATE => Some(Verdict::Late),
+        Code::VERDICT_RESET => Some(Verdict::Reset),
+        Code::VERDICT_CONTENDED => Some(Verdict::Contended),
+        Code::VERDICT_OUTDATED => Some(Verdict::Outdated),
+        Code::VERDICT_EXPIRED => Some(Verdict::Expired),
+        _ => None,
+    }
 }

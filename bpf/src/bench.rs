@@ -21,7 +21,7 @@ plain!([u32; 2]);
 const ETHERNET: usize = 14;
 
 /// The most packets that [`DedupBench`] can prepare.
-pub const MAX_PREPARED: usize = 65_536;
+pub const MAX_PREPARED: usize = bench_dedup::types::bench_limit::PREPARED.0 as usize;
 
 /// The benchmark of deduplication.
 pub struct DedupBench {

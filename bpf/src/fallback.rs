@@ -1,6 +1,6 @@
+use crate::address::family_and_address;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::selector::Prefix;
-use crate::sender::family_and_address;
 use crate::skeleton::fallback::{FallbackSkel, FallbackSkelBuilder, types};
 use crate::table::{Table, TableError, plain};
 use crate::{AttachError, Link, LoadError};

@@ -9,13 +9,14 @@
     reason = "maps are memory shared with the kernel and links are raw kernel objects"
 )]
 
+mod address;
 mod arrivals;
 mod attachments;
 pub mod bench;
 mod device_drops;
 mod fallback;
+mod keys;
 mod link;
-mod own;
 mod path_sets;
 mod pins;
 mod policy;
@@ -35,13 +36,14 @@ pub use arrivals::{Arrival, Arrivals};
 pub use fallback::{Fallback, FallbackStats};
 pub use hawser_dedup::Verdict;
 pub use link::{AttachError, Link, XdpMode};
-pub use own::{Endpoint, MANAGEMENT_PORTS};
 pub use policy::{PolicyError, SendPolicy};
 pub use program::{RunError, TestRun};
 pub use reason::{REASONS, Reason};
 pub use receiver::{Receiver, ReceiverOptions, RxStats};
 pub use selector::{MAX_RULES, NotAPrefix, Ports, Prefix, Rule};
-pub use sender::{Loop, SendFlow, SendPath, Sender, SenderOptions, TxStats};
+pub use sender::{
+    Endpoint, Loop, MANAGEMENT_PORTS, SendFlow, SendPath, Sender, SenderOptions, TxStats,
+};
 pub use signals::{SignalEvent, SignalEvents, SignalOptions, SignalOutcome, SignalsError};
 pub use table::TableError;
 pub use watcher::{Request, WatchStats, Watcher};

@@ -1,5 +1,5 @@
 use crate::shared::Shared;
-use crate::skeleton::replicate_xdp::types;
+use crate::skeleton::replicate_xdp::types::{self, limit};
 use crate::table::{TableError, bytes_of, plain, value_of};
 use hawser_units::{FlowId, PathSet, PolicyCode};
 use libbpf_rs::MapCore;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 plain!(types::policy);
 
 /// The largest exponent of the probing interval: one packet in 2^15.
-const PROBE_SHIFT_MAX: u8 = 15;
+const PROBE_SHIFT_MAX: u8 = limit::PROBE_SHIFT_MAX.0 as u8;
 
 /// The paths of a flow's packets, with the policy's epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,4 +1,6 @@
+use crate::address::family_and_address;
 use crate::attachments::Attachments;
+use crate::keys::shim_keys;
 use crate::pins::Pins;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::selector::{Prefix, Rule, select};
@@ -17,22 +19,6 @@ use std::time::Duration;
 
 plain!(types::rx_flow, types::rx_path, types::rx_stats);
 
-/// Converts the keys of a direction to the tables' form, whose types each skeleton defines for
-/// itself.
-macro_rules! shim_keys {
-    ($types:ident, $key:expr) => {{
-        let words = |key| {
-            let [k0, k1] = $crate::receiver::key_words(key);
-            $types::siphash_key { k0, k1 }
-        };
-        $types::shim_keys {
-            seal: words($key.seal()),
-            digest: words($key.digest()),
-        }
-    }};
-}
-pub(crate) use shim_keys;
-
 /// Options for loading a receiver.
 #[derive(Debug, Clone)]
 pub struct ReceiverOptions {
@@ -48,6 +34,17 @@ pub struct ReceiverOptions {
     /// Directory in a bpf file system that preserves tables and attachments when the process exits;
     /// `None` if they end with it.
     pub pins: Option<PathBuf>,
+}
+
+impl ReceiverOptions {
+    fn write(&self, constants: &mut types::rodata) {
+        constants.port = self.port;
+        constants.transparent_within_ms =
+            u32::try_from(self.transparent_within.as_millis()).unwrap_or(u32::MAX);
+        constants.max_age_us = u32::try_from(self.max_age.as_micros()).unwrap_or(u32::MAX);
+        let [k0, k1] = self.fingerprint_key;
+        constants.fingerprint_key = types::siphash_key { k0, k1 };
+    }
 }
 
 /// Counters of one flow on one path.
@@ -94,17 +91,12 @@ impl Receiver {
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("dedup");
         let mut open = DedupSkelBuilder::default().open(storage).map_err(&failed)?;
-        let rodata = open
+        let constants = open
             .maps
             .rodata_data
             .as_deref_mut()
             .expect("the program has constants");
-        rodata.port = options.port;
-        rodata.transparent_within_ms =
-            u32::try_from(options.transparent_within.as_millis()).unwrap_or(u32::MAX);
-        rodata.max_age_us = u32::try_from(options.max_age.as_micros()).unwrap_or(u32::MAX);
-        (rodata.fingerprint_key.k0, rodata.fingerprint_key.k1) =
-            (options.fingerprint_key[0], options.fingerprint_key[1]);
+        options.write(constants);
         let cpus = libbpf_rs::num_possible_cpus().map_err(&failed)? as u32;
         open.maps.arrivals.set_max_entries(cpus).map_err(&failed)?;
         let pins = options.pins.clone().map(Pins::at);
@@ -122,7 +114,7 @@ impl Receiver {
 
     /// Sets the address that replicas on `path` are sent to; `None` removes the path.
     pub fn set_path(&self, path: PathId, local: Option<IpAddr>) -> Result<(), TableError> {
-        let (family, address) = local.map_or((0, [0; 16]), crate::sender::family_and_address);
+        let (family, address) = local.map_or((0, [0; 16]), family_and_address);
         self.skeleton.maps.rx_paths.set(
             &(path.index() as u32),
             &types::rx_path {
@@ -295,10 +287,4 @@ fn has_same_sender(before: &types::rx_flow, now: &types::rx_flow) -> bool {
     let (before_keys, keys) = (keys(before), keys(now));
     let shares_key = before_keys.iter().any(|key| keys.contains(key));
     before.configured != 0 && (shares_key || before_keys.is_empty() && keys.is_empty())
-}
-
-/// Returns a key as the two little-endian words that SipHash takes.
-pub(crate) fn key_words(key: &hawser_wire::Key) -> [u64; 2] {
-    let (low, high) = key.as_bytes().split_at(8);
-    [low, high].map(|half| u64::from_le_bytes(half.try_into().expect("half of 16 bytes")))
 }

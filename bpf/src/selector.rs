@@ -1,20 +1,29 @@
-use crate::skeleton::replicate_xdp::types::{self, reason};
+use crate::skeleton::replicate_xdp::types::{self, limit, reason, rule_flag};
 use crate::table::{Table, TableError, plain};
 pub use hawser_units::{NotAPrefix, Ports, Prefix, Rule};
 use std::ops::RangeInclusive;
 
 plain!(types::selector_key, types::selector);
 
+<<<<<<< HEAD
 const RULE_PORTS: u8 = 0x1;
 const RULE_SOURCE_PORTS: u8 = 0x2;
 const RULE_SERVICES: u8 = 0x4;
+=======
+/// Length of the prefix that IPv4 addresses are mapped into.
+const MAPPED_BITS: u8 = 96;
+
+const RULE_PORTS: u8 = rule_flag::RULE_PORTS.0 as u8;
+const RULE_SOURCE_PORTS: u8 = rule_flag::RULE_SOURCE_PORTS.0 as u8;
+const RULE_SERVICES: u8 = rule_flag::RULE_SERVICES.0 as u8;
+>>>>>>> 8ac5ab0 (Take the constants of the eBPF tables from BTF, cut circles in bpf)
 
 /// A prefix of at least this many bits also selects its name servers. A shorter one means all
 /// destinations, and name resolution must not depend on it.
 const NARROW_BITS: u8 = 8;
 
 /// Maximum number of rules of one destination prefix.
-pub const MAX_RULES: usize = 16;
+pub const MAX_RULES: usize = limit::MAX_RULES.0 as usize;
 
 /// Replaces the rules of a prefix atomically; an empty list removes it. The first rule that matches
 /// decides.
@@ -32,6 +41,7 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
     let mut selector = empty(prefix);
     selector.count = rules.len() as u8;
     for (slot, rule) in selector.rules.iter_mut().zip(rules) {
+<<<<<<< HEAD
         slot.flow = rule.flow.into();
         slot.protocol = rule.protocol.unwrap_or(0);
         if let Some(Ports {
@@ -48,10 +58,35 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
                 (*destination.start(), *destination.end());
         }
         if prefix.bits() >= NARROW_BITS {
+=======
+        *slot = row(rule);
+        if prefix.bits >= NARROW_BITS {
+>>>>>>> 8ac5ab0 (Take the constants of the eBPF tables from BTF, cut circles in bpf)
             slot.flags |= RULE_SERVICES;
         }
     }
     table.set(&selector_key(prefix), &selector)
+}
+
+/// Returns the row of a rule.
+fn row(rule: &Rule) -> types::rule {
+    let mut row = types::rule {
+        flow: rule.flow.into(),
+        protocol: rule.protocol.unwrap_or(0),
+        ..Default::default()
+    };
+    if let Some(Ports {
+        source,
+        destination,
+    }) = &rule.ports
+    {
+        let flag =
+            |ports: &RangeInclusive<u16>, flag| if *ports == (0..=u16::MAX) { 0 } else { flag };
+        row.flags = RULE_PORTS | flag(source, RULE_SOURCE_PORTS) | flag(destination, RULE_SERVICES);
+        (row.source_min, row.source_max) = (*source.start(), *source.end());
+        (row.destination_min, row.destination_max) = (*destination.start(), *destination.end());
+    }
+    row
 }
 
 /// Excludes packets to a prefix from all flows, with the reason `why`.

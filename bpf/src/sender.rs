@@ -1,22 +1,28 @@
+mod own;
+
+pub use own::{Endpoint, MANAGEMENT_PORTS};
+
+use crate::address::family_and_address;
 use crate::device_drops::DeviceDrops;
-use crate::own::Endpoint;
+use crate::keys::shim_keys;
 use crate::path_sets::PathSets;
 use crate::policy::Policies;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
-use crate::receiver::shim_keys;
 use crate::selection::{MAX_SELECTORS, Selection};
 use crate::selector::{Prefix, Rule};
 use crate::shared::Shared;
 use crate::signals::Signals;
 use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder};
-use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder, types};
+use crate::skeleton::replicate_xdp::types::{self, flow_flag, limit, route_flag};
+use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};
 use crate::table::{Table, TableError, bytes_of, plain, reasons, share_tables, value_of};
 use crate::{
     AttachError, Link, LoadError, PolicyError, Reason, SendPolicy, SignalEvents, SignalOptions,
     SignalOutcome, SignalsError, XdpMode,
 };
-use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet};
+use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId, PathSet};
 use hawser_wire::{Cover, KeySlot, OVERHEAD_V4, OVERHEAD_V6, SealKey};
+use libbpf_rs::Object;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Func;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -33,11 +39,14 @@ plain!(
     types::route
 );
 
-const FLOW_TRANSPARENT: u8 = 0x1;
-const FLOW_TAGGED: u8 = 0x2;
-const FLOW_KEY_SLOT: u8 = 0x4;
-const FLOW_WHOLE: u8 = 0x8;
-const ROUTE_OUTER_IPV6: u8 = 0x1;
+const FLOW_TRANSPARENT: u8 = flow_flag::FLOW_TRANSPARENT.0 as u8;
+const FLOW_TAGGED: u8 = flow_flag::FLOW_TAGGED.0 as u8;
+const FLOW_KEY_SLOT: u8 = flow_flag::FLOW_KEY_SLOT.0 as u8;
+const FLOW_WHOLE: u8 = flow_flag::FLOW_WHOLE.0 as u8;
+const ROUTE_OUTER_IPV6: u8 = route_flag::ROUTE_OUTER_IPV6.0 as u8;
+
+const _: () = assert!(limit::MAX_PATHS.0 as usize == MAX_PATHS);
+const _: () = assert!(limit::MAX_FLOWS.0 as usize == MAX_FLOWS);
 
 /// Options for loading a sender.
 #[derive(Debug, Clone)]
@@ -134,8 +143,8 @@ pub struct Sender {
     /// Every flow that was ever configured.
     flows: BTreeSet<FlowId>,
     paths: [Option<SendPath>; MAX_PATHS],
-    pub(crate) selection: Selection,
-    pub(crate) own_endpoints: BTreeSet<Endpoint>,
+    selection: Selection,
+    own_endpoints: BTreeSet<Endpoint>,
     policies: Policies,
     /// The routes, by policy code. Each is written with one store because the programs read them
     /// concurrently.
@@ -145,7 +154,7 @@ pub struct Sender {
     drops: DeviceDrops,
     /// Copies that devices dropped which the path used earlier, by path.
     dropped_before: [u64; MAX_PATHS],
-    pub(crate) port: u16,
+    port: u16,
 }
 
 impl Sender {
@@ -153,44 +162,8 @@ impl Sender {
     /// the calling thread's network namespace.
     pub fn load(options: &SenderOptions) -> Result<Self, LoadError> {
         log_libbpf();
-        // The skeletons borrow their objects. A process loads one of each, so leaking the few bytes
-        // is acceptable.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let failed = LoadError::of("replicate_xdp");
-        let mut open = ReplicateXdpSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
-        let rodata = open
-            .maps
-            .rodata_data
-            .as_deref_mut()
-            .expect("the program has constants");
-        rodata.port = options.port;
-        rodata.clock_offset_us = options.clock_offset_micros;
-        open.maps
-            .selectors
-            .set_max_entries(MAX_SELECTORS)
-            .map_err(&failed)?;
-        for mut program in open.open_object_mut().progs_mut() {
-            let is_used = options.uses(program.name());
-            program.set_autoload(is_used);
-        }
-        let xdp = open.load().map_err(&failed)?;
-
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let failed = LoadError::of("replicate_tc");
-        let mut open = ReplicateTcSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
-        let rodata = open
-            .maps
-            .rodata_data
-            .as_deref_mut()
-            .expect("the program has constants");
-        rodata.port = options.port;
-        rodata.clock_offset_us = options.clock_offset_micros;
-        share_tables(open.open_object_mut(), xdp.object()).map_err(&failed)?;
-        let tc = open.load().map_err(&failed)?;
+        let xdp = load_xdp(options)?;
+        let tc = load_tc(options, xdp.object())?;
         Ok(Sender {
             policies: Policies::map(&xdp.maps.policies)?,
             routes: Shared::map(&xdp.maps.routes)?,
@@ -221,43 +194,40 @@ impl Sender {
         path: PathId,
         description: Option<SendPath>,
     ) -> Result<(), TableError> {
-        let index = path.index();
-        let before = self.paths[index];
+        let before = self.paths[path.index()];
         match description {
-            Some(end) => {
-                self.xdp
-                    .maps
-                    .tx_paths
-                    .set(&(index as u32), &end.row(self.port))?;
-                let name = path_program(path);
-                let program = self
-                    .xdp
-                    .object()
-                    .progs()
-                    .find(|program| program.name() == &*name);
-                let program = program
-                    .filter(|program| program.autoload())
-                    .expect("a path of the options");
-                self.sets.set(path, Some((end.ifindex, fd(&program))))?;
-                self.drops.add(end.ifindex)?;
-                self.paths[index] = description;
-                self.write_routes();
-            }
-            None => {
-                // Routes first: packets that are broadcast to a set without paths are lost.
-                self.paths[index] = None;
-                self.write_routes();
-                self.sets.set(path, None)?;
-                self.xdp
-                    .maps
-                    .tx_paths
-                    .set(&(index as u32), &types::tx_path::default())?;
-            }
+            Some(end) => self.add_path(path, end)?,
+            None => self.remove_path(path)?,
         }
         if let Some(before) = before {
             self.stop_counting_drops(path, before.ifindex)?;
         }
         Ok(())
+    }
+
+    fn add_path(&mut self, path: PathId, end: SendPath) -> Result<(), TableError> {
+        let index = path.index() as u32;
+        let table = &self.xdp.maps.tx_paths;
+        table.set(&index, &end.row(self.port))?;
+        let name = path_program(path);
+        let mut programs = self.xdp.object().progs();
+        let program = programs
+            .find(|program| program.name() == &*name && program.autoload())
+            .expect("a path of the options");
+        self.sets.set(path, Some((end.ifindex, fd(&program))))?;
+        self.drops.add(end.ifindex)?;
+        self.paths[path.index()] = Some(end);
+        self.write_routes();
+        Ok(())
+    }
+
+    fn remove_path(&mut self, path: PathId) -> Result<(), TableError> {
+        // Routes first: packets that are broadcast to a set without paths are lost.
+        self.paths[path.index()] = None;
+        self.write_routes();
+        self.sets.set(path, None)?;
+        let table = &self.xdp.maps.tx_paths;
+        table.set(&(path.index() as u32), &types::tx_path::default())
     }
 
     /// Saves a device's drop count once no path uses the device any more.
@@ -288,23 +258,8 @@ impl Sender {
         let mut row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
         row.configured = 1;
         row.flow = description.label.into();
-        row.flags = if description.transparent {
-            FLOW_TRANSPARENT
-        } else {
-            0
-        };
-        if let Some((slot, key, cover)) = &description.key {
-            row.flags |= FLOW_TAGGED
-                | if *slot == KeySlot::One {
-                    FLOW_KEY_SLOT
-                } else {
-                    0
-                };
-            row.flags |= if *cover == Cover::Whole {
-                FLOW_WHOLE
-            } else {
-                0
-            };
+        row.flags = description.flags();
+        if let Some((slot, key, _)) = &description.key {
             row.keys[slot.index()] = shim_keys!(types, key);
         }
         self.xdp.maps.tx_flows.set(&(flow.index() as u32), &row)
@@ -539,30 +494,88 @@ impl Sender {
     /// Recomputes the route of every policy code from the configured paths.
     fn write_routes(&self) {
         for code in 0..=u8::MAX {
-            let configured = PathSet::from_bits(code)
-                .iter()
-                .filter(|path| self.paths[path.index()].is_some());
-            let paths: PathSet = configured.collect();
-            let descriptions = || paths.iter().filter_map(|path| self.paths[path.index()]);
-            let route = types::route {
-                inner_mtu_bytes: descriptions()
-                    .map(|path| path.inner_mtu_bytes())
-                    .min()
-                    .unwrap_or(0),
-                path_mtu_bytes: descriptions().map(|path| path.mtu_bytes).min().unwrap_or(0),
-                paths: paths.bits(),
-                flags: if descriptions().any(|path| path.local.is_ipv6()) {
-                    ROUTE_OUTER_IPV6
-                } else {
-                    0
-                },
-                ..Default::default()
-            };
-            let word =
-                u64::from_ne_bytes(bytes_of(&route).try_into().expect("a route is one word"));
-            self.route(code).store(word, Ordering::Release);
+            let route = bytes_of(&self.route_of(PathSet::from_bits(code)))
+                .try_into()
+                .expect("a route is one word");
+            self.route(code)
+                .store(u64::from_ne_bytes(route), Ordering::Release);
         }
     }
+
+    /// Returns the route over those of the paths that are configured.
+    fn route_of(&self, paths: PathSet) -> types::route {
+        let configured = paths
+            .iter()
+            .filter_map(|path| Some((path, self.paths[path.index()]?)));
+        let (paths, ends): (Vec<_>, Vec<_>) = configured.unzip();
+        let has_ipv6 = ends.iter().any(|end| end.local.is_ipv6());
+        types::route {
+            inner_mtu_bytes: ends
+                .iter()
+                .map(SendPath::inner_mtu_bytes)
+                .min()
+                .unwrap_or(0),
+            path_mtu_bytes: ends.iter().map(|end| end.mtu_bytes).min().unwrap_or(0),
+            paths: PathSet::from_iter(paths).bits(),
+            flags: flag(has_ipv6, ROUTE_OUTER_IPV6),
+            ..Default::default()
+        }
+    }
+}
+
+/// Returns a flag of a table's row if a condition holds, and else no flag.
+fn flag(holds: bool, flag: u8) -> u8 {
+    if holds { flag } else { 0 }
+}
+
+impl SendFlow {
+    fn flags(&self) -> u8 {
+        let sealed = self.key.as_ref().map_or(0, |(slot, _, cover)| {
+            FLOW_TAGGED
+                | flag(*slot == KeySlot::One, FLOW_KEY_SLOT)
+                | flag(*cover == Cover::Whole, FLOW_WHOLE)
+        });
+        flag(self.transparent, FLOW_TRANSPARENT) | sealed
+    }
+}
+
+/// Loads the programs for transit traffic, the paths and the loops. The skeleton borrows its
+/// object. A process loads one, so leaking the few bytes is acceptable.
+fn load_xdp(options: &SenderOptions) -> Result<ReplicateXdpSkel<'static>, LoadError> {
+    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+    let failed = LoadError::of("replicate_xdp");
+    let mut open = ReplicateXdpSkelBuilder::default()
+        .open(storage)
+        .map_err(&failed)?;
+    let rodata = open.maps.rodata_data.as_deref_mut();
+    let constants = rodata.expect("the program has constants");
+    constants.port = options.port;
+    constants.clock_offset_us = options.clock_offset_micros;
+    open.maps
+        .selectors
+        .set_max_entries(MAX_SELECTORS)
+        .map_err(&failed)?;
+    for mut program in open.open_object_mut().progs_mut() {
+        let is_used = options.uses(program.name());
+        program.set_autoload(is_used);
+    }
+    open.load().map_err(&failed)
+}
+
+/// Loads the programs for locally generated traffic, with the tables of the others. Leaks as
+/// [`load_xdp`] does.
+fn load_tc(options: &SenderOptions, xdp: &Object) -> Result<ReplicateTcSkel<'static>, LoadError> {
+    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+    let failed = LoadError::of("replicate_tc");
+    let mut open = ReplicateTcSkelBuilder::default()
+        .open(storage)
+        .map_err(&failed)?;
+    let rodata = open.maps.rodata_data.as_deref_mut();
+    let constants = rodata.expect("the program has constants");
+    constants.port = options.port;
+    constants.clock_offset_us = options.clock_offset_micros;
+    share_tables(open.open_object_mut(), xdp).map_err(&failed)?;
+    open.load().map_err(&failed)
 }
 
 /// Returns the name of the program that writes the headers of a path.
@@ -591,18 +604,6 @@ impl SendPath {
             OVERHEAD_V4
         };
         self.mtu_bytes.saturating_sub(overhead as u16)
-    }
-}
-
-/// Returns the address family's number, and the address at the start of a 16-byte array.
-pub(crate) fn family_and_address(address: IpAddr) -> (u16, [u8; 16]) {
-    let mut bytes = [0; 16];
-    match address {
-        IpAddr::V4(v4) => {
-            bytes[..4].copy_from_slice(&v4.octets());
-            (libc::AF_INET as u16, bytes)
-        }
-        IpAddr::V6(v6) => (libc::AF_INET6 as u16, v6.octets()),
     }
 }
 

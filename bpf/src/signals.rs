@@ -1,6 +1,8 @@
-use crate::program::fd;
-use crate::receiver::key_words;
+use crate::address::mapped;
+use crate::keys::key_words;
+use crate::program::{fd, test_run};
 use crate::records::Records;
+use crate::skeleton::signal::types::signal_outcome as Code;
 use crate::skeleton::signal::{SignalSkel, SignalSkelBuilder, types};
 use crate::table::{Table, TableError, plain, share_tables};
 use crate::{AttachError, Link, LoadError, RunError, TestRun};
@@ -29,25 +31,26 @@ pub struct SignalOptions {
     pub key: Key,
 }
 
-/// The outcome of a signal.
+/// The outcome of a signal. Its number is the row of the program's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
 pub enum SignalOutcome {
     /// The policy was put into force.
-    Accepted,
+    Accepted = Code::SIGNAL_ACCEPTED.0,
     /// The length, version, kind or a field is invalid. Counted, never recorded.
-    Malformed,
+    Malformed = Code::SIGNAL_MALFORMED.0,
     /// The tag was made with another key. Counted, never recorded.
-    Tag,
+    Tag = Code::SIGNAL_TAG.0,
     /// The flow is not configured here.
-    Flow,
+    Flow = Code::SIGNAL_FLOW.0,
     /// The send time is more than two seconds in the past or in the future.
-    Age,
+    Age = Code::SIGNAL_AGE.0,
     /// The policy in force has the same or a greater epoch: the signal is old, or is a copy that
     /// took another path.
-    Epoch,
+    Epoch = Code::SIGNAL_EPOCH.0,
     /// None of the code's paths is configured here, or the network has changed the code in the
     /// header.
-    Code,
+    Code = Code::SIGNAL_CODE.0,
 }
 
 /// A signal with a valid tag.
@@ -78,7 +81,7 @@ pub enum SignalsError {
 
 impl SignalOutcome {
     /// Every outcome, in the order of the program's table.
-    pub const ALL: [SignalOutcome; 7] = [
+    pub const ALL: [SignalOutcome; Code::SIGNAL_OUTCOMES.0 as usize] = [
         Self::Accepted,
         Self::Malformed,
         Self::Tag,
@@ -178,11 +181,14 @@ impl Signals {
         };
         self.clock()?.update()?;
         self.skeleton.maps.signal_settings.set(&0u32, &settings)?;
-        let addresses: BTreeSet<_> = options
-            .addresses
-            .iter()
-            .map(|address| mapped(*address))
-            .collect();
+        self.set_addresses(&options.addresses)?;
+        self.attach(&options.interfaces)?;
+        Ok(())
+    }
+
+    /// Replaces the addresses that signals are sent to.
+    fn set_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), TableError> {
+        let addresses: BTreeSet<_> = addresses.iter().map(|address| mapped(*address)).collect();
         for removed in self.addresses.difference(&addresses) {
             self.skeleton.maps.signal_addresses.remove(removed)?;
         }
@@ -190,9 +196,13 @@ impl Signals {
             self.skeleton.maps.signal_addresses.set(address, &1u8)?;
         }
         self.addresses = addresses;
-        self.links
-            .retain(|ifindex, _| options.interfaces.contains(ifindex));
-        for ifindex in &options.interfaces {
+        Ok(())
+    }
+
+    /// Replaces the interfaces that signals arrive on.
+    fn attach(&mut self, interfaces: &[u32]) -> Result<(), AttachError> {
+        self.links.retain(|ifindex, _| interfaces.contains(ifindex));
+        for ifindex in interfaces {
             if !self.links.contains_key(ifindex) {
                 let link = Link::tcx_ingress(fd(&self.skeleton.progs.receive_signal), *ifindex)?;
                 self.links.insert(*ifindex, link);
@@ -228,7 +238,7 @@ impl Signals {
     }
 
     pub(crate) fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
-        crate::program::test_run(&self.skeleton.progs.receive_signal, frame, repeat)
+        test_run(&self.skeleton.progs.receive_signal, frame, repeat)
     }
 
     fn clock(&self) -> Result<Clock, TableError> {
@@ -279,29 +289,14 @@ fn tai_offset_ns() -> u64 {
     u64::try_from(seconds).unwrap_or(0) * 1_000_000_000
 }
 
-fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_row_of_the_table_has_an_outcome() {
-        assert_eq!(
-            SignalOutcome::ALL.len() as u32,
-            types::signal_outcome::SIGNAL_OUTCOMES.0
-        );
         for (index, outcome) in SignalOutcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, index);
         }
-        assert_eq!(
-            SignalOutcome::Code as u32,
-            types::signal_outcome::SIGNAL_CODE.0
-        );
     }
 }

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Types that the programs share with user space. Rust sees them through the generated skeletons. */
+/* Types and constants that the programs share with user space. Rust sees them through the generated
+ * skeletons: constants that it needs are enums, because those are in BTF.
+ */
 #ifndef HAWSER_ABI_H
 #define HAWSER_ABI_H
 
 #include <linux/types.h>
 
-#define MAX_PATHS 8
-#define MAX_FLOWS 1024
-#define MAX_RULES 16 /* flows that share one destination prefix */
+enum limit {
+	MAX_PATHS = 8,
+	MAX_FLOWS = 1024,
+	MAX_RULES = 16,       /* flows that share one destination prefix */
+	MANAGEMENT_PORTS = 8, /* of one node */
+	PROBE_SHIFT_MAX = 15, /* at least one packet in 2^15 is a probe */
+};
 
 /* The shim of docs/design/wire.md. Fields are in network byte order; the tag is SipHash's eight
  * output bytes.
@@ -73,9 +79,11 @@ struct selector_key {
 	__u8 address[16];
 };
 
-#define RULE_PORTS 0x1		   /* has a range of ports, or requires ports */
-#define RULE_SOURCE_PORTS 0x2	   /* has a range of source ports */
-#define RULE_SERVICES 0x4	   /* includes name servers and DHCP */
+enum rule_flag {
+	RULE_PORTS = 0x1,	 /* has a range of ports, or requires ports */
+	RULE_SOURCE_PORTS = 0x2, /* has a range of source ports */
+	RULE_SERVICES = 0x4,	 /* includes name servers and DHCP */
+};
 
 /* Protocol 0 matches everything; ports are in host byte order, ranges inclusive. */
 struct rule {
@@ -109,9 +117,9 @@ struct policy {
 };
 _Static_assert(sizeof(struct policy) == 8, "a policy is one word");
 
-#define PROBE_SHIFT_MAX 15
-
-#define ROUTE_OUTER_IPV6 0x1 /* one of the paths has an IPv6 outer header */
+enum route_flag {
+	ROUTE_OUTER_IPV6 = 0x1, /* one of the paths has an IPv6 outer header */
+};
 
 /* The route of a policy code, derived from the currently configured paths. */
 struct route {
@@ -123,10 +131,12 @@ struct route {
 };
 _Static_assert(sizeof(struct route) == 8, "a route is written with one store");
 
-#define FLOW_TRANSPARENT 0x1
-#define FLOW_TAGGED 0x2
-#define FLOW_KEY_SLOT 0x4
-#define FLOW_WHOLE 0x8
+enum flow_flag {
+	FLOW_TRANSPARENT = 0x1,
+	FLOW_TAGGED = 0x2,
+	FLOW_KEY_SLOT = 0x4,
+	FLOW_WHOLE = 0x8,
+};
 
 /* User space may replace a row while traffic flows: the sequence number is in another map. */
 struct tx_flow {
@@ -160,8 +170,6 @@ struct endpoint {
 	__u8 reserved;
 };
 _Static_assert(sizeof(struct endpoint) == 20, "no padding in an endpoint");
-
-#define MANAGEMENT_PORTS 8
 
 /* TCP ports of this node's management services; 0 = none. */
 struct management {

@@ -7,7 +7,12 @@
 
 #define OUTER_V4 (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(struct shim))
 #define OUTER_V6 (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(struct shim))
-#define PREPARED 65536
+enum bench_limit {
+	PREPARED = 65536, /* packets of a run */
+};
+
+/* For user space, see maps.h. */
+volatile const enum bench_limit bench_limit_type = 0;
 
 /* The fields that differ between packets, in sending order. */
 struct prepared {

@@ -15,6 +15,9 @@ volatile const __u16 port = 14747;
 volatile const __u32 transparent_within_ms = 1000;
 volatile const __u32 max_age_us = 2000000; /* of a tagged packet */
 
+/* For user space, see maps.h. */
+volatile const enum verdict verdict_type = 0;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);

@@ -17,6 +17,9 @@ struct {
 	__uint(max_entries, MAX_FLOWS);
 } selectors SEC(".maps");
 
+/* For user space, see maps.h. */
+volatile const enum rule_flag rule_flag_type = 0;
+
 static __always_inline bool ports_match(const struct rule *rule, const struct packet *packet)
 {
 	return packet->source_port >= rule->source_min && packet->source_port <= rule->source_max &&

@@ -17,6 +17,11 @@ volatile const __u64 clock_offset_us = 0;
 /* Source and destination UDP port of replicas. */
 volatile const __u16 port = 14747;
 
+/* For user space, see maps.h. */
+volatile const enum limit limit_type = 0;
+volatile const enum flow_flag flow_flag_type = 0;
+volatile const enum route_flag route_flag_type = 0;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);

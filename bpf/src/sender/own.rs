@@ -1,7 +1,9 @@
 //! Traffic of the node's own that a sender does not replicate.
 
-use crate::Sender;
+use super::Sender;
+use crate::address::mapped;
 use crate::skeleton::replicate_tc::types;
+use crate::skeleton::replicate_xdp::types::limit;
 use crate::table::{Table, TableError, plain};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 plain!(types::endpoint, types::management);
 
 /// Maximum number of management ports of a node.
-pub const MANAGEMENT_PORTS: usize = 8;
+pub const MANAGEMENT_PORTS: usize = limit::MANAGEMENT_PORTS.0 as usize;
 
 /// A remote endpoint that the node itself talks to by UDP or TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,13 +56,9 @@ impl Sender {
 
 impl Endpoint {
     fn key(&self) -> types::endpoint {
-        let address = match self.address.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
         let (port, protocol) = (self.address.port(), self.protocol);
         types::endpoint {
-            address: address.octets(),
+            address: mapped(self.address.ip()),
             port,
             protocol,
             ..Default::default()
