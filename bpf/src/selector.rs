@@ -5,18 +5,9 @@ use std::ops::RangeInclusive;
 
 plain!(types::selector_key, types::selector);
 
-<<<<<<< HEAD
-const RULE_PORTS: u8 = 0x1;
-const RULE_SOURCE_PORTS: u8 = 0x2;
-const RULE_SERVICES: u8 = 0x4;
-=======
-/// Length of the prefix that IPv4 addresses are mapped into.
-const MAPPED_BITS: u8 = 96;
-
 const RULE_PORTS: u8 = rule_flag::RULE_PORTS.0 as u8;
 const RULE_SOURCE_PORTS: u8 = rule_flag::RULE_SOURCE_PORTS.0 as u8;
 const RULE_SERVICES: u8 = rule_flag::RULE_SERVICES.0 as u8;
->>>>>>> 8ac5ab0 (Take the constants of the eBPF tables from BTF, cut circles in bpf)
 
 /// A prefix of at least this many bits also selects its name servers. A shorter one means all
 /// destinations, and name resolution must not depend on it.
@@ -41,27 +32,8 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
     let mut selector = empty(prefix);
     selector.count = rules.len() as u8;
     for (slot, rule) in selector.rules.iter_mut().zip(rules) {
-<<<<<<< HEAD
-        slot.flow = rule.flow.into();
-        slot.protocol = rule.protocol.unwrap_or(0);
-        if let Some(Ports {
-            source,
-            destination,
-        }) = &rule.ports
-        {
-            let flag =
-                |ports: &RangeInclusive<u16>, flag| if *ports == (0..=u16::MAX) { 0 } else { flag };
-            slot.flags =
-                RULE_PORTS | flag(source, RULE_SOURCE_PORTS) | flag(destination, RULE_SERVICES);
-            (slot.source_min, slot.source_max) = (*source.start(), *source.end());
-            (slot.destination_min, slot.destination_max) =
-                (*destination.start(), *destination.end());
-        }
-        if prefix.bits() >= NARROW_BITS {
-=======
         *slot = row(rule);
-        if prefix.bits >= NARROW_BITS {
->>>>>>> 8ac5ab0 (Take the constants of the eBPF tables from BTF, cut circles in bpf)
+        if prefix.bits() >= NARROW_BITS {
             slot.flags |= RULE_SERVICES;
         }
     }

@@ -1,40 +1,23 @@
-//! The interfaces, routes and neighbours of the current network namespace, through iproute2.
+//! The interfaces, routes and neighbours of the current network namespace.
 
+use crate::netlink::{self, Error};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage::{
+    GetLink, GetNeighbour, GetRoute, NewLink, NewNeighbour, NewRoute,
+};
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteVia,
+};
+use nix::errno::Errno;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
-use std::process::Command;
-
-/// The reason that a command of iproute2 failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// iproute2 is not installed.
-    #[error("`ip` is not installed: install the package iproute2")]
-    Missing,
-    /// The command failed: for example, there is no such interface, route or address.
-    #[error("`{command}`: {message}")]
-    Failed {
-        /// The command.
-        command: String,
-        /// The error message of iproute2.
-        message: String,
-    },
-    /// The output is not what this version expects.
-    #[error("`{command}` printed unexpected output: {answer}")]
-    Unexpected {
-        /// The command.
-        command: String,
-        /// The output.
-        answer: String,
-    },
-    /// Any other failure.
-    #[error("cannot run `ip`")]
-    Io(#[from] io::Error),
-}
 
 /// An interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,47 +45,108 @@ pub struct Route {
 
 /// Returns the interface called `name`.
 pub fn find(name: &str) -> Result<Interface, Error> {
-    #[derive(Deserialize)]
-    struct Link {
-        ifindex: u32,
-        mtu: u32,
-        address: Option<String>,
-    }
-    let arguments = ["link", "show", "dev", name];
-    let link: Link = ask(&arguments)?;
-    let mac = link.address.as_deref().and_then(parse_mac);
-    let mac =
-        mac.ok_or_else(|| unexpected(&arguments, "an interface without an Ethernet address"))?;
+    let Link {
+        index,
+        mtu_bytes,
+        mac,
+    } = link(name)?;
     Ok(Interface {
         name: name.to_owned(),
-        index: link.ifindex,
-        mtu_bytes: link.mtu,
+        index,
+        mtu_bytes,
+        mac: mac.ok_or_else(|| Error::NotEthernet(name.to_owned()))?,
+    })
+}
+
+/// Returns the largest IP packet of the interface called `name`, in bytes. The interface need not
+/// have an Ethernet address.
+pub fn mtu_bytes(name: &str) -> Result<u32, Error> {
+    Ok(link(name)?.mtu_bytes)
+}
+
+/// An interface, with or without an Ethernet address.
+struct Link {
+    index: u32,
+    mtu_bytes: u32,
+    mac: Option<[u8; 6]>,
+}
+
+fn link(name: &str) -> Result<Link, Error> {
+    let description = format_args!("look at interface {name}");
+    let mut question = LinkMessage::default();
+    question.header.index = netlink::index(name)?;
+    let short = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
+    question.attributes.push(short);
+    let NewLink(found) = netlink::ask(description, GetLink(question))? else {
+        return Err(netlink::unexpected(description, "not an interface"));
+    };
+    let (mut mtu, mut mac) = (None, None);
+    for attribute in found.attributes {
+        match attribute {
+            LinkAttribute::Mtu(bytes) => mtu = Some(bytes),
+            LinkAttribute::Address(address) => mac = address.try_into().ok(),
+            _ => {}
+        }
+    }
+    Ok(Link {
+        index: found.header.index,
+        mtu_bytes: mtu.ok_or_else(|| netlink::unexpected(description, "no MTU"))?,
         mac,
     })
 }
 
 /// Returns the route to `destination`, by `interface` if given.
 pub fn route(destination: IpAddr, interface: Option<&str>) -> Result<Route, Error> {
-    #[derive(Deserialize)]
-    struct Metrics {
-        mtu: Option<u32>,
+    let description = format_args!("find the route to {destination}");
+    let question = GetRoute(route_question(destination, interface)?);
+    let NewRoute(found) = netlink::ask(description, question)? else {
+        return Err(netlink::unexpected(description, "not a route"));
+    };
+    let (mut next_hop, mut index, mut mtu_bytes) = (destination, None, None);
+    for attribute in found.attributes {
+        match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(v4))
+            | RouteAttribute::Via(RouteVia::Inet(v4)) => next_hop = v4.into(),
+            RouteAttribute::Gateway(RouteAddress::Inet6(v6))
+            | RouteAttribute::Via(RouteVia::Inet6(v6)) => next_hop = v6.into(),
+            RouteAttribute::Oif(number) => index = Some(number),
+            RouteAttribute::Metrics(metrics) => mtu_bytes = mtu_metric(&metrics),
+            _ => {}
+        }
     }
-    #[derive(Deserialize)]
-    struct Found {
-        gateway: Option<IpAddr>,
-        dev: String,
-        #[serde(default)]
-        metrics: Vec<Metrics>,
-    }
-    let address = destination.to_string();
-    let mut arguments = vec!["route", "get", &address];
-    arguments.extend(interface.iter().flat_map(|name| ["oif", name]));
-    let found: Found = ask(&arguments)?;
+    let interface = index.and_then(name);
     Ok(Route {
-        next_hop: found.gateway.unwrap_or(destination),
-        interface: found.dev,
-        mtu_bytes: found.metrics.iter().find_map(|metrics| metrics.mtu),
+        next_hop,
+        interface: interface.ok_or_else(|| netlink::unexpected(description, "no interface"))?,
+        mtu_bytes,
     })
+}
+
+fn route_question(destination: IpAddr, interface: Option<&str>) -> Result<RouteMessage, Error> {
+    let mut question = RouteMessage::default();
+    question.header.address_family = netlink::family(destination);
+    question.header.destination_prefix_length = whole(destination);
+    question.header.flags = RouteFlags::LookupTable;
+    let wanted = RouteAttribute::Destination(destination.into());
+    question.attributes.push(wanted);
+    if let Some(name) = interface {
+        let interface = RouteAttribute::Oif(netlink::index(name)?);
+        question.attributes.push(interface);
+    }
+    Ok(question)
+}
+
+fn mtu_metric(metrics: &[RouteMetric]) -> Option<u32> {
+    metrics.iter().find_map(|metric| match metric {
+        RouteMetric::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    })
+}
+
+/// Returns the name of the interface with this number, if it still exists.
+fn name(index: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(index);
+    name.ok().and_then(|name| name.into_string().ok())
 }
 
 /// Returns the number of the interface called `name`, if it exists.
@@ -132,14 +176,13 @@ fn having(wanted: InterfaceFlags) -> io::Result<BTreeSet<String>> {
 pub fn addresses() -> io::Result<BTreeSet<(IpAddr, u8)>> {
     let found = nix::ifaddrs::getifaddrs()?.filter_map(|entry| {
         let address = ip(entry.address.as_ref()?)?;
-        let whole = if address.is_ipv4() { 32 } else { 128 };
         Some((
             address,
             entry
                 .netmask
                 .as_ref()
                 .and_then(ip)
-                .map_or(whole, leading_ones),
+                .map_or(whole(address), leading_ones),
         ))
     });
     Ok(found.collect())
@@ -150,93 +193,62 @@ pub fn addresses() -> io::Result<BTreeSet<(IpAddr, u8)>> {
 /// The kernel probes only neighbours that its own stack sends to. Packets that are sent past the
 /// stack do not count, so this asks the kernel to probe a neighbour whose entry is stale.
 pub fn follow_neighbour(address: IpAddr, interface: &Interface) -> Result<Option<[u8; 6]>, Error> {
-    /// States in which an entry needs no probe: set by hand, confirmed, or being probed.
-    const NO_PROBE_NEEDED: [&str; 6] = [
-        "PERMANENT",
-        "NOARP",
-        "REACHABLE",
-        "DELAY",
-        "PROBE",
-        "INCOMPLETE",
-    ];
-    #[derive(Deserialize)]
-    struct Neighbour {
-        lladdr: Option<String>,
-        #[serde(default)]
-        state: Vec<String>,
+    let found = neighbour(address, interface)?;
+    let state = found.as_ref().map(|found| found.header.state);
+    if !state.is_some_and(needs_no_probe) {
+        probe(address, interface)?;
     }
-    let text = address.to_string();
-    let found: Vec<Neighbour> = ask_list(&["neigh", "show", "to", &text, "dev", &interface.name])?;
-    let states = || {
-        found
-            .iter()
-            .flat_map(|neighbour| &neighbour.state)
-            .map(String::as_str)
-    };
-    if !states().any(|state| NO_PROBE_NEEDED.contains(&state)) {
-        run(&["neigh", "replace", &text, "dev", &interface.name, "use"])?;
-    }
-    let has_failed = states().any(|state| state == "FAILED");
-    let mac = found
-        .first()
-        .filter(|_| !has_failed)
-        .and_then(|neighbour| neighbour.lladdr.as_deref());
-    Ok(mac.and_then(parse_mac))
+    // An entry of an interface without resolution has the interface's own address.
+    let found = found.filter(|_| state != Some(NeighbourState::Noarp));
+    let attributes = found.into_iter().flat_map(|found| found.attributes);
+    let mut macs = attributes.filter_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(address) => address.try_into().ok(),
+        _ => None,
+    });
+    Ok(macs.next())
 }
 
-/// Runs a command of iproute2, given without the leading `ip`, that changes an interface, an
-/// address or a route.
-pub fn change(command: &str) -> Result<(), Error> {
-    run(&command.split_whitespace().collect::<Vec<_>>()).map(drop)
+/// Returns whether a neighbour was set by hand, is confirmed, or is being probed.
+fn needs_no_probe(state: NeighbourState) -> bool {
+    matches!(
+        state,
+        NeighbourState::Permanent
+            | NeighbourState::Reachable
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Incomplete
+    )
 }
 
-fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, Error> {
-    let mut answers = ask_list(arguments)?;
-    if answers.len() != 1 {
-        return Err(unexpected(arguments, &format!("{} answers", answers.len())));
-    }
-    Ok(answers.remove(0))
-}
-
-fn ask_list<T: DeserializeOwned>(arguments: &[&str]) -> Result<Vec<T>, Error> {
-    let answer = run(arguments)?;
-    // iproute2 prints nothing for an empty list of neighbours.
-    let answer = if answer.trim().is_empty() {
-        "[]"
-    } else {
-        &answer
-    };
-    serde_json::from_str(answer).map_err(|_| unexpected(arguments, answer))
-}
-
-fn run(arguments: &[&str]) -> Result<String, Error> {
-    let output = Command::new("ip")
-        .args(["-json", "-details"])
-        .args(arguments)
-        .output();
-    let output = output.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Error::Missing,
-        _ => error.into(),
-    })?;
-    if !output.status.success() {
-        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::Failed {
-            command: command(arguments),
-            message,
-        });
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn unexpected(arguments: &[&str], answer: &str) -> Error {
-    Error::Unexpected {
-        command: command(arguments),
-        answer: answer.to_owned(),
+/// Returns the kernel's entry of a neighbour, if there is one.
+fn neighbour(address: IpAddr, interface: &Interface) -> Result<Option<NeighbourMessage>, Error> {
+    let description = format_args!("look up neighbour {address} dev {}", interface.name);
+    let question = GetNeighbour(neighbour_message(address, interface));
+    match netlink::ask(description, question) {
+        Ok(NewNeighbour(found)) => Ok(Some(found)),
+        Ok(_) => Err(netlink::unexpected(description, "not a neighbour")),
+        Err(error) if error.is(Errno::ENOENT) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
-fn command(arguments: &[&str]) -> String {
-    format!("ip {}", arguments.join(" "))
+/// Makes the kernel resolve or verify a neighbour's link-layer address.
+fn probe(address: IpAddr, interface: &Interface) -> Result<(), Error> {
+    let mut message = neighbour_message(address, interface);
+    message.header.flags = NeighbourFlags::Use;
+    // A new entry does not count towards the kernel's limit of entries that it may discard.
+    message.header.state = NeighbourState::Permanent;
+    let description = format_args!("probe neighbour {address} dev {}", interface.name);
+    let flags = NLM_F_CREATE | NLM_F_REPLACE;
+    netlink::request(description, NewNeighbour(message), flags).map(drop)
+}
+
+fn neighbour_message(address: IpAddr, interface: &Interface) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = netlink::family(address);
+    message.header.ifindex = interface.index;
+    message.attributes = vec![NeighbourAttribute::Destination(address.into())];
+    message
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
@@ -252,32 +264,14 @@ fn leading_ones(mask: IpAddr) -> u8 {
     ones as u8
 }
 
-fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let mut octets = text
-        .split(':')
-        .map(|octet| u8::from_str_radix(octet, 16).ok());
-    let mac = [
-        octets.next()??,
-        octets.next()??,
-        octets.next()??,
-        octets.next()??,
-        octets.next()??,
-        octets.next()??,
-    ];
-    octets.next().is_none().then_some(mac)
+/// Returns the length of the prefix that contains only `address`, in bits.
+fn whole(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn link_layer_addresses() {
-        assert_eq!(parse_mac("02:00:00:00:0a:ff"), Some([2, 0, 0, 0, 10, 255]));
-        assert_eq!(parse_mac("02:00:00:00:0a"), None);
-        assert_eq!(parse_mac("02:00:00:00:0a:ff:00"), None);
-        assert_eq!(parse_mac("none"), None);
-    }
 
     #[test]
     fn the_loopback_interface_has_its_address() {
@@ -290,8 +284,20 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_command() {
+    fn the_loopback_interface_is_found() {
+        let loopback = find("lo").unwrap();
+        assert_eq!(index("lo"), Some(loopback.index));
+        assert_eq!(
+            (loopback.mac, loopback.mtu_bytes),
+            ([0; 6], mtu_bytes("lo").unwrap())
+        );
+        let route = route([127, 0, 0, 1].into(), None).unwrap();
+        assert_eq!(route.interface, "lo");
+    }
+
+    #[test]
+    fn an_error_names_the_interface() {
         let error = find("no-such-device").unwrap_err().to_string();
-        assert!(error.contains("ip link show dev no-such-device"), "{error}");
+        assert_eq!(error, "interface no-such-device does not exist");
     }
 }

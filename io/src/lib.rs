@@ -1,5 +1,5 @@
-//! Sockets, TUN devices, network namespaces, packet rings, files of configuration and state, the time
-//! of day, rate limits.
+//! Sockets, TUN devices, interfaces and routes, network namespaces, packet rings, files of
+//! configuration and state, the time of day, rate limits.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
@@ -10,6 +10,7 @@ pub mod file;
 pub mod interface;
 pub mod json_file;
 mod lifetime;
+pub mod netlink;
 pub mod netns;
 pub mod process;
 pub mod rate_limit;

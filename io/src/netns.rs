@@ -3,7 +3,8 @@
 //!
 //! Only the network changes: threads and children keep the mounts of this process, so that
 //! `/sys/fs/bpf` stays visible. Links, addresses and routes are set up by passing a script to `ip
-//! -batch`.
+//! -batch`. Namespaces are a tool of the lab and of the tests, and `ip` with them: the product changes
+//! links, addresses and routes with [`netlink`](crate::netlink).
 
 use crate::lifetime::die_with_thread;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -1,6 +1,7 @@
 //! A pair of virtual devices that segments GSO packets.
 
 use crate::interface::{self, Interface};
+use crate::netlink::{self, LinkChange};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -25,34 +26,18 @@ impl Segmenter {
     /// a pair of that name that a killed process left behind.
     pub fn create(device: &Interface) -> anyhow::Result<Self> {
         let (entry, exit) = names(device.index);
-        let mtu = device.mtu_bytes.to_string();
         Self::remove(device.index);
-        run(
-            "ip",
-            &[
-                "link", "add", &entry, "mtu", &mtu, "type", "veth", "peer", "name", &exit, "mtu",
-                &mtu,
-            ],
-        )?;
+        netlink::create_veth([&entry, &exit], device.mtu_bytes)?;
+        let usable = LinkChange {
+            no_generated_addresses: true,
+            no_arp: true,
+            up: true,
+            ..LinkChange::default()
+        };
         for end in [&entry, &exit] {
-            run(
-                "ip",
-                &[
-                    "link",
-                    "set",
-                    end,
-                    "addrgenmode",
-                    "none",
-                    "arp",
-                    "off",
-                    "up",
-                ],
-            )?;
+            usable.apply(end)?;
         }
-        run(
-            "ethtool",
-            &["-K", &entry, "tx", "off", "tso", "off", "gso", "off"],
-        )?;
+        switch_offloads_off(&entry)?;
         Ok(Segmenter {
             entry: interface::find(&entry)?,
             exit: interface::find(&exit)?,
@@ -62,9 +47,7 @@ impl Segmenter {
     /// Removes the pair of a device that a killed process left behind, if there is one.
     pub fn remove(device: u32) {
         // It may well not exist, so a failure is ignored.
-        let _ = Command::new("ip")
-            .args(["link", "delete", &names(device).0])
-            .output();
+        let _ = netlink::delete_link(&names(device).0);
     }
 
     /// Waits until all packets that were sent into the pair have come out. The caller must have
@@ -131,8 +114,8 @@ impl Segmenter {
 
 impl Drop for Segmenter {
     fn drop(&mut self) {
-        if let Err(error) = run("ip", &["link", "delete", &self.entry.name]) {
-            tracing::warn!("{error:#}");
+        if let Err(error) = netlink::delete_link(&self.entry.name) {
+            tracing::warn!("{error}");
         }
     }
 }
@@ -145,12 +128,13 @@ fn names(device: u32) -> (String, String) {
     (format!("{ENTRY}{device}"), format!("hawser-out{device}"))
 }
 
-fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
-    let command = || format!("`{program} {}`", arguments.join(" "));
-    let output = Command::new(program).args(arguments).output();
-    let output = output.map_err(|error| {
-        anyhow::anyhow!("{}: {error}; install the package {program}", command())
-    })?;
+/// Makes the kernel segment packets and complete their checksums before they enter the pair.
+fn switch_offloads_off(entry: &str) -> anyhow::Result<()> {
+    let arguments = ["-K", entry, "tx", "off", "tso", "off", "gso", "off"];
+    let command = || format!("`ethtool {}`", arguments.join(" "));
+    let output = Command::new("ethtool").args(arguments).output();
+    let output = output
+        .map_err(|error| anyhow::anyhow!("{}: {error}; install the package ethtool", command()))?;
     let message = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "{}: {}", command(), message.trim());
     Ok(())

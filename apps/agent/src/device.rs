@@ -7,14 +7,17 @@
 //! to the same prefix, such as a default route for `0.0.0.0/0`, the kernel then uses the one with
 //! the smallest metric.
 
+mod entry;
 mod installed;
 mod quiet;
 
 use crate::config::{Config, DeviceConfig, DeviceRoute, PathConfig};
 use crate::node::Node;
 use anyhow::{Context, Result};
+use entry::Entry;
 use hawser_bpf::{Fallback, FallbackStats, Prefix};
 use hawser_io::interface;
+use hawser_io::netlink::{Address, LinkChange, Route};
 use hawser_io::segmenter::Segmenter;
 use hawser_io::tap::Tap;
 use hawser_units::{Instant, PathId};
@@ -63,8 +66,8 @@ struct Uplink {
     metric: u32,
     interface: String,
     next_hop: IpAddr,
-    /// The route through the uplink, as arguments of `ip`.
-    route: String,
+    /// The route through the uplink.
+    route: Entry,
 }
 
 impl Device {
@@ -173,10 +176,13 @@ impl Device {
             ..
         } in &self.config.routes
         {
-            let route = format!(
-                "route replace {destination} dev {name} src {source} metric {METRIC} proto {PROTOCOL}"
-            );
-            match interface::change(&route) {
+            let route = Route {
+                source: Some(*source),
+                metric: Some(METRIC),
+                protocol: Some(PROTOCOL),
+                ..Route::new(destination.address(), destination.bits(), name)
+            };
+            match route.replace() {
                 Ok(()) => drop(self.refused_routes.remove(destination)),
                 Err(error) if self.refused_routes.insert(*destination) => {
                     warn!(interface = name, %destination, "cannot route to the interface: {error}");
@@ -224,33 +230,32 @@ impl Device {
         interface: &str,
         next_hop: IpAddr,
         metric: u32,
-    ) -> String {
+    ) -> Entry {
         let DeviceRoute {
             destination,
             source,
             ..
         } = route;
-        let inet6 = if destination.address().is_ipv4() && next_hop.is_ipv6() {
-            "inet6 "
-        } else {
-            ""
-        };
-        // The same MTU as that of the interface, so that connections do not notice a change.
-        let mtu = self.config.mtu_bytes;
-        format!(
-            "route {destination} via {inet6}{next_hop} dev {interface} src {source} metric {metric} mtu {mtu} \
-             proto {PROTOCOL}"
-        )
+        Entry::Route(Route {
+            next_hop: Some(next_hop),
+            source: Some(*source),
+            metric: Some(metric),
+            // As that of the interface, so that connections do not notice a change.
+            mtu_bytes: Some(self.config.mtu_bytes.into()),
+            protocol: Some(PROTOCOL),
+            ..Route::new(destination.address(), destination.bits(), interface)
+        })
     }
 }
 
-/// Returns the command for an address on `lo`. That interface always exists, and the node accepts
-/// packets to its addresses on any interface.
-fn address(address: &IpAddr) -> String {
-    match address {
-        IpAddr::V4(v4) => format!("address {v4}/32 dev lo"),
-        IpAddr::V6(v6) => format!("address {v6}/128 dev lo nodad"),
-    }
+/// Returns an address on `lo`. That interface always exists, and the node accepts packets to its
+/// addresses on any interface.
+fn address(address: &IpAddr) -> Entry {
+    Entry::Address(Address {
+        address: *address,
+        prefix_length: if address.is_ipv4() { 32 } else { 128 },
+        interface: "lo".to_owned(),
+    })
 }
 
 fn make(config: &DeviceConfig) -> Result<Tap> {
@@ -260,10 +265,15 @@ fn make(config: &DeviceConfig) -> Result<Tap> {
     let tap = Tap::create(name).with_context(|| {
         format!("the agent creates {name} itself (`ip link delete {name}` removes an existing one)")
     })?;
-    // No host answers ARP or neighbour solicitations on this interface.
-    interface::change(&format!(
-        "link set {name} mtu {mtu_bytes} addrgenmode none arp off up"
-    ))?;
+    let usable = LinkChange {
+        mtu_bytes: Some((*mtu_bytes).into()),
+        no_generated_addresses: true,
+        // No host answers ARP or neighbour solicitations on this interface.
+        no_arp: true,
+        up: true,
+        ..LinkChange::default()
+    };
+    usable.apply(name)?;
     Ok(tap)
 }
 

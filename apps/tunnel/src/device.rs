@@ -2,13 +2,13 @@
 
 use crate::config::Prefix;
 use anyhow::{Context, Result, ensure};
+use hawser_io::netlink::{self, Address, LinkChange, Route};
 use hawser_io::tun::{Buffer, Tun};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::io::unix::AsyncFd;
 
@@ -33,12 +33,11 @@ pub(crate) struct Device {
     configured: Mutex<Configured>,
 }
 
-/// Batches of `ip` commands that restore the IPv6 configuration, which the kernel removes while the
-/// MTU is too small for IPv6.
+/// The IPv6 configuration, which the kernel removes while the MTU is too small for IPv6.
 #[derive(Debug)]
 struct Configured {
-    ipv6_addresses: String,
-    ipv6_routes: String,
+    ipv6_addresses: Vec<Address>,
+    ipv6_routes: Vec<Route>,
     takes_ipv6: bool,
 }
 
@@ -71,17 +70,21 @@ impl Device {
             with_session: AtomicU64::new(0),
             has_ipv6,
             configured: Mutex::new(Configured {
-                ipv6_addresses: String::new(),
-                ipv6_routes: String::new(),
+                ipv6_addresses: Vec::new(),
+                ipv6_routes: Vec::new(),
                 takes_ipv6: has_ipv6,
             }),
         };
-        let no_own_address = if has_ipv6 { "addrgenmode none" } else { "" };
-        let mut batch = format!("link set {name} {no_own_address} mtu {mtu} up\n");
+        let usable = LinkChange {
+            mtu_bytes: Some(mtu.into()),
+            no_generated_addresses: has_ipv6,
+            up: true,
+            ..LinkChange::default()
+        };
+        usable.apply(name)?;
         for address in addresses {
-            batch += &device.address(*address);
+            device.address(*address).replace()?;
         }
-        ip(&batch)?;
         Ok(device)
     }
 
@@ -89,83 +92,91 @@ impl Device {
         self.tun.get_ref().name()
     }
 
-    fn address(&self, (address, length): (IpAddr, u8)) -> String {
-        // The device has no neighbours, so duplicate address detection is not needed.
-        let no_detection = if address.is_ipv6() { " nodad" } else { "" };
-        format!(
-            "address replace {address}/{length} dev {}{no_detection}\n",
-            self.name()
-        )
+    fn address(&self, (address, prefix_length): (IpAddr, u8)) -> Address {
+        Address {
+            address,
+            prefix_length,
+            interface: self.name().to_owned(),
+        }
     }
 
     /// Replaces the addresses of the device.
     pub(crate) fn set_addresses(&self, addresses: &[(IpAddr, u8)]) -> Result<()> {
-        let of_family = |is_ipv4: bool| -> String {
-            let addresses = addresses
-                .iter()
-                .filter(|(address, _)| address.is_ipv4() == is_ipv4);
-            addresses.map(|address| self.address(*address)).collect()
-        };
+        let addresses = addresses.iter().map(|address| self.address(*address));
+        let (ipv4, ipv6): (Vec<_>, Vec<_>) =
+            addresses.partition(|address| address.address.is_ipv4());
         let mut configured = self.configured.lock();
-        configured.ipv6_addresses = of_family(false);
+        configured.ipv6_addresses = ipv6;
         configured.ipv6_routes.clear();
-        let mut batch = format!("address flush dev {}\n{}", self.name(), of_family(true));
+        netlink::flush_addresses(self.name())?;
+        ipv4.iter().try_for_each(Address::replace)?;
         if configured.takes_ipv6 {
-            batch += &configured.ipv6_addresses;
+            configured.restore_addresses()?;
         } else if !self.has_ipv6 && !configured.ipv6_addresses.is_empty() {
             tracing::warn!("no IPv6 inside the tunnel: it is disabled on this host");
         }
-        ip(&batch)
+        Ok(())
     }
 
     /// Configures the device for a server: sets its interface group, which firewall rules can
     /// match, and a queue long enough that packets of one client do not displace those of others
     /// before they are read.
     pub(crate) fn configure_for_server(&self, group: u32) -> Result<()> {
-        ip(&format!(
-            "link set {} group {group} txqueuelen {SERVER_QUEUE}\n",
-            self.name()
-        ))
+        let change = LinkChange {
+            group: Some(group),
+            queue_packets: Some(SERVER_QUEUE),
+            ..LinkChange::default()
+        };
+        Ok(change.apply(self.name())?)
     }
 
     /// Sets the MTU of the device. The kernel reports it to senders of larger packets.
     pub(crate) fn set_mtu(&self, mtu: u16) -> Result<()> {
-        let mut batch = format!("link set {} mtu {mtu}\n", self.name());
+        let change = LinkChange {
+            mtu_bytes: Some(mtu.into()),
+            ..LinkChange::default()
+        };
         let mut configured = self.configured.lock();
         let takes_ipv6 = self.has_ipv6 && mtu >= MIN_IPV6_MTU;
         let took_ipv6 = std::mem::replace(&mut configured.takes_ipv6, takes_ipv6);
-        if takes_ipv6 && !took_ipv6 {
-            batch += &configured.ipv6_addresses;
-            batch += &configured.ipv6_routes;
-        } else if took_ipv6 && !takes_ipv6 {
+        if took_ipv6 && !takes_ipv6 {
             tracing::warn!(
                 mtu,
                 "no IPv6 inside the tunnel: it needs an MTU of {MIN_IPV6_MTU} bytes"
             );
         }
-        ip(&batch)
+        change.apply(self.name())?;
+        if takes_ipv6 && !took_ipv6 {
+            configured.restore_addresses()?;
+            configured.restore_routes()?;
+        }
+        Ok(())
     }
 
     /// Adds routes to clients' addresses with the given MTU, in bytes, and deletes the routes of
     /// addresses without an MTU.
     pub(crate) fn route_clients(&self, changes: &[(IpAddr, Option<u16>)]) -> Result<()> {
-        let line = |(address, mtu): &(IpAddr, Option<u16>)| {
-            let destination = format!(
-                "{address}/{} dev {}",
+        let route = |(address, mtu): &(IpAddr, Option<u16>)| Route {
+            mtu_bytes: mtu.map(u32::from),
+            is_mtu_locked: mtu.is_some(),
+            ..Route::new(
+                *address,
                 if address.is_ipv4() { 32 } else { 128 },
-                self.name()
-            );
-            mtu.map_or(format!("route delete {destination}\n"), |mtu| {
-                format!("route replace {destination} mtu lock {mtu}\n")
-            })
+                self.name(),
+            )
         };
         let (set, gone): (Vec<_>, Vec<_>) = changes.iter().partition(|(_, mtu)| mtu.is_some());
-        let batch = |changes: Vec<&(IpAddr, Option<u16>)>| {
-            changes.into_iter().map(line).collect::<String>()
-        };
-        // A missing route was removed together with the device's addresses.
-        let _ = ip_each(&batch(gone));
-        ip_each(&batch(set))
+        for change in gone {
+            // A missing route was removed together with the device's addresses.
+            let _ = route(change).delete();
+        }
+        let errors: Vec<_> = set
+            .into_iter()
+            .filter_map(|change| route(change).replace().err())
+            .map(|error| error.to_string())
+            .collect();
+        ensure!(errors.is_empty(), "{}", errors.join("; "));
+        Ok(())
     }
 
     /// Routes `destinations` into the device. Existing routes to the same destinations stay, with a
@@ -173,31 +184,31 @@ impl Device {
     /// is removed.
     pub(crate) fn set_routes(&self, destinations: &[Prefix]) -> Result<()> {
         let mut configured = self.configured.lock();
-        let (ipv4, ipv6): (Vec<&Prefix>, Vec<&Prefix>) =
-            destinations.iter().partition(|prefix| prefix.is_ipv4());
-        let ours = self.name();
+        let routes = destinations.iter().map(|prefix| self.route(prefix));
+        let (ipv4, ipv6): (Vec<_>, Vec<_>) = routes.partition(|route| route.destination.is_ipv4());
         configured.ipv6_routes = ipv6
-            .iter()
-            .map(|prefix| format!("route replace {prefix} dev {ours} metric 1\n"))
+            .into_iter()
+            .map(|route| Route {
+                metric: Some(1),
+                ..route
+            })
             .collect();
+        for route in &ipv4 {
+            // The route may have been removed together with the device's addresses.
+            let _ = route.delete();
+        }
         // No IPv4 metric is lower than the default metric of a route, so ours has to come before
         // it.
-        ipv4.iter()
-            .for_each(|prefix| self.delete_route(&prefix.to_string()));
-        let mut batch: String = ipv4
-            .iter()
-            .map(|prefix| format!("route prepend {prefix} dev {ours}\n"))
-            .collect();
+        ipv4.iter().try_for_each(Route::prepend)?;
         if configured.takes_ipv6 {
-            batch += &configured.ipv6_routes;
+            configured.restore_routes()?;
         }
-        ip(&batch)
+        Ok(())
     }
 
-    /// Deletes a route if it exists.
-    pub(crate) fn delete_route(&self, destination: &str) {
-        // The route may have been removed together with the device's addresses.
-        let _ = ip(&format!("route delete {destination} dev {}\n", self.name()));
+    fn route(&self, prefix: &Prefix) -> Route {
+        let first = prefix.address(0).expect("a prefix has a first address");
+        Route::new(first, prefix.length(), self.name())
     }
 
     /// Reads packets from the kernel, waiting until there is at least one.
@@ -256,48 +267,12 @@ impl Device {
     }
 }
 
-/// Runs a batch of iproute2 commands, one a line without the leading `ip`.
-fn ip(batch: &str) -> Result<()> {
-    run_with_input("ip", &["-batch", "-"], "iproute2", batch)
-}
-
-/// Runs a batch in which a failing command does not stop those after it. An empty batch has no
-/// effect.
-fn ip_each(batch: &str) -> Result<()> {
-    if batch.is_empty() {
-        return Ok(());
+impl Configured {
+    fn restore_addresses(&self) -> Result<(), netlink::Error> {
+        self.ipv6_addresses.iter().try_for_each(Address::replace)
     }
-    run_with_input("ip", &["-force", "-batch", "-"], "iproute2", batch)
-}
 
-/// Runs a program until it exits. Its error output becomes the error.
-pub(crate) fn run_with_input(
-    program: &str,
-    arguments: &[&str],
-    package: &str,
-    input: &str,
-) -> Result<()> {
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let child = command.spawn();
-    let mut child =
-        child.with_context(|| format!("cannot run `{program}`: is {package} installed?"))?;
-    // If the program exits before it has read everything, its own error message explains why.
-    let _ = child
-        .stdin
-        .take()
-        .expect("stdin is piped")
-        .write_all(input.as_bytes());
-    let output = child.wait_with_output()?;
-    let message = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "`{program}`: {}; its input was:\n{input}",
-        message.trim()
-    );
-    Ok(())
+    fn restore_routes(&self) -> Result<(), netlink::Error> {
+        self.ipv6_routes.iter().try_for_each(Route::replace)
+    }
 }

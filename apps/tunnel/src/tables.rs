@@ -1,12 +1,12 @@
 //! nftables tables that this program creates, and restores when another program changes or removes
 //! them.
 
-use crate::device::run_with_input;
 use crate::netlink::Changes;
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::SockProtocol;
 use parking_lot::Mutex;
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -242,6 +242,28 @@ fn removal(name: &str) -> String {
     format!("add table inet {name}\ndelete table inet {name}\n")
 }
 
+/// Runs a script of `nft`. Its error output becomes the error.
 fn nft(script: &str) -> Result<()> {
-    run_with_input("nft", &["-f", "-"], "nftables", script)
+    let mut command = Command::new("nft");
+    command
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let child = command.spawn();
+    let mut child = child.context("cannot run `nft`: is nftables installed?")?;
+    // If it exits before it has read everything, its own error message explains why.
+    let _ = child
+        .stdin
+        .take()
+        .expect("stdin is piped")
+        .write_all(script.as_bytes());
+    let output = child.wait_with_output()?;
+    let message = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "`nft`: {}; its input was:\n{script}",
+        message.trim()
+    );
+    Ok(())
 }

@@ -1,5 +1,5 @@
+use super::entry::Entry;
 use hawser_io::failures::{Change, Failures};
-use hawser_io::interface;
 use hawser_io::json_file::JsonFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -17,9 +17,9 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 pub(super) struct InstalledEntries {
     file: JsonFile,
     boot: String,
-    entries: BTreeSet<String>,
+    entries: BTreeSet<Entry>,
     /// The entries that the kernel rejected.
-    refused: BTreeSet<String>,
+    refused: BTreeSet<Entry>,
     failures: Failures,
 }
 
@@ -28,14 +28,7 @@ pub(super) struct InstalledEntries {
 struct Record {
     /// The boot in which the entries were installed.
     boot: String,
-    entries: BTreeSet<String>,
-}
-
-/// Returns the arguments of `ip` for an entry. An entry is such a command without its verb, such as
-/// `route 10.99.0.2/32 via 192.0.2.2 dev eth0`.
-fn command(verb: &str, entry: &str) -> String {
-    let (object, rest) = entry.split_once(' ').unwrap_or((entry, ""));
-    format!("{object} {verb} {rest}")
+    entries: BTreeSet<Entry>,
 }
 
 impl InstalledEntries {
@@ -71,24 +64,24 @@ impl InstalledEntries {
     }
 
     /// Returns whether exactly these entries are installed.
-    pub(super) fn is(&self, wanted: &BTreeSet<String>) -> bool {
+    pub(super) fn is(&self, wanted: &BTreeSet<Entry>) -> bool {
         self.entries == *wanted
     }
 
     /// Returns whether the kernel rejected this entry when it was last installed.
-    pub(super) fn is_refused(&self, entry: &str) -> bool {
+    pub(super) fn is_refused(&self, entry: &Entry) -> bool {
         self.refused.contains(entry)
     }
 
     /// Installs `wanted`, and removes all other entries that were installed before. New entries are
     /// installed before old ones are removed. An entry that the kernel rejects is logged once.
-    pub(super) fn set(&mut self, wanted: BTreeSet<String>) {
+    pub(super) fn set(&mut self, wanted: BTreeSet<Entry>) {
         let removed: Vec<_> = self.entries.difference(&wanted).cloned().collect();
         self.record(self.entries.union(&wanted).cloned().collect());
         // In this order, an address is installed before the routes that have it as source, and
         // removed after them.
         for entry in &wanted {
-            match interface::change(&command("replace", entry)) {
+            match entry.replace() {
                 Ok(()) => drop(self.refused.remove(entry)),
                 Err(error) if self.refused.insert(entry.clone()) => {
                     warn!("cannot install an address or a route: {error}");
@@ -98,7 +91,7 @@ impl InstalledEntries {
         }
         for entry in removed.iter().rev() {
             // The kernel removes routes with their interface, so this may fail.
-            let _ = interface::change(&command("delete", entry));
+            let _ = entry.delete();
         }
         self.refused.retain(|entry| wanted.contains(entry));
         self.record(wanted);
@@ -106,7 +99,7 @@ impl InstalledEntries {
 
     /// Writes the entries to the file. A failure, such as a full disk, must not stop replication:
     /// it is logged once.
-    fn record(&mut self, entries: BTreeSet<String>) {
+    fn record(&mut self, entries: BTreeSet<Entry>) {
         if self.entries == entries && !self.failures.is_failing() {
             return;
         }
@@ -133,8 +126,9 @@ impl InstalledEntries {
 mod tests {
     use super::*;
 
-    fn entries() -> BTreeSet<String> {
-        BTreeSet::from(["address 10.99.0.1/32 dev lo".to_owned()])
+    fn entries() -> BTreeSet<Entry> {
+        let entry = Entry::try_from("address 10.99.0.1/32 dev lo".to_owned());
+        BTreeSet::from([entry.unwrap()])
     }
 
     /// Writes the file that an agent leaves in a boot.
@@ -162,7 +156,12 @@ mod tests {
     fn a_file_that_cannot_be_read_counts_as_none_and_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("device.json");
-        for useless in ["", "{ \"boot\":", "[]"] {
+        for useless in [
+            "",
+            "{ \"boot\":",
+            "[]",
+            r#"{"boot":"first","entries":["route"]}"#,
+        ] {
             fs::write(&file, useless).unwrap();
             assert_eq!(
                 InstalledEntries::read(directory.path()).entries,

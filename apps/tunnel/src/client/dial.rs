@@ -9,10 +9,10 @@ use crate::quic::{
 use crate::session::{Link, WakeCell};
 use crate::tls;
 use anyhow::{Context, Result, bail};
+use hawser_io::interface;
 use hawser_quic::Live;
 use noq::{Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::process::Command;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -286,14 +286,6 @@ pub(crate) fn address_pair(uplink: &Uplink, server: &ServerEntry) -> Result<(IpA
 }
 
 fn interface_mtu(interface: &str) -> Result<u16> {
-    let output = Command::new("ip")
-        .args(["-json", "link", "show", "dev", interface])
-        .output();
-    let output = output.context("cannot run `ip`: is iproute2 installed?")?;
-    let links: serde_json::Value = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("cannot read the MTU of {interface}"))?;
-    let mtu = links[0]["mtu"]
-        .as_u64()
-        .with_context(|| format!("{interface} has no MTU"))?;
+    let mtu = interface::mtu_bytes(interface)?;
     Ok(u16::try_from(mtu).unwrap_or(u16::MAX).max(MIN_MTU))
 }

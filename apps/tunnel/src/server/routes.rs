@@ -1,8 +1,8 @@
 //! The routes to clients. Their MTU makes the kernel report the size limit to senders of larger
 //! packets (RFC 1191, RFC 8201).
 //!
-//! Changes are recorded by address and applied in batches, so iproute2 runs at most a few times a
-//! second, regardless of the number of changes.
+//! Changes are recorded by address and applied in batches, so that the kernel changes each route at
+//! most a few times a second, regardless of the number of changes.
 
 use super::registry::Registry;
 use crate::device::Device;
@@ -17,8 +17,7 @@ use tracing::warn;
 /// The pause after a batch.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The largest number of addresses in a batch: the error messages for all of them fit a pipe's
-/// buffer.
+/// The largest number of addresses in a batch.
 const BATCH: usize = 256;
 
 /// The changes that have not been applied yet.

@@ -1,0 +1,174 @@
+use super::{Error, family, index, request};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage::{DelRoute, NewRoute};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+};
+use std::fmt;
+use std::net::IpAddr;
+
+/// `linux/rtnetlink.h`: the bit that locks a route's MTU.
+const LOCK_MTU: u32 = 1 << 2;
+
+/// A route of the table `main`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    /// The first address of the destination.
+    pub destination: IpAddr,
+    /// The length of the destination's prefix, in bits.
+    pub prefix_length: u8,
+    /// The router, of either IP version if the destination is of IPv4. Without one, the
+    /// destination is on the link.
+    pub next_hop: Option<IpAddr>,
+    /// The interface that packets leave by.
+    pub interface: String,
+    /// The source address of packets that do not have one yet.
+    pub source: Option<IpAddr>,
+    /// The route with the smallest metric is used. Without one, it is the kernel's default, and any
+    /// metric when a route is deleted.
+    pub metric: Option<u32>,
+    /// The largest packet, in bytes.
+    pub mtu_bytes: Option<u32>,
+    /// Whether the MTU stays when path MTU discovery finds a smaller one.
+    pub is_mtu_locked: bool,
+    /// The number that marks the route as its creator's. Without one, it is that of manual routes,
+    /// and any when a route is deleted.
+    pub protocol: Option<u8>,
+}
+
+impl Route {
+    /// Returns a route by an interface, with the defaults of the kernel.
+    pub fn new(destination: IpAddr, prefix_length: u8, interface: &str) -> Self {
+        Route {
+            destination,
+            prefix_length,
+            next_hop: None,
+            interface: interface.to_owned(),
+            source: None,
+            metric: None,
+            mtu_bytes: None,
+            is_mtu_locked: false,
+            protocol: None,
+        }
+    }
+
+    /// Adds the route, in place of one with the same destination and metric if there is one.
+    pub fn replace(&self) -> Result<(), Error> {
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        let description = format_args!("replace route {self}");
+        request(description, NewRoute(self.added()?), flags).map(drop)
+    }
+
+    /// Adds the route before others with the same destination and metric, which stay.
+    pub fn prepend(&self) -> Result<(), Error> {
+        let description = format_args!("prepend route {self}");
+        request(description, NewRoute(self.added()?), NLM_F_CREATE).map(drop)
+    }
+
+    /// Removes the first route that has all properties of this one.
+    pub fn delete(&self) -> Result<(), Error> {
+        let mut message = self.message()?;
+        message.header.scope = RouteScope::NoWhere;
+        message.header.protocol = self.protocol.unwrap_or_default().into();
+        let description = format_args!("delete route {self}");
+        request(description, DelRoute(message), 0).map(drop)
+    }
+
+    fn added(&self) -> Result<RouteMessage, Error> {
+        let mut message = self.message()?;
+        message.header.kind = RouteType::Unicast;
+        message.header.protocol = self.protocol.map_or(RouteProtocol::Boot, Into::into);
+        if self.destination.is_ipv4() && self.next_hop.is_none() {
+            message.header.scope = RouteScope::Link;
+        }
+        Ok(message)
+    }
+
+    fn message(&self) -> Result<RouteMessage, Error> {
+        let mut message = RouteMessage::default();
+        message.header = RouteHeader {
+            address_family: family(self.destination),
+            destination_prefix_length: self.prefix_length,
+            table: RouteHeader::RT_TABLE_MAIN,
+            ..RouteHeader::default()
+        };
+        let source = self
+            .source
+            .map(|source| RouteAttribute::PrefSource(source.into()));
+        let attributes = [
+            Some(RouteAttribute::Destination(self.destination.into())),
+            Some(RouteAttribute::Oif(index(&self.interface)?)),
+            self.next_hop.map(|next_hop| self.gateway(next_hop)),
+            source,
+            self.metric.map(RouteAttribute::Priority),
+            self.mtu_bytes.map(|mtu| self.metrics(mtu)),
+        ];
+        message.attributes.extend(attributes.into_iter().flatten());
+        Ok(message)
+    }
+
+    fn gateway(&self, next_hop: IpAddr) -> RouteAttribute {
+        if next_hop.is_ipv4() == self.destination.is_ipv4() {
+            RouteAttribute::Gateway(next_hop.into())
+        } else {
+            RouteAttribute::Via(next_hop.into())
+        }
+    }
+
+    fn metrics(&self, mtu: u32) -> RouteAttribute {
+        let lock = self.is_mtu_locked.then_some(RouteMetric::Lock(LOCK_MTU));
+        RouteAttribute::Metrics([RouteMetric::Mtu(mtu)].into_iter().chain(lock).collect())
+    }
+}
+
+impl fmt::Display for Route {
+    /// Writes the route in the syntax of `ip route`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.destination, self.prefix_length)?;
+        if let Some(next_hop) = self.next_hop {
+            let inet6 = if next_hop.is_ipv6() && self.destination.is_ipv4() {
+                "inet6 "
+            } else {
+                ""
+            };
+            write!(f, " via {inet6}{next_hop}")?;
+        }
+        write!(f, " dev {}", self.interface)?;
+        if let Some(source) = self.source {
+            write!(f, " src {source}")?;
+        }
+        if let Some(metric) = self.metric {
+            write!(f, " metric {metric}")?;
+        }
+        if let Some(mtu) = self.mtu_bytes {
+            let lock = if self.is_mtu_locked { "lock " } else { "" };
+            write!(f, " mtu {lock}{mtu}")?;
+        }
+        self.protocol
+            .map_or(Ok(()), |protocol| write!(f, " proto {protocol}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_written_as_for_ip_route() {
+        let route = Route::new([10, 99, 0, 0].into(), 16, "eth0");
+        assert_eq!(route.to_string(), "10.99.0.0/16 dev eth0");
+        let route = Route {
+            next_hop: Some("fe80::1".parse().unwrap()),
+            source: Some([10, 98, 0, 1].into()),
+            metric: Some(1000),
+            mtu_bytes: Some(1400),
+            is_mtu_locked: true,
+            protocol: Some(72),
+            ..route
+        };
+        assert_eq!(
+            route.to_string(),
+            "10.99.0.0/16 via inet6 fe80::1 dev eth0 src 10.98.0.1 metric 1000 mtu lock 1400 proto 72"
+        );
+    }
+}
