@@ -3,7 +3,7 @@
 # `make test`, `make hostile` or `make bench`. Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
-# <command or file, possibly a pattern> <Debian package that provides it>
+# <command or file, possibly a pattern> <Debian package that provides it>. `ip` is for the namespaces of the lab.
 needed='
 clang                        clang
 llvm-strip                   llvm
