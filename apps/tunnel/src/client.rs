@@ -1,64 +1,51 @@
 //! The client: one session at a time, with the nearest server that answers, over all uplinks.
 
-mod attach;
-mod cost;
+mod commands;
+mod connections;
 mod dial;
 mod dial_errors;
-mod hold;
-mod indices;
 pub(crate) mod kill_switch;
-mod search;
+mod path;
 mod servers;
 mod show;
 mod uplinks;
 mod usage;
 
 use crate::budget::Budget;
-use crate::config::{ClientConfig, ServerEntry};
+use crate::config::ClientConfig;
 use crate::device::Device;
 use crate::interfaces::Networks;
-use crate::join::{CloseCode, Opened, PathNumber};
+use crate::join::{Opened, Secret, SessionId};
 use crate::metrics;
 use crate::nat::Nat;
-use crate::session::{self, Admission, Handle, Settings};
+use crate::session::{self, Admission, Handle, Report, Settings};
 use crate::status::{Status, StatusFile};
 use crate::tables::{self, Table};
 use crate::time;
 use anyhow::{Context, Result};
-use attach::{Membership, SessionLoss};
-use cost::CostLevel;
-use dial::{Attached, Dialed, Dialer, Refused};
-use hawser_client::Backoff;
+use connections::Connections;
+use dial::Dialer;
 use hawser_io::tun::Buffer;
-use hawser_units::{ByteSize, PathId};
+use hawser_units::{ByteSize, Instant};
+use hawser_uplinks::{Event, Notice, PathFigures, SessionFigures, Supervisor, Uplink};
 use kill_switch::KillSwitch;
 use parking_lot::Mutex;
-use search::{Found, search};
 use servers::Servers;
-use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::{interval, sleep};
-use tracing::{error, info, warn};
-use uplinks::Uplink;
-use usage::Usage;
+use tokio::time::{interval, sleep, sleep_until};
+use tracing::{debug, error, info, warn};
+use usage::UsageFile;
 
 /// The interval at which the session is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The interval at which the status is written without a change, in polls.
 const POLLS_PER_STATUS: u32 = 4;
-
-/// The initial and the largest pause before all servers are tried again.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-
-/// The capacity of the queue of session losses; further ones are discarded.
-const SESSION_LOSS_QUEUE: usize = 16;
 
 /// Keeps a tunnel up until SIGINT or SIGTERM. SIGHUP has no effect.
 pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<()> {
@@ -87,9 +74,12 @@ async fn log_hangups(mut hangup: Signal) -> Infallible {
     std::future::pending().await
 }
 
+/// Carries out the decisions of its supervisor.
 struct Client {
     config: ClientConfig,
+    supervisor: Supervisor,
     dialer: Arc<Dialer>,
+    connections: Connections,
     device: Arc<Device>,
     uplinks: watch::Receiver<Vec<Uplink>>,
     /// The networks that this node is in.
@@ -102,12 +92,10 @@ struct Client {
     /// The inner addresses of the device.
     addresses: Vec<(IpAddr, u8)>,
     current: Option<Current>,
-    /// The server that refused the last session; the next search prefers others.
-    refused_by: Option<String>,
-    /// The uplink over which opening a session failed last; the next search prefers others.
-    failed_uplink: Option<String>,
-    usage: Usage,
+    usage_file: UsageFile,
     status_file: StatusFile,
+    /// The part of the status that changes rarely. After a change the status is written at once.
+    shape: Option<Shape>,
     /// The last status, for metrics.
     last_status: Arc<Mutex<Status>>,
     /// The nftables tables that are restored when another program changes or removes them.
@@ -115,37 +103,19 @@ struct Client {
     _nat: Option<Nat>,
 }
 
-/// The current session and its uplinks.
+/// The current session.
 struct Current {
-    membership: Arc<Membership>,
+    /// The name of the server.
+    server: String,
+    session: SessionId,
+    secret: Secret,
+    handle: Handle,
     addresses: Vec<IpAddr>,
     since: SystemTime,
-    session_loss: mpsc::Receiver<SessionLoss>,
-    /// The uplinks of the session by interface, updated through their senders. Dropping a sender
-    /// removes the uplink.
-    members: BTreeMap<String, watch::Sender<Uplink>>,
-    tasks: JoinSet<()>,
-    cost: CostLevel,
-    silent_since: Option<std::time::Instant>,
-    /// The part of the status that changes rarely: each path with its standby state, and the MTU.
-    /// After a change the status is written at once.
-    shape: (Vec<(String, bool)>, u16),
 }
 
-impl Current {
-    /// Adds an uplink to the session, with its connection if there is one already.
-    fn add(&mut self, dialer: &Arc<Dialer>, uplink: Uplink, attached: Option<Attached>) {
-        let (sender, receiver) = watch::channel(uplink.clone());
-        self.members.insert(uplink.interface, sender);
-        let membership = Arc::clone(&self.membership);
-        self.tasks.spawn(attach::run_uplink(
-            Arc::clone(dialer),
-            membership,
-            receiver,
-            attached,
-        ));
-    }
-}
+/// The start of the session, each path with its standby state, and the MTU.
+type Shape = (SystemTime, Vec<(String, bool)>, u16);
 
 impl Client {
     async fn start(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<Client> {
@@ -158,7 +128,9 @@ impl Client {
         // First, because removals before this are not noticed.
         tables::watch(tables.clone())?;
         let dialer = Arc::new(Dialer::new(&config, kill_switch)?);
-        let usage = Usage::read(config.usage_file.clone())?;
+        let usage_file = UsageFile::read(config.usage_file.clone())?;
+        let seed = getrandom::u64().context("the kernel provides no random numbers")?;
+        let supervisor = Supervisor::new(time::now(), seed, usage_file.stored().clone());
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let networks = Networks::watch(&common.interface)?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
@@ -170,29 +142,15 @@ impl Client {
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
         tokio::spawn(forward_packets(Arc::clone(&device), to_session.subscribe()));
-        let (mtu, mtus) = std::sync::mpsc::channel();
-        std::thread::spawn({
-            let device = Arc::clone(&device);
-            move || {
-                for mtu in mtus {
-                    info!(mtu, "inner MTU changed");
-                    device
-                        .set_mtu(mtu)
-                        .unwrap_or_else(|error| warn!("{error:#}"));
-                }
-            }
-        });
+        let mtu = set_mtus(Arc::clone(&device));
         let last_status = Arc::new(Mutex::new(Status::new(common, "client")));
         if let Some(address) = common.metrics {
-            let last_status = Arc::clone(&last_status);
-            metrics::serve(address, move || {
-                let status = last_status.lock().clone();
-                async move { status }
-            })
-            .await?;
+            serve_metrics(address, Arc::clone(&last_status)).await?;
         }
         let status_file = StatusFile::at(common.status_file());
         Ok(Client {
+            supervisor,
+            connections: Connections::new(Arc::clone(&dialer)),
             dialer,
             device,
             uplinks,
@@ -202,10 +160,9 @@ impl Client {
             mtu,
             addresses: Vec::new(),
             current: None,
-            refused_by: None,
-            failed_uplink: None,
-            usage,
+            usage_file,
             status_file,
+            shape: None,
             last_status,
             tables,
             _nat: nat,
@@ -213,150 +170,155 @@ impl Client {
         })
     }
 
-    async fn stay_connected(&mut self) -> std::convert::Infallible {
-        let mut next: Found = None;
-        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
+    async fn stay_connected(&mut self) -> Infallible {
+        let mut poll = interval(POLL_INTERVAL);
+        let mut polls = 0;
+        self.uplinks.mark_changed();
+        self.handle_servers();
         loop {
-            let (dialed, server) = match next.take() {
-                Some(found) => found,
-                None => self.find().await,
-            };
-            let (interface, name) = (dialed.uplink.interface.clone(), server.name.clone());
-            match self.open(dialed, server).await {
-                Ok(()) => {
-                    backoff.reset();
-                    next = self.run_session().await;
+            self.carry_out_commands().await;
+            let deadline = self.supervisor.poll_timeout().map(|(at, _)| at);
+            tokio::select! {
+                Ok(()) = self.uplinks.changed() => {
+                    let uplinks = self.uplinks.borrow_and_update().clone();
+                    self.supervisor.handle_uplinks(time::now(), uplinks);
                 }
-                Err(error) => {
-                    self.dialer.dial_errors.record(&interface, &name, &error);
-                    match error.is::<Refused>() {
-                        true => self.refused_by = Some(name),
-                        false => self.failed_uplink = Some(interface),
-                    }
-                    self.show_while(backoff.pause()).await;
+                () = self.servers.changed() => self.handle_servers(),
+                outcome = self.connections.next() => self.handle_outcome(outcome).await,
+                _ = poll.tick() => {
+                    self.poll(polls % POLLS_PER_STATUS == 0).await;
+                    polls += 1;
                 }
+                () = at(deadline) => self.supervisor.handle_timeout(time::now()),
+            }
+        }
+    }
+
+    fn handle_servers(&mut self) {
+        if let Some(servers) = self.servers.get() {
+            self.supervisor.handle_servers(time::now(), servers);
+        }
+    }
+
+    /// Reports the state of the session to the supervisor. Writes the status and the usage if
+    /// `write` is true, the status also after a change.
+    async fn poll(&mut self, write: bool) {
+        let report = match &self.current {
+            Some(current) => current.handle.report().await,
+            None => None,
+        };
+        self.report_figures(report.as_ref());
+        self.carry_out_commands().await;
+        if write {
+            self.usage_file.write(self.supervisor.usage());
+        }
+        let shape = report.and_then(|report| self.shape_of(&report));
+        let has_changed = std::mem::replace(&mut self.shape, shape) != self.shape;
+        if write || has_changed {
+            self.show().await;
+        }
+    }
+
+    fn report_figures(&mut self, report: Option<&Report>) {
+        let now = time::now();
+        let month = usage::month(SystemTime::now());
+        self.supervisor.handle_month(now, &month);
+        match report {
+            Some(report) => {
+                let figures = self.figures(report);
+                self.supervisor.handle_figures(now, &figures);
+            }
+            None if self.current.is_some() => self.supervisor.handle_notice(now, Notice::Ended),
+            None => {}
+        }
+    }
+
+    fn figures(&self, report: &Report) -> SessionFigures {
+        let paths = report.paths.iter().filter_map(|path| {
+            Some(PathFigures {
+                connection: self.connections.of_path(path.connection)?,
+                unacknowledged: path.figures.unacknowledged,
+                bytes: path.outer_bytes,
+            })
+        });
+        SessionFigures {
+            paths: paths.collect(),
+            waiting: report.waiting > 0,
+        }
+    }
+
+    fn shape_of(&self, report: &Report) -> Option<Shape> {
+        let paths = report.paths.iter();
+        let paths = paths
+            .map(|path| (path.name.clone(), path.standby))
+            .collect();
+        Some((self.current.as_ref()?.since, paths, report.mtu))
+    }
+
+    /// Carries out what the supervisor has decided, and logs what it has found.
+    async fn carry_out_commands(&mut self) {
+        loop {
+            while let Some(event) = self.supervisor.poll_event() {
+                self.log(event);
+            }
+            let commands: Vec<_> = std::iter::from_fn(|| self.supervisor.poll_command()).collect();
+            if commands.is_empty() {
+                return;
+            }
+            self.connections.allow_servers(&commands);
+            for command in commands {
+                self.carry_out(command).await;
+            }
+        }
+    }
+
+    fn log(&self, event: Event) {
+        match event {
+            Event::PathChanged { interface, state } => {
+                debug!(interface, ?state, "path state changed");
+            }
+            Event::SessionSilent => {
+                info!("no acknowledgement over any uplink: trying all servers");
+            }
+            Event::SessionLost { server, loss } => warn!(server, "{loss}"),
+            Event::TooManyPaths { server, interface } => {
+                let limit = hawser_units::MAX_PATHS;
+                let error =
+                    anyhow::anyhow!("the session already has {limit} paths, which is the limit");
+                self.dialer.dial_errors.record(&interface, &server, &error);
             }
         }
     }
 
     /// Closes the session, so that the server does not have to wait for a timeout.
     async fn shut_down(&mut self) {
-        self.close_session();
-        self.usage.write();
+        self.supervisor.shut_down(time::now());
+        self.carry_out_commands().await;
+        self.usage_file.write(self.supervisor.usage());
         self.show().await;
         // Leaves time for the packets that close the connections. A server that misses them closes
         // the session later.
         sleep(Duration::from_millis(50)).await;
     }
 
-    fn close_session(&mut self) {
-        if let Some(current) = self.current.take() {
-            current.membership.handle.stop(CloseCode::Done);
-        }
-    }
-
-    /// Returns the uplinks whose monthly cap is not used up.
-    fn usable(&self) -> Vec<Uplink> {
-        let uplinks = self.uplinks.borrow();
-        let left = |uplink: &&Uplink| {
-            uplink
-                .monthly_cap
-                .is_none_or(|cap| self.usage.of(&uplink.interface) < cap)
-        };
-        uplinks.iter().filter(left).cloned().collect()
-    }
-
-    /// Searches until a server answers over any uplink; returns the nearest one.
-    async fn find(&mut self) -> (Dialed, ServerEntry) {
-        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
-        loop {
-            self.uplinks.mark_unchanged();
-            let mut servers = self.servers.get().await;
-            if let Some(name) = self.refused_by.take().filter(|_| servers.len() > 1) {
-                servers.retain(|server| server.name != name);
-            }
-            let mut uplinks = self.usable();
-            if let Some(interface) = self.failed_uplink.take().filter(|_| uplinks.len() > 1) {
-                uplinks.retain(|uplink| uplink.interface != interface);
-            }
-            let search = search(Arc::clone(&self.dialer), uplinks, servers);
-            let try_all = async {
-                let found = search.await;
-                if found.is_none() {
-                    backoff.pause().await;
-                }
-                found
-            };
-            let mut uplinks = self.uplinks.clone();
-            let attempt = async {
-                tokio::select! {
-                    found = try_all => found,
-                    // A change of the uplinks restarts the search.
-                    Ok(()) = uplinks.changed() => None,
-                }
-            };
-            if let Some(found) = self.show_while(attempt).await {
-                return found;
-            }
-        }
-    }
-
-    /// Awaits `work`, and keeps the status up to date while there is no session.
-    async fn show_while<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let mut tick = interval(POLL_INTERVAL * POLLS_PER_STATUS);
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                done = &mut work => return done,
-                _ = tick.tick() => self.show().await,
-            }
-        }
-    }
-
-    /// Opens a session over `dialed`, which replaces the current one.
-    async fn open(&mut self, dialed: Dialed, server: ServerEntry) -> Result<()> {
-        let wanted = match self.servers.addresses() {
-            given if !given.is_empty() => given,
-            _ => self.addresses.iter().map(|(address, _)| *address).collect(),
-        };
-        let first = PathNumber {
-            index: PathId::all().next().expect("there are paths"),
-            standby: false,
-        };
-        let (opened, secret, attached) = dialed.open(&wanted, first).await?;
+    /// Starts the session that a server has opened, and sets its addresses at the device.
+    fn prepare(&mut self, server: String, opened: Opened, secret: Secret) -> Result<Current> {
         let addresses: Vec<_> = opened
             .addresses
             .iter()
             .map(|(address, _)| *address)
             .collect();
-        info!(server = server.name, ?addresses, "session opened");
+        info!(server, ?addresses, "session opened");
         let handle = self.start_session(&opened)?;
-        let (session_loss, session_losses) = mpsc::channel(SESSION_LOSS_QUEUE);
         self.configure(&opened)?;
-        self.close_session();
-        self.to_session.send_replace(Some(handle.packets.clone()));
-        let mut current = Current {
-            membership: Arc::new(Membership::new(
-                server,
-                opened.session,
-                secret,
-                handle,
-                session_loss,
-                first.index,
-            )),
+        Ok(Current {
+            server,
+            session: opened.session,
+            secret,
+            handle,
             addresses,
             since: SystemTime::now(),
-            session_loss: session_losses,
-            members: BTreeMap::new(),
-            tasks: JoinSet::new(),
-            cost: CostLevel::new(time::now()),
-            silent_since: None,
-            shape: Default::default(),
-        };
-        current.add(&self.dialer, attached.uplink.clone(), Some(attached));
-        self.current = Some(current);
-        self.follow_uplinks();
-        Ok(())
+        })
     }
 
     fn start_session(&self, opened: &Opened) -> Result<Handle> {
@@ -401,26 +363,35 @@ impl Client {
         self.addresses = opened.addresses.clone();
         Ok(())
     }
+}
 
-    /// Adds, updates and removes uplinks of the session to match the usable ones.
-    fn follow_uplinks(&mut self) {
-        let usable = self.usable();
-        let Some(current) = &mut self.current else {
-            return;
-        };
-        current
-            .members
-            .retain(|interface, _| usable.iter().any(|uplink| uplink.interface == *interface));
-        for uplink in usable {
-            match current.members.get(&uplink.interface) {
-                Some(member) => {
-                    member.send_if_modified(|known| {
-                        std::mem::replace(known, uplink.clone()) != uplink
-                    });
-                }
-                None => current.add(&self.dialer, uplink, None),
-            }
+/// Starts a thread that sets the MTUs that it is sent at the device.
+fn set_mtus(device: Arc<Device>) -> std::sync::mpsc::Sender<u16> {
+    let (sender, mtus) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mtu in mtus {
+            info!(mtu, "inner MTU changed");
+            device
+                .set_mtu(mtu)
+                .unwrap_or_else(|error| warn!("{error:#}"));
         }
+    });
+    sender
+}
+
+async fn serve_metrics(address: SocketAddr, last_status: Arc<Mutex<Status>>) -> Result<()> {
+    metrics::serve(address, move || {
+        let status = last_status.lock().clone();
+        async move { status }
+    })
+    .await
+}
+
+/// Waits until `deadline`; for ever if there is none.
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(time::timer(deadline)).await,
+        None => std::future::pending().await,
     }
 }
 

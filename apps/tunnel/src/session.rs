@@ -90,11 +90,6 @@ impl Handle {
     pub(crate) async fn ended(&self) {
         self.commands.closed().await;
     }
-
-    /// Returns whether the session has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.commands.is_closed()
-    }
 }
 
 /// The parameters of a session.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use hawser_io::clock;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
+use hawser_uplinks::PathState;
 use hawser_xnc::RejectReason;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,9 +18,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tracing::{error, info};
-
-/// The time without an acknowledgement after which a path is shown as silent.
-const SILENT_MS: u64 = 500;
 
 /// The status file. Counters never decrease while the process runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -276,7 +274,7 @@ impl SessionStatus {
 impl PathStatus {
     /// Returns whether nothing was acknowledged for so long that the path may have failed.
     pub(crate) fn is_silent(&self) -> bool {
-        self.unacknowledged_ms >= SILENT_MS
+        !PathState::of(Duration::from_millis(self.unacknowledged_ms)).works()
     }
 
     fn new(path: PathReport, stats: &hawser_xnc::Stats) -> PathStatus {

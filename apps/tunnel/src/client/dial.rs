@@ -1,7 +1,6 @@
 use super::dial_errors::DialErrors;
 use super::kill_switch::{self, KillSwitch};
-use super::uplinks::Uplink;
-use crate::config::{ClientConfig, Credentials, ServerEntry};
+use crate::config::{ClientConfig, Credentials};
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{
     CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, headers, transport, udp_payload, uplink_socket,
@@ -11,6 +10,7 @@ use crate::tls;
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
 use hawser_quic::Live;
+use hawser_uplinks::{Route, Server, Uplink};
 use noq::{Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::slice;
@@ -97,7 +97,7 @@ impl Dialer {
     }
 
     /// Allows packets to the servers through the kill switch, if there is one.
-    pub(crate) async fn allow_servers(&self, servers: &[ServerEntry]) -> Result<()> {
+    pub(crate) async fn allow_servers(&self, servers: &[Server]) -> Result<()> {
         let Some(kill_switch) = self.kill_switch.clone() else {
             return Ok(());
         };
@@ -110,8 +110,8 @@ impl Dialer {
     }
 
     /// Connects to the server over the uplink, bound to its interface and address.
-    pub(crate) async fn dial(&self, uplink: &Uplink, server: &ServerEntry) -> Result<Dialed> {
-        let (own, remote) = address_pair(uplink, server)?;
+    pub(crate) async fn dial(&self, uplink: &Uplink, server: &Server) -> Result<Dialed> {
+        let Route { own, remote } = route(uplink, server)?;
         self.allow_servers(slice::from_ref(server)).await?;
         let mtu = match uplink.mtu {
             Some(mtu) => mtu,
@@ -157,6 +157,13 @@ impl Dialer {
 }
 
 impl Dialed {
+    /// Returns the round-trip time of the connection.
+    pub(crate) fn rtt(&self) -> Duration {
+        self.connection
+            .rtt(noq::PathId::ZERO)
+            .unwrap_or(Duration::MAX)
+    }
+
     /// Opens a session, if possible with the inner addresses in `wanted`.
     pub(crate) async fn open(
         mut self,
@@ -264,20 +271,8 @@ impl Attached {
     }
 }
 
-/// Returns the first address of the server whose family the uplink has, with the uplink's own.
-pub(crate) fn address_pair(uplink: &Uplink, server: &ServerEntry) -> Result<(IpAddr, SocketAddr)> {
-    let own = |remote: &SocketAddr| {
-        if remote.is_ipv4() {
-            uplink.ipv4
-        } else {
-            uplink.ipv6
-        }
-    };
-    let pair = server
-        .addresses
-        .iter()
-        .find_map(|remote| Some((own(remote)?, *remote)));
-    pair.with_context(|| {
+fn route(uplink: &Uplink, server: &Server) -> Result<Route> {
+    uplink.route(server).with_context(|| {
         format!(
             "{} and {} have no address family in common",
             uplink.interface, server.name

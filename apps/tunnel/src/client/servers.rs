@@ -4,11 +4,12 @@ use crate::config::{ClientConfig, ServerEntry};
 use crate::server::allowlist::node_client;
 use anyhow::Result;
 use hawser_client::NodeClient;
-use hawser_control::tunnel::Server;
+use hawser_control::tunnel;
+use hawser_uplinks::Server;
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 /// The time limit for the controller's first answer; then the servers of the configuration are
@@ -24,15 +25,15 @@ const MAX_SERVERS: usize = 16;
 /// The known servers, updated while a controller answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Servers {
-    configured: Vec<ServerEntry>,
-    /// None without a controller.
-    from_controller: Option<watch::Receiver<Option<ServerList>>>,
+    configured: Vec<Server>,
+    /// None until the controller has answered or [`CONTROLLER_TIMEOUT`] is over.
+    list: watch::Receiver<Option<ServerList>>,
 }
 
 /// The answer of a controller.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct ServerList {
-    servers: Vec<ServerEntry>,
+    servers: Vec<Server>,
     /// This client's inner addresses, the same at all servers.
     addresses: Vec<IpAddr>,
 }
@@ -40,42 +41,56 @@ struct ServerList {
 impl Servers {
     /// Starts to poll the controller, if there is one.
     pub(crate) fn watch(config: &ClientConfig) -> Servers {
-        let from_controller = (!config.controllers.is_empty()).then(|| {
-            let (sender, receiver) = watch::channel(None);
-            tokio::spawn(poll_controller(config.clone(), sender));
-            receiver
-        });
+        let server = |entry: &ServerEntry| Server {
+            name: entry.name.clone(),
+            addresses: entry.addresses.clone(),
+        };
+        let without_controller = config.controllers.is_empty().then(ServerList::default);
+        let (known, list) = watch::channel(without_controller);
+        if !config.controllers.is_empty() {
+            tokio::spawn(give_up_waiting(known.clone()));
+            tokio::spawn(poll_controller(config.clone(), known));
+        }
         Servers {
-            configured: config.servers.clone(),
-            from_controller,
+            configured: config.servers.iter().map(server).collect(),
+            list,
         }
     }
 
-    /// Returns the servers to try now; empty if none are known.
-    pub(crate) async fn get(&self) -> Vec<ServerEntry> {
-        let Some(from_controller) = &self.from_controller else {
-            return self.configured.clone();
-        };
-        let mut list = from_controller.clone();
-        // The polling task runs as long as the client.
-        let known = timeout(CONTROLLER_TIMEOUT, list.wait_for(Option::is_some)).await;
-        let servers = known
-            .ok()
-            .and_then(Result::ok)
-            .and_then(|list| Some(list.as_ref()?.servers.clone()));
-        servers
-            .filter(|servers| !servers.is_empty())
-            .unwrap_or_else(|| self.configured.clone())
+    /// Waits for a change of the list.
+    pub(crate) async fn changed(&mut self) {
+        if self.list.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Returns the servers to try now; none before they are known.
+    pub(crate) fn get(&self) -> Option<Vec<Server>> {
+        let list = self.list.borrow();
+        let servers = &list.as_ref()?.servers;
+        Some(if servers.is_empty() {
+            self.configured.clone()
+        } else {
+            servers.clone()
+        })
     }
 
     /// Returns the inner addresses that the controller assigned to this client, if any.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
-        let list = self
-            .from_controller
-            .as_ref()
-            .and_then(|list| list.borrow().clone());
-        list.map_or_else(Vec::new, |list| list.addresses)
+        let list = self.list.borrow();
+        list.as_ref()
+            .map_or_else(Vec::new, |list| list.addresses.clone())
     }
+}
+
+/// Makes the configured servers known if the controller has not answered in time.
+async fn give_up_waiting(known: watch::Sender<Option<ServerList>>) {
+    sleep(CONTROLLER_TIMEOUT).await;
+    known.send_if_modified(|known| {
+        let is_silent = known.is_none();
+        known.get_or_insert_default();
+        is_silent
+    });
 }
 
 async fn poll_controller(config: ClientConfig, known: watch::Sender<Option<ServerList>>) {
@@ -131,11 +146,11 @@ async fn query(
 }
 
 /// Returns the servers with room, or all of them if none has room. `servers` are sorted by load.
-fn to_try(mut servers: Vec<Server>) -> Vec<ServerEntry> {
-    if servers.iter().any(Server::has_room) {
-        servers.retain(Server::has_room);
+fn to_try(mut servers: Vec<tunnel::Server>) -> Vec<Server> {
+    if servers.iter().any(tunnel::Server::has_room) {
+        servers.retain(tunnel::Server::has_room);
     }
-    let entry = |server: Server| ServerEntry {
+    let entry = |server: tunnel::Server| Server {
         name: server.name.to_string(),
         addresses: server.addresses,
     };
@@ -150,7 +165,7 @@ mod tests {
     use super::*;
 
     fn servers(clients: &[(u32, bool)]) -> Vec<String> {
-        let server = |(number, (clients, draining)): (usize, &(u32, bool))| Server {
+        let server = |(number, (clients, draining)): (usize, &(u32, bool))| tunnel::Server {
             name: format!("s{number}").parse().unwrap(),
             tenant: "acme".parse().unwrap(),
             addresses: vec![([203, 0, 113, 1], 14752).into()],

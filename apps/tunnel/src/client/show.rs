@@ -9,9 +9,9 @@ impl Client {
         status.dropped = self.device.drop_counts();
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         if let Some(current) = &self.current
-            && let Some(report) = current.membership.handle.report().await
+            && let Some(report) = current.handle.report().await
         {
-            let peer = &current.membership.server.name;
+            let peer = &current.server;
             status.sessions.push(SessionStatus::new(
                 peer,
                 &current.addresses,
@@ -28,23 +28,21 @@ impl Client {
         };
         let uplinks = self.uplinks.borrow().clone();
         let uplinks = uplinks.iter().map(|uplink| {
-            let used = self.usage.of(&uplink.interface);
-            let state = match uplink.monthly_cap {
-                Some(cap) if used >= cap => "monthly cap used up".to_owned(),
-                _ => match (
-                    path(&uplink.interface),
-                    self.dialer.dial_errors.of(&uplink.interface),
-                ) {
-                    (Some(path), Some(why)) if path.is_silent() => format!("silent; {why}"),
-                    (Some(_), _) => "connected".to_owned(),
-                    (None, Some(why)) => format!("not connected to {why}"),
-                    (None, None) => "connecting".to_owned(),
-                },
+            let usage = self.supervisor.usage();
+            let state = match (
+                path(&uplink.interface),
+                self.dialer.dial_errors.of(&uplink.interface),
+            ) {
+                _ if usage.is_used_up(uplink) => "monthly cap used up".to_owned(),
+                (Some(path), Some(why)) if path.is_silent() => format!("silent; {why}"),
+                (Some(_), _) => "connected".to_owned(),
+                (None, Some(why)) => format!("not connected to {why}"),
+                (None, None) => "connecting".to_owned(),
             };
             UplinkStatus {
                 name: uplink.interface.clone(),
                 state,
-                month_bytes: uplink.monthly_cap.map(|_| used),
+                month_bytes: uplink.monthly_cap.map(|_| usage.of(&uplink.interface)),
             }
         });
         status.uplinks = uplinks.collect();

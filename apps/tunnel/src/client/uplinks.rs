@@ -1,25 +1,12 @@
 use crate::config::UplinkRule;
 use crate::interfaces::{self, ip};
 use anyhow::{Context, Result};
+use hawser_uplinks::Uplink;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tokio::sync::watch;
-
-/// A usable interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Uplink {
-    pub(crate) interface: String,
-    /// Its addresses, at most one of each family.
-    pub(crate) ipv4: Option<IpAddr>,
-    pub(crate) ipv6: Option<IpAddr>,
-    /// The largest packet of the network behind it, in bytes, if it is configured to be smaller
-    /// than the interface's MTU.
-    pub(crate) mtu: Option<u16>,
-    pub(crate) cost: u8,
-    pub(crate) monthly_cap: Option<u64>,
-}
 
 /// Watches the usable interfaces that match the rules.
 pub(crate) fn watch(rules: Vec<UplinkRule>) -> Result<watch::Receiver<Vec<Uplink>>> {

@@ -1,97 +1,58 @@
-use crate::session::PathReport;
+//! The file with the bytes that the uplinks have carried this month.
+
 use anyhow::{Context, Result};
 use hawser_io::file;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use hawser_uplinks::Usage;
 use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use time::OffsetDateTime;
 use tracing::warn;
 
-/// The bytes that each uplink has carried this month, stored in a file across restarts.
+/// The file in which the usage is stored across restarts.
 #[derive(Debug)]
-pub(crate) struct Usage {
+pub(crate) struct UsageFile {
     file: PathBuf,
-    current: MonthlyUsage,
-    stored: MonthlyUsage,
-    /// The last byte count of each connection.
-    last_counts: HashMap<usize, u64>,
+    stored: Usage,
     write_failed: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MonthlyUsage {
-    /// The calendar month (UTC), as in `2026-11`.
-    month: String,
-    bytes: BTreeMap<String, u64>,
-}
-
-impl Usage {
+impl UsageFile {
     /// Reads the usage stored in `file`, if it exists.
-    pub(crate) fn read(file: PathBuf) -> Result<Usage> {
-        let usage = match fs::read(&file) {
+    pub(crate) fn read(file: PathBuf) -> Result<UsageFile> {
+        let stored = match fs::read(&file) {
             Ok(text) => serde_json::from_slice(&text).with_context(|| {
                 format!(
                     "{} is not a valid usage file: remove it to restart counting for this month",
                     file.display()
                 )
             })?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => MonthlyUsage::default(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Usage::default(),
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot read {}", file.display()));
             }
         };
-        Ok(Usage {
+        Ok(UsageFile {
             file,
-            stored: usage.clone(),
-            current: usage,
-            last_counts: HashMap::new(),
+            stored,
             write_failed: false,
         })
     }
 
-    /// Adds the bytes that the connections have carried since the last call.
-    pub(crate) fn add(&mut self, paths: &[PathReport], now: SystemTime) {
-        let month = month(now);
-        // A clock that is behind, for example before it is synchronized, does not reset the usage.
-        if self.current.month < month {
-            self.current = MonthlyUsage {
-                month,
-                bytes: BTreeMap::new(),
-            };
-        }
-        for path in paths {
-            let before = self
-                .last_counts
-                .insert(path.connection, path.outer_bytes)
-                .unwrap_or(0);
-            // An ID may be reused by another connection, whose byte count starts from zero.
-            let more = path
-                .outer_bytes
-                .checked_sub(before)
-                .unwrap_or(path.outer_bytes);
-            *self.current.bytes.entry(path.name.clone()).or_default() += more;
-        }
-        self.last_counts
-            .retain(|connection, _| paths.iter().any(|path| path.connection == *connection));
-    }
-
-    /// Returns the bytes that the uplink has carried this month.
-    pub(crate) fn of(&self, uplink: &str) -> u64 {
-        self.current.bytes.get(uplink).copied().unwrap_or(0)
+    /// Returns the usage that was read or written last.
+    pub(crate) fn stored(&self) -> &Usage {
+        &self.stored
     }
 
     /// Stores the usage. A failure is logged once.
-    pub(crate) fn write(&mut self) {
-        if self.current == self.stored {
+    pub(crate) fn write(&mut self, usage: &Usage) {
+        if *usage == self.stored {
             return;
         }
-        match self.replace() {
+        match self.replace(usage) {
             Ok(()) => {
                 self.write_failed = false;
-                self.stored = self.current.clone();
+                self.stored = usage.clone();
             }
             Err(error) if !self.write_failed => {
                 self.write_failed = true;
@@ -103,18 +64,18 @@ impl Usage {
         }
     }
 
-    fn replace(&self) -> Result<()> {
+    fn replace(&self, usage: &Usage) -> Result<()> {
         if let Some(folder) = self.file.parent() {
             fs::create_dir_all(folder)
                 .with_context(|| format!("cannot create {}", folder.display()))?;
         }
-        file::replace(&self.file, &serde_json::to_vec(&self.current)?, 0o666)
+        file::replace(&self.file, &serde_json::to_vec(usage)?, 0o666)
             .with_context(|| format!("cannot write {}", self.file.display()))
     }
 }
 
-/// Returns year and month (UTC).
-fn month(now: SystemTime) -> String {
+/// Returns year and month (UTC), as in `2026-11`.
+pub(crate) fn month(now: SystemTime) -> String {
     let now = OffsetDateTime::from(now);
     format!("{}-{:02}", now.year(), u8::from(now.month()))
 }
@@ -125,24 +86,26 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_new_month_begins_anew_and_a_clock_that_is_behind_forgets_nothing() {
-        let at = |days: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(days * 86_400);
-        let (december, january) = (20_800, 20_830);
-        let folder = tempfile::tempdir().unwrap();
-        let mut usage = Usage::read(folder.path().join("usage.json")).unwrap();
-        usage.add(&[], at(december));
-        usage
-            .current
-            .bytes
-            .insert("wwan0".to_owned(), 5_000_000_000);
-        for days in [december, 0, december - 60, december] {
-            usage.add(&[], at(days));
-            assert_eq!(usage.of("wwan0"), 5_000_000_000, "{days} days after 1970");
-        }
-        usage.add(&[], at(january));
+    fn the_month_is_that_of_utc() {
+        let at = |days: u64| month(SystemTime::UNIX_EPOCH + Duration::from_secs(days * 86_400));
         assert_eq!(
-            (usage.of("wwan0"), usage.current.month.as_str()),
-            (0, "2027-01")
+            [at(0), at(20_800), at(20_830)],
+            ["1970-01", "2026-12", "2027-01"]
         );
+    }
+
+    #[test]
+    fn what_was_written_is_read_again_and_nonsense_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state/usage.json");
+        let mut file = UsageFile::read(path.clone()).unwrap();
+        assert_eq!(*file.stored(), Usage::default());
+        let text = r#"{"month":"2026-12","bytes":{"wwan0":5000000000}}"#;
+        let usage: Usage = serde_json::from_str(text).unwrap();
+        file.write(&usage);
+        let again = UsageFile::read(path.clone()).unwrap();
+        assert_eq!(again.stored().of("wwan0"), 5_000_000_000);
+        fs::write(&path, "{}").unwrap();
+        assert!(UsageFile::read(path).is_err());
     }
 }

@@ -1,5 +1,6 @@
+//! The cost classes in use.
+
 use hawser_units::Instant;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The highest cost class in use: the lowest one with a working path, and higher ones while packets
@@ -42,15 +43,9 @@ impl CostLevel {
 
     /// Returns the highest class to use, given the paths and whether packets wait.
     pub(crate) fn update(&mut self, now: Instant, paths: &[Candidate], waits: bool) -> u8 {
-        let mut classes: BTreeMap<u8, bool> = BTreeMap::new();
-        for path in paths {
-            *classes.entry(path.cost).or_default() |= path.works;
-        }
-        let lowest = classes
-            .iter()
-            .find(|(_, works)| **works)
-            .or(classes.iter().next());
-        let Some(lowest) = lowest.map(|(class, _)| *class) else {
+        let working = paths.iter().filter(|path| path.works).map(|path| path.cost);
+        let lowest = working.min().or(paths.iter().map(|path| path.cost).min());
+        let Some(lowest) = lowest else {
             return self.level;
         };
         if self.level < lowest {
@@ -59,26 +54,7 @@ impl CostLevel {
         }
         if waits {
             self.idle_since = now;
-            let since = *self.waiting_since.get_or_insert(now);
-            let above = classes
-                .range(self.level.saturating_add(1)..)
-                .find(|(_, works)| **works);
-            if let Some((above, _)) = above
-                && now.saturating_since(since) >= RAISE_AFTER
-            {
-                // The class was dropped only recently: hold it longer this time.
-                let is_recent = self
-                    .raised_at
-                    .is_some_and(|raised| now.saturating_since(raised) < self.hold * 2);
-                self.hold = if is_recent {
-                    (self.hold * 2).min(MAX_HOLD)
-                } else {
-                    HOLD
-                };
-                self.raised_at = Some(now);
-                self.level = *above;
-                self.waiting_since = None;
-            }
+            self.help(now, paths);
         } else {
             self.waiting_since = None;
             if self.level > lowest && now.saturating_since(self.idle_since) >= self.hold {
@@ -86,6 +62,30 @@ impl CostLevel {
             }
         }
         self.level
+    }
+
+    /// Adds the next class with a working path once packets have waited for long enough.
+    fn help(&mut self, now: Instant, paths: &[Candidate]) {
+        let since = *self.waiting_since.get_or_insert(now);
+        let above = paths.iter().filter(|p| p.works && p.cost > self.level);
+        let Some(above) = above.map(|path| path.cost).min() else {
+            return;
+        };
+        if now.saturating_since(since) < RAISE_AFTER {
+            return;
+        }
+        // The class was dropped only recently: hold it longer this time.
+        let is_recent = self
+            .raised_at
+            .is_some_and(|raised| now.saturating_since(raised) < self.hold * 2);
+        self.hold = if is_recent {
+            (self.hold * 2).min(MAX_HOLD)
+        } else {
+            HOLD
+        };
+        self.raised_at = Some(now);
+        self.level = above;
+        self.waiting_since = None;
     }
 }
 

@@ -1,0 +1,270 @@
+//! Carries out commands, and passes their outcomes to the supervisor.
+
+use super::Client;
+use super::connections::{Outcome, Stage};
+use super::dial::{Attached, Dialed, Refused};
+use crate::join::{CloseCode, Opened, PathNumber, Refusal, Secret};
+use crate::session::Command as SessionCommand;
+use crate::time;
+use anyhow::Result;
+use hawser_uplinks::{Answer, CloseReason, Command, ConnectionId, DialReason, Notice};
+use noq::ConnectionError;
+use std::net::IpAddr;
+use std::time::Duration;
+use tracing::{debug, info};
+
+impl Client {
+    pub(super) async fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Dial {
+                connection,
+                uplink,
+                server,
+                reason,
+            } => {
+                if reason == DialReason::Redial {
+                    let interface = uplink.interface.as_str();
+                    debug!(interface, "path silent: trying another connection");
+                }
+                self.connections.dial(connection, uplink, server);
+            }
+            Command::Open { connection, path } => {
+                let path = PathNumber {
+                    index: path,
+                    standby: false,
+                };
+                let wanted = self.wanted_addresses();
+                self.connections.open(connection, wanted, path);
+            }
+            Command::Join {
+                connection,
+                path,
+                standby,
+            } => {
+                let path = PathNumber {
+                    index: path,
+                    standby,
+                };
+                if let Some(current) = &self.current {
+                    self.connections.join(connection, current, path);
+                }
+            }
+            Command::StartSession { connection } => self.start_current(connection).await,
+            Command::AddPath { connection } => self.add_path(connection).await,
+            Command::Close { connection, reason } => self.close(connection, reason).await,
+            Command::Standby {
+                connection,
+                standby,
+            } => self.set_standby(connection, standby).await,
+            Command::Readdress {
+                connection,
+                address,
+            } => self.readdress(connection, address).await,
+            Command::CloseSession => self.close_session(),
+        }
+    }
+
+    /// Returns the inner addresses to request: those that a controller assigned, or the last ones.
+    fn wanted_addresses(&self) -> Vec<IpAddr> {
+        match self.servers.addresses() {
+            assigned if !assigned.is_empty() => assigned,
+            _ => self.addresses.iter().map(|(address, _)| *address).collect(),
+        }
+    }
+
+    /// Makes the session that a connection has opened the current one.
+    async fn start_current(&mut self, connection: ConnectionId) {
+        if let Some(current) = self.connections.take_opened(connection) {
+            self.to_session
+                .send_replace(Some(current.handle.packets.clone()));
+            self.current = Some(current);
+            self.add_path(connection).await;
+        }
+    }
+
+    async fn add_path(&mut self, connection: ConnectionId) {
+        if let Some(current) = &self.current {
+            self.connections.add_path(connection, &current.handle).await;
+        }
+    }
+
+    async fn set_standby(&self, connection: ConnectionId, standby: bool) {
+        if let (Some((interface, path)), Some(current)) =
+            (self.connections.path(connection), &self.current)
+        {
+            info!(interface, standby, "uplink standby changed");
+            let command = SessionCommand::Standby(path.index, standby);
+            current.handle.send_command(command).await;
+        }
+    }
+
+    /// Moves a path to another address; closes it if that fails.
+    async fn readdress(&mut self, connection: ConnectionId, own: IpAddr) {
+        let Some((interface, path)) = self.connections.path(connection) else {
+            return;
+        };
+        info!(interface, %own, "uplink address changed");
+        if let Err(error) = path.readdress(&self.dialer, interface, own) {
+            info!(interface, "reconnecting the uplink: {error:#}");
+            self.close_connection(connection, CloseCode::Replaced).await;
+            let notice = Notice::Closed {
+                connection,
+                superseded: false,
+            };
+            self.supervisor.handle_notice(time::now(), notice);
+        }
+    }
+
+    async fn close(&mut self, connection: ConnectionId, reason: CloseReason) {
+        let code = match reason {
+            CloseReason::Unused => CloseCode::Left,
+            CloseReason::Replaced => CloseCode::Replaced,
+            CloseReason::AddressFamily => {
+                if let Some((interface, _)) = self.connections.path(connection) {
+                    info!(
+                        interface,
+                        "reconnecting the uplink: the address family has changed"
+                    );
+                }
+                CloseCode::Replaced
+            }
+        };
+        self.close_connection(connection, code).await;
+    }
+
+    /// Ends a connection, however far it is.
+    async fn close_connection(&mut self, connection: ConnectionId, code: CloseCode) {
+        let session = self.current.as_ref().map(|current| &current.handle);
+        match self.connections.take(connection).map(|entry| entry.stage) {
+            Some(Stage::Working(task)) => task.abort(),
+            Some(Stage::Dialed(dialed)) => code.close(&dialed.connection),
+            Some(Stage::Joined(attached)) => code.close(&attached.connection),
+            Some(Stage::Opened(opened)) => {
+                opened.0.handle.stop(CloseCode::Done);
+                code.close(&opened.1.connection);
+            }
+            Some(Stage::Path(path)) => path.close(code, session).await,
+            None => {}
+        }
+    }
+
+    fn close_session(&mut self) {
+        self.connections.drop_paths();
+        if let Some(current) = self.current.take() {
+            current.handle.stop(CloseCode::Done);
+        }
+    }
+
+    /// Passes a report of a connection to the supervisor.
+    pub(super) async fn handle_outcome(&mut self, outcome: Outcome) {
+        let now = time::now();
+        match outcome {
+            Outcome::Dialed(connection, dialed) => {
+                let rtt = self.dialed(connection, dialed);
+                self.supervisor.handle_dialed(now, connection, rtt);
+            }
+            Outcome::Opened(connection, answer) => {
+                let answer = self.opened(connection, answer);
+                self.supervisor.handle_answer(now, connection, answer);
+            }
+            Outcome::Joined(connection, answer) => {
+                let answer = self.joined(connection, answer);
+                self.supervisor.handle_answer(now, connection, answer);
+            }
+            Outcome::Closed(connection, reason) => {
+                self.path_closed(connection, &reason).await;
+                let notice = Notice::Closed {
+                    connection,
+                    superseded: CloseCode::Superseded.is_reason_of(&reason),
+                };
+                self.supervisor.handle_notice(now, notice);
+            }
+            Outcome::Notice(notice) => self.supervisor.handle_notice(now, notice),
+        }
+    }
+
+    /// Returns the round-trip time of a dialed connection, or none if there is none.
+    fn dialed(&mut self, id: ConnectionId, dialed: Result<Dialed>) -> Option<Duration> {
+        match dialed {
+            Ok(dialed) => {
+                let rtt = dialed.rtt();
+                self.connections.set_dialed(id, dialed);
+                Some(rtt)
+            }
+            Err(error) => {
+                self.record(id, &error);
+                None
+            }
+        }
+    }
+
+    fn opened(
+        &mut self,
+        id: ConnectionId,
+        answer: Result<Box<(Opened, Secret, Attached)>>,
+    ) -> Answer {
+        if !self.supervisor.is_opening(id) {
+            return Answer::Failed;
+        }
+        let server = self.connections.server(id).to_owned();
+        let prepared = answer.and_then(|answer| {
+            let (opened, secret, attached) = *answer;
+            let current = self.prepare(server, opened, secret)?;
+            Ok(Box::new((current, attached)))
+        });
+        match prepared {
+            Ok(opened) => {
+                self.connections.set_stage(id, Stage::Opened(opened));
+                Answer::Accepted
+            }
+            Err(error) => self.failed(id, &error),
+        }
+    }
+
+    fn joined(&mut self, id: ConnectionId, answer: Result<Attached>) -> Answer {
+        match answer {
+            Ok(attached) => {
+                let stage = Stage::Joined(Box::new(attached));
+                self.connections.set_stage(id, stage);
+                Answer::Accepted
+            }
+            Err(error) => self.failed(id, &error),
+        }
+    }
+
+    /// Drops a connection that the server did not accept; returns the reason.
+    fn failed(&mut self, id: ConnectionId, error: &anyhow::Error) -> Answer {
+        let refused = error.downcast_ref::<Refused>();
+        match refused.map(|refused| refused.reason) {
+            Some(Refusal::UnknownSession) => {
+                self.connections.take(id);
+                Answer::UnknownSession
+            }
+            reason => {
+                self.record(id, error);
+                match reason {
+                    Some(_) => Answer::Refused,
+                    None => Answer::Failed,
+                }
+            }
+        }
+    }
+
+    /// Drops a connection that failed, and records why.
+    fn record(&mut self, id: ConnectionId, error: &anyhow::Error) {
+        if let Some(entry) = self.connections.take(id) {
+            let errors = &self.dialer.dial_errors;
+            errors.record(&entry.interface, &entry.server, error);
+        }
+    }
+
+    /// Removes a path whose connection was closed from the session.
+    async fn path_closed(&mut self, id: ConnectionId, reason: &ConnectionError) {
+        let Some((interface, _)) = self.connections.path(id) else {
+            return;
+        };
+        info!(interface, "uplink disconnected: {reason}");
+        // The connection is closed already, so that the code has no effect.
+        self.close_connection(id, CloseCode::Left).await;
+    }
+}

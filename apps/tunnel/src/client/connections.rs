@@ -1,0 +1,296 @@
+//! The connections of the client, from the attempt to dial them on, and their tasks.
+
+use super::Current;
+use super::dial::{Attached, Dialed, Dialer};
+use super::path::{self, Stream};
+use crate::join::{CloseCode, Opened, PathNumber, Secret};
+use crate::session::{Command as SessionCommand, Handle};
+use anyhow::Result;
+use hawser_units::PathId;
+use hawser_uplinks::{Command, ConnectionId, Notice, Server, Uplink};
+use noq::{Connection, ConnectionError, Endpoint};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tracing::info;
+
+/// The capacity of the queue of notices; a path whose notices wait receives no further ones.
+const NOTICE_QUEUE: usize = 16;
+
+/// A report of a connection's task.
+pub(super) enum Outcome {
+    Dialed(ConnectionId, Result<Dialed>),
+    Opened(ConnectionId, Result<Box<(Opened, Secret, Attached)>>),
+    Joined(ConnectionId, Result<Attached>),
+    Closed(ConnectionId, ConnectionError),
+    Notice(Notice),
+}
+
+/// A connection or the attempt to make one.
+pub(super) struct Entry {
+    pub(super) interface: String,
+    pub(super) server: String,
+    pub(super) stage: Stage,
+}
+
+/// How far a connection is.
+pub(super) enum Stage {
+    /// A task dials, or waits for an answer.
+    Working(AbortHandle),
+    Dialed(Box<Dialed>),
+    Opened(Box<(Current, Attached)>),
+    Joined(Box<Attached>),
+    Path(PathEntry),
+}
+
+/// A path of the current session.
+pub(super) struct PathEntry {
+    pub(super) index: PathId,
+    connection: Connection,
+    endpoint: Endpoint,
+    task: AbortHandle,
+}
+
+pub(super) struct Connections {
+    dialer: Arc<Dialer>,
+    entries: BTreeMap<ConnectionId, Entry>,
+    tasks: JoinSet<Outcome>,
+    notices: (mpsc::Sender<Notice>, mpsc::Receiver<Notice>),
+    /// The servers that are allowed together before any of them is dialed.
+    allowed: Arc<(OnceCell<()>, Vec<Server>)>,
+}
+
+impl Connections {
+    pub(super) fn new(dialer: Arc<Dialer>) -> Connections {
+        Connections {
+            dialer,
+            entries: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            notices: mpsc::channel(NOTICE_QUEUE),
+            allowed: Arc::default(),
+        }
+    }
+
+    /// Waits for the next report; its connection may have been closed in the meantime.
+    pub(super) async fn next(&mut self) -> Outcome {
+        loop {
+            tokio::select! {
+                Some(notice) = self.notices.1.recv() => return Outcome::Notice(notice),
+                Some(outcome) = self.tasks.join_next() => match outcome {
+                    Ok(outcome) => return outcome,
+                    Err(error) if error.is_panic() => {
+                        std::panic::resume_unwind(error.into_panic())
+                    }
+                    // A task was aborted when its connection was closed.
+                    Err(_) => {}
+                },
+            }
+        }
+    }
+
+    /// Allows all servers that are to be dialed at once, so that none of them is delayed by the rule
+    /// update for another.
+    pub(super) fn allow_servers(&mut self, commands: &[Command]) {
+        let mut servers: Vec<Server> = Vec::new();
+        for command in commands {
+            if let Command::Dial { server, .. } = command
+                && !servers.contains(server)
+            {
+                servers.push(server.clone());
+            }
+        }
+        self.allowed = Arc::new((OnceCell::new(), servers));
+    }
+
+    pub(super) fn dial(&mut self, id: ConnectionId, uplink: Uplink, server: Server) {
+        let (dialer, allowed) = (Arc::clone(&self.dialer), Arc::clone(&self.allowed));
+        let (interface, name) = (uplink.interface.clone(), server.name.clone());
+        let task = self.tasks.spawn(async move {
+            let (cell, servers) = &*allowed;
+            // Each attempt reports a failure itself.
+            let allow = || async { drop(dialer.allow_servers(servers).await) };
+            cell.get_or_init(allow).await;
+            Outcome::Dialed(id, dialer.dial(&uplink, &server).await)
+        });
+        let entry = Entry {
+            interface,
+            server: name,
+            stage: Stage::Working(task),
+        };
+        self.entries.insert(id, entry);
+    }
+
+    /// Requests a session over a dialed connection.
+    pub(super) fn open(&mut self, id: ConnectionId, wanted: Vec<IpAddr>, path: PathNumber) {
+        let tasks = &mut self.tasks;
+        let open = |dialed: Dialed| {
+            tasks.spawn(async move {
+                Outcome::Opened(id, dialed.open(&wanted, path).await.map(Box::new))
+            })
+        };
+        ask(&mut self.entries, id, open);
+    }
+
+    /// Requests to join the session over a dialed connection.
+    pub(super) fn join(&mut self, id: ConnectionId, current: &Current, path: PathNumber) {
+        let (session, secret) = (current.session, current.secret.clone());
+        let tasks = &mut self.tasks;
+        let join = |dialed: Dialed| {
+            tasks.spawn(
+                async move { Outcome::Joined(id, dialed.join(session, &secret, path).await) },
+            )
+        };
+        ask(&mut self.entries, id, join);
+    }
+
+    /// Adds a connection to the session as a path.
+    pub(super) async fn add_path(&mut self, id: ConnectionId, to: &Handle) {
+        let Some(Entry {
+            interface,
+            server,
+            stage: Stage::Joined(attached),
+        }) = self.entries.remove(&id)
+        else {
+            return;
+        };
+        info!(interface, server, "uplink connected");
+        self.dialer.dial_errors.clear(&interface);
+        let path = self.start_path(id, *attached, to).await;
+        let entry = Entry {
+            interface,
+            server,
+            stage: Stage::Path(path),
+        };
+        self.entries.insert(id, entry);
+    }
+
+    async fn start_path(&mut self, id: ConnectionId, attached: Attached, to: &Handle) -> PathEntry {
+        let (standby, changes) = watch::channel(attached.number.standby);
+        let link = attached.link(standby);
+        to.send_command(SessionCommand::Add(attached.number, link))
+            .await;
+        let stream = Stream {
+            connection: attached.connection.clone(),
+            send: attached.send,
+            receive: attached.receive,
+            standby: changes,
+        };
+        let notices = self.notices.0.clone();
+        let task = self.tasks.spawn(async move {
+            let reason = path::serve(id, stream, notices).await;
+            Outcome::Closed(id, reason)
+        });
+        PathEntry {
+            index: attached.number.index,
+            connection: attached.connection,
+            endpoint: attached.endpoint,
+            task,
+        }
+    }
+
+    /// Records that a connection is dialed. One that is not needed any more is closed.
+    pub(super) fn set_dialed(&mut self, id: ConnectionId, dialed: Dialed) {
+        match self.entries.get_mut(&id) {
+            Some(entry) => entry.stage = Stage::Dialed(Box::new(dialed)),
+            None => CloseCode::Left.close(&dialed.connection),
+        }
+    }
+
+    /// Records how far a connection is. One that is not needed any more is dropped, which closes it.
+    pub(super) fn set_stage(&mut self, id: ConnectionId, stage: Stage) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.stage = stage;
+        }
+    }
+
+    /// Returns the session that a connection has opened. The connection can then become its path.
+    pub(super) fn take_opened(&mut self, id: ConnectionId) -> Option<Current> {
+        let mut entry = self.entries.remove(&id)?;
+        let Stage::Opened(opened) = entry.stage else {
+            return None;
+        };
+        let (current, attached) = *opened;
+        entry.stage = Stage::Joined(Box::new(attached));
+        self.entries.insert(id, entry);
+        Some(current)
+    }
+
+    /// Returns the name of the server of a connection.
+    pub(super) fn server(&self, id: ConnectionId) -> &str {
+        self.entries.get(&id).map_or("", |entry| &entry.server)
+    }
+
+    /// Removes a connection.
+    pub(super) fn take(&mut self, id: ConnectionId) -> Option<Entry> {
+        self.entries.remove(&id)
+    }
+
+    /// Returns a connection that is a path.
+    pub(super) fn path(&self, id: ConnectionId) -> Option<(&str, &PathEntry)> {
+        match self.entries.get(&id)? {
+            Entry {
+                interface,
+                stage: Stage::Path(path),
+                ..
+            } => Some((interface, path)),
+            _ => None,
+        }
+    }
+
+    /// Returns the path whose connection has this stable ID.
+    pub(super) fn of_path(&self, stable_id: usize) -> Option<ConnectionId> {
+        let is_path = |entry: &Entry| match &entry.stage {
+            Stage::Path(path) => path.connection.stable_id() == stable_id,
+            _ => false,
+        };
+        let mut entries = self.entries.iter();
+        entries.find_map(|(id, entry)| is_path(entry).then_some(*id))
+    }
+
+    /// Drops all paths, whose connections their session closes.
+    pub(super) fn drop_paths(&mut self) {
+        self.entries.retain(|_, entry| match &entry.stage {
+            Stage::Path(path) => {
+                path.task.abort();
+                false
+            }
+            _ => true,
+        });
+    }
+}
+
+impl PathEntry {
+    /// Moves the connection to another address of its uplink.
+    pub(super) fn readdress(&self, dialer: &Dialer, interface: &str, own: IpAddr) -> Result<()> {
+        Ok(self.endpoint.rebind(dialer.socket(own, interface)?)?)
+    }
+
+    /// Closes the connection and removes the path from the session.
+    pub(super) async fn close(self, code: CloseCode, session: Option<&Handle>) {
+        self.task.abort();
+        code.close(&self.connection);
+        if let Some(session) = session {
+            let id = self.connection.stable_id();
+            session
+                .send_command(SessionCommand::Remove(self.index, id))
+                .await;
+        }
+    }
+}
+
+/// Starts a task that sends the first message over a dialed connection.
+fn ask(
+    entries: &mut BTreeMap<ConnectionId, Entry>,
+    id: ConnectionId,
+    start: impl FnOnce(Dialed) -> AbortHandle,
+) {
+    let Some(mut entry) = entries.remove(&id) else {
+        return;
+    };
+    if let Stage::Dialed(dialed) = entry.stage {
+        entry.stage = Stage::Working(start(*dialed));
+        entries.insert(id, entry);
+    }
+}

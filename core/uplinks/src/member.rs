@@ -1,0 +1,317 @@
+//! One uplink of a session: its path, and the attempt to make one.
+
+use super::command::{CloseReason, Command, ConnectionId, DialReason, Outbox, Timer};
+use super::indices::Indices;
+use super::liveness::{FAILED_AFTER, Liveness, PathState};
+use super::pause;
+use super::{Server, Uplink};
+use hawser_units::{Instant, PathId};
+
+/// The state of a session that its uplinks share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) server: Server,
+    pub(crate) indices: Indices,
+    /// Whether packets wait for a path at the server.
+    pub(crate) server_backlog: bool,
+}
+
+/// The surroundings of an uplink while it handles an event.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) out: &'a mut Outbox,
+}
+
+/// A path of the session.
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) connection: ConnectionId,
+    pub(crate) index: PathId,
+    /// The uplink with the addresses that the connection uses.
+    pub(crate) uplink: Uplink,
+    pub(crate) standby: bool,
+    pub(crate) liveness: Liveness,
+    /// The bytes of the connection that the usage contains.
+    counted_bytes: u64,
+}
+
+impl Path {
+    pub(crate) fn new(
+        connection: ConnectionId,
+        index: PathId,
+        uplink: Uplink,
+        standby: bool,
+    ) -> Path {
+        Path {
+            connection,
+            index,
+            uplink,
+            standby,
+            liveness: Liveness::new(),
+            counted_bytes: 0,
+        }
+    }
+
+    /// Returns the bytes carried since the last call, given all bytes of the connection.
+    pub(crate) fn count(&mut self, bytes: u64) -> u64 {
+        let more = bytes.saturating_sub(self.counted_bytes);
+        self.counted_bytes = self.counted_bytes.max(bytes);
+        more
+    }
+}
+
+/// A connection that is to become the path of an uplink.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) connection: ConnectionId,
+    /// The uplink as it was dialed.
+    uplink: Uplink,
+    /// The index of the path and whether it is on standby, once the server was asked to let it
+    /// join.
+    joining: Option<(PathId, bool)>,
+    /// The time at which the attempt is given up here; other ones are given up by the dialer.
+    until: Option<Instant>,
+}
+
+/// An uplink of the session.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) uplink: Uplink,
+    pub(crate) path: Option<Path>,
+    attempt: Option<Attempt>,
+    /// Attempts that failed since a path delivered.
+    failures: u32,
+    /// The time of the next attempt while there is no path.
+    retry_at: Instant,
+    /// Whether the path is to be replaced now.
+    redial: bool,
+}
+
+impl Member {
+    pub(crate) fn new(now: Instant, uplink: Uplink) -> Member {
+        Member {
+            uplink,
+            path: None,
+            attempt: None,
+            failures: 0,
+            retry_at: now,
+            redial: false,
+        }
+    }
+
+    /// Returns the indices of the path and of the attempt.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = PathId> {
+        let joining = self.attempt.as_ref().and_then(|attempt| attempt.joining);
+        let path = self.path.as_ref().map(|path| path.index);
+        path.into_iter().chain(joining.map(|(index, _)| index))
+    }
+
+    pub(crate) fn has_attempt(&self, connection: ConnectionId) -> bool {
+        self.attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.connection == connection)
+    }
+
+    pub(crate) fn has_path(&self, connection: ConnectionId) -> bool {
+        self.path
+            .as_ref()
+            .is_some_and(|path| path.connection == connection)
+    }
+
+    /// Takes over a change of the uplink.
+    pub(crate) fn update(&mut self, cx: &mut Context<'_>, uplink: &Uplink) {
+        if self.uplink == *uplink {
+            return;
+        }
+        self.uplink = uplink.clone();
+        self.retry_at = cx.now;
+        let is_stale = |attempt: &Attempt| {
+            let server = &cx.shared.server;
+            attempt.joining.is_none() && attempt.uplink.route(server) != uplink.route(server)
+        };
+        if self.attempt.as_ref().is_some_and(is_stale) {
+            self.abandon_attempt(cx);
+        }
+        self.match_address(cx);
+    }
+
+    /// Moves the path to the current address of the uplink, or gives it up if it needs a new
+    /// connection.
+    fn match_address(&mut self, cx: &mut Context<'_>) {
+        let Some(path) = &mut self.path else {
+            return;
+        };
+        let server = &cx.shared.server;
+        match (path.uplink.route(server), self.uplink.route(server)) {
+            (Some(old), Some(new)) if old.remote == new.remote => {
+                path.uplink = self.uplink.clone();
+                if old.own != new.own {
+                    let (connection, address) = (path.connection, new.own);
+                    cx.out.command(Command::Readdress {
+                        connection,
+                        address,
+                    });
+                }
+            }
+            _ => {
+                self.retry_at = cx.now;
+                self.close_path(cx, CloseReason::AddressFamily);
+            }
+        }
+    }
+
+    /// Gives up an attempt whose time is over, and begins one if it is time for it.
+    pub(crate) fn serve(&mut self, cx: &mut Context<'_>) {
+        let until = self.attempt.as_ref().and_then(|attempt| attempt.until);
+        if until.is_some_and(|until| cx.now >= until) {
+            self.abandon_attempt(cx);
+            self.note_failure(cx);
+        }
+        if self.attempt.is_some() {
+            return;
+        }
+        let redial = std::mem::take(&mut self.redial);
+        match &self.path {
+            None if cx.now >= self.retry_at => self.dial(cx, DialReason::Join, None),
+            Some(_) if redial => {
+                self.dial(cx, DialReason::Redial, Some(cx.now + FAILED_AFTER));
+            }
+            _ => {}
+        }
+    }
+
+    fn dial(&mut self, cx: &mut Context<'_>, reason: DialReason, until: Option<Instant>) {
+        self.attempt = Some(Attempt {
+            connection: cx.out.dial(&self.uplink, &cx.shared.server, reason),
+            uplink: self.uplink.clone(),
+            joining: None,
+            until,
+        });
+    }
+
+    /// Returns when [`Member::serve`] has something to do.
+    pub(crate) fn timeout(&self) -> Option<(Instant, Timer)> {
+        match (&self.attempt, &self.path) {
+            (Some(attempt), _) => Some((attempt.until?, Timer::Redial)),
+            (None, None) => Some((self.retry_at, Timer::Retry)),
+            (None, Some(_)) => None,
+        }
+    }
+
+    /// Asks the server to let the dialed connection join with the first free index, or with that of
+    /// the path that it replaces.
+    pub(crate) fn join(
+        &mut self,
+        cx: &mut Context<'_>,
+        free: Option<PathId>,
+        standby: bool,
+    ) -> bool {
+        let own = self.path.as_ref().map(|path| path.index);
+        let (Some(attempt), Some(path)) = (&mut self.attempt, free.or(own)) else {
+            self.abandon_attempt(cx);
+            self.note_failure(cx);
+            return false;
+        };
+        attempt.joining = Some((path, standby));
+        cx.out.command(Command::Join {
+            connection: attempt.connection,
+            path,
+            standby,
+        });
+        true
+    }
+
+    /// Makes the accepted connection the path of the uplink.
+    pub(crate) fn accept(&mut self, cx: &mut Context<'_>) {
+        let Some(attempt) = self.attempt.take() else {
+            return;
+        };
+        let (connection, joining) = (attempt.connection, attempt.joining);
+        let Some((index, standby)) = joining else {
+            cx.out.close(connection, CloseReason::Unused);
+            return self.note_failure(cx);
+        };
+        cx.out.command(Command::AddPath { connection });
+        self.close_path(cx, CloseReason::Replaced);
+        self.redial = false;
+        self.path = Some(Path::new(connection, index, attempt.uplink, standby));
+        self.match_address(cx);
+    }
+
+    /// Records that the attempt has failed.
+    pub(crate) fn fail(&mut self, cx: &mut Context<'_>) {
+        if let Some((index, _)) = self.attempt.take().and_then(|attempt| attempt.joining) {
+            cx.shared.indices.release(index);
+        }
+        self.note_failure(cx);
+    }
+
+    /// Records that the connection of the path was closed.
+    pub(crate) fn path_closed(&mut self, cx: &mut Context<'_>) {
+        self.retry_at = cx.now;
+        match self.take_path(cx) {
+            // Without this pause, a server that accepts connections only to close them would be
+            // dialed again and again.
+            Some(path) if path.liveness.state() == PathState::Unproven => self.note_failure(cx),
+            _ => {}
+        }
+    }
+
+    /// Updates the state of the path; returns the new state if it has changed.
+    pub(crate) fn update_path(&mut self, unacknowledged: std::time::Duration) -> Option<PathState> {
+        let path = self.path.as_mut()?;
+        let change = path.liveness.update(unacknowledged);
+        if path.liveness.state() == PathState::Delivering {
+            self.failures = 0;
+        }
+        if self.attempt.is_none() && path.liveness.take_redial(unacknowledged) {
+            self.redial = true;
+        }
+        change
+    }
+
+    /// Tries to replace a path that does not deliver, or to make one, at once.
+    pub(crate) fn rejoin(&mut self, now: Instant) {
+        self.retry_at = now;
+        let state = self.path.as_ref().map(|path| path.liveness.state());
+        self.redial = state.is_some_and(|state| state > PathState::Delivering);
+    }
+
+    /// Closes the path and the attempt.
+    pub(crate) fn leave(&mut self, cx: &mut Context<'_>) {
+        self.abandon_attempt(cx);
+        self.close_path(cx, CloseReason::Unused);
+    }
+
+    pub(crate) fn abandon_attempt(&mut self, cx: &mut Context<'_>) {
+        if let Some(attempt) = self.attempt.take() {
+            cx.out.close(attempt.connection, CloseReason::Unused);
+            if let Some((index, _)) = attempt.joining {
+                cx.shared.indices.release(index);
+            }
+        }
+    }
+
+    fn close_path(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        if let Some(path) = self.take_path(cx) {
+            cx.out.close(path.connection, reason);
+        }
+    }
+
+    fn take_path(&mut self, cx: &mut Context<'_>) -> Option<Path> {
+        let path = self.path.take()?;
+        cx.shared.indices.release(path.index);
+        // No notice can arrive on this path any more. Another path that has been on standby reports
+        // the next change.
+        cx.shared.server_backlog = false;
+        Some(path)
+    }
+
+    fn note_failure(&mut self, cx: &mut Context<'_>) {
+        if self.path.is_none() {
+            self.failures = self.failures.saturating_add(1);
+            self.retry_at = cx.now + pause::OF_UPLINK.after(self.failures, cx.out.random());
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The search for the nearest server.
+
+use super::command::{CloseReason, ConnectionId, DialReason, Outbox, Timer};
+use super::{Server, Uplink};
+use hawser_units::Instant;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The time that nearer servers get to answer after another one.
+pub const GRACE: Duration = Duration::from_millis(100);
+
+/// The two ends of a dialed connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) connection: ConnectionId,
+    pub(crate) uplink: Uplink,
+    pub(crate) server: Server,
+}
+
+/// A search: all servers are dialed over all uplinks at once. Of the servers that answer within
+/// [`GRACE`] of each other, the one with the lowest round-trip time is chosen.
+#[derive(Debug)]
+pub(crate) struct Search {
+    servers: Vec<Server>,
+    /// An uplink that is used only if there are no others.
+    avoided: Option<String>,
+    dials: BTreeMap<ConnectionId, Target>,
+    best: Option<Found>,
+}
+
+/// The nearest server that has answered so far.
+#[derive(Debug)]
+struct Found {
+    target: Target,
+    rtt: Duration,
+    until: Instant,
+}
+
+impl Search {
+    pub(crate) fn new(servers: Vec<Server>, avoided: Option<String>) -> Search {
+        Search {
+            servers,
+            avoided,
+            dials: BTreeMap::new(),
+            best: None,
+        }
+    }
+
+    /// Dials all servers over all uplinks, except those that are being dialed.
+    pub(crate) fn dial(&mut self, usable: &[Uplink], out: &mut Outbox) {
+        let is_avoided = |uplink: &Uplink| self.avoided.as_ref() == Some(&uplink.interface);
+        let are_others = usable.iter().any(|uplink| !is_avoided(uplink));
+        for uplink in usable.iter().filter(|u| !(are_others && is_avoided(u))) {
+            for server in &self.servers {
+                let is_dialed =
+                    |target: &Target| target.uplink == *uplink && target.server == *server;
+                if self.dials.values().any(is_dialed) {
+                    continue;
+                }
+                let connection = out.dial(uplink, server, DialReason::Search);
+                let (uplink, server) = (uplink.clone(), server.clone());
+                let target = Target {
+                    connection,
+                    uplink,
+                    server,
+                };
+                self.dials.insert(connection, target);
+            }
+        }
+    }
+
+    /// Closes the connections over uplinks that are not usable any more, or not as they were.
+    pub(crate) fn retain(&mut self, usable: &[Uplink], out: &mut Outbox) {
+        let stays = |target: &Target| usable.contains(&target.uplink);
+        if self.best.as_ref().is_some_and(|best| !stays(&best.target)) {
+            self.replace_best(None, out);
+        }
+        self.dials.retain(|connection, target| {
+            let stays = stays(target);
+            if !stays {
+                out.close(*connection, CloseReason::Unused);
+            }
+            stays
+        });
+    }
+
+    /// Handles the outcome of a dial: the round-trip time of the connection, or none. Returns
+    /// whether it was one of this search.
+    pub(crate) fn handle_dialed(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        rtt: Option<Duration>,
+        out: &mut Outbox,
+    ) -> bool {
+        let Some(target) = self.dials.remove(&connection) else {
+            return false;
+        };
+        let Some(rtt) = rtt else {
+            return true;
+        };
+        let until = now + GRACE;
+        match &mut self.best {
+            Some(best) if best.rtt <= rtt => {
+                best.until = until;
+                out.close(connection, CloseReason::Unused);
+            }
+            _ => self.replace_best(Some(Found { target, rtt, until }), out),
+        }
+        true
+    }
+
+    fn replace_best(&mut self, best: Option<Found>, out: &mut Outbox) {
+        if let Some(before) = std::mem::replace(&mut self.best, best) {
+            out.close(before.target.connection, CloseReason::Unused);
+        }
+    }
+
+    /// Returns whether the search is done.
+    pub(crate) fn is_done(&self, now: Instant) -> bool {
+        let grace_is_over = |best: &Found| now >= best.until;
+        self.dials.is_empty() || self.best.as_ref().is_some_and(grace_is_over)
+    }
+
+    /// Returns when the search is done at the latest, once a server has answered.
+    pub(crate) fn timeout(&self) -> Option<(Instant, Timer)> {
+        Some((self.best.as_ref()?.until, Timer::Grace))
+    }
+
+    /// Ends the search; returns the nearest server that has answered.
+    pub(crate) fn finish(mut self, out: &mut Outbox) -> Option<Target> {
+        let best = self.best.take();
+        self.abandon(out);
+        best.map(|best| best.target)
+    }
+
+    /// Ends the search without a result.
+    pub(crate) fn abandon(mut self, out: &mut Outbox) {
+        self.replace_best(None, out);
+        for connection in self.dials.into_keys() {
+            out.close(connection, CloseReason::Unused);
+        }
+    }
+}

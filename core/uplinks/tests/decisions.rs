@@ -1,0 +1,329 @@
+//! What a supervisor does about single events.
+
+mod world;
+
+use hawser_units::PathId;
+use hawser_uplinks::{
+    Answer, CloseReason, Command, DialReason, FAILED_AFTER, PathState, SUPERSEDED_PAUSE,
+    Supervisor, Timer,
+};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+use world::{MS, World};
+
+const S: Duration = Duration::from_secs(1);
+
+/// Returns a world in which all uplinks have a path to the nearest server.
+fn connected(uplinks: usize, servers: usize) -> World {
+    let mut world = World::new(uplinks, servers, 1);
+    world.pass(S);
+    assert!(world.is_connected());
+    world.log.clear();
+    world
+}
+
+fn is_close(command: &Command, expected: CloseReason) -> bool {
+    matches!(command, Command::Close { reason, .. } if *reason == expected)
+}
+
+#[test]
+fn the_nearest_server_that_answers_in_time_is_chosen() {
+    let mut world = World::new(2, 3, 1);
+    world.servers[0].rtt = 300 * MS;
+    world.pass(2 * S);
+    assert_eq!(world.server().unwrap(), "pop1");
+    assert!(world.is_connected());
+}
+
+#[test]
+fn nothing_is_dialed_before_the_servers_are_known() {
+    let mut world = World::new(1, 1, 1);
+    let list = vec![world.uplinks[0].uplink.clone()];
+    let mut supervisor = Supervisor::new(world.now, 1, Default::default());
+    supervisor.handle_uplinks(world.now, list);
+    assert_eq!(supervisor.poll_command(), None);
+    assert_eq!(supervisor.poll_timeout(), None);
+    world.pass(S);
+    assert!(world.is_connected());
+}
+
+#[test]
+fn a_server_that_dies_is_left_within_seconds() {
+    let mut world = connected(2, 2);
+    world.kill(0);
+    world.pass(3 * S);
+    assert_eq!(world.server().unwrap(), "pop1");
+    world.pass(S);
+    assert!(world.is_connected());
+}
+
+#[test]
+fn after_an_outage_of_all_uplinks_the_session_goes_on() {
+    let mut world = connected(2, 1);
+    let session = world.session();
+    world.uplinks[0].is_paused = true;
+    world.uplinks[1].is_paused = true;
+    world.pass(8 * S);
+    assert_eq!(
+        world.supervisor.path_state("wwan0"),
+        Some(PathState::Failed)
+    );
+    world.uplinks[0].is_paused = false;
+    world.uplinks[1].is_paused = false;
+    world.pass(10 * S);
+    assert!(world.is_connected());
+    assert_eq!(world.session(), session);
+}
+
+#[test]
+fn a_path_that_fails_is_replaced_once_another_connection_is_made() {
+    let mut world = connected(2, 1);
+    world.uplinks[1].is_paused = true;
+    world.pass(FAILED_AFTER + 500 * MS);
+    assert_eq!(world.dials(DialReason::Redial), 1);
+    world.uplinks[1].is_paused = false;
+    world.pass(S);
+    let replaced = |command: &Command| is_close(command, CloseReason::Replaced);
+    assert!(world.log.iter().any(replaced));
+    assert!(world.is_connected());
+    assert_eq!(
+        world.dials(DialReason::Search),
+        0,
+        "the other path delivers"
+    );
+}
+
+#[test]
+fn a_silent_path_is_redialed_ever_more_rarely_and_each_attempt_is_limited() {
+    let mut world = connected(2, 1);
+    world.uplinks[1].is_paused = true;
+    world.pass(19 * S);
+    assert_eq!(world.dials(DialReason::Redial), 3, "after 3, 6 and 12 s");
+    let timeout = world.supervisor.poll_timeout();
+    assert!(timeout.is_none_or(|(_, timer)| timer != Timer::Redial));
+}
+
+#[test]
+fn a_session_that_the_server_forgot_is_opened_again() {
+    let mut world = connected(3, 1);
+    let session = world.session();
+    world.forget(0);
+    world.pass(S);
+    assert!(world.is_connected());
+    assert_ne!(world.session(), session);
+}
+
+#[test]
+fn a_client_that_was_superseded_waits() {
+    let mut world = connected(2, 2);
+    world.take_over();
+    assert_eq!(world.session(), None);
+    let (at, timer) = world.supervisor.poll_timeout().unwrap();
+    assert_eq!((at, timer), (world.now + SUPERSEDED_PAUSE, Timer::Search));
+    world.log.clear();
+    world.uplinks[0].is_up = false;
+    world.announce_uplinks();
+    world.pass(SUPERSEDED_PAUSE - MS);
+    assert_eq!(world.log, [], "not even if the uplinks change");
+    world.pass(S);
+    assert!(world.is_connected());
+}
+
+#[test]
+fn a_draining_server_is_left_for_another_and_kept_if_there_is_none() {
+    let mut world = connected(2, 2);
+    world.drain(0);
+    world.pass(S);
+    assert_eq!(world.server().unwrap(), "pop1");
+
+    let mut world = connected(2, 1);
+    let session = world.session();
+    world.drain(0);
+    world.pass(10 * S);
+    assert_eq!(world.dials(DialReason::Search), 0);
+    assert_eq!(world.session(), session);
+}
+
+#[test]
+fn a_server_that_refuses_is_avoided_by_the_next_search() {
+    let mut world = World::new(1, 2, 1);
+    world.servers[0].refuses = true;
+    world.pass(2 * S);
+    assert_eq!(world.server().unwrap(), "pop1");
+}
+
+#[test]
+fn an_uplink_over_which_opening_fails_is_avoided_by_the_next_search() {
+    let mut world = World::new(2, 1, 1);
+    let now = world.now;
+    let lists = (
+        world.uplinks.iter().map(|u| u.uplink.clone()).collect(),
+        vec![world.servers[0].server.clone()],
+    );
+    let mut supervisor = Supervisor::new(now, 1, Default::default());
+    supervisor.handle_servers(now, lists.1);
+    supervisor.handle_uplinks(now, lists.0);
+    let dial = |supervisor: &mut Supervisor| match supervisor.poll_command() {
+        Some(Command::Dial {
+            connection, uplink, ..
+        }) => Some((connection, uplink.interface)),
+        Some(Command::Close { .. }) | None => None,
+        other => panic!("{other:?}"),
+    };
+    let (first, interface) = dial(&mut supervisor).unwrap();
+    let (second, _) = dial(&mut supervisor).unwrap();
+    supervisor.handle_dialed(now, first, Some(MS));
+    supervisor.handle_dialed(now, second, None);
+    assert!(matches!(
+        supervisor.poll_command(),
+        Some(Command::Open { .. })
+    ));
+    supervisor.handle_answer(now, first, Answer::Failed);
+    let (at, _) = supervisor.poll_timeout().unwrap();
+    supervisor.handle_timeout(at);
+    let (_, other) = dial(&mut supervisor).unwrap();
+    assert_ne!(other, interface);
+    assert_eq!(dial(&mut supervisor), None);
+    world.pass(S);
+}
+
+#[test]
+fn another_address_of_the_same_family_moves_the_connection() {
+    let mut world = connected(2, 1);
+    let address: IpAddr = [192, 0, 2, 99].into();
+    world.uplinks[1].uplink.ipv4 = Some(address);
+    world.announce_uplinks();
+    let moved = |command: &Command| matches!(command, Command::Readdress { address: to, .. } if *to == address);
+    assert!(
+        world.log.iter().all(moved) && world.log.len() == 1,
+        "{:?}",
+        world.log
+    );
+    world.pass(S);
+    assert!(world.is_connected());
+}
+
+#[test]
+fn another_family_needs_another_connection() {
+    let mut world = connected(2, 1);
+    let ipv6 = IpAddr::from(Ipv6Addr::LOCALHOST);
+    world.uplinks[1].uplink.ipv4 = None;
+    world.uplinks[1].uplink.ipv6 = Some(ipv6);
+    world.announce_uplinks();
+    let closed = |command: &Command| is_close(command, CloseReason::AddressFamily);
+    assert!(world.log.iter().any(closed), "{:?}", world.log);
+}
+
+#[test]
+fn an_uplink_leaves_when_its_cap_is_used_up_and_returns_with_the_month() {
+    let mut world = connected(4, 1);
+    world.pass(60 * S);
+    assert!(world.supervisor.path_state("wwan3").is_none());
+    let capped = &world.uplinks[3].uplink;
+    assert!(world.supervisor.usage().is_used_up(capped));
+    world.begin_month();
+    world.pass(S);
+    assert!(world.supervisor.path_state("wwan3").is_some());
+}
+
+#[test]
+fn a_dear_uplink_waits_until_it_is_needed() {
+    let mut world = connected(3, 1);
+    assert_eq!(world.paths_in_use(), ["wwan0".to_owned()].into());
+    world.is_waiting = true;
+    world.pass(S);
+    assert_eq!(world.paths_in_use().len(), 2, "packets have waited");
+    world.is_waiting = false;
+    world.pass(15 * S);
+    assert_eq!(world.paths_in_use().len(), 1);
+    world.uplinks[0].is_up = false;
+    world.announce_uplinks();
+    assert_eq!(
+        world.paths_in_use(),
+        ["wwan1".to_owned()].into(),
+        "at once when the cheaper one goes"
+    );
+}
+
+#[test]
+fn a_backlog_at_the_server_counts_until_its_path_closes() {
+    let mut world = connected(2, 1);
+    world.backlog(true);
+    world.pass(S);
+    assert_eq!(world.paths_in_use().len(), 2);
+    world.backlog(false);
+    world.pass(15 * S);
+    assert_eq!(world.paths_in_use().len(), 1);
+}
+
+#[test]
+fn a_flapping_uplink_gets_another_index_each_time() {
+    let mut world = connected(2, 1);
+    let mut before = world.indices();
+    for _ in 0..20 {
+        world.uplinks[1].is_up = false;
+        world.announce_uplinks();
+        world.pass(100 * MS);
+        world.uplinks[1].is_up = true;
+        world.announce_uplinks();
+        world.pass(S);
+        let indices = world.indices();
+        assert_eq!(indices.len(), 2);
+        assert!(indices.contains(&PathId::try_from(0).unwrap()));
+        assert_ne!(indices, before);
+        before = indices;
+    }
+}
+
+#[test]
+fn more_uplinks_than_paths_are_tried_with_pauses() {
+    let mut world = World::new(10, 1, 1);
+    for uplink in &mut world.uplinks {
+        uplink.uplink.monthly_cap = None;
+    }
+    world.announce_uplinks();
+    world.pass(30 * S);
+    assert_eq!(world.indices().len(), 8);
+    world.log.clear();
+    world.pass(60 * S);
+    let dials = world.dials(DialReason::Join);
+    assert!((2 * 10..2 * 30).contains(&dials), "{dials} in a minute");
+}
+
+#[test]
+fn connections_that_are_closed_as_soon_as_they_are_made_are_not_dialed_without_a_pause() {
+    let mut world = connected(2, 1);
+    world.uplinks[1].is_up = false;
+    world.announce_uplinks();
+    world.uplinks[1].is_up = true;
+    world.announce_uplinks();
+    for _ in 0..10_000 {
+        world.pass(MS);
+        world.close_new_paths();
+    }
+    let dials = world.dials(DialReason::Join);
+    assert!((4..=20).contains(&dials), "{dials} in ten seconds");
+}
+
+#[test]
+fn results_that_arrive_after_a_shutdown_are_closed() {
+    let mut world = World::new(1, 1, 1);
+    let list = vec![world.uplinks[0].uplink.clone()];
+    let mut supervisor = Supervisor::new(world.now, 1, Default::default());
+    supervisor.handle_uplinks(world.now, list);
+    supervisor.handle_servers(world.now, vec![world.servers[0].server.clone()]);
+    let Some(Command::Dial { connection, .. }) = supervisor.poll_command() else {
+        panic!("the server is dialed");
+    };
+    supervisor.shut_down(world.now);
+    let closed = Some(Command::Close {
+        connection,
+        reason: CloseReason::Unused,
+    });
+    assert_eq!(supervisor.poll_command(), closed);
+    supervisor.handle_dialed(world.now, connection, Some(MS));
+    assert_eq!(supervisor.poll_command(), closed);
+    assert_eq!(supervisor.poll_command(), None);
+    assert_eq!(supervisor.poll_timeout(), None);
+    world.pass(S);
+}
