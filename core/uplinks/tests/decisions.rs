@@ -130,6 +130,29 @@ fn a_client_that_was_superseded_waits() {
 }
 
 #[test]
+fn a_client_that_supersedes_its_own_session_does_not_wait() {
+    let mut world = connected(2, 1);
+    world.forget_silently(0);
+    world.uplinks[1].is_up = false;
+    world.announce_uplinks();
+    world.uplinks[1].is_up = true;
+    world.announce_uplinks();
+    let opens = |world: &World| {
+        let is_open = |command: &Command| matches!(command, Command::Open { .. });
+        world.log.iter().any(is_open)
+    };
+    for _ in 0..1000 {
+        if !opens(&world) {
+            world.pass(MS);
+        }
+    }
+    assert!(opens(&world), "the server does not know the session");
+    world.supersede();
+    world.pass(S);
+    assert!(world.is_connected());
+}
+
+#[test]
 fn a_draining_server_is_left_for_another_and_kept_if_there_is_none() {
     let mut world = connected(2, 2);
     world.drain(0);

@@ -168,6 +168,16 @@ impl World {
         self.close_paths(|path| path.server == server, false);
     }
 
+    /// The server ends its session without a word.
+    pub(crate) fn forget_silently(&mut self, server: usize) {
+        self.servers[server].session = None;
+    }
+
+    /// The server closes all paths because a session was opened under the client's name.
+    pub(crate) fn supersede(&mut self) {
+        self.close_paths(|_| true, true);
+    }
+
     pub(crate) fn drain(&mut self, server: usize) {
         let paths = self.paths(|path| path.server == server);
         for connection in paths {
