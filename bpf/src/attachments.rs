@@ -114,10 +114,8 @@ impl Attachments {
                 source,
             };
             let Some(link) = self.pins.as_ref().and_then(|pins| pins.open_link(*ifindex)) else {
-                changes
-                    .new_links
-                    .0
-                    .push((*ifindex, Link::xdp(program, *ifindex, mode)?));
+                let link = Link::xdp(program, *ifindex, mode)?;
+                changes.new_links.0.push((*ifindex, link));
                 continue;
             };
             match xdp_mode(*ifindex).map_err(failed)? {
@@ -125,30 +123,43 @@ impl Attachments {
                 _ => taken_over.push((*ifindex, link)),
             }
         }
-        if let Some(pins) = &self.pins {
-            pins.stage_tables(tables, &mut changes.staged)?;
-            let Changes {
-                new_links, staged, ..
-            } = changes;
-            new_links
-                .0
-                .iter()
-                .try_for_each(|(ifindex, link)| pins.stage_link(*ifindex, link, staged))?;
-        }
+        self.stage(tables, changes)?;
+        let gaps = self.switch_all(program, in_other_mode, mode, changes)?;
+        update_all(program, taken_over, changes)?;
+        changes.staged.commit()?;
+        Ok(gaps)
+    }
+
+    /// Pins the tables and the new attachments under temporary names.
+    fn stage(&self, tables: &Object, changes: &mut Changes) -> Result<(), AttachError> {
+        let Some(pins) = &self.pins else {
+            return Ok(());
+        };
+        let Changes {
+            new_links, staged, ..
+        } = changes;
+        pins.stage_tables(tables, staged)?;
+        new_links
+            .0
+            .iter()
+            .try_for_each(|(ifindex, link)| pins.stage_link(*ifindex, link, staged))
+    }
+
+    /// Attaches again in another mode, one interface after the other, so that copies on the other
+    /// interfaces fill the gap. Returns how long each interface had no program.
+    fn switch_all(
+        &self,
+        program: BorrowedFd<'_>,
+        links: Vec<(u32, Link, XdpMode)>,
+        wanted: XdpMode,
+        changes: &mut Changes,
+    ) -> Result<Vec<(u32, Duration)>, AttachError> {
         let mut gaps = Vec::new();
-        // One interface after the other, so that copies on the other interfaces fill the gap.
-        for (ifindex, link, old) in in_other_mode {
+        for (ifindex, link, old) in links {
             let begin = Instant::now();
-            self.switch(program, (ifindex, link, old), mode, changes)?;
+            self.switch(program, (ifindex, link, old), wanted, changes)?;
             gaps.push((ifindex, begin.elapsed()));
         }
-        for (ifindex, link) in taken_over {
-            let failed = |source| AttachError::Other { ifindex, source };
-            let before = link.program();
-            link.update(program).map_err(failed)?;
-            changes.updated.push((ifindex, link, before));
-        }
-        changes.staged.commit()?;
         Ok(gaps)
     }
 
@@ -242,4 +253,19 @@ impl Attachments {
             tracing::error!("cannot restore the previous deduplication program: {error}");
         }
     }
+}
+
+/// Gives attachments of earlier processes this program.
+fn update_all(
+    program: BorrowedFd<'_>,
+    links: Vec<(u32, Link)>,
+    changes: &mut Changes,
+) -> Result<(), AttachError> {
+    for (ifindex, link) in links {
+        let failed = |source| AttachError::Other { ifindex, source };
+        let before = link.program();
+        link.update(program).map_err(failed)?;
+        changes.updated.push((ifindex, link, before));
+    }
+    Ok(())
 }

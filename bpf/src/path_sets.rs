@@ -1,5 +1,6 @@
 use crate::table::{TableError, bytes_of};
 use hawser_units::{MAX_PATHS, PathId};
+use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -15,23 +16,8 @@ const _: () = assert!(MAX_PATHS == u8::BITS as usize);
 impl PathSets {
     /// Creates empty sets and stores them in the table of sets.
     pub(crate) fn create(table: &impl MapCore) -> Result<Self, TableError> {
-        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
-                as libbpf_rs::libbpf_sys::size_t,
-            ..Default::default()
-        };
-        let create = |_| {
-            MapHandle::create(
-                MapType::Devmap,
-                Some("path_set"),
-                4,
-                8,
-                MAX_PATHS as u32,
-                &options,
-            )
-        };
         let sets: Vec<_> = (1..=LAST)
-            .map(create)
+            .map(|_| empty_set())
             .collect::<Result<_, _>>()
             .map_err(failed)?;
         let keys: Vec<u8> = (1..=LAST)
@@ -79,6 +65,22 @@ impl PathSets {
         }
         Ok(())
     }
+}
+
+fn empty_set() -> Result<MapHandle, libbpf_rs::Error> {
+    let options = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let (index_bytes, row_bytes) = (4, 8);
+    MapHandle::create(
+        MapType::Devmap,
+        Some("path_set"),
+        index_bytes,
+        row_bytes,
+        MAX_PATHS as u32,
+        &options,
+    )
 }
 
 fn failed(source: libbpf_rs::Error) -> TableError {

@@ -75,36 +75,10 @@ impl Video {
                 found,
             });
         }
-        let mut ffmpeg = Command::new("ffmpeg")
-            .args(["-nostdin", "-v", "error", "-xerror", "-i"])
-            .arg(path)
-            .args([
-                "-map",
-                "0:v:0",
-                "-fps_mode",
-                "passthrough",
-                "-f",
-                "rawvideo",
-                "-pix_fmt",
-                name,
-                "-",
-            ])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| VideoError::Program {
-                program: "ffmpeg",
-                error,
-            })?;
+        let mut ffmpeg = decoder(path, name)?;
         let images = ffmpeg.stdout.take().expect("stdout is piped");
-        let mut stderr = ffmpeg.stderr.take().expect("stderr is piped");
-        let complaints = thread::spawn(move || {
-            let mut text = Vec::new();
-            // On an error, the text read so far is used.
-            let _ = stderr.read_to_end(&mut text);
-            String::from_utf8_lossy(&text).trim().to_owned()
-        });
+        let stderr = ffmpeg.stderr.take().expect("stderr is piped");
+        let complaints = thread::spawn(move || read_text(stderr));
         let image = vec![0; width * height * pixel_bytes];
         Ok(Video {
             path: path.to_owned(),
@@ -168,6 +142,30 @@ impl Drop for Video {
     }
 }
 
+/// Starts to decode the first video stream of a file to raw images.
+fn decoder(path: &Path, pixel_format: &str) -> Result<Child, VideoError> {
+    Command::new("ffmpeg")
+        .args(["-nostdin", "-v", "error", "-xerror", "-i"])
+        .arg(path)
+        .args(["-map", "0:v:0", "-fps_mode", "passthrough"])
+        .args(["-f", "rawvideo", "-pix_fmt", pixel_format, "-"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| VideoError::Program {
+            program: "ffmpeg",
+            error,
+        })
+}
+
+fn read_text(mut from: impl Read) -> String {
+    let mut text = Vec::new();
+    // On an error, the text read so far is used.
+    let _ = from.read_to_end(&mut text);
+    String::from_utf8_lossy(&text).trim().to_owned()
+}
+
 /// Returns width, height and pixel format of the first video stream.
 fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
     let output = Command::new("ffprobe")
@@ -187,30 +185,25 @@ fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
             program: "ffprobe",
             error,
         })?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let fields: Vec<&str> = text.lines().collect();
-    let size = |index: usize| {
-        fields
-            .get(index)
-            .and_then(|field| field.parse::<usize>().ok())
-    };
-    match (size(0), size(1), fields.get(2)) {
-        (Some(width), Some(height), Some(format))
-            if output.status.success() && width * height > 0 =>
-        {
-            Ok((width, height, (*format).to_owned()))
-        }
-        _ => {
-            let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            let complaint = if complaint.is_empty() {
+    let stream = parse_stream(&String::from_utf8_lossy(&output.stdout));
+    stream.filter(|_| output.status.success()).ok_or_else(|| {
+        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        VideoError::Decode {
+            path: path.to_owned(),
+            complaint: if complaint.is_empty() {
                 "it contains no video stream".to_owned()
             } else {
                 complaint
-            };
-            Err(VideoError::Decode {
-                path: path.to_owned(),
-                complaint,
-            })
+            },
         }
-    }
+    })
+}
+
+/// Parses the lines of width, height and pixel format.
+fn parse_stream(text: &str) -> Option<(usize, usize, String)> {
+    let mut fields = text.lines();
+    let width: usize = fields.next()?.parse().ok()?;
+    let height: usize = fields.next()?.parse().ok()?;
+    let format = fields.next()?.to_owned();
+    (width * height > 0).then_some((width, height, format))
 }

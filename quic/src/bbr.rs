@@ -259,15 +259,10 @@ impl Bbr {
         let delivered = self.delivery.bytes - round.delivered_before;
         let is_lossy = round.lost as f64 > LOSS_THRESHOLD * (round.lost + delivered) as f64
             && round.lost >= MIN_PACKETS * self.packet;
-        if !self.is_bandwidth_full && !round.is_app_limited {
-            if self.bandwidth() >= self.full_bandwidth * FULL_GROWTH {
-                (self.full_bandwidth, self.full_rounds) = (self.bandwidth(), 0);
-            } else {
-                self.full_rounds += 1;
-            }
-            self.is_bandwidth_full = self.full_rounds >= FULL_ROUNDS;
+        if !round.is_app_limited {
+            self.was_saturated = true;
+            self.check_growth();
         }
-        self.was_saturated |= !round.is_app_limited;
         match self.phase {
             Phase::Startup if is_lossy && !round.is_app_limited => {
                 self.is_bandwidth_full = true;
@@ -283,13 +278,32 @@ impl Bbr {
             }
             Phase::Up => self.end_round_up(now, round, is_lossy),
             Phase::Down | Phase::Cruise if is_lossy && !round.is_app_limited => {
-                let bandwidth = self.bandwidth_bound.min(self.bandwidth());
-                self.bandwidth_bound = round.bandwidth.max(BETA * bandwidth);
-                let bound = self.short_bound.min(self.window);
-                self.short_bound = delivered.max((BETA * bound as f64) as u64);
+                self.lower_bounds(round.bandwidth, delivered);
             }
             _ => {}
         }
+    }
+
+    /// Notes whether the bandwidth has stopped growing.
+    fn check_growth(&mut self) {
+        if self.is_bandwidth_full {
+            return;
+        }
+        if self.bandwidth() >= self.full_bandwidth * FULL_GROWTH {
+            (self.full_bandwidth, self.full_rounds) = (self.bandwidth(), 0);
+        } else {
+            self.full_rounds += 1;
+        }
+        self.is_bandwidth_full = self.full_rounds >= FULL_ROUNDS;
+    }
+
+    /// Lowers the short-term bounds after a round with loss, but not below what the round
+    /// delivered.
+    fn lower_bounds(&mut self, round_bandwidth: f64, delivered: u64) {
+        let bandwidth = self.bandwidth_bound.min(self.bandwidth());
+        self.bandwidth_bound = round_bandwidth.max(BETA * bandwidth);
+        let bound = self.short_bound.min(self.window);
+        self.short_bound = delivered.max((BETA * bound as f64) as u64);
     }
 
     /// Raises the bound while probing, until there is too much loss or the bandwidth grows no

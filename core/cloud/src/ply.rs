@@ -113,71 +113,85 @@ struct Header {
 /// type.
 type Columns = [(usize, usize, Scalar); 6];
 
+/// The lines of a header that have been read.
+#[derive(Default)]
+struct HeaderLines {
+    encoding: Option<Encoding>,
+    vertices: Option<usize>,
+    properties: Vec<(String, Scalar)>,
+    /// Whether an element after the vertices has begun.
+    in_later_element: bool,
+}
+
+impl HeaderLines {
+    /// Adds the words of a line. Fails with the reason for which it is not valid.
+    fn add(&mut self, words: &[&str]) -> Result<(), &'static str> {
+        match words {
+            [] | ["comment" | "obj_info", ..] => {}
+            ["format", "ascii", "1.0"] => self.encoding = Some(Encoding::Ascii),
+            ["format", "binary_little_endian", "1.0"] => {
+                self.encoding = Some(Encoding::BinaryLittleEndian);
+            }
+            ["format", ..] => {
+                return Err("only ascii and binary_little_endian 1.0 are supported");
+            }
+            ["element", "vertex", count] if self.vertices.is_none() && !self.in_later_element => {
+                self.vertices = Some(count.parse().map_err(|_| "not a number of vertices")?);
+            }
+            ["element", ..] if self.vertices.is_none() => {
+                return Err("the first element must be vertex");
+            }
+            ["element", _, _] => self.in_later_element = true,
+            ["property", ..] if self.in_later_element => {}
+            ["property", kind, name] if self.vertices.is_some() => {
+                let scalar = Scalar::parse(kind).ok_or("no such type")?;
+                self.properties.push(((*name).to_owned(), scalar));
+            }
+            ["property", "list", ..] => return Err("vertices with lists are not supported"),
+            _ => return Err("not understood"),
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Header, PlyError> {
+        Ok(Header {
+            encoding: self.encoding.ok_or(PlyError::Missing("format"))?,
+            vertices: self.vertices.ok_or(PlyError::Missing("element vertex"))?,
+            properties: self.properties,
+        })
+    }
+}
+
+/// Returns the first line of a header, and the bytes after it.
+fn split_line(bytes: &[u8]) -> Result<(String, &[u8]), PlyError> {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let end = end.ok_or(PlyError::NotPly)?;
+    let text = String::from_utf8_lossy(&bytes[..end]);
+    Ok((text.trim_end().to_owned(), &bytes[end + 1..]))
+}
+
 impl Header {
+    /// Returns the header, and the bytes after it.
     fn parse(file: &[u8]) -> Result<(Header, &[u8]), PlyError> {
-        let mut rest = file;
-        let (mut encoding, mut vertices) = (None, None);
-        let mut properties = Vec::new();
-        let mut in_later_element = false;
-        for line in 1.. {
-            let end = rest
-                .iter()
-                .position(|byte| *byte == b'\n')
-                .ok_or(PlyError::NotPly)?;
-            let text = String::from_utf8_lossy(&rest[..end]).trim_end().to_owned();
-            rest = &rest[end + 1..];
-            let wrong = |reason| PlyError::Header {
+        let (first, mut rest) = split_line(file)?;
+        if first.trim_ascii_start() != "ply" {
+            return Err(PlyError::NotPly);
+        }
+        let mut lines = HeaderLines::default();
+        for line in 2.. {
+            let (text, after) = split_line(rest)?;
+            rest = after;
+            let words: Vec<&str> = text.split_ascii_whitespace().collect();
+            if words == ["end_header"] {
+                break;
+            }
+            lines.add(&words).map_err(|reason| PlyError::Header {
                 line,
                 text: text.clone(),
                 reason,
-            };
-            let words: Vec<&str> = text.split_ascii_whitespace().collect();
-            match (line, words.as_slice()) {
-                (1, ["ply"]) => {}
-                (1, _) => return Err(PlyError::NotPly),
-                (_, [] | ["comment" | "obj_info", ..]) => {}
-                (_, ["format", "ascii", "1.0"]) => encoding = Some(Encoding::Ascii),
-                (_, ["format", "binary_little_endian", "1.0"]) => {
-                    encoding = Some(Encoding::BinaryLittleEndian)
-                }
-                (_, ["format", ..]) => {
-                    return Err(wrong(
-                        "only ascii and binary_little_endian 1.0 are supported",
-                    ));
-                }
-                (_, ["element", "vertex", count]) if vertices.is_none() && !in_later_element => {
-                    vertices = Some(
-                        count
-                            .parse()
-                            .map_err(|_| wrong("not a number of vertices"))?,
-                    );
-                }
-                (_, ["element", ..]) if vertices.is_none() => {
-                    return Err(wrong("the first element must be vertex"));
-                }
-                (_, ["element", _, _]) => in_later_element = true,
-                (_, ["property", ..]) if in_later_element => {}
-                (_, ["property", kind, name]) if vertices.is_some() => {
-                    let scalar = Scalar::parse(kind).ok_or_else(|| wrong("no such type"))?;
-                    properties.push(((*name).to_owned(), scalar));
-                }
-                (_, ["property", "list", ..]) => {
-                    return Err(wrong("vertices with lists are not supported"));
-                }
-                (_, ["end_header"]) => break,
-                _ => return Err(wrong("not understood")),
-            }
+            })?;
         }
-        let encoding = encoding.ok_or(PlyError::Missing("format"))?;
-        let vertices = vertices.ok_or(PlyError::Missing("element vertex"))?;
-        Ok((
-            Header {
-                encoding,
-                vertices,
-                properties,
-            },
-            rest,
-        ))
+        Ok((lines.finish()?, rest))
     }
 
     fn columns(&self) -> Result<Columns, PlyError> {

@@ -146,7 +146,8 @@ impl From<Span> for (f64, f64) {
     }
 }
 
-/// Serialises a rate as megabits per second and a duration as milliseconds, as the names of the keys say.
+/// Serialises a rate as megabits per second and a duration as milliseconds, as the names of the
+/// keys say.
 pub(crate) fn serialize<T: Figure, S: Serializer>(
     value: &T,
     serializer: S,

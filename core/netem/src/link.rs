@@ -94,38 +94,29 @@ impl<T: Clone> Link<T> {
         self.stats.offered += 1;
         self.stats.offered_bytes += size;
 
-        match self.decide(now, size) {
-            Ok(Decision {
-                leaves,
-                copies,
-                is_corrupted,
-            }) => {
-                if is_corrupted && let Some(corrupt) = self.corrupt {
-                    corrupt(&mut payload);
-                    self.stats.corrupted += 1;
-                }
-                for _ in 0..copies {
-                    self.departures.push(Reverse(Departure {
-                        leaves,
-                        number,
-                        size,
-                        payload: payload.clone(),
-                    }));
-                }
-                self.departures.push(Reverse(Departure {
-                    leaves,
-                    number,
-                    size,
-                    payload,
-                }));
-                self.stats.duplicated += copies;
-                Admission::Leaves(leaves)
-            }
+        let decision = match self.decide(now, size) {
+            Ok(decision) => decision,
             Err(reason) => {
                 self.stats.count_drop(reason);
-                Admission::Dropped(reason)
+                return Admission::Dropped(reason);
             }
+        };
+        if decision.is_corrupted
+            && let Some(corrupt) = self.corrupt
+        {
+            corrupt(&mut payload);
+            self.stats.corrupted += 1;
         }
+        self.stats.duplicated += decision.copies;
+        for payload in std::iter::repeat_n(payload, 1 + decision.copies as usize) {
+            self.departures.push(Reverse(Departure {
+                leaves: decision.leaves,
+                number,
+                size,
+                payload,
+            }));
+        }
+        Admission::Leaves(decision.leaves)
     }
 
     /// Returns when the next packet leaves.

@@ -51,26 +51,36 @@ impl GapDetector {
             sent,
         });
 
-        let ahead = packet.sequence.wrapping_sub(before.sequence) - 1;
-        // A copy without a path set has no sequence number either, only a fingerprint.
-        let skipped = if ahead < SESSION_JUMP && !packet.sent.is_empty() {
-            ahead as usize
-        } else {
-            0
-        };
-        let following = |gap: &JudgedPacket| {
-            Some(JudgedPacket {
-                sequence: gap.sequence.wrapping_add(1),
-                ..*gap
-            })
-        };
-        let first = JudgedPacket {
-            sequence: before.sequence.wrapping_add(1),
-            sent: both,
-            first: None,
-            skews: [None; MAX_PATHS],
-            ..*packet
-        };
-        Some(std::iter::successors(Some(first), following).take(skipped))
+        Some(gaps(before.sequence, both, packet))
     }
+}
+
+/// Returns the numbers between `before` and the packet as packets of which no copy arrived, sent
+/// over the paths `sent`.
+fn gaps(
+    before: u64,
+    sent: PathSet,
+    packet: &JudgedPacket,
+) -> impl Iterator<Item = JudgedPacket> + use<> {
+    let ahead = packet.sequence.wrapping_sub(before) - 1;
+    // A copy without a path set has no sequence number either, only a fingerprint.
+    let skipped = if ahead < SESSION_JUMP && !packet.sent.is_empty() {
+        ahead as usize
+    } else {
+        0
+    };
+    let following = |gap: &JudgedPacket| {
+        Some(JudgedPacket {
+            sequence: gap.sequence.wrapping_add(1),
+            ..*gap
+        })
+    };
+    let first = JudgedPacket {
+        sequence: before.wrapping_add(1),
+        sent,
+        first: None,
+        skews: [None; MAX_PATHS],
+        ..*packet
+    };
+    std::iter::successors(Some(first), following).take(skipped)
 }

@@ -8,10 +8,8 @@ pub const OVERHEAD_V4: usize = Ipv4Header::LEN + UdpHeader::LEN + Shim::LEN;
 /// Bytes that encapsulation over IPv6 adds to a packet, without Ethernet.
 pub const OVERHEAD_V6: usize = Ipv6Header::LEN + UdpHeader::LEN + Shim::LEN;
 
-const ETHERNET: usize = 14;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
-const HOP_LIMIT: u8 = 64;
 
 /// The destination of replicas on one path: the common part of their outer headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,110 +92,35 @@ impl Encapsulation {
     pub fn frame(&self, shim: &Shim, inner: &[u8]) -> Result<Vec<u8>, EncapsulationError> {
         let class = ip::traffic_class(inner)?;
         let too_long = EncapsulationError::TooLong(inner.len());
-        let udp_length =
+        let length =
             u16::try_from(UdpHeader::LEN + Shim::LEN + inner.len()).map_err(|_| too_long)?;
+        let (source, destination) = self.addresses.pair();
+        let outer = ip::header_of_udp(source, destination, class, length).ok_or(too_long)?;
         let mut udp = UdpHeader {
             source_port: self.port,
             destination_port: self.port,
-            length: udp_length,
+            length,
             checksum: 0,
         };
         let payload = [&shim.emit()[..], inner].concat();
-        let macs = [self.destination_mac, self.source_mac].concat();
-        match self.addresses {
-            Addresses::V4 {
-                source,
-                destination,
-            } => {
-                let outer = Ipv4Header {
-                    tos: class,
-                    total_length: udp_length
-                        .checked_add(Ipv4Header::LEN as u16)
-                        .ok_or(too_long)?,
-                    identification: 0,
-                    dont_fragment: true,
-                    ttl: HOP_LIMIT,
-                    protocol: ip::UDP,
-                    source,
-                    destination,
-                };
-                Ok([
-                    &macs[..],
-                    &ETHERTYPE_IPV4,
-                    &outer.emit(),
-                    &udp.emit(),
-                    &payload,
-                ]
-                .concat())
-            }
-            Addresses::V6 {
-                source,
-                destination,
-            } => {
-                let outer = Ipv6Header {
-                    traffic_class: class,
-                    flow_label: 0,
-                    payload_length: udp_length,
-                    next_header: ip::UDP,
-                    hop_limit: HOP_LIMIT,
-                    source,
-                    destination,
-                };
-                let unsummed = [&udp.emit()[..], &payload].concat();
-                udp.checksum = ip::udp_checksum(source.into(), destination.into(), &unsummed);
-                Ok([
-                    &macs[..],
-                    &ETHERTYPE_IPV6,
-                    &outer.emit(),
-                    &udp.emit(),
-                    &payload,
-                ]
-                .concat())
-            }
+        // Over IPv4, zero stands for no checksum.
+        if source.is_ipv6() {
+            let unsummed = [&udp.emit()[..], &payload].concat();
+            udp.checksum = ip::udp_checksum(source, destination, &unsummed);
         }
+        let macs = [self.destination_mac, self.source_mac].concat();
+        let ethertype = self.addresses.ethertype();
+        Ok([&macs[..], &ethertype, &outer, &udp.emit(), &payload].concat())
     }
 }
 
 impl<'a> Replica<'a> {
     /// Parses a whole frame. A UDP checksum, if present, must be correct.
     pub fn parse(frame: &'a [u8]) -> Result<Replica<'a>, FrameError> {
-        let (ethernet, packet) = frame
-            .split_first_chunk::<ETHERNET>()
-            .ok_or(FrameError::NotIp)?;
-        let [
-            d0,
-            d1,
-            d2,
-            d3,
-            d4,
-            d5,
-            s0,
-            s1,
-            s2,
-            s3,
-            s4,
-            s5,
-            ethertype @ ..,
-        ] = *ethernet;
-        let (addresses, traffic_class, protocol, segment) = match ethertype {
-            ETHERTYPE_IPV4 => {
-                let (ip, segment) = Ipv4Header::parse(packet)?;
-                let addresses = Addresses::V4 {
-                    source: ip.source,
-                    destination: ip.destination,
-                };
-                (addresses, ip.tos, ip.protocol, segment)
-            }
-            ETHERTYPE_IPV6 => {
-                let (ip, segment) = Ipv6Header::parse(packet)?;
-                let addresses = Addresses::V6 {
-                    source: ip.source,
-                    destination: ip.destination,
-                };
-                (addresses, ip.traffic_class, ip.next_header, segment)
-            }
-            _ => return Err(FrameError::NotIp),
-        };
+        let (destination_mac, rest) = frame.split_first_chunk().ok_or(FrameError::NotIp)?;
+        let (source_mac, rest) = rest.split_first_chunk().ok_or(FrameError::NotIp)?;
+        let (ethertype, packet) = rest.split_first_chunk().ok_or(FrameError::NotIp)?;
+        let (addresses, traffic_class, protocol, segment) = outer_header(*ethertype, packet)?;
         if protocol != ip::UDP {
             return Err(FrameError::NotUdp(protocol));
         }
@@ -212,8 +135,8 @@ impl<'a> Replica<'a> {
         }
         let (shim, inner) = Shim::parse(payload)?;
         let encapsulation = Encapsulation {
-            destination_mac: [d0, d1, d2, d3, d4, d5],
-            source_mac: [s0, s1, s2, s3, s4, s5],
+            destination_mac: *destination_mac,
+            source_mac: *source_mac,
             addresses,
             port: udp.destination_port,
         };
@@ -226,7 +149,40 @@ impl<'a> Replica<'a> {
     }
 }
 
+/// Parses an IP header. Returns its addresses, traffic class and protocol, and its payload.
+fn outer_header(
+    ethertype: [u8; 2],
+    packet: &[u8],
+) -> Result<(Addresses, u8, u8, &[u8]), FrameError> {
+    match ethertype {
+        ETHERTYPE_IPV4 => {
+            let (ip, segment) = Ipv4Header::parse(packet)?;
+            let addresses = Addresses::V4 {
+                source: ip.source,
+                destination: ip.destination,
+            };
+            Ok((addresses, ip.tos, ip.protocol, segment))
+        }
+        ETHERTYPE_IPV6 => {
+            let (ip, segment) = Ipv6Header::parse(packet)?;
+            let addresses = Addresses::V6 {
+                source: ip.source,
+                destination: ip.destination,
+            };
+            Ok((addresses, ip.traffic_class, ip.next_header, segment))
+        }
+        _ => Err(FrameError::NotIp),
+    }
+}
+
 impl Addresses {
+    fn ethertype(self) -> [u8; 2] {
+        match self {
+            Addresses::V4 { .. } => ETHERTYPE_IPV4,
+            Addresses::V6 { .. } => ETHERTYPE_IPV6,
+        }
+    }
+
     /// Returns source and destination.
     pub fn pair(self) -> (IpAddr, IpAddr) {
         match self {
@@ -301,7 +257,7 @@ mod tests {
                 Addresses::V4 { .. } => OVERHEAD_V4,
                 Addresses::V6 { .. } => OVERHEAD_V6,
             };
-            prop_assert_eq!(frame.len(), ETHERNET + overhead + inner.len());
+            prop_assert_eq!(frame.len(), 14 + overhead + inner.len());
         }
 
         #[test]

@@ -340,42 +340,57 @@ pub fn udp_packet(
     traffic_class: u8,
     payload: &[u8],
 ) -> Vec<u8> {
-    let length = |header: usize| {
-        u16::try_from(header + UdpHeader::LEN + payload.len()).expect("the payload fits a packet")
-    };
+    let length = u16::try_from(UdpHeader::LEN + payload.len()).expect("the payload fits a packet");
+    let (from, to) = (source.ip(), destination.ip());
+    let ip = header_of_udp(from, to, traffic_class, length).expect("the payload fits a packet");
     let mut udp = UdpHeader {
         source_port: source.port(),
         destination_port: destination.port(),
-        length: length(0),
+        length,
         checksum: 0,
     };
-    let unsummed = [&udp.emit()[..], payload].concat();
-    udp.checksum = udp_checksum(source.ip(), destination.ip(), &unsummed);
-    match (source.ip(), destination.ip()) {
+    udp.checksum = udp_checksum(from, to, &[&udp.emit()[..], payload].concat());
+    [&ip[..], &udp.emit(), payload].concat()
+}
+
+/// Returns the IP header before a UDP segment of `length` bytes: hop limit 64 and, over IPv4,
+/// don't-fragment and ID 0. `None` if the packet would be too long.
+///
+/// # Panics
+///
+/// Panics if the addresses are of different families.
+pub(crate) fn header_of_udp(
+    source: IpAddr,
+    destination: IpAddr,
+    traffic_class: u8,
+    length: u16,
+) -> Option<Vec<u8>> {
+    const HOP_LIMIT: u8 = 64;
+    match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let ip = Ipv4Header {
+            let header = Ipv4Header {
                 tos: traffic_class,
-                total_length: length(Ipv4Header::LEN),
+                total_length: length.checked_add(Ipv4Header::LEN as u16)?,
                 identification: 0,
                 dont_fragment: true,
-                ttl: 64,
+                ttl: HOP_LIMIT,
                 protocol: UDP,
                 source,
                 destination,
             };
-            [&ip.emit()[..], &udp.emit(), payload].concat()
+            Some(header.emit().to_vec())
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let ip = Ipv6Header {
+            let header = Ipv6Header {
                 traffic_class,
                 flow_label: 0,
-                payload_length: udp.length,
+                payload_length: length,
                 next_header: UDP,
-                hop_limit: 64,
+                hop_limit: HOP_LIMIT,
                 source,
                 destination,
             };
-            [&ip.emit()[..], &udp.emit(), payload].concat()
+            Some(header.emit().to_vec())
         }
         _ => panic!("{source} and {destination} are of different families"),
     }

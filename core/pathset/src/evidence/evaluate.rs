@@ -130,31 +130,15 @@ impl Evidence {
         let damage = self.excess_damage(damages)?;
         let tolerated = self.tolerated(self.code);
 
-        let history = |path: &PathId| &self.history[path.index()];
-        let mut candidates: Vec<PathId> = self
-            .paths
-            .difference(self.code)
-            .iter()
-            .filter(|path| {
-                history(path).recent_use() >= MIN_HELP_RATIO
-                    && history(path).backoff.is_over(self.now)
-            })
-            .collect();
-        candidates.sort_by_key(|path| {
-            (
-                history(path).backoff.failures,
-                Reverse(history(path).recent()),
-            )
-        });
-
+        let history = |path: PathId| &self.history[path.index()];
         // If the paths in use have just failed, recent damage exceeds what the window shows.
         let works = self
             .code
             .iter()
-            .any(|path| history(&path).recent_use() >= MIN_HELP_RATIO);
+            .any(|path| history(path).recent_use() >= MIN_HELP_RATIO);
         let mut remaining = if works { damage } else { 1.0 };
         let mut helped = self.code;
-        for path in candidates {
+        for path in self.helpers() {
             if remaining <= tolerated {
                 break;
             }
@@ -166,7 +150,7 @@ impl Evidence {
             }
             helped = helped.with(path);
             // Sixteen probes cannot distinguish a path that always helps from one that mostly does.
-            remaining *= (1.0 - history(&path).recent_use()).max(1.0 / 32.0);
+            remaining *= (1.0 - history(path).recent_use()).max(1.0 / 32.0);
         }
         let reason = format!(
             "{} damages {}; {} may help",
@@ -175,6 +159,22 @@ impl Evidence {
             names(helped.difference(self.code))
         );
         (helped != self.code).then_some((helped, reason))
+    }
+
+    /// Returns the paths not in use that have recently helped, the most promising ones first.
+    fn helpers(&self) -> Vec<PathId> {
+        let history = |path: &PathId| &self.history[path.index()];
+        let unused = self.paths.difference(self.code);
+        let mut helpers: Vec<PathId> = unused
+            .iter()
+            .filter(|path| history(path).recent_use() >= MIN_HELP_RATIO)
+            .filter(|path| history(path).backoff.is_over(self.now))
+            .collect();
+        helpers.sort_by_key(|path| {
+            let history = history(path);
+            (history.backoff.failures, Reverse(history.recent()))
+        });
+        helpers
     }
 
     /// Returns the share of packets damaged over the paths in use, if it exceeds the tolerance.
