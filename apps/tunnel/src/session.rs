@@ -21,13 +21,14 @@ use crate::packet::Flows;
 use crate::time;
 use bytes::Bytes;
 use hawser_units::{Instant, MAX_PATHS, PathId};
-use hawser_xnc::{Config, Ecn, Endpoint, is_control};
+use hawser_xnc::{Config, Ecn, Endpoint, Event, Liveness, is_control};
 use path::{Datagrams, Path, READ_BATCH, Wake};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
+use tracing::debug;
 
 /// Packets read from the device at once.
 pub(crate) type Batch = Vec<Vec<u8>>;
@@ -277,7 +278,10 @@ impl Session {
             }
             match standby {
                 true => self.endpoint.remove_path(now, id),
-                false => self.endpoint.add_path(now, id),
+                false => {
+                    path.liveness = Liveness::Unproven;
+                    self.endpoint.add_path(now, id);
+                }
             }
         }
     }
@@ -421,7 +425,17 @@ impl Session {
         for path in self.paths.iter_mut().flatten() {
             path.flush();
         }
-        while self.endpoint.poll_event().is_some() {}
+        while let Some(event) = self.endpoint.poll_event() {
+            self.handle_event(event);
+        }
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        let Event { path, from, to } = event;
+        if let Some(path) = &mut self.paths[path.index()] {
+            debug!(path = path.link.name, %from, %to, "liveness of a path changed");
+            path.liveness = to;
+        }
     }
 }
 

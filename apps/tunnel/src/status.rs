@@ -102,6 +102,10 @@ pub struct PathStatus {
     pub cost: u8,
     /// Whether the path is on standby: it is used only while the others do not suffice.
     pub standby: bool,
+    /// `unproven` before the first acknowledgement, then `delivering`, or `silent` while an
+    /// acknowledgement is overdue; `paused` if nothing is overdue any more. None on standby.
+    #[serde(default)]
+    pub liveness: Option<String>,
     /// The smoothed round-trip time, in milliseconds; none before the first acknowledgement.
     pub rtt_ms: Option<f64>,
     /// The minimum round-trip time, in milliseconds.
@@ -284,6 +288,7 @@ impl PathStatus {
             remote,
             cost,
             standby,
+            liveness,
             figures,
             sent_bytes,
             received_bytes,
@@ -296,6 +301,7 @@ impl PathStatus {
             remote,
             cost,
             standby,
+            liveness: liveness.map(|liveness| liveness.name().to_owned()),
             rtt_ms: figures.rtt.map(|rtt| ms(rtt.smoothed)),
             rtt_min_ms: figures.rtt.map(|rtt| ms(rtt.min)),
             unacknowledged_ms: u64::try_from(figures.unacknowledged.as_millis())

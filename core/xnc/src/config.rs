@@ -18,7 +18,7 @@ pub struct Config {
     pub loss_threshold_waiting: Duration,
     /// If the application marks ends of frames, a packet whose acknowledgement is later than
     /// expected by this time counts as lost, provided that its frame lacks at most
-    /// `straggler_share` of its packets, or that its path is quiet and no packets wait.
+    /// `straggler_share` of its packets, or that its path does not deliver and no packets wait.
     pub straggler_delay: Duration,
     /// The share of a frame's packets, 0 to 1. A frame that lacks more is not worth an early
     /// recovery, unless there is room for all of it.
@@ -63,9 +63,8 @@ pub struct Config {
     /// The delay of acknowledgements, in excess of the minimum, above which a path has a queue and
     /// gets no new packets.
     pub max_path_backlog: Duration,
-    /// The time without acknowledgements after which a path is quiet. A path that is not quiet
-    /// delivers, even if the packets are old because of a pause: it is not silent, and gets new
-    /// packets.
+    /// The time without acknowledgements after which a path no longer counts as delivering. A path
+    /// that delivers gets new packets, even if the acknowledged ones are old because of a pause.
     pub quiet_after: Duration,
     /// The age, in excess of the minimum round-trip time, of the latest acknowledged transmission
     /// of a path. A path that exceeds it may be down, and is the last choice for recovery packets.

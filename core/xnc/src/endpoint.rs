@@ -1,10 +1,12 @@
 use crate::config::Config;
+use crate::liveness::Event;
 use crate::path::PathState;
 use crate::receiver::{Ecn, Receiver};
 use crate::reorder_buffer::Packet;
-use crate::sender::{Event, Sender, Transmit};
+use crate::sender::{Sender, Transmit};
 use crate::sent_packets::Hint;
 use crate::stats::{RejectReason, Stats};
+use crate::timer::Timer;
 use hawser_units::{ByteSize, Instant, PathId};
 use hawser_wire::xnc::Frame;
 
@@ -127,13 +129,7 @@ impl Endpoint {
         let Endpoint {
             sender, receiver, ..
         } = self;
-        let rank = |id| {
-            let path = sender.paths().get(id)?;
-            Some((
-                (path.silent, path.state.rtt.smoothed),
-                path.state.datagram_size,
-            ))
-        };
+        let rank = |id| sender.rank_for_acks(now, id);
         if let Some(ack) = receiver.poll_transmit(now, rank) {
             sender.count_ack(&ack);
             return Some(ack);
@@ -144,11 +140,13 @@ impl Endpoint {
     /// Returns when to call [`handle_timeout`](Endpoint::handle_timeout) and
     /// [`poll_transmit`](Endpoint::poll_transmit) next, if nothing happens before.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
-        self.sender
-            .poll_timeout()
-            .into_iter()
-            .chain(self.receiver.poll_timeout())
-            .min()
+        self.next_timer().map(|(at, _)| at)
+    }
+
+    /// Returns the time of [`poll_timeout`](Endpoint::poll_timeout), and the reason.
+    pub fn next_timer(&mut self) -> Option<(Instant, Timer)> {
+        let timers = [self.sender.next_timer(), self.receiver.next_timer()];
+        timers.into_iter().flatten().min()
     }
 
     /// Handles expired timers.

@@ -33,6 +33,7 @@
 
 mod config;
 mod endpoint;
+mod liveness;
 mod memory;
 mod numbers;
 mod path;
@@ -44,14 +45,17 @@ mod sender;
 mod sent_packets;
 mod sent_transmissions;
 mod stats;
+mod timer;
 mod timing;
 
 pub use config::{Config, Scheme, UnknownScheme};
 pub use endpoint::{Endpoint, is_control};
+pub use liveness::{Event, Liveness};
 pub use path::{PathState, Rtt};
 pub use receiver::Ecn;
 pub use recovery::CODED_OVERHEAD;
 pub use reorder_buffer::Packet;
-pub use sender::{Event, Transmit};
+pub use sender::Transmit;
 pub use sent_packets::Hint;
 pub use stats::{PathStats, ReceiverStats, RejectReason, SenderStats, Stats};
+pub use timer::Timer;

@@ -1,5 +1,7 @@
 use crate::config::Config;
-use crate::sent_transmissions::{Content, SentTransmissions};
+use crate::liveness::{Evidence, Liveness, Monitor, paused_from};
+use crate::sent_transmissions::{Content, LossRule, SentTransmissions};
+use crate::timer::Timer;
 use crate::timing::PERIOD;
 use hawser_units::{ByteSize, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
@@ -58,8 +60,7 @@ pub(crate) struct Path {
     pub(crate) transmissions: SentTransmissions,
     /// When the next ping is due, if nothing else is sent before.
     pub(crate) next_probe: Instant,
-    /// Whether the path was silent at the last check.
-    pub(crate) silent: bool,
+    monitor: Monitor,
 }
 
 impl Path {
@@ -78,7 +79,7 @@ impl Path {
             queue_share: config.connection_share,
             transmissions,
             next_probe: now,
-            silent: false,
+            monitor: Monitor::default(),
         }
     }
 
@@ -171,32 +172,66 @@ impl Path {
         self.room(bytes) > 0
     }
 
-    /// Returns when the path counts as silent, if nothing is acknowledged before.
-    pub(crate) fn silent_from(&self, config: &Config) -> Option<Instant> {
-        let timeout = self
-            .transmissions
-            .timing()
-            .loss_timeout(config.loss_threshold, config.ack_delay);
-        let since = self.transmissions.unacked_since()? + timeout;
-        Some(
-            self.quiet_from(config)
-                .map_or(since, |quiet| quiet.max(since)),
-        )
+    fn evidence(&self, config: &Config) -> Evidence {
+        let timing = self.transmissions.timing();
+        Evidence {
+            acknowledged_at: self.transmissions.acknowledged_at(),
+            unacked_since: self.transmissions.unacked_since(),
+            loss_timeout: timing.loss_timeout(config.loss_threshold, config.ack_delay),
+        }
     }
 
-    /// Returns when the path counts as quiet, if nothing is acknowledged before; `None` if nothing
-    /// was ever acknowledged.
-    pub(crate) fn quiet_from(&self, config: &Config) -> Option<Instant> {
-        self.transmissions
-            .acknowledged_at()
-            .map(|at| at + config.quiet_after)
+    /// Returns whether the path delivers.
+    pub(crate) fn liveness(&self, now: Instant, config: &Config) -> Liveness {
+        let acknowledged_at = self.transmissions.acknowledged_at();
+        self.monitor.liveness(now, acknowledged_at, config)
     }
 
-    /// Returns whether there were no acknowledgements for a while. While there are, the path
-    /// delivers, whatever the age of the acknowledged packets: after a pause, the delayed packets
-    /// arrive first.
-    pub(crate) fn is_quiet(&self, now: Instant, config: &Config) -> bool {
-        self.quiet_from(config).is_none_or(|from| from <= now)
+    /// Updates the liveness, and returns the one before and the one after a change other than a
+    /// pause.
+    pub(crate) fn check_liveness(
+        &mut self,
+        now: Instant,
+        config: &Config,
+    ) -> Option<(Liveness, Liveness)> {
+        let evidence = self.evidence(config);
+        self.monitor.check(now, evidence, config)
+    }
+
+    /// Returns when the path has to be handled after `handled_at`, when it was last.
+    pub(crate) fn timers(
+        &mut self,
+        handled_at: Instant,
+        rule: LossRule,
+        config: &Config,
+    ) -> [Option<(Instant, Timer)>; 3] {
+        let loss = self.transmissions.deadline(rule, config.ack_delay);
+        // A probe that is due but was not sent found no window, and is retried.
+        let probe = match self.next_probe <= handled_at {
+            true => handled_at + config.probe_silent,
+            false => self.next_probe,
+        };
+        let silence = self.monitor.next_check(self.evidence(config), config);
+        [
+            Timer::Loss.at(loss),
+            Timer::Probe.at(Some(probe)),
+            Timer::Silence.at(silence),
+        ]
+    }
+
+    /// Same as [`Path::timers`], for the detection of stragglers.
+    pub(crate) fn straggler_timers(
+        &self,
+        handled_at: Instant,
+        delay: Duration,
+        config: &Config,
+    ) -> [Option<(Instant, Timer)>; 2] {
+        let paused = paused_from(self.transmissions.acknowledged_at(), config);
+        let straggler = self.transmissions.next_straggler(handled_at, delay);
+        [
+            Timer::Straggler.at(straggler),
+            Timer::Pause.at(paused.filter(|from| *from > handled_at)),
+        ]
     }
 
     /// Returns whether the path is known to have delivered recently. An idle path is only probed at
@@ -210,11 +245,11 @@ impl Path {
     }
 
     /// Returns the delay in excess of the minimum: the age of the oldest unacknowledged
-    /// transmission, or the time that the path takes to drain if it is not quiet and that time is
+    /// transmission, or the time that the path takes to drain if it is delivering and that time is
     /// shorter.
     pub(crate) fn backlog(&self, now: Instant, config: &Config) -> Duration {
         let mut longest = self.unacked_for(now);
-        if !self.is_quiet(now, config)
+        if self.liveness(now, config) == Liveness::Delivering
             && let Some(drain_time) = self.transmissions.drain_time(self.outstanding_bytes())
         {
             longest = longest.min(drain_time);
@@ -226,16 +261,17 @@ impl Path {
     /// Packets wait in the sender rather than on the path, because there they can still take
     /// another path.
     pub(crate) fn is_open(&self, now: Instant, config: &Config) -> bool {
-        !self.silent && self.backlog(now, config) <= config.max_path_backlog
+        self.liveness(now, config) != Liveness::Silent
+            && self.backlog(now, config) <= config.max_path_backlog
     }
 
     /// Returns the expected time until a packet of `size` bytes that is sent now is acknowledged.
     pub(crate) fn expected_delay(&self, now: Instant, config: &Config, size: usize) -> Duration {
         let bytes = self.outstanding_bytes().saturating_add(size as u64);
         let usual = self.transmissions.expected_delay(bytes);
-        let waiting = match self.is_quiet(now, config) {
-            true => self.unacked_for(now),
-            false => Duration::ZERO,
+        let waiting = match self.liveness(now, config) {
+            Liveness::Delivering => Duration::ZERO,
+            Liveness::Unproven | Liveness::Paused | Liveness::Silent => self.unacked_for(now),
         };
         let loss = self.transmissions.loss();
         let penalty = Duration::from_secs_f64(loss * LOSS_PENALTY.as_secs_f64());
@@ -256,16 +292,16 @@ impl Path {
     pub(crate) fn probe_soon(&mut self, now: Instant, config: &Config, is_idle: bool) {
         self.next_probe = self
             .next_probe
-            .min(now + self.probe_interval(config, is_idle));
+            .min(now + self.probe_interval(now, config, is_idle));
     }
 
     /// Returns the time from a transmission to the next ping, depending on whether the session is
     /// idle.
-    pub(crate) fn probe_interval(&self, config: &Config, is_idle: bool) -> Duration {
-        match (self.silent, is_idle) {
-            (true, _) => config.probe_silent,
-            (false, false) => config.probe_idle,
-            (false, true) => config.probe_rest,
+    pub(crate) fn probe_interval(&self, now: Instant, config: &Config, is_idle: bool) -> Duration {
+        match self.liveness(now, config) {
+            Liveness::Silent => config.probe_silent,
+            _ if is_idle => config.probe_rest,
+            _ => config.probe_idle,
         }
     }
 }

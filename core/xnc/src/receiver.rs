@@ -3,6 +3,7 @@ use crate::numbers::{Insert, ReceivedRanges, ReplayWindow, expand};
 use crate::reorder_buffer::{Packet, ReorderBuffer};
 use crate::sender::{MAX_PACKET, Transmit, seed};
 use crate::stats::{ReceiverStats, RejectReason};
+use crate::timer::Timer;
 use hawser_coding::Decoder;
 use hawser_units::{Instant, MAX_PATHS, PathId, PathSet};
 use hawser_wire::xnc::{AckBlock, EcnCounts, PacketHeader, emit_acks};
@@ -255,13 +256,14 @@ impl Receiver {
         }
     }
 
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn next_timer(&self) -> Option<(Instant, Timer)> {
         let horizon = self.horizons.front().map(|horizon| horizon.until);
-        self.ack_due
-            .into_iter()
-            .chain(self.reorder_buffer.poll_timeout())
-            .chain(horizon)
-            .min()
+        let timers = [
+            Timer::Acknowledgement.at(self.ack_due),
+            Timer::Reordering.at(self.reorder_buffer.poll_timeout()),
+            Timer::Decoding.at(horizon),
+        ];
+        timers.into_iter().flatten().min()
     }
 
     pub(crate) fn poll_packet(&mut self) -> Option<Packet> {

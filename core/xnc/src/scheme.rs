@@ -137,7 +137,12 @@ fn rules(config: &Config) -> (LossRule, RecoveryMethod) {
 /// Returns the path with the lowest smoothed round-trip time, of those that have not failed if
 /// there are any.
 fn fastest<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<&'a Path> {
-    paths.min_by_key(|path| (path.transmissions.has_failed(), path.state.rtt.smoothed))
+    paths.min_by_key(|path| {
+        (
+            path.transmissions.is_potentially_failed(),
+            path.state.rtt.smoothed,
+        )
+    })
 }
 
 /// Returns the size of the frame of an uncoded packet, in bytes.

@@ -1,11 +1,13 @@
 use crate::config::Config;
+use crate::liveness::{Event, Liveness};
 use crate::memory::cost;
-use crate::path::{PathState, Paths};
+use crate::path::{Path, PathState, Paths};
 use crate::recovery::{CODED_OVERHEAD, Recovery, RecoveryMethod};
 use crate::scheme::{Parts, Scheduler};
 use crate::sent_packets::Hint;
 use crate::sent_transmissions::{LossRule, Outcome};
 use crate::stats::{RejectReason, SenderStats};
+use crate::timer::Timer;
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::AckBlock;
 use std::collections::VecDeque;
@@ -32,15 +34,6 @@ pub struct Transmit {
     pub path: PathId,
     /// The datagram.
     pub datagram: Vec<u8>,
-}
-
-/// A change of a path's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// Nothing sent over the path is acknowledged any more. It is probed with single packets.
-    Silent(PathId),
-    /// The path delivers again.
-    Resumed(PathId),
 }
 
 /// The sending side of a session.
@@ -107,8 +100,17 @@ impl Sender {
         }
     }
 
-    pub(crate) fn paths(&self) -> &Paths {
-        &self.paths
+    /// Returns the rank of a path for acknowledgements, the lowest being the best, and the maximum
+    /// size of its datagrams.
+    pub(crate) fn rank_for_acks(
+        &self,
+        now: Instant,
+        path: PathId,
+    ) -> Option<((bool, Duration), usize)> {
+        let path = self.paths.get(path)?;
+        let is_silent = path.liveness(now, &self.config) == Liveness::Silent;
+        let state = &path.state;
+        Some(((is_silent, state.rtt.smoothed), state.datagram_size))
     }
 
     /// Returns the cost of the packets that wait, or may have to be recovered.
@@ -226,7 +228,7 @@ impl Sender {
             self.apply_outcomes(now, path);
             self.detect_stragglers(now, path);
         }
-        self.watch_paths(now);
+        self.check_liveness(now);
         self.queue.drop_expired(now, &self.config);
         self.recovery.handle_timeout(now);
     }
@@ -257,15 +259,16 @@ impl Sender {
     }
 
     /// Counts late packets as lost if little of their frame is missing, because the rest of the
-    /// frame is useless without them. If the path is quiet and there is room, the share does not
-    /// matter.
+    /// frame is useless without them. If the path does not deliver and there is room, the share
+    /// does not matter.
     fn detect_stragglers(&mut self, now: Instant, path: PathId) {
         let (Some(straggler_delay), Some(known)) =
             (self.straggler_delay(), self.paths.get_mut(path))
         else {
             return;
         };
-        let has_room = !self.queue.is_backlogged() && known.is_quiet(now, &self.config);
+        let is_delivering = known.liveness(now, &self.config) == Liveness::Delivering;
+        let has_room = !self.queue.is_backlogged() && !is_delivering;
         let max_missing = match has_room {
             true => 1.0,
             false => self.config.straggler_share,
@@ -290,35 +293,21 @@ impl Sender {
             .then_some(self.config.straggler_delay)
     }
 
-    pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
-        let straggler_delay = self.straggler_delay();
-        let (expiry, loss_rule) = (self.queue.deadline(&self.config), self.loss_rule());
-        let paths = self.paths.iter_mut().filter_map(|path| {
-            let loss = path
-                .transmissions
-                .deadline(loss_rule, self.config.ack_delay);
-            // A probe that is due but was not sent found no window, and is retried.
-            let retry = self.handled_at + self.config.probe_silent;
-            let probe = if path.next_probe <= self.handled_at {
-                retry
-            } else {
-                path.next_probe
-            };
-            let silence = path.silent_from(&self.config).filter(|_| !path.silent);
-            let straggler = straggler_delay.and_then(|straggler_delay| {
-                path.transmissions
-                    .next_straggler(self.handled_at, straggler_delay)
-            });
-            let quiet = straggler_delay
-                .and(path.quiet_from(&self.config))
-                .filter(|from| *from > self.handled_at);
-            [loss, Some(probe), silence, straggler, quiet]
-                .into_iter()
-                .flatten()
-                .min()
+    pub(crate) fn next_timer(&mut self) -> Option<(Instant, Timer)> {
+        let timers = [
+            Timer::QueueDelay.at(self.queue.deadline(&self.config)),
+            Timer::Recovery.at(self.recovery.poll_timeout(self.handled_at)),
+        ];
+        let (loss, straggler_delay) = (self.loss_rule(), self.straggler_delay());
+        let (handled_at, config) = (self.handled_at, &self.config);
+        let paths = self.paths.iter_mut();
+        let paths = paths.flat_map(|path| {
+            let delayed =
+                straggler_delay.map(|delay| path.straggler_timers(handled_at, delay, config));
+            let timers = path.timers(handled_at, loss, config);
+            timers.into_iter().chain(delayed.into_iter().flatten())
         });
-        let shot = self.recovery.poll_timeout(self.handled_at);
-        paths.chain(expiry).chain(shot).min()
+        paths.chain(timers).flatten().min()
     }
 
     fn loss_rule(&self) -> LossRule {
@@ -360,30 +349,32 @@ impl Sender {
         }
     }
 
-    fn watch_paths(&mut self, now: Instant) {
+    /// Updates the liveness of the paths.
+    fn check_liveness(&mut self, now: Instant) {
         let is_idle = self.is_idle(now);
         for path in self.paths.iter_mut() {
-            let silent = path
-                .silent_from(&self.config)
-                .is_some_and(|from| from <= now);
-            if silent != path.silent {
-                path.silent = silent;
+            let Some((from, to)) = path.check_liveness(now, &self.config) else {
+                continue;
+            };
+            if to == Liveness::Silent {
+                self.stats.paths[path.id.index()].silences += 1;
                 path.probe_soon(now, &self.config, is_idle);
-                if silent {
-                    self.stats.paths[path.id.index()].silences += 1;
-                } else if self.config.scheme.is_xnc() {
-                    path.transmissions.reset_loss();
-                }
-                if self.events.len() < MAX_EVENTS {
-                    let event = if silent {
-                        Event::Silent
-                    } else {
-                        Event::Resumed
-                    };
-                    self.events.push_back(event(path.id));
-                }
+            } else if from == Liveness::Silent {
+                end_silence(path, now, &self.config, is_idle);
+            }
+            if self.events.len() < MAX_EVENTS {
+                let path = path.id;
+                self.events.push_back(Event { path, from, to });
             }
         }
+    }
+}
+
+/// Resets what a silence has changed. The losses during it do not predict later ones.
+fn end_silence(path: &mut Path, now: Instant, config: &Config, is_idle: bool) {
+    path.probe_soon(now, config, is_idle);
+    if config.scheme.is_xnc() {
+        path.transmissions.reset_loss();
     }
 }
 

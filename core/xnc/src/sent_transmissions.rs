@@ -162,8 +162,9 @@ impl SentTransmissions {
 
     /// Returns whether two probe timeouts passed without an acknowledgement. Multipath QUIC, like
     /// multipath TCP, then retransmits everything in flight over other paths and avoids this one
-    /// (De Coninck, CoNEXT 2017, section 3).
-    pub(crate) fn has_failed(&self) -> bool {
+    /// (De Coninck, CoNEXT 2017, section 3). It is a part of QUIC's loss detection, for the
+    /// schemes that XNC is compared with, which do not use the liveness of paths.
+    pub(crate) fn is_potentially_failed(&self) -> bool {
         self.pto_count >= FAILED_PTO_COUNT
     }
 

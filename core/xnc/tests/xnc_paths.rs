@@ -4,7 +4,7 @@ mod network;
 
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{AckBlock, EcnCounts, Frame, emit_acks, emit_ping};
-use hawser_xnc::{Config, Ecn, Event, Hint, RejectReason, Scheme};
+use hawser_xnc::{Config, Ecn, Hint, Liveness, RejectReason, Scheme, Timer};
 use network::{MS, Network, Pipe, path};
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ fn a_silent_path_is_left_within_milliseconds_and_used_again_when_it_delivers() {
     let (silent, _) = *network
         .events
         .iter()
-        .find(|(_, event)| *event == Event::Silent(path(0)))
+        .find(|(_, event)| event.path == path(0) && event.to == Liveness::Silent)
         .unwrap();
     assert!(
         silent.saturating_since(cut) < 140 * MS,
@@ -104,7 +104,7 @@ fn a_silent_path_is_left_within_milliseconds_and_used_again_when_it_delivers() {
     let resumed = network
         .events
         .iter()
-        .find(|(at, event)| *at > back && *event == Event::Resumed(path(0)));
+        .find(|(at, event)| *at > back && event.path == path(0) && event.from == Liveness::Silent);
     let (resumed, _) = resumed.expect("the path delivers again");
     assert!(
         resumed.saturating_since(back) < 100 * MS,
@@ -527,4 +527,55 @@ fn datagrams_of_a_hostile_peer_are_rejected_and_counted() {
         end.handle_datagram(now, elsewhere, &[1, 0, 0, 0, 0, 0, 1], Ecn::Unknown),
         Err(RejectReason::UnknownPath)
     );
+}
+
+#[test]
+fn every_change_of_liveness_is_one_event() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(500 * MS, 10);
+    network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
+    network.stream(500 * MS, 10);
+    network.pipes.get_mut(&path(0)).unwrap().is_cut = false;
+    network.run_for(3000 * MS);
+
+    let changes = |id: PathId| {
+        let events = network.events.iter().map(|(_, event)| event);
+        let of_path = events.filter(|event| event.path == id);
+        of_path
+            .map(|event| (event.from, event.to))
+            .collect::<Vec<_>>()
+    };
+    let proven = (Liveness::Unproven, Liveness::Delivering);
+    assert_eq!(changes(path(1)), [proven], "an idle path only pauses");
+    let cut = changes(path(0));
+    assert_eq!((cut.len(), cut[0]), (3, proven), "{cut:?}");
+    assert_eq!(cut[1].1, Liveness::Silent);
+    assert_eq!(cut[2], (Liveness::Silent, Liveness::Delivering));
+}
+
+#[test]
+fn a_timeout_has_a_reason() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(500 * MS, 10);
+    network.run_for(5500 * MS);
+    let reason = |timer: Option<(Instant, Timer)>| timer.map(|(_, reason)| reason);
+    let end = &mut network.ends[0];
+    assert_eq!(reason(end.next_timer()), Some(Timer::Probe), "it is idle");
+    assert_eq!(end.next_timer().map(|(at, _)| at), end.poll_timeout());
+
+    network.send_frame(1, 1200);
+    network.run_for(21 * MS);
+    let timer = network.ends[1].next_timer();
+    assert_eq!(reason(timer), Some(Timer::Acknowledgement));
+
+    network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
+    network.send_frame(1, 1200);
+    let mut reasons = Vec::new();
+    for _ in 0..40 {
+        reasons.extend(reason(network.ends[0].next_timer()));
+        network.run_for(5 * MS);
+    }
+    for expected in [Timer::Silence, Timer::Probe] {
+        assert!(reasons.contains(&expected), "{expected:?} of {reasons:?}");
+    }
 }

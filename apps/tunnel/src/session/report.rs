@@ -1,6 +1,6 @@
 use super::{Dropped, Session};
 use hawser_quic::Figures;
-use hawser_xnc::Stats;
+use hawser_xnc::{Liveness, Stats};
 use noq::Connection;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -30,6 +30,8 @@ pub(crate) struct PathReport {
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) cost: u8,
     pub(crate) standby: bool,
+    /// Whether it delivers, according to the endpoint's last event; `None` on standby.
+    pub(crate) liveness: Option<Liveness>,
     pub(crate) figures: Figures,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
@@ -51,6 +53,7 @@ impl Session {
             remote: path.remote(),
             cost: path.link.cost,
             standby: path.standby,
+            liveness: (!path.standby).then_some(path.liveness),
             figures: path.link.live.figures(now),
             sent_bytes: path.sent_bytes,
             received_bytes: path.received_bytes,
