@@ -145,21 +145,7 @@ pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>)
     let (reports, report_requests) = mpsc::channel(COMMAND_QUEUE);
     let stop = watch::Sender::new(None);
     let (datagrams, datagram_batches) = mpsc::channel(DATAGRAM_QUEUE);
-    let session = Session {
-        endpoint: Endpoint::new(settings.coding.clone()),
-        paths: Default::default(),
-        wake: Arc::default(),
-        datagrams,
-        dropped: Dropped::default(),
-        received_bytes: 0,
-        sent_bytes: 0,
-        queued_bytes: 0,
-        mtu: 0,
-        without_path_since: Some(time::now()),
-        outgoing: Vec::new(),
-        flows: Flows::new(settings.frame_boundary),
-        settings,
-    };
+    let session = Session::new(settings, datagrams);
     let control = ControlRx {
         commands: command_requests,
         report_requests,
@@ -185,6 +171,24 @@ struct ControlRx {
 }
 
 impl Session {
+    fn new(settings: Settings, datagrams: mpsc::Sender<Datagrams>) -> Session {
+        Session {
+            endpoint: Endpoint::new(settings.coding.clone()),
+            paths: Default::default(),
+            wake: Arc::default(),
+            datagrams,
+            dropped: Dropped::default(),
+            received_bytes: 0,
+            sent_bytes: 0,
+            queued_bytes: 0,
+            mtu: 0,
+            without_path_since: Some(time::now()),
+            outgoing: Vec::new(),
+            flows: Flows::new(settings.frame_boundary),
+            settings,
+        }
+    }
+
     async fn run(
         mut self,
         mut packets: mpsc::Receiver<Vec<u8>>,
@@ -210,21 +214,25 @@ impl Session {
                 () = at(deadline) => {}
             }
             let now = time::now();
-            // Takes from both queues, so that neither direction starves the other.
+            // Takes from both queues, so that neither direction starves the other. Packets wait in
+            // the queues of their flows, not in line before these.
             received.extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_QUEUE));
-            received
-                .drain(..)
-                .for_each(|batch| self.take_datagrams(now, batch));
-            // Packets wait in the queues of their flows, not in line before these.
             taken.extend(std::iter::from_fn(|| packets.try_recv().ok()).take(PACKET_QUEUE));
-            taken
-                .drain(..)
-                .for_each(|packet| self.take_packet(now, packet));
+            self.take(now, &mut received, &mut taken);
             self.drive(now);
             self.claim(packets.len(), datagrams.len());
             if self.is_abandoned(now) {
                 return self.stop(CloseCode::Done, packets, datagrams);
             }
+        }
+    }
+
+    fn take(&mut self, now: Instant, received: &mut Vec<Datagrams>, packets: &mut Vec<Vec<u8>>) {
+        for batch in received.drain(..) {
+            self.take_datagrams(now, batch);
+        }
+        for packet in packets.drain(..) {
+            self.take_packet(now, packet);
         }
     }
 
@@ -407,6 +415,14 @@ impl Session {
         self.endpoint.handle_timeout(now);
         self.pass_on();
         self.wake.rearm();
+        self.update_paths(now);
+        self.transmit(now);
+        while let Some(event) = self.endpoint.poll_event() {
+            self.handle_event(event);
+        }
+    }
+
+    fn update_paths(&mut self, now: Instant) {
         let clock = std::time::Instant::now();
         self.queued_bytes = 0;
         for path in self.paths.iter().flatten().filter(|path| !path.standby) {
@@ -414,6 +430,9 @@ impl Session {
             self.queued_bytes += state.queued.0;
             self.endpoint.update_path(path.id, state);
         }
+    }
+
+    fn transmit(&mut self, now: Instant) {
         for _ in 0..MAX_TRANSMITS {
             let Some(transmit) = self.endpoint.poll_transmit(now) else {
                 break;
@@ -424,9 +443,6 @@ impl Session {
         }
         for path in self.paths.iter_mut().flatten() {
             path.flush();
-        }
-        while let Some(event) = self.endpoint.poll_event() {
-            self.handle_event(event);
         }
     }
 

@@ -122,21 +122,36 @@ impl Receiver {
         self.record_transmission(now, path, number, ecn)?;
         self.largest = self.largest.max(Some(last));
         self.note_horizon(now);
-        if header.count > 1 {
-            self.stats.coded += 1;
-            let decoder = self.decoder.as_mut().ok_or(RejectReason::Undecodable)?;
-            let seed = seed(path, number, start);
-            decoder
-                .handle_coded(start, header.count.into(), seed, bytes)
-                .map_err(|_| RejectReason::Undecodable)?;
-        } else if self.deliver(now, start, || bytes.to_vec(), false)
-            && let Some(decoder) = &mut self.decoder
-        {
-            // The decoder rejects packets that it knows, or that are too old to be useful.
-            let _ = decoder.handle_original(start, bytes);
+        match header.count {
+            0 | 1 => self.handle_original(now, start, bytes),
+            count => self.handle_coded(start, count, seed(path, number, start), bytes)?,
         }
         self.deliver_decoded(now);
         Ok(())
+    }
+
+    fn handle_original(&mut self, now: Instant, id: u64, bytes: &[u8]) {
+        if self.deliver(now, id, || bytes.to_vec(), false)
+            && let Some(decoder) = &mut self.decoder
+        {
+            // The decoder rejects packets that it knows, or that are too old to be useful.
+            let _ = decoder.handle_original(id, bytes);
+        }
+    }
+
+    /// Handles a coded packet over `count` packets from `start` on.
+    fn handle_coded(
+        &mut self,
+        start: u64,
+        count: u8,
+        seed: u64,
+        bytes: &[u8],
+    ) -> Result<(), RejectReason> {
+        self.stats.coded += 1;
+        let decoder = self.decoder.as_mut().ok_or(RejectReason::Undecodable)?;
+        decoder
+            .handle_coded(start, count.into(), seed, bytes)
+            .map_err(|_| RejectReason::Undecodable)
     }
 
     fn deliver_decoded(&mut self, now: Instant) {
@@ -175,24 +190,10 @@ impl Receiver {
         ecn: Ecn,
     ) -> Result<(), RejectReason> {
         let ack_due = now + self.ack_delay;
-        let incoming = self.incoming(path)?;
-        let is_largest = incoming
-            .received
-            .largest()
-            .is_none_or(|largest| number > largest);
-        let inserted = incoming.received.insert(number);
-        if inserted == Insert::Repeated {
-            return Err(RejectReason::Duplicate);
-        }
-        if is_largest {
-            incoming.largest_at = now;
-        }
-        incoming.count(ecn);
-        // A number that is too old cannot be acknowledged any more. Whether its packet is new is
-        // decided by the replay window.
-        if inserted == Insert::New {
-            incoming.unacknowledged = true;
-            self.ack_due.get_or_insert(ack_due);
+        match self.incoming(path)?.insert(now, number, ecn) {
+            Insert::Repeated => return Err(RejectReason::Duplicate),
+            Insert::New => _ = self.ack_due.get_or_insert(ack_due),
+            Insert::TooOld => {}
         }
         Ok(())
     }
@@ -314,14 +315,7 @@ impl Receiver {
             .collect();
         best.sort();
         best.truncate(ACK_PATHS);
-        let mut blocks = Vec::new();
-        for path in PathId::all() {
-            if let Some(incoming) = &mut self.paths[path.index()]
-                && std::mem::take(&mut incoming.unacknowledged)
-            {
-                blocks.push(incoming.block(now, path));
-            }
-        }
+        let blocks = self.take_blocks(now);
         for (_, path, limit) in best {
             let mut rest = &blocks[..];
             while !rest.is_empty() {
@@ -333,6 +327,17 @@ impl Receiver {
                 rest = &rest[taken..];
             }
         }
+    }
+
+    /// Returns an acknowledgement for each path on which something was received since the last one.
+    fn take_blocks(&mut self, now: Instant) -> Vec<AckBlock> {
+        let paths = PathId::all().zip(&mut self.paths);
+        let received = paths.filter_map(|(path, incoming)| {
+            let incoming = incoming.as_mut()?;
+            let is_due = std::mem::take(&mut incoming.unacknowledged);
+            is_due.then(|| incoming.block(now, path))
+        });
+        received.collect()
     }
 }
 
@@ -349,6 +354,22 @@ fn decoder_config(config: &Config) -> hawser_coding::Config {
 }
 
 impl Incoming {
+    /// Records a transmission. A number that is too old cannot be acknowledged any more. Whether
+    /// its packet is new is decided by the replay window.
+    fn insert(&mut self, now: Instant, number: u64, ecn: Ecn) -> Insert {
+        let largest = self.received.largest();
+        let inserted = self.received.insert(number);
+        if inserted == Insert::Repeated {
+            return inserted;
+        }
+        if largest.is_none_or(|largest| number > largest) {
+            self.largest_at = now;
+        }
+        self.count(ecn);
+        self.unacknowledged |= inserted == Insert::New;
+        inserted
+    }
+
     fn block(&self, now: Instant, path: PathId) -> AckBlock {
         AckBlock {
             path,

@@ -216,7 +216,6 @@ impl SentTransmissions {
         if largest >= self.next() {
             return Err(RejectReason::NeverSent);
         }
-        let is_new = self.largest_acked.is_none_or(|before| largest > before);
         for range in &block.ranges {
             let (start, end) = ((*range.start()).max(self.base), range.end() + 1);
             if start < end {
@@ -229,25 +228,29 @@ impl SentTransmissions {
                 break;
             }
         }
-        if is_new {
-            self.largest_acked = Some(largest);
-            self.pto_count = 0;
-            self.acknowledged_at = Some(now);
-            if let Some(sent) = largest
-                .checked_sub(self.base)
-                .and_then(|index| self.sent.get(index as usize))
-            {
-                let (sent, before) = (*sent, self.timing.min());
-                self.largest_acked_sent_at = Some(sent.at);
-                self.timing.sample(
-                    now,
-                    now.saturating_since(sent.at),
-                    sent.in_flight <= NO_QUEUE_BYTES,
-                );
-                self.update_rate(now, sent, before);
-            }
+        if self.largest_acked.is_none_or(|before| largest > before) {
+            self.raise_largest_acked(now, largest);
         }
         Ok(())
+    }
+
+    /// Handles the first acknowledgement of a transmission later than those acknowledged before.
+    fn raise_largest_acked(&mut self, now: Instant, largest: u64) {
+        self.largest_acked = Some(largest);
+        self.pto_count = 0;
+        self.acknowledged_at = Some(now);
+        let index = largest.checked_sub(self.base);
+        let Some(sent) = index.and_then(|index| self.sent.get(index as usize)) else {
+            return;
+        };
+        let (sent, before) = (*sent, self.timing.min());
+        self.largest_acked_sent_at = Some(sent.at);
+        let (time, is_alone) = (
+            now.saturating_since(sent.at),
+            sent.in_flight <= NO_QUEUE_BYTES,
+        );
+        self.timing.sample(now, time, is_alone);
+        self.update_rate(now, sent, before);
     }
 
     fn mark_arrived(&mut self, number: u64, outcomes: &mut Vec<Outcome>) {
@@ -342,22 +345,24 @@ impl SentTransmissions {
             self.last_lost = self.last_lost.max(Some(self.first_undecided));
         }
         if rule == LossRule::Quic && self.pto_due(max_ack_delay).is_some_and(|due| due <= now) {
-            self.pto_count += 1;
-            self.last_sent = now;
-            let undecided = self
-                .sent
-                .range((self.first_undecided - self.base) as usize..);
-            let count = if self.pto_count == FAILED_PTO_COUNT {
-                usize::MAX
-            } else {
-                PROBE_PACKETS
-            };
-            let retransmitted = undecided
-                .filter(|sent| sent.fate == Fate::Unknown)
-                .take(count);
-            outcomes.extend(retransmitted.map(|sent| Outcome::Retransmit(sent.content)));
+            self.expire_pto(now, outcomes);
         }
         self.forget(now);
+    }
+
+    /// Handles a probe timeout.
+    fn expire_pto(&mut self, now: Instant, outcomes: &mut Vec<Outcome>) {
+        self.pto_count += 1;
+        self.last_sent = now;
+        let count = match self.pto_count {
+            FAILED_PTO_COUNT => usize::MAX,
+            _ => PROBE_PACKETS,
+        };
+        let first = (self.first_undecided - self.base) as usize;
+        let undecided = self.sent.range(first..);
+        let unknown = undecided.filter(|sent| sent.fate == Fate::Unknown);
+        let retransmitted = unknown.take(count);
+        outcomes.extend(retransmitted.map(|sent| Outcome::Retransmit(sent.content)));
     }
 
     /// Returns when to call [`SentTransmissions::detect_losses`] next.
