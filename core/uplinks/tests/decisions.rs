@@ -148,6 +148,7 @@ fn a_client_that_supersedes_its_own_session_does_not_wait() {
     }
     assert!(opens(&world), "the server does not know the session");
     world.supersede();
+    assert!(world.session().is_some(), "until the next one is opened");
     world.pass(S);
     assert!(world.is_connected());
 }
