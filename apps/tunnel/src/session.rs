@@ -415,14 +415,14 @@ impl Session {
         self.endpoint.handle_timeout(now);
         self.pass_on();
         self.wake.rearm();
-        self.update_paths(now);
+        self.update_paths();
         self.transmit(now);
         while let Some(event) = self.endpoint.poll_event() {
             self.handle_event(event);
         }
     }
 
-    fn update_paths(&mut self, now: Instant) {
+    fn update_paths(&mut self) {
         let clock = std::time::Instant::now();
         self.queued_bytes = 0;
         for path in self.paths.iter().flatten().filter(|path| !path.standby) {

@@ -20,7 +20,6 @@ use connection::Identities;
 pub(super) use drive::{Drive, LENGTH, all as drives};
 use hawser_qoe::Qoe;
 use hawser_xnc::{Config, Scheme};
-use parking_lot::Mutex;
 use score::Trip;
 use std::fmt;
 use std::sync::Arc;
