@@ -395,6 +395,33 @@ fn errors_carry_the_explanation_of_the_kernel() {
     });
 }
 
+/// The environment variable that makes the test below do the part of the process without the
+/// capability.
+const WITHOUT_CAPABILITY: &str = "HAWSER_NETLINK_WITHOUT_CAPABILITY";
+
+#[test]
+fn a_missing_capability_is_named() {
+    let up = LinkChange {
+        up: true,
+        ..LinkChange::default()
+    };
+    if std::env::var_os(WITHOUT_CAPABILITY).is_some() {
+        println!("{}", message(up.apply("eth0")));
+        return;
+    }
+    let machine = Machine::create("capability");
+    let mut again = machine.namespace.command("setpriv").unwrap();
+    again
+        .args(["--bounding-set", "-net_admin"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "a_missing_capability_is_named", "--nocapture"])
+        .env(WITHOUT_CAPABILITY, "yes");
+    let printed = String::from_utf8(again.output().unwrap().stdout).unwrap();
+    let error =
+        "cannot set interface eth0 up: Operation not permitted: this needs root or CAP_NET_ADMIN";
+    assert!(printed.contains(error), "{printed}");
+}
+
 #[test]
 fn interfaces_and_routes_are_found() {
     let machine = Machine::create("found");
