@@ -1,8 +1,8 @@
 //! All checks and tests that a change must pass, with a summary of the skipped ones and the
 //! reasons.
 
-use crate::layers;
 use crate::machine::{self, Root};
+use crate::{circles, layers};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Metadata, TargetKind};
 use std::collections::BTreeSet;
@@ -86,6 +86,9 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     })?;
     run.step("layers", |_| {
         Ok(passed_or_printed(layers::check(workspace)))
+    })?;
+    run.step("circles of files", |_| {
+        Ok(passed_or_printed(circles::check(workspace)))
     })?;
     run.step("core without an operating system", |_| pure_core(workspace))?;
     run.step("licences", |_| licences())?;

@@ -3,18 +3,19 @@
 mod build;
 mod file;
 mod keys;
+pub(crate) mod peer;
 mod select;
 
 pub use hawser_io::config::ConfigError;
 pub use keys::generate_key;
 pub(crate) use keys::parse_key;
+pub use peer::Peer;
 
 use crate::flows::Flows;
 use hawser_bpf::{Prefix, XdpMode};
 use hawser_client::Controller;
 use hawser_io::config::Source;
 use hawser_units::PathId;
-use hawser_wire::{Cover, Key, KeyRing, KeySlot, SealKey, SealRing};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -82,20 +83,6 @@ pub struct PathConfig {
     pub mtu_bytes: Option<u16>,
     /// The peer at the other end of the path, if known.
     pub peer: Option<String>,
-}
-
-/// The secrets that are shared with the node at the other end of the paths.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Peer {
-    /// The keys that are accepted from the peer. If there are none, packets are accepted without a
-    /// tag.
-    pub ring: KeyRing,
-    /// The key that is used for packets to the peer, with its slot.
-    pub key: Option<(KeySlot, Key)>,
-    /// The keys of the peer's direction, with which replicas from the peer are verified.
-    pub accepted: SealRing,
-    /// The key of this node's direction, with which replicas to the peer are tagged.
-    pub sealed: Option<(KeySlot, SealKey, Cover)>,
 }
 
 /// The controller's addresses, and the interfaces on which it may send signals.

@@ -1,6 +1,6 @@
 //! The flows of a node, from its configuration file or assigned by its controller.
 
-use crate::config::Peer;
+use crate::config::peer::Peer;
 use hawser_bpf::SendPolicy;
 use hawser_control::Name;
 use hawser_control::resource::Policy;

@@ -2,11 +2,13 @@
 //! without the tunnel.
 
 mod clip;
+mod framing;
 mod picture;
 mod report;
 mod route;
 mod rtp;
 mod score;
+mod setting;
 mod stream;
 mod trial;
 mod tunnel;
@@ -19,10 +21,10 @@ use anyhow::{Result, anyhow, ensure};
 use clip::Clip;
 use hawser_xnc::Scheme;
 use route::Route;
+use setting::{Setting, Trial};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use trial::{Setting, Trial};
 
 /// The scheme that the others are compared with.
 const XNC: &str = "xnc";

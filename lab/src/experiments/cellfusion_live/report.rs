@@ -1,4 +1,4 @@
-use super::trial::Trial;
+use super::setting::Trial;
 use super::view::Frame;
 use super::{MPTCP, SINGLE, XNC};
 use crate::plot::{Axis, Plot, Series};

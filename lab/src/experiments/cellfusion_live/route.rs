@@ -1,7 +1,7 @@
 //! Ways for the packets from the car to the cloud: the tunnel, single uplinks, or MPTCP.
 
-use super::stream::{READ_TIMEOUT, prepare, with_length};
-use super::tunnel::{self, Tunnel};
+use super::framing::{READ_TIMEOUT, prepare, with_length};
+use super::tunnel::{self, CLOUD, Tunnel};
 use anyhow::{Context, Result};
 use hawser_testbed::topology::{End, Lab, Link};
 use hawser_tunnel::status::SessionStatus;
@@ -13,9 +13,6 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-
-/// The cloud's address over all uplinks.
-pub(super) const CLOUD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
 /// The time for tunnels and connections to come up before the video begins, at the first rates of
 /// the drive, and the time for sockets that need no connection.

@@ -2,7 +2,7 @@
 
 use super::XNC;
 use super::clip::FPS;
-use super::trial::{Setting, Trial};
+use super::setting::{Setting, Trial};
 use super::view::{Frame, View};
 use crate::summary::{Case, Metrics};
 use hawser_qoe::{Qoe, Window};

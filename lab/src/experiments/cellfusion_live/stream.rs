@@ -2,6 +2,7 @@
 //! receiver.
 
 use super::clip::Clip;
+use super::framing::{PacketReader, READ_TIMEOUT, prepare};
 use super::route::{Receiver, RouteEndpoints, Sender};
 use crate::experiment::Run;
 use anyhow::{Context, Result, bail, ensure};
@@ -10,7 +11,6 @@ use hawser_io::{ring, sockopt};
 use hawser_testbed::logs::last_log_line;
 use hawser_testbed::topology::Lab;
 use hawser_units::Instant;
-use nix::sys::socket::{setsockopt, sockopt as option};
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -30,10 +30,6 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// The time in which the camera's last packets may arrive after it has exited.
 const CAMERA_DRAIN_TIME: Duration = Duration::from_millis(200);
-
-/// Receive buffer that holds the packets that arrive while the thread waits for a processor.
-const BUFFER_BYTES: usize = 64 << 20;
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A packet of the camera.
 pub(super) struct Sent {
@@ -102,7 +98,7 @@ pub(super) fn play(
         let status = loop {
             match ffmpeg.ended()? {
                 Some(status) => break status,
-                None if run.stop.sleep(POLL_INTERVAL) => bail!("stopped"),
+                None if run.stop.sleep(READ_TIMEOUT) => bail!("stopped"),
                 None => {}
             }
         };
@@ -204,40 +200,6 @@ impl Arrivals {
     }
 }
 
-/// A buffer that extracts packets from a stream of bytes, each after its length (RFC 4571).
-#[derive(Default)]
-struct PacketReader(Vec<u8>);
-
-impl PacketReader {
-    fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
-        self.0.extend(bytes);
-        let mut rest = &self.0[..];
-        while let Some((length, after)) = rest.split_first_chunk()
-            && let Some((packet, after)) =
-                after.split_at_checked(u16::from_be_bytes(*length).into())
-        {
-            each(packet);
-            rest = after;
-        }
-        self.0 = rest.to_vec();
-    }
-}
-
-/// Returns a packet with the length that precedes it in a stream of bytes.
-pub(super) fn with_length(packet: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(packet.len()).expect("a packet is smaller than 64 KiB");
-    [&length.to_be_bytes()[..], packet].concat()
-}
-
-/// Enlarges the receive buffer of a socket, and sets its read timeout.
-pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
-    setsockopt(socket, option::RcvBufForce, &BUFFER_BYTES)?;
-    socket.set_read_timeout(Some(POLL_INTERVAL))
-}
-
-/// The read timeout of a connection.
-pub(super) const READ_TIMEOUT: Duration = POLL_INTERVAL;
-
 /// Maps a timeout to `None`.
 fn or_timeout(outcome: io::Result<usize>) -> io::Result<Option<usize>> {
     match outcome {
@@ -246,26 +208,5 @@ fn or_timeout(outcome: io::Result<usize>) -> io::Result<Option<usize>> {
             ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(None),
             _ => Err(error),
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packets_are_found_again_however_the_stream_is_cut() {
-        let packets = [vec![1; 300], vec![2], vec![3; 70]];
-        let stream: Vec<u8> = packets
-            .iter()
-            .flat_map(|packet| with_length(packet))
-            .collect();
-        for size in [1, 2, 3, 100, stream.len()] {
-            let (mut reader, mut found) = (PacketReader::default(), Vec::new());
-            stream
-                .chunks(size)
-                .for_each(|part| reader.push(part, |packet| found.push(packet.to_vec())));
-            assert_eq!(found, packets, "{size}");
-        }
     }
 }

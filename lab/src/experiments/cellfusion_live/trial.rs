@@ -1,75 +1,27 @@
 //! A run of one drive with one scheme.
 
-use super::clip::{Clip, frames};
+use super::clip::frames;
 use super::route::Route;
 use super::score;
+use super::setting::{Setting, Trial};
 use super::stream::{self, Recording, WARM_UP};
-use super::view::{Frame, View};
-use crate::experiment::{Measured, Run};
+use super::view::View;
+use crate::experiment::Run;
 use crate::experiments::cellfusion::{Drive, floor};
-use crate::summary::Case;
 use anyhow::{Context, Result};
 use hawser_io::ring;
-use hawser_qoe::{Qoe, Window};
+use hawser_qoe::Window;
 use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_tunnel::status::SessionStatus;
-use std::fmt;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The minimum share of frames that the camera has to send, and the maximum of its 99th percentile
 /// of lateness, for a run to be valid.
 const MIN_SENT_FRAMES_RATIO: f64 = 0.995;
 const MAX_CAMERA_LATENESS: Duration = Duration::from_millis(33);
-
-/// The parameters of a run.
-pub(crate) struct Setting {
-    pub(super) scheme: &'static str,
-    pub(super) route: Route,
-    pub(super) drive: Arc<Drive>,
-    pub(super) port: u16,
-    pub(super) clip: Arc<Clip>,
-    pub(super) length: Duration,
-    /// Seed of the links.
-    pub(super) seed: u64,
-}
-
-/// The results of a run.
-pub(crate) struct Trial {
-    pub(super) scheme: &'static str,
-    /// The name of the drive.
-    pub(super) drive: String,
-    pub(super) case: Case,
-    pub(super) view: View,
-    pub(super) window: Window,
-    pub(super) qoe: Qoe,
-    pub(super) invalid_because: Vec<String>,
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.scheme, self.drive.name)
-    }
-}
-
-impl Measured for Trial {
-    fn invalid_because(&self) -> Vec<String> {
-        self.invalid_because.clone()
-    }
-}
-
-impl Trial {
-    /// Returns the frames of the drive, without those of the warm-up.
-    pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
-        self.view
-            .frames
-            .iter()
-            .filter(|frame| self.window.contains(frame.captured))
-    }
-}
 
 /// Runs the drive and evaluates it.
 pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
@@ -208,6 +160,7 @@ fn invalid_because(
 
 #[cfg(test)]
 mod tests {
+    use super::super::view::Frame;
     use super::*;
     use hawser_testbed::emulator::Health;
     use hawser_units::{ByteSize, Instant};

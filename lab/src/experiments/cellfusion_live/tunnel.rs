@@ -1,4 +1,3 @@
-use super::route::CLOUD;
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
 use hawser_io::netns::Namespace;
@@ -14,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// The cloud's address over all uplinks.
+pub(super) const CLOUD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
 /// The cloud's address inside the tunnel.
 pub(super) const CLOUD_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);

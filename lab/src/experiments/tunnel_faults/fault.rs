@@ -1,10 +1,12 @@
-use super::network::UPLINKS;
 use anyhow::Result;
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate, Span, Steps};
 use hawser_units::{Bitrate, ByteSize};
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
+
+/// The number of uplinks of the car.
+pub(super) const UPLINKS: usize = 4;
 
 /// The rate of each uplink in either direction, and its rate while throttled, Mb/s.
 const RATE_MBPS: f64 = 20.0;

@@ -10,7 +10,7 @@
 //! The host replies by the server from which a packet came, as in a network whose routing follows a
 //! client from one server to the other.
 
-use super::fault::{Fault, Planned, link};
+use super::fault::{Fault, Planned, UPLINKS, link};
 use anyhow::{Context, Result, ensure};
 use hawser_io::netns::Namespace;
 use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
@@ -19,8 +19,6 @@ use hawser_units::{Instant, PathId};
 use std::cell::Cell;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
-
-pub(super) const UPLINKS: usize = 4;
 
 /// The host that the applications inside the tunnel communicate with.
 pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);

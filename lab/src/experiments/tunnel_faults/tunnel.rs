@@ -1,6 +1,7 @@
 //! The processes of the tunnel: a client and two servers.
 
-use super::network::{HOST, INNER, Network, UPLINKS};
+use super::fault::UPLINKS;
+use super::network::{HOST, INNER, Network};
 use anyhow::{Context, Result, bail};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
