@@ -84,7 +84,7 @@ impl InstalledEntries {
             match entry.replace() {
                 Ok(()) => drop(self.refused.remove(entry)),
                 Err(error) if self.refused.insert(entry.clone()) => {
-                    warn!("cannot install an address or a route: {error}");
+                    warn!(%entry, "cannot install an address or a route: {error}");
                 }
                 Err(_) => {}
             }
