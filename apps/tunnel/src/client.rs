@@ -328,7 +328,7 @@ impl Client {
                 .coding
                 .config()
                 .context("the server sent invalid coding parameters")?,
-            frame_boundary: opened.coding.frame_boundary,
+            frame_boundary: opened.coding.coding.frame_boundary,
             device: Arc::clone(&self.device),
             admission: Admission::FromServer {
                 own: opened

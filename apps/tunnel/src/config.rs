@@ -3,10 +3,12 @@
 mod client;
 mod coding;
 mod server;
+mod tuning;
 
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
-pub use coding::{Coding, FrameBoundary, InvalidCoding};
+pub use coding::{Coding, FrameBoundary, InvalidParameter, Parameters};
 pub use server::{Client, Registration, ServerConfig};
+pub use tuning::Tuning;
 
 pub use hawser_control::Prefix;
 pub use hawser_io::config::ConfigError;
@@ -322,7 +324,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let common = match role {
             "client" => ClientConfig::read(&path).map(|config| config.common),
-            _ => ServerConfig::read(&path).map(|config| config.common),
+            _ => ServerConfig::read(&path, None).map(|config| config.common),
         };
         let common = common.map_err(|error| error.to_string())?;
         assert_eq!(read_common(&path).unwrap(), common);
@@ -532,7 +534,14 @@ mod tests {
                 server,
                 "\"xnc\"",
                 "\"best\"",
-                "unknown scheme `best`",
+                "line 16: unknown scheme `best`",
+            ),
+            (
+                "server",
+                server,
+                "scheme = \"xnc\"",
+                "copies = 2",
+                "unknown field `copies`, expected one of `scheme`",
             ),
         ] {
             let error = read(role, &text.replace(from, to)).unwrap_err();

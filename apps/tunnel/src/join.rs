@@ -6,7 +6,7 @@
 //! connection. So the secret itself is never sent, a proof is valid for one connection only, and
 //! the ends of a joined connection are the same as those of the session.
 
-use crate::config::Coding;
+use crate::config::Parameters;
 use anyhow::{Context, Result, ensure};
 use noq::{Connection, ConnectionError, RecvStream, SendStream};
 use serde::de::DeserializeOwned;
@@ -127,7 +127,7 @@ pub(crate) struct Opened {
     pub(crate) server_addresses: Vec<IpAddr>,
     /// The largest inner packet if the uplinks have room for it, in bytes.
     pub(crate) mtu: u16,
-    pub(crate) coding: Coding,
+    pub(crate) coding: Parameters,
 }
 
 /// The reason for refusing a connection.

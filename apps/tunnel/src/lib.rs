@@ -27,6 +27,7 @@ use anyhow::Result;
 use config::{ClientConfig, ServerConfig};
 use std::path::PathBuf;
 use std::thread;
+use tracing::warn;
 
 /// The command line of `hawser tunnel`.
 #[derive(Debug, Clone, clap::Args)]
@@ -40,7 +41,7 @@ enum Command {
     /// Run a tunnel client: send this node's packets to a server over all of its uplinks
     Client(ClientArgs),
     /// Run a tunnel server: forward the packets of clients
-    Server(RunArgs),
+    Server(ServerArgs),
     Status(status::Args),
 }
 
@@ -52,6 +53,15 @@ struct RunArgs {
     /// Check the configuration and exit
     #[arg(long)]
     check: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct ServerArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// A file with parameters of the coded transport for an experiment
+    #[arg(long, value_name = "FILE", hide = true)]
+    tuning: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -89,12 +99,14 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
         Command::Server(args) => {
-            let config = ServerConfig::read(&args.config)?;
-            if args.check {
-                Ok(())
-            } else {
-                run_to_end(server::run(config))
+            let config = ServerConfig::read(&args.run.config, args.tuning.as_deref())?;
+            if args.run.check {
+                return Ok(());
             }
+            if let Some(file) = &args.tuning {
+                warn!(file = %file.display(), "the server and its clients use the parameters of an experiment");
+            }
+            run_to_end(server::run(config))
         }
         Command::Status(args) => status::run(args),
     }

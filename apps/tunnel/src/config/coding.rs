@@ -1,92 +1,37 @@
+use super::Tuning;
 use hawser_units::ByteSize;
 use hawser_xnc::{Config, Scheme, UnknownScheme};
 use serde::{Deserialize, Serialize};
+use std::convert::identity;
+use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// `[coding]` of a server's file: the parameters by which packets are sent and recovered. The
-/// server sends them to its clients. Parameters that are not given have the values of the paper
-/// that published the scheme.
+/// `[coding]` of a server's file: how packets are sent and recovered. A key that is not given has
+/// the value of the paper that published the scheme.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Coding {
     /// The name of the scheme; `xnc` by default.
     pub scheme: Option<String>,
-    /// The time without an acknowledgement after which a packet is considered lost.
-    pub loss_threshold_ms: Option<u64>,
-    /// The same while packets wait for an uplink.
-    pub loss_threshold_waiting_ms: Option<u64>,
-    /// The largest number of packets in an encoding range, 1 to 63.
-    pub range_packets: Option<usize>,
-    /// The delay beyond the expected acknowledgement after which a packet is considered lost, if
-    /// its frame lacks little or its uplink is quiet.
-    pub straggler_delay_ms: Option<u64>,
-    /// The largest share of a frame's packets that counts as little.
-    pub straggler_share: Option<f64>,
-    /// The longest time from the first packet of an encoding range to its last.
-    pub range_span_ms: Option<u64>,
-    /// The time after which a packet is of no use any more.
-    pub expiry_ms: Option<u64>,
+    /// The method to recognize the end of a video frame.
+    pub frame_boundary: FrameBoundary,
+    /// The time that packets wait in the reordering buffer for earlier ones; 0 disables it.
+    pub reorder_ms: Option<u64>,
     /// The time after which a packet that waits for an uplink is dropped.
     pub max_queue_delay_ms: Option<u64>,
-    /// The time after which a waiting video frame is not begun.
-    pub max_frame_queue_delay_ms: Option<u64>,
-    /// The additional time for each frame that was dropped since the last one was sent.
-    pub frame_queue_delay_step_ms: Option<u64>,
-    /// The share of an uplink's congestion window that may wait in its connection.
-    pub connection_share: Option<f64>,
-    /// An uplink gets no more data than it drains within its minimum round-trip time plus this
-    /// time.
-    pub queue_target_ms: Option<u64>,
-    /// The same for packets of other flows while there is a video.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue_target_shared_ms: Option<u64>,
-    /// The queueing delay above which packets of a flow are dropped or marked (CoDel).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub codel_target_ms: Option<u64>,
-    /// The time for which the delay has to stay above the target before that (CoDel).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub codel_interval_ms: Option<u64>,
-    /// The queueing delay above which an uplink gets no new packets.
-    pub max_path_backlog_ms: Option<u64>,
-    /// The number of coded packets in addition to the number of lost ones.
+    /// The time after which a packet is of no use any more, and is not recovered.
+    pub expiry_ms: Option<u64>,
+    /// The number of coded packets in addition to the number of lost ones; no more than one while
+    /// packets wait for an uplink.
     pub extra_packets: Option<usize>,
-    /// The same while packets wait for an uplink.
-    pub extra_packets_waiting: Option<usize>,
-    /// The largest share of the coded packets that one path gets.
-    pub path_share: Option<f64>,
-    /// The largest share of the coded packets that all paths get together.
-    pub total_share: Option<f64>,
-    /// The number of paths that get a copy where a single packet was lost.
-    pub copies: Option<usize>,
-    /// The same where an earlier shot was not enough.
-    pub retry_copies: Option<usize>,
-    /// The time without an acknowledgement after which an uplink is quiet.
-    pub quiet_after_ms: Option<u64>,
-    /// The time without an acknowledgement, beyond the minimum round-trip time, after which
-    /// recovery packets use a path only as the last choice.
-    pub delivered_within_ms: Option<u64>,
-    /// The largest number of shots for the same packets.
-    pub shots: Option<u32>,
-    /// The time for which losses of a range are collected before a shot.
-    pub recovery_delay_ms: Option<u64>,
-    /// The time that a receiver waits before it acknowledges.
-    pub ack_delay_ms: Option<u64>,
     /// The time without sending after which a path is probed.
     pub probe_idle_ms: Option<u64>,
     /// The same while no packets are carried in either direction.
     pub probe_rest_ms: Option<u64>,
-    /// The interval of the single packets by which a silent path is probed.
-    pub probe_silent_ms: Option<u64>,
-    /// The time that packets wait in the reordering buffer for earlier ones; 0 disables it.
-    pub reorder_ms: Option<u64>,
-    /// The largest queue for the paths, in kilobytes.
-    pub queue_kb: Option<u64>,
     /// The memory for packets in each direction, in kilobytes: sent ones until their outcome is
     /// known, received ones until coded packets and earlier packets have arrived.
     pub packet_memory_kb: Option<u64>,
-    /// The method to recognize the end of a video frame.
-    pub frame_boundary: FrameBoundary,
 }
 
 /// The method to recognize the last packet of a video frame.
@@ -100,9 +45,21 @@ pub enum FrameBoundary {
     Rtp,
 }
 
+/// The parameters of both ends, which the server sends to its clients in one table.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameters {
+    /// The operator's choice.
+    #[serde(flatten)]
+    pub coding: Coding,
+    /// The choice of an experiment; empty in production.
+    #[serde(flatten)]
+    pub tuning: Tuning,
+}
+
 /// Invalid parameters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidCoding {
+pub enum InvalidParameter {
     /// An unknown scheme.
     #[error("{0}")]
     Scheme(#[from] UnknownScheme),
@@ -112,314 +69,229 @@ pub enum InvalidCoding {
         /// The key.
         key: &'static str,
         /// The valid range.
-        allowed: &'static str,
+        allowed: String,
     },
 }
 
-impl Coding {
-    /// Returns the parameters of both ends.
-    pub fn config(&self) -> Result<Config, InvalidCoding> {
-        let defaults = Config::of(self.scheme.as_deref().map_or(Ok(Scheme::Xnc), str::parse)?);
-        let reorder = match self.reorder_ms {
-            None => defaults.reorder,
-            Some(0) => None,
-            Some(_) => Some(time("reorder_ms", self.reorder_ms, Duration::ZERO)?),
-        };
-        let share = (1.0..=10.0, "1.0 to 10.0");
-        let queue_kb = within(
-            "queue_kb",
-            self.queue_kb,
-            QUEUE_KB,
-            (64..=65_536, "64 to 65536"),
-        )?;
-        let usual_packet_memory_kb = PACKET_MEMORY_KB.min(defaults.packet_memory.0 / 1000);
-        let packet_memory_kb = within(
-            "packet_memory_kb",
-            self.packet_memory_kb,
-            usual_packet_memory_kb,
-            (256..=262_144, "256 to 262144"),
-        )?;
-        Ok(Config {
-            loss_threshold: time(
-                "loss_threshold_ms",
-                self.loss_threshold_ms,
-                defaults.loss_threshold,
-            )?,
-            loss_threshold_waiting: time(
-                "loss_threshold_waiting_ms",
-                self.loss_threshold_waiting_ms,
-                defaults.loss_threshold_waiting,
-            )?,
-            range_packets: within(
-                "range_packets",
-                self.range_packets,
-                defaults.range_packets,
-                (1..=63, "1 to 63"),
-            )?,
-            range_span: time("range_span_ms", self.range_span_ms, defaults.range_span)?,
-            expiry: time("expiry_ms", self.expiry_ms, defaults.expiry)?,
-            max_queue_delay: time(
-                "max_queue_delay_ms",
-                self.max_queue_delay_ms,
-                defaults.max_queue_delay,
-            )?,
-            max_frame_queue_delay: time(
-                "max_frame_queue_delay_ms",
-                self.max_frame_queue_delay_ms,
-                defaults.max_frame_queue_delay,
-            )?,
-            frame_queue_delay_step: time(
-                "frame_queue_delay_step_ms",
-                self.frame_queue_delay_step_ms,
-                defaults.frame_queue_delay_step,
-            )?,
-            connection_share: within(
-                "connection_share",
-                self.connection_share,
-                defaults.connection_share,
-                (0.0..=1.0, "0.0 to 1.0"),
-            )?,
-            straggler_delay: time(
-                "straggler_delay_ms",
-                self.straggler_delay_ms,
-                defaults.straggler_delay,
-            )?,
-            straggler_share: within(
-                "straggler_share",
-                self.straggler_share,
-                defaults.straggler_share,
-                (0.0..=1.0, "0.0 to 1.0"),
-            )?,
-            queue_target: time(
-                "queue_target_ms",
-                self.queue_target_ms,
-                defaults.queue_target,
-            )?,
-            queue_target_shared: time(
-                "queue_target_shared_ms",
-                self.queue_target_shared_ms,
-                defaults.queue_target_shared,
-            )?,
-            codel_target: time(
-                "codel_target_ms",
-                self.codel_target_ms,
-                defaults.codel_target,
-            )?,
-            codel_interval: time(
-                "codel_interval_ms",
-                self.codel_interval_ms,
-                defaults.codel_interval,
-            )?,
-            max_path_backlog: time(
-                "max_path_backlog_ms",
-                self.max_path_backlog_ms,
-                defaults.max_path_backlog,
-            )?,
-            extra_packets: within(
-                "extra_packets",
-                self.extra_packets,
-                defaults.extra_packets,
-                (0..=63, "0 to 63"),
-            )?,
-            extra_packets_waiting: within(
-                "extra_packets_waiting",
-                self.extra_packets_waiting,
-                defaults.extra_packets_waiting,
-                (0..=63, "0 to 63"),
-            )?,
-            path_share: within(
-                "path_share",
-                self.path_share,
-                defaults.path_share,
-                share.clone(),
-            )?,
-            total_share: within("total_share", self.total_share, defaults.total_share, share)?,
-            copies: within("copies", self.copies, defaults.copies, (1..=8, "1 to 8"))?,
-            retry_copies: within(
-                "retry_copies",
-                self.retry_copies,
-                defaults.retry_copies,
-                (1..=8, "1 to 8"),
-            )?,
-            quiet_after: time("quiet_after_ms", self.quiet_after_ms, defaults.quiet_after)?,
-            delivered_within: time(
-                "delivered_within_ms",
-                self.delivered_within_ms,
-                defaults.delivered_within,
-            )?,
-            shots: within("shots", self.shots, defaults.shots, (1..=10, "1 to 10"))?,
-            recovery_delay: time(
-                "recovery_delay_ms",
-                self.recovery_delay_ms,
-                defaults.recovery_delay,
-            )?,
-            ack_delay: time("ack_delay_ms", self.ack_delay_ms, defaults.ack_delay)?,
-            probe_idle: interval("probe_idle_ms", self.probe_idle_ms, defaults.probe_idle)?,
-            probe_rest: interval("probe_rest_ms", self.probe_rest_ms, defaults.probe_rest)?,
-            probe_silent: time(
-                "probe_silent_ms",
-                self.probe_silent_ms,
-                defaults.probe_silent,
-            )?,
-            reorder,
-            queue_limit: ByteSize(queue_kb * 1000),
-            packet_memory: ByteSize(packet_memory_kb * 1000),
-            ..defaults
-        })
+impl Parameters {
+    /// Returns the configuration of an endpoint.
+    ///
+    /// # Errors
+    /// If the scheme is unknown or a number is out of range.
+    pub fn config(&self) -> Result<Config, InvalidParameter> {
+        let mut config = self.coding.config()?;
+        self.tuning.apply_to(&mut config)?;
+        Ok(config)
     }
 }
 
-/// Returns the given value if it is valid, or the default.
-fn within<T: PartialOrd>(
+/// Sets fields of `$config` to the values of `$table` that are given and within `$allowed`,
+/// converted by `$convert`.
+macro_rules! set {
+    ($table:ident, $config:ident, $allowed:expr, $convert:expr, $($key:ident => $field:ident),+ $(,)?) => {
+        $(if let Some(value) = $crate::config::coding::within(stringify!($key), $table.$key, $allowed)? {
+            $config.$field = $convert(value);
+        })+
+    };
+}
+pub(super) use set;
+
+/// Returns the value of a key, if it is given.
+///
+/// # Errors
+/// If it is out of range.
+pub(super) fn within<T: PartialOrd + Debug>(
     key: &'static str,
     given: Option<T>,
-    default: T,
-    (allowed, text): (RangeInclusive<T>, &'static str),
-) -> Result<T, InvalidCoding> {
-    match given {
-        None => Ok(default),
-        Some(value) if allowed.contains(&value) => Ok(value),
-        Some(_) => Err(InvalidCoding::Range { key, allowed: text }),
+    allowed: RangeInclusive<T>,
+) -> Result<Option<T>, InvalidParameter> {
+    if given.as_ref().is_none_or(|value| allowed.contains(value)) {
+        return Ok(given);
+    }
+    let allowed = format!("{:?} to {:?}", allowed.start(), allowed.end());
+    Err(InvalidParameter::Range { key, allowed })
+}
+
+/// Converts a number of kilobytes.
+pub(super) fn kilobytes(kb: u64) -> ByteSize {
+    ByteSize(kb * 1000)
+}
+
+/// The valid times, in milliseconds.
+pub(super) const TIME_MS: RangeInclusive<u64> = 1..=10_000;
+
+/// The valid intervals of probes on an idle path, which must not cost much, in milliseconds.
+const PROBE_MS: RangeInclusive<u64> = 10..=10_000;
+
+/// The default queue: full after 0.1 s at 300 Mb/s.
+const QUEUE_LIMIT: ByteSize = ByteSize(4_000_000);
+
+/// The default memory for packets: 0.4 s at 300 Mb/s, which is longer than most recoveries take.
+/// With both directions and the queue, a session uses no more than about 36 MB.
+const PACKET_MEMORY: ByteSize = ByteSize(16_000_000);
+
+impl Coding {
+    /// Returns the configuration of an endpoint without a tuning.
+    fn config(&self) -> Result<Config, InvalidParameter> {
+        let mut config = Config::of(self.scheme()?);
+        config.queue_limit = QUEUE_LIMIT;
+        config.packet_memory = config.packet_memory.min(PACKET_MEMORY);
+        set!(self, config, 0..=*TIME_MS.end(), reordering, reorder_ms => reorder);
+        set!(self, config, TIME_MS, Duration::from_millis,
+            max_queue_delay_ms => max_queue_delay, expiry_ms => expiry);
+        set!(self, config, 0..=63, identity, extra_packets => extra_packets);
+        config.extra_packets_waiting = config.extra_packets_waiting.min(config.extra_packets);
+        set!(self, config, PROBE_MS, Duration::from_millis,
+            probe_idle_ms => probe_idle, probe_rest_ms => probe_rest);
+        set!(self, config, 256..=262_144, kilobytes, packet_memory_kb => packet_memory);
+        Ok(config)
+    }
+
+    fn scheme(&self) -> Result<Scheme, UnknownScheme> {
+        self.scheme.as_deref().map_or(Ok(Scheme::Xnc), str::parse)
     }
 }
 
-/// Converts milliseconds, if given and valid; the default may be finer.
-fn time(
-    key: &'static str,
-    given: Option<u64>,
-    default: Duration,
-) -> Result<Duration, InvalidCoding> {
-    time_within(key, given, default, (1..=10_000, "1 to 10000"))
+/// Returns the longest time in the reordering buffer; `None` if it is disabled.
+fn reordering(ms: u64) -> Option<Duration> {
+    (ms > 0).then(|| Duration::from_millis(ms))
 }
-
-/// Like `time`, for the interval of pings on an idle path, which must not cost much.
-fn interval(
-    key: &'static str,
-    given: Option<u64>,
-    default: Duration,
-) -> Result<Duration, InvalidCoding> {
-    time_within(key, given, default, (10..=10_000, "10 to 10000"))
-}
-
-fn time_within(
-    key: &'static str,
-    given: Option<u64>,
-    default: Duration,
-    allowed: (RangeInclusive<u64>, &'static str),
-) -> Result<Duration, InvalidCoding> {
-    given.map_or(Ok(default), |ms| {
-        within(key, Some(ms), 0, allowed).map(milliseconds)
-    })
-}
-
-fn milliseconds(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
-/// The default queue, in kilobytes: full after 0.1 s at 300 Mb/s.
-const QUEUE_KB: u64 = 4000;
-
-/// The default memory for packets, in kilobytes: 0.4 s at 300 Mb/s, which is longer than most
-/// recoveries take. With both directions and the queue, a session uses no more than about 36 MB.
-const PACKET_MEMORY_KB: u64 = 16_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn nothing_given_is_the_paper_s() {
-        let config = Coding::default().config().unwrap();
-        let paper = Config::default();
-        let Config {
-            queue_limit,
-            packet_memory,
-            ..
-        } = paper;
-        let ours = Config {
-            queue_limit,
-            packet_memory,
-            ..config
-        };
-        assert_eq!(ours, paper);
+    fn parameters(coding: &str, tuning: &str) -> Parameters {
+        Parameters {
+            coding: toml::from_str(coding).unwrap(),
+            tuning: toml::from_str(tuning).unwrap(),
+        }
+    }
+
+    fn config(coding: &str) -> Config {
+        parameters(coding, "").config().unwrap()
     }
 
     #[test]
-    fn what_is_not_given_is_not_sent_to_clients_that_may_not_know_it() {
-        let json = serde_json::to_string(&Coding::default()).unwrap();
+    fn nothing_given_is_the_paper_s() {
+        let ours = Config {
+            queue_limit: Config::default().queue_limit,
+            packet_memory: Config::default().packet_memory,
+            ..config("")
+        };
+        assert_eq!(ours, Config::default());
+    }
+
+    #[test]
+    fn each_key_of_an_operator_sets_its_parameter() {
+        let given = config(
+            "scheme = 'fec'\nframe_boundary = 'none'\nreorder_ms = 1\nmax_queue_delay_ms = 2\n\
+             expiry_ms = 3\nextra_packets = 4\nprobe_idle_ms = 50\nprobe_rest_ms = 60\npacket_memory_kb = 700",
+        );
+        let expected = Config {
+            reorder: Some(Duration::from_millis(1)),
+            max_queue_delay: Duration::from_millis(2),
+            expiry: Duration::from_millis(3),
+            extra_packets: 4,
+            probe_idle: Duration::from_millis(50),
+            probe_rest: Duration::from_millis(60),
+            packet_memory: ByteSize(700_000),
+            ..config("scheme = 'fec'")
+        };
+        assert_eq!(given, expected);
+    }
+
+    #[test]
+    fn a_reordering_time_of_zero_disables_what_a_scheme_has_by_default() {
+        assert_eq!(config("scheme = 'minrtt'").reorder, Some(Duration::MAX));
+        assert_eq!(config("scheme = 'minrtt'\nreorder_ms = 0").reorder, None);
+    }
+
+    #[test]
+    fn the_extra_packets_are_a_limit_while_packets_wait_too() {
+        let extra = |coding| {
+            let config = config(coding);
+            [config.extra_packets, config.extra_packets_waiting]
+        };
+        assert_eq!(extra(""), [3, 1]);
+        assert_eq!(extra("extra_packets = 5"), [5, 1]);
+        assert_eq!(extra("extra_packets = 0"), [0, 0]);
+    }
+
+    #[test]
+    fn the_memory_for_packets_is_bounded_and_can_be_chosen() {
+        let memory = |coding| config(coding).packet_memory;
+        assert_eq!(memory(""), ByteSize(16_000_000));
+        assert_eq!(memory("packet_memory_kb = 1000"), ByteSize(1_000_000));
+        assert!(memory("scheme = 'minrtt'") <= Config::of(Scheme::MinRtt).packet_memory);
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_rejected_with_the_range() {
+        for (coding, tuning, expected) in [
+            ("scheme = 'best'", "", "unknown scheme `best`"),
+            ("reorder_ms = 10001", "", "reorder_ms is 0 to 10000"),
+            ("expiry_ms = 0", "", "expiry_ms is 1 to 10000"),
+            ("extra_packets = 64", "", "extra_packets is 0 to 63"),
+            ("probe_idle_ms = 9", "", "probe_idle_ms is 10 to 10000"),
+            ("probe_rest_ms = 9", "", "probe_rest_ms is 10 to 10000"),
+            (
+                "packet_memory_kb = 100",
+                "",
+                "packet_memory_kb is 256 to 262144",
+            ),
+            ("", "range_packets = 64", "range_packets is 1 to 63"),
+            ("", "shots = 11", "shots is 1 to 10"),
+            ("", "path_share = nan", "path_share is 1.0 to 10.0"),
+            ("", "straggler_share = 1.1", "straggler_share is 0.0 to 1.0"),
+            ("", "ack_delay_ms = 0", "ack_delay_ms is 1 to 10000"),
+            ("", "queue_kb = 0", "queue_kb is 64 to 65536"),
+        ] {
+            let error = parameters(coding, tuning).config().unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn an_operator_cannot_set_the_parameters_of_experiments() {
+        let tuning = serde_json::to_value(Tuning::default()).unwrap();
+        let keys = tuning.as_object().unwrap().keys().map(String::as_str);
+        let hidden = [
+            "queue_target_shared_ms",
+            "codel_target_ms",
+            "codel_interval_ms",
+        ];
+        for key in keys.chain(hidden) {
+            let error = toml::from_str::<Coding>(&format!("{key} = 1")).unwrap_err();
+            let expected =
+                format!("unknown field `{key}`, expected one of `scheme`, `frame_boundary`");
+            assert!(error.to_string().contains(&expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_sent_in_one_table() {
+        let sent = parameters("expiry_ms = 500", "copies = 2\ncodel_target_ms = 5");
+        let table = serde_json::to_value(&sent).unwrap();
+        for (key, value) in [("expiry_ms", 500), ("copies", 2), ("codel_target_ms", 5)] {
+            assert_eq!(table[key], value, "{key}");
+        }
+        assert_eq!(serde_json::from_value::<Parameters>(table).unwrap(), sent);
+        let empty: Parameters = serde_json::from_str("{}").unwrap();
+        assert_eq!(empty, Parameters::default());
+        let error = serde_json::from_str::<Parameters>(r#"{"copies":2,"speed":1}"#).unwrap_err();
+        assert!(
+            error.to_string().contains("unknown field `speed`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn parameters_that_are_not_given_are_not_sent_to_clients_that_may_not_know_them() {
+        let json = serde_json::to_string(&Parameters::default()).unwrap();
         assert!(
             !json.contains("codel") && !json.contains("shared"),
             "{json}"
         );
-        let given = Coding {
-            codel_target_ms: Some(5),
-            codel_interval_ms: Some(50),
-            ..Coding::default()
-        };
-        let received: Coding =
-            serde_json::from_str(&serde_json::to_string(&given).unwrap()).unwrap();
-        let config = received.config().unwrap();
-        assert_eq!(
-            [config.codel_target, config.codel_interval],
-            [5, 50].map(Duration::from_millis)
-        );
-    }
-
-    #[test]
-    fn what_is_kept_of_packets_is_bounded_and_can_be_chosen() {
-        let packet_memory = |coding: Coding| coding.config().unwrap().packet_memory;
-        assert_eq!(packet_memory(Coding::default()), ByteSize(16_000_000));
-        assert_eq!(
-            packet_memory(Coding {
-                packet_memory_kb: Some(1000),
-                ..Coding::default()
-            }),
-            ByteSize(1_000_000)
-        );
-        let reliable = Coding {
-            scheme: Some("minrtt".into()),
-            ..Coding::default()
-        };
-        assert!(packet_memory(reliable) <= Config::of(Scheme::MinRtt).packet_memory);
-    }
-
-    #[test]
-    fn what_cannot_work_is_refused() {
-        for coding in [
-            Coding {
-                scheme: Some("best".into()),
-                ..Coding::default()
-            },
-            Coding {
-                range_packets: Some(64),
-                ..Coding::default()
-            },
-            Coding {
-                path_share: Some(f64::NAN),
-                ..Coding::default()
-            },
-            Coding {
-                expiry_ms: Some(0),
-                ..Coding::default()
-            },
-            Coding {
-                queue_kb: Some(0),
-                ..Coding::default()
-            },
-            Coding {
-                probe_idle_ms: Some(9),
-                ..Coding::default()
-            },
-            Coding {
-                probe_rest_ms: Some(9),
-                ..Coding::default()
-            },
-            Coding {
-                packet_memory_kb: Some(100),
-                ..Coding::default()
-            },
-        ] {
-            assert!(coding.config().is_err(), "{coding:?}");
-        }
     }
 }

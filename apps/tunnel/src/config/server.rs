@@ -1,6 +1,6 @@
 use super::{
-    Coding, Common, ConfigError, DEFAULT_PORT, OUTER_MTU, Prefix, Shared, Source, Tls,
-    default_interface, default_mtu, default_state,
+    Coding, Common, ConfigError, DEFAULT_PORT, OUTER_MTU, Parameters, Prefix, Shared, Source, Tls,
+    Tuning, default_interface, default_mtu, default_state,
 };
 use hawser_client::Controller;
 use hawser_control::at_most_one_of_each_family;
@@ -48,7 +48,7 @@ pub struct ServerConfig {
     /// The controller that lists this server for clients and decides which clients are admitted.
     pub registration: Option<Registration>,
     /// The parameters of the coded transport, here and at the clients.
-    pub coding: Coding,
+    pub parameters: Parameters,
 }
 
 /// The registration of this server with a controller.
@@ -77,8 +77,7 @@ struct File {
     controller: Option<Spanned<ControllerEntry>>,
     #[serde(default)]
     client: Vec<Spanned<ClientEntry>>,
-    #[serde(default)]
-    coding: Coding,
+    coding: Option<Spanned<Coding>>,
 }
 
 #[derive(Deserialize)]
@@ -199,8 +198,9 @@ fn yes() -> bool {
 }
 
 impl ServerConfig {
-    /// Reads and validates a configuration file. Paths in it are relative to its directory.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+    /// Reads and validates a configuration file, and the tuning of an experiment. Paths in the
+    /// configuration are relative to its directory.
+    pub fn read(path: &Path, tuning: Option<&Path>) -> Result<Self, ConfigError> {
         let source = Source::read(path)?;
         let file: File = source.parse()?;
         let tunnel = file.tunnel.get_ref();
@@ -256,9 +256,7 @@ impl ServerConfig {
             Some(entry) => Some(registration(&source, entry, &file.tls, tunnel)?),
             None => None,
         };
-        file.coding
-            .config()
-            .map_err(|error| source.wrong(&file.tunnel, format!("[coding]: {error}")))?;
+        let parameters = parameters(&source, file.coding.as_ref(), tuning)?;
         Ok(ServerConfig {
             common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
             listen: tunnel.listen.clone(),
@@ -278,9 +276,27 @@ impl ServerConfig {
             admit_unlisted: tunnel.admit_unlisted,
             registration,
             clients: clients(&source, &file.client, &tunnel.addresses)?,
-            coding: file.coding,
+            parameters,
         })
     }
+}
+
+/// Combines `[coding]` with the tuning of an experiment.
+fn parameters(
+    source: &Source<'_>,
+    coding: Option<&Spanned<Coding>>,
+    tuning: Option<&Path>,
+) -> Result<Parameters, ConfigError> {
+    let mut parameters = Parameters::default();
+    if let Some(coding) = coding {
+        parameters.coding = coding.get_ref().clone();
+        let checked = parameters.config();
+        checked.map_err(|error| source.wrong(coding, error.to_string()))?;
+    }
+    if let Some(path) = tuning {
+        parameters.tuning = Tuning::read(path)?;
+    }
+    Ok(parameters)
 }
 
 fn registration(

@@ -333,7 +333,7 @@ fn open(
             .map(|(address, _)| address)
             .collect(),
         mtu: config.common.mtu,
-        coding: config.coding.clone(),
+        coding: config.parameters.clone(),
     };
     Ok((open, Answer::Opened(Box::new(answer))))
 }
@@ -356,10 +356,10 @@ fn start_session(
     );
     session::start(Settings {
         coding: config
-            .coding
+            .parameters
             .config()
             .expect("the configuration was checked"),
-        frame_boundary: config.coding.frame_boundary,
+        frame_boundary: config.parameters.coding.frame_boundary,
         device: Arc::clone(&server.device),
         admission: Admission::FromClient {
             own: addresses.to_vec(),

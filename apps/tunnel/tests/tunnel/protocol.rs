@@ -372,10 +372,10 @@ fn a_flood_of_notices_costs_no_memory() {
 fn a_thousand_clients_cost_little_each() {
     let rig = Rig::new();
     // These clients do not answer, and a server probes silent paths often by default.
-    let server = rig.server(
+    let server = rig.server_with_tuning(
         0,
-        "",
-        "[coding]\nprobe_silent_ms = 10000\nprobe_idle_ms = 10000\nprobe_rest_ms = 10000\n",
+        "[tuning]\nprobe_silent_ms = 10000\n",
+        "[coding]\nprobe_idle_ms = 10000\nprobe_rest_ms = 10000\n",
     );
     let folder = rig.folder.path();
     let memory = || resident_bytes(server.process.id());

@@ -179,7 +179,22 @@ impl Rig {
         self.server_with(number, more, &format!("{tls}{sections}"))
     }
 
+    /// Starts a server with the tuning of an experiment and additional sections; waits until it
+    /// serves.
+    pub(crate) fn server_with_tuning(&self, number: usize, tuning: &str, sections: &str) -> End {
+        let name = ["one", "two"][number];
+        let tls = self.authority.credentials(self.folder.path(), name);
+        let file = self.path("tuning.toml");
+        fs::write(&file, tuning).unwrap();
+        let role = format!("server --tuning {}", file.display());
+        self.start_server(number, &role, "", &format!("{tls}{sections}"))
+    }
+
     pub(crate) fn server_with(&self, number: usize, more: &str, sections: &str) -> End {
+        self.start_server(number, "server", more, sections)
+    }
+
+    fn start_server(&self, number: usize, role: &str, more: &str, sections: &str) -> End {
         let name = ["one", "two"][number];
         // The host's IPv6 address is a private one.
         let allowed = if more.contains("allowed_destinations =") {
@@ -192,7 +207,7 @@ impl Rig {
              {more}\n{sections}",
             self.folder.path().display()
         );
-        let end = self.start(&self.servers[number], name, "server", &config);
+        let end = self.start(&self.servers[number], name, role, &config);
         end.until("the server serves", |_| true);
         end
     }
