@@ -4,13 +4,14 @@ CARGO ?= cargo
 HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test hostile bench demo advisories clean
+.PHONY: help setup build test hostile fuzz bench demo advisories clean
 
 help:
 	@echo 'make demo        build, then one path against replication on five paths that misbehave; needs root'
 	@echo 'make test        everything that a change has to pass; says what it skips and why'
 	@echo 'make build       the optimised programs, $(HAWSER) and beside it hawser-lab, with its experiments'
 	@echo 'make hostile     ask a controller what its OpenAPI document does not foresee'
+	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (all of fuzz/src/bin by default), SECONDS=60 for each'
 	@echo 'make bench       cost per packet of the eBPF programs, of coding and of the emulator, throughput of the tunnel and of TCP in it over unlike uplinks, into target/bench; needs root'
 	@echo 'make advisories  known weaknesses of the dependencies; fetches the list from the network'
 	@echo 'make setup       what the other targets do first: install what is missing'
@@ -29,6 +30,12 @@ test: setup
 hostile: build
 	@xtask/setup.sh hostile
 	@xtask/schemathesis.sh $(HAWSER)
+
+TARGET ?= all
+SECONDS ?= 60
+fuzz: setup
+	@xtask/setup.sh fuzz
+	@fuzz/run.sh "$(TARGET)" "$(SECONDS)"
 
 bench: build
 	@xtask/setup.sh bench

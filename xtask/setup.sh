@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the missing packages for building and running Hawser. With `checks`, `hostile` or `bench`, also installs those for
-# `make test`, `make hostile` or `make bench`. Prints what it installs, and does nothing if nothing is missing.
+# Installs the missing packages for building and running Hawser. With `checks`, `hostile`, `fuzz` or `bench`, also installs
+# those for `make test`, `make hostile`, `make fuzz` or `make bench`. Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
 # <command or file, possibly a pattern> <Debian package that provides it>. `ip` is for the namespaces of the lab.
@@ -33,6 +33,10 @@ curl                         curl
 openssl                      openssl
 python3                      python3
 /usr/lib/python3*/ensurepip  python3-venv
+'
+# For `make fuzz`: libFuzzer is C++, and is built with the targets.
+needed_by_fuzz='
+c++                          g++
 '
 # For `make bench`, which compares the tunnel with WireGuard.
 needed_by_bench='
@@ -115,6 +119,7 @@ checks)
     mount_bpf
     ;;
 hostile) install_packages "$needed_by_hostile" ;;
+fuzz) install_packages "$needed_by_fuzz" ;;
 bench) install_packages "$needed_by_bench" ;;
 *) die "unknown argument $1" ;;
 esac

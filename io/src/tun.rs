@@ -3,6 +3,9 @@
 
 #[cfg(test)]
 mod any_bytes;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod checks;
 mod checksum;
 mod coalesce;
 mod offload;

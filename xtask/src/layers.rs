@@ -25,6 +25,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("apps/cli", 7),
     ("apps", 5),
     ("lab", 6),
+    ("fuzz", 6),
 ];
 
 /// Crates on which only tests depend, and each other.

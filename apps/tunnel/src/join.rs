@@ -241,73 +241,45 @@ pub(crate) async fn send_padded<T: Serialize>(
 pub(crate) async fn receive<T: DeserializeOwned>(stream: &mut RecvStream) -> Result<T> {
     let mut length = [0; 2];
     stream.read_exact(&mut length).await?;
+    let mut text = vec![0; message_bytes(length)?];
+    stream.read_exact(&mut text).await?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Returns the length of a message, from the bytes in front of it.
+pub(crate) fn message_bytes(length: [u8; 2]) -> Result<usize> {
     let length = u16::from_be_bytes(length);
     ensure!(
         length <= MAX_MESSAGE_BYTES,
         "the peer announced a message of {length} bytes; the limit is {MAX_MESSAGE_BYTES}"
     );
-    let mut text = vec![0; length.into()];
-    stream.read_exact(&mut text).await?;
-    Ok(serde_json::from_slice(&text)?)
+    Ok(length.into())
 }
 
 #[cfg(test)]
-#[path = "../../../core/wire/tests/support/mutation.rs"]
-mod mutation;
-
-#[cfg(test)]
 mod tests {
-    use super::mutation::{changed, changes};
     use super::*;
+    use crate::checks::{ANSWERS, HELLOS, NOTICES, check_message, check_messages};
+    use crate::mutation::{changed, changes};
     use proptest::collection::vec;
     use proptest::prelude::*;
     use proptest::sample::select;
-    use std::fmt::Debug;
-
-    const HELLOS: [&str; 2] = [
-        r#"{"open":{"addresses":["10.77.0.2","fd77::2"],"path":{"index":0,"standby":false}}}"#,
-        r#"{"join":{"session":"00112233445566778899aabbccddeeff","path":{"index":7,"standby":true},"proof":"5e"}}"#,
-    ];
-
-    const ANSWERS: [&str; 3] = [
-        r#"{"opened":{"session":"00112233445566778899aabbccddeeff","addresses":[["10.77.0.2",32]],"server_addresses":["10.77.0.1"],"mtu":1400,"coding":{"scheme":"xnc","expiry_ms":700}}}"#,
-        r#""joined""#,
-        r#"{"refused":{"reason":"unknown_session","explanation":"it has ended"}}"#,
-    ];
-
-    const NOTICES: [&str; 3] = [
-        r#"{"standby":true}"#,
-        r#""draining""#,
-        r#"{"backlog":false}"#,
-    ];
-
-    /// Checks a message as [`receive`] parses it; returns whether it is accepted.
-    fn check<T>(text: &[u8]) -> Result<bool, TestCaseError>
-    where
-        T: Serialize + DeserializeOwned + PartialEq + Debug,
-    {
-        let Ok(message) = serde_json::from_slice::<T>(text) else {
-            return Ok(false);
-        };
-        let again = serde_json::to_vec(&message).expect("a message can be written");
-        let again: T = serde_json::from_slice(&again).expect("a written message can be read");
-        prop_assert_eq!(again, message);
-        Ok(true)
-    }
-
-    fn check_all(text: &[u8]) -> Result<(), TestCaseError> {
-        check::<Hello>(text)?;
-        check::<Answer>(text)?;
-        check::<Notice>(text)?;
-        Ok(())
-    }
 
     proptest! {
+        #[test]
+        fn any_length_is_rejected_or_within_the_limit(length: [u8; 2]) {
+            let announced = u16::from_be_bytes(length);
+            match message_bytes(length) {
+                Ok(bytes) => prop_assert_eq!(bytes, usize::from(announced)),
+                Err(_) => prop_assert!(announced > MAX_MESSAGE_BYTES),
+            }
+        }
+
         #[test]
         fn any_bytes_are_rejected_or_a_message(
             text in vec(any::<u8>(), 0..usize::from(MAX_MESSAGE_BYTES)),
         ) {
-            check_all(&text)?;
+            check_messages(&text);
         }
 
         #[test]
@@ -315,14 +287,14 @@ mod tests {
             valid in select([&HELLOS[..], &ANSWERS[..], &NOTICES[..]].concat()),
             changes in changes(),
         ) {
-            check_all(&changed(valid.as_bytes(), &changes))?;
+            check_messages(&changed(valid.as_bytes(), &changes));
         }
 
         #[test]
         fn a_path_of_any_index_is_rejected_or_one_of_eight(index: i64, small in -1..10i64) {
             for index in [index, small] {
                 let text = format!(r#"{{"index":{index},"standby":false}}"#);
-                prop_assert_eq!(check::<PathNumber>(text.as_bytes())?, (0..8).contains(&index));
+                prop_assert_eq!(check_message::<PathNumber>(text.as_bytes()), (0..8).contains(&index));
             }
         }
 
@@ -332,7 +304,7 @@ mod tests {
         ) {
             let id = String::from_utf8(id).expect("ASCII");
             let is_valid = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-            prop_assert_eq!(check::<SessionId>(format!("\"{id}\"").as_bytes())?, is_valid);
+            prop_assert_eq!(check_message::<SessionId>(format!("\"{id}\"").as_bytes()), is_valid);
         }
     }
 
@@ -340,14 +312,14 @@ mod tests {
     fn the_unchanged_messages_are_accepted_with_and_without_padding() {
         let padded = |text: &str| format!("{text}{}", " ".repeat(1000));
         for text in HELLOS {
-            assert!(check::<Hello>(text.as_bytes()).unwrap(), "{text}");
-            assert!(check::<Hello>(padded(text).as_bytes()).unwrap(), "{text}");
+            assert!(check_message::<Hello>(text.as_bytes()), "{text}");
+            assert!(check_message::<Hello>(padded(text).as_bytes()), "{text}");
         }
         for text in ANSWERS {
-            assert!(check::<Answer>(text.as_bytes()).unwrap(), "{text}");
+            assert!(check_message::<Answer>(text.as_bytes()), "{text}");
         }
         for text in NOTICES {
-            assert!(check::<Notice>(text.as_bytes()).unwrap(), "{text}");
+            assert!(check_message::<Notice>(text.as_bytes()), "{text}");
         }
     }
 }

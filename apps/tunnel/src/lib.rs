@@ -6,12 +6,18 @@
 //! receives and recovers packets. `docs/design/tunnel.md` explains how the parts work together.
 
 mod budget;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod checks;
 mod client;
 pub mod config;
 mod device;
 mod interfaces;
 mod join;
 mod metrics;
+#[cfg(test)]
+#[path = "../../../core/wire/tests/support/mutation.rs"]
+mod mutation;
 mod nat;
 mod netlink;
 mod packet;

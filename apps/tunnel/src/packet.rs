@@ -73,7 +73,7 @@ impl Flows {
 
 /// CS5. At and above it are voice (VOICE-ADMIT, EF; RFC 5865, RFC 3246) and network control (CS6,
 /// CS7; RFC 4594).
-const MIN_URGENT_DSCP: u8 = 40;
+pub(crate) const MIN_URGENT_DSCP: u8 = 40;
 
 fn address(packet: &[u8], in_ipv4: usize, in_ipv6: usize) -> Option<IpAddr> {
     match packet.first()? >> 4 {
@@ -143,6 +143,7 @@ fn transport(packet: &[u8]) -> Option<Transport> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::check_packet;
     use proptest::collection::vec;
     use proptest::prelude::*;
     use proptest::sample::{Index, select};
@@ -289,22 +290,6 @@ mod tests {
         assert_eq!(ends(FrameBoundary::None), 0);
     }
 
-    fn check(flows: &mut Flows, packet: &[u8]) -> Result<(), TestCaseError> {
-        let is_ip = match packet.first().map_or(0, |first| first >> 4) {
-            4 => packet.len() >= 20,
-            6 => packet.len() >= 40,
-            _ => false,
-        };
-        prop_assert_eq!(source(packet).is_some(), is_ip);
-        prop_assert_eq!(destination(packet).is_some(), is_ip);
-        let hint = flows.hint(Instant::ZERO, packet);
-        let class = ip::traffic_class(packet).unwrap_or_default();
-        prop_assert_eq!(hint.ecn, is_ip && class & ip::ECN_MASK != 0);
-        prop_assert_eq!(hint.urgent, is_ip && class >> 2 >= MIN_URGENT_DSCP);
-        prop_assert!(is_ip || !hint.end_of_frame);
-        Ok(())
-    }
-
     proptest! {
         #[test]
         fn any_packets_have_addresses_and_a_flow_or_neither(
@@ -312,11 +297,11 @@ mod tests {
         ) {
             let mut flows = Flows::new(FrameBoundary::Rtp);
             for (version, mut packet) in packets {
-                check(&mut flows, &packet)?;
+                check_packet(&mut flows, &packet);
                 if let Some(first) = packet.first_mut() {
                     *first = if version < 8 { 0x60 } else { 0x40 | version & 0xf };
                 }
-                check(&mut flows, &packet)?;
+                check_packet(&mut flows, &packet);
             }
         }
 
@@ -332,8 +317,8 @@ mod tests {
             }
             let packet = ipv6(0, &rest);
             let mut flows = Flows::new(FrameBoundary::Rtp);
-            check(&mut flows, &packet)?;
-            check(&mut flows, &packet[..length.index(packet.len() + 1)])?;
+            check_packet(&mut flows, &packet);
+            check_packet(&mut flows, &packet[..length.index(packet.len() + 1)]);
         }
 
         #[test]

@@ -1,0 +1,189 @@
+//! The checks of the parsers, for the property tests and for `fuzz/`: each passes bytes to a parser
+//! and panics if what it accepts is not within its bounds or is not emitted as it was parsed.
+
+use hawser_units::PathId;
+use hawser_wire::echo::{Echo, EchoKind};
+use hawser_wire::ip::{self, Ipv4Header, Ipv6Header, UdpHeader};
+use hawser_wire::xnc::{self, AckBlock, EcnCounts, Frame, PacketHeader};
+use hawser_wire::{Key, KeyRing, OVERHEAD_V4, Replica, SealRing, Shim, Signal};
+use siphasher::sip::SipHasher24;
+use std::time::Duration;
+
+/// The longest datagram on a path.
+pub(crate) const MTU: usize = 1500;
+
+/// The length of an Ethernet header in bytes.
+pub(crate) const ETHERNET: usize = 14;
+
+pub(crate) fn key() -> Key {
+    Key::from_bytes([7; 16])
+}
+
+pub(crate) fn path(index: u8) -> PathId {
+    PathId::try_from(index).unwrap()
+}
+
+pub(crate) fn echo() -> Echo {
+    Echo {
+        kind: EchoKind::Reply,
+        path: path(4),
+        number: 5,
+        held_micros: 6,
+    }
+}
+
+pub(crate) fn blocks() -> Vec<AckBlock> {
+    let ecn = EcnCounts {
+        ect0: 1,
+        ect1: 2,
+        ce: u32::MAX,
+    };
+    let block = |index: u8, ecn: Option<EcnCounts>| AckBlock {
+        path: path(index),
+        delay: Duration::from_micros(1500),
+        ranges: vec![70_000..=70_010, 69_990..=69_990, 5_000..=5_001],
+        ecn,
+    };
+    vec![block(2, None), block(7, Some(ecn))]
+}
+
+pub(crate) fn datagrams() -> [Vec<u8>; 3] {
+    let header = PacketHeader {
+        count: 63,
+        transmission: 1,
+        start: 2,
+    };
+    [
+        [&header.emit()[..], b"a symbol"].concat(),
+        xnc::emit_acks(&blocks(), MTU).0,
+        xnc::emit_ping(u64::MAX),
+    ]
+}
+
+/// Makes the checksum of the IPv4 header right, so that changes reach what it protects.
+pub(crate) fn with_right_checksum(mut frame: Vec<u8>) -> Vec<u8> {
+    if let Some(header) = frame.get_mut(ETHERNET..ETHERNET + Ipv4Header::LEN) {
+        header[10..12].fill(0);
+        let sum = ip::checksum(header);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
+}
+
+pub(crate) fn check_shim(datagram: &[u8]) {
+    let accepted = SealRing::default().accepts(datagram);
+    let Ok((shim, inner)) = Shim::parse(datagram) else {
+        assert!(!accepted);
+        return;
+    };
+    assert!(accepted, "without keys, everything that parses is accepted");
+    assert_eq!(inner.len(), datagram.len() - Shim::LEN);
+    assert!(shim.sent_micros < 1 << Shim::SENT_BITS);
+    let again = [&shim.emit()[..], inner].concat();
+    assert_eq!(Shim::parse(&again), Ok((shim, inner)));
+}
+
+pub(crate) fn check_signal(payload: &[u8]) {
+    if let Ok(signal) = Signal::parse(payload, &key()) {
+        let every = signal.probe_every;
+        assert!(every == 0 || (every > 1 && every.is_power_of_two()));
+        let again = signal.emit(&key()).unwrap();
+        assert_eq!(Signal::parse(&again, &key()), Ok(signal));
+    }
+}
+
+pub(crate) fn check_echo(datagram: &[u8]) {
+    let keys = KeyRing::default();
+    if let Some(echo) = Echo::parse(datagram, &keys) {
+        assert_eq!(datagram.len(), Echo::LEN);
+        assert_eq!(Echo::parse(&echo.emit(None), &keys), Some(echo));
+    }
+}
+
+pub(crate) fn check_replica(frame: &[u8]) {
+    let Ok(replica) = Replica::parse(frame) else {
+        return;
+    };
+    assert!(replica.inner.len() + ETHERNET + OVERHEAD_V4 <= frame.len());
+    // A shim may hold anything, but only an IP packet is encapsulated.
+    if let Ok(again) = replica.encapsulation.frame(&replica.shim, replica.inner) {
+        let again = Replica::parse(&again).expect("an emitted frame is valid");
+        assert_eq!(again.encapsulation, replica.encapsulation);
+        assert_eq!(again.shim, replica.shim);
+        assert_eq!(again.inner, replica.inner);
+    }
+}
+
+pub(crate) fn check_headers(packet: &[u8]) {
+    if let Ok((header, payload)) = Ipv4Header::parse(packet) {
+        assert_eq!(
+            payload.len() + Ipv4Header::LEN,
+            usize::from(header.total_length)
+        );
+        let again = [&header.emit()[..], payload].concat();
+        assert_eq!(Ipv4Header::parse(&again), Ok((header, payload)));
+    }
+    if let Ok((header, payload)) = Ipv6Header::parse(packet) {
+        assert_eq!(payload.len(), usize::from(header.payload_length));
+        let again = [&header.emit()[..], payload].concat();
+        assert_eq!(Ipv6Header::parse(&again), Ok((header, payload)));
+    }
+    if let Ok((header, payload)) = UdpHeader::parse(packet) {
+        assert_eq!(payload.len() + UdpHeader::LEN, usize::from(header.length));
+        let again = [&header.emit()[..], payload].concat();
+        assert_eq!(UdpHeader::parse(&again), Ok((header, payload)));
+    }
+    let mut marked = packet.to_vec();
+    if ip::mark_congestion(&mut marked) {
+        assert_eq!(
+            ip::traffic_class(&marked).map(|class| class & ip::CE),
+            Ok(ip::CE)
+        );
+    } else {
+        assert_eq!(&marked[..], packet);
+    }
+}
+
+pub(crate) fn check_frame(datagram: &[u8]) {
+    match Frame::parse(datagram) {
+        Err(_) => {}
+        Ok(Frame::Packet(header, bytes)) => {
+            assert!((1..=xnc::MAX_COUNT).contains(&header.count));
+            assert!(header.start < 1 << 24 && !bytes.is_empty());
+            let again = [&header.emit()[..], bytes].concat();
+            assert_eq!(&again[..], datagram);
+        }
+        Ok(Frame::Ping(number)) => {
+            let again = xnc::emit_ping(number);
+            assert_eq!(&again[..], datagram);
+        }
+        Ok(Frame::Acks(blocks)) => {
+            assert!((1..=8).contains(&blocks.len()));
+            for AckBlock { ranges, .. } in &blocks {
+                assert!((1..=xnc::MAX_RANGES).contains(&ranges.len()));
+                assert!(ranges.iter().all(|range| range.start() <= range.end()));
+                let is_below =
+                    |pair: &[std::ops::RangeInclusive<u64>]| pair[1].end() + 1 < *pair[0].start();
+                assert!(ranges.windows(2).all(is_below));
+            }
+            let (again, emitted) = xnc::emit_acks(&blocks, datagram.len());
+            assert_eq!(emitted, blocks.len());
+            assert_eq!(&again[..], datagram);
+        }
+    }
+}
+
+pub(crate) fn check_all(bytes: &[u8]) {
+    check_shim(bytes);
+    check_signal(bytes);
+    check_echo(bytes);
+    check_replica(bytes);
+    check_headers(bytes);
+    check_frame(bytes)
+}
+
+/// Returns a signal with the fields of `bytes` and the tag of a holder of the key.
+pub(crate) fn with_tag(bytes: &[u8; 20]) -> Vec<u8> {
+    let tag = SipHasher24::new_with_key(key().as_bytes()).hash(bytes);
+    [&bytes[..], &tag.to_le_bytes()].concat()
+}

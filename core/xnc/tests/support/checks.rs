@@ -1,0 +1,78 @@
+//! The check of an end of a session, for the property tests and for `fuzz/`.
+
+use hawser_units::{ByteSize, Instant, PathId};
+use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt, Scheme, is_control};
+use std::time::Duration;
+
+/// The largest datagram on a path.
+pub(crate) const DATAGRAM_BYTES: usize = 1400;
+
+pub(crate) fn path(index: u8) -> PathId {
+    PathId::try_from(index).unwrap()
+}
+
+pub(crate) fn endpoint(scheme: Scheme, now: Instant) -> Endpoint {
+    let mut end = Endpoint::new(Config::of(scheme));
+    for index in 0..2 {
+        end.add_path(now, path(index));
+        let state = PathState {
+            congestion_window: ByteSize(14_000),
+            in_flight: ByteSize(0),
+            queued: ByteSize(0),
+            rtt: Rtt::default(),
+            datagram_size: DATAGRAM_BYTES,
+        };
+        end.update_path(path(index), state);
+    }
+    end
+}
+
+/// Returns what an end sends: packets, coded packets and pings after a silence of the other end.
+pub(crate) fn datagrams(scheme: Scheme) -> Vec<Vec<u8>> {
+    let mut now = Instant::ZERO;
+    let mut end = endpoint(scheme, now);
+    let mut datagrams = Vec::new();
+    for number in 0..10u8 {
+        let _ = end.handle_packet(now, vec![number; 100], Hint::default());
+        now += Duration::from_millis(50);
+        end.handle_timeout(now);
+        datagrams.extend(
+            std::iter::from_fn(|| end.poll_transmit(now))
+                .take(20)
+                .map(|transmit| transmit.datagram),
+        );
+    }
+    datagrams
+}
+
+/// Passes datagrams to an end that also sends packets itself.
+pub(crate) fn check(scheme: Scheme, received: &[Vec<u8>]) {
+    let mut now = Instant::ZERO;
+    let mut end = endpoint(scheme, now);
+    for number in 0..10u8 {
+        let taken = end.handle_packet(now, vec![number; 100], Hint::default());
+        assert_eq!(taken, Ok(()));
+    }
+    let mut rejected = 0;
+    let longest = received.iter().map(Vec::len).max().unwrap_or(0);
+    for (number, datagram) in received.iter().enumerate() {
+        let on = path((number % 3) as u8);
+        let result = end.handle_datagram(now, on, datagram, Ecn::Ect0);
+        rejected += u64::from(result.is_err());
+        assert!(!datagram.is_empty() || result.is_err());
+        now += Duration::from_millis(3);
+        end.handle_timeout(now);
+        while let Some(packet) = end.poll_packet() {
+            assert!(packet.recovered || packet.bytes.len() < longest);
+            assert!(packet.bytes.len() <= longest.max(DATAGRAM_BYTES));
+        }
+        for transmit in std::iter::from_fn(|| end.poll_transmit(now)).take(20) {
+            let size = transmit.datagram.len();
+            assert!(size <= DATAGRAM_BYTES, "{size} bytes");
+            assert!(!is_control(&transmit.datagram) || size >= 2);
+        }
+        while end.poll_event().is_some() {}
+    }
+    let stats = end.stats();
+    assert_eq!(stats.rejected.iter().sum::<u64>(), rejected);
+}

@@ -1,0 +1,185 @@
+use crate::bytes::{join, split};
+use crate::{Target, cloud, codec, control, netem, wire, xnc};
+use hawser_cloud::Performer;
+use hawser_cloud::ply::{self, MILLIMETRES_PER_METRE};
+use hawser_codec::{Codec, Encoder};
+use hawser_wire::golden;
+use hawser_xnc::Scheme;
+use std::time::Duration;
+
+/// All targets that this build has.
+pub const TARGETS: &[Target] = &[
+    WIRE,
+    FRAMES,
+    CONTROL,
+    PLY,
+    LINKS,
+    CODEC,
+    #[cfg(feature = "io")]
+    TUN,
+    #[cfg(feature = "tunnel")]
+    STREAM,
+    #[cfg(feature = "tunnel")]
+    PACKETS,
+];
+
+/// Headers on a network: shims, signals, echoes, IP, and frames of the tunnel.
+pub const WIRE: Target = Target {
+    name: "wire",
+    check: |input| {
+        wire::check_all(input);
+        wire::check_replica(&wire::with_right_checksum(input.to_vec()));
+        if let Some(fields) = input.first_chunk() {
+            wire::check_signal(&wire::with_tag(fields));
+        }
+    },
+    seeds: || {
+        let vectors = golden::vectors().into_iter();
+        let vectors = vectors.flat_map(|vector| [vector.frame, vector.inner]);
+        let signals = golden::signals().into_iter();
+        let signals = signals.flat_map(|signal| [signal.payload, signal.frame]);
+        let echo = wire::echo().emit(None);
+        vectors
+            .chain(signals)
+            .chain(wire::datagrams())
+            .chain([echo.to_vec()])
+            .collect()
+    },
+};
+
+/// Datagrams to an end of a session of `core/xnc`. The first byte selects the scheme.
+pub const FRAMES: Target = Target {
+    name: "frames",
+    check: |input| {
+        if let Some((scheme, rest)) = input.split_first() {
+            let scheme = Scheme::ALL[usize::from(*scheme) % Scheme::ALL.len()];
+            xnc::check(scheme, &split(rest));
+        }
+    },
+    seeds: || {
+        let datagrams = |(number, scheme): (u8, &Scheme)| {
+            [&[number][..], &join(&xnc::datagrams(*scheme))].concat()
+        };
+        (0..).zip(&Scheme::ALL).map(datagrams).collect()
+    },
+};
+
+/// Messages between controller, nodes and tunnels, and the texts in them.
+pub const CONTROL: Target = Target {
+    name: "control",
+    check: |input| {
+        control::check_all(input);
+        control::check_text(&String::from_utf8_lossy(input));
+    },
+    seeds: || {
+        let token = format!("hawser1.edge.0123456789abcdef.{0}.{0}", "5e".repeat(32));
+        let texts = ["fd77::/64", "10.77.0.0/16", &token].map(Vec::from);
+        control::MESSAGES
+            .map(Vec::from)
+            .into_iter()
+            .chain(texts)
+            .collect()
+    },
+};
+
+/// Point clouds in files.
+pub const PLY: Target = Target {
+    name: "ply",
+    check: |input| {
+        cloud::check(input, 1.0);
+        cloud::check(input, MILLIMETRES_PER_METRE);
+    },
+    seeds: || {
+        let binary = ply::write(&Performer::new(1, 3).cloud(Duration::ZERO));
+        vec![binary, cloud::ASCII.into()]
+    },
+};
+
+/// Traces and configurations of links.
+pub const LINKS: Target = Target {
+    name: "links",
+    check: |input| {
+        let text = String::from_utf8_lossy(input);
+        netem::check_drive(&text);
+        netem::check_opportunities(&text);
+        netem::check_config(&text);
+    },
+    seeds: || {
+        [netem::DRIVE, netem::OPPORTUNITIES, netem::CONFIG]
+            .map(Vec::from)
+            .into()
+    },
+};
+
+/// A header of the pull protocol, and an encoded frame with the number of its points in front.
+pub const CODEC: Target = Target {
+    name: "codec",
+    check: |input| {
+        if let Some(header) = input.first_chunk() {
+            codec::check_header(header);
+        }
+        if let Some((points, encoded)) = input.split_first_chunk() {
+            codec::check_decoder(u16::from_be_bytes(*points).into(), encoded);
+        }
+    },
+    seeds: || {
+        let frame = |points: u16| {
+            let cloud = Performer::new(1, points.into()).cloud(Duration::ZERO);
+            let points = u16::try_from(cloud.len()).expect("few points");
+            let encoded = Encoder::new(Codec::Zstd).encode(&cloud);
+            [&points.to_be_bytes()[..], &encoded].concat()
+        };
+        vec![codec::header().to_bytes().into(), frame(3), frame(300)]
+    },
+};
+
+/// A packet from a TUN device with its header, then packets to the device.
+#[cfg(feature = "io")]
+pub const TUN: Target = Target {
+    name: "tun",
+    check: |input| {
+        let parts = split(input);
+        if let Some((read, written)) = parts.split_first() {
+            hawser_io::tun::checks::check(read, written);
+        }
+    },
+    seeds: || vec![join(&hawser_io::tun::checks::trains())],
+};
+
+/// The messages on the first stream of a tunnel's connection.
+#[cfg(feature = "tunnel")]
+pub const STREAM: Target = Target {
+    name: "stream",
+    check: hawser_tunnel::checks::check_stream,
+    seeds: || vec![hawser_tunnel::checks::stream()],
+};
+
+/// Packets into a tunnel.
+#[cfg(feature = "tunnel")]
+pub const PACKETS: Target = Target {
+    name: "packets",
+    check: |input| hawser_tunnel::checks::check_packets(&split(input)),
+    seeds: || {
+        let vectors = golden::vectors().into_iter();
+        let packets: Vec<_> = vectors.map(|vector| vector.inner).collect();
+        vec![join(&packets)]
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_passes_its_seeds_and_prefixes_of_them() {
+        for target in TARGETS {
+            let seeds = (target.seeds)();
+            assert!(!seeds.is_empty(), "{}", target.name);
+            for seed in seeds {
+                (target.check)(&seed);
+                (target.check)(&seed[..seed.len() / 2]);
+                (target.check)(&[]);
+            }
+        }
+    }
+}
