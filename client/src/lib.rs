@@ -25,6 +25,8 @@
 //! # }
 //! ```
 
+#[cfg(test)]
+mod any_bytes;
 mod backoff;
 mod error;
 mod identity;

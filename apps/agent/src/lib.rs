@@ -9,6 +9,8 @@
 //!
 //! One loop owns all kernel state. A separate thread talks to the controller (`link`).
 
+#[cfg(test)]
+mod any_bytes;
 pub mod config;
 mod controlled;
 mod device;

@@ -7,6 +7,8 @@
 
 mod access;
 mod admission;
+#[cfg(test)]
+mod any_bytes;
 pub mod api;
 mod audit;
 mod authority;

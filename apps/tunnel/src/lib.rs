@@ -5,6 +5,8 @@
 //! many clients. The connections of a client form a session, over which `hawser_xnc` sends,
 //! receives and recovers packets. `docs/design/tunnel.md` explains how the parts work together.
 
+#[cfg(test)]
+mod any_bytes;
 mod budget;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]

@@ -78,7 +78,7 @@ pub(crate) fn peer(connection: &Connection) -> Result<Peer> {
 }
 
 impl Peer {
-    fn of(certificate: &CertificateDer<'_>) -> Result<Peer> {
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Result<Peer> {
         let Subject { name, serial, .. } = Subject::of(certificate)?;
         Ok(Peer { name, serial })
     }

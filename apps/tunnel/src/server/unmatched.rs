@@ -289,3 +289,6 @@ impl HeaderKey for InitialHeaderKey {
         self.key.sample_size()
     }
 }
+
+#[cfg(test)]
+mod any_bytes;
