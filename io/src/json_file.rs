@@ -20,28 +20,28 @@ pub struct JsonFile {
 #[derive(Debug, thiserror::Error)]
 pub enum JsonFileError {
     /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// The error from the system.
-        source: io::Error,
+        error: io::Error,
     },
     /// The content is not JSON of the expected form.
-    #[error("{} is not valid: {source}", path.display())]
+    #[error("{} is not valid: {error}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
         /// The error in the file.
-        source: serde_json::Error,
+        error: serde_json::Error,
     },
     /// The file or its folder cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}: {error}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
         /// The error from the system.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -66,9 +66,9 @@ impl JsonFile {
         match fs::read(&self.path) {
             Ok(text) => serde_json::from_slice(&text)
                 .map(Some)
-                .map_err(|source| JsonFileError::Syntax { path, source }),
+                .map_err(|error| JsonFileError::Syntax { path, error }),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(JsonFileError::Read { path, source }),
+            Err(error) => Err(JsonFileError::Read { path, error }),
         }
     }
 
@@ -77,9 +77,9 @@ impl JsonFile {
     /// # Errors
     /// If the folder or the file cannot be written. The file is then unchanged.
     pub fn write<T: Serialize>(&self, value: &T) -> Result<(), JsonFileError> {
-        self.replace(value).map_err(|source| JsonFileError::Write {
+        self.replace(value).map_err(|error| JsonFileError::Write {
             path: self.path.clone(),
-            source,
+            error,
         })
     }
 

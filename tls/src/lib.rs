@@ -44,10 +44,16 @@ pub enum Error {
     NoName,
     /// TLS rejected the certificate or key.
     #[error("certificate or key cannot be used: {0}")]
-    Unusable(#[from] rustls::Error),
+    Unusable(rustls::Error),
     /// The authority cannot be used to verify peers.
     #[error("the authority's certificate cannot be used: {0}")]
     Authority(String),
+}
+
+impl From<rustls::Error> for Error {
+    fn from(error: rustls::Error) -> Self {
+        Error::Unusable(error)
+    }
 }
 
 /// The identity of a node: its certificate, with the intermediate certificates up to the authority,

@@ -205,7 +205,7 @@ impl Controlled {
             not_applied: decisions.refused().iter().cloned().collect(),
             paths: paths
                 .iter()
-                .map(|state| (u8::from(state.path) + 1, state.into()))
+                .map(|state| (state.path.number(), state.into()))
                 .collect(),
             send: sends
                 .map(|send| (send.number, (&send.policy).into()))

@@ -318,12 +318,9 @@ mod tests {
                 .find(|line| line.split(['{', ' ']).next() == Some(&name))
                 .unwrap_or_else(|| panic!("{name} has no sample: {page}"));
             let labels = sample.split(['{', ',']).skip(1);
-            let labels: Vec<_> = labels.filter_map(|label| label.split('=').next()).collect();
-            (
-                name,
-                kind.to_owned(),
-                labels.join(" ").trim_matches(['}', ' ']).to_owned(),
-            )
+            let labels = labels.filter_map(|label| Some(label.split_once('=')?.0));
+            let labels: Vec<_> = labels.collect();
+            (name, kind.to_owned(), labels.join(" "))
         });
         described.collect()
     }
