@@ -2,11 +2,13 @@
 
 mod client;
 mod coding;
+mod parameter;
 mod server;
 mod tuning;
 
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
-pub use coding::{Coding, FrameBoundary, InvalidParameter, Parameters};
+pub use coding::{Coding, FrameBoundary, Parameters};
+pub use parameter::InvalidParameter;
 pub use server::{Client, Registration, ServerConfig};
 pub use tuning::Tuning;
 

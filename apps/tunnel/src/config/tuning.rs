@@ -1,4 +1,4 @@
-use super::coding::{InvalidParameter, TIME_MS, kilobytes, set};
+use super::parameter::{InvalidParameter, TIME_MS, kilobytes, set};
 use super::{ConfigError, Source};
 use hawser_xnc::Config;
 use serde::{Deserialize, Serialize};
