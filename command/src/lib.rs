@@ -1,5 +1,5 @@
-//! What the programs share on the command line: the options of the log, the line that says why a
-//! command failed, and the exit code.
+//! The common command line of the programs: the options of the log, the report of a failure, and
+//! the exit code.
 
 mod logging;
 

@@ -191,7 +191,7 @@ fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
         VideoError::Decode {
             path: path.to_owned(),
             complaint: if complaint.is_empty() {
-                "it contains no video stream".to_owned()
+                format!("it contains no video stream of at most {MAX_SIDE} x {MAX_SIDE} pixels")
             } else {
                 complaint
             },
@@ -199,11 +199,46 @@ fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
     })
 }
 
+/// The largest width and height of an image that is decoded, in pixels.
+const MAX_SIDE: usize = 16_384;
+
 /// Parses the lines of width, height and pixel format.
 fn parse_stream(text: &str) -> Option<(usize, usize, String)> {
     let mut fields = text.lines();
     let width: usize = fields.next()?.parse().ok()?;
     let height: usize = fields.next()?.parse().ok()?;
     let format = fields.next()?.to_owned();
-    (width * height > 0).then_some((width, height, format))
+    let sides = 1..=MAX_SIDE;
+    (sides.contains(&width) && sides.contains(&height)).then_some((width, height, format))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_output_of_ffprobe_is_parsed_or_refused(text in r"(-?[0-9]{0,24}\r?\n?){0,2}\PC{0,16}(\n\PC{0,16}){0,3}") {
+            if let Some((width, height, _)) = parse_stream(&text) {
+                prop_assert!(width > 0 && height > 0);
+                prop_assert!(width * height <= MAX_SIDE * MAX_SIDE);
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_has_a_size_and_a_format() {
+        let parsed = parse_stream("848\n480\ngray16le\n").unwrap();
+        assert_eq!(parsed, (848, 480, "gray16le".to_owned()));
+        for refused in [
+            "",
+            "848\n480",
+            "0\n480\nrgb24",
+            "16385\n480\nrgb24",
+            "N/A\nN/A\n",
+        ] {
+            assert_eq!(parse_stream(refused), None, "{refused}");
+        }
+    }
 }

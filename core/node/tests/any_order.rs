@@ -54,7 +54,7 @@ enum Operation {
     Disconnect,
     /// The controller loses its store.
     RestartCounting,
-    /// The process restarts with the saved state. The kernel gets the flows anew.
+    /// The process restarts with the saved state and sets the flows in the kernel again.
     RestartNode,
     /// The configuration has other paths from now on.
     SetPaths(u8),

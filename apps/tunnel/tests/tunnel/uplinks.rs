@@ -67,7 +67,7 @@ fn an_uplink_that_flaps_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_session_that_the_client_gave_up_is_opened_anew() {
+fn a_session_that_the_client_closed_is_opened_again() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let client = rig.client("session_timeout_s = 1");
