@@ -13,12 +13,14 @@
 //! assert_eq!(Instant::ZERO + Duration::from_millis(3), Instant::from_nanos(3_000_000));
 //! ```
 
+mod ecn;
 mod id;
 mod quantity;
 mod rtt;
 mod selector;
 mod time;
 
+pub use ecn::Ecn;
 pub use id::{FlowId, MAX_FLOWS, MAX_PATHS, OutOfRange, PathId, PathSet, PolicyCode};
 pub use quantity::{Bitrate, ByteSize};
 pub use rtt::smoothed_rtt;
