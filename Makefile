@@ -4,12 +4,13 @@ CARGO ?= cargo
 HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test hostile fuzz bench demo advisories clean
+.PHONY: help setup build size test hostile fuzz bench demo advisories clean
 
 help:
 	@echo 'make demo        build, then one path against replication on five paths that misbehave; needs root'
 	@echo 'make test        everything that a change has to pass; says what it skips and why'
 	@echo 'make build       the optimised programs, $(HAWSER) and beside it hawser-lab, with its experiments'
+	@echo 'make size        the size of the stripped program that is installed, at most 25 MB'
 	@echo 'make hostile     ask a controller what its OpenAPI document does not foresee'
 	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (all of fuzz/src/bin by default), SECONDS=60 for each'
 	@echo 'make bench       cost per packet of the eBPF programs, of coding and of the emulator, throughput of the tunnel and of TCP in it over unlike uplinks, into target/bench; needs root'
@@ -22,6 +23,11 @@ setup:
 
 build: setup
 	$(CARGO) build --release --locked
+
+size: build
+	@strip -o $(HAWSER).stripped $(HAWSER)
+	@wc -c $(HAWSER).stripped
+	@test $$(wc -c < $(HAWSER).stripped) -lt 25000000
 
 test: setup
 	@xtask/setup.sh checks
