@@ -96,6 +96,8 @@ pub enum Outcome {
     FlowsSet(Vec<FlowId>),
     /// [`Command::Configure`] was carried out.
     Configured,
+    /// [`Command::SetFlows`] or [`Command::Configure`] cannot be carried out. The node tries again.
+    NotApplied,
     /// [`Command::SetPolicy`] was carried out.
     PolicySet {
         /// The policy of the command.
@@ -117,8 +119,7 @@ pub enum Outcome {
 pub enum Command {
     /// Replace the flows in the kernel. A flow with the same number and name as before continues its
     /// session. Within a session, a policy with a greater epoch stays unless `replace_policies` is
-    /// set. Answered by [`Outcome::FlowsSet`]; if it fails, there is no answer, and the assignment
-    /// does not count as applied.
+    /// set. Answered by [`Outcome::FlowsSet`] or [`Outcome::NotApplied`].
     SetFlows {
         /// The flows.
         flows: Flows,
@@ -126,7 +127,7 @@ pub enum Command {
         replace_policies: bool,
     },
     /// Configure in-band signals and the watch on viewers' requests. Answered by
-    /// [`Outcome::Configured`]; if it fails, there is no answer.
+    /// [`Outcome::Configured`] or [`Outcome::NotApplied`].
     Configure {
         /// The key of signals, 32 hexadecimal digits; `None` if signals are rejected.
         signal_key: Option<String>,

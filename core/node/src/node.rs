@@ -24,6 +24,13 @@ const PERSIST_WITHIN: Duration = Duration::from_secs(1);
 /// How long copies of a removed flow may still be in flight.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// The time after which an assignment that could not be applied is tried again. It doubles with
+/// every failure.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The longest time between two attempts.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
 /// The interval at which the copies on paths that are not in use are counted.
 const COUNT_COPIES_EVERY: Duration = Duration::from_secs(1);
 
@@ -75,12 +82,32 @@ struct Lingering {
 }
 
 /// Steps that follow when the flows are set. They wait if setting the flows fails.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Unapplied {
+    /// The time of the next attempt, if the last one has failed.
+    retry_at: Option<Instant>,
+    retry_after: Duration,
     /// Whether the policies replace those in the kernel regardless of their epochs.
     replaces_policies: bool,
     /// Whether signals and the watch are configured afterwards.
     configures: bool,
+}
+
+impl Unapplied {
+    fn nothing() -> Unapplied {
+        Unapplied {
+            retry_at: None,
+            retry_after: RETRY_AFTER,
+            replaces_policies: false,
+            configures: false,
+        }
+    }
+
+    fn handle_failure(&mut self, now: Instant) {
+        self.configures = true;
+        self.retry_at = Some(now + self.retry_after);
+        self.retry_after = (2 * self.retry_after).min(MAX_RETRY_AFTER);
+    }
 }
 
 impl ControlledNode {
@@ -101,7 +128,7 @@ impl ControlledNode {
             receives: Vec::new(),
             plan,
             lingering: BTreeMap::new(),
-            unapplied: Unapplied::default(),
+            unapplied: Unapplied::nothing(),
             first_copies: FirstCopies::default(),
             count_copies_at: now,
             await_copies_at: now,
@@ -146,12 +173,8 @@ impl ControlledNode {
     pub fn handle_outcome(&mut self, now: Instant, outcome: Outcome) {
         match outcome {
             Outcome::FlowsSet(in_force) => self.handle_flows_set(now, &in_force),
-            Outcome::Configured => {
-                self.applied_revision = self.revision;
-                // The controller may wait for the report that copies are deduplicated here before
-                // it replicates flows.
-                self.reports.next_at = now;
-            }
+            Outcome::Configured => self.handle_configured(now),
+            Outcome::NotApplied => self.unapplied.handle_failure(now),
             Outcome::PolicySet {
                 policy,
                 took_effect,
@@ -253,6 +276,9 @@ impl ControlledNode {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.judge(now);
         self.expire_lingering(now);
+        if self.unapplied.retry_at.is_some_and(|at| at <= now) {
+            self.set_flows();
+        }
         if self.persist_at.take_if(|at| *at <= now).is_some() {
             self.commands.push_back(Command::Persist(self.assignment()));
         }
@@ -269,7 +295,12 @@ impl ControlledNode {
             .received()
             .filter_map(|(_, received)| received.poll_timeout(self.equipment.arrival_deadline));
         let lingering = self.lingering.values().map(|lingering| lingering.until);
-        let due = [awaited, self.persist_at, self.reports.poll_timeout()];
+        let due = [
+            awaited,
+            self.unapplied.retry_at,
+            self.persist_at,
+            self.reports.poll_timeout(),
+        ];
         due.into_iter()
             .flatten()
             .chain(judged)
@@ -493,6 +524,7 @@ impl ControlledNode {
     }
 
     fn set_flows(&mut self) {
+        self.unapplied.retry_at = None;
         self.commands.push_back(Command::SetFlows {
             flows: self.flows(),
             replace_policies: self.unapplied.replaces_policies,
@@ -510,6 +542,14 @@ impl ControlledNode {
         if std::mem::take(&mut self.unapplied.configures) {
             self.configure();
         }
+    }
+
+    fn handle_configured(&mut self, now: Instant) {
+        self.unapplied.retry_after = RETRY_AFTER;
+        self.applied_revision = self.revision;
+        // The controller may wait for the report that copies are deduplicated here before it
+        // replicates flows.
+        self.reports.next_at = now;
     }
 
     fn configure(&mut self) {

@@ -103,6 +103,31 @@ fn a_failure_to_set_flows_delays_the_report_that_they_are_set() {
 }
 
 #[test]
+fn flows_that_could_not_be_set_are_set_again_ever_more_rarely() {
+    let mut agent = started();
+    agent.kernel.is_failing = true;
+    let received = receive(4, Mode::Replicate, policy(1, 1, 1));
+    assign(&mut agent, assignment(3, vec![], vec![received]));
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let before = agent.now;
+        let failures = agent.kernel.failures;
+        while agent.kernel.failures == failures {
+            agent.advance(Duration::from_millis(500));
+            agent.acknowledge();
+        }
+        pauses.push(agent.now.saturating_since(before).as_secs());
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+    agent.kernel.is_failing = false;
+    agent.advance(Duration::from_secs(60));
+    assert_eq!(agent.kernel.received(), [flow(4)]);
+    agent.acknowledge();
+    agent.advance(Duration::from_secs(5));
+    assert_eq!(agent.in_flight.as_ref().unwrap().revision, 3);
+}
+
+#[test]
 fn copies_of_a_removed_flow_are_deduplicated_for_a_while() {
     let mut agent = started();
     let received = |number| receive(number, Mode::Replicate, policy(number, 1, 1));

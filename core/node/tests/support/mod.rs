@@ -102,6 +102,8 @@ pub(crate) struct Kernel {
     pub(crate) is_failing: bool,
     /// Whether setting flows failed since the last time it did not.
     pub(crate) is_outdated: bool,
+    /// How often setting flows has failed.
+    pub(crate) failures: u32,
 }
 
 impl Kernel {
@@ -296,7 +298,8 @@ impl Agent {
         match command {
             Command::SetFlows { .. } if self.kernel.is_failing => {
                 self.kernel.is_outdated = true;
-                None
+                self.kernel.failures += 1;
+                Some(Outcome::NotApplied)
             }
             Command::SetFlows {
                 flows,
