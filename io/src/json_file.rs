@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 pub struct JsonFile {
     path: PathBuf,
     mode: u32,
+    /// Whether line breaks and spaces are left out.
+    is_compact: bool,
 }
 
 /// The reason that a file of JSON cannot be used.
@@ -49,7 +51,20 @@ impl JsonFile {
     /// Returns the file at `path`. `mode` is its permissions when it is written, restricted by the
     /// umask.
     pub fn at(path: PathBuf, mode: u32) -> Self {
-        JsonFile { path, mode }
+        JsonFile {
+            path,
+            mode,
+            is_compact: false,
+        }
+    }
+
+    /// Makes [`write`](Self::write) leave out the line breaks and spaces that help people to read
+    /// the file.
+    pub fn compact(self) -> Self {
+        JsonFile {
+            is_compact: true,
+            ..self
+        }
     }
 
     /// Returns the path of the file.
@@ -87,7 +102,12 @@ impl JsonFile {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
         }
-        file::replace(&self.path, &serde_json::to_vec_pretty(value)?, self.mode)
+        let text = if self.is_compact {
+            serde_json::to_vec(value)
+        } else {
+            serde_json::to_vec_pretty(value)
+        };
+        file::replace(&self.path, &text?, self.mode)
     }
 }
 
@@ -105,6 +125,16 @@ mod tests {
         assert_eq!(file.read().unwrap(), Some(7));
         let mode = fs::metadata(file.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_compact_file_has_no_line_breaks() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = JsonFile::at(directory.path().join("state.json"), 0o600);
+        file.write(&[7]).unwrap();
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), "[\n  7\n]");
+        file.clone().compact().write(&[7]).unwrap();
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), "[7]");
     }
 
     #[test]

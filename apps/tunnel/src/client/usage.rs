@@ -1,9 +1,9 @@
 //! The file with the bytes that the uplinks have carried this month.
 
 use anyhow::{Context, Result};
-use hawser_io::file;
+use hawser_io::failures::{Change, Failures};
+use hawser_io::json_file::{JsonFile, JsonFileError};
 use hawser_uplinks::Usage;
-use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use time::OffsetDateTime;
@@ -12,30 +12,27 @@ use tracing::warn;
 /// The file in which the usage is stored across restarts.
 #[derive(Debug)]
 pub(crate) struct UsageFile {
-    file: PathBuf,
+    file: JsonFile,
     stored: Usage,
-    write_failed: bool,
+    failures: Failures,
 }
 
 impl UsageFile {
-    /// Reads the usage stored in `file`, if it exists.
-    pub(crate) fn read(file: PathBuf) -> Result<UsageFile> {
-        let stored = match fs::read(&file) {
-            Ok(text) => serde_json::from_slice(&text).with_context(|| {
-                format!(
-                    "{} is not a valid usage file: remove it to restart counting for this month",
-                    file.display()
-                )
-            })?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Usage::default(),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", file.display()));
+    /// Reads the usage stored in the file at `path`, if it exists.
+    pub(crate) fn read(path: PathBuf) -> Result<UsageFile> {
+        let file = JsonFile::at(path, 0o666).compact();
+        let stored = match file.read() {
+            Err(error @ JsonFileError::Syntax { .. }) => {
+                let remedy =
+                    "cannot use the usage file; remove it to restart counting for this month";
+                return Err(error).context(remedy);
             }
+            stored => stored?.unwrap_or_default(),
         };
         Ok(UsageFile {
             file,
             stored,
-            write_failed: false,
+            failures: Failures::default(),
         })
     }
 
@@ -49,28 +46,15 @@ impl UsageFile {
         if *usage == self.stored {
             return;
         }
-        match self.replace(usage) {
-            Ok(()) => {
-                self.write_failed = false;
-                self.stored = usage.clone();
-            }
-            Err(error) if !self.write_failed => {
-                self.write_failed = true;
-                warn!(
-                    "cannot store the data usage of uplinks, which will be lost at a restart: {error:#}"
-                );
-            }
-            Err(_) => {}
+        let outcome = self.file.write(usage);
+        if outcome.is_ok() {
+            self.stored = usage.clone();
         }
-    }
-
-    fn replace(&self, usage: &Usage) -> Result<()> {
-        if let Some(folder) = self.file.parent() {
-            fs::create_dir_all(folder)
-                .with_context(|| format!("cannot create {}", folder.display()))?;
+        if let Some(Change::Failed(error)) = self.failures.record(outcome) {
+            warn!(
+                "cannot store the data usage of uplinks, which will be lost at a restart: {error}"
+            );
         }
-        file::replace(&self.file, &serde_json::to_vec(usage)?, 0o666)
-            .with_context(|| format!("cannot write {}", self.file.display()))
     }
 }
 
@@ -83,6 +67,7 @@ pub(crate) fn month(now: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::time::Duration;
 
     #[test]
