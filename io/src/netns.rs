@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use std::{panic, thread};
 
@@ -248,32 +248,17 @@ impl Namespace {
 
     /// Runs a tool with `input` until it exits; its error output becomes the error.
     fn finish(&self, mut command: Command, tool: Tool, input: &str) -> Result<(), Error> {
-        let action = || format!("run {}", tool.program);
-        // A tool that a killed process had started must not continue while the next process cleans
-        // up.
-        die_with_thread(&mut command);
-        let child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = child.map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Error::Missing {
-                program: tool.program,
-                package: tool.package,
-            },
-            _ => self.error(action(), source),
-        })?;
+        let mut child = self.spawn(&mut command, tool)?;
         let mut stdin = child.stdin.take().expect("stdin is piped");
-        match stdin.write_all(input.as_bytes()) {
+        let written = match stdin.write_all(input.as_bytes()) {
             // The tool stopped reading at a line that it rejects, which it reports itself.
-            Err(source) if source.kind() == io::ErrorKind::BrokenPipe => {}
-            written => written.map_err(|source| self.error(action(), source))?,
-        }
+            Err(source) if source.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        };
         drop(stdin);
-        let output = child
-            .wait_with_output()
-            .map_err(|source| self.error(action(), source))?;
+        let output = written
+            .and_then(|()| child.wait_with_output())
+            .map_err(|source| self.error(format!("run {}", tool.program), source))?;
         if output.status.success() {
             return Ok(());
         }
@@ -284,6 +269,24 @@ impl Namespace {
             namespace: self.name.clone(),
             command,
             message,
+        })
+    }
+
+    fn spawn(&self, command: &mut Command, tool: Tool) -> Result<Child, Error> {
+        // A tool that a killed process had started must not continue while the next process cleans
+        // up.
+        die_with_thread(command);
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        child.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::Missing {
+                program: tool.program,
+                package: tool.package,
+            },
+            _ => self.error(format!("run {}", tool.program), source),
         })
     }
 }
@@ -330,6 +333,21 @@ fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 }
 
 fn kill_and_wait(process: &OwnedFd) -> io::Result<()> {
+    match kill(process) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+        killed => killed?,
+    }
+    let timeout = PollTimeout::try_from(KILL_TIMEOUT).expect("seconds fit a poll timeout");
+    match poll(
+        &mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)],
+        timeout,
+    )? {
+        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "it has not exited")),
+        _ => Ok(()),
+    }
+}
+
+fn kill(process: &OwnedFd) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: the descriptor is open, and a null siginfo means an ordinary kill.
     let result = unsafe {
@@ -341,18 +359,10 @@ fn kill_and_wait(process: &OwnedFd) -> io::Result<()> {
             0,
         )
     };
-    match result {
-        0 => {}
-        _ if io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-        _ => return Err(io::Error::last_os_error()),
-    }
-    let timeout = PollTimeout::try_from(KILL_TIMEOUT).expect("seconds fit a poll timeout");
-    match poll(
-        &mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)],
-        timeout,
-    )? {
-        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "it has not exited")),
-        _ => Ok(()),
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

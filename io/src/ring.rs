@@ -56,7 +56,7 @@ fn packet_socket(
     protocol: u16,
     prepare: impl FnOnce(&OwnedFd) -> io::Result<()>,
 ) -> io::Result<OwnedFd> {
-    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::fd::FromRawFd;
 
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // Protocol 0 receives nothing, so that nothing arrives before the socket is bound.
@@ -68,6 +68,12 @@ fn packet_socket(
     // SAFETY: the descriptor was just made and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     prepare(&socket)?;
+    bind(&socket, index, protocol)?;
+    Ok(socket)
+}
+
+fn bind(socket: &OwnedFd, index: u32, protocol: u16) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
 
     // SAFETY: all bytes zero is a valid `sockaddr_ll`.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -78,7 +84,7 @@ fn packet_socket(
     // SAFETY: the address and its length are those of a live `sockaddr_ll`.
     let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
     if bound == 0 {
-        Ok(socket)
+        Ok(())
     } else {
         Err(io::Error::last_os_error())
     }

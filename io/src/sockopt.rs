@@ -16,28 +16,21 @@ pub enum MtuDiscovery {
 
 /// Sets `IP_MTU_DISCOVER`, or `IPV6_MTU_DISCOVER` on an IPv6 socket.
 pub fn set_mtu_discovery(socket: impl AsFd, ipv6: bool, discovery: MtuDiscovery) -> io::Result<()> {
-    let (level, name, value) = match (ipv6, discovery) {
-        (false, MtuDiscovery::Dont) => (
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DONT,
-        ),
-        (false, MtuDiscovery::Do) => (
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DO,
-        ),
-        (true, MtuDiscovery::Dont) => (
-            libc::IPPROTO_IPV6,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_PMTUDISC_DONT,
-        ),
-        (true, MtuDiscovery::Do) => (
-            libc::IPPROTO_IPV6,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_PMTUDISC_DO,
-        ),
+    let (level, name) = if ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)
     };
+    let value = match (ipv6, discovery) {
+        (false, MtuDiscovery::Dont) => libc::IP_PMTUDISC_DONT,
+        (false, MtuDiscovery::Do) => libc::IP_PMTUDISC_DO,
+        (true, MtuDiscovery::Dont) => libc::IPV6_PMTUDISC_DONT,
+        (true, MtuDiscovery::Do) => libc::IPV6_PMTUDISC_DO,
+    };
+    set(socket, level, name, value)
+}
+
+fn set(socket: impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let length = mem::size_of::<c_int>() as socklen_t;
     // SAFETY: the descriptor is open, and the pointer and the length are those of a live integer.
     let result = unsafe {

@@ -1,9 +1,10 @@
 //! UDP between two nodes on one path, with the kernel's arrival times.
 
+use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
-use std::io::{self, ErrorKind, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -51,14 +52,8 @@ impl StampedSocket {
             MsgFlags::empty(),
         ) {
             Ok(message) => message,
-            Err(errno) => {
-                let error = io::Error::from(errno);
-                return if error.kind() == ErrorKind::WouldBlock {
-                    Ok(None)
-                } else {
-                    Err(error)
-                };
-            }
+            Err(Errno::EAGAIN) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
         };
         let stamp = message.cmsgs()?.find_map(|control| match control {
             ControlMessageOwned::ScmTimestampns(stamp) => Some(UNIX_EPOCH + Duration::from(stamp)),

@@ -13,6 +13,7 @@ mod split;
 
 pub use split::Malformed;
 
+use coalesce::Group;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::sys::uio::writev;
@@ -140,34 +141,26 @@ impl Tun {
         let mut written = Written::default();
         for group in coalesce::group(packets, self.udp_gso) {
             let count = group.members().count() as u64;
-            let outcome = match group.headers(packets) {
-                None => {
-                    let header = Offload::default().emit();
-                    writev(
-                        &self.file,
-                        &[
-                            IoSlice::new(&header),
-                            IoSlice::new(packets[group.first].as_ref()),
-                        ],
-                    )
-                }
-                Some((offload, headers)) => {
-                    let header = offload.emit();
-                    let payload =
-                        |index: usize| IoSlice::new(&packets[index].as_ref()[headers.len()..]);
-                    let slices = [IoSlice::new(&header), IoSlice::new(&headers)].into_iter();
-                    let slices: Vec<_> = slices.chain(group.members().map(payload)).collect();
-                    writev(&self.file, &slices)
-                }
-            };
             written.calls += 1;
-            match outcome {
+            match self.write_group(packets, &group) {
                 Ok(_) => written.packets += count,
                 Err(nix::Error::EBADFD) => return Err(nix::Error::EBADFD.into()),
                 Err(_) => written.rejected += count,
             }
         }
         Ok(written)
+    }
+
+    fn write_group<P: AsRef<[u8]>>(&self, packets: &[P], group: &Group) -> nix::Result<usize> {
+        let Some((offload, headers)) = group.headers(packets) else {
+            let (header, packet) = (Offload::default().emit(), packets[group.first].as_ref());
+            return writev(&self.file, &[IoSlice::new(&header), IoSlice::new(packet)]);
+        };
+        let header = offload.emit();
+        let payload = |index: usize| IoSlice::new(&packets[index].as_ref()[headers.len()..]);
+        let slices = [IoSlice::new(&header), IoSlice::new(&headers)].into_iter();
+        let slices: Vec<_> = slices.chain(group.members().map(payload)).collect();
+        writev(&self.file, &slices)
     }
 }
 

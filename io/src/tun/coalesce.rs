@@ -54,6 +54,7 @@ struct Shape {
 
 impl Shape {
     fn of(packet: &[u8]) -> Option<Shape> {
+        let number = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
         let (is_ipv4, transport, protocol, length) = match packet.first()? >> 4 {
             // No options, no fragments.
             4 if packet.len() >= 20
@@ -61,38 +62,12 @@ impl Shape {
                 && packet[6] & 0x3f == 0
                 && packet[7] == 0 =>
             {
-                (
-                    true,
-                    20,
-                    packet[9],
-                    usize::from(u16::from_be_bytes([packet[2], packet[3]])),
-                )
+                (true, 20, packet[9], number(2))
             }
-            6 if packet.len() >= 40 => (
-                false,
-                40,
-                packet[6],
-                40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])),
-            ),
+            6 if packet.len() >= 40 => (false, 40, packet[6], 40 + number(4)),
             _ => return None,
         };
-        let headers = transport
-            + match protocol {
-                TCP => {
-                    let segment = packet[transport..].first_chunk::<20>()?;
-                    let only_data = segment[13] & !TCP_PSH == TCP_ACK;
-                    only_data
-                        .then_some(usize::from(segment[12] >> 4) * 4)
-                        .filter(|length| *length >= 20)?
-                }
-                UDP => {
-                    let header = packet[transport..].first_chunk::<8>()?;
-                    let has_checksum = header[6..8] != [0; 2];
-                    let whole = usize::from(u16::from_be_bytes([header[4], header[5]]));
-                    (has_checksum && whole == packet.len() - transport).then_some(8)?
-                }
-                _ => return None,
-            };
+        let headers = transport + transport_header(protocol, &packet[transport..])?;
         let whole = length == packet.len() && headers < packet.len();
         whole.then_some(Shape {
             is_ipv4,
@@ -137,6 +112,18 @@ impl Shape {
         network && transport && (self.protocol == UDP || same(at + 18..self.headers))
     }
 
+    /// Sets the length and the checksum of the IP header for a packet of so many bytes.
+    fn set_length(self, headers: &mut [u8], bytes: usize) {
+        if self.is_ipv4 {
+            headers[2..4].copy_from_slice(&length(bytes));
+            headers[10..12].fill(0);
+            let checksum = finish(sum(&headers[..self.transport]));
+            headers[10..12].copy_from_slice(&checksum);
+        } else {
+            headers[4..6].copy_from_slice(&length(bytes - 40));
+        }
+    }
+
     fn pseudo_header(self, packet: &[u8]) -> u64 {
         let addresses = if self.is_ipv4 {
             &packet[12..20]
@@ -154,6 +141,26 @@ impl Shape {
     }
 }
 
+/// Returns the length of the header of a segment or datagram that can be merged.
+fn transport_header(protocol: u8, segment: &[u8]) -> Option<usize> {
+    match protocol {
+        TCP => {
+            let header = segment.first_chunk::<20>()?;
+            let only_data = header[13] & !TCP_PSH == TCP_ACK;
+            only_data
+                .then_some(usize::from(header[12] >> 4) * 4)
+                .filter(|length| *length >= 20)
+        }
+        UDP => {
+            let header = segment.first_chunk::<8>()?;
+            let has_checksum = header[6..8] != [0; 2];
+            let whole = usize::from(u16::from_be_bytes([header[4], header[5]]));
+            (has_checksum && whole == segment.len()).then_some(8)
+        }
+        _ => None,
+    }
+}
+
 /// Groups `packets`, preserving the order within a flow. `with_udp`: the kernel accepts GSO packets
 /// of UDP.
 pub(super) fn group<P: AsRef<[u8]>>(packets: &[P], with_udp: bool) -> Vec<Group> {
@@ -165,24 +172,13 @@ pub(super) fn group<P: AsRef<[u8]>>(packets: &[P], with_udp: bool) -> Vec<Group>
             if with_udp && is_udp(packet) {
                 // Packets of the flow that come later must not be merged into a group before this
                 // one.
-                groups
-                    .iter_mut()
-                    .filter_map(|group| group.joinable.as_mut())
-                    .for_each(|joinable| joinable.ended = true);
+                groups.iter_mut().for_each(Group::end);
             }
-            groups.push(Group {
-                first: index,
-                rest: Vec::new(),
-                joinable: None,
-            });
+            groups.push(Group::begin(index, None));
             continue;
         };
         let latest = groups.iter_mut().rev().find(|group| {
-            let same_shape = group
-                .joinable
-                .as_ref()
-                .is_some_and(|joinable| joinable.shape == shape);
-            same_shape && shape.same_flow(packets[group.first].as_ref(), packet)
+            group.has_shape(shape) && shape.same_flow(packets[group.first].as_ref(), packet)
         });
         if let Some(group) = latest
             && group.takes(packets[group.first].as_ref(), packet)
@@ -190,21 +186,7 @@ pub(super) fn group<P: AsRef<[u8]>>(packets: &[P], with_udp: bool) -> Vec<Group>
             group.rest.push(index);
             continue;
         }
-        let joinable = Joinable {
-            shape,
-            payload: shape.payload(packet),
-            bytes: packet.len(),
-            next_sequence: shape
-                .sequence(packet)
-                .wrapping_add(shape.payload(packet) as u32),
-            ended: shape.pushes(packet),
-            first_verified: false,
-        };
-        groups.push(Group {
-            first: index,
-            rest: Vec::new(),
-            joinable: Some(joinable),
-        });
+        groups.push(Group::begin(index, Some(Joinable::of(shape, packet))));
     }
     groups
 }
@@ -218,7 +200,42 @@ fn is_udp(packet: &[u8]) -> bool {
     protocol == Some(&UDP)
 }
 
+impl Joinable {
+    /// Returns the state after the first packet of a group.
+    fn of(shape: Shape, packet: &[u8]) -> Joinable {
+        let payload = shape.payload(packet);
+        Joinable {
+            shape,
+            payload,
+            bytes: packet.len(),
+            next_sequence: shape.sequence(packet).wrapping_add(payload as u32),
+            ended: shape.pushes(packet),
+            first_verified: false,
+        }
+    }
+}
+
 impl Group {
+    fn begin(first: usize, joinable: Option<Joinable>) -> Group {
+        Group {
+            first,
+            rest: Vec::new(),
+            joinable,
+        }
+    }
+
+    /// Lets no further packet join.
+    fn end(&mut self) {
+        if let Some(joinable) = &mut self.joinable {
+            joinable.ended = true;
+        }
+    }
+
+    fn has_shape(&self, shape: Shape) -> bool {
+        let joinable = self.joinable.as_ref();
+        joinable.is_some_and(|joinable| joinable.shape == shape)
+    }
+
     /// Returns the indices of all its packets.
     pub(super) fn members(&self) -> impl Iterator<Item = usize> {
         std::iter::once(self.first).chain(self.rest.iter().copied())
@@ -265,19 +282,7 @@ impl Group {
         } = joinable.shape;
         let first = packets[self.first].as_ref();
         let mut bytes = first[..headers].to_vec();
-        let length = |bytes: usize| {
-            u16::try_from(bytes)
-                .expect("the size is limited")
-                .to_be_bytes()
-        };
-        if is_ipv4 {
-            bytes[2..4].copy_from_slice(&length(joinable.bytes));
-            bytes[10..12].fill(0);
-            let checksum = finish(sum(&bytes[..transport]));
-            bytes[10..12].copy_from_slice(&checksum);
-        } else {
-            bytes[4..6].copy_from_slice(&length(joinable.bytes - 40));
-        }
+        joinable.shape.set_length(&mut bytes, joinable.bytes);
         let segment = joinable.bytes - transport;
         let (kind, checksum_at) = match (protocol, is_ipv4) {
             (UDP, _) => {
@@ -296,12 +301,16 @@ impl Group {
             headers,
             payload: joinable.payload,
         };
-        Some((
-            Offload {
-                gso: Some(gso),
-                checksum: Some((transport, checksum_at)),
-            },
-            bytes,
-        ))
+        let offload = Offload {
+            gso: Some(gso),
+            checksum: Some((transport, checksum_at)),
+        };
+        Some((offload, bytes))
     }
+}
+
+fn length(bytes: usize) -> [u8; 2] {
+    u16::try_from(bytes)
+        .expect("the size is limited")
+        .to_be_bytes()
 }

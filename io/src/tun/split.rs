@@ -27,6 +27,16 @@ pub(super) fn split(
         return Ok(());
     };
     let (start, _) = offload.checksum.ok_or(Malformed)?;
+    split_gso(gso, start, packet, packets)
+}
+
+/// Splits a GSO packet whose transport header begins at `start`.
+fn split_gso(
+    gso: Gso,
+    start: usize,
+    packet: &[u8],
+    packets: &mut Vec<Vec<u8>>,
+) -> Result<(), Malformed> {
     let template = Template::of(gso, packet, start)?;
     let (headers, payload) = packet.split_at_checked(template.headers).ok_or(Malformed)?;
     if gso.payload == 0 {
@@ -135,13 +145,7 @@ impl Template {
         let whole = packet.len();
         let (network, segment) = packet.split_at_mut(self.transport);
         if self.is_ipv4 {
-            // The kernel's own segmentation also increments the identification.
-            let identification = self.identification.wrapping_add(position.index as u16);
-            network[2..4].copy_from_slice(&length(whole)?.to_be_bytes());
-            network[4..6].copy_from_slice(&identification.to_be_bytes());
-            network[10..12].fill(0);
-            let checksum = finish(sum(network));
-            network[10..12].copy_from_slice(&checksum);
+            self.finish_ipv4(network, length(whole)?, position.index);
         } else {
             network[4..6].copy_from_slice(&length(whole - 40)?.to_be_bytes());
         }
@@ -166,5 +170,14 @@ impl Template {
         ));
         segment[checksum_at..checksum_at + 2].copy_from_slice(&checksum);
         Ok(())
+    }
+    fn finish_ipv4(&self, header: &mut [u8], length: u16, index: usize) {
+        // The kernel's own segmentation also increments the identification.
+        let identification = self.identification.wrapping_add(index as u16);
+        header[2..4].copy_from_slice(&length.to_be_bytes());
+        header[4..6].copy_from_slice(&identification.to_be_bytes());
+        header[10..12].fill(0);
+        let checksum = finish(sum(header));
+        header[10..12].copy_from_slice(&checksum);
     }
 }
