@@ -200,13 +200,7 @@ impl Bbr {
     }
 
     fn acknowledge(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64) {
-        let is_acknowledged = |packet: &Sent| packet.number == number && packet.at == sent;
-        let Some(packet) = self
-            .sent
-            .iter()
-            .position(is_acknowledged)
-            .and_then(|index| self.sent.remove(index))
-        else {
+        let Some(packet) = self.take_sent(sent, number) else {
             return;
         };
         self.in_flight = self.in_flight.saturating_sub(packet.bytes);
@@ -225,21 +219,20 @@ impl Bbr {
         }
     }
 
+    /// Removes a packet from those that were sent.
+    fn take_sent(&mut self, at: Instant, number: u64) -> Option<Sent> {
+        let is_wanted = |packet: &Sent| packet.number == number && packet.at == at;
+        let index = self.sent.iter().position(is_wanted)?;
+        self.sent.remove(index)
+    }
+
     fn sample(&mut self, now: Instant) {
         let Some(packet) = self.delivery.newest.take() else {
             return;
         };
         let rtt = now.saturating_duration_since(packet.at);
         self.min_rtt[0] = Some(self.min_rtt[0].map_or(rtt, |min| min.min(rtt)));
-        let delivered = self.delivery.bytes - packet.delivered;
-        let sending = packet.at.saturating_duration_since(packet.flight_began);
-        let arriving = now.saturating_duration_since(packet.delivered_at);
-        let interval = sending.max(arriving).as_secs_f64();
-        let rate = if interval > 0.0 {
-            delivered as f64 / interval
-        } else {
-            0.0
-        };
+        let rate = self.delivery_rate(now, &packet);
         self.round.bandwidth = self.round.bandwidth.max(rate);
         self.round.in_flight = self.round.in_flight.max(packet.in_flight);
         self.round.is_app_limited |= packet.is_app_limited;
@@ -252,6 +245,19 @@ impl Bbr {
                 ..Round::default()
             };
             self.end_round(now, round);
+        }
+    }
+
+    /// Returns the rate at which bytes were delivered since the packet was sent, in bytes per second.
+    fn delivery_rate(&self, now: Instant, packet: &Sent) -> f64 {
+        let delivered = self.delivery.bytes - packet.delivered;
+        let sending = packet.at.saturating_duration_since(packet.flight_began);
+        let arriving = now.saturating_duration_since(packet.delivered_at);
+        let interval = sending.max(arriving).as_secs_f64();
+        if interval > 0.0 {
+            delivered as f64 / interval
+        } else {
+            0.0
         }
     }
 
@@ -408,12 +414,16 @@ impl Bbr {
         } else {
             rate.max(burst)
         };
-        let bound = match self.phase {
+        let bound = self.window_bound();
+        self.window = self.window.min(bound).max(MIN_PACKETS * self.packet);
+    }
+
+    fn window_bound(&self) -> u64 {
+        match self.phase {
             Phase::Startup | Phase::Drain { .. } => u64::MAX,
             Phase::Refill | Phase::Up => self.long_bound,
             Phase::Down | Phase::Cruise => self.bound_with_headroom().min(self.short_bound),
-        };
-        self.window = self.window.min(bound).max(MIN_PACKETS * self.packet);
+        }
     }
 
     /// Returns `gain` times the bandwidth-delay product, in bytes.
