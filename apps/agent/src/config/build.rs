@@ -2,15 +2,16 @@ mod device;
 
 use super::file::{File, Node, PathEntry, Receive, Send, SignalAddress};
 use super::keys::read_key;
-use super::select::rule;
+use super::select::{Selector, rule};
 use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, file};
 use crate::flows::{Flows, Selectors, Sent};
-use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, SendPolicy, XdpMode};
+use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, Prefix, Rule, SendPolicy, XdpMode};
+use hawser_client::Controller;
 use hawser_control::Name;
 use hawser_io::config::Source;
 use hawser_node::{TooManyFlows, inherit};
-use hawser_units::{MAX_PATHS, PathId, PathSet, PolicyCode};
-use hawser_wire::{Cover, KeyRing, KeySlot, SIGNAL_PORT};
+use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
+use hawser_wire::{Cover, Key, KeyRing, KeySlot, SIGNAL_PORT};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -40,28 +41,13 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn build(&self, file: File) -> Result<Config, ConfigError> {
-        let node = file.node.get_ref();
-        self.source.check_name(&file.node, &node.name)?;
-        if node.port == 0 {
-            return Err(self.at(&file.node, "port is 1 to 65535".to_owned()));
-        }
-        if node.max_age_ms < MIN_MAX_AGE_MS {
-            let message = format!(
-                "max_age_ms is at least {MIN_MAX_AGE_MS}, more than the delays of paths differ: copies that arrive later \
-                 than this after the fastest one are dropped"
-            );
-            return Err(self.at(&file.node, message));
-        }
-        if node.management_ports.len() > MANAGEMENT_PORTS || node.management_ports.contains(&0) {
-            let message =
-                format!("management_ports holds up to {MANAGEMENT_PORTS} ports of 1 to 65535");
-            return Err(self.at(&file.node, message));
-        }
+        self.check_node(&file.node)?;
         if !file.send.is_empty() && !file.replicates() {
             let message = "there are [[send]] flows, but neither transit nor local names an interface to take their packets from, \
                            and there is no [device]";
             return Err(self.at(&file.node, message.to_owned()));
         }
+        let node = file.node.get_ref();
         let peers = self.peers(&node.name, &file.peer)?;
         let paths = self.paths(&file.path, &peers)?;
         if !file.send.is_empty() || (file.controller.is_some() && file.replicates()) {
@@ -77,11 +63,7 @@ impl Builder<'_> {
             local: node.local.iter().cloned().chain(own).collect(),
             management_ports: node.management_ports.clone(),
             watch: node.watch.clone(),
-            xdp: if node.generic_xdp {
-                XdpMode::Generic
-            } else {
-                XdpMode::Native
-            },
+            xdp: node.xdp_mode(),
             state: node.state.clone().unwrap_or_else(|| RUNTIME_STATE.into()),
             pins: node.pins.clone(),
             persistent_state: self.persistent_state(&file),
@@ -96,33 +78,38 @@ impl Builder<'_> {
         })
     }
 
+    /// Checks the keys of `[node]` that do not depend on other sections.
+    fn check_node(&self, spanned: &Spanned<Node>) -> Result<(), ConfigError> {
+        let node = spanned.get_ref();
+        self.source.check_name(spanned, &node.name)?;
+        if node.port == 0 {
+            return Err(self.at(spanned, "port is 1 to 65535".to_owned()));
+        }
+        if node.max_age_ms < MIN_MAX_AGE_MS {
+            let message = format!(
+                "max_age_ms is at least {MIN_MAX_AGE_MS}, more than the delays of paths differ: copies that arrive later \
+                 than this after the fastest one are dropped"
+            );
+            return Err(self.at(spanned, message));
+        }
+        if node.management_ports.len() > MANAGEMENT_PORTS || node.management_ports.contains(&0) {
+            let message =
+                format!("management_ports holds up to {MANAGEMENT_PORTS} ports of 1 to 65535");
+            return Err(self.at(spanned, message));
+        }
+        Ok(())
+    }
+
     fn controller(&self, file: &File) -> Result<Option<ControllerConfig>, ConfigError> {
         let Some(spanned) = &file.controller else {
             return Ok(None);
         };
-        let (node, entry) = (file.node.get_ref(), spanned.get_ref());
-        let refused = |message: &str| Err(self.at(spanned, message.to_owned()));
-        if !file.send.is_empty() || !file.receive.is_empty() {
-            return refused(
-                "the controller assigns the flows; remove either [controller] or [[send]] and [[receive]]",
-            );
-        }
-        if let Err(error) = node.name.parse::<Name>() {
-            return Err(self.at(&file.node, error.to_string()));
-        }
-        if entry.urls.is_empty() {
-            return refused("urls is empty: name each controller as \"https://HOST:PORT\"");
-        }
-        let urls = entry
-            .urls
-            .iter()
-            .map(|url| url.parse())
-            .collect::<Result<_, hawser_client::Error>>();
-        let urls = urls.map_err(|error| self.at(spanned, error.to_string()))?;
+        self.check_assignable(file, spanned)?;
+        let urls = self.urls(spanned)?;
+        let entry = spanned.get_ref();
         if entry.signals.is_some() == entry.interfaces.is_empty() {
-            return refused(
-                "interfaces names where in-band signals arrive and signals the address to which they are sent: give both or neither",
-            );
+            let message = "interfaces names where in-band signals arrive and signals the address to which they are sent: give both or neither";
+            return Err(self.at(spanned, message.to_owned()));
         }
         Ok(Some(ControllerConfig {
             urls,
@@ -130,6 +117,35 @@ impl Builder<'_> {
             signals: entry.signals.as_ref().map(SignalAddress::socket),
             state: self.persistent_state(file),
         }))
+    }
+
+    /// Checks that the controller can assign all flows, and that it accepts the node's name.
+    fn check_assignable(
+        &self,
+        file: &File,
+        controller: &Spanned<file::Controller>,
+    ) -> Result<(), ConfigError> {
+        if !file.send.is_empty() || !file.receive.is_empty() {
+            let message = "the controller assigns the flows; remove either [controller] or [[send]] and [[receive]]";
+            return Err(self.at(controller, message.to_owned()));
+        }
+        match file.node.get_ref().name.parse::<Name>() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.at(&file.node, error.to_string())),
+        }
+    }
+
+    fn urls(&self, spanned: &Spanned<file::Controller>) -> Result<Vec<Controller>, ConfigError> {
+        let urls = &spanned.get_ref().urls;
+        if urls.is_empty() {
+            let message = "urls is empty: name each controller as \"https://HOST:PORT\"";
+            return Err(self.at(spanned, message.to_owned()));
+        }
+        let urls = urls
+            .iter()
+            .map(|url| url.parse())
+            .collect::<Result<_, hawser_client::Error>>();
+        urls.map_err(|error| self.at(spanned, error.to_string()))
     }
 
     /// Returns the directory of the state that must survive a reboot.
@@ -174,33 +190,40 @@ impl Builder<'_> {
         entries: &[Spanned<PathEntry>],
         peers: &BTreeMap<String, Peer>,
     ) -> Result<BTreeMap<PathId, PathConfig>, ConfigError> {
-        let only_peer = peers.keys().next().filter(|_| peers.len() == 1);
         let mut paths = BTreeMap::new();
         for spanned in entries {
-            let entry = spanned.get_ref();
-            let path = path_of(entry.number).map_err(|message| self.at(spanned, message))?;
-            if entry.local.is_ipv4() != entry.remote.is_ipv4() {
-                return Err(self.at(
-                    spanned,
-                    "local and remote must both be IPv4 or both IPv6".to_owned(),
-                ));
-            }
-            if let Some(peer) = &entry.peer {
-                self.peer(spanned, peer, peers)?;
-            }
-            let description = PathConfig {
-                interface: entry.interface.clone(),
-                local: entry.local,
-                remote: entry.remote,
-                next_hop: entry.next_hop,
-                mtu_bytes: entry.mtu_bytes,
-                peer: entry.peer.as_ref().or(only_peer).cloned(),
-            };
+            let number = spanned.get_ref().number;
+            let path = path_of(number).map_err(|message| self.at(spanned, message))?;
+            let description = self.path(spanned, peers)?;
             if paths.insert(path, description).is_some() {
                 return Err(self.at(spanned, format!("{path} is described twice")));
             }
         }
         Ok(paths)
+    }
+
+    fn path(
+        &self,
+        spanned: &Spanned<PathEntry>,
+        peers: &BTreeMap<String, Peer>,
+    ) -> Result<PathConfig, ConfigError> {
+        let entry = spanned.get_ref();
+        if entry.local.is_ipv4() != entry.remote.is_ipv4() {
+            let message = "local and remote must both be IPv4 or both IPv6";
+            return Err(self.at(spanned, message.to_owned()));
+        }
+        if let Some(peer) = &entry.peer {
+            self.peer(spanned, peer, peers)?;
+        }
+        let only_peer = peers.keys().next().filter(|_| peers.len() == 1);
+        Ok(PathConfig {
+            interface: entry.interface.clone(),
+            local: entry.local,
+            remote: entry.remote,
+            next_hop: entry.next_hop,
+            mtu_bytes: entry.mtu_bytes,
+            peer: entry.peer.as_ref().or(only_peer).cloned(),
+        })
     }
 
     /// Requires an interface of its own for each path: the kernel sends the packets that leave
@@ -243,59 +266,19 @@ impl Builder<'_> {
     }
 
     fn secrets(&self, own_name: &str, peer: &file::Peer) -> Result<Peer, String> {
-        let files = [&peer.keys.slot0, &peer.keys.slot1];
-        let mut ring = KeyRing::default();
-        for (slot, file) in ring.slots.iter_mut().zip(files) {
-            *slot = file
-                .as_ref()
-                .map(|file| read_key(&self.source.directory().join(file)))
-                .transpose()?;
-        }
-        let filled = ring.slots.iter().any(Option::is_some);
-        if peer.authenticate && !filled {
-            return Err(format!(
-                "peer {:?} has no keys: name a file in keys.slot0 (`hawser keygen FILE` makes one), or set \
-                 authenticate = false",
-                peer.name
-            ));
-        }
-        if !peer.authenticate && filled {
-            return Err(format!(
-                "peer {:?} has keys and authenticate = false; remove one of them",
-                peer.name
-            ));
-        }
-        let slot = match peer.send_slot {
-            0 => KeySlot::Zero,
-            1 => KeySlot::One,
-            other => return Err(format!("send_slot is 0 or 1, not {other}")),
-        };
-        let key = ring.slots[slot.index()].clone().map(|key| (slot, key));
-        if filled && key.is_none() {
-            return Err(format!(
-                "send_slot is {0}, but keys.slot{0} names no file",
-                peer.send_slot
-            ));
-        }
+        let ring = self.key_ring(&peer.keys)?;
+        let has_keys = ring.slots.iter().any(Option::is_some);
+        peer.check_authentication(has_keys)?;
+        let key = peer.sending_key(&ring)?;
         let node = peer.node.as_ref().unwrap_or(&peer.name);
-        if filled && node == own_name {
+        if has_keys && node == own_name {
             return Err(format!(
                 "peer {:?} has the name of this node: keys are derived for each direction from the nodes' names; set `node` \
                  to the name that the peer has in its own configuration",
                 peer.name
             ));
         }
-        for (key, cover) in [
-            ("cover", peer.cover),
-            ("required_cover", peer.required_cover),
-        ] {
-            if !filled && cover == file::Cover::Whole {
-                return Err(format!(
-                    "peer {:?} has {key} = \"whole\" and no keys: without keys there are no tags",
-                    peer.name
-                ));
-            }
-        }
+        peer.check_covers(has_keys)?;
         let (cover, required) = (Cover::from(peer.cover), Cover::from(peer.required_cover));
         Ok(Peer {
             accepted: ring.for_direction(node, own_name, required),
@@ -307,6 +290,17 @@ impl Builder<'_> {
         })
     }
 
+    fn key_ring(&self, keys: &file::Keys) -> Result<KeyRing, String> {
+        let mut ring = KeyRing::default();
+        for (slot, file) in ring.slots.iter_mut().zip([&keys.slot0, &keys.slot1]) {
+            *slot = file
+                .as_ref()
+                .map(|file| read_key(&self.source.directory().join(file)))
+                .transpose()?;
+        }
+        Ok(ring)
+    }
+
     fn add_send(
         &self,
         spanned: &Spanned<Send>,
@@ -315,41 +309,7 @@ impl Builder<'_> {
         flows: &mut Flows,
     ) -> Result<(), ConfigError> {
         let entry = spanned.get_ref();
-        let secrets = self.peer(spanned, &entry.peer, peers)?;
-        let mut code = PathSet::EMPTY;
-        for number in &entry.paths {
-            let path = path_of(*number).map_err(|message| self.at(spanned, message))?;
-            let description = paths.get(&path);
-            let description = description.ok_or_else(|| {
-                self.at(
-                    spanned,
-                    format!("{path} is used here and described in no [[path]]"),
-                )
-            })?;
-            if entry.transparent && description.local.is_ipv6() {
-                let message =
-                    format!("a transparent flow needs paths with IPv4 next hops; {path} has IPv6");
-                return Err(self.at(spanned, message));
-            }
-            code = code.with(path);
-        }
-        if code.len() == MAX_PATHS {
-            let message = format!(
-                "at most {} paths replicate at once: the policy code of all eight is reserved for stop",
-                MAX_PATHS - 1
-            );
-            return Err(self.at(spanned, message));
-        }
-        let flow = Sent {
-            name: None,
-            label: entry.label.unwrap_or(entry.flow),
-            policy: SendPolicy {
-                code: PolicyCode(code.bits()),
-                ..SendPolicy::default()
-            },
-            transparent: entry.transparent,
-            key: secrets.sealed.clone(),
-        };
+        let flow = self.sent(spanned, paths, peers)?;
         let is_taken = |other: &Sent| other.label == flow.label && other.key == flow.key;
         if flow.key.is_some() && flows.send.values().any(is_taken) {
             let message = format!(
@@ -361,10 +321,30 @@ impl Builder<'_> {
         if flows.send.insert(entry.flow, flow).is_some() {
             return Err(self.at(spanned, format!("{} is sent twice", entry.flow)));
         }
-        let (prefix, rule) =
-            rule(entry.flow, &entry.select).map_err(|message| self.at(spanned, message))?;
+        let (prefix, rule) = self.rule(spanned, entry.flow, &entry.select)?;
         flows.send_selectors.entry(prefix).or_default().push(rule);
         Ok(())
+    }
+
+    fn sent(
+        &self,
+        spanned: &Spanned<Send>,
+        paths: &BTreeMap<PathId, PathConfig>,
+        peers: &BTreeMap<String, Peer>,
+    ) -> Result<Sent, ConfigError> {
+        let entry = spanned.get_ref();
+        let secrets = self.peer(spanned, &entry.peer, peers)?;
+        let paths = paths_of(entry, paths).map_err(|message| self.at(spanned, message))?;
+        Ok(Sent {
+            name: None,
+            label: entry.label.unwrap_or(entry.flow),
+            policy: SendPolicy {
+                code: PolicyCode(paths.bits()),
+                ..SendPolicy::default()
+            },
+            transparent: entry.transparent,
+            key: secrets.sealed.clone(),
+        })
     }
 
     fn add_receive(
@@ -374,24 +354,25 @@ impl Builder<'_> {
         flows: &mut Flows,
     ) -> Result<(), ConfigError> {
         let entry = spanned.get_ref();
-        let secrets = self.peer(spanned, &entry.peer, peers)?;
-        if flows
-            .receive
-            .insert(entry.flow, secrets.accepted.clone())
-            .is_some()
-        {
+        let keys = self.peer(spanned, &entry.peer, peers)?.accepted.clone();
+        if flows.receive.insert(entry.flow, keys).is_some() {
             return Err(self.at(spanned, format!("{} is received twice", entry.flow)));
         }
         if let Some(selector) = &entry.transparent {
-            let (prefix, rule) =
-                rule(entry.flow, selector).map_err(|message| self.at(spanned, message))?;
-            flows
-                .receive_selectors
-                .entry(prefix)
-                .or_default()
-                .push(rule);
+            let (prefix, rule) = self.rule(spanned, entry.flow, selector)?;
+            let rules = flows.receive_selectors.entry(prefix).or_default();
+            rules.push(rule);
         }
         Ok(())
+    }
+
+    fn rule<T>(
+        &self,
+        spanned: &Spanned<T>,
+        flow: FlowId,
+        selector: &Selector,
+    ) -> Result<(Prefix, Rule), ConfigError> {
+        rule(flow, selector).map_err(|message| self.at(spanned, message))
     }
 
     fn peer<'p, T>(
@@ -432,6 +413,67 @@ impl File {
     }
 }
 
+impl Node {
+    fn xdp_mode(&self) -> XdpMode {
+        if self.generic_xdp {
+            XdpMode::Generic
+        } else {
+            XdpMode::Native
+        }
+    }
+}
+
+impl file::Peer {
+    /// Checks that the peer has keys if, and only if, packets are authenticated.
+    fn check_authentication(&self, has_keys: bool) -> Result<(), String> {
+        match (self.authenticate, has_keys) {
+            (true, false) => Err(format!(
+                "peer {:?} has no keys: name a file in keys.slot0 (`hawser keygen FILE` makes one), or set \
+                 authenticate = false",
+                self.name
+            )),
+            (false, true) => Err(format!(
+                "peer {:?} has keys and authenticate = false; remove one of them",
+                self.name
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the key for packets to the peer with its slot, if the peer has keys.
+    fn sending_key(&self, ring: &KeyRing) -> Result<Option<(KeySlot, Key)>, String> {
+        let slot = match self.send_slot {
+            0 => KeySlot::Zero,
+            1 => KeySlot::One,
+            other => return Err(format!("send_slot is 0 or 1, not {other}")),
+        };
+        let key = ring.slots[slot.index()].clone().map(|key| (slot, key));
+        if key.is_none() && ring.slots.iter().any(Option::is_some) {
+            return Err(format!(
+                "send_slot is {0}, but keys.slot{0} names no file",
+                self.send_slot
+            ));
+        }
+        Ok(key)
+    }
+
+    /// Checks that tags are required to cover whole packets only where there are tags.
+    fn check_covers(&self, has_keys: bool) -> Result<(), String> {
+        for (key, cover) in [
+            ("cover", self.cover),
+            ("required_cover", self.required_cover),
+        ] {
+            if !has_keys && cover == file::Cover::Whole {
+                return Err(format!(
+                    "peer {:?} has {key} = \"whole\" and no keys: without keys there are no tags",
+                    self.name
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl From<file::Cover> for Cover {
     fn from(cover: file::Cover) -> Cover {
         match cover {
@@ -450,6 +492,39 @@ impl SignalAddress {
     }
 }
 
+/// Returns the paths on which copies of a flow are sent.
+fn paths_of(entry: &Send, paths: &BTreeMap<PathId, PathConfig>) -> Result<PathSet, String> {
+    let mut used = PathSet::EMPTY;
+    for number in &entry.paths {
+        let (path, description) = described(*number, paths)?;
+        if entry.transparent && description.local.is_ipv6() {
+            return Err(format!(
+                "a transparent flow needs paths with IPv4 next hops; {path} has IPv6"
+            ));
+        }
+        used = used.with(path);
+    }
+    if used.len() == MAX_PATHS {
+        return Err(format!(
+            "at most {} paths replicate at once: the policy code of all eight is reserved for stop",
+            MAX_PATHS - 1
+        ));
+    }
+    Ok(used)
+}
+
+/// Returns the path of this number with its description.
+fn described(
+    number: u8,
+    paths: &BTreeMap<PathId, PathConfig>,
+) -> Result<(PathId, &PathConfig), String> {
+    let path = path_of(number)?;
+    match paths.get(&path) {
+        Some(description) => Ok((path, description)),
+        None => Err(format!("{path} is used here and described in no [[path]]")),
+    }
+}
+
 fn path_of(number: u8) -> Result<PathId, String> {
     PathId::from_number(number)
         .ok_or_else(|| format!("paths are numbered 1 to {MAX_PATHS}, not {number}"))
@@ -459,7 +534,6 @@ fn path_of(number: u8) -> Result<PathId, String> {
 mod tests {
     use super::*;
     use crate::config::generate_key;
-    use hawser_units::FlowId;
     use hawser_wire::DEFAULT_PORT;
 
     const EDGE: &str = r#"

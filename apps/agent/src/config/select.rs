@@ -46,17 +46,7 @@ pub(super) fn rule(flow: FlowId, selector: &Selector) -> Result<(Prefix, Rule), 
     let prefix: Prefix = text
         .parse()
         .map_err(|_| format!("destination {text:?} is not a prefix such as 203.0.113.0/24"))?;
-    let protocol = match &selector.protocol {
-        None => None,
-        Some(Protocol::Number(0)) => {
-            return Err("0 is not an IP protocol; leave protocol out to select all".to_owned());
-        }
-        Some(Protocol::Number(number)) => Some(*number),
-        Some(Protocol::Named(Named::Icmp)) => Some(1),
-        Some(Protocol::Named(Named::Tcp)) => Some(6),
-        Some(Protocol::Named(Named::Udp)) => Some(17),
-        Some(Protocol::Named(Named::Icmpv6)) => Some(58),
-    };
+    let protocol = selector.protocol.as_ref().map(number).transpose()?;
     let ports = match (&selector.source_ports, &selector.destination_ports) {
         (None, None) => None,
         (source, destination) => Some(Ports {
@@ -67,14 +57,26 @@ pub(super) fn rule(flow: FlowId, selector: &Selector) -> Result<(Prefix, Rule), 
     if ports.is_some() && !matches!(protocol, Some(6 | 17)) {
         return Err("ports need protocol = \"tcp\" or \"udp\"".to_owned());
     }
-    Ok((
-        prefix,
-        Rule {
-            flow,
-            protocol,
-            ports,
-        },
-    ))
+    let rule = Rule {
+        flow,
+        protocol,
+        ports,
+    };
+    Ok((prefix, rule))
+}
+
+/// Returns the number of a protocol (IANA, "Protocol Numbers").
+fn number(protocol: &Protocol) -> Result<u8, String> {
+    match protocol {
+        Protocol::Number(0) => {
+            Err("0 is not an IP protocol; leave protocol out to select all".to_owned())
+        }
+        Protocol::Number(number) => Ok(*number),
+        Protocol::Named(Named::Icmp) => Ok(1),
+        Protocol::Named(Named::Tcp) => Ok(6),
+        Protocol::Named(Named::Udp) => Ok(17),
+        Protocol::Named(Named::Icmpv6) => Ok(58),
+    }
 }
 
 fn range(ports: &Option<PortRange>) -> Result<RangeInclusive<u16>, String> {

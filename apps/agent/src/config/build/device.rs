@@ -1,6 +1,6 @@
 use super::super::file::{Device, File};
 use super::super::{ConfigError, DeviceConfig, DeviceRoute, PathConfig, Peer};
-use super::{Builder, path_of};
+use super::{Builder, described};
 use hawser_bpf::Prefix;
 use hawser_units::PathId;
 use hawser_wire::{OVERHEAD_V4, OVERHEAD_V6};
@@ -67,13 +67,8 @@ fn check_name(file: &File, Device { name, .. }: &Device) -> Result<(), String> {
 
 fn describe(entry: &Device, paths: &Paths) -> Result<DeviceConfig, String> {
     for version in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
-        if entry
-            .addresses
-            .iter()
-            .filter(|address| version(address))
-            .count()
-            > 1
-        {
+        let addresses = entry.addresses.iter();
+        if addresses.filter(|address| version(address)).count() > 1 {
             return Err("addresses has at most one of each IP version".to_owned());
         }
     }
@@ -87,16 +82,9 @@ fn describe(entry: &Device, paths: &Paths) -> Result<DeviceConfig, String> {
         return Err("routes is empty: name the prefixes that the interface leads to, such as { viewer = [\"10.99.0.2/32\"] }"
             .to_owned());
     }
-    let mtu_bytes = entry.mtu_bytes.unwrap_or_else(|| narrowest(paths));
-    let minimum = MIN_MTU[usize::from(entry.addresses.iter().any(IpAddr::is_ipv6))];
-    if mtu_bytes < minimum {
-        return Err(format!(
-            "packets of {mtu_bytes} bytes are too small: mtu_bytes is at least {minimum}"
-        ));
-    }
     Ok(DeviceConfig {
         name: entry.name.clone(),
-        mtu_bytes,
+        mtu_bytes: mtu(entry, paths)?,
         addresses: entry.addresses.clone(),
         routes,
     })
@@ -108,61 +96,78 @@ fn route(
     destination: &str,
     paths: &Paths,
 ) -> Result<DeviceRoute, String> {
-    let prefix: Prefix = destination
+    let destination: Prefix = destination
         .parse()
         .map_err(|error| format!("the route {destination:?} is not a prefix: {error}"))?;
-    let is_ipv4 = prefix.address().is_ipv4();
-    let source = entry
-        .addresses
-        .iter()
-        .find(|address| address.is_ipv4() == is_ipv4);
-    let source = *source.ok_or_else(|| {
-        format!("addresses has none of the IP version of {prefix}, to be the source address of packets to it")
-    })?;
-    let leads_there = |path: &&PathId| paths[path].peer.as_ref().is_none_or(|name| name == peer);
-    // IPv4 packets can be sent to a router's IPv6 address (RFC 5549), IPv6 packets only to an IPv6
-    // address.
-    let carries = |path: &&PathId| is_ipv4 || paths[path].remote.is_ipv6();
-    let fallback: Vec<PathId> = match &entry.fallback {
-        None => paths
-            .keys()
-            .filter(leads_there)
-            .filter(carries)
-            .copied()
-            .collect(),
-        Some(numbers) => {
-            let mut given = Vec::new();
-            for number in numbers {
-                let path = path_of(*number)?;
-                if !paths.contains_key(&path) {
-                    return Err(format!("{path} is used here and described in no [[path]]"));
-                }
-                given.push(path);
-            }
-            given
-                .iter()
-                .filter(leads_there)
-                .filter(carries)
-                .copied()
-                .collect()
-        }
-    };
-    if fallback.is_empty()
-        && entry
-            .fallback
-            .as_ref()
-            .is_none_or(|numbers| !numbers.is_empty())
-    {
+    let is_ipv4 = destination.address().is_ipv4();
+    let source = source(entry, destination)?;
+    let fallback = fallback(entry, peer, is_ipv4, paths)?;
+    if fallback.is_empty() && entry.has_fallback() {
         return Err(format!(
-            "no path to peer {peer:?} could carry packets to {prefix} without an agent (IPv6 needs a path with IPv6 \
+            "no path to peer {peer:?} could carry packets to {destination} without an agent (IPv6 needs a path with IPv6 \
              addresses); name one, or set `fallback = []`"
         ));
     }
     Ok(DeviceRoute {
-        destination: prefix,
+        destination,
         source,
         fallback,
     })
+}
+
+/// Returns the source address of packets to these destinations.
+fn source(entry: &Device, destination: Prefix) -> Result<IpAddr, String> {
+    let is_ipv4 = destination.address().is_ipv4();
+    let mut addresses = entry.addresses.iter().copied();
+    let source = addresses.find(|address| address.is_ipv4() == is_ipv4);
+    source.ok_or_else(|| {
+        format!("addresses has none of the IP version of {destination}, to be the source address of packets to it")
+    })
+}
+
+/// Returns the paths that packets to a peer take while no agent runs: of the paths given in the
+/// file, or of all, those that lead to the peer and can carry packets of this IP version.
+fn fallback(
+    entry: &Device,
+    peer: &str,
+    is_ipv4: bool,
+    paths: &Paths,
+) -> Result<Vec<PathId>, String> {
+    let mut fallback = match &entry.fallback {
+        None => paths.keys().copied().collect(),
+        Some(numbers) => {
+            let path = |number: &u8| described(*number, paths).map(|(path, _)| path);
+            numbers.iter().map(path).collect::<Result<Vec<_>, _>>()?
+        }
+    };
+    fallback.retain(|path| {
+        let leads_there = paths[path].peer.as_ref().is_none_or(|name| name == peer);
+        // IPv4 packets can be sent to a router's IPv6 address (RFC 5549), IPv6 packets only to an
+        // IPv6 address.
+        leads_there && (is_ipv4 || paths[path].remote.is_ipv6())
+    });
+    Ok(fallback)
+}
+
+impl Device {
+    /// Returns whether traffic is to take a path while no agent runs.
+    fn has_fallback(&self) -> bool {
+        let numbers = self.fallback.as_ref();
+        numbers.is_none_or(|numbers| !numbers.is_empty())
+    }
+}
+
+/// Returns the MTU of the interface, bytes: the one in the file, or the largest that fits every
+/// path.
+fn mtu(entry: &Device, paths: &Paths) -> Result<u16, String> {
+    let mtu_bytes = entry.mtu_bytes.unwrap_or_else(|| narrowest(paths));
+    let minimum = MIN_MTU[usize::from(entry.addresses.iter().any(IpAddr::is_ipv6))];
+    if mtu_bytes < minimum {
+        return Err(format!(
+            "packets of {mtu_bytes} bytes are too small: mtu_bytes is at least {minimum}"
+        ));
+    }
+    Ok(mtu_bytes)
 }
 
 /// Returns the size of the largest packet that fits every path together with the outer headers,
