@@ -13,12 +13,12 @@ use crate::device::Device;
 use crate::node::Node;
 use crate::observer::Observer;
 use anyhow::{Context, Result};
-use hawser_bpf::{FallbackStats, RxStats, TxStats};
+use hawser_bpf::{FallbackStats, RxStats, Sender, TxStats};
 use hawser_io::clock::unix_ms;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
 use hawser_pathset::PathTotals;
-use hawser_units::PathId;
+use hawser_units::{FlowId, PathId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -170,72 +170,84 @@ impl Status {
         device: Option<&Device>,
         configuration: &ConfigurationStatus,
     ) -> Result<Self> {
-        let (config, flows) = (node.config(), node.flows());
-        let mut send = BTreeMap::new();
-        let mut dropped_by_device = BTreeMap::new();
-        let mut not_replicated = BTreeMap::new();
-        if let Some(sender) = node.sender() {
-            for flow in flows.send.keys() {
-                let TxStats { packets, bytes } = sender.flow_stats(*flow)?;
-                let mut copies = BTreeMap::new();
-                for path in config.paths.keys() {
-                    let TxStats { packets, bytes } = sender.path_stats(*flow, *path)?;
-                    copies.insert(path.number(), Copies { packets, bytes });
-                }
-                let policy = sender.policy_in_force(*flow).code.0;
-                send.insert(
-                    (*flow).into(),
-                    SendStatus {
-                        policy,
-                        packets,
-                        bytes,
-                        copies,
-                    },
-                );
-            }
-            for path in config.paths.keys() {
-                dropped_by_device.insert(path.number(), sender.device_drops(*path)?);
-            }
-            not_replicated = occurred(sender.reasons()?);
-        }
-        let mut receive = BTreeMap::new();
-        let mut not_deduplicated = BTreeMap::new();
-        if let Some(receiver) = node.receiver() {
-            for flow in flows.receive.keys() {
-                let mut paths = BTreeMap::new();
-                for path in config.paths.keys() {
-                    let totals = observer.and_then(|observer| observer.totals(*flow, *path));
-                    paths.insert(
-                        path.number(),
-                        ReceiveStatus::of(receiver.stats(*flow, *path)?, totals),
-                    );
-                }
-                receive.insert((*flow).into(), paths);
-            }
-            not_deduplicated = occurred(receiver.reasons()?);
-        }
+        let config = node.config();
+        let sender = sender_counters(node)?;
+        let receiver = receiver_counters(node, observer)?;
+        let paths = config.paths.keys();
         Ok(Status {
             node: config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             written_unix_ms: unix_ms(),
             configuration: configuration.clone(),
-            paths: config
-                .paths
-                .keys()
+            paths: paths
                 .map(|path| (path.number(), PathState::of(node, *path)))
                 .collect(),
             unattached: node.unattached(),
-            send,
-            receive,
-            dropped_by_device,
-            not_replicated,
-            not_deduplicated,
+            send: sender.flows,
+            receive: receiver.flows,
+            dropped_by_device: sender.dropped_by_device,
+            not_replicated: sender.not_replicated,
+            not_deduplicated: receiver.not_deduplicated,
             controller,
             device: device.map(DeviceStatus::of).transpose()?,
             arrival_records_overflowed: observer.map_or(0, Observer::overflowed),
         })
     }
+}
+
+/// The parts of [`Status`] that come from the programs that replicate.
+#[derive(Default)]
+struct SenderCounters {
+    flows: BTreeMap<u16, SendStatus>,
+    dropped_by_device: BTreeMap<u8, u64>,
+    not_replicated: BTreeMap<String, u64>,
+}
+
+/// The parts of [`Status`] that come from the program that deduplicates.
+#[derive(Default)]
+struct ReceiverCounters {
+    flows: BTreeMap<u16, BTreeMap<u8, ReceiveStatus>>,
+    not_deduplicated: BTreeMap<String, u64>,
+}
+
+fn sender_counters(node: &Node) -> Result<SenderCounters> {
+    let Some(sender) = node.sender() else {
+        return Ok(SenderCounters::default());
+    };
+    let mut flows = BTreeMap::new();
+    for flow in node.flows().send.keys() {
+        flows.insert((*flow).into(), SendStatus::of(node, sender, *flow)?);
+    }
+    let mut dropped_by_device = BTreeMap::new();
+    for path in node.config().paths.keys() {
+        dropped_by_device.insert(path.number(), sender.device_drops(*path)?);
+    }
+    Ok(SenderCounters {
+        flows,
+        dropped_by_device,
+        not_replicated: occurred(sender.reasons()?),
+    })
+}
+
+fn receiver_counters(node: &Node, observer: Option<&Observer>) -> Result<ReceiverCounters> {
+    let Some(receiver) = node.receiver() else {
+        return Ok(ReceiverCounters::default());
+    };
+    let mut flows = BTreeMap::new();
+    for flow in node.flows().receive.keys() {
+        let mut paths = BTreeMap::new();
+        for path in node.config().paths.keys() {
+            let totals = observer.and_then(|observer| observer.totals(*flow, *path));
+            let status = ReceiveStatus::of(receiver.stats(*flow, *path)?, totals);
+            paths.insert(path.number(), status);
+        }
+        flows.insert((*flow).into(), paths);
+    }
+    Ok(ReceiverCounters {
+        flows,
+        not_deduplicated: occurred(receiver.reasons()?),
+    })
 }
 
 /// Writes the status file.
@@ -318,6 +330,23 @@ impl DeviceStatus {
         Ok(DeviceStatus {
             took_uplink: taken,
             dropped_no_uplink: dropped,
+        })
+    }
+}
+
+impl SendStatus {
+    fn of(node: &Node, sender: &Sender, flow: FlowId) -> Result<Self> {
+        let TxStats { packets, bytes } = sender.flow_stats(flow)?;
+        let mut copies = BTreeMap::new();
+        for path in node.config().paths.keys() {
+            let TxStats { packets, bytes } = sender.path_stats(flow, *path)?;
+            copies.insert(path.number(), Copies { packets, bytes });
+        }
+        Ok(SendStatus {
+            policy: sender.policy_in_force(flow).code.0,
+            packets,
+            bytes,
+            copies,
         })
     }
 }

@@ -5,6 +5,7 @@ use crate::config::Config;
 use anyhow::Result;
 use hawser_io::clock::unix_ms;
 use hawser_units::PolicyCode;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -36,6 +37,31 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn describe(status: &Status, now_ms: u64) -> String {
+    let mut text = heading(status, now_ms);
+    if let Some(controller) = &status.controller {
+        text += &controlled::describe(controller, now_ms);
+    }
+    text += &obstacles(status);
+    text += &sent(status);
+    text += &received(status);
+    text += &dropped_by_device(status);
+    text += &reasons("not replicated", &status.not_replicated);
+    text += &reasons("not deduplicated", &status.not_deduplicated);
+    if let Some(device) = &status.device {
+        text += &bypassed(device);
+    }
+    if status.arrival_records_overflowed > 0 {
+        let lost = status.arrival_records_overflowed;
+        let _ = writeln!(
+            text,
+            "\n{lost} arrival records were lost: only copy, missing and median skew do not include them"
+        );
+    }
+    text
+}
+
+/// Describes the agent and its configuration.
+fn heading(status: &Status, now_ms: u64) -> String {
     let age_ms = now_ms.saturating_sub(status.written_unix_ms);
     let mut text = format!("node {}, hawser {}, ", status.node, status.version);
     let age_s = age_ms as f64 / 1e3;
@@ -53,9 +79,12 @@ fn describe(status: &Status, now_ms: u64) -> String {
             "the configuration file was rejected, the previous one stays in force: {error}"
         );
     }
-    if let Some(controller) = &status.controller {
-        text += &controlled::describe(controller, now_ms);
-    }
+    text
+}
+
+/// Describes the paths and interfaces that are not used.
+fn obstacles(status: &Status) -> String {
+    let mut text = String::new();
     for (path, state) in status.paths.iter().filter(|(_, state)| !state.up) {
         let reason = state.reason.as_deref().unwrap_or("not checked yet");
         let _ = writeln!(text, "PATH {path} CANNOT BE USED: {reason}");
@@ -63,55 +92,47 @@ fn describe(status: &Status, now_ms: u64) -> String {
     for (interface, reason) in &status.unattached {
         let _ = writeln!(text, "NOT ATTACHED TO {interface}: {reason}");
     }
-    text += &sent(status);
-    text += &received(status);
-    for (path, count) in status
-        .dropped_by_device
-        .iter()
-        .filter(|(_, count)| **count > 0)
-    {
+    text
+}
+
+fn dropped_by_device(status: &Status) -> String {
+    let mut text = String::new();
+    let counts = status.dropped_by_device.iter();
+    for (path, count) in counts.filter(|(_, count)| **count > 0) {
         let _ = writeln!(
             text,
             "\n{count} copies were dropped by the device of path {path}, which was down or had a full queue"
         );
     }
-    for (title, reasons) in [
-        ("not replicated", &status.not_replicated),
-        ("not deduplicated", &status.not_deduplicated),
-    ] {
-        if !reasons.is_empty() {
-            let _ = writeln!(text, "\n{title}");
-        }
-        for (name, count) in reasons {
-            let reason = hawser_bpf::REASONS
-                .iter()
-                .find(|reason| reason.name == name);
-            let _ = writeln!(
-                text,
-                "{count:>12}  {name}: {}",
-                reason.map_or("", |reason| reason.help)
-            );
-        }
+    text
+}
+
+/// Describes the counts of frames by reason. Returns an empty string if there are none.
+fn reasons(title: &str, counts: &BTreeMap<String, u64>) -> String {
+    let mut text = String::new();
+    if !counts.is_empty() {
+        let _ = writeln!(text, "\n{title}");
     }
-    if let Some(DeviceStatus {
-        took_uplink,
-        dropped_no_uplink,
-    }) = &status.device
-    {
-        let _ = writeln!(
-            text,
-            "\nleft through the agent's interface without replication: {took_uplink} took an uplink, {dropped_no_uplink} were \
-             dropped for lack of one"
-        );
-    }
-    if status.arrival_records_overflowed > 0 {
-        let lost = status.arrival_records_overflowed;
-        let _ = writeln!(
-            text,
-            "\n{lost} arrival records were lost: only copy, missing and median skew do not include them"
-        );
+    for (name, count) in counts {
+        let reason = hawser_bpf::REASONS
+            .iter()
+            .find(|reason| reason.name == name);
+        let help = reason.map_or("", |reason| reason.help);
+        let _ = writeln!(text, "{count:>12}  {name}: {help}");
     }
     text
+}
+
+/// Describes the packets that left through the agent's own interface without being replicated.
+fn bypassed(device: &DeviceStatus) -> String {
+    let DeviceStatus {
+        took_uplink,
+        dropped_no_uplink,
+    } = device;
+    format!(
+        "\nleft through the agent's interface without replication: {took_uplink} took an uplink, {dropped_no_uplink} were \
+         dropped for lack of one\n"
+    )
 }
 
 fn sent(status: &Status) -> String {
@@ -161,32 +182,26 @@ fn received(status: &Status) -> String {
     let mut rows = Vec::new();
     for (flow, paths) in &status.receive {
         for (path, received) in paths {
-            let ReceiveStatus {
-                packets,
-                first,
-                duplicates,
-                only_copy,
-                missing,
-                tag_failures,
-                ..
-            } = *received;
-            let too_old = received.outdated + received.expired;
-            let counts = [
-                packets,
-                first,
-                duplicates,
-                only_copy,
-                missing,
-                tag_failures,
-                too_old,
-            ];
             let mut row = vec![flow.to_string(), path.to_string()];
-            row.extend(counts.map(|count| count.to_string()));
+            row.extend(counts(received).map(|count| count.to_string()));
             row.push(median_skew(&received.skew_log2_us));
             rows.push(row);
         }
     }
     table("received", &COLUMNS, rows)
+}
+
+/// Returns the counts in the columns from `copies` to `too old`.
+fn counts(received: &ReceiveStatus) -> [u64; 7] {
+    [
+        received.packets,
+        received.first,
+        received.duplicates,
+        received.only_copy,
+        received.missing,
+        received.tag_failures,
+        received.outdated + received.expired,
+    ]
 }
 
 /// Formats the bucket of the median delay of the path's copies after the first copy.

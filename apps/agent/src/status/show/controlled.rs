@@ -1,17 +1,10 @@
 use super::{paths, table};
-use crate::status::{ControllerStatus, PolicyStatus};
+use crate::status::{ControllerStatus, JudgedStatus, PolicyStatus, WatchStatus};
 use std::fmt::Write;
 
 /// Describes the connection to the controller, the policies and the judgements.
 pub(super) fn describe(status: &ControllerStatus, now_ms: u64) -> String {
-    let since_s = now_ms.saturating_sub(status.since_unix_ms) / 1000;
-    let urls = status.urls.join(", ");
-    let mut text = match (status.state.as_str(), &status.reason) {
-        ("connected", _) => format!("connected to the controller {urls} for {since_s} s"),
-        ("refused", Some(reason)) => format!("THE CONTROLLER REFUSES THIS NODE: {reason}"),
-        (state, Some(reason)) => format!("controller {state} for {since_s} s: {reason}"),
-        (state, None) => format!("controller {state}: {urls}"),
-    };
+    let mut text = connection(status, now_ms);
     let _ = writeln!(text, "; assignment {}", status.revision);
     for (flow, reason) in &status.not_applied {
         let _ = writeln!(text, "flow {flow} is not as assigned: {reason}");
@@ -27,15 +20,19 @@ pub(super) fn describe(status: &ControllerStatus, now_ms: u64) -> String {
     text += &policies(status);
     text += &judged(status);
     text += &watched(status);
-    if !status.signals.is_empty() {
-        let counts: Vec<_> = status
-            .signals
-            .iter()
-            .map(|(outcome, count)| format!("{count} {outcome}"))
-            .collect();
-        let _ = writeln!(text, "\nin-band signals: {}", counts.join(", "));
-    }
+    text += &signals(status);
     text
+}
+
+fn connection(status: &ControllerStatus, now_ms: u64) -> String {
+    let since_s = now_ms.saturating_sub(status.since_unix_ms) / 1000;
+    let urls = status.urls.join(", ");
+    match (status.state.as_str(), &status.reason) {
+        ("connected", _) => format!("connected to the controller {urls} for {since_s} s"),
+        ("refused", Some(reason)) => format!("THE CONTROLLER REFUSES THIS NODE: {reason}"),
+        (state, Some(reason)) => format!("controller {state} for {since_s} s: {reason}"),
+        (state, None) => format!("controller {state}: {urls}"),
+    }
 }
 
 fn paths_table(status: &ControllerStatus) -> String {
@@ -56,30 +53,27 @@ fn paths_table(status: &ControllerStatus) -> String {
 
 fn policies(status: &ControllerStatus) -> String {
     const COLUMNS: [&str; 7] = ["flow", "number", "", "epoch", "paths", "probed", "reason"];
-    let row = |number: u16, direction: &str, policy: &PolicyStatus| {
-        let probed = match policy.probe_every {
-            0 => "-".to_owned(),
-            every => format!("{} 1 in {every}", paths(policy.probes)),
-        };
-        vec![
-            policy.flow.to_string(),
-            number.to_string(),
-            direction.to_owned(),
-            policy.epoch.to_string(),
-            paths(policy.code),
-            probed,
-            policy.reason.clone(),
-        ]
-    };
-    let sent = status
-        .send
-        .iter()
-        .map(|(number, policy)| row(*number, "sent", policy));
-    let received = status
-        .receive
-        .iter()
-        .map(|(number, judged)| row(*number, "received", &judged.policy));
+    let sent = status.send.iter();
+    let sent = sent.map(|(number, policy)| policy_row(*number, "sent", policy));
+    let received = status.receive.iter();
+    let received = received.map(|(number, judged)| policy_row(*number, "received", &judged.policy));
     table("policies", &COLUMNS, sent.chain(received).collect())
+}
+
+fn policy_row(number: u16, direction: &str, policy: &PolicyStatus) -> Vec<String> {
+    let probed = match policy.probe_every {
+        0 => "-".to_owned(),
+        every => format!("{} 1 in {every}", paths(policy.probes)),
+    };
+    vec![
+        policy.flow.to_string(),
+        number.to_string(),
+        direction.to_owned(),
+        policy.epoch.to_string(),
+        paths(policy.code),
+        probed,
+        policy.reason.clone(),
+    ]
 }
 
 fn judged(status: &ControllerStatus) -> String {
@@ -97,15 +91,10 @@ fn judged(status: &ControllerStatus) -> String {
         let flow = judged.policy.flow.to_string();
         rows.push(vec![flow, judged.mode.clone(), judged.packets.to_string()]);
         for (path, part) in judged.window.iter().flat_map(|window| &window.paths) {
-            let counts = [part.sent, part.rewards, part.only].map(|count| count.to_string());
-            rows.push(
-                [
-                    vec![String::new(); 3],
-                    vec![path.to_string()],
-                    counts.to_vec(),
-                ]
-                .concat(),
-            );
+            let mut row = vec![String::new(); 3];
+            row.push(path.to_string());
+            row.extend([part.sent, part.rewards, part.only].map(|count| count.to_string()));
+            rows.push(row);
         }
     }
     table("judged: the last hundred packets by path", &COLUMNS, rows)
@@ -120,35 +109,47 @@ fn watched(status: &ControllerStatus) -> String {
         "degraded",
         "packets a request",
     ];
-    let mut rows = Vec::new();
-    for judged in status.receive.values() {
-        let Some(watch) = &judged.watch else { continue };
-        let counts = [
-            watch.requests,
-            watch.retransmissions,
-            watch.late,
-            watch.degraded,
-        ];
-        let counts = counts.map(|count| count.to_string());
-        let size = watch
-            .packets_per_request
-            .map_or_else(|| "-".to_owned(), |packets| packets.to_string());
-        rows.push(
-            [
-                vec![judged.policy.flow.to_string()],
-                counts.to_vec(),
-                vec![size],
-            ]
-            .concat(),
-        );
-    }
+    let row = |judged: &JudgedStatus| {
+        let flow = judged.policy.flow.to_string();
+        judged.watch.as_ref().map(|watch| watched_row(flow, watch))
+    };
+    let rows = status.receive.values().filter_map(row).collect();
     table("watched requests", &COLUMNS, rows)
+}
+
+fn watched_row(flow: String, watch: &WatchStatus) -> Vec<String> {
+    let counts = [
+        watch.requests,
+        watch.retransmissions,
+        watch.late,
+        watch.degraded,
+    ];
+    let mut row = vec![flow];
+    row.extend(counts.map(|count| count.to_string()));
+    row.push(
+        watch
+            .packets_per_request
+            .map_or_else(|| "-".to_owned(), |packets| packets.to_string()),
+    );
+    row
+}
+
+fn signals(status: &ControllerStatus) -> String {
+    if status.signals.is_empty() {
+        return String::new();
+    }
+    let counts: Vec<_> = status
+        .signals
+        .iter()
+        .map(|(outcome, count)| format!("{count} {outcome}"))
+        .collect();
+    format!("\nin-band signals: {}\n", counts.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{JudgedStatus, PathStatus, PathWindowStatus, WatchStatus, WindowStatus};
+    use crate::status::{PathStatus, PathWindowStatus, WindowStatus};
     use std::collections::BTreeMap;
 
     fn policy(code: u8) -> PolicyStatus {
