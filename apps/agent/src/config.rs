@@ -138,6 +138,11 @@ impl Config {
         without(self) == without(other)
     }
 
+    /// Returns whether there are interfaces whose traffic is replicated.
+    pub(crate) fn replicates(&self) -> bool {
+        !(self.transit.is_empty() && self.local.is_empty())
+    }
+
     /// Returns the directory of the node's state that does not survive a reboot.
     pub(crate) fn directory(&self) -> PathBuf {
         self.state.join(&self.name)

@@ -20,7 +20,9 @@ use hawser_bpf::MAX_RULES;
 use hawser_client::Identity;
 use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ms;
-use hawser_node::{Command, Connection, ControlledNode, Equipment, Event, Outcome, ReceivedFlow};
+use hawser_node::{
+    Command, Connection, ControlledNode, Equipment, Event, Outcome, ReceivedFlow, ReportContent,
+};
 use hawser_pathset::JudgedPacket;
 use hawser_units::{FlowId, Instant};
 use health::Health;
@@ -88,33 +90,23 @@ impl Restored {
 
     /// Starts to talk to the controller. Call this when the programs run.
     pub(crate) fn start(self, node: &mut Node, observer: Option<&Observer>) -> Result<Controlled> {
-        let Restored {
-            settings,
-            persisted,
-            decisions,
-        } = self;
+        log_restored(&self.decisions);
         let config = node.config();
-        if decisions.revision() > 0 {
-            let (sent, received) = (decisions.sent().count(), decisions.received().count());
-            info!(
-                revision = decisions.revision(),
-                "restored the last assignment: {sent} flows sent, {received} received"
-            );
-        }
         let watches = !config.watch.is_empty();
+        let registration = report::registration(config, &self.settings);
         let now = crate::monotonic_now();
         let mut controlled = Controlled {
-            link: Link::start(settings.clone(), report::registration(config, &settings))?,
+            link: Link::start(self.settings.clone(), registration)?,
             since_unix_ms: unix_ms(),
             next_counters: now,
-            persisted,
+            persisted: self.persisted,
             health: Health::default(),
             echoes: Echoes::new(config),
             signals: Signals::start(node)?,
             watch: watches.then(Watch::start).transpose()?,
             trace: Trace::to(config.trace.as_deref())?,
-            settings,
-            decisions,
+            settings: self.settings,
+            decisions: self.decisions,
         };
         controlled.follow(node);
         controlled.carry_out(node, observer, now)?;
@@ -312,18 +304,31 @@ impl Controlled {
                 return Ok(Some(Outcome::Configured));
             }
             Command::SetPolicy { flow, policy } => return Ok(Some(set_policy(node, flow, policy))),
-            Command::Report(content) => {
-                let decisions = &self.decisions;
-                let source = report::Source {
-                    node,
-                    observer,
-                    decisions,
-                };
-                self.link.report(source.complete(content));
-            }
+            Command::Report(content) => self.report(node, observer, content),
             Command::Persist(assignment) => self.persisted.write(&assignment),
         }
         Ok(None)
+    }
+
+    fn report(&self, node: &Node, observer: Option<&Observer>, content: ReportContent) {
+        let decisions = &self.decisions;
+        let source = report::Source {
+            node,
+            observer,
+            decisions,
+        };
+        self.link.report(source.complete(content));
+    }
+}
+
+fn log_restored(decisions: &ControlledNode) {
+    let revision = decisions.revision();
+    if revision > 0 {
+        let (sent, received) = (decisions.sent().count(), decisions.received().count());
+        info!(
+            revision,
+            "restored the last assignment: {sent} flows sent, {received} received"
+        );
     }
 }
 
@@ -341,7 +346,7 @@ fn state_and_reason(connection: &Connection) -> (&'static str, Option<&str>) {
 fn equipment(config: &Config) -> Equipment {
     Equipment {
         paths: config.paths.keys().copied().collect(),
-        replicates: !(config.transit.is_empty() && config.local.is_empty()),
+        replicates: config.replicates(),
         watches: !config.watch.is_empty(),
         peers: config.peers.keys().cloned().collect(),
         max_rules: MAX_RULES,

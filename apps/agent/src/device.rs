@@ -116,13 +116,7 @@ impl Device {
             self.repeat_at = now + REPEAT_EVERY;
         }
         self.quiet_paths.update(copies(node)?);
-        let (up, running) = (interface::up()?, interface::running()?);
-        let uplinks: Vec<_> = self
-            .config
-            .routes
-            .iter()
-            .map(|route| self.uplinks(node, route, &up, &running))
-            .collect();
+        let uplinks = self.all_uplinks(node)?;
         let mut wanted: BTreeSet<_> = self.config.addresses.iter().map(address).collect();
         wanted.extend(uplinks.iter().flatten().map(|uplink| uplink.route.clone()));
         if repeats || !self.installed.is(&wanted) {
@@ -170,19 +164,9 @@ impl Device {
                 "traffic is routed to the agent's interface"
             );
         }
-        for DeviceRoute {
-            destination,
-            source,
-            ..
-        } in &self.config.routes
-        {
-            let route = Route {
-                source: Some(*source),
-                metric: Some(METRIC),
-                protocol: Some(PROTOCOL),
-                ..Route::new(destination.address(), destination.bits(), name)
-            };
-            match route.replace() {
+        for route in &self.config.routes {
+            let destination = &route.destination;
+            match through(name, route).replace() {
                 Ok(()) => drop(self.refused_routes.remove(destination)),
                 Err(error) if self.refused_routes.insert(*destination) => {
                     warn!(interface = name, %destination, "cannot route to the interface: {error}");
@@ -191,6 +175,15 @@ impl Device {
             }
         }
         Ok(())
+    }
+
+    /// Returns the uplinks of each route that are up.
+    fn all_uplinks(&self, node: &Node) -> Result<Vec<Vec<Uplink>>> {
+        let (up, running) = (interface::up()?, interface::running()?);
+        let routes = self.config.routes.iter();
+        Ok(routes
+            .map(|route| self.uplinks(node, route, &up, &running))
+            .collect())
     }
 
     /// Returns the uplinks of a route that are up.
@@ -208,12 +201,7 @@ impl Device {
             let delivers = running.contains(interface)
                 && node.is_up(*path)
                 && !self.quiet_paths.contains(*path);
-            let metric = rank
-                + if delivers {
-                    FALLBACK_METRIC
-                } else {
-                    LAST_RESORT_METRIC
-                };
+            let metric = rank + metric_of_first(delivers);
             up.contains(interface).then(|| Uplink {
                 metric,
                 interface: interface.clone(),
@@ -245,6 +233,26 @@ impl Device {
             protocol: Some(PROTOCOL),
             ..Route::new(destination.address(), destination.bits(), interface)
         })
+    }
+}
+
+/// Returns the metric of the most preferred uplink among those that deliver, or among the others.
+fn metric_of_first(delivers: bool) -> u32 {
+    if delivers {
+        FALLBACK_METRIC
+    } else {
+        LAST_RESORT_METRIC
+    }
+}
+
+/// Returns the route to a destination through the agent's own interface.
+fn through(interface: &str, route: &DeviceRoute) -> Route {
+    let destination = route.destination;
+    Route {
+        source: Some(route.source),
+        metric: Some(METRIC),
+        protocol: Some(PROTOCOL),
+        ..Route::new(destination.address(), destination.bits(), interface)
     }
 }
 

@@ -5,7 +5,7 @@
 //! was held, which is subtracted, and the kernel timestamps the arrival of datagrams. The
 //! measurement therefore does not depend on the interval of the loop.
 
-use crate::config::{Config, Peer};
+use crate::config::{Config, PathConfig, Peer};
 use hawser_io::stamped::StampedSocket;
 use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::echo::{Echo, EchoKind};
@@ -69,19 +69,7 @@ impl Echoes {
                 warn!(%path, "the round-trip time is not measured: there are several peers, and `peer` names none for this path");
                 continue;
             };
-            let end = |address| SocketAddr::new(address, config.echo_port);
-            let path_echo = PathEcho {
-                path: *path,
-                interface: description.interface.clone(),
-                addresses: (end(description.local), end(description.remote)),
-                peer: peer.clone(),
-                socket: None,
-                round_trip: RoundTrip {
-                    next_number: random_number(),
-                    ..RoundTrip::default()
-                },
-                replies_left: MAX_REPLIES,
-            };
+            let path_echo = PathEcho::new(*path, description, peer, config.echo_port);
             paths.insert(*path, path_echo);
         }
         Echoes {
@@ -135,6 +123,22 @@ impl Echoes {
 }
 
 impl PathEcho {
+    fn new(path: PathId, description: &PathConfig, peer: &Peer, port: u16) -> Self {
+        let end = |address| SocketAddr::new(address, port);
+        PathEcho {
+            path,
+            interface: description.interface.clone(),
+            addresses: (end(description.local), end(description.remote)),
+            peer: peer.clone(),
+            socket: None,
+            round_trip: RoundTrip {
+                next_number: random_number(),
+                ..RoundTrip::default()
+            },
+            replies_left: MAX_REPLIES,
+        }
+    }
+
     fn open(&self) -> Option<StampedSocket> {
         let (local, remote) = self.addresses;
         let opened = StampedSocket::open(&self.interface, local, remote);

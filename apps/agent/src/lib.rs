@@ -158,25 +158,39 @@ impl Agent {
             let status_is_due = now >= next_status;
             if status_is_due {
                 next_status = now + STATUS_EVERY;
-                self.write_status();
-                self.node
-                    .follow_addresses()
-                    .unwrap_or_else(|error| warn!("{error:#}"));
-                self.follow_device(now);
-                self.node.persist_clock();
-                self.rejected.check(&self.node);
+                self.update_status(now);
             }
             if now >= next_follow || (status_is_due && self.node.should_follow()) {
                 next_follow = now + FOLLOW_EVERY;
                 self.follow();
             }
-            match &mut self.controlled {
-                Some(controlled) => {
-                    controlled.wait(&mut self.node, self.observer.as_ref());
-                }
-                None => std::thread::sleep(OBSERVE_EVERY),
-            }
+            self.wait();
         }
+        self.stop(file);
+        Ok(())
+    }
+
+    /// Writes the status, and does what else is due as often.
+    fn update_status(&mut self, now: Instant) {
+        self.write_status();
+        self.node
+            .follow_addresses()
+            .unwrap_or_else(|error| warn!("{error:#}"));
+        self.follow_device(now);
+        self.node.persist_clock();
+        self.rejected.check(&self.node);
+    }
+
+    /// Waits until the kernel has to be polled again.
+    fn wait(&mut self) {
+        match &mut self.controlled {
+            Some(controlled) => controlled.wait(&mut self.node, self.observer.as_ref()),
+            None => std::thread::sleep(OBSERVE_EVERY),
+        }
+    }
+
+    /// Writes the last status and removes the device.
+    fn stop(mut self, file: &Path) {
         self.write_status();
         drop(self.device.take());
         if self.node.receiver().is_some() {
@@ -185,7 +199,6 @@ impl Agent {
                 file.display()
             );
         }
-        Ok(())
     }
 
     /// Processes the records of the kernel.

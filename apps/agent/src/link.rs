@@ -3,7 +3,7 @@
 
 use crate::config::ControllerConfig;
 use anyhow::{Context, Result};
-use hawser_client::{Backoff, Controller, Error, Identity, NodeClient, NodeMessage};
+use hawser_client::{Backoff, Controller, Error, Identity, NodeClient, NodeMessage, NodeStream};
 use hawser_control::node::{Registration, Report};
 use hawser_node::{Connection, Message};
 use std::collections::BTreeSet;
@@ -109,27 +109,24 @@ impl Client {
     async fn run(&mut self) {
         let (mut backoff, mut refused_backoff) = (RETRY, RETRY_REFUSED);
         loop {
-            match self.session(&mut backoff, &mut refused_backoff).await {
+            let (connection, backoff) = match self.session(&mut backoff, &mut refused_backoff).await
+            {
                 Ok(Ended::Renewed) => continue,
                 Ok(Ended::ByController) => {
-                    self.send(Message::Connection(Connection::Unreachable(
-                        "the controller closed the connection".to_owned(),
-                    )));
-                    backoff.pause().await;
+                    let why = "the controller closed the connection".to_owned();
+                    (Connection::Unreachable(why), &mut backoff)
                 }
                 Err(error) if is_refusal(&error) => {
-                    self.send(Message::Connection(Connection::Refused(
-                        self.explain(&error),
-                    )));
-                    refused_backoff.pause().await;
+                    let connection = Connection::Refused(self.explain(&error));
+                    (connection, &mut refused_backoff)
                 }
                 Err(error) => {
-                    self.send(Message::Connection(Connection::Unreachable(
-                        self.explain(&error),
-                    )));
-                    backoff.pause().await;
+                    let connection = Connection::Unreachable(self.explain(&error));
+                    (connection, &mut backoff)
                 }
-            }
+            };
+            self.send(Message::Connection(connection));
+            backoff.pause().await;
         }
     }
 
@@ -139,6 +136,30 @@ impl Client {
         backoff: &mut Backoff,
         refused_backoff: &mut Backoff,
     ) -> Result<Ended, Error> {
+        let (client, identity) = self.register().await?;
+        let mut stream = client.stream().await?;
+        (*backoff, *refused_backoff) = (RETRY, RETRY_REFUSED);
+        self.send(Message::Connection(Connection::Connected));
+        let Client {
+            to_loop,
+            from_loop,
+            config,
+            ..
+        } = self;
+        let mut in_flight = false;
+        let ended = tokio::select! {
+            ended = listen(&mut stream, to_loop) => ended,
+            ended = report(&client, to_loop, from_loop, &mut in_flight) => ended,
+            ended = renew(&client, &identity, config) => ended,
+        };
+        if in_flight {
+            send(to_loop, Message::ReportLost);
+        }
+        ended
+    }
+
+    /// Registers the node with a controller. Passes on the addresses of the controllers before that.
+    async fn register(&mut self) -> Result<(NodeClient, Identity), Error> {
         // Loaded for each session: the node may have been enrolled again.
         let identity = self
             .identity
@@ -151,39 +172,7 @@ impl Client {
         }
         let client = NodeClient::new(&self.config.urls, &identity)?;
         client.register(&self.registration).await?;
-        let mut stream = client.stream().await?;
-        (*backoff, *refused_backoff) = (RETRY, RETRY_REFUSED);
-        let Client {
-            to_loop,
-            from_loop,
-            config,
-            ..
-        } = self;
-        send(to_loop, Message::Connection(Connection::Connected));
-
-        let mut in_flight = false;
-        let listen = async {
-            loop {
-                match stream.next().await? {
-                    Some(NodeMessage::Assignment(assignment)) => {
-                        send(to_loop, Message::Assignment(assignment));
-                    }
-                    Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),
-                    Some(NodeMessage::Ping) => {}
-                    None => return Ok(Ended::ByController),
-                }
-            }
-        };
-        let report = report(&client, to_loop, from_loop, &mut in_flight);
-        let ended = tokio::select! {
-            ended = listen => ended,
-            ended = report => ended,
-            ended = renew(&client, &identity, config) => ended,
-        };
-        if in_flight {
-            send(to_loop, Message::ReportLost);
-        }
-        ended
+        Ok((client, identity))
     }
 
     fn explain(&self, error: &Error) -> String {
@@ -219,6 +208,23 @@ async fn addresses(controllers: &[Controller]) -> BTreeSet<SocketAddr> {
     found
 }
 
+/// Passes on the messages of the controller until it closes the stream.
+async fn listen(
+    stream: &mut NodeStream,
+    to_loop: &mpsc::Sender<LinkMessage>,
+) -> Result<Ended, Error> {
+    loop {
+        match stream.next().await? {
+            Some(NodeMessage::Assignment(assignment)) => {
+                send(to_loop, Message::Assignment(assignment));
+            }
+            Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),
+            Some(NodeMessage::Ping) => {}
+            None => return Ok(Ended::ByController),
+        }
+    }
+}
+
 /// Sends the reports of the main loop. `in_flight` is true while one is not acknowledged.
 async fn report(
     client: &NodeClient,
@@ -236,16 +242,25 @@ async fn report(
             return Ok(Ended::ByController);
         };
         *in_flight = true;
-        match client.report(&report).await {
-            Ok(()) => {}
-            // The same report would be rejected again.
-            Err(error) if !error.is_transient() && !is_refusal(&error) => {
-                warn!("the controller rejected a report: {error}");
-                send(to_loop, Message::ReportRejected);
-            }
-            Err(error) => return Err(error),
-        }
+        deliver(client, to_loop, &report).await?;
         *in_flight = false;
+    }
+}
+
+/// Sends a report. That the controller rejects it is not an error: the same report would be
+/// rejected again.
+async fn deliver(
+    client: &NodeClient,
+    to_loop: &mpsc::Sender<LinkMessage>,
+    report: &Report,
+) -> Result<(), Error> {
+    match client.report(report).await {
+        Err(error) if !error.is_transient() && !is_refusal(&error) => {
+            warn!("the controller rejected a report: {error}");
+            send(to_loop, Message::ReportRejected);
+            Ok(())
+        }
+        delivered => delivered,
     }
 }
 

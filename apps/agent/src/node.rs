@@ -87,24 +87,26 @@ impl Node {
             config,
             flows,
         };
-        let Config {
-            controller,
-            transit,
-            local,
-            paths,
-            ..
-        } = &node.config;
-        let controlled = controller.is_some();
-        let may_send = controlled && !(transit.is_empty() && local.is_empty());
-        let may_receive = controlled && !paths.is_empty();
-        if may_receive || !node.flows.receive.is_empty() {
+        if node.may_receive() {
             node.start_receiver()
                 .context("cannot start deduplication")?;
         }
-        if may_send || !node.flows.send.is_empty() {
+        if node.may_send() {
             node.start_sender().context("cannot start replication")?;
         }
         Ok(node)
+    }
+
+    /// Returns whether the node has flows to receive, or a controller may assign some.
+    fn may_receive(&self) -> bool {
+        let is_assignable = self.config.controller.is_some() && !self.config.paths.is_empty();
+        is_assignable || !self.flows.receive.is_empty()
+    }
+
+    /// Returns whether the node has flows to send, or a controller may assign some.
+    fn may_send(&self) -> bool {
+        let is_assignable = self.config.controller.is_some() && self.config.replicates();
+        is_assignable || !self.flows.send.is_empty()
     }
 
     /// Attaches the programs that deduplicate, in place of those of an earlier agent. This is the
@@ -181,71 +183,78 @@ impl Node {
     /// policy took effect.
     pub(crate) fn set_flows(&mut self, new: Flows, replace_policies: bool) -> Result<Vec<FlowId>> {
         let old = std::mem::replace(&mut self.flows, new);
-        if let Some(receiver) = &self.receiver {
-            for flow in old
-                .receive
-                .keys()
-                .filter(|flow| !self.flows.receive.contains_key(flow))
-            {
-                receiver.set_flow(*flow, None)?;
-            }
-            for (flow, keys) in &self.flows.receive {
-                receiver.set_flow(*flow, Some(keys))?;
-            }
-            let select =
-                |prefix: Prefix, rules: &[Rule]| receiver.select_transparent(prefix, rules);
-            replace_selectors(
-                &old.receive_selectors,
-                &self.flows.receive_selectors,
-                select,
-            )?;
-        }
+        self.set_received(&old)?;
         let eliminated = if self.flows.receive.is_empty() {
             self.release_others()
         } else {
             self.attach_receiver()
         };
-        let mut changed = Vec::new();
-        if let (Some(sender), Some(clock)) = (&mut self.sender, &self.clock) {
-            for flow in old
-                .send
-                .keys()
-                .filter(|flow| !self.flows.send.contains_key(flow))
-            {
-                sender.remove_flow(*flow)?;
-            }
-            for (flow, description) in &self.flows.send {
-                let continues = old
-                    .send
-                    .get(flow)
-                    .is_some_and(|before| description.continues(before));
-                if continues {
-                    sender.update_flow(*flow, &session(description, clock))?;
-                } else {
-                    sender.set_flow(*flow, &session(description, clock))?;
-                }
-                let applied = if continues && !replace_policies {
-                    sender.set_policy(*flow, description.policy)?
-                } else {
-                    sender.replace_policy(*flow, description.policy)?;
-                    true
-                };
-                if applied {
-                    changed.push(*flow);
-                }
-            }
-            let select = |prefix: Prefix, rules: &[Rule]| sender.select(prefix, rules);
-            replace_selectors(&old.send_selectors, &self.flows.send_selectors, select)?;
-            for (prefix, rules) in &self.flows.send_selectors {
-                if !old.send_selectors.contains_key(prefix) {
-                    warn_of_large_packets(*prefix, sender, rules);
-                }
-            }
-        }
+        let changed = self.set_sent(&old, replace_policies)?;
+        self.select_sent(&old)?;
         // Returned only now: flows that the sender does not know would continue with sequence
         // numbers that receivers take for old ones.
         eliminated?;
         Ok(changed)
+    }
+
+    /// Replaces the received flows and their selectors in the kernel.
+    fn set_received(&self, old: &Flows) -> Result<()> {
+        let Some(receiver) = &self.receiver else {
+            return Ok(());
+        };
+        let new = &self.flows;
+        for flow in gone(&old.receive, &new.receive) {
+            receiver.set_flow(flow, None)?;
+        }
+        for (flow, keys) in &new.receive {
+            receiver.set_flow(*flow, Some(keys))?;
+        }
+        let select = |prefix: Prefix, rules: &[Rule]| receiver.select_transparent(prefix, rules);
+        replace_selectors(&old.receive_selectors, &new.receive_selectors, select)?;
+        Ok(())
+    }
+
+    /// Replaces the sent flows in the kernel. Returns those whose policy took effect.
+    fn set_sent(&mut self, old: &Flows, replace_policies: bool) -> Result<Vec<FlowId>> {
+        let (Some(sender), Some(clock)) = (&mut self.sender, &self.clock) else {
+            return Ok(Vec::new());
+        };
+        for flow in gone(&old.send, &self.flows.send) {
+            sender.remove_flow(flow)?;
+        }
+        let mut changed = Vec::new();
+        for (flow, description) in &self.flows.send {
+            let before = old.send.get(flow);
+            let continues = before.is_some_and(|before| description.continues(before));
+            let parameters = session(description, clock);
+            if continues {
+                sender.update_flow(*flow, &parameters)?;
+            } else {
+                sender.set_flow(*flow, &parameters)?;
+            }
+            if !continues || replace_policies {
+                sender.replace_policy(*flow, description.policy)?;
+                changed.push(*flow);
+            } else if sender.set_policy(*flow, description.policy)? {
+                changed.push(*flow);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Replaces the selectors of the sent flows in the kernel.
+    fn select_sent(&mut self, old: &Flows) -> Result<()> {
+        let Some(sender) = &mut self.sender else {
+            return Ok(());
+        };
+        let (old, new) = (&old.send_selectors, &self.flows.send_selectors);
+        replace_selectors(old, new, |prefix, rules| sender.select(prefix, rules))?;
+        for (prefix, rules) in new {
+            if !old.contains_key(prefix) {
+                warn_of_large_packets(*prefix, sender, rules);
+            }
+        }
+        Ok(())
     }
 
     /// Applies a policy if it is newer than the one in force. Returns whether it was.
@@ -404,35 +413,33 @@ impl Node {
     }
 
     fn start_sender(&mut self) -> Result<()> {
-        let clock = SendClock::start(&self.config.persistent_state);
-        let options = SenderOptions {
-            port: self.config.port,
-            clock_offset_micros: clock.offset_micros(),
-            paths: self.config.paths.keys().copied().collect(),
-            transit: !self.config.transit.is_empty(),
-            local: !self.config.local.is_empty(),
-        };
-        let mut sender = Sender::load(&options)?;
-        if !self.config.transit.is_empty() && !sender.detects_foreign_frames() {
+        let config = &self.config;
+        let clock = SendClock::start(&config.persistent_state);
+        let mut sender = Sender::load(&sender_options(config, &clock))?;
+        if !config.transit.is_empty() && !sender.detects_foreign_frames() {
             warn!(
                 "this kernel is older than Linux 6.2: frames to other hosts, which interfaces in promiscuous mode or in a \
                  bridge receive, cannot be told from frames to this node and are replicated where they are selected"
             );
         }
-        self.paths
-            .find(&mut sender, &self.config, &self.interfaces)?;
+        self.paths.find(&mut sender, config, &self.interfaces)?;
         for (flow, description) in &self.flows.send {
             sender.set_flow(*flow, &session(description, &clock))?;
             sender.replace_policy(*flow, description.policy)?;
         }
-        self.own.begin(&mut sender, &self.config)?;
+        self.own.begin(&mut sender, config)?;
         for (prefix, rules) in &self.flows.send_selectors {
             sender.select(*prefix, rules)?;
             warn_of_large_packets(*prefix, &sender, rules);
         }
-        let (transit, local) = (self.config.transit.clone(), self.config.local.clone());
         self.sender = Some(sender);
         self.clock = Some(clock);
+        self.attach_sender()
+    }
+
+    /// Attaches the programs that replicate to the interfaces that exist.
+    fn attach_sender(&mut self) -> Result<()> {
+        let (transit, local) = (self.config.transit.clone(), self.config.local.clone());
         let transit = transit
             .into_iter()
             .map(|name| (Hook::ReplicateTransit, name));
@@ -496,16 +503,7 @@ impl Node {
             sender.attach_transit(interface.index, xdp)?;
             info!(interface = name, "replicating transit traffic");
         } else {
-            let segmenter = Segmenter::create(interface)?;
-            let (entry, exit) = (segmenter.entry(), segmenter.exit());
-            // When a process is killed, the kernel closes its links from the last to the first. No
-            // packet may enter a loop whose exit is closed.
-            sender.attach_loop(Loop {
-                device: interface.index,
-                entry,
-                exit,
-            })?;
-            sender.attach_local(interface.index)?;
+            let segmenter = attach_local(sender, interface)?;
             self.segmenters.insert(name.clone(), segmenter);
             info!(interface = name, "replicating local traffic");
         }
@@ -514,31 +512,36 @@ impl Node {
 
     /// Attaches deduplication to all of the interfaces or to none.
     fn attach_elimination(&mut self, names: &[String]) -> Result<()> {
-        let interfaces = &self.interfaces;
-        let in_context = |name: &str| format!("interface {name}");
         for name in names {
             refuse_reverse_path_filter(name)?;
         }
         let numbers: Vec<u32> = names
             .iter()
-            .filter_map(|name| interfaces.number(name))
+            .filter_map(|name| self.interfaces.number(name))
             .collect();
+        self.attach_dedup(&numbers)?;
+        for (name, number) in names.iter().zip(numbers) {
+            info!(interface = name, "deduplicating copies");
+            self.record_attached(Hook::Eliminate, name, number);
+        }
+        self.release_others()
+    }
+
+    /// Attaches the program that deduplicates to the interfaces with these indices.
+    fn attach_dedup(&mut self, numbers: &[u32]) -> Result<()> {
+        let interfaces = &self.interfaces;
         let receiver = self
             .receiver
             .as_mut()
             .context("programs are attached after they are loaded")?;
-        let switched = receiver
-            .attach(&numbers, self.config.xdp)
-            .map_err(|error| {
-                let name = error
-                    .interface()
-                    .and_then(|number| interfaces.name(number))
-                    .map(in_context);
-                match name {
-                    Some(name) => anyhow::Error::from(error).context(name),
-                    None => error.into(),
-                }
-            })?;
+        let switched = receiver.attach(numbers, self.config.xdp);
+        let switched = switched.map_err(|error| {
+            let number = error.interface();
+            match number.and_then(|number| interfaces.name(number)) {
+                Some(name) => anyhow::Error::from(error).context(format!("interface {name}")),
+                None => error.into(),
+            }
+        })?;
         for (number, gap) in switched {
             let interface = interfaces.name(number);
             warn!(
@@ -546,11 +549,7 @@ impl Node {
                 "deduplication is in another XDP mode now; copies were not deduplicated for {gap:?}"
             );
         }
-        for (name, number) in names.iter().zip(numbers) {
-            info!(interface = name, "deduplicating copies");
-            self.record_attached(Hook::Eliminate, name, number);
-        }
-        self.release_others()
+        Ok(())
     }
 
     /// Removes the deduplication of an earlier agent on other interfaces, with its flows and keys.
@@ -593,6 +592,30 @@ impl Drop for Node {
     }
 }
 
+fn sender_options(config: &Config, clock: &SendClock) -> SenderOptions {
+    SenderOptions {
+        port: config.port,
+        clock_offset_micros: clock.offset_micros(),
+        paths: config.paths.keys().copied().collect(),
+        transit: !config.transit.is_empty(),
+        local: !config.local.is_empty(),
+    }
+}
+
+/// Attaches the programs that replicate local traffic. Returns the segmenter between them.
+fn attach_local(sender: &mut Sender, interface: &Interface) -> Result<Segmenter> {
+    let segmenter = Segmenter::create(interface)?;
+    // When a process is killed, the kernel closes its links from the last to the first. No packet
+    // may enter a loop whose exit is closed.
+    sender.attach_loop(Loop {
+        device: interface.index,
+        entry: segmenter.entry(),
+        exit: segmenter.exit(),
+    })?;
+    sender.attach_local(interface.index)?;
+    Ok(segmenter)
+}
+
 /// Returns the parameters of a flow. A new session starts with sequence numbers above those of
 /// every earlier session, so that no receiver takes them for old ones.
 fn session(description: &Sent, clock: &SendClock) -> SendFlow {
@@ -602,6 +625,11 @@ fn session(description: &Sent, clock: &SendClock) -> SendFlow {
         key: description.key.clone(),
         first_sequence: clock.first_sequence(),
     }
+}
+
+/// Returns the flows of `old` that `new` does not have.
+fn gone<T>(old: &BTreeMap<FlowId, T>, new: &BTreeMap<FlowId, T>) -> impl Iterator<Item = FlowId> {
+    old.keys().copied().filter(|flow| !new.contains_key(flow))
 }
 
 fn replace_selectors<E>(

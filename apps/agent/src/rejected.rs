@@ -51,25 +51,10 @@ impl RejectedCopies {
             let Ok(counts) = Counts::of(receiver, node, *flow) else {
                 return;
             };
-            match self
-                .flows
-                .entry(*flow)
-                .or_insert_with(|| Period::since(counts))
-                .check(counts)
-            {
-                Some(Cause::Tags) => warn!(
-                    %flow,
-                    "all copies are rejected: their tags are not those of the peer. Both nodes must have the same key, this one \
-                     must have the other's own name in [[peer]] `name` or `node`, and the other one must have {name:?} as \
-                     the name of this one. With `required_cover = \"whole\"` here, the other one must have `cover = \"whole\"` (`dropped_partial_tag` \
-                     in the status counts these)"
-                ),
-                Some(Cause::Age) => warn!(
-                    %flow,
-                    "all copies are rejected as older than earlier ones: the sender's clock has gone back, or only \
-                     old copies arrive. If the sender has lost its state, give both nodes a new key"
-                ),
-                None => {}
+            let period = self.flows.entry(*flow);
+            let period = period.or_insert_with(|| Period::since(counts));
+            if let Some(cause) = period.check(counts) {
+                cause.warn(*flow, name);
             }
         }
     }
@@ -78,6 +63,26 @@ impl RejectedCopies {
 enum Cause {
     Tags,
     Age,
+}
+
+impl Cause {
+    /// Warns that all copies of the flow are rejected at the node of this name.
+    fn warn(&self, flow: FlowId, name: &str) {
+        match self {
+            Cause::Tags => warn!(
+                %flow,
+                "all copies are rejected: their tags are not those of the peer. Both nodes must have the same key, this one \
+                 must have the other's own name in [[peer]] `name` or `node`, and the other one must have {name:?} as \
+                 the name of this one. With `required_cover = \"whole\"` here, the other one must have `cover = \"whole\"` (`dropped_partial_tag` \
+                 in the status counts these)"
+            ),
+            Cause::Age => warn!(
+                %flow,
+                "all copies are rejected as older than earlier ones: the sender's clock has gone back, or only \
+                 old copies arrive. If the sender has lost its state, give both nodes a new key"
+            ),
+        }
+    }
 }
 
 impl Period {

@@ -76,32 +76,32 @@ impl Source<'_> {
     }
 
     fn receive(&self, flow: FlowId, name: &Name) -> ReceiveReport {
-        let mut packets = 0;
-        let mut paths = Vec::new();
-        for path in self.node.config().paths.keys() {
-            let stats = self
-                .node
-                .receiver()
-                .and_then(|receiver| receiver.stats(flow, *path).ok());
-            let Some(stats) = stats.filter(|stats| stats.packets > 0) else {
-                continue;
-            };
-            let totals = self
-                .observer
-                .and_then(|observer| observer.totals(flow, *path));
-            packets += stats.first;
-            paths.push(ReceivedPath {
-                number: path.number(),
-                arrivals: stats.packets,
-                first: stats.first,
-                only_copy: totals.map_or(0, |totals| totals.only),
-                missing: totals.map_or(0, |totals| totals.missing),
-            });
-        }
+        let paths = self.node.config().paths.keys();
+        let paths: Vec<_> = paths
+            .filter_map(|path| self.received_path(flow, *path))
+            .collect();
         ReceiveReport {
             flow: name.clone(),
-            packets,
+            packets: paths.iter().map(|path| path.first).sum(),
             paths,
         }
+    }
+
+    /// Returns the counters of a path on which copies of the flow have arrived.
+    fn received_path(&self, flow: FlowId, path: PathId) -> Option<ReceivedPath> {
+        let stats = self.node.receiver()?.stats(flow, path).ok()?;
+        if stats.packets == 0 {
+            return None;
+        }
+        let totals = self
+            .observer
+            .and_then(|observer| observer.totals(flow, path));
+        Some(ReceivedPath {
+            number: path.number(),
+            arrivals: stats.packets,
+            first: stats.first,
+            only_copy: totals.map_or(0, |totals| totals.only),
+            missing: totals.map_or(0, |totals| totals.missing),
+        })
     }
 }

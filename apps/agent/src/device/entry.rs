@@ -65,16 +65,7 @@ fn parse(text: &str) -> Option<Entry> {
     let (address, prefix_length) = words.next()?.split_once('/')?;
     let mut route = Route::new(address.parse().ok()?, prefix_length.parse().ok()?, "");
     while let Some(property) = words.next() {
-        match property {
-            "via" => route.next_hop = Some(words.find(|word| *word != "inet6")?.parse().ok()?),
-            "dev" => route.interface = words.next()?.to_owned(),
-            "src" => route.source = Some(words.next()?.parse().ok()?),
-            "metric" => route.metric = Some(words.next()?.parse().ok()?),
-            "mtu" => route.mtu_bytes = Some(words.next()?.parse().ok()?),
-            "proto" => route.protocol = Some(words.next()?.parse().ok()?),
-            "nodad" => {}
-            _ => return None,
-        }
+        set(&mut route, property, &mut words)?;
     }
     match object {
         "address" => Some(Entry::Address(Address {
@@ -85,6 +76,26 @@ fn parse(text: &str) -> Option<Entry> {
         "route" => Some(Entry::Route(route)),
         _ => None,
     }
+}
+
+/// Sets a property of a route to the value that comes next. Returns none if there is no such
+/// property, or the value is not valid.
+fn set<'a>(
+    route: &mut Route,
+    property: &str,
+    words: &mut impl Iterator<Item = &'a str>,
+) -> Option<()> {
+    match property {
+        "via" => route.next_hop = Some(words.find(|word| *word != "inet6")?.parse().ok()?),
+        "dev" => route.interface = words.next()?.to_owned(),
+        "src" => route.source = Some(words.next()?.parse().ok()?),
+        "metric" => route.metric = Some(words.next()?.parse().ok()?),
+        "mtu" => route.mtu_bytes = Some(words.next()?.parse().ok()?),
+        "proto" => route.protocol = Some(words.next()?.parse().ok()?),
+        "nodad" => {}
+        _ => return None,
+    }
+    Some(())
 }
 
 #[cfg(test)]

@@ -47,27 +47,12 @@ impl Paths {
         config: &Config,
         interfaces: &Interfaces,
     ) -> Result<()> {
-        let deadline = Instant::now() + RESOLVE_TIMEOUT;
-        let mut pause = FIRST_PAUSE;
-        let look_up =
-            |(path, description): (&PathId, &PathConfig)| (*path, look_up(description, interfaces));
-        let mut found: BTreeMap<PathId, Found> = config.paths.iter().map(look_up).collect();
-        let is_silent = |found: &Found| matches!(found, Err(Obstacle::Silent(_)));
-        while found.values().any(is_silent) && Instant::now() < deadline {
-            thread::sleep(pause);
-            pause *= 2;
-            for (path, found) in found.iter_mut().filter(|(_, found)| is_silent(found)) {
-                *found = self::look_up(&config.paths[path], interfaces);
-            }
-        }
-        found.into_iter().try_for_each(|(path, found)| {
-            self.apply(
-                sender,
-                path,
-                interfaces.number(&config.paths[&path].interface),
-                found,
-            )
-        })
+        look_up_all(config, interfaces)
+            .into_iter()
+            .try_for_each(|(path, found)| {
+                let number = interfaces.number(&config.paths[&path].interface);
+                self.apply(sender, path, number, found)
+            })
     }
 
     /// Updates paths whose interface was created, deleted or replaced, and next hops that appeared
@@ -114,35 +99,46 @@ impl Paths {
             }
         };
         if now != before {
-            sender.set_path(path, now)?;
-            match now {
-                Some(now) => self.resolved.insert(path, now),
-                None => self.resolved.remove(&path),
-            };
+            self.set(sender, path, now)?;
         }
         match found {
-            Err(obstacle) => {
-                let why = obstacle.into_text();
-                if self.obstacles.get(&path) != Some(&why) {
-                    let then = if now.is_some() {
-                        "are sent to its last known address"
-                    } else {
-                        "are sent on the other paths"
-                    };
-                    warn!(%path, "{why}; copies {then}");
-                    self.obstacles.insert(path, why);
-                }
-            }
-            Ok(_) => {
-                let is_back = self.obstacles.remove(&path).is_some();
-                if before.is_some() && now != before {
-                    info!(%path, "the path has another interface or next hop than before");
-                } else if is_back || before.is_none() {
-                    info!(%path, "the path can be used");
-                }
-            }
+            Err(obstacle) => self.record_obstacle(path, obstacle.into_text(), now.is_some()),
+            Ok(_) => self.record_usable(path, before, now != before),
         }
         Ok(())
+    }
+
+    fn set(&mut self, sender: &mut Sender, path: PathId, now: Option<SendPath>) -> Result<()> {
+        sender.set_path(path, now)?;
+        match now {
+            Some(now) => self.resolved.insert(path, now),
+            None => self.resolved.remove(&path),
+        };
+        Ok(())
+    }
+
+    /// Records and logs the reason that a path is not used, or not tracked if it `is_used`.
+    fn record_obstacle(&mut self, path: PathId, why: String, is_used: bool) {
+        if self.obstacles.get(&path) == Some(&why) {
+            return;
+        }
+        let then = if is_used {
+            "are sent to its last known address"
+        } else {
+            "are sent on the other paths"
+        };
+        warn!(%path, "{why}; copies {then}");
+        self.obstacles.insert(path, why);
+    }
+
+    /// Records that a path can be used, and logs changes.
+    fn record_usable(&mut self, path: PathId, before: Option<SendPath>, has_changed: bool) {
+        let is_back = self.obstacles.remove(&path).is_some();
+        if before.is_some() && has_changed {
+            info!(%path, "the path has another interface or next hop than before");
+        } else if is_back || before.is_none() {
+            info!(%path, "the path can be used");
+        }
     }
 }
 
@@ -152,6 +148,26 @@ impl Obstacle {
             Obstacle::NoInterface(why) | Obstacle::Silent(why) | Obstacle::Unknown(why) => why,
         }
     }
+}
+
+/// Looks up all paths, and waits for next hops that do not answer at once.
+fn look_up_all(config: &Config, interfaces: &Interfaces) -> BTreeMap<PathId, Found> {
+    let deadline = Instant::now() + RESOLVE_TIMEOUT;
+    let mut pause = FIRST_PAUSE;
+    let mut found: BTreeMap<PathId, Found> = config
+        .paths
+        .iter()
+        .map(|(path, description)| (*path, look_up(description, interfaces)))
+        .collect();
+    let is_silent = |found: &Found| matches!(found, Err(Obstacle::Silent(_)));
+    while found.values().any(is_silent) && Instant::now() < deadline {
+        thread::sleep(pause);
+        pause *= 2;
+        for (path, found) in found.iter_mut().filter(|(_, found)| is_silent(found)) {
+            *found = look_up(&config.paths[path], interfaces);
+        }
+    }
+    found
 }
 
 fn look_up(path: &PathConfig, interfaces: &Interfaces) -> Found {
