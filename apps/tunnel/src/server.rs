@@ -22,10 +22,12 @@ use allowlist::Allowlist;
 use anyhow::{Context, Result};
 use handshakes::HandshakeSlots;
 use hawser_io::tun::Buffer;
+use noq::Endpoint;
+use noq::crypto::rustls::QuicServerConfig;
 use registry::{OpenSession, Registry};
 use routes::Routes;
 use std::future::pending;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -97,96 +99,81 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         check_forwarding(&config.prefixes)?;
     }
     let tls = tls::server(&config.common.credentials)?;
-    let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls.clone()));
-    let unmatched = Arc::new(UnmatchedDatagrams::default());
-    let registry = Arc::new(Registry::new(&config));
-    let networks = Networks::watch(&config.common.interface)?;
-    let device = Device::create(
-        &config.common.interface,
-        config.common.mtu,
-        &registry.own_addresses(),
-    )?;
-    device.configure_for_server(SERVER_GROUP)?;
-    let nat = set_up_rules(&config)?;
-    let tables: Vec<_> = nat.iter().map(Nat::table).collect();
-    tables::watch(tables.clone())?;
-    let mut endpoints = Vec::new();
-    for address in &config.listen {
-        let payload = udp_payload(
-            config.outer_mtu,
-            Ipv4Addr::UNSPECIFIED.into(),
-            config.common.mtu,
-        );
-        let config = endpoint(SERVER_ID_BYTES, payload)?;
-        endpoints.push(unmatched.endpoint(config, tls.clone(), socket(*address, None)?)?);
+    let (server, _nat) = Server::create(config)?;
+    let server = Arc::new(server);
+    let endpoints = server.endpoints(&tls)?;
+    let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls));
+    accept_clients(&server, &endpoints, &quic)?;
+    tokio::spawn(dispatch(Arc::clone(&server)));
+    report_to_controller(&server);
+    if let Some(address) = server.config.common.metrics {
+        serve_metrics(address, &server).await?;
     }
-    let status_file = StatusFile::at(config.common.status_file());
-    let metrics_address = config.common.metrics;
+    serve(&server, &quic, signals).await;
+    close(&endpoints).await;
+    Ok(())
+}
+
+impl Server {
+    /// Creates the device, its routes and the firewall rules, which last as long as the [`Nat`].
+    fn create(config: ServerConfig) -> Result<(Server, Option<Nat>)> {
+        let registry = Arc::new(Registry::new(&config));
+        let networks = Networks::watch(&config.common.interface)?;
+        let device = Arc::new(create_device(&config, &registry)?);
+        let nat = set_up_rules(&config)?;
+        let tables: Vec<_> = nat.iter().map(Nat::table).collect();
+        tables::watch(tables.clone())?;
+        let registration = config.registration.as_ref();
+        let allowlist = registration.map(Allowlist::read).transpose()?;
+        let server = Server {
+            routes: apply_routes(&device, &registry),
+            device,
+            networks,
+            registry,
+            budget: Budget::new(config.memory),
+            unmatched: Arc::default(),
+            allowlist: allowlist.map(Arc::new),
+            draining: watch::Sender::new(false),
+            tables,
+            changed: Notify::new(),
+            config,
+        };
+        Ok((server, nat))
+    }
+
+    /// Opens the endpoints at which the server listens for clients.
+    fn endpoints(&self, tls: &Arc<QuicServerConfig>) -> Result<Vec<Endpoint>> {
+        let config = &self.config;
+        let any = Ipv4Addr::UNSPECIFIED.into();
+        let payload = udp_payload(config.outer_mtu, any, config.common.mtu);
+        let open = |address: &SocketAddr| {
+            let parameters = endpoint(SERVER_ID_BYTES, payload)?;
+            let socket = socket(*address, None)?;
+            Ok(self.unmatched.endpoint(parameters, tls.clone(), socket)?)
+        };
+        config.listen.iter().map(open).collect()
+    }
+}
+
+fn create_device(config: &ServerConfig, registry: &Registry) -> Result<Device> {
+    let common = &config.common;
+    let device = Device::create(&common.interface, common.mtu, &registry.own_addresses())?;
+    device.configure_for_server(SERVER_GROUP)?;
+    Ok(device)
+}
+
+/// Starts the thread that applies changes of routes to clients.
+fn apply_routes(device: &Arc<Device>, registry: &Arc<Registry>) -> Arc<Routes> {
     let routes = Arc::new(Routes::default());
-    let device = Arc::new(device);
     std::thread::spawn({
         let (routes, device, registry) = (
             Arc::clone(&routes),
-            Arc::clone(&device),
-            Arc::clone(&registry),
+            Arc::clone(device),
+            Arc::clone(registry),
         );
         move || routes.apply(&device, &registry)
     });
-    let registration = config.registration.clone();
-    let allowlist = registration
-        .as_ref()
-        .map(Allowlist::read)
-        .transpose()?
-        .map(Arc::new);
-    let draining = watch::Sender::new(false);
-    let budget = Budget::new(config.memory);
-    let server = Arc::new(Server {
-        config,
-        device,
-        networks,
-        registry,
-        budget,
-        unmatched,
-        allowlist: allowlist.clone(),
-        draining,
-        routes,
-        tables,
-        changed: Notify::new(),
-    });
-    let slots = Arc::new(HandshakeSlots::default());
-    for endpoint in &endpoints {
-        info!(address = %endpoint.local_addr()?, "listening for clients");
-        let (server, slots) = (Arc::clone(&server), Arc::clone(&slots));
-        tokio::spawn(connection::accept(
-            server,
-            endpoint.clone(),
-            slots,
-            quic.subscribe(),
-        ));
-    }
-    tokio::spawn(dispatch(Arc::clone(&server)));
-    if let (Some(allowlist), Some(registration)) = (allowlist, registration) {
-        tokio::spawn(allowlist::report_regularly(
-            Arc::clone(&server),
-            allowlist,
-            registration,
-        ));
-    }
-    if let Some(address) = metrics_address {
-        let server = Arc::clone(&server);
-        metrics::serve(address, move || {
-            let server = Arc::clone(&server);
-            async move { server.status().await }
-        })
-        .await?;
-    }
-    serve(&server, status_file, &quic, signals).await?;
-    for endpoint in &endpoints {
-        endpoint.close(0u8.into(), b"the server has shut down");
-        // A client that misses it notices soon.
-        let _ = timeout(CLOSE_TIMEOUT, endpoint.wait_all_draining()).await;
-    }
-    Ok(())
+    routes
 }
 
 /// Installs the firewall rules. Without NAT, a missing nftables is not an error.
@@ -213,40 +200,94 @@ fn set_up_rules(config: &ServerConfig) -> Result<Option<Nat>> {
     }
 }
 
-/// Writes the status until a signal arrives, then drains. SIGHUP reloads the certificates.
-async fn serve(
-    server: &Server,
-    mut status_file: StatusFile,
+fn accept_clients(
+    server: &Arc<Server>,
+    endpoints: &[Endpoint],
     quic: &watch::Sender<noq::ServerConfig>,
-    Signals {
-        mut interrupt,
-        mut terminate,
-        mut hangup,
-    }: Signals,
 ) -> Result<()> {
+    let slots = Arc::new(HandshakeSlots::default());
+    for endpoint in endpoints {
+        info!(address = %endpoint.local_addr()?, "listening for clients");
+        let (server, slots) = (Arc::clone(server), Arc::clone(&slots));
+        tokio::spawn(connection::accept(
+            server,
+            endpoint.clone(),
+            slots,
+            quic.subscribe(),
+        ));
+    }
+    Ok(())
+}
+
+fn report_to_controller(server: &Arc<Server>) {
+    let registration = server.config.registration.clone();
+    if let (Some(allowlist), Some(registration)) = (server.allowlist.clone(), registration) {
+        tokio::spawn(allowlist::report_regularly(
+            Arc::clone(server),
+            allowlist,
+            registration,
+        ));
+    }
+}
+
+async fn serve_metrics(address: SocketAddr, server: &Arc<Server>) -> Result<()> {
+    let server = Arc::clone(server);
+    metrics::serve(address, move || {
+        let server = Arc::clone(&server);
+        async move { server.status().await }
+    })
+    .await
+}
+
+/// Writes the status until a signal arrives, then drains.
+async fn serve(server: &Server, quic: &watch::Sender<noq::ServerConfig>, mut signals: Signals) {
+    let mut status_file = StatusFile::at(server.config.common.status_file());
+    write_until_signal(server, &mut status_file, quic, &mut signals).await;
+    drain(server, &mut signals).await;
+    server.registry.stop_all();
+    status_file.write(server.status().await);
+}
+
+/// Writes the status until a signal to stop arrives. SIGHUP reloads the certificates.
+async fn write_until_signal(
+    server: &Server,
+    status_file: &mut StatusFile,
+    quic: &watch::Sender<noq::ServerConfig>,
+    signals: &mut Signals,
+) {
     let mut tick = interval(STATUS_INTERVAL);
     let (mut due, mut took) = (None, Duration::ZERO);
     loop {
         tokio::select! {
-            _ = tick.tick() => took = write(server, &mut status_file).await,
+            _ = tick.tick() => took = write(server, status_file).await,
             () = server.changed.notified() => {
                 due.get_or_insert(Instant::now() + SETTLE.max(took * STATUS_SHARE));
             }
             () = at(due) => {
                 due = None;
-                took = write(server, &mut status_file).await;
+                took = write(server, status_file).await;
             }
-            _ = hangup.recv() => match tls::server(&server.config.common.credentials) {
-                Ok(tls) => {
-                    quic.send_replace(noq::ServerConfig::with_crypto(tls));
-                    info!("certificates reloaded");
-                }
-                Err(error) => error!("cannot reload the certificates, the previous ones stay in use: {error:#}"),
-            },
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
+            _ = signals.hangup.recv() => reload_certificates(server, quic),
+            _ = signals.interrupt.recv() => return,
+            _ = signals.terminate.recv() => return,
         }
     }
+}
+
+fn reload_certificates(server: &Server, quic: &watch::Sender<noq::ServerConfig>) {
+    match tls::server(&server.config.common.credentials) {
+        Ok(tls) => {
+            quic.send_replace(noq::ServerConfig::with_crypto(tls));
+            info!("certificates reloaded");
+        }
+        Err(error) => {
+            error!("cannot reload the certificates, the previous ones stay in use: {error:#}")
+        }
+    }
+}
+
+/// Waits until all clients have left, the drain time is over, or another signal arrives.
+async fn drain(server: &Server, signals: &mut Signals) {
     server.draining.send_replace(true);
     let sessions = server.registry.count();
     info!(
@@ -258,13 +299,19 @@ async fn serve(
     while server.registry.count() > 0 && Instant::now() < until {
         tokio::select! {
             () = sleep(Duration::from_millis(50)) => {}
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
+            _ = signals.interrupt.recv() => return,
+            _ = signals.terminate.recv() => return,
         }
     }
-    server.registry.stop_all();
-    status_file.write(server.status().await);
-    Ok(())
+}
+
+/// Closes the connections, and waits until the clients have been told.
+async fn close(endpoints: &[Endpoint]) {
+    for endpoint in endpoints {
+        endpoint.close(0u8.into(), b"the server has shut down");
+        // A client that misses it notices soon.
+        let _ = timeout(CLOSE_TIMEOUT, endpoint.wait_all_draining()).await;
+    }
 }
 
 /// Writes the status; returns how long that took.
@@ -303,33 +350,28 @@ impl Server {
     async fn status(&self) -> Status {
         let mut status = Status::new(&self.config.common, "server");
         status.draining = *self.draining.borrow();
-        status.addresses = self
-            .registry
-            .own_addresses()
-            .into_iter()
-            .map(|(address, _)| address)
-            .collect();
+        status.addresses = self.registry.own_ips();
         status.memory_bytes = self.budget.used().0;
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         status.dropped = self.registry.drop_counts();
         status.dropped.extend(self.device.drop_counts());
         status.dropped.extend(self.unmatched.drop_counts());
-        let mut reports: JoinSet<_> = self
-            .registry
-            .sessions()
-            .into_iter()
-            .map(status_of)
-            .collect();
-        // Sessions that do not answer in time are left out.
+        status.sessions = self.session_statuses().await;
+        status
+    }
+
+    /// Returns the status of each session, without those that do not answer in time.
+    async fn session_statuses(&self) -> Vec<SessionStatus> {
+        let sessions = self.registry.sessions().into_iter();
+        let mut reports: JoinSet<_> = sessions.map(status_of).collect();
+        let mut statuses: Vec<SessionStatus> = Vec::new();
         let all = async {
             while let Some(answer) = reports.join_next().await {
-                status.sessions.extend(answer.ok().flatten());
+                statuses.extend(answer.ok().flatten());
             }
         };
         let _ = timeout(REPORT_TIMEOUT, all).await;
-        status
-            .sessions
-            .sort_by(|one, other| one.peer.cmp(&other.peer));
-        status
+        statuses.sort_by(|one, other| one.peer.cmp(&other.peer));
+        statuses
     }
 }

@@ -87,14 +87,7 @@ impl Addresses {
         wanted: &[IpAddr],
         now: Instant,
     ) -> Option<Vec<IpAddr>> {
-        let fixed = [&self.fixed, &self.assigned]
-            .into_iter()
-            .filter_map(|given| given.get(client));
-        let fixed: Vec<_> = fixed
-            .flatten()
-            .copied()
-            .filter(|address| !self.taken.contains(address))
-            .collect();
+        let fixed = self.free_fixed(client);
         let wanted: Vec<_> = wanted
             .iter()
             .copied()
@@ -116,6 +109,16 @@ impl Addresses {
         }
         self.taken.extend(addresses.iter().copied());
         Some(addresses)
+    }
+
+    /// Returns the permanent addresses of a client that no session has.
+    fn free_fixed(&self, client: &str) -> Vec<IpAddr> {
+        let given = [&self.fixed, &self.assigned].into_iter();
+        let fixed = given.filter_map(|given| given.get(client)).flatten();
+        fixed
+            .copied()
+            .filter(|address| !self.taken.contains(address))
+            .collect()
     }
 
     /// Frees the addresses of a client and remembers them as its previous ones.

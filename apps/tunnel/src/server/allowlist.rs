@@ -68,6 +68,19 @@ impl Allowlist {
         })
     }
 
+    /// Replaces the list by one from the controller, and stores it for the next process.
+    fn replace(&self, clients: Vec<Client>, digest: String) {
+        info!(
+            clients = clients.len(),
+            "list of admitted clients updated by the controller"
+        );
+        if let Err(error) = self.file.write(&clients) {
+            warn!("the list of admitted clients will be missing after a restart: {error}");
+        }
+        let known = AdmittedClients::of(clients, Some(digest));
+        self.known.send_replace(known);
+    }
+
     /// Returns whether the client is admitted, as far as is known here.
     pub(super) fn contains(&self, peer: &Peer) -> bool {
         self.known.borrow().admits(peer)
@@ -136,33 +149,32 @@ async fn report(
             &registration.controllers,
         )?),
     };
-    let count = |clients: usize| u32::try_from(clients).unwrap_or(u32::MAX);
-    let report = ServerReport {
-        addresses: registration.addresses.clone(),
-        clients: count(server.registry.count()),
-        max_clients: count(server.config.max_clients),
-        draining: *server.draining.borrow(),
-        known: allowlist.known.borrow().digest.clone(),
-    };
+    let report = server_report(server, allowlist, registration);
     let Admitted {
         report_every_ms,
         digest,
         clients,
     } = client.serve_tunnels(&report).await?;
     if let Some(clients) = clients {
-        info!(
-            clients = clients.len(),
-            "list of admitted clients updated by the controller"
-        );
-        if let Err(error) = allowlist.file.write(&clients) {
-            warn!("the list of admitted clients will be missing after a restart: {error}");
-        }
-        allowlist
-            .known
-            .send_replace(AdmittedClients::of(clients, Some(digest)));
+        allowlist.replace(clients, digest);
         server.apply_allowlist(allowlist);
     }
     Ok(Duration::from_millis(report_every_ms.into()))
+}
+
+fn server_report(
+    server: &Server,
+    allowlist: &Allowlist,
+    registration: &Registration,
+) -> ServerReport {
+    let count = |clients: usize| u32::try_from(clients).unwrap_or(u32::MAX);
+    ServerReport {
+        addresses: registration.addresses.clone(),
+        clients: count(server.registry.count()),
+        max_clients: count(server.config.max_clients),
+        draining: *server.draining.borrow(),
+        known: allowlist.known.borrow().digest.clone(),
+    }
 }
 
 /// Returns the client by which a node talks to a controller.

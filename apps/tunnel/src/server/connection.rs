@@ -1,5 +1,5 @@
 use super::Server;
-use super::handshakes::{Full, HandshakeSlot, HandshakeSlots};
+use super::handshakes::{HandshakeSlot, HandshakeSlots};
 use super::registry::OpenSession;
 use crate::join::{
     self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret, SessionId,
@@ -8,23 +8,42 @@ use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
 use crate::tls::{Peer, peer};
 use anyhow::Result;
+use hawser_units::PathId;
 use noq::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-/// The time limits from a client's first packet to its first message, and to the end of the TLS
-/// handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time limits from a client's first packet.
+struct TimeLimits {
+    first_message: Duration,
+    tls_handshake: Duration,
+}
 
-/// The same while handshake slots are short: still enough for a round trip over satellite and one
-/// retransmission.
-const SHORT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
-const SHORT_TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(1500);
+const TIME_LIMITS: TimeLimits = TimeLimits {
+    first_message: Duration::from_secs(10),
+    tls_handshake: Duration::from_secs(3),
+};
+
+/// The time limits while handshake slots are short: still enough for a round trip over satellite
+/// and one retransmission.
+const SHORT_TIME_LIMITS: TimeLimits = TimeLimits {
+    first_message: Duration::from_secs(3),
+    tls_handshake: Duration::from_millis(1500),
+};
+
+impl TimeLimits {
+    fn of(slot: &HandshakeSlot) -> TimeLimits {
+        if slot.has_less_time {
+            SHORT_TIME_LIMITS
+        } else {
+            TIME_LIMITS
+        }
+    }
+}
 
 /// The time without a refused handshake after which the next one is logged again.
 const WARN_AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -39,63 +58,91 @@ pub(super) async fn accept(
     slots: Arc<HandshakeSlots>,
     quic: watch::Receiver<ServerConfig>,
 ) {
-    let mut last_refused: Option<Instant> = None;
+    let mut overload = Overload::default();
     while let Some(incoming) = endpoint.accept().await {
-        let source = session::canonical(incoming.remote_address()).ip();
-        if slots.is_crowded(source) && !incoming.remote_address_validated() {
-            server.registry.count_refusal("retry");
-            // Fails if the client has already answered a Retry; then the connection is refused.
-            let _ = incoming.retry();
+        let taken = take_slot(&server, &slots, incoming, &mut overload);
+        let Some((incoming, slot)) = taken else {
             continue;
-        }
-        let slot = match slots.take(source) {
-            Ok(slot) => slot,
-            Err(full) => {
-                server.registry.count_refusal(match full {
-                    Full::Source => "too_many_of_source",
-                    Full::Server => "too_many_handshakes",
-                });
-                if last_refused
-                    .replace(Instant::now())
-                    .is_none_or(|last| last.elapsed() >= WARN_AGAIN_AFTER)
-                {
-                    warn!(%source, "too many handshakes at once: clients are refused; the status counts them");
-                }
-                // The refusal is shorter than the client's packet, and lets the client try another
-                // server at once.
-                incoming.refuse();
-                continue;
-            }
         };
-        let (server, slots, quic) = (
-            Arc::clone(&server),
-            Arc::clone(&slots),
-            quic.borrow().clone(),
-        );
+        let (server, slots) = (Arc::clone(&server), Arc::clone(&slots));
+        let quic = quic.borrow().clone();
         tokio::spawn(async move {
-            let remote = session::canonical(incoming.remote_address());
-            let time_limit = if slot.has_less_time {
-                SHORT_HANDSHAKE_TIMEOUT
-            } else {
-                HANDSHAKE_TIMEOUT
-            };
-            match timeout(time_limit, handshake(&server, incoming, &slot, quic)).await {
-                Ok(Ok(Some(path))) => {
-                    drop(slot);
-                    slots.remember(source);
-                    serve_path(&server, path, &slots).await;
-                }
-                Ok(Ok(None)) => {}
-                Ok(Err(error)) => {
-                    server.registry.count_refusal("handshake");
-                    debug!(%remote, "handshake failed: {error:#}");
-                }
-                Err(_) => {
-                    server.registry.count_refusal("timeout");
-                    debug!(%remote, "timeout: no valid first message");
-                }
+            let source = session::canonical(incoming.remote_address()).ip();
+            if let Some(path) = admit(&server, incoming, &slot, quic).await {
+                drop(slot);
+                slots.remember(source);
+                serve_path(&server, path, &slots).await;
             }
         });
+    }
+}
+
+/// Takes a slot for the handshake of a connection. Returns none if the client has to validate its
+/// address first or is refused.
+fn take_slot(
+    server: &Server,
+    slots: &Arc<HandshakeSlots>,
+    incoming: Incoming,
+    overload: &mut Overload,
+) -> Option<(Incoming, HandshakeSlot)> {
+    let source = session::canonical(incoming.remote_address()).ip();
+    if slots.is_crowded(source) && !incoming.remote_address_validated() {
+        server.registry.count_refusal("retry");
+        // Fails if the client has already answered a Retry; then the connection is refused.
+        let _ = incoming.retry();
+        return None;
+    }
+    match slots.take(source) {
+        Ok(slot) => Some((incoming, slot)),
+        Err(full) => {
+            server.registry.count_refusal(full.name());
+            overload.warn(source);
+            // The refusal is shorter than the client's packet, and lets the client try another
+            // server at once.
+            incoming.refuse();
+            None
+        }
+    }
+}
+
+/// A time in which handshakes are refused because there are too many.
+#[derive(Default)]
+struct Overload {
+    last_refused: Option<Instant>,
+}
+
+impl Overload {
+    /// Warns of a refused handshake, unless it soon follows another one.
+    fn warn(&mut self, source: IpAddr) {
+        let last = self.last_refused.replace(Instant::now());
+        if last.is_none_or(|last| last.elapsed() >= WARN_AGAIN_AFTER) {
+            warn!(%source, "too many handshakes at once: clients are refused; the status counts them");
+        }
+    }
+}
+
+/// Performs the handshake of a connection within its time limit. Returns none if the connection was
+/// refused or failed, which is counted.
+async fn admit(
+    server: &Arc<Server>,
+    incoming: Incoming,
+    slot: &HandshakeSlot,
+    quic: ServerConfig,
+) -> Option<Attached> {
+    let remote = session::canonical(incoming.remote_address());
+    let time_limit = TimeLimits::of(slot).first_message;
+    match timeout(time_limit, handshake(server, incoming, slot, quic)).await {
+        Ok(Ok(path)) => path,
+        Ok(Err(error)) => {
+            server.registry.count_refusal("handshake");
+            debug!(%remote, "handshake failed: {error:#}");
+            None
+        }
+        Err(_) => {
+            server.registry.count_refusal("timeout");
+            debug!(%remote, "timeout: no valid first message");
+            None
+        }
     }
 }
 
@@ -122,104 +169,116 @@ async fn handshake(
 ) -> Result<Option<Attached>> {
     let (live, wake) = Link::live();
     let remote = session::canonical(incoming.remote_address());
-    let payload = udp_payload(
-        server.config.outer_mtu,
-        remote.ip(),
-        server.config.common.mtu,
-    );
+    let (outer_mtu, inner_mtu) = (server.config.outer_mtu, server.config.common.mtu);
+    let payload = udp_payload(outer_mtu, remote.ip(), inner_mtu);
     quic.transport_config(transport(payload, &live)?);
-    let time_limit = if slot.has_less_time {
-        SHORT_TLS_HANDSHAKE_TIMEOUT
-    } else {
-        TLS_HANDSHAKE_TIMEOUT
+    let Some(connection) = complete_tls(server, incoming, slot, quic).await? else {
+        return Ok(None);
     };
+    let peer = peer(&connection)?;
+    let (mut send, mut receive) = connection.accept_bi().await?;
+    let outcome = process_hello(server, &connection, remote, &peer, &mut receive).await;
+    let (open, number, answer) = match outcome {
+        Ok(accepted) => accepted,
+        Err((reason, explanation)) => {
+            return refuse(server, &connection, &mut send, reason, explanation).await;
+        }
+    };
+    let link = Link {
+        connection,
+        live,
+        wake,
+        name: remote.to_string(),
+        cost: 0,
+        standby: None,
+        buffer: DATAGRAM_BUFFER,
+    };
+    Ok(Some(Attached {
+        peer,
+        link,
+        send,
+        receive,
+        number,
+        open,
+        answer,
+        payload,
+    }))
+}
+
+/// Completes the TLS handshake within its time limit. Returns none if that was exceeded.
+async fn complete_tls(
+    server: &Server,
+    incoming: Incoming,
+    slot: &HandshakeSlot,
+    quic: ServerConfig,
+) -> Result<Option<Connection>> {
+    let remote = session::canonical(incoming.remote_address());
+    let time_limit = TimeLimits::of(slot).tls_handshake;
     let connection = timeout(time_limit, incoming.accept_with(Arc::new(quic))?);
     let Ok(connection) = connection.await else {
         server.registry.count_refusal("timeout");
         debug!(%remote, "timeout: TLS handshake not completed");
         return Ok(None);
     };
-    let connection = connection?;
-    let peer = peer(&connection)?;
-    let (mut send, mut receive) = connection.accept_bi().await?;
-    let hello: Hello = match join::receive(&mut receive).await {
-        Ok(hello) => hello,
-        Err(error) => {
-            return refuse(
-                server,
-                &connection,
-                &mut send,
-                Refusal::Malformed,
-                format!("{error:#}"),
-            )
-            .await;
-        }
-    };
-    if !admits(server, &peer).await {
-        let explanation = format!("client {} is not admitted by this server", peer.name);
-        return refuse(
-            server,
-            &connection,
-            &mut send,
-            Refusal::NotAdmitted,
-            explanation,
-        )
-        .await;
-    }
+    Ok(Some(connection?))
+}
+
+/// An accepted request, or the reason for refusing it with an explanation.
+type Outcome<T> = Result<T, (Refusal, String)>;
+
+/// Processes the first message of a client: opens a session, or finds the one to join.
+async fn process_hello(
+    server: &Arc<Server>,
+    connection: &Connection,
+    remote: SocketAddr,
+    peer: &Peer,
+    receive: &mut RecvStream,
+) -> Outcome<(Arc<OpenSession>, PathNumber, Answer)> {
     let client = &peer.name;
-    let outcome = match hello {
+    let hello: Hello = join::receive(receive)
+        .await
+        .map_err(|error| (Refusal::Malformed, format!("{error:#}")))?;
+    if !admits(server, peer).await {
+        let explanation = format!("client {client} is not admitted by this server");
+        return Err((Refusal::NotAdmitted, explanation));
+    }
+    match hello {
         Hello::Open { addresses, path } => {
-            open(server, &connection, client, &addresses).map(|(open, answer)| {
-                info!(client, addresses = ?open.addresses, %remote, "session opened");
-                (open, path, answer)
-            })
+            let (open, answer) = open(server, connection, client, &addresses)?;
+            info!(client, addresses = ?open.addresses, %remote, "session opened");
+            Ok((open, path, answer))
         }
         Hello::Join {
             session,
             path,
             proof,
-        } => match server.registry.find(session, client) {
-            None => Err((
-                Refusal::UnknownSession,
-                "the session does not exist or has ended".to_owned(),
-            )),
-            Some(open) if !open.secret.accepts(&connection, path, &proof) => Err((
-                Refusal::Proof,
-                "the proof is not valid for this session and connection".to_owned(),
-            )),
-            Some(open) => {
-                debug!(client, %remote, "path joined");
-                Ok((open, path, Answer::Joined))
+        } => {
+            let open = find(server, client, session)?;
+            if !open.secret.accepts(connection, path, &proof) {
+                return refused(
+                    Refusal::Proof,
+                    "the proof is not valid for this session and connection",
+                );
             }
-        },
-    };
-    match outcome {
-        Ok((open, number, answer)) => {
-            let name = remote.to_string();
-            let link = Link {
-                connection,
-                live,
-                wake,
-                name,
-                cost: 0,
-                standby: None,
-                buffer: DATAGRAM_BUFFER,
-            };
-            Ok(Some(Attached {
-                peer,
-                link,
-                send,
-                receive,
-                number,
-                open,
-                answer,
-                payload,
-            }))
-        }
-        Err((reason, explanation)) => {
-            refuse(server, &connection, &mut send, reason, explanation).await
+            debug!(client, %remote, "path joined");
+            Ok((open, path, Answer::Joined))
         }
     }
+}
+
+/// Returns the session of a client to which it adds a path.
+fn find(server: &Server, client: &str, session: SessionId) -> Outcome<Arc<OpenSession>> {
+    match server.registry.find(session, client) {
+        Some(open) => Ok(open),
+        None => refused(
+            Refusal::UnknownSession,
+            "the session does not exist or has ended",
+        ),
+    }
+}
+
+fn refused<T>(reason: Refusal, explanation: &str) -> Outcome<T> {
+    Err((reason, explanation.to_owned()))
 }
 
 /// Returns whether a client with a valid certificate is admitted.
@@ -233,63 +292,13 @@ async fn admits(server: &Server, peer: &Peer) -> bool {
         }
 }
 
-async fn refuse(
-    server: &Server,
-    connection: &Connection,
-    send: &mut SendStream,
-    reason: Refusal,
-    explanation: String,
-) -> Result<Option<Attached>> {
-    server.registry.count_refusal(match reason {
-        Refusal::Busy => "busy",
-        Refusal::Memory => "memory",
-        Refusal::TooOften => "too_often",
-        Refusal::UnknownSession => "unknown_session",
-        Refusal::Proof => "proof",
-        Refusal::NotAdmitted => "not_admitted",
-        Refusal::Malformed => "malformed",
-    });
-    join::send(
-        send,
-        &Answer::Refused {
-            reason,
-            explanation,
-        },
-    )
-    .await?;
-    // The client closes the connection when it has the answer, because it cannot become a path any
-    // more.
-    let _ = send.finish();
-    let _ = timeout(Duration::from_secs(1), connection.closed()).await;
-    CloseCode::Refused.close(connection);
-    Ok(None)
-}
-
-type Outcome<T> = Result<T, (Refusal, String)>;
-
 fn open(
     server: &Arc<Server>,
     connection: &Connection,
     client: &str,
     wanted: &[IpAddr],
 ) -> Outcome<(Arc<OpenSession>, Answer)> {
-    let config = &server.config;
-    if *server.draining.borrow() {
-        return Err((Refusal::Busy, "the server is shutting down".to_owned()));
-    }
-    // A client with a session replaces it.
-    if !server.budget.has_room() && !server.registry.has(client) {
-        return Err((
-            Refusal::Memory,
-            "the server has no memory for another client".to_owned(),
-        ));
-    }
-    if !server.registry.may_open(client) {
-        return Err((
-            Refusal::TooOften,
-            "this client opens sessions too often".to_owned(),
-        ));
-    }
+    check_may_open(server, client)?;
     let secret = |id| Secret::of(connection, id).ok();
     let mut task = None;
     let start = |id, addresses: &[IpAddr]| {
@@ -297,45 +306,52 @@ fn open(
         task = Some(session);
         handle
     };
-    let full = || {
-        (
-            Refusal::Busy,
-            "the server has no room for another client".to_owned(),
-        )
+    let Some(open) = server.registry.open(client, wanted, secret, start) else {
+        return refused(Refusal::Busy, "the server has no room for another client");
     };
-    let open = server
-        .registry
-        .open(client, wanted, secret, start)
-        .ok_or_else(full)?;
     if let Some(task) = task {
         tokio::spawn(clean_up(Arc::clone(server), Arc::clone(&open), task));
     }
+    let answer = Answer::Opened(Box::new(opened(server, &open)));
+    Ok((open, answer))
+}
+
+/// Checks whether the server takes a session of the client now, and counts the session if so.
+fn check_may_open(server: &Server, client: &str) -> Outcome<()> {
+    if *server.draining.borrow() {
+        return refused(Refusal::Busy, "the server is shutting down");
+    }
+    // A client with a session replaces it.
+    if !server.budget.has_room() && !server.registry.has(client) {
+        return refused(
+            Refusal::Memory,
+            "the server has no memory for another client",
+        );
+    }
+    if !server.registry.may_open(client) {
+        return refused(Refusal::TooOften, "this client opens sessions too often");
+    }
+    Ok(())
+}
+
+/// Returns what a client needs to know about its session.
+fn opened(server: &Server, open: &OpenSession) -> Opened {
+    let config = &server.config;
     let length = |address: &IpAddr| {
-        config
-            .prefixes
-            .iter()
-            .find(|prefix| prefix.contains(*address))
+        let mut prefixes = config.prefixes.iter();
+        let prefix = prefixes.find(|prefix| prefix.contains(*address));
+        prefix.map_or(0, |prefix| prefix.length())
     };
     let addresses = open.addresses.iter();
-    let addresses = addresses.map(|address| {
-        (
-            *address,
-            length(address).map_or(0, |prefix| prefix.length()),
-        )
-    });
-    let answer = Opened {
+    Opened {
         session: open.id,
-        addresses: addresses.collect(),
-        server_addresses: server
-            .registry
-            .own_addresses()
-            .into_iter()
-            .map(|(address, _)| address)
+        addresses: addresses
+            .map(|address| (*address, length(address)))
             .collect(),
+        server_addresses: server.registry.own_ips(),
         mtu: config.common.mtu,
         coding: config.parameters.clone(),
-    };
-    Ok((open, Answer::Opened(Box::new(answer))))
+    }
 }
 
 fn start_session(
@@ -344,16 +360,8 @@ fn start_session(
     addresses: &[IpAddr],
 ) -> (Handle, tokio::task::JoinHandle<()>) {
     let config = &server.config;
-    let own = server
-        .registry
-        .own_addresses()
-        .into_iter()
-        .map(|(address, _)| address);
-    let (routed, routes, registry) = (
-        addresses.to_vec(),
-        Arc::clone(&server.routes),
-        Arc::clone(&server.registry),
-    );
+    let (routes, registry) = (Arc::clone(&server.routes), Arc::clone(&server.registry));
+    let routed = addresses.to_vec();
     session::start(Settings {
         coding: config
             .parameters
@@ -361,18 +369,24 @@ fn start_session(
             .expect("the configuration was checked"),
         frame_boundary: config.parameters.coding.frame_boundary,
         device: Arc::clone(&server.device),
-        admission: Admission::FromClient {
-            own: addresses.to_vec(),
-            clients: config.prefixes.clone(),
-            server: own.collect(),
-            allowed_destinations: Arc::from(&config.allowed_destinations[..]),
-            networks: server.networks.clone(),
-        },
+        admission: admission(server, addresses),
         claim: server.budget.claim(),
         session_timeout: config.session_timeout,
         mtu_changed: Box::new(move |mtu| routes.set(&registry, session, &routed, mtu)),
         mtu: config.common.mtu,
     })
+}
+
+/// Returns the filter for packets of a client with these addresses.
+fn admission(server: &Server, addresses: &[IpAddr]) -> Admission {
+    let config = &server.config;
+    Admission::FromClient {
+        own: addresses.to_vec(),
+        clients: config.prefixes.clone(),
+        server: server.registry.own_ips(),
+        allowed_destinations: Arc::from(&config.allowed_destinations[..]),
+        networks: server.networks.clone(),
+    }
 }
 
 /// Waits for the end of a session and frees its addresses.
@@ -390,6 +404,41 @@ async fn clean_up(
     info!(client = open.client, "session closed");
 }
 
+/// Answers the first message of a client with a refusal, and closes the connection.
+async fn refuse(
+    server: &Server,
+    connection: &Connection,
+    send: &mut SendStream,
+    reason: Refusal,
+    explanation: String,
+) -> Result<Option<Attached>> {
+    server.registry.count_refusal(name_of(reason));
+    let answer = Answer::Refused {
+        reason,
+        explanation,
+    };
+    join::send(send, &answer).await?;
+    // The client closes the connection when it has the answer, because it cannot become a path any
+    // more.
+    let _ = send.finish();
+    let _ = timeout(Duration::from_secs(1), connection.closed()).await;
+    CloseCode::Refused.close(connection);
+    Ok(None)
+}
+
+/// Returns the name of the reason in the status.
+fn name_of(reason: Refusal) -> &'static str {
+    match reason {
+        Refusal::Busy => "busy",
+        Refusal::Memory => "memory",
+        Refusal::TooOften => "too_often",
+        Refusal::UnknownSession => "unknown_session",
+        Refusal::Proof => "proof",
+        Refusal::NotAdmitted => "not_admitted",
+        Refusal::Malformed => "malformed",
+    }
+}
+
 /// Serves a path until its connection closes.
 async fn serve_path(server: &Server, path: Attached, slots: &HandshakeSlots) {
     let Attached {
@@ -403,32 +452,9 @@ async fn serve_path(server: &Server, path: Attached, slots: &HandshakeSlots) {
         payload,
     } = path;
     let connection = link.connection.clone();
-    open.handle.send_command(Command::Add(number, link)).await;
-    open.attach(connection.clone(), peer.clone());
-    server.changed.notify_one();
-    // From here on a revocation closes this connection; check whether it happened just before.
-    if server
-        .allowlist
-        .as_ref()
-        .is_some_and(|allowlist| !allowlist.contains(&peer))
-    {
-        CloseCode::Refused.close(&connection);
-    }
+    add_path(server, &open, number, link, peer).await;
     // A client receives notices of a backlog only on paths that have been on standby.
     let was_standby = watch::Sender::new(number.standby);
-    let receive_notices = async {
-        while let Ok(Notice::Standby(standby)) = join::receive(&mut receive).await {
-            was_standby
-                .send_if_modified(|was_standby| standby && !std::mem::replace(was_standby, true));
-            // While the command queue is full, QUIC's flow control makes the client wait.
-            open.handle
-                .send_command(Command::Standby(number.index, standby))
-                .await;
-            server.changed.notify_one();
-        }
-        // The stream was closed, or the message was not valid: ignore further ones.
-        std::future::pending::<()>().await;
-    };
     let send_notices = async {
         // Fails only if the connection has just closed.
         let _ = join::send_padded(&mut send, &answer, payload).await;
@@ -443,7 +469,7 @@ async fn serve_path(server: &Server, path: Attached, slots: &HandshakeSlots) {
         }
         // The session may have ended before it took the path, and then cannot close it.
         () = open.handle.ended() => CloseCode::Done.close(&connection),
-        () = receive_notices => {}
+        () = receive_notices(server, &open, number.index, &mut receive, &was_standby) => {}
         () = send_notices => {}
     }
     // The client may have migrated, and may reconnect from its current address.
@@ -451,11 +477,52 @@ async fn serve_path(server: &Server, path: Attached, slots: &HandshakeSlots) {
     if let Some(remote) = path.and_then(|path| path.remote_address().ok()) {
         slots.remember(session::canonical(remote).ip());
     }
-    open.detach(connection.stable_id());
+    remove_path(server, &open, number.index, &connection).await;
+}
+
+/// Adds a path to its session.
+async fn add_path(server: &Server, open: &OpenSession, number: PathNumber, link: Link, peer: Peer) {
+    let connection = link.connection.clone();
+    open.handle.send_command(Command::Add(number, link)).await;
+    open.attach(connection.clone(), peer.clone());
+    server.changed.notify_one();
+    // From here on a revocation closes this connection; check whether it happened just before.
+    let allowlist = server.allowlist.as_ref();
+    if allowlist.is_some_and(|allowlist| !allowlist.contains(&peer)) {
+        CloseCode::Refused.close(&connection);
+    }
+}
+
+/// Removes a path whose connection has closed from its session.
+async fn remove_path(server: &Server, open: &OpenSession, path: PathId, connection: &Connection) {
+    let connection = connection.stable_id();
+    open.detach(connection);
     open.handle
-        .send_command(Command::Remove(number.index, connection.stable_id()))
+        .send_command(Command::Remove(path, connection))
         .await;
     server.changed.notify_one();
+}
+
+/// Passes notices of a client on to its session. Sets `was_standby` when the path is on standby.
+/// Does not return.
+async fn receive_notices(
+    server: &Server,
+    open: &OpenSession,
+    path: PathId,
+    receive: &mut RecvStream,
+    was_standby: &watch::Sender<bool>,
+) {
+    while let Ok(Notice::Standby(standby)) = join::receive(receive).await {
+        was_standby
+            .send_if_modified(|was_standby| standby && !std::mem::replace(was_standby, true));
+        // While the command queue is full, QUIC's flow control makes the client wait.
+        open.handle
+            .send_command(Command::Standby(path, standby))
+            .await;
+        server.changed.notify_one();
+    }
+    // The stream was closed, or the message was not valid: ignore further ones.
+    std::future::pending::<()>().await;
 }
 
 /// Sends notices to a client on the stream of one of its paths.

@@ -44,6 +44,16 @@ pub(super) enum Full {
     Source,
 }
 
+impl Full {
+    /// Returns the name of the reason in the status.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Full::Server => "too_many_handshakes",
+            Full::Source => "too_many_of_source",
+        }
+    }
+}
+
 /// The handshakes in progress.
 #[derive(Debug, Default)]
 pub(super) struct HandshakeSlots(Mutex<TakenSlots>);

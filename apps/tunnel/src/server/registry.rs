@@ -112,6 +112,11 @@ impl Registry {
         self.own.clone()
     }
 
+    /// Returns the server's inner addresses.
+    pub(crate) fn own_ips(&self) -> Vec<IpAddr> {
+        self.own.iter().map(|(address, _)| *address).collect()
+    }
+
     /// Returns the number of sessions.
     pub(crate) fn count(&self) -> usize {
         self.clients.lock().by_id.len()
@@ -138,13 +143,7 @@ impl Registry {
         start: impl FnOnce(SessionId, &[IpAddr]) -> Handle,
     ) -> Option<Arc<OpenSession>> {
         let mut clients = self.clients.lock();
-        if let Some(former) = clients.by_name.get(client).copied() {
-            if let Some(former) = clients.by_id.get(&former) {
-                former.handle.stop(CloseCode::Superseded);
-                self.count_refusal("superseded");
-            }
-            self.remove(&mut clients, former);
-        }
+        self.supersede(&mut clients, client);
         if clients.by_id.len() >= self.max_clients {
             return None;
         }
@@ -158,21 +157,30 @@ impl Registry {
                 .iter()
                 .map(|address| (*address, handle.packets.clone())),
         );
-        let since = SystemTime::now();
-        let (client_name, connections) = (client.to_owned(), Mutex::default());
-        let open = OpenSession {
+        let open = Arc::new(OpenSession {
             id,
-            client: client_name,
+            client: client.to_owned(),
             addresses,
             secret,
             handle,
-            since,
-            connections,
-        };
-        let open = Arc::new(open);
+            since: SystemTime::now(),
+            connections: Mutex::default(),
+        });
         clients.by_name.insert(client.to_owned(), id);
         clients.by_id.insert(id, Arc::clone(&open));
         Some(open)
+    }
+
+    /// Closes the session that the client has, if any.
+    fn supersede(&self, clients: &mut Clients, client: &str) {
+        let Some(former) = clients.by_name.get(client).copied() else {
+            return;
+        };
+        if let Some(former) = clients.by_id.get(&former) {
+            former.handle.stop(CloseCode::Superseded);
+            self.count_refusal("superseded");
+        }
+        self.remove(clients, former);
     }
 
     /// Sets the permanent addresses that a controller assigned to clients.
@@ -222,6 +230,22 @@ impl Registry {
     /// Queues packets for the sessions of their destinations. Packets of a full queue are dropped,
     /// which affects this client only.
     pub(crate) fn dispatch(&self, packets: Batch) {
+        let batches = self.by_destination(packets);
+        let by_address = self.by_address.read();
+        for (destination, batch) in batches {
+            // A session that has just ended counts as no client, too.
+            let client = by_address
+                .get(&destination)
+                .filter(|client| !client.is_closed());
+            match client {
+                Some(client) => self.queue(client, batch),
+                None => _ = self.no_client.fetch_add(batch.len() as u64, Relaxed),
+            }
+        }
+    }
+
+    /// Divides packets into batches for the same destination.
+    fn by_destination(&self, packets: Batch) -> Vec<(IpAddr, Batch)> {
         let mut batches: Vec<(IpAddr, Batch)> = Vec::new();
         for packet in packets {
             let Some(destination) = packet::destination(&packet) else {
@@ -233,26 +257,19 @@ impl Registry {
                 None => batches.push((destination, vec![packet])),
             }
         }
-        let by_address = self.by_address.read();
-        for (destination, batch) in batches {
-            // A session that has just ended counts as no client, too.
-            let client = by_address
-                .get(&destination)
-                .filter(|client| !client.is_closed());
-            let Some(client) = client else {
-                self.no_client.fetch_add(batch.len() as u64, Relaxed);
-                continue;
-            };
-            // This is the only sender, so the capacity cannot shrink in between.
-            let room = client.capacity().min(batch.len());
-            self.queue_full
-                .fetch_add((batch.len() - room) as u64, Relaxed);
-            match client.try_reserve_many(room) {
-                Ok(permits) => permits
-                    .zip(batch)
-                    .for_each(|(permit, packet)| permit.send(packet)),
-                Err(_) => _ = self.no_client.fetch_add(room as u64, Relaxed),
-            }
+        batches
+    }
+
+    fn queue(&self, client: &mpsc::Sender<Vec<u8>>, batch: Batch) {
+        // This is the only sender, so the capacity cannot shrink in between.
+        let room = client.capacity().min(batch.len());
+        self.queue_full
+            .fetch_add((batch.len() - room) as u64, Relaxed);
+        match client.try_reserve_many(room) {
+            Ok(permits) => permits
+                .zip(batch)
+                .for_each(|(permit, packet)| permit.send(packet)),
+            Err(_) => _ = self.no_client.fetch_add(room as u64, Relaxed),
         }
     }
 
