@@ -262,23 +262,7 @@ fn common<T>(
     at: &Spanned<T>,
     tls: &Spanned<Tls>,
 ) -> Result<Common, ConfigError> {
-    source.check_name(at, &shared.name)?;
-    if shared.interface.is_empty() || shared.interface.len() > 15 || shared.interface.contains('/')
-    {
-        return Err(source.wrong(at, "interface has 1 to 15 bytes and no slash"));
-    }
-    if !INNER_MTU.contains(&shared.mtu_bytes) {
-        return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 1500"));
-    }
-    if shared
-        .metrics
-        .is_some_and(|address| !address.ip().is_loopback())
-    {
-        return Err(source.wrong(
-            at,
-            "metrics is a loopback address such as 127.0.0.1:9478, because metrics are not protected",
-        ));
-    }
+    check_shared(source, shared, at)?;
     Ok(Common {
         name: shared.name.clone(),
         interface: shared.interface.clone(),
@@ -287,6 +271,29 @@ fn common<T>(
         metrics: shared.metrics,
         credentials: credentials(source, tls)?,
     })
+}
+
+fn check_shared<T>(
+    source: &Source<'_>,
+    shared: &Shared,
+    at: &Spanned<T>,
+) -> Result<(), ConfigError> {
+    source.check_name(at, &shared.name)?;
+    let interface = &shared.interface;
+    if interface.is_empty() || interface.len() > 15 || interface.contains('/') {
+        return Err(source.wrong(at, "interface has 1 to 15 bytes and no slash"));
+    }
+    if !INNER_MTU.contains(&shared.mtu_bytes) {
+        return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 1500"));
+    }
+    let is_exposed = |metrics: SocketAddr| !metrics.ip().is_loopback();
+    if shared.metrics.is_some_and(is_exposed) {
+        return Err(source.wrong(
+            at,
+            "metrics is a loopback address such as 127.0.0.1:9478, because metrics are not protected",
+        ));
+    }
+    Ok(())
 }
 
 /// Resolves the paths of `[tls]` relative to the file.

@@ -166,13 +166,6 @@ impl ClientConfig {
         let source = Source::read(path)?;
         let file: File = source.parse()?;
         let tunnel = file.tunnel.get_ref();
-        let shared = Shared {
-            name: tunnel.name.clone(),
-            interface: tunnel.interface.clone(),
-            mtu_bytes: tunnel.mtu_bytes,
-            state: tunnel.state.clone().unwrap_or_else(default_state),
-            metrics: tunnel.metrics,
-        };
         if file.server.is_empty() && file.controller.is_none() {
             return Err(source.wrong(
                 &file.tunnel,
@@ -186,20 +179,9 @@ impl ClientConfig {
         if file.uplink.is_empty() {
             return Err(source.wrong(&file.tunnel, "there is no [[uplink]] to use"));
         }
-        if tunnel.kill_switch && tunnel.routes.is_empty() {
-            return Err(source.wrong(
-                &file.tunnel,
-                "kill_switch closes what routes covers, but routes is empty",
-            ));
-        }
-        if !tunnel.kill_switch && !tunnel.bypass.is_empty() {
-            return Err(source.wrong(
-                &file.tunnel,
-                "bypass leaves destinations out of kill_switch, which is not set",
-            ));
-        }
+        check_kill_switch(&source, &file.tunnel)?;
         Ok(ClientConfig {
-            common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
+            common: super::common(&source, &tunnel.into(), &file.tunnel, &file.tls)?,
             session_timeout: super::session_timeout(
                 &source,
                 &file.tunnel,
@@ -225,6 +207,35 @@ impl ClientConfig {
                 .collect::<Result<_, _>>()?,
         })
     }
+}
+
+impl From<&Tunnel> for Shared {
+    fn from(tunnel: &Tunnel) -> Shared {
+        Shared {
+            name: tunnel.name.clone(),
+            interface: tunnel.interface.clone(),
+            mtu_bytes: tunnel.mtu_bytes,
+            state: tunnel.state.clone().unwrap_or_else(default_state),
+            metrics: tunnel.metrics,
+        }
+    }
+}
+
+fn check_kill_switch(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigError> {
+    let tunnel = at.get_ref();
+    if tunnel.kill_switch && tunnel.routes.is_empty() {
+        return Err(source.wrong(
+            at,
+            "kill_switch closes what routes covers, but routes is empty",
+        ));
+    }
+    if !tunnel.kill_switch && !tunnel.bypass.is_empty() {
+        return Err(source.wrong(
+            at,
+            "bypass leaves destinations out of kill_switch, which is not set",
+        ));
+    }
+    Ok(())
 }
 
 fn server(source: &Source<'_>, entry: &Spanned<Server>) -> Result<ServerEntry, ConfigError> {

@@ -204,61 +204,14 @@ impl ServerConfig {
         let source = Source::read(path)?;
         let file: File = source.parse()?;
         let tunnel = file.tunnel.get_ref();
-        let shared = Shared {
-            name: tunnel.name.clone(),
-            interface: tunnel.interface.clone(),
-            mtu_bytes: tunnel.mtu_bytes,
-            state: tunnel.state.clone().unwrap_or_else(default_state),
-            metrics: tunnel.metrics,
-        };
-        let are_ipv4 = tunnel.addresses.iter().map(|prefix| prefix.is_ipv4());
-        if tunnel.addresses.is_empty() || !at_most_one_of_each_family(are_ipv4) {
-            return Err(source.wrong(
-                &file.tunnel,
-                "addresses has a prefix of IPv4, one of IPv6, or one of each",
-            ));
-        }
-        if tunnel
-            .addresses
-            .iter()
-            .any(|prefix| prefix.address(2).is_none())
-        {
-            return Err(source.wrong(
-                &file.tunnel,
-                "a prefix in addresses has no room for a client",
-            ));
-        }
-        if tunnel.listen.is_empty() {
-            return Err(source.wrong(
-                &file.tunnel,
-                "listen is empty: it names the addresses at which the server listens",
-            ));
-        }
-        if !OUTER_MTU.contains(&tunnel.outer_mtu_bytes) {
-            return Err(source.wrong(&file.tunnel, "outer_mtu_bytes is 1280 to 9000"));
-        }
-        if tunnel.max_connections == 0 {
-            return Err(source.wrong(&file.tunnel, "max_connections is at least 1"));
-        }
-        if tunnel
-            .memory_mb
-            .is_some_and(|megabytes| !MEMORY_MB.contains(&megabytes))
-        {
-            return Err(source.wrong(&file.tunnel, "memory_mb is 16 to 1000000"));
-        }
-        if tunnel.drain_s > MAX_DRAIN_S {
-            return Err(source.wrong(
-                &file.tunnel,
-                format!("drain_s is at most {MAX_DRAIN_S}, an hour"),
-            ));
-        }
+        check(&source, &file.tunnel)?;
         let registration = match &file.controller {
             Some(entry) => Some(registration(&source, entry, &file.tls, tunnel)?),
             None => None,
         };
         let parameters = parameters(&source, file.coding.as_ref(), tuning)?;
         Ok(ServerConfig {
-            common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
+            common: super::common(&source, &tunnel.into(), &file.tunnel, &file.tls)?,
             listen: tunnel.listen.clone(),
             prefixes: tunnel.addresses.clone(),
             nat: tunnel.nat,
@@ -278,6 +231,58 @@ impl ServerConfig {
             clients: clients(&source, &file.client, &tunnel.addresses)?,
             parameters,
         })
+    }
+}
+
+impl From<&Tunnel> for Shared {
+    fn from(tunnel: &Tunnel) -> Shared {
+        Shared {
+            name: tunnel.name.clone(),
+            interface: tunnel.interface.clone(),
+            mtu_bytes: tunnel.mtu_bytes,
+            state: tunnel.state.clone().unwrap_or_else(default_state),
+            metrics: tunnel.metrics,
+        }
+    }
+}
+
+/// Checks the keys of `[tunnel]` that a client does not have.
+fn check(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigError> {
+    let tunnel = at.get_ref();
+    let mut prefixes = tunnel.addresses.iter();
+    let are_ipv4 = prefixes.clone().map(|prefix| prefix.is_ipv4());
+    let errors = [
+        (
+            tunnel.addresses.is_empty() || !at_most_one_of_each_family(are_ipv4),
+            "addresses has a prefix of IPv4, one of IPv6, or one of each",
+        ),
+        (
+            prefixes.any(|prefix| prefix.address(2).is_none()),
+            "a prefix in addresses has no room for a client",
+        ),
+        (
+            tunnel.listen.is_empty(),
+            "listen is empty: it names the addresses at which the server listens",
+        ),
+        (
+            !OUTER_MTU.contains(&tunnel.outer_mtu_bytes),
+            "outer_mtu_bytes is 1280 to 9000",
+        ),
+        (tunnel.max_connections == 0, "max_connections is at least 1"),
+        (
+            tunnel
+                .memory_mb
+                .is_some_and(|memory| !MEMORY_MB.contains(&memory)),
+            "memory_mb is 16 to 1000000",
+        ),
+        (
+            tunnel.drain_s > MAX_DRAIN_S,
+            "drain_s is at most 3600, an hour",
+        ),
+    ];
+    match errors.into_iter().find(|(is_wrong, _)| *is_wrong) {
+        Some((_, message)) => Err(source.wrong(at, message)),
+        None => Ok(()),
     }
 }
 
@@ -325,17 +330,7 @@ fn clients(
     for entry in entries {
         let ClientEntry { name, addresses } = entry.get_ref();
         for address in addresses {
-            let prefix = prefixes.iter().find(|prefix| prefix.contains(*address));
-            // The first two addresses are those of the network and the server.
-            if prefix
-                .and_then(|prefix| prefix.number(*address))
-                .is_none_or(|number| number < 2)
-            {
-                let message = format!(
-                    "{address} is not an address that a client can have: it has to be in a prefix of `addresses`, from the third address on"
-                );
-                return Err(source.wrong(entry, message));
-            }
+            check_address(*address, prefixes).map_err(|message| source.wrong(entry, message))?;
             if !taken.insert(*address) {
                 return Err(source.wrong(entry, format!("{address} is assigned to another client")));
             }
@@ -343,17 +338,22 @@ fn clients(
         if !at_most_one_of_each_family(addresses.iter().map(IpAddr::is_ipv4)) {
             return Err(source.wrong(entry, "a client has at most one address of each family"));
         }
-        if clients
-            .insert(
-                name.clone(),
-                Client {
-                    addresses: addresses.clone(),
-                },
-            )
-            .is_some()
-        {
+        let addresses = addresses.clone();
+        if clients.insert(name.clone(), Client { addresses }).is_some() {
             return Err(source.wrong(entry, format!("there is another client named {name:?}")));
         }
     }
     Ok(clients)
+}
+
+/// Checks that a client can have the address. The first two addresses of a prefix are those of the
+/// network and the server.
+fn check_address(address: IpAddr, prefixes: &[Prefix]) -> Result<(), String> {
+    let prefix = prefixes.iter().find(|prefix| prefix.contains(address));
+    match prefix.and_then(|prefix| prefix.number(address)) {
+        Some(2..) => Ok(()),
+        _ => Err(format!(
+            "{address} is not an address that a client can have: it has to be in a prefix of `addresses`, from the third address on"
+        )),
+    }
 }
