@@ -120,48 +120,37 @@ type Shape = (SystemTime, Vec<(String, bool)>, u16);
 impl Client {
     async fn start(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<Client> {
         let common = &config.common;
-        let kill_switch = kill_switch.map(Arc::new);
-        let mut tables: Vec<_> = kill_switch
-            .iter()
-            .map(|kill_switch| kill_switch.table())
-            .collect();
+        let mut tables: Vec<_> = kill_switch.iter().map(KillSwitch::table).collect();
         // First, because removals before this are not noticed.
         tables::watch(tables.clone())?;
-        let dialer = Arc::new(Dialer::new(&config, kill_switch)?);
+        let dialer = Arc::new(Dialer::new(&config, kill_switch.map(Arc::new))?);
         let usage_file = UsageFile::read(config.usage_file.clone())?;
         let seed = getrandom::u64().context("the kernel provides no random numbers")?;
-        let supervisor = Supervisor::new(time::now(), seed, usage_file.stored().clone());
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let networks = Networks::watch(&common.interface)?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
-        let nat = config
-            .masquerade
-            .then(|| Nat::for_client(&common.interface))
-            .transpose()?;
-        tables::watch(nat.iter().map(Nat::table).collect())?;
+        let nat = masquerade(&config)?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
         tokio::spawn(forward_packets(Arc::clone(&device), to_session.subscribe()));
-        let mtu = set_mtus(Arc::clone(&device));
         let last_status = Arc::new(Mutex::new(Status::new(common, "client")));
         if let Some(address) = common.metrics {
             serve_metrics(address, Arc::clone(&last_status)).await?;
         }
-        let status_file = StatusFile::at(common.status_file());
         Ok(Client {
-            supervisor,
+            supervisor: Supervisor::new(time::now(), seed, usage_file.stored().clone()),
             connections: Connections::new(Arc::clone(&dialer)),
             dialer,
+            mtu: set_mtus(Arc::clone(&device)),
             device,
             uplinks,
             networks,
             servers: Servers::watch(&config),
             to_session,
-            mtu,
             addresses: Vec::new(),
             current: None,
             usage_file,
-            status_file,
+            status_file: StatusFile::at(common.status_file()),
             shape: None,
             last_status,
             tables,
@@ -365,6 +354,16 @@ impl Client {
     }
 }
 
+/// Installs the rules that translate the sources of forwarded packets, if the configuration says so.
+fn masquerade(config: &ClientConfig) -> Result<Option<Nat>> {
+    let nat = config
+        .masquerade
+        .then(|| Nat::for_client(&config.common.interface))
+        .transpose()?;
+    tables::watch(nat.iter().map(Nat::table).collect())?;
+    Ok(nat)
+}
+
 /// Starts a thread that sets the MTUs that it is sent at the device.
 fn set_mtus(device: Arc<Device>) -> std::sync::mpsc::Sender<u16> {
     let (sender, mtus) = std::sync::mpsc::channel();
@@ -402,23 +401,20 @@ async fn forward_packets(
 ) {
     let mut buffer = Buffer::default();
     loop {
-        match device.read(&mut buffer).await {
-            Ok(packets) => {
-                let session = session.borrow().clone();
-                match session {
-                    Some(session) => match session.reserve_many(packets.len()).await {
-                        Ok(places) => places
-                            .zip(packets)
-                            .for_each(|(place, packet)| place.send(packet)),
-                        Err(_) => device.count_without_session(packets.len()),
-                    },
-                    None => device.count_without_session(packets.len()),
-                }
-            }
-            Err(error) => {
-                error!("{error:#}");
-                return;
-            }
+        let packets = device.read(&mut buffer).await;
+        let Ok(packets) = packets.inspect_err(|error| error!("{error:#}")) else {
+            return;
+        };
+        let session = session.borrow().clone();
+        let places = match &session {
+            Some(session) => session.reserve_many(packets.len()).await.ok(),
+            None => None,
+        };
+        match places {
+            Some(places) => places
+                .zip(packets)
+                .for_each(|(place, packet)| place.send(packet)),
+            None => device.count_without_session(packets.len()),
         }
     }
 }

@@ -59,9 +59,7 @@ impl Device {
             reason = "the replacement is unsafe; this descriptor stays open as long as the registration"
         )]
         let tun = AsyncFd::new(tun).context("cannot register the TUN device with the runtime")?;
-        // /proc/sys/net shows the thread's network namespace.
-        let disabled = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
-        let has_ipv6 = disabled.is_ok_and(|disabled| disabled.trim() == "0");
+        let has_ipv6 = has_ipv6(name);
         let device = Device {
             tun,
             malformed: AtomicU64::new(0),
@@ -75,17 +73,23 @@ impl Device {
                 takes_ipv6: has_ipv6,
             }),
         };
+        device.set_up(mtu, addresses)?;
+        Ok(device)
+    }
+
+    /// Brings the device up with its first addresses.
+    fn set_up(&self, mtu: u16, addresses: &[(IpAddr, u8)]) -> Result<()> {
         let usable = LinkChange {
             mtu_bytes: Some(mtu.into()),
-            no_generated_addresses: has_ipv6,
+            no_generated_addresses: self.has_ipv6,
             up: true,
             ..LinkChange::default()
         };
-        usable.apply(name)?;
+        usable.apply(self.name())?;
         for address in addresses {
-            device.address(*address).replace()?;
+            self.address(*address).replace()?;
         }
-        Ok(device)
+        Ok(())
     }
 
     fn name(&self) -> &str {
@@ -265,6 +269,13 @@ impl Device {
         let counts = counts.map(|(reason, count)| (reason.to_owned(), count.load(Relaxed)));
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
+}
+
+/// Returns whether IPv6 is enabled on a device in the thread's network namespace.
+fn has_ipv6(name: &str) -> bool {
+    // /proc/sys/net shows the thread's network namespace.
+    let disabled = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
+    disabled.is_ok_and(|disabled| disabled.trim() == "0")
 }
 
 impl Configured {

@@ -89,35 +89,39 @@ struct ClientArgs {
 /// Runs a client or a server until SIGINT or SIGTERM, or prints the status of one.
 pub fn run(args: &Args) -> Result<()> {
     match &args.command {
-        Command::Client(args) => {
-            let config = ClientConfig::read(&args.run.config)?;
-            match args {
-                ClientArgs { release: true, .. } => client::kill_switch::release(&config),
-                ClientArgs { close: true, .. } => client::kill_switch::close(&config),
-                ClientArgs {
-                    run: RunArgs { check: true, .. },
-                    ..
-                } => Ok(()),
-                _ => {
-                    // Before anything else: a later step may fail, and the traffic has to be
-                    // blocked by then.
-                    let kill_switch = client::kill_switch::apply(&config)?;
-                    run_to_end(client::run(config, kill_switch))
-                }
-            }
-        }
-        Command::Server(args) => {
-            let config = ServerConfig::read(&args.run.config, args.tuning.as_deref())?;
-            if args.run.check {
-                return Ok(());
-            }
-            if let Some(file) = &args.tuning {
-                warn!(file = %file.display(), "the server and its clients use the parameters of an experiment");
-            }
-            run_to_end(server::run(config))
-        }
+        Command::Client(args) => run_client(args),
+        Command::Server(args) => run_server(args),
         Command::Status(args) => status::run(args),
     }
+}
+
+fn run_client(args: &ClientArgs) -> Result<()> {
+    let config = ClientConfig::read(&args.run.config)?;
+    match args {
+        ClientArgs { release: true, .. } => client::kill_switch::release(&config),
+        ClientArgs { close: true, .. } => client::kill_switch::close(&config),
+        ClientArgs {
+            run: RunArgs { check: true, .. },
+            ..
+        } => Ok(()),
+        _ => {
+            // Before anything else: a later step may fail, and the traffic has to be blocked by
+            // then.
+            let kill_switch = client::kill_switch::apply(&config)?;
+            run_to_end(client::run(config, kill_switch))
+        }
+    }
+}
+
+fn run_server(args: &ServerArgs) -> Result<()> {
+    let config = ServerConfig::read(&args.run.config, args.tuning.as_deref())?;
+    if args.run.check {
+        return Ok(());
+    }
+    if let Some(file) = &args.tuning {
+        warn!(file = %file.display(), "the server and its clients use the parameters of an experiment");
+    }
+    run_to_end(server::run(config))
 }
 
 fn run_to_end(work: impl Future<Output = Result<()>>) -> Result<()> {

@@ -112,31 +112,34 @@ fn transport(packet: &[u8]) -> Option<Transport> {
                 start,
             })
         }
-        6 if packet.len() >= 40 => {
-            let (mut protocol, mut start) = (packet[6], 40);
-            for _ in 0..MAX_EXTENSION_HEADERS {
-                let is_extension = EXTENSION_HEADERS.contains(&protocol);
-                let Some(header) = packet
-                    .get(start..start + 8)
-                    .filter(|_| is_extension || protocol == FRAGMENT)
-                else {
-                    break;
-                };
-                protocol = header[0];
-                if !is_extension {
-                    return Some(Transport {
-                        protocol,
-                        start: None,
-                    });
-                }
-                start += 8 * (usize::from(header[1]) + 1);
-            }
-            Some(Transport {
-                protocol,
-                start: Some(start),
-            })
-        }
+        6 if packet.len() >= 40 => Some(transport_over_ipv6(packet)),
         _ => None,
+    }
+}
+
+/// Skips the extension headers of an IPv6 packet.
+fn transport_over_ipv6(packet: &[u8]) -> Transport {
+    let (mut protocol, mut start) = (packet[6], 40);
+    for _ in 0..MAX_EXTENSION_HEADERS {
+        let is_extension = EXTENSION_HEADERS.contains(&protocol);
+        let Some(header) = packet
+            .get(start..start + 8)
+            .filter(|_| is_extension || protocol == FRAGMENT)
+        else {
+            break;
+        };
+        protocol = header[0];
+        if !is_extension {
+            return Transport {
+                protocol,
+                start: None,
+            };
+        }
+        start += 8 * (usize::from(header[1]) + 1);
+    }
+    Transport {
+        protocol,
+        start: Some(start),
     }
 }
 

@@ -5,13 +5,13 @@ mod show;
 pub use show::{Args, run};
 
 use crate::config::Common;
-use crate::session::{DenyReason, PathReport, Report};
+use crate::session::{DenyReason, Dropped, PathReport, Report};
 use anyhow::{Context, Result};
 use hawser_io::clock;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
 use hawser_uplinks::PathState;
-use hawser_xnc::RejectReason;
+use hawser_xnc::{RejectReason, Stats};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -197,15 +197,10 @@ impl Status {
             session.sent_mbps = mbps(session.sent_bytes, before.sent_bytes);
             session.received_mbps = mbps(session.received_bytes, before.received_bytes);
             for path in &mut session.paths {
-                let Some(before) = before.paths.iter().find(|before| before.name == path.name)
-                else {
-                    continue;
-                };
-                path.sent_mbps = mbps(path.sent_bytes, before.sent_bytes);
-                path.received_mbps = mbps(path.received_bytes, before.received_bytes);
-                let lost = path.lost.saturating_sub(before.lost) as f64;
-                let known = path.arrived.saturating_sub(before.arrived) as f64 + lost;
-                path.loss_ratio = if known > 0.0 { lost / known } else { 0.0 };
+                let mut paths = before.paths.iter();
+                if let Some(before) = paths.find(|before| before.name == path.name) {
+                    path.compare(before, mbps);
+                }
             }
         }
     }
@@ -218,61 +213,52 @@ impl SessionStatus {
         since: SystemTime,
         report: Report,
     ) -> SessionStatus {
-        let Report {
-            paths,
-            stats,
-            dropped,
-            sent_bytes,
-            received_bytes,
-            mtu,
-            waiting: _,
-        } = report;
-        let refused = RejectReason::ALL
-            .iter()
-            .zip(stats.rejected)
-            .map(|(reason, count)| (reason.name(), count));
-        let others = [
-            ("path_ended", dropped.path_ended),
-            ("memory", dropped.memory),
-            ("expired", stats.sender.expired),
-            ("overflowed", stats.sender.overflowed),
-            ("congested", stats.sender.congested),
-            ("given_up", stats.sender.given_up),
-            ("undecoded", stats.receiver.undecoded),
-            ("decoded_malformed", stats.receiver.decoded_malformed),
-        ];
-        let denied = DenyReason::ALL
-            .iter()
-            .zip(dropped.denied)
-            .map(|(reason, count)| (reason.name(), count));
-        let counted = refused
-            .chain(denied)
-            .chain(others)
-            .filter(|(_, count)| *count > 0);
+        let stats = report.stats;
+        let path = |path| PathStatus::new(path, &stats);
         SessionStatus {
             peer: peer.to_owned(),
             addresses: addresses.to_vec(),
             since_unix_ms: clock::unix_ms_at(since),
-            mtu_bytes: mtu,
+            mtu_bytes: report.mtu,
             sent_packets: stats.sender.packets,
-            sent_bytes,
+            sent_bytes: report.sent_bytes,
             received_packets: stats.receiver.delivered,
-            received_bytes,
+            received_bytes: report.received_bytes,
             recovered_packets: stats.receiver.recovered,
             lost_packets: stats.sender.lost,
             marked_packets: stats.sender.marked,
             redundancy_ratio: stats.sender.redundancy(),
             sent_mbps: 0.0,
             received_mbps: 0.0,
-            paths: paths
-                .into_iter()
-                .map(|path| PathStatus::new(path, &stats))
-                .collect(),
-            dropped: counted
-                .map(|(reason, count)| (reason.to_owned(), count))
-                .collect(),
+            paths: report.paths.into_iter().map(path).collect(),
+            dropped: dropped(&stats, &report.dropped),
         }
     }
+}
+
+/// Returns the packets and datagrams that a session did not pass on, by reason, without reasons
+/// that did not occur.
+fn dropped(stats: &Stats, dropped: &Dropped) -> BTreeMap<String, u64> {
+    let rejected = RejectReason::ALL.map(RejectReason::name);
+    let denied = DenyReason::ALL.map(DenyReason::name);
+    let others = [
+        ("path_ended", dropped.path_ended),
+        ("memory", dropped.memory),
+        ("expired", stats.sender.expired),
+        ("overflowed", stats.sender.overflowed),
+        ("congested", stats.sender.congested),
+        ("given_up", stats.sender.given_up),
+        ("undecoded", stats.receiver.undecoded),
+        ("decoded_malformed", stats.receiver.decoded_malformed),
+    ];
+    let rejected = rejected.into_iter().zip(stats.rejected);
+    let denied = denied.into_iter().zip(dropped.denied);
+    rejected
+        .chain(denied)
+        .chain(others)
+        .filter(|(_, count)| *count > 0)
+        .map(|(reason, count)| (reason.to_owned(), count))
+        .collect()
 }
 
 impl PathStatus {
@@ -281,35 +267,32 @@ impl PathStatus {
         !PathState::of(Duration::from_millis(self.unacknowledged_ms)).works()
     }
 
-    fn new(path: PathReport, stats: &hawser_xnc::Stats) -> PathStatus {
-        let PathReport {
-            name,
-            index,
-            remote,
-            cost,
-            standby,
-            liveness,
-            figures,
-            sent_bytes,
-            received_bytes,
-            ..
-        } = path;
+    /// Computes the rates since `earlier`. `mbps` returns the rate from the bytes now and then.
+    fn compare(&mut self, earlier: &PathStatus, mbps: impl Fn(u64, u64) -> f64) {
+        self.sent_mbps = mbps(self.sent_bytes, earlier.sent_bytes);
+        self.received_mbps = mbps(self.received_bytes, earlier.received_bytes);
+        let lost = self.lost.saturating_sub(earlier.lost) as f64;
+        let known = self.arrived.saturating_sub(earlier.arrived) as f64 + lost;
+        self.loss_ratio = if known > 0.0 { lost / known } else { 0.0 };
+    }
+
+    fn new(path: PathReport, stats: &Stats) -> PathStatus {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let counted = &stats.sender.paths[index];
+        let (figures, counted) = (&path.figures, &stats.sender.paths[path.index]);
+        let unacknowledged_ms = figures.unacknowledged.as_millis();
         PathStatus {
-            name,
-            remote,
-            cost,
-            standby,
-            liveness: liveness.map(|liveness| liveness.name().to_owned()),
+            name: path.name,
+            remote: path.remote,
+            cost: path.cost,
+            standby: path.standby,
+            liveness: path.liveness.map(|liveness| liveness.name().to_owned()),
             rtt_ms: figures.rtt.map(|rtt| ms(rtt.smoothed)),
             rtt_min_ms: figures.rtt.map(|rtt| ms(rtt.min)),
-            unacknowledged_ms: u64::try_from(figures.unacknowledged.as_millis())
-                .unwrap_or(u64::MAX),
+            unacknowledged_ms: u64::try_from(unacknowledged_ms).unwrap_or(u64::MAX),
             window_bytes: figures.congestion_window.0,
             in_flight_bytes: figures.in_flight.0,
-            sent_bytes,
-            received_bytes,
+            sent_bytes: path.sent_bytes,
+            received_bytes: path.received_bytes,
             arrived: counted.arrived,
             lost: counted.lost,
             recovery: counted.recovery,

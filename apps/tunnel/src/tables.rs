@@ -174,27 +174,27 @@ pub(crate) fn watch(tables: Vec<Arc<Table>>) -> Result<()> {
     }
     let changes = Changes::subscribe(SockProtocol::NetlinkNetFilter, NFTABLES_GROUP)
         .context("cannot subscribe to changes of nftables")?;
-    tokio::spawn(async move {
-        loop {
-            // Check first: changes made before the subscription are not reported.
-            let checked = tables.clone();
-            let check = move || {
-                checked
-                    .iter()
-                    .map(|table| table.check())
-                    .min()
-                    .unwrap_or(CHECK_INTERVAL)
-            };
-            // Fails only while the runtime shuts down.
-            let Ok(check_again) = spawn_blocking(check).await else {
-                return;
-            };
-            sleep(MIN_CHECK_PAUSE).await;
-            // A timeout is as good a reason to check as a notification.
-            let _ = timeout(check_again, changes.next(Duration::ZERO)).await;
-        }
-    });
+    tokio::spawn(restore(tables, changes));
     Ok(())
+}
+
+/// Restores the tables until the runtime shuts down.
+async fn restore(tables: Vec<Arc<Table>>, changes: Changes) {
+    loop {
+        // Check first: changes made before the subscription are not reported.
+        let checked = tables.clone();
+        let check = move || {
+            let checks = checked.iter().map(|table| table.check());
+            checks.min().unwrap_or(CHECK_INTERVAL)
+        };
+        // Fails only while the runtime shuts down.
+        let Ok(check_again) = spawn_blocking(check).await else {
+            return;
+        };
+        sleep(MIN_CHECK_PAUSE).await;
+        // A timeout is as good a reason to check as a notification.
+        let _ = timeout(check_again, changes.next(Duration::ZERO)).await;
+    }
 }
 
 /// Returns the names of the tables of the family `inet`; none without nftables.

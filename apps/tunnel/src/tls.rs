@@ -99,15 +99,19 @@ impl Texts {
                 certificate: read(certificate)?,
                 key: read(key)?,
             },
-            Credentials::Node(folder) => {
-                let node =
-                    hawser_client::Identity::load(folder).context("has the node been enrolled?")?;
-                Texts {
-                    authority: node.authority_pem().to_owned(),
-                    certificate: node.certificate_pem().to_owned(),
-                    key: node.key_pem().to_owned(),
-                }
-            }
+            Credentials::Node(folder) => hawser_client::Identity::load(folder)
+                .context("has the node been enrolled?")?
+                .into(),
         })
+    }
+}
+
+impl From<hawser_client::Identity> for Texts {
+    fn from(node: hawser_client::Identity) -> Texts {
+        Texts {
+            authority: node.authority_pem().to_owned(),
+            certificate: node.certificate_pem().to_owned(),
+            key: node.key_pem().to_owned(),
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::join::{CloseCode, Opened, PathNumber, Refusal, Secret};
 use crate::session::Command as SessionCommand;
 use crate::time;
 use anyhow::Result;
+use hawser_units::PathId;
 use hawser_uplinks::{Answer, CloseReason, Command, ConnectionId, DialReason, Notice};
 use noq::ConnectionError;
 use std::net::IpAddr;
@@ -28,27 +29,12 @@ impl Client {
                 }
                 self.connections.dial(connection, uplink, server);
             }
-            Command::Open { connection, path } => {
-                let path = PathNumber {
-                    index: path,
-                    standby: false,
-                };
-                let wanted = self.wanted_addresses();
-                self.connections.open(connection, wanted, path);
-            }
+            Command::Open { connection, path } => self.open(connection, path),
             Command::Join {
                 connection,
                 path,
                 standby,
-            } => {
-                let path = PathNumber {
-                    index: path,
-                    standby,
-                };
-                if let Some(current) = &self.current {
-                    self.connections.join(connection, current, path);
-                }
-            }
+            } => self.join(connection, path, standby),
             Command::StartSession { connection } => self.start_current(connection).await,
             Command::AddPath { connection } => self.add_path(connection).await,
             Command::Close { connection, reason } => self.close(connection, reason).await,
@@ -61,6 +47,25 @@ impl Client {
                 address,
             } => self.readdress(connection, address).await,
             Command::CloseSession => self.close_session(),
+        }
+    }
+
+    fn open(&mut self, connection: ConnectionId, path: PathId) {
+        let path = PathNumber {
+            index: path,
+            standby: false,
+        };
+        let wanted = self.wanted_addresses();
+        self.connections.open(connection, wanted, path);
+    }
+
+    fn join(&mut self, connection: ConnectionId, path: PathId, standby: bool) {
+        let path = PathNumber {
+            index: path,
+            standby,
+        };
+        if let Some(current) = &self.current {
+            self.connections.join(connection, current, path);
         }
     }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use hawser_io::interface;
 use hawser_quic::Live;
 use hawser_uplinks::{Route, Server, Uplink};
-use noq::{Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
+use noq::{Connecting, Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::slice;
 use std::sync::Arc;
@@ -113,35 +113,17 @@ impl Dialer {
     pub(crate) async fn dial(&self, uplink: &Uplink, server: &Server) -> Result<Dialed> {
         let Route { own, remote } = route(uplink, server)?;
         self.allow_servers(slice::from_ref(server)).await?;
-        let mtu = match uplink.mtu {
-            Some(mtu) => mtu,
-            None => interface_mtu(&uplink.interface)?,
-        };
+        let mtu = uplink
+            .mtu
+            .map_or_else(|| interface_mtu(&uplink.interface), Ok)?;
         let payload = udp_payload(mtu, remote.ip(), self.inner_mtu);
-        let socket = self.socket(own, &uplink.interface)?;
-        let endpoint = Endpoint::new(
-            endpoint(CLIENT_ID_BYTES, payload)?,
-            None,
-            socket,
-            Arc::new(TokioRuntime),
-        )?;
+        let endpoint = self.endpoint(own, uplink, payload)?;
         let (live, wake) = Link::live();
         let mut config = noq::ClientConfig::new(tls::client(&self.credentials)?);
         config.transport_config(transport(payload, &live)?);
         let connecting = endpoint.connect_with(config, remote, &server.name)?;
-        let connection = timeout(HANDSHAKE_TIMEOUT, connecting)
-            .await
-            .with_context(|| {
-                format!(
-                    "no answer from {remote}: check the route over {} and that UDP is not blocked",
-                    uplink.interface
-                )
-            })??;
-        if connection.max_datagram_size().is_none() {
-            bail!("the server does not support QUIC datagrams");
-        }
+        let connection = complete(connecting, remote, uplink).await?;
         let (send, receive) = connection.open_bi().await?;
-        let headers = headers(remote.ip());
         Ok(Dialed {
             uplink: uplink.clone(),
             endpoint,
@@ -151,9 +133,36 @@ impl Dialer {
             send,
             receive,
             payload,
-            headers,
+            headers: headers(remote.ip()),
         })
     }
+
+    fn endpoint(&self, own: IpAddr, uplink: &Uplink, payload: u16) -> Result<Endpoint> {
+        let socket = self.socket(own, &uplink.interface)?;
+        let config = endpoint(CLIENT_ID_BYTES, payload)?;
+        let endpoint = Endpoint::new(config, None, socket, Arc::new(TokioRuntime))?;
+        Ok(endpoint)
+    }
+}
+
+/// Waits for the end of the handshake, and checks that the server supports what a path needs.
+async fn complete(
+    connecting: Connecting,
+    remote: SocketAddr,
+    uplink: &Uplink,
+) -> Result<Connection> {
+    let connection = timeout(HANDSHAKE_TIMEOUT, connecting)
+        .await
+        .with_context(|| {
+            format!(
+                "no answer from {remote}: check the route over {} and that UDP is not blocked",
+                uplink.interface
+            )
+        })??;
+    if connection.max_datagram_size().is_none() {
+        bail!("the server does not support QUIC datagrams");
+    }
+    Ok(connection)
 }
 
 impl Dialed {

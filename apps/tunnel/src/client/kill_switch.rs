@@ -10,7 +10,6 @@ use hawser_io::interface;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,32 +36,7 @@ pub(crate) fn apply(config: &ClientConfig) -> Result<Option<KillSwitch>> {
     let table = Table::named(table(config));
     warn_of_others(table.name());
     if config.kill_switch {
-        let servers = config.servers.iter().flat_map(|server| &server.addresses);
-        let servers: BTreeSet<_> = servers.copied().map(canonical).collect();
-        table
-            .create(rules(config, &servers))
-            .context("kill_switch")?;
-        let unnamed = config
-            .controllers
-            .iter()
-            .filter(|controller| controller.address().is_none());
-        for controller in unnamed {
-            warn!(
-                %controller,
-                "kill_switch: a controller with a host name is reached only through the tunnel, unless `bypass` \
-                 contains its address and that of a name server"
-            );
-        }
-        info!(
-            table = table.name(),
-            "kill_switch on: traffic routed into the tunnel cannot leave outside it, even after this process has exited"
-        );
-        let (config, table, servers) = (config.clone(), Arc::new(table), Mutex::new(servers));
-        return Ok(Some(KillSwitch {
-            config,
-            table,
-            servers,
-        }));
+        return KillSwitch::install(config, table).map(Some);
     }
     info!("kill_switch off: without a session, traffic routed into the tunnel leaves outside it");
     match table.remove() {
@@ -109,6 +83,31 @@ fn client_runs(config: &ClientConfig) -> bool {
 }
 
 impl KillSwitch {
+    fn install(config: &ClientConfig, table: Table) -> Result<KillSwitch> {
+        let servers = config.servers.iter().flat_map(|server| &server.addresses);
+        let servers: BTreeSet<_> = servers.copied().map(canonical).collect();
+        table
+            .create(rules(config, &servers))
+            .context("kill_switch")?;
+        let controllers = config.controllers.iter();
+        for controller in controllers.filter(|controller| controller.address().is_none()) {
+            warn!(
+                %controller,
+                "kill_switch: a controller with a host name is reached only through the tunnel, unless `bypass` \
+                 contains its address and that of a name server"
+            );
+        }
+        info!(
+            table = table.name(),
+            "kill_switch on: traffic routed into the tunnel cannot leave outside it, even after this process has exited"
+        );
+        Ok(KillSwitch {
+            config: config.clone(),
+            table: Arc::new(table),
+            servers: Mutex::new(servers),
+        })
+    }
+
     /// Returns the nftables table that holds the rules.
     pub(crate) fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table)
@@ -177,30 +176,10 @@ fn own_packets(servers: &BTreeSet<SocketAddr>) -> String {
 /// them after all rules that may change the route of a packet.
 fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
     let tun = &config.common.interface;
-    let mut controllers = String::new();
-    for address in config
-        .controllers
-        .iter()
-        .filter_map(|controller| controller.address())
-    {
-        let family = if address.is_ipv4() { "ip" } else { "ip6" };
-        let _ = writeln!(
-            controllers,
-            "    {family} daddr {} tcp dport {} accept",
-            address.ip(),
-            address.port()
-        );
-    }
     let own = own_packets(servers);
-    let closed: String = blocked_prefixes(config)
-        .iter()
-        .map(|prefix| format!("    {} goto refused\n", destination_match(*prefix)))
-        .collect();
-    let bypass: String = config
-        .bypass
-        .iter()
-        .map(|prefix| format!("    {} accept\n", destination_match(*prefix)))
-        .collect();
+    let controllers = to_controllers(config);
+    let bypass = to_prefixes(&config.bypass, "accept");
+    let closed = to_prefixes(&blocked_prefixes(config), "goto refused");
     format!(
         "  chain output {{
     type filter hook output priority 300;
@@ -225,6 +204,29 @@ fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
   }}
 "
     )
+}
+
+/// Returns rules that accept packets to the controllers whose addresses are known.
+fn to_controllers(config: &ClientConfig) -> String {
+    let rule = |address: SocketAddr| {
+        let family = if address.is_ipv4() { "ip" } else { "ip6" };
+        format!(
+            "    {family} daddr {} tcp dport {} accept\n",
+            address.ip(),
+            address.port()
+        )
+    };
+    let controllers = config.controllers.iter();
+    controllers
+        .filter_map(|controller| controller.address())
+        .map(rule)
+        .collect()
+}
+
+/// Returns a rule with this verdict for packets to each of the prefixes.
+fn to_prefixes(prefixes: &[Prefix], verdict: &str) -> String {
+    let rule = |prefix: &Prefix| format!("    {} {verdict}\n", destination_match(*prefix));
+    prefixes.iter().map(rule).collect()
 }
 
 /// Returns `routes`, and all addresses of a family without routes: otherwise applications would

@@ -5,6 +5,7 @@ use crate::server::allowlist::node_client;
 use anyhow::Result;
 use hawser_client::NodeClient;
 use hawser_control::tunnel;
+use hawser_io::failures::{Change, Failures};
 use hawser_uplinks::Server;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -95,30 +96,33 @@ async fn give_up_waiting(known: watch::Sender<Option<ServerList>>) {
 
 async fn poll_controller(config: ClientConfig, known: watch::Sender<Option<ServerList>>) {
     let mut client = None;
-    let mut failing = false;
+    let mut failures = Failures::default();
     loop {
-        let pause = match query(&config, &mut client).await {
+        let answer = query(&config, &mut client).await;
+        let pause = match &answer {
             Ok((list, pause)) => {
-                failing = false;
-                let news = |known: &mut Option<ServerList>| {
-                    known.replace(list.clone()).as_ref() != Some(&list)
-                };
-                if known.send_if_modified(news) {
-                    let servers: Vec<_> = list.servers.iter().map(|server| &server.name).collect();
-                    info!(?servers, addresses = ?list.addresses, "list of servers updated by the controller");
-                }
-                pause
+                update(&known, list);
+                *pause
             }
-            Err(error) => {
+            Err(_) => {
                 // A new certificate or a new connection may help.
                 client = None;
-                if !std::mem::replace(&mut failing, true) {
-                    warn!("cannot get the list of servers from the controller: {error:#}");
-                }
                 RETRY_PAUSE
             }
         };
+        if let Some(Change::Failed(error)) = failures.record(answer) {
+            warn!("cannot get the list of servers from the controller: {error:#}");
+        }
         sleep(pause).await;
+    }
+}
+
+/// Makes an answer of the controller known, and logs it if it is a new one.
+fn update(known: &watch::Sender<Option<ServerList>>, list: &ServerList) {
+    let news = |known: &mut Option<ServerList>| known.replace(list.clone()).as_ref() != Some(list);
+    if known.send_if_modified(news) {
+        let servers: Vec<_> = list.servers.iter().map(|server| &server.name).collect();
+        info!(?servers, addresses = ?list.addresses, "list of servers updated by the controller");
     }
 }
 

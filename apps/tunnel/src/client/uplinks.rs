@@ -31,14 +31,7 @@ fn usable_uplinks(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
         }
         let uplink = uplinks
             .entry(entry.interface_name.clone())
-            .or_insert_with(|| Uplink {
-                interface: entry.interface_name.clone(),
-                ipv4: None,
-                ipv6: None,
-                mtu: rule.mtu,
-                cost: rule.cost,
-                monthly_cap: rule.monthly_cap,
-            });
+            .or_insert_with_key(|interface| without_address(interface, rule));
         let slot = if address.is_ipv4() {
             &mut uplink.ipv4
         } else {
@@ -47,6 +40,17 @@ fn usable_uplinks(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
         slot.get_or_insert(address);
     }
     Ok(uplinks.into_values().collect())
+}
+
+fn without_address(interface: &str, rule: &UplinkRule) -> Uplink {
+    Uplink {
+        interface: interface.to_owned(),
+        ipv4: None,
+        ipv6: None,
+        mtu: rule.mtu,
+        cost: rule.cost,
+        monthly_cap: rule.monthly_cap,
+    }
 }
 
 fn is_routable(address: IpAddr) -> bool {

@@ -1,3 +1,4 @@
+use super::path::Path;
 use super::{Dropped, Session};
 use hawser_quic::Figures;
 use hawser_xnc::{Liveness, Stats};
@@ -47,7 +48,22 @@ const HEADERS: u64 = 48;
 impl Session {
     pub(super) fn report(&self) -> Report {
         let now = Instant::now();
-        let paths = self.paths.iter().flatten().map(|path| PathReport {
+        let paths = self.paths.iter().flatten();
+        Report {
+            paths: paths.map(|path| PathReport::of(path, now)).collect(),
+            stats: self.endpoint.stats(),
+            dropped: self.dropped,
+            waiting: self.endpoint.waiting(),
+            sent_bytes: self.sent_bytes,
+            received_bytes: self.received_bytes,
+            mtu: self.mtu,
+        }
+    }
+}
+
+impl PathReport {
+    fn of(path: &Path, now: Instant) -> PathReport {
+        PathReport {
             name: path.link.name.clone(),
             index: path.id.index(),
             remote: path.remote(),
@@ -59,15 +75,6 @@ impl Session {
             received_bytes: path.received_bytes,
             connection: path.link.connection.stable_id(),
             outer_bytes: outer_bytes(&path.link.connection),
-        });
-        Report {
-            paths: paths.collect(),
-            stats: self.endpoint.stats(),
-            dropped: self.dropped,
-            waiting: self.endpoint.waiting(),
-            sent_bytes: self.sent_bytes,
-            received_bytes: self.received_bytes,
-            mtu: self.mtu,
         }
     }
 }

@@ -1,4 +1,4 @@
-use super::{PathStatus, SessionStatus, Status};
+use super::{PathStatus, SessionStatus, Status, UplinkStatus};
 use crate::config::read_common;
 use anyhow::Result;
 use comfy_table::presets::NOTHING;
@@ -48,6 +48,26 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn text(status: &Status, now_unix_ms: u64) -> String {
+    let mut text = heading(status, now_unix_ms);
+    if status.sessions.is_empty() {
+        text += "no session\n";
+    }
+    for session in &status.sessions {
+        text += &session_text(session);
+    }
+    for uplink in &status.uplinks {
+        text += &uplink_text(uplink);
+    }
+    if status.tables_restored > 0 {
+        text += &format!("nftables tables restored: {}\n", status.tables_restored);
+    }
+    for (reason, count) in &status.dropped {
+        text += &format!("not passed on, {reason}: {count}\n");
+    }
+    text
+}
+
+fn heading(status: &Status, now_unix_ms: u64) -> String {
     let mut text = format!("{} {} (process {})", status.role, status.name, status.pid);
     let age = Duration::from_millis(now_unix_ms.saturating_sub(status.written_unix_ms));
     if age > STALE {
@@ -57,29 +77,6 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
         text += ", shutting down";
     }
     text.push('\n');
-    if status.sessions.is_empty() {
-        text += "no session\n";
-    }
-    for session in &status.sessions {
-        text += &session_text(session);
-    }
-    for uplink in &status.uplinks {
-        let month = uplink
-            .month_bytes
-            .map(|bytes| format!(", {:.1} MB this month", bytes as f64 / 1e6));
-        text += &format!(
-            "uplink {}: {}{}\n",
-            uplink.name,
-            uplink.state,
-            month.unwrap_or_default()
-        );
-    }
-    if status.tables_restored > 0 {
-        text += &format!("nftables tables restored: {}\n", status.tables_restored);
-    }
-    for (reason, count) in &status.dropped {
-        text += &format!("not passed on, {reason}: {count}\n");
-    }
     text
 }
 
@@ -95,34 +92,40 @@ fn session_text(session: &SessionStatus) -> String {
         session.recovered_packets,
         session.redundancy_ratio * 100.0
     );
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    let headings = [
-        "path",
-        "out Mb/s",
-        "in Mb/s",
-        "RTT ms",
-        "min",
-        "loss %",
-        "window kB",
-        "in flight",
-        "recovery",
-        "state",
-    ];
-    table.set_header(headings);
-    for path in &session.paths {
-        table.add_row(row(path));
-    }
-    for column in 1..headings.len() - 1 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let _ = writeln!(text, "{table}");
+    let _ = writeln!(text, "{}", table(&session.paths));
     for (reason, count) in &session.dropped {
         let _ = writeln!(text, "not passed on, {reason}: {count}");
     }
     text
+}
+
+/// The columns of the table of paths. Those between the first and the last are numbers.
+const COLUMNS: [&str; 10] = [
+    "path",
+    "out Mb/s",
+    "in Mb/s",
+    "RTT ms",
+    "min",
+    "loss %",
+    "window kB",
+    "in flight",
+    "recovery",
+    "state",
+];
+
+fn table(paths: &[PathStatus]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.set_header(COLUMNS);
+    for path in paths {
+        table.add_row(row(path));
+    }
+    for column in 1..COLUMNS.len() - 1 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
 }
 
 fn row(path: &PathStatus) -> Vec<String> {
@@ -145,4 +148,16 @@ fn row(path: &PathStatus) -> Vec<String> {
         path.recovery.to_string(),
         state,
     ]
+}
+
+fn uplink_text(uplink: &UplinkStatus) -> String {
+    let month = uplink
+        .month_bytes
+        .map(|bytes| format!(", {:.1} MB this month", bytes as f64 / 1e6));
+    format!(
+        "uplink {}: {}{}\n",
+        uplink.name,
+        uplink.state,
+        month.unwrap_or_default()
+    )
 }
