@@ -3,12 +3,20 @@
 use super::rig::{Controlled, received_code, sent_code, stage, state};
 use crate::rig::{Edges, IN_FLIGHT, assert_losses, unplugged};
 use crate::support::wait;
-use hawser_control::resource::{Mode, Path, PathHealth};
+use hawser_control::resource::{Flow, Mode, Path, PathHealth};
 use hawser_testbed::control::Control;
 use hawser_testbed::topology::Edge;
 use hawser_testbed::traffic::{Family, StreamReport};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+/// Starts two connected agents, and returns the flow that the test creates under traffic.
+fn before_the_flow() -> (Controlled, Flow) {
+    let mut controlled = Controlled::new();
+    controlled.await_connection();
+    let flow = controlled.flow(Mode::Replicate, None);
+    (controlled, flow)
+}
 
 /// Returns the reports of the stream that belongs to the flow.
 fn of_the_flow(reports: &[StreamReport]) -> Vec<StreamReport> {
@@ -37,9 +45,7 @@ fn await_copies(edges: &mut Edges) {
 
 #[test]
 fn a_flow_is_replicated_when_its_egress_is_ready_and_loses_nothing() {
-    let mut controlled = Controlled::new();
-    controlled.await_connection();
-    let flow = controlled.flow(Mode::Replicate, None);
+    let (controlled, flow) = before_the_flow();
     let Controlled {
         mut rig, control, ..
     } = controlled;
@@ -144,9 +150,7 @@ fn health(control: &Control, node: Edge, number: u8) -> Option<PathHealth> {
 
 #[test]
 fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_nothing() {
-    let mut controlled = Controlled::new();
-    controlled.await_connection();
-    let flow = controlled.flow(Mode::Replicate, None);
+    let (controlled, flow) = before_the_flow();
     let Controlled {
         mut rig, control, ..
     } = controlled;
