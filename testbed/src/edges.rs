@@ -133,18 +133,8 @@ impl<S: DeserializeOwned> Edges<S> {
         if replication.authenticate.is_some() && !key.exists() {
             generate_key(binary, &key)?;
         }
-        let start = |edge: Edge, namespace: &Namespace| {
-            let config = directory.join(format!("{}.toml", edge.name()));
-            fs::write(&config, configuration(lab, directory, replication, edge))
-                .with_context(|| format!("cannot write {}", config.display()))?;
-            Agent::start(edge, namespace, binary, directory)
-        };
-        // The egress first: without it, copies are not decapsulated and are lost.
-        let egress_agent = start(Edge::Egress, lab.egress())?;
-        let ingress_agent = start(Edge::Ingress, lab.ingress())?;
-        Ok(Edges {
-            ingress_agent,
-            egress_agent,
+        Edges::start_with(lab, binary, directory, |edge| {
+            Ok(configuration(lab, directory, replication, edge))
         })
     }
 
@@ -159,15 +149,27 @@ impl<S: DeserializeOwned> Edges<S> {
     ) -> Result<Self> {
         let key = directory.join("pair.key");
         generate_key(binary, &key)?;
-        let start = |edge: Edge, namespace: &Namespace| {
-            let identity = directory.join("identity");
+        let identity = directory.join("identity");
+        Edges::start_with(lab, binary, directory, |edge| {
             control.enrol(edge.name(), &identity.join(edge.name()))?;
-            let config = directory.join(format!("{}.toml", edge.name()));
-            fs::write(
-                &config,
-                controlled_configuration(lab, directory, &identity, control, edge),
-            )
-            .with_context(|| format!("cannot write {}", config.display()))?;
+            Ok(controlled_configuration(
+                lab, directory, &identity, control, edge,
+            ))
+        })
+    }
+
+    /// Writes the configuration of each agent and starts it. The egress is first: without it,
+    /// copies are not decapsulated and are lost.
+    fn start_with(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        configuration: impl Fn(Edge) -> Result<String>,
+    ) -> Result<Self> {
+        let start = |edge: Edge, namespace: &Namespace| {
+            let file = directory.join(format!("{}.toml", edge.name()));
+            fs::write(&file, configuration(edge)?)
+                .with_context(|| format!("cannot write {}", file.display()))?;
             Agent::start(edge, namespace, binary, directory)
         };
         let egress_agent = start(Edge::Egress, lab.egress())?;

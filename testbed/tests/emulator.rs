@@ -24,12 +24,7 @@ struct Bench {
 
 impl Bench {
     fn new(forward: LinkConfig, backward: LinkConfig) -> Self {
-        let lab = Topology {
-            paths: 1,
-            ..Topology::default()
-        }
-        .build()
-        .unwrap();
+        let lab = lab();
         let path = EmulatedPath {
             name: "path 1".into(),
             ingress_device: network_ingress(path()),
@@ -57,6 +52,16 @@ impl Bench {
             .unwrap();
         (near, far)
     }
+}
+
+/// A lab with one path.
+fn lab() -> Lab {
+    Topology {
+        paths: 1,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap()
 }
 
 fn path() -> PathId {
@@ -216,12 +221,7 @@ fn a_frame_too_large_is_dropped_and_makes_the_run_invalid() {
 
 #[test]
 fn a_device_that_is_missing_is_named() {
-    let lab = Topology {
-        paths: 1,
-        ..Topology::default()
-    }
-    .build()
-    .unwrap();
+    let lab = lab();
     let path = EmulatedPath {
         name: "path 1".into(),
         ingress_device: "nowhere".into(),
