@@ -126,7 +126,7 @@ fn measure_all<E: Experiment>(
             let Some(case) = cases.get(index) else { break };
             println!("[{}/{}] {case}", index + 1, cases.len());
             let result = run
-                .until_valid(|| experiment.measure(case, run), Measured::invalid_because)
+                .until_valid(|| experiment.measure(case, run))
                 .inspect_err(|error| println!("  failed: {error:#}"));
             let mut results = results.lock();
             results.push((index, result));
@@ -205,15 +205,11 @@ impl Run {
     /// Repeats a measurement while the emulator or the machine does not keep up, at most `attempts`
     /// times. The measured figures do not influence this. Returns the last outcome and the number
     /// of attempts.
-    pub(crate) fn until_valid<M>(
-        &self,
-        measure: impl Fn() -> Result<M>,
-        invalid_because: impl Fn(&M) -> Vec<String>,
-    ) -> Result<(M, u32)> {
+    fn until_valid<M: Measured>(&self, measure: impl Fn() -> Result<M>) -> Attempted<M> {
         let mut attempt = 1;
         loop {
             let measured = measure()?;
-            let reasons = invalid_because(&measured);
+            let reasons = measured.invalid_because();
             if reasons.is_empty() || attempt >= self.attempts || self.stop.requested() {
                 return Ok((measured, attempt));
             }

@@ -29,7 +29,7 @@ use crate::summary::{Case, Summary};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The folder of stored results, relative to the pages.
 pub const FOLDER: &str = "results";
@@ -90,7 +90,7 @@ pub fn update(page: &str, read: impl Fn(&str) -> Result<Summary>) -> Result<Stri
 }
 
 /// Returns the Markdown pages of a folder and its subfolders, sorted.
-fn pages(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut pages = Vec::new();
     let entries =
         fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;

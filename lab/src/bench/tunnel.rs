@@ -19,7 +19,7 @@ use noq::{
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -113,7 +113,7 @@ impl Pair {
         Ok(pair)
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<std::path::PathBuf> {
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.folder.path().join(name);
         fs::write(&path, text)?;
         Ok(path)
