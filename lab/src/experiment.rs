@@ -1,4 +1,4 @@
-//! What an experiment consists of, the options of a run, and the runner of all experiments.
+//! The interface of experiments, the options of a run, and the runner of all experiments.
 //!
 //! One rule holds for all: a measurement is repeated while the emulator or the machine does not
 //! keep up, at most [`Run::attempts`] times. Figures that are not valid at the end, and cases that

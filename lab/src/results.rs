@@ -60,7 +60,7 @@ pub fn update_folder(docs: &Path, write: bool) -> Result<Vec<String>> {
     Ok(changed)
 }
 
-/// Returns the page with its tables written anew.
+/// Returns the page with its tables rewritten.
 ///
 /// # Errors
 /// If a summary cannot be read, a template is not valid, or a table has no end mark.

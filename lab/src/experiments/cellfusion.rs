@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_below_the_floor() {
+    fn no_scheme_gets_below_the_floor() {
         for seed in 0..2 {
             let cases = cases(
                 &["oracle", "xnc", "redundant", "minrtt"],

@@ -58,7 +58,7 @@ pub(crate) enum Subject {
     Servers,
 }
 
-/// What is measured in one tunnel.
+/// A part of the experiment, which has a tunnel of its own.
 pub(crate) enum Part {
     /// Faults of uplinks, and the cases that are evaluated.
     Uplinks {
