@@ -1,9 +1,21 @@
-//! The common command line of the programs: the options of the log, the report of a failure, and
-//! the exit code.
+//! The common command line of the programs: the options of the log, the output, the report of a
+//! failure, and the exit code.
 
 mod logging;
 
 pub use logging::Logging;
+
+use std::io::{self, ErrorKind, Write};
+
+/// Prints text to standard output. Returns `false` if the reader has closed the pipe, as `head`
+/// does, which is no failure.
+pub fn print(text: &str) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
+}
 
 /// Returns the exit code of a command: 0 on success and 1 on failure. The reason of a failure goes
 /// to standard error in one line, after the name of the program.

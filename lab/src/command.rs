@@ -128,10 +128,7 @@ impl CommandLine {
     pub fn run(self) -> Result<()> {
         let hawser = self.hawser.map_or_else(beside_this_program, Ok)?;
         match self.command {
-            Command::List => {
-                list();
-                Ok(())
-            }
+            Command::List => list(),
             Command::Run(args) => run_experiment(args, hawser),
             Command::Selftest(args) => selftest(args),
             Command::Bench(args) => bench(args, &hawser),
@@ -168,19 +165,16 @@ fn tables(args: &TablesArgs) -> Result<()> {
             changed.join(", ")
         );
     }
-    for page in changed {
-        println!("{page}");
-    }
-    Ok(())
+    print_lines(changed)
 }
 
-fn list() {
-    for experiment in experiments::all() {
-        println!("{}: {}", experiment.name(), experiment.about());
-        for case in experiment.cases() {
-            println!("  {case}");
-        }
-    }
+fn list() -> Result<()> {
+    let lines = experiments::all().into_iter().flat_map(|experiment| {
+        let title = format!("{}: {}", experiment.name(), experiment.about());
+        let cases = experiment.cases().into_iter();
+        std::iter::once(title).chain(cases.map(|case| format!("  {case}")))
+    });
+    print_lines(lines)
 }
 
 fn run_experiment(args: RunArgs, hawser: PathBuf) -> Result<()> {
@@ -232,15 +226,13 @@ fn selftest(args: SelftestArgs) -> Result<()> {
 /// set.
 fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
     let written = summary.write(out)?;
-    print!(
-        "\n{}\n{}\n",
-        Table::of_cases(&summary.cases, "").text(),
-        written.display()
-    );
+    let table = Table::of_cases(&summary.cases, "").text();
+    let mut lines = vec![format!("\n{table}"), written.display().to_string()];
     let page = out.join(REPORT);
     if page.exists() {
-        println!("{}", page.display());
+        lines.push(page.display().to_string());
     }
+    print_lines(lines)?;
     if summary.valid {
         return Ok(());
     }
@@ -252,6 +244,13 @@ fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
         bail!(reasons);
     }
     eprintln!("{reasons}");
+    Ok(())
+}
+
+/// Prints lines. If nothing reads them any more, the rest is omitted.
+fn print_lines(lines: impl IntoIterator<Item = String>) -> Result<()> {
+    let text: String = lines.into_iter().map(|line| line + "\n").collect();
+    hawser_command::print(&text)?;
     Ok(())
 }
 

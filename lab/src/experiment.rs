@@ -124,10 +124,10 @@ fn measure_all<E: Experiment>(
         while !run.stop.requested() {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(case) = cases.get(index) else { break };
-            println!("[{}/{}] {case}", index + 1, cases.len());
+            progress(&format!("[{}/{}] {case}", index + 1, cases.len()));
             let result = run
                 .until_valid(|| experiment.measure(case, run))
-                .inspect_err(|error| println!("  failed: {error:#}"));
+                .inspect_err(|error| progress(&format!("  failed: {error:#}")));
             let mut results = results.lock();
             results.push((index, result));
         }
@@ -213,7 +213,7 @@ impl Run {
             if reasons.is_empty() || attempt >= self.attempts || self.stop.requested() {
                 return Ok((measured, attempt));
             }
-            println!("  not valid, repeating: {}", reasons.join("; "));
+            progress(&format!("  not valid, repeating: {}", reasons.join("; ")));
             attempt += 1;
         }
     }
@@ -247,6 +247,13 @@ impl Run {
             names.join(", ")
         );
         Ok(chosen)
+    }
+}
+
+/// Prints a line about a run to standard output. The run goes on if nothing reads it.
+pub(crate) fn progress(line: &str) {
+    if let Err(error) = hawser_command::print(&format!("{line}\n")) {
+        tracing::warn!("cannot print the progress of the run: {error}");
     }
 }
 

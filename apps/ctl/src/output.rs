@@ -2,7 +2,6 @@ use anyhow::Result;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde::Serialize;
-use std::io::{self, ErrorKind, Write};
 
 /// The output format: text for people, or JSON for programs.
 #[derive(Debug, Clone, Copy)]
@@ -73,11 +72,10 @@ impl Output {
 
     /// Prints text. Exits successfully if the reader has closed the pipe.
     pub(crate) fn text(self, text: &str) -> Result<()> {
-        let mut out = io::stdout().lock();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
-            written => Ok(written?),
+        if !hawser_command::print(text)? {
+            std::process::exit(0);
         }
+        Ok(())
     }
 
     fn object<T: Serialize + ?Sized>(self, item: &T) -> Result<()> {

@@ -15,7 +15,7 @@ mod tunnel;
 mod view;
 
 use super::cellfusion::{Drive, LENGTH, drives};
-use crate::experiment::{Completed, Experiment, Run};
+use crate::experiment::{Completed, Experiment, Run, progress};
 use crate::summary::Summary;
 use anyhow::{Result, anyhow, ensure};
 use clip::Clip;
@@ -78,7 +78,7 @@ impl Experiment for CellFusionLive {
         );
         let rides = rides(drives, run.pattern.is_some());
         let chosen = run.chosen(rides).map_err(|_| anyhow!(unknown))?;
-        println!("encoding the video");
+        progress("encoding the video");
         let clip = Arc::new(Clip::encode(stream::WARM_UP + length)?);
         chosen
             .into_iter()

@@ -7,7 +7,7 @@ mod measure;
 mod process;
 mod report;
 
-use crate::experiment::{Completed, Experiment, Run};
+use crate::experiment::{Completed, Experiment, Run, progress};
 use crate::summary::{Case, Metrics, Summary, quantile};
 use anyhow::{Context, Result, bail};
 use fleet::Fleet;
@@ -75,7 +75,7 @@ impl Experiment for Control {
     }
 
     fn measure(&self, size: &Size, run: &Run) -> Result<Measured> {
-        println!("  {} flows", size.agents * FLOWS_PER_AGENT);
+        progress(&format!("  {} flows", size.agents * FLOWS_PER_AGENT));
         raise_open_files()?;
         run_case(run, *size)
     }
@@ -176,11 +176,11 @@ impl Work {
         fleet::create_flows(&operator, self.agents, &self.stop).await?;
         let flows_created = began.elapsed();
         let idle = self.controller.usage()?;
-        println!(
+        progress(&format!(
             "  nodes enrolled in {:.1} s, flows created in {:.1} s",
             enrolment.as_secs_f64(),
             flows_created.as_secs_f64()
-        );
+        ));
 
         let latencies = Arc::new(Latencies::default());
         let fleet = Fleet::new(&self.controller, &identities, &latencies)?;
@@ -189,7 +189,10 @@ impl Work {
         // Twice the reporting interval: then every node has reported.
         self.pause(Duration::from_secs(10)).await?;
 
-        println!("  all nodes connected, measuring for {} s", self.seconds);
+        progress(&format!(
+            "  all nodes connected, measuring for {} s",
+            self.seconds
+        ));
         let lag = tokio::spawn(measure::lag(Arc::clone(&latencies)));
         let (steady_from, agents_from) = (self.controller.usage()?, measure::own_cpu()?);
         let machine_from = measure::machine_cpu()?;

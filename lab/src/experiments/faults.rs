@@ -4,7 +4,7 @@
 mod report;
 mod scenario;
 
-use crate::experiment::{Completed, Experiment, Measured, Run};
+use crate::experiment::{Completed, Experiment, Measured, Run, progress};
 use crate::summary::{Case, Metrics, Summary};
 use anyhow::{Result, bail};
 use hawser_agent::Status;
@@ -168,7 +168,7 @@ impl Measured for Outcome {
 
 /// Sends all streams at the same time.
 fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Outcome> {
-    println!("  {} streams", streams.len());
+    progress(&format!("  {} streams", streams.len()));
     let directory = run.raw(scenario.name)?;
     let lab = Topology {
         paths: 2,

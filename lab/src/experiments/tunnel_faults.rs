@@ -9,7 +9,7 @@ mod report;
 mod ssh;
 mod tunnel;
 
-use crate::experiment::{Completed, Experiment, Measured, Run};
+use crate::experiment::{Completed, Experiment, Measured, Run, progress};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Metrics, Summary, quantile};
 use anyhow::{Context, Result, bail};
@@ -165,7 +165,11 @@ impl fmt::Display for Part {
 fn uplinks(run: &Run, faults: &[Fault]) -> Result<Outcome> {
     let length = Duration::from_secs_f64(run.seconds.unwrap_or(UPLINKS_S));
     let plan = fault::plan(faults, length.saturating_sub(UNDISTURBED));
-    println!("  {} faults in {:.0} s", plan.len(), length.as_secs_f64());
+    progress(&format!(
+        "  {} faults in {:.0} s",
+        plan.len(),
+        length.as_secs_f64()
+    ));
     fail_uplinks(run, &plan)
 }
 
@@ -174,7 +178,10 @@ fn servers(run: &Run) -> Result<Outcome> {
         (seconds / KILL_INTERVAL.as_secs_f64()) as u32
     });
     let kills = fitting.clamp(1, KILLS);
-    println!("  {kills} kills, one every {} s", KILL_INTERVAL.as_secs());
+    progress(&format!(
+        "  {kills} kills, one every {} s",
+        KILL_INTERVAL.as_secs()
+    ));
     kill_servers(run, kills)
 }
 
@@ -320,14 +327,14 @@ fn fail_uplinks(run: &Run, plan: &[Planned]) -> Result<Outcome> {
         sleep_until(&run.stop, origin + planned.until)?;
         let lasted = planned.to.saturating_sub(planned.from);
         let event = running.record_event(Some(planned.fault), planned.to_string(), from, lasted)?;
-        println!(
+        progress(&format!(
             "  {planned}{}",
             if event.is_survived() {
                 ""
             } else {
                 ": THE SESSION, THE ADDRESSES OR SSH WERE LOST"
             }
-        );
+        ));
         events.push(event);
     }
     let outcome = running.finish(events)?;
@@ -351,7 +358,7 @@ fn kill_servers(run: &Run, kills: u32) -> Result<Outcome> {
         running.tunnel.start_server(&running.network, server)?;
         sleep_until(&run.stop, due + KILL_INTERVAL)?;
         events.push(running.record_event(None, session.peer.clone(), from, DOWNTIME)?);
-        println!("  server {} was killed", session.peer);
+        progress(&format!("  server {} was killed", session.peer));
     }
     let outcome = running.finish(events)?;
     outcome.write(&run.out.join("raw/servers"))?;
