@@ -13,7 +13,7 @@ mod score;
 mod simulation;
 mod video;
 
-use crate::experiment::{Completed, Experiment, Run};
+use crate::experiment::{Completed, Experiment, Run, matches};
 use crate::summary::Summary;
 use anyhow::{Result, ensure};
 use connection::Identities;
@@ -26,7 +26,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 pub(super) use video::{REORDERING_WAIT, play};
-use wildmatch::WildMatch;
 
 /// The paper's scheme.
 const XNC: &str = "xnc";
@@ -153,45 +152,51 @@ struct Job {
     drive: usize,
 }
 
-/// Returns the jobs that a pattern selects. An alternative consists of a pattern for cases and,
-/// optionally, a slash and a pattern for drives.
+/// Returns the jobs whose names a pattern matches: `CASE/DRIVE`, without the path.
 fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
+    let wanted = pattern.unwrap_or("*");
+    let pattern = with_drives(wanted);
     let mut jobs = Vec::new();
     for case in CASES {
-        for (drive, Drive { name, .. }) in drives.iter().enumerate() {
-            let matches = |alternative: &str| {
-                let (cases, names) = alternative.split_once('/').unwrap_or((alternative, "*"));
-                WildMatch::new(cases).matches(case) && WildMatch::new(names).matches(name)
-            };
-            if !pattern.is_none_or(|pattern| pattern.split(',').any(matches)) {
-                continue;
-            }
-            let paths = if case == SINGLE {
-                drives[drive].paths()
-            } else {
-                0
-            };
-            match paths {
-                0 => jobs.push(Job {
-                    case,
-                    path: None,
-                    drive,
-                }),
-                _ => jobs.extend((0..paths).map(|path| Job {
-                    case,
-                    path: Some(path),
-                    drive,
-                })),
+        for (number, drive) in drives.iter().enumerate() {
+            if matches(&pattern, &format!("{case}/{}", drive.name)) {
+                jobs.extend(jobs_of(case, number, drive));
             }
         }
     }
     ensure!(
         !jobs.is_empty(),
-        "no case matches {:?}; the cases are: {}",
-        pattern.unwrap_or("*"),
+        "no case matches {wanted:?}; the cases are: {}",
         CASES.join(", ")
     );
     Ok(jobs)
+}
+
+/// Completes a pattern: an alternative without a slash selects its cases on all drives.
+fn with_drives(pattern: &str) -> String {
+    let complete = |alternative: &str| {
+        if alternative.contains('/') {
+            alternative.to_owned()
+        } else {
+            format!("{alternative}/*")
+        }
+    };
+    let alternatives: Vec<String> = pattern.split(',').map(complete).collect();
+    alternatives.join(",")
+}
+
+/// Returns the jobs of a case on a drive: one for each path if single paths are compared.
+fn jobs_of(case: &'static str, number: usize, drive: &Drive) -> Vec<Job> {
+    let job = |path| Job {
+        case,
+        path,
+        drive: number,
+    };
+    if case == SINGLE {
+        (0..drive.paths()).map(Some).map(job).collect()
+    } else {
+        vec![job(None)]
+    }
 }
 
 fn run_job(
@@ -297,6 +302,10 @@ mod tests {
         let count = |pattern: &str| chosen(Some(pattern), &drives).map_or(0, |jobs| jobs.len());
         assert_eq!(count("xnc"), 12);
         assert_eq!(count("xnc/drawn-00*,oracle/*-011"), 11);
+        assert_eq!(count("xnc/*"), 12);
+        assert_eq!(count("xnc*"), 36);
+        assert_eq!(count("xnc*/drawn-000"), 3);
+        assert_eq!(count("fec/drawn-0?0"), 2);
         assert_eq!(count("single/drawn-000"), 4, "each path by itself");
         assert_eq!(count("nothing"), 0);
     }
