@@ -1,6 +1,6 @@
 //! A controller on a lab's control network, and the enrolment of both edges with it.
 
-use crate::logs::last_log_line;
+use crate::logs::{last_log_line, redirect};
 use crate::topology::{Edge, End, Lab, Link};
 use anyhow::{Context, Result, bail};
 use hawser_client::{Controller, Identity, OperatorClient, enrol};
@@ -11,7 +11,7 @@ use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -40,50 +40,39 @@ impl Control {
     /// Starts the controller, waits until it responds, and creates the tenant of
     /// [`Control::tenant`]. `binary` is `hawser`. Configuration, state and log go to `directory`.
     pub fn start(lab: &Lab, binary: &Path, directory: &Path) -> Result<Self> {
-        let namespace = lab
-            .control()
-            .context("the lab has no control network")?
-            .clone();
-        let links = lab
-            .addressing()
-            .control
-            .as_ref()
-            .context("the lab has no control network")?;
+        const NO_NETWORK: &str = "the lab has no control network";
+        let namespace = lab.control().context(NO_NETWORK)?.clone();
+        let links = lab.addressing().control.clone().context(NO_NETWORK)?;
         let (state, log) = (
             directory.join("controller"),
             directory.join("controller.log"),
         );
         let configuration = directory.join("controller.toml");
-        let names = links.each_ref().map(|link| link.near.v4.to_string());
-        fs::write(
-            &configuration,
-            format!(
-                "listen = \"0.0.0.0:{PORT}\"\nnames = {names:?}\nstate = {state:?}\n\n[nodes]\nreport_every_ms = 1000\n"
-            ),
-        )
-        .with_context(|| format!("cannot write {}", configuration.display()))?;
-        let output =
-            File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        write_configuration(&configuration, &links, &state)?;
         let mut command = Command::new(binary);
         command.args(["controller", "--config"]).arg(&configuration);
-        command.stdout(output.try_clone()?).stderr(output);
-        let process = Process::spawn(&namespace, command)?;
+        redirect(&mut command, &log)?;
         let mut control = Control {
-            process,
+            process: Process::spawn(&namespace, command)?,
             namespace,
             state,
             log,
-            links: links.clone(),
+            links,
         };
         control.wait_until("responded", |control| {
             control.ask(async |client| client.me().await).is_ok()
         })?;
+        control.create_tenant()?;
+        Ok(control)
+    }
+
+    fn create_tenant(&self) -> Result<()> {
         let tenant = Tenant {
             name: Control::tenant(),
             description: String::new(),
         };
-        control.ask(async |client| client.create_tenant(&tenant).await)?;
-        Ok(control)
+        self.ask(async |client| client.create_tenant(&tenant).await)?;
+        Ok(())
     }
 
     /// The tenant of the lab's nodes and flows.
@@ -221,6 +210,15 @@ impl Control {
         }
         Ok(())
     }
+}
+
+/// Writes a configuration of the controller, which listens on all of its links.
+fn write_configuration(file: &Path, links: &[Link; 2], state: &Path) -> Result<()> {
+    let names = links.each_ref().map(|link| link.near.v4.to_string());
+    let text = format!(
+        "listen = \"0.0.0.0:{PORT}\"\nnames = {names:?}\nstate = {state:?}\n\n[nodes]\nreport_every_ms = 1000\n"
+    );
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn name(text: &str) -> Name {

@@ -4,7 +4,7 @@
 //! as a type parameter, and know only the members that they need themselves.
 
 use crate::control::Control;
-use crate::logs::last_log_line;
+use crate::logs::{last_log_line, redirect};
 use crate::topology::{Edge, End, Lab, Link};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::netns::Namespace;
@@ -15,8 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use std::fmt::Write;
-use std::fs::{self, File};
+use std::fs;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -357,45 +356,48 @@ fn generate_key(binary: &Path, key: &Path) -> Result<()> {
 }
 
 fn spawn(edge: Edge, namespace: &Namespace, binary: &Path, directory: &Path) -> Result<Process> {
-    let log = directory.join(format!("{}.log", edge.name()));
-    let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(binary);
     command
         .args(["agent", "--config"])
         .arg(directory.join(format!("{}.toml", edge.name())));
-    command.stdout(output.try_clone()?).stderr(output);
+    redirect(
+        &mut command,
+        &directory.join(format!("{}.log", edge.name())),
+    )?;
     Ok(Process::spawn(namespace, command)?)
 }
 
 fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: Edge) -> String {
-    let secret = match replication.authenticate {
-        Some(Cover::Headers) => "keys = { slot0 = \"pair.key\" }",
-        Some(Cover::Whole) => {
-            "keys = { slot0 = \"pair.key\" }\ncover = \"whole\"\nrequired_cover = \"whole\""
-        }
-        None => "authenticate = false",
-    };
-    let peer = match edge {
-        Edge::Ingress => Edge::Egress.name(),
-        Edge::Egress => Edge::Ingress.name(),
-    };
-    let mut text = format!(
+    let node = format!(
         "[node]\nname = {name:?}\nstate = {directory:?}\npins = {pins:?}\n{sources}\n\n\
          [[peer]]\nname = \"peer\"\nnode = {peer:?}\n{secret}\n",
         name = edge.name(),
         pins = lab.pins(edge.name()),
         sources = sources(lab, replication, edge),
+        peer = edge.peer().name(),
+        secret = secret(replication.authenticate),
     );
-    text += &paths(lab, edge, replication.outer);
-    for (direction, flow, prefix) in flows(lab, replication) {
+    let flows = flows(lab, replication).into_iter();
+    let flows = flows.map(|(sender, flow, prefix)| {
         let transparent = replication.transparent && !prefix.contains(':');
-        text += &if direction == edge {
+        if sender == edge {
             sending(replication.paths, flow, &prefix, transparent)
         } else {
             receiving(flow, &prefix, transparent)
-        };
+        }
+    });
+    node + &paths(lab, edge, replication.outer) + &flows.collect::<String>()
+}
+
+/// Returns the settings of the peer's keys.
+fn secret(authenticate: Option<Cover>) -> &'static str {
+    match authenticate {
+        Some(Cover::Headers) => "keys = { slot0 = \"pair.key\" }",
+        Some(Cover::Whole) => {
+            "keys = { slot0 = \"pair.key\" }\ncover = \"whole\"\nrequired_cover = \"whole\""
+        }
+        None => "authenticate = false",
     }
-    text
 }
 
 /// Returns the configuration of an agent that receives its flows from the controller, and in-band
@@ -407,33 +409,38 @@ fn controlled_configuration(
     control: &Control,
     edge: Edge,
 ) -> String {
-    let addressing = lab.addressing();
-    let (peer, traffic, signals) = match edge {
-        Edge::Ingress => (
-            "egress",
-            format!("transit = [{:?}]", addressing.source.far.device),
-            true,
-        ),
-        Edge::Egress => (
-            "ingress",
-            format!("watch = [{:?}]", addressing.viewer.near.device),
-            false,
-        ),
-    };
-    let mut text = format!(
+    let node = format!(
         "[node]\nname = {name:?}\nstate = {directory:?}\npins = {pins:?}\n{traffic}\ntrace = {trace:?}\narrival_deadline_ms = 200\n\n\
          [[peer]]\nname = {peer:?}\nkeys = {{ slot0 = \"pair.key\" }}\n\n\
          [controller]\nurls = [{url:?}]\nstate = {identity:?}\n",
         name = edge.name(),
         pins = lab.pins(edge.name()),
+        traffic = controlled_traffic(lab, edge),
         trace = directory.join(format!("{}.csv", edge.name())),
+        peer = edge.peer().name(),
         url = control.url(edge),
     );
-    if signals {
-        let End { device, v4, .. } = control.node(edge);
-        let _ = write!(text, "interfaces = [{device:?}]\nsignals = \"{v4}\"\n");
+    node + &signals(control, edge) + &paths(lab, edge, Outer::V4)
+}
+
+/// Returns the setting of the interfaces whose packets an edge replicates or watches.
+fn controlled_traffic(lab: &Lab, edge: Edge) -> String {
+    let addressing = lab.addressing();
+    match edge {
+        Edge::Ingress => format!("transit = [{:?}]", addressing.source.far.device),
+        Edge::Egress => format!("watch = [{:?}]", addressing.viewer.near.device),
     }
-    text + &paths(lab, edge, Outer::V4)
+}
+
+/// Returns the settings of in-band signals, which only the ingress edge gets.
+fn signals(control: &Control, edge: Edge) -> String {
+    match edge {
+        Edge::Ingress => {
+            let End { device, v4, .. } = control.node(edge);
+            format!("interfaces = [{device:?}]\nsignals = \"{v4}\"\n")
+        }
+        Edge::Egress => String::new(),
+    }
 }
 
 /// Returns the `[[path]]` sections of an edge.

@@ -24,7 +24,7 @@ pub use health::{Health, Lateness};
 use anyhow::{Context, Result, anyhow};
 use driver::{Control, Driver};
 use hawser_io::netns::Namespace;
-use hawser_io::ring;
+use hawser_io::ring::{self, Port};
 use hawser_netem::{LinkConfig, LinkStats};
 use hawser_units::Instant;
 use nix::unistd::{Pid, gettid};
@@ -32,7 +32,7 @@ use placement::{AffinityGuard, Placement};
 use serde::{Deserialize, Serialize};
 use std::io::PipeWriter;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{self, JoinHandle};
 
 /// One path of the emulated network.
@@ -100,19 +100,24 @@ impl Emulator {
             }
         };
         let thread = thread::Builder::new().name("emulator".into()).spawn(run)?;
-        let mut emulator = Emulator {
+        let emulator = Emulator {
             control,
             wake: Some(wake),
             thread: Some(thread),
             id: gettid(),
             affinity_guard: None,
         };
+        emulator.when_ready(&is_ready)
+    }
+
+    /// Waits for the id of the new thread, which it sends when frames are forwarded.
+    fn when_ready(mut self, is_ready: &Receiver<Pid>) -> Result<Self> {
         match is_ready.recv() {
             Ok(id) => {
-                emulator.id = id;
-                Ok(emulator)
+                self.id = id;
+                Ok(self)
             }
-            Err(_) => match emulator.end() {
+            Err(_) => match self.end() {
                 Err(error) => Err(error.context("the emulator did not start")),
                 Ok(_) => Err(anyhow!("the emulator stopped before it was ready")),
             },
@@ -167,6 +172,10 @@ impl Emulator {
             .join()
             .map_err(|_| anyhow!("the emulator panicked"))?
     }
+}
+
+fn open(device: &str) -> Result<Port> {
+    Port::open(device).with_context(|| format!("cannot read and write device {device}"))
 }
 
 impl Drop for Emulator {

@@ -1,15 +1,15 @@
 //! A volumetric stream through a lab, with a publisher at the source and a viewer at the other end.
 
-use crate::logs::last_log_line;
+use crate::logs::{last_log_line, redirect};
 use crate::topology::{Lab, Stop};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use hawser_io::clock::unix_ns;
 use hawser_io::process::Process;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PORT: u16 = 14748;
 
@@ -89,38 +89,10 @@ impl Stream {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
         let address = format!("{}:{PORT}", lab.source_v4());
-        let mut publish = command(binary, directory, "publisher")?;
-        publish.args([
-            "publish",
-            "--recording",
-            &source.recording,
-            "--level",
-            &source.level,
-            "--listen",
-            &address,
-        ]);
-        publish.args([
-            "--fps",
-            &source.fps.to_string(),
-            "--congestion",
-            &source.congestion,
-        ]);
-        publish.args(source.encode_ahead.then_some("--encode-ahead"));
-        publish.args(source.mptcp.then_some("--mptcp"));
-        publish.arg("--log").arg(directory.join("captured.csv"));
+        let publish = publish(binary, directory, source, &address)?;
         let mut publisher = Process::spawn(lab.source(), publish)?;
         await_rows(&mut publisher, directory, "publisher", "captured.csv", stop)?;
-
-        let mut view = command(binary, directory, "viewer")?;
-        view.args(["view", &address]);
-        view.arg("--timeline").arg(directory.join("frames.csv"));
-        view.arg("--arrivals").arg(directory.join("arrivals.csv"));
-        view.args(
-            source
-                .in_flight
-                .map(|frames| format!("--in-flight={frames}")),
-        );
-        view.args(source.mptcp.then_some("--mptcp"));
+        let view = view(binary, directory, source, &address)?;
         let mut viewer = Process::spawn(lab.viewer(), view)?;
         await_rows(&mut viewer, directory, "viewer", "frames.csv", stop)?;
         Ok(Stream {
@@ -168,6 +140,32 @@ impl Stream {
     }
 }
 
+/// Returns the command of the publisher, which listens at `address`.
+fn publish(binary: &Path, directory: &Path, source: &Source, address: &str) -> Result<Command> {
+    let mut publish = command(binary, directory, "publisher")?;
+    publish.args(["publish", "--recording", &source.recording]);
+    publish.args(["--level", &source.level]);
+    publish.args(["--listen", address]);
+    publish.args(["--fps", &source.fps.to_string()]);
+    publish.args(["--congestion", &source.congestion]);
+    publish.args(source.encode_ahead.then_some("--encode-ahead"));
+    publish.args(source.mptcp.then_some("--mptcp"));
+    publish.arg("--log").arg(directory.join("captured.csv"));
+    Ok(publish)
+}
+
+/// Returns the command of the viewer of the publisher at `address`.
+fn view(binary: &Path, directory: &Path, source: &Source, address: &str) -> Result<Command> {
+    let mut view = command(binary, directory, "viewer")?;
+    view.args(["view", address]);
+    view.arg("--timeline").arg(directory.join("frames.csv"));
+    view.arg("--arrivals").arg(directory.join("arrivals.csv"));
+    let in_flight = source.in_flight;
+    view.args(in_flight.map(|frames| format!("--in-flight={frames}")));
+    view.args(source.mptcp.then_some("--mptcp"));
+    Ok(view)
+}
+
 /// Waits until a process has written the first row of its table. The publisher has then loaded its
 /// recording and captures, the viewer has received a frame.
 fn await_rows(
@@ -177,20 +175,18 @@ fn await_rows(
     table: &str,
     stop: &Stop,
 ) -> Result<()> {
-    let deadline = std::time::Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + TIMEOUT;
     let log = directory.join(format!("{name}.log"));
+    let failed = |how: String| anyhow!("the {name} {how}: {}", last_log_line(&log));
     while !fs::read_to_string(directory.join(table)).is_ok_and(|text| text.lines().count() > 1) {
         if let Some(status) = process.ended()? {
-            bail!("the {name} exited with {status}: {}", last_log_line(&log));
+            return Err(failed(format!("exited with {status}")));
         }
         if stop.requested() {
             bail!("stopped");
         }
-        if std::time::Instant::now() > deadline {
-            bail!(
-                "the {name} has no frame within {TIMEOUT:?}: {}",
-                last_log_line(&log)
-            );
+        if Instant::now() > deadline {
+            return Err(failed(format!("has no frame within {TIMEOUT:?}")));
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -198,9 +194,7 @@ fn await_rows(
 }
 
 fn command(binary: &Path, directory: &Path, name: &str) -> Result<Command> {
-    let log = directory.join(format!("{name}.log"));
-    let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(binary);
-    command.stdout(output.try_clone()?).stderr(output);
+    redirect(&mut command, &directory.join(format!("{name}.log")))?;
     Ok(command)
 }

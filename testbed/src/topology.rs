@@ -47,6 +47,17 @@ use std::path::PathBuf;
 /// The MTU of every link.
 pub const LINK_MTU: u32 = 1500;
 
+/// The offloads of the devices at edges and in the network.
+const OFF: [(&str, bool); 4] = [
+    ("tx", false),
+    ("tso", false),
+    ("gso", false),
+    ("gro", false),
+];
+
+/// The offloads of the hosts' devices.
+const HOST: [(&str, bool); 4] = [("tx", false), ("tso", false), ("gso", false), ("gro", true)];
+
 /// The parameters of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -76,6 +87,14 @@ impl Default for Topology {
 }
 
 impl Topology {
+    /// The parameters of a lab with the given number of paths.
+    pub fn with_paths(paths: usize) -> Self {
+        Topology {
+            paths,
+            ..Topology::default()
+        }
+    }
+
     /// Builds the lab, after removing the labs of killed processes.
     pub fn build(&self) -> Result<Lab> {
         let addressing = Addressing::new(self)?;
@@ -91,19 +110,7 @@ impl Topology {
             addressing,
             claim,
         };
-        let id = lab.id();
-        lab.set_parameters()
-            .with_context(|| format!("cannot set the kernel parameters of lab {id}"))?;
-        lab.add_links()
-            .with_context(|| format!("cannot add the links of lab {id}"))?;
-        lab.add_addresses(self.route_mtu)
-            .with_context(|| format!("cannot add the addresses of lab {id}"))?;
-        lab.add_control()
-            .with_context(|| format!("cannot add the control network of lab {id}"))?;
-        lab.add_multihoming(self.route_mtu)
-            .with_context(|| format!("cannot add the viewer's additional addresses to lab {id}"))?;
-        lab.set_offloads()
-            .with_context(|| format!("cannot switch off the offloads of lab {id}"))?;
+        lab.connect(self.route_mtu)?;
         Ok(lab)
     }
 }
@@ -205,6 +212,23 @@ impl Lab {
         PathBuf::from(format!("{PINS}/{}-{role}", self.id()))
     }
 
+    /// Connects the namespaces of a new lab.
+    fn connect(&self, route_mtu: u32) -> Result<()> {
+        let id = self.id();
+        self.set_parameters()
+            .with_context(|| format!("cannot set the kernel parameters of lab {id}"))?;
+        self.add_links()
+            .with_context(|| format!("cannot add the links of lab {id}"))?;
+        self.add_addresses(route_mtu)
+            .with_context(|| format!("cannot add the addresses of lab {id}"))?;
+        self.add_control()
+            .with_context(|| format!("cannot add the control network of lab {id}"))?;
+        self.add_multihoming(route_mtu)
+            .with_context(|| format!("cannot add the viewer's additional addresses to lab {id}"))?;
+        self.set_offloads()
+            .with_context(|| format!("cannot switch off the offloads of lab {id}"))
+    }
+
     fn set_parameters(&self) -> Result<()> {
         for edge in [&self.ingress, &self.egress] {
             edge.sysctl("net.ipv4.ip_forward", "1")?;
@@ -251,55 +275,54 @@ impl Lab {
     }
 
     fn add_addresses(&self, route_mtu: u32) -> Result<()> {
+        let Addressing { source, viewer, .. } = &self.addressing;
+        self.source
+            .ip(&host_commands(&source.near, &source.far, source.v4_length))?;
+        self.ingress.ip(&self.ingress_commands(route_mtu))?;
+        self.egress.ip(&self.egress_commands(route_mtu))?;
+        Ok(self
+            .viewer
+            .ip(&host_commands(&viewer.far, &viewer.near, viewer.v4_length))?)
+    }
+
+    /// Returns commands that set the addresses of the ingress edge and its route to the viewer.
+    fn ingress_commands(&self, route_mtu: u32) -> String {
         let Addressing {
             source,
             paths,
             viewer,
             ..
         } = &self.addressing;
-        let mut at_source = connect(&source.near, &source.far, source.v4_length);
-        at_source += &route("0.0.0.0/0", "::/0", &source.near, &source.far, None);
-        let mut at_ingress = connect(&source.far, &source.near, source.v4_length);
-        let mut at_egress = connect(&viewer.near, &viewer.far, viewer.v4_length);
+        let mut commands = connect(&source.far, &source.near, source.v4_length);
         for path in paths {
-            at_ingress += &connect(&path.near, &path.far, path.v4_length);
-            at_egress += &connect(&path.far, &path.near, path.v4_length);
+            commands += &connect(&path.near, &path.far, path.v4_length);
         }
-        let (first, mtu) = (&paths[0], Some(route_mtu));
-        at_ingress += &route(
-            &viewer.v4_prefix(),
-            &viewer.v6_prefix(),
-            &first.near,
-            &first.far,
-            mtu,
-        );
-        at_egress += &route(
-            &source.v4_prefix(),
-            &source.v6_prefix(),
-            &first.far,
-            &first.near,
-            mtu,
-        );
-        let mut at_viewer = connect(&viewer.far, &viewer.near, viewer.v4_length);
-        at_viewer += &route("0.0.0.0/0", "::/0", &viewer.far, &viewer.near, None);
-        self.source.ip(&at_source)?;
-        self.ingress.ip(&at_ingress)?;
-        self.egress.ip(&at_egress)?;
-        Ok(self.viewer.ip(&at_viewer)?)
+        let (v4, v6) = (viewer.v4_prefix(), viewer.v6_prefix());
+        let Link { near, far, .. } = &paths[0];
+        commands + &route(&v4, &v6, near, far, Some(route_mtu))
+    }
+
+    /// Returns commands that set the addresses of the egress edge and its route to the source.
+    fn egress_commands(&self, route_mtu: u32) -> String {
+        let Addressing {
+            source,
+            paths,
+            viewer,
+            ..
+        } = &self.addressing;
+        let mut commands = connect(&viewer.near, &viewer.far, viewer.v4_length);
+        for path in paths {
+            commands += &connect(&path.far, &path.near, path.v4_length);
+        }
+        let (v4, v6) = (source.v4_prefix(), source.v6_prefix());
+        let Link { near, far, .. } = &paths[0];
+        commands + &route(&v4, &v6, far, near, Some(route_mtu))
     }
 
     /// Switches offloads off, so that every frame is one packet with its checksums in place: the
     /// emulator and XDP programs see packets as they would be on a wire. The hosts receive with
     /// GRO, which also makes their end of a veth pair accept frames that XDP redirects.
     fn set_offloads(&self) -> Result<()> {
-        const OFF: [(&str, bool); 4] = [
-            ("tx", false),
-            ("tso", false),
-            ("gso", false),
-            ("gro", false),
-        ];
-        const HOST: [(&str, bool); 4] =
-            [("tx", false), ("tso", false), ("gso", false), ("gro", true)];
         let Addressing {
             source,
             paths,
@@ -341,6 +364,11 @@ fn veth(end: &End, peer: &str, peers_namespace: &Namespace) -> String {
     format!(
         "link add {device} address {mac} mtu {LINK_MTU} type veth peer name {peer} mtu {LINK_MTU} netns {namespace}\n"
     )
+}
+
+/// Returns commands that set the addresses of a host and its default route via an edge.
+fn host_commands(host: &End, edge: &End, v4_length: u8) -> String {
+    connect(host, edge, v4_length) + &route("0.0.0.0/0", "::/0", host, edge, None)
 }
 
 /// Returns commands that set the addresses of one end, and permanent neighbour entries for the

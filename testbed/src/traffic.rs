@@ -17,7 +17,7 @@ use hawser_io::netns::Namespace;
 use ledger::Ledger;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use std::{panic, thread};
@@ -85,6 +85,21 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Returns an error if packets with these parameters cannot be sent.
+    fn check(&self) -> Result<()> {
+        ensure!(
+            self.payload_bytes >= MIN_PAYLOAD,
+            "{self}: a payload has at least {MIN_PAYLOAD} bytes"
+        );
+        ensure!(
+            self.rate_pps > 0,
+            "{self}: the rate has to be at least 1 packet per second"
+        );
+        Ok(())
+    }
+}
+
 impl fmt::Display for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
@@ -136,6 +151,23 @@ impl StreamReport {
     /// Maximum number of missing packets that a report lists.
     pub const MISSING_SHOWN: usize = 16;
 
+    fn new(stream: &Stream, sent: Sent, ledger: &Ledger, drops: u32) -> Self {
+        let missing = ledger.missing(sent.packets);
+        StreamReport {
+            stream: stream.clone(),
+            sent: sent.packets,
+            received: ledger.received,
+            missing: missing.clone().count() as u64,
+            duplicates: ledger.duplicates,
+            corrupt: ledger.corrupt,
+            reordered: ledger.reordered,
+            receiver_overflow: drops.into(),
+            retransmissions: sent.retransmissions,
+            first_missing: missing.take(StreamReport::MISSING_SHOWN).collect(),
+            error: sent.error.map(|error| error.to_string()),
+        }
+    }
+
     /// Returns whether all packets of the stream arrived unaltered.
     pub fn is_complete(&self) -> bool {
         self.received == self.stream.packets && self.corrupt == 0 && self.error.is_none()
@@ -186,17 +218,21 @@ pub fn run(
     grace: Duration,
     stop: &Stop,
 ) -> Result<Vec<StreamReport>> {
-    for stream in streams {
-        ensure!(
-            stream.payload_bytes >= MIN_PAYLOAD,
-            "{stream}: a payload has at least {MIN_PAYLOAD} bytes"
-        );
-        ensure!(
-            stream.rate_pps > 0,
-            "{stream}: the rate has to be at least 1 packet per second"
-        );
-    }
-    // A socket belongs to the namespace in which it was created, even if another thread uses it.
+    streams.iter().try_for_each(Stream::check)?;
+    let (senders, receivers) = open(endpoints, streams)?;
+    thread::scope(|scope| {
+        let running: Vec<_> = (senders.into_iter().zip(receivers).zip(streams))
+            .map(|((sender, receiver), stream)| {
+                scope.spawn(move || run_one(sender, receiver, stream, grace, stop))
+            })
+            .collect();
+        running.into_iter().map(join).collect()
+    })
+}
+
+/// Opens the sockets of all streams. A socket belongs to the namespace in which it was created, even
+/// if another thread uses it.
+fn open(endpoints: &Endpoints, streams: &[Stream]) -> Result<(Vec<Sender>, Vec<Receiver>)> {
     let receivers: Vec<Receiver> = endpoints.viewer.run(|| {
         let bind =
             |(id, stream)| Receiver::bind(id, stream, endpoints.viewer_address(stream.family));
@@ -209,14 +245,7 @@ pub fn run(
             .map(open)
             .collect::<Result<_>>()
     })??;
-    thread::scope(|scope| {
-        let running: Vec<_> = (senders.into_iter().zip(receivers).zip(streams))
-            .map(|((sender, receiver), stream)| {
-                scope.spawn(move || run_one(sender, receiver, stream, grace, stop))
-            })
-            .collect();
-        running.into_iter().map(join).collect()
-    })
+    Ok((senders, receivers))
 }
 
 fn run_one(
@@ -232,21 +261,7 @@ fn run_one(
         let drops = receiver
             .receive(stream, &mut ledger, grace, &|| sending.is_finished())
             .with_context(|| format!("{stream}: cannot receive"))?;
-        let sent = join(sending);
-        let missing = ledger.missing(sent.packets);
-        Ok(StreamReport {
-            stream: stream.clone(),
-            sent: sent.packets,
-            received: ledger.received,
-            missing: missing.clone().count() as u64,
-            duplicates: ledger.duplicates,
-            corrupt: ledger.corrupt,
-            reordered: ledger.reordered,
-            receiver_overflow: drops.into(),
-            retransmissions: sent.retransmissions,
-            first_missing: missing.take(StreamReport::MISSING_SHOWN).collect(),
-            error: sent.error.map(|error| error.to_string()),
-        })
+        Ok(StreamReport::new(stream, join(sending), &ledger, drops))
     })
 }
 
@@ -260,6 +275,17 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 /// no ports.
 fn numbered(streams: &[Stream]) -> impl Iterator<Item = (u16, &Stream)> {
     (0..).zip(streams)
+}
+
+/// Maps a timeout of a socket to `None`.
+fn or_timeout(outcome: io::Result<usize>) -> io::Result<Option<usize>> {
+    match outcome {
+        Ok(length) => Ok(Some(length)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The results of a sender.

@@ -2,6 +2,7 @@
 //! edge, an uplink for each path.
 
 use crate::certificates;
+use crate::logs::redirect;
 use crate::topology::Lab;
 use anyhow::{Context, Result, ensure};
 use hawser_io::interface;
@@ -9,7 +10,7 @@ use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use std::fs::{self, File};
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -63,35 +64,15 @@ impl TunnelProcesses {
         coding: &str,
     ) -> Result<TunnelProcesses> {
         certificates::write(folder, &[NAME])?;
-        let common = |role: &str| format!("[tunnel]\nname = \"{role}\"\nstate = {folder:?}\n");
-        let tls = certificates::section(NAME);
-        let start = |namespace, role: &str, config: String| {
-            let file = folder.join(format!("{role}.toml"));
-            fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
-            let log = folder.join(format!("{role}.log"));
-            let log =
-                File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-            let mut command = Command::new(binary);
-            command
-                .args(["tunnel", role, "--config"])
-                .arg(file)
-                .env("RUST_LOG", "warn");
-            command.stdout(log.try_clone()?).stderr(log);
-            Ok::<_, anyhow::Error>(Process::spawn(namespace, command)?)
-        };
-        let addresses = "addresses = [\"10.77.0.0/16\"]\nnat = false\n";
-        let server_config = format!("{}{addresses}{tls}{coding}", common("server"));
-        let client_config = format!(
-            "{}{tls}[[server]]\nname = \"{NAME}\"\naddresses = [\"{SERVER}:14752\"]\n\
-             [[uplink]]\ninterface = \"{uplinks}\"\n",
-            common("client")
+        let (server_config, client_config) = (
+            server_config(folder, coding),
+            client_config(folder, uplinks),
         );
-        let processes = [
-            start(server, "server", server_config)?,
-            start(client, "client", client_config)?,
-        ];
         Ok(TunnelProcesses {
-            _processes: processes,
+            _processes: [
+                spawn(binary, server, folder, "server", server_config)?,
+                spawn(binary, client, folder, "client", client_config)?,
+            ],
             folder: folder.to_owned(),
         })
     }
@@ -107,6 +88,47 @@ impl TunnelProcesses {
         })
         .with_context(|| format!("see the logs in {}", self.folder.display()))
     }
+}
+
+fn spawn(
+    binary: &Path,
+    namespace: &Namespace,
+    folder: &Path,
+    role: &str,
+    config: String,
+) -> Result<Process> {
+    let file = folder.join(format!("{role}.toml"));
+    fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
+    let mut command = Command::new(binary);
+    command
+        .args(["tunnel", role, "--config"])
+        .arg(file)
+        .env("RUST_LOG", "warn");
+    redirect(&mut command, &folder.join(format!("{role}.log")))?;
+    Ok(Process::spawn(namespace, command)?)
+}
+
+fn server_config(folder: &Path, coding: &str) -> String {
+    let addresses = "addresses = [\"10.77.0.0/16\"]\nnat = false\n";
+    format!(
+        "{}{addresses}{}{coding}",
+        common("server", folder),
+        certificates::section(NAME)
+    )
+}
+
+fn client_config(folder: &Path, uplinks: &str) -> String {
+    format!(
+        "{}{}[[server]]\nname = \"{NAME}\"\naddresses = [\"{SERVER}:14752\"]\n\
+         [[uplink]]\ninterface = \"{uplinks}\"\n",
+        common("client", folder),
+        certificates::section(NAME)
+    )
+}
+
+/// Returns the keys of `[tunnel]` that both ends have.
+fn common(role: &str, folder: &Path) -> String {
+    format!("[tunnel]\nname = \"{role}\"\nstate = {folder:?}\n")
 }
 
 /// Makes the server reachable over every path of the lab, with the lowest metric on the first.

@@ -1,6 +1,6 @@
 use super::health::{DeviceDrops, Health, Lateness};
 use super::{EmulatedPath, EmulatorReport, PathReport};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use hawser_io::ring::{self, FrameError, Port, Sender};
 use hawser_netem::{Link, LinkConfig};
 use hawser_units::{ByteSize, Instant};
@@ -86,7 +86,6 @@ impl Driver {
         control: Arc<Control>,
         stopped: PipeReader,
     ) -> Result<Self> {
-        let origin = control.origin();
         let mut seeds = ChaCha8Rng::seed_from_u64(seed);
         let configs = paths
             .iter()
@@ -105,36 +104,39 @@ impl Driver {
             lateness: Lateness::default(),
         };
         for path in paths {
-            let mut direction = |config: LinkConfig, from, to| {
-                let link = Link::new(config, seeds.next_u64(), origin)
-                    .corrupting_by(|frame: &mut Vec<u8>| corrupt(frame));
-                driver.directions.push(Direction {
-                    link,
-                    origin,
-                    from,
-                    to,
-                });
-            };
-            let (ingress, egress) = (driver.ports.len(), driver.ports.len() + 1);
-            direction(path.forward, ingress, egress);
-            direction(path.backward, egress, ingress);
-            for device in [path.ingress_device, path.egress_device] {
-                let port = Port::open(&device)
-                    .with_context(|| format!("cannot read and write device {device}"))?;
-                driver.ports.push(port);
-                driver.devices.push(device);
-            }
-            driver.names.push(path.name);
+            driver.add(path, &mut seeds)?;
         }
         Ok(driver)
     }
 
+    /// Opens the devices of a path and creates the links of both directions.
+    fn add(&mut self, path: EmulatedPath, seeds: &mut ChaCha8Rng) -> Result<()> {
+        let origin = self.control.origin();
+        let (ingress, egress) = (self.ports.len(), self.ports.len() + 1);
+        for (config, from, to) in [
+            (path.forward, ingress, egress),
+            (path.backward, egress, ingress),
+        ] {
+            let link = Link::new(config, seeds.next_u64(), origin)
+                .corrupting_by(|frame: &mut Vec<u8>| corrupt(frame));
+            self.directions.push(Direction {
+                link,
+                origin,
+                from,
+                to,
+            });
+        }
+        for device in [path.ingress_device, path.egress_device] {
+            self.ports.push(super::open(&device)?);
+            self.devices.push(device);
+        }
+        self.names.push(path.name);
+        Ok(())
+    }
+
     /// Calls `ready` and moves frames until stopped.
     pub(super) fn run(mut self, ready: impl FnOnce()) -> Result<EmulatorReport> {
-        match ring::rise_to_realtime() {
-            Ok(()) => self.health.realtime = true,
-            Err(error) => tracing::warn!("the emulator runs without real-time priority: {error}"),
-        }
+        self.rise_to_realtime();
         let drops_before = DeviceDrops::read(&self.devices)?;
         // Frames that arrived while the devices were being opened arrived before the links were up.
         for port in &mut self.ports {
@@ -156,6 +158,13 @@ impl Driver {
             self.health.ring_drops += u64::from(port.receiver.drops()?);
         }
         Ok(self.report())
+    }
+
+    fn rise_to_realtime(&mut self) {
+        match ring::rise_to_realtime() {
+            Ok(()) => self.health.realtime = true,
+            Err(error) => tracing::warn!("the emulator runs without real-time priority: {error}"),
+        }
     }
 
     fn receive(&mut self) -> usize {
@@ -205,11 +214,7 @@ impl Driver {
     /// at once, wake up for an arrival.
     fn wait_for_work(&self, begin: Instant, moved: usize) -> Result<()> {
         let stopped = self.stopped.as_fd();
-        let next = self
-            .directions
-            .iter()
-            .filter_map(|direction| direction.link.next_departure())
-            .min();
+        let next = self.next_departure();
         let is_idle = moved == 0 && (next.is_none() || self.lookahead < TICK);
         if is_idle {
             let arrivals = self.ports.iter().map(|port| port.receiver.as_fd());
@@ -229,6 +234,13 @@ impl Driver {
         } else {
             Ok(ring::wait(&[stopped], Some(left))?)
         }
+    }
+
+    fn next_departure(&self) -> Option<Instant> {
+        self.directions
+            .iter()
+            .filter_map(|direction| direction.link.next_departure())
+            .min()
     }
 
     fn report(self) -> EmulatorReport {

@@ -60,29 +60,32 @@ impl Health {
     /// Returns the reasons why the figures are not valid, one sentence each: frames were later than
     /// the limits, or were lost although no link's configuration drops them.
     pub fn invalid_because(&self) -> Vec<String> {
-        let late = [
-            ("median", self.lateness_p50_us, Self::LATENESS_P50_LIMIT),
-            (
-                "99th percentile",
-                self.lateness_p99_us,
-                Self::LATENESS_P99_LIMIT,
-            ),
-            (
-                "99.9th percentile",
-                self.lateness_p999_us,
-                Self::LATENESS_P999_LIMIT,
-            ),
-        ];
-        let late = late
-            .into_iter()
-            .filter(|(_, us, limit)| *us > micros(*limit))
-            .map(|(what, us, limit)| {
-                format!(
-                    "the emulator was late: {what} of the lateness {us:.0} us, limit {:.0} us",
-                    micros(limit)
-                )
-            });
-        let lost = [
+        self.late().into_iter().chain(self.lost()).collect()
+    }
+
+    /// Returns the percentiles of the lateness that are above their limits.
+    fn late(&self) -> Vec<String> {
+        let (p50, p99) = (Self::LATENESS_P50_LIMIT, Self::LATENESS_P99_LIMIT);
+        let p999 = Self::LATENESS_P999_LIMIT;
+        [
+            ("median", self.lateness_p50_us, p50),
+            ("99th percentile", self.lateness_p99_us, p99),
+            ("99.9th percentile", self.lateness_p999_us, p999),
+        ]
+        .into_iter()
+        .filter(|(_, us, limit)| *us > micros(*limit))
+        .map(|(what, us, limit)| {
+            format!(
+                "the emulator was late: {what} of the lateness {us:.0} us, limit {:.0} us",
+                micros(limit)
+            )
+        })
+        .collect()
+    }
+
+    /// Returns the losses that no link's configuration caused.
+    fn lost(&self) -> Vec<String> {
+        [
             (
                 self.ring_drops,
                 "were dropped because they arrived faster than the emulator read",
@@ -97,10 +100,11 @@ impl Health {
             ),
             (self.send_failures, "could not be sent"),
             (self.device_drops, "were dropped by the devices"),
-        ];
-        let lost = lost.into_iter().filter(|(count, _)| *count > 0);
-        late.chain(lost.map(|(count, why)| format!("{count} frames {why}")))
-            .collect()
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, why)| format!("{count} frames {why}"))
+        .collect()
     }
 
     /// Returns the share of one core that the emulator used.

@@ -1,6 +1,7 @@
 //! Frames at known rates, to measure the emulator with.
 
-use anyhow::{Context, Result};
+use super::open;
+use anyhow::{Context, Result, ensure};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{self, Port};
 use hawser_units::{Bitrate, ByteSize, Instant};
@@ -33,17 +34,20 @@ pub fn send(namespace: &Namespace, load: &[(String, Bitrate)], duration: Duratio
     while elapsed < duration {
         for (port, rate, sent) in &mut flows {
             let due = (elapsed.as_secs_f64() / rate.time_to_send(FRAME).as_secs_f64()) as u64;
-            let frames: Vec<_> = (*sent..due).map(|_| stamped_frame(ring::now())).collect();
-            if let Err((refused, error)) = port.sender.send(&frames) {
-                return Err(error)
-                    .with_context(|| format!("{refused} frames of the load could not be sent"));
-            }
+            send_frames(port, due - *sent)?;
             *sent = due;
         }
         ring::wait(&[], Some(TICK))?;
         elapsed = ring::now().saturating_since(begin);
     }
     Ok(())
+}
+
+fn send_frames(port: &Port, count: u64) -> Result<()> {
+    let frames: Vec<_> = (0..count).map(|_| stamped_frame(ring::now())).collect();
+    port.sender.send(&frames).or_else(|(refused, error)| {
+        Err(error).with_context(|| format!("{refused} frames of the load could not be sent"))
+    })
 }
 
 /// The frames that arrived on one device.
@@ -66,6 +70,17 @@ impl Arrivals {
             ByteSize((self.frames - 1) * FRAME.0),
             last.saturating_since(first),
         )
+    }
+
+    /// Records the frames with a time stamp that have arrived on a device.
+    fn receive(&mut self, port: &mut Port) {
+        port.receiver.receive(|frame| {
+            if let Ok(frame) = frame
+                && let Some(sent) = time_stamp(&frame.to_vec())
+            {
+                self.record(frame.arrived(), sent);
+            }
+        });
     }
 
     fn record(&mut self, arrived: Instant, sent: Instant) {
@@ -96,27 +111,22 @@ pub fn receive(
     ready();
     while !ended.load(Ordering::Relaxed) {
         for (port, arrivals) in ports.iter_mut().zip(&mut arrivals) {
-            port.receiver.receive(|frame| {
-                if let Ok(frame) = frame
-                    && let Some(sent) = time_stamp(&frame.to_vec())
-                {
-                    arrivals.record(frame.arrived(), sent);
-                }
-            });
+            arrivals.receive(port);
         }
         ring::wait(&[], Some(TICK))?;
     }
+    check_drops(&ports, devices)?;
+    Ok(arrivals)
+}
+
+fn check_drops(ports: &[Port], devices: &[String]) -> Result<()> {
     for (port, device) in ports.iter().zip(devices) {
-        anyhow::ensure!(
+        ensure!(
             port.receiver.drops()? == 0,
             "the receiver on {device} did not keep up"
         );
     }
-    Ok(arrivals)
-}
-
-fn open(device: &str) -> Result<Port> {
-    Port::open(device).with_context(|| format!("cannot read and write device {device}"))
+    Ok(())
 }
 
 fn stamped_frame(now: Instant) -> Vec<u8> {

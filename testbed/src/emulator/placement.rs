@@ -71,9 +71,24 @@ impl Drop for AffinityGuard {
 
 const CALLING_THREAD: Pid = Pid::from_raw(0);
 
-/// Writes the mask of receive packet steering for all devices. `/sys` shows the devices of the
-/// namespace in which it was mounted, so the calling thread mounts its own.
+/// Writes the mask of receive packet steering for all devices.
 fn steer_devices(mask: &str) -> Result<()> {
+    mount_sys()?;
+    for device in fs::read_dir("/sys/class/net")? {
+        for queue in fs::read_dir(device?.path().join("queues"))? {
+            let file = queue?.path().join("rps_cpus");
+            if file.exists() {
+                fs::write(&file, mask)
+                    .with_context(|| format!("cannot write {}", file.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Mounts `/sys` for the calling thread. It shows the devices of the namespace in which it was
+/// mounted.
+fn mount_sys() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(
         None::<&Path>,
@@ -89,15 +104,6 @@ fn steer_devices(mask: &str) -> Result<()> {
         MsFlags::empty(),
         None::<&Path>,
     )?;
-    for device in fs::read_dir("/sys/class/net")? {
-        for queue in fs::read_dir(device?.path().join("queues"))? {
-            let file = queue?.path().join("rps_cpus");
-            if file.exists() {
-                fs::write(&file, mask)
-                    .with_context(|| format!("cannot write {}", file.display()))?;
-            }
-        }
-    }
     Ok(())
 }
 

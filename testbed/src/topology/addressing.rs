@@ -42,7 +42,42 @@ pub struct Link {
 /// The length of every IPv6 prefix.
 pub(super) const V6_LENGTH: u8 = 64;
 
+impl End {
+    /// The end with the address `net`.`host` and the IPv6 address in subnet `subnet`.
+    fn new(device: &str, net: [u8; 3], subnet: [u16; 2], host: u8) -> Self {
+        End {
+            device: device.to_owned(),
+            // Locally administered: 02, then the link's and the host's number as in the IPv4
+            // address.
+            mac: Mac([0x02, 0x00, net[0], net[1], net[2], host]),
+            v4: Ipv4Addr::new(net[0], net[1], net[2], host),
+            v6: Ipv6Addr::new(0xfd00, 0, subnet[0], subnet[1], 0, 0, 0, u16::from(host)),
+        }
+    }
+}
+
 impl Link {
+    /// The link of a path from the ingress edge to the egress edge.
+    fn path(id: PathId) -> Self {
+        let number = id.number();
+        let (device, net, subnet) = (format!("path{number}"), [10, 1, number], [1, number.into()]);
+        Link {
+            near: End::new(&device, net, subnet, 1),
+            far: End::new(&device, net, subnet, 2),
+            v4_length: 30,
+        }
+    }
+
+    /// The link from the controller, whose device is `edge`, to an edge.
+    fn control(edge: &str, number: u8) -> Self {
+        let (net, subnet) = ([10, 2, number], [2, number.into()]);
+        Link {
+            near: End::new(edge, net, subnet, 1),
+            far: End::new("control0", net, subnet, 2),
+            v4_length: 30,
+        }
+    }
+
     /// The IPv4 prefix that both ends share, such as `10.0.2.0/24`.
     pub fn v4_prefix(&self) -> String {
         let mask = u32::MAX << (32 - u32::from(self.v4_length));
@@ -89,60 +124,45 @@ impl Addressing {
             (1..=MAX_PATHS).contains(&paths),
             "a lab has 1 to {MAX_PATHS} paths, not {paths}"
         );
-        let end = |device: &str, net: [u8; 3], subnet: [u16; 2], host: u8| End {
-            device: device.to_owned(),
-            // Locally administered: 02, then the link's and the host's number as in the IPv4
-            // address.
-            mac: Mac([0x02, 0x00, net[0], net[1], net[2], host]),
-            v4: Ipv4Addr::new(net[0], net[1], net[2], host),
-            v6: Ipv6Addr::new(0xfd00, 0, subnet[0], subnet[1], 0, 0, 0, u16::from(host)),
-        };
-        let path = |id: PathId| {
-            let number = id.number();
-            let (device, net, subnet) =
-                (format!("path{number}"), [10, 1, number], [1, number.into()]);
-            Link {
-                near: end(&device, net, subnet, 1),
-                far: end(&device, net, subnet, 2),
-                v4_length: 30,
-            }
-        };
-        let control = |edge: &str, number: u8| {
-            let (net, subnet) = ([10, 2, number], [2, number.into()]);
-            Link {
-                near: end(edge, net, subnet, 1),
-                far: end("control0", net, subnet, 2),
-                v4_length: 30,
-            }
-        };
+        let multihomed = if topology.multihomed { paths } else { 0 };
         let address = |id: PathId| Ipv4Addr::new(10, 0, 2, u8::from(id) + 10);
+        let additional = PathId::all().take(multihomed).skip(1).map(address);
         Ok(Addressing {
             control: topology
                 .control
-                .then(|| [control("ingress0", 1), control("egress0", 2)]),
-            additional_viewer_addresses: PathId::all()
-                .take(if topology.multihomed { paths } else { 0 })
-                .skip(1)
-                .map(address)
-                .collect(),
+                .then(|| [Link::control("ingress0", 1), Link::control("egress0", 2)]),
+            additional_viewer_addresses: additional.collect(),
             source: Link {
-                near: end("edge0", [10, 0, 1], [0, 1], 2),
-                far: end("source0", [10, 0, 1], [0, 1], 1),
+                near: End::new("edge0", [10, 0, 1], [0, 1], 2),
+                far: End::new("source0", [10, 0, 1], [0, 1], 1),
                 v4_length: 24,
             },
-            paths: PathId::all().take(paths).map(path).collect(),
+            paths: PathId::all().take(paths).map(Link::path).collect(),
             viewer: Link {
-                near: end("viewer0", [10, 0, 2], [0, 2], 1),
-                far: end("edge0", [10, 0, 2], [0, 2], 2),
+                near: End::new("viewer0", [10, 0, 2], [0, 2], 1),
+                far: End::new("edge0", [10, 0, 2], [0, 2], 2),
                 v4_length: 24,
             },
         })
+    }
+
+    /// Returns each end with the name of its node, in the order in which they are displayed.
+    fn ends(&self) -> Vec<(&'static str, &End)> {
+        let mut ends = vec![("source", &self.source.near), ("ingress", &self.source.far)];
+        ends.extend(self.paths.iter().map(|path| ("ingress", &path.near)));
+        ends.extend(self.paths.iter().map(|path| ("egress", &path.far)));
+        ends.extend([("egress", &self.viewer.near), ("viewer", &self.viewer.far)]);
+        let control = self.control.iter().flatten();
+        for (edge, link) in ["ingress", "egress"].into_iter().zip(control) {
+            ends.extend([("control", &link.near), (edge, &link.far)]);
+        }
+        ends
     }
 }
 
 impl fmt::Display for Addressing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut row = |name: &str, end: &End| {
+        for (name, end) in self.ends() {
             let v4 = end.v4.to_string();
             writeln!(
                 f,
@@ -150,24 +170,7 @@ impl fmt::Display for Addressing {
                 end.device,
                 end.v6.to_string(),
                 end.mac
-            )
-        };
-        row("source", &self.source.near)?;
-        row("ingress", &self.source.far)?;
-        self.paths
-            .iter()
-            .try_for_each(|path| row("ingress", &path.near))?;
-        self.paths
-            .iter()
-            .try_for_each(|path| row("egress", &path.far))?;
-        row("egress", &self.viewer.near)?;
-        row("viewer", &self.viewer.far)?;
-        for (edge, link) in ["ingress", "egress"]
-            .into_iter()
-            .zip(self.control.iter().flatten())
-        {
-            row("control", &link.near)?;
-            row(edge, &link.far)?;
+            )?;
         }
         self.additional_viewer_addresses
             .iter()

@@ -8,6 +8,14 @@ pub enum Edge {
 }
 
 impl Edge {
+    /// The edge at the other end of the paths.
+    pub fn peer(self) -> Self {
+        match self {
+            Edge::Ingress => Edge::Egress,
+            Edge::Egress => Edge::Ingress,
+        }
+    }
+
     /// The name of the node, and the stem of its files.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
-use super::Lab;
+use super::{Lab, Link};
 use anyhow::Result;
-use std::fmt::Write;
+use std::net::Ipv4Addr;
 
 /// Routing table of path 2, the first one with an additional address. Path 1 uses the main table.
 const FIRST_TABLE: u32 = 102;
@@ -13,40 +13,15 @@ impl Lab {
         if addresses.is_empty() {
             return Ok(());
         }
-        let (source, viewer) = (self.addressing.source.v4_prefix(), &self.addressing.viewer);
-        let (edge, host, length) = (&viewer.near.device, &viewer.far, viewer.v4_length);
-        let limits = format!(
-            "mptcp limits set subflows {} add_addr_accepted 0\n",
-            addresses.len()
-        );
-        let (mut at_ingress, mut at_egress, mut at_viewer) =
-            (String::new(), String::new(), limits.clone());
-        for ((address, path), table) in addresses
-            .iter()
-            .zip(&self.addressing.paths[1..])
-            .zip(FIRST_TABLE..)
-        {
-            let (near, far) = (&path.near, &path.far);
-            let _ = writeln!(
-                at_ingress,
-                "route add {address}/32 via {} dev {} mtu {route_mtu}",
-                far.v4, near.device
-            );
-            let _ = write!(
-                at_egress,
-                "neigh replace {address} lladdr {} nud permanent dev {edge}
-route add {source} via {} dev {} mtu {route_mtu} table {table}
-rule add from {address} lookup {table}
-",
-                host.mac, near.v4, far.device,
-            );
-            let device = &host.device;
-            let _ = write!(
-                at_viewer,
-                "addr add {address}/{length} dev {device}
-mptcp endpoint add {address} dev {device} subflow
-"
-            );
+        let subflows = addresses.len();
+        let limits = format!("mptcp limits set subflows {subflows} add_addr_accepted 0\n");
+        let (mut at_ingress, mut at_egress) = (String::new(), String::new());
+        let mut at_viewer = limits.clone();
+        let paths = &self.addressing.paths[1..];
+        for ((address, path), table) in addresses.iter().zip(paths).zip(FIRST_TABLE..) {
+            at_ingress += &there(*address, path, route_mtu);
+            at_egress += &self.back(*address, path, route_mtu, table);
+            at_viewer += &self.subflow(*address);
         }
         // A connection's buffer starts at the middle value and grows with the data that its reader
         // consumes. While data of a slow path is missing the reader consumes nothing, so a small
@@ -58,4 +33,38 @@ mptcp endpoint add {address} dev {device} subflow
         self.egress.ip(&at_egress)?;
         Ok(self.viewer.ip(&at_viewer)?)
     }
+
+    /// Returns commands for the egress edge: packets from an address of the viewer take its path.
+    fn back(&self, address: Ipv4Addr, path: &Link, route_mtu: u32, table: u32) -> String {
+        let Link {
+            near: edge, far, ..
+        } = &self.addressing.viewer;
+        let (source, edge, host_mac) = (self.addressing.source.v4_prefix(), &edge.device, far.mac);
+        let (via, device) = (path.near.v4, &path.far.device);
+        format!(
+            "neigh replace {address} lladdr {host_mac} nud permanent dev {edge}
+route add {source} via {via} dev {device} mtu {route_mtu} table {table}
+rule add from {address} lookup {table}
+"
+        )
+    }
+
+    /// Returns commands for the viewer: the address, and an MPTCP subflow from it.
+    fn subflow(&self, address: Ipv4Addr) -> String {
+        let Link { far, v4_length, .. } = &self.addressing.viewer;
+        let device = &far.device;
+        format!(
+            "addr add {address}/{v4_length} dev {device}
+mptcp endpoint add {address} dev {device} subflow
+"
+        )
+    }
+}
+
+/// Returns the command for the ingress edge: packets to an address of the viewer take its path.
+fn there(address: Ipv4Addr, path: &Link, route_mtu: u32) -> String {
+    format!(
+        "route add {address}/32 via {} dev {} mtu {route_mtu}\n",
+        path.far.v4, path.near.device
+    )
 }

@@ -1,6 +1,6 @@
 use super::ledger::Ledger;
 use super::pace::Pace;
-use super::{Family, Kind, Sent, Stream, payload};
+use super::{Family, Kind, Sent, Stream, or_timeout, payload};
 use crate::topology::Stop;
 use anyhow::{Result, bail};
 use hawser_io::sockopt::{self, MtuDiscovery, set_mtu_discovery};
@@ -32,20 +32,8 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn open(id: u16, stream: &Stream, receiver: &Receiver) -> Result<Self> {
         let socket = socket(stream)?;
+        let segments = set_options(&socket, stream)?;
         let to = SockAddr::from(receiver.address);
-        let ipv6 = stream.family == Family::Ipv6;
-        let mut segments = 1;
-        match stream.kind {
-            Kind::UdpConnected | Kind::Icmp => {}
-            Kind::UdpUnconnected => set_mtu_discovery(&socket, ipv6, MtuDiscovery::Dont)?,
-            Kind::UdpDf => set_mtu_discovery(&socket, ipv6, MtuDiscovery::Do)?,
-            Kind::UdpGso => {
-                let segment = u16::try_from(stream.payload_bytes)?;
-                segments = (65_507 / u32::from(segment)).clamp(1, MAX_SEGMENTS);
-                setsockopt(&socket, option::UdpGsoSegment, &segment.into())?;
-            }
-            Kind::Tcp => bail!("TCP has no datagrams"),
-        }
         let to = match stream.kind {
             Kind::UdpUnconnected | Kind::UdpDf => Some(to),
             _ => socket.connect(&to).map(|()| None)?,
@@ -149,16 +137,10 @@ impl Receiver {
         let mut buffer = [0; 1 << 16];
         let mut idle_since = Instant::now();
         loop {
-            match (&self.socket).read(&mut buffer) {
-                Ok(length) => {
-                    if let Some(payload) = self.payload(&buffer[..length]) {
-                        ledger.record(payload::sequence(payload, self.id));
-                        idle_since = Instant::now();
-                    }
-                }
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(error) => return Err(error),
+            let length = or_timeout((&self.socket).read(&mut buffer))?;
+            if let Some(payload) = length.and_then(|length| self.payload(&buffer[..length])) {
+                ledger.record(payload::sequence(payload, self.id));
+                idle_since = Instant::now();
             }
             if !sender_is_done() {
                 idle_since = Instant::now();
@@ -184,6 +166,23 @@ impl Receiver {
         let ours = Some(kind) == self.echo_requests.map(echo_request);
         (ours && u16::from_be_bytes([id_high, id_low]) == self.id).then_some(payload)
     }
+}
+
+/// Sets the options of a sender's socket. Returns the number of packets that it takes in one call.
+fn set_options(socket: &Socket, stream: &Stream) -> Result<u32> {
+    let ipv6 = stream.family == Family::Ipv6;
+    match stream.kind {
+        Kind::UdpConnected | Kind::Icmp => {}
+        Kind::UdpUnconnected => set_mtu_discovery(socket, ipv6, MtuDiscovery::Dont)?,
+        Kind::UdpDf => set_mtu_discovery(socket, ipv6, MtuDiscovery::Do)?,
+        Kind::UdpGso => {
+            let segment = u16::try_from(stream.payload_bytes)?;
+            setsockopt(socket, option::UdpGsoSegment, &segment.into())?;
+            return Ok((65_507 / u32::from(segment)).clamp(1, MAX_SEGMENTS));
+        }
+        Kind::Tcp => bail!("TCP has no datagrams"),
+    }
+    Ok(1)
 }
 
 fn socket(stream: &Stream) -> io::Result<Socket> {

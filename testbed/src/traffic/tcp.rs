@@ -1,6 +1,6 @@
 use super::ledger::Ledger;
 use super::pace::Pace;
-use super::{Sent, Stream, payload};
+use super::{Sent, Stream, or_timeout, payload};
 use crate::topology::Stop;
 use anyhow::Result;
 use hawser_io::sockopt::tcp_retransmissions;
@@ -93,27 +93,31 @@ impl Receiver {
         let mut unread = Vec::new();
         let mut idle_since = Instant::now();
         loop {
-            match connection.read(&mut chunk) {
+            match or_timeout(connection.read(&mut chunk)) {
                 // Records lost with a broken connection count as missing; the sender reports the
                 // error.
-                Ok(0) => return Ok(()),
+                Ok(Some(0)) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
-                Ok(length) => {
+                Ok(Some(length)) => {
                     unread.extend_from_slice(&chunk[..length]);
-                    let records = unread.chunks_exact(stream.payload_bytes);
-                    let left = records.remainder().len();
-                    records.for_each(|record| ledger.record(payload::sequence(record, self.id)));
-                    unread.drain(..unread.len() - left);
+                    self.take_records(&mut unread, stream.payload_bytes, ledger);
                     idle_since = Instant::now();
                 }
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Ok(None) => {}
                 Err(error) => return Err(error),
             }
             if sender_is_done() && idle_since.elapsed() > grace {
                 return Ok(());
             }
         }
+    }
+
+    /// Records the complete records of the unread data and removes them from it.
+    fn take_records(&self, unread: &mut Vec<u8>, record_bytes: usize, ledger: &mut Ledger) {
+        let records = unread.chunks_exact(record_bytes);
+        let left = records.remainder().len();
+        records.for_each(|record| ledger.record(payload::sequence(record, self.id)));
+        unread.drain(..unread.len() - left);
     }
 
     /// Accepts the sender's connection. Returns `None` if the sender gave up before it was
