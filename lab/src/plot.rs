@@ -60,6 +60,16 @@ pub enum Mark {
     Dots,
 }
 
+impl Mark {
+    /// Returns the class of the style sheet.
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Mark::Dots => "dots",
+            Mark::Line | Mark::Steps => "line",
+        }
+    }
+}
+
 /// A shaded range of the x axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Band {
@@ -124,7 +134,8 @@ impl Plot {
         let mut svg = String::new();
         self.open(&mut svg);
         self.bands(&mut svg, &x);
-        self.frame(&mut svg, &x, &y);
+        grid(&mut svg, &x, &y);
+        self.axes(&mut svg);
         for series in &self.series {
             let class = class_of(&series.name);
             let path = match series.mark {
@@ -132,11 +143,7 @@ impl Plot {
                 Mark::Steps => line(&series.points, &x, &y, true),
                 Mark::Dots => dots(&series.points, &x, &y),
             };
-            let kind = if series.mark == Mark::Dots {
-                "dots"
-            } else {
-                "line"
-            };
+            let kind = series.mark.class();
             let _ = writeln!(svg, r#"<path class="{kind} s{class}" d="{path}"/>"#);
         }
         svg.push_str("</svg>");
@@ -170,26 +177,7 @@ impl Plot {
         }
     }
 
-    fn frame(&self, svg: &mut String, x: &Scale, y: &Scale) {
-        for tick in y.ticks() {
-            let at = y.at(tick.value);
-            let _ = writeln!(
-                svg,
-                r#"<path class="grid" d="M{LEFT} {at:.1}H{RIGHT}"/><text class="tick y" x="{:.1}" y="{:.1}">{}</text>"#,
-                LEFT - 6.0,
-                at + 4.0,
-                tick.label
-            );
-        }
-        for tick in x.ticks() {
-            let at = x.at(tick.value);
-            let _ = writeln!(
-                svg,
-                r#"<path class="grid" d="M{at:.1} {TOP}V{BOTTOM}"/><text class="tick" x="{at:.1}" y="{:.1}">{}</text>"#,
-                BOTTOM + 15.0,
-                tick.label
-            );
-        }
+    fn axes(&self, svg: &mut String) {
         let (across, down) = ((LEFT + RIGHT) / 2.0, (TOP + BOTTOM) / 2.0);
         let _ = writeln!(
             svg,
@@ -199,6 +187,29 @@ impl Plot {
             BOTTOM + 34.0,
             escape(&self.x.label),
             escape(&self.y.label)
+        );
+    }
+}
+
+/// Draws a line with a label at each tick of both axes.
+fn grid(svg: &mut String, x: &Scale, y: &Scale) {
+    for tick in y.ticks() {
+        let at = y.at(tick.value);
+        let _ = writeln!(
+            svg,
+            r#"<path class="grid" d="M{LEFT} {at:.1}H{RIGHT}"/><text class="tick y" x="{:.1}" y="{:.1}">{}</text>"#,
+            LEFT - 6.0,
+            at + 4.0,
+            tick.label
+        );
+    }
+    for tick in x.ticks() {
+        let at = x.at(tick.value);
+        let _ = writeln!(
+            svg,
+            r#"<path class="grid" d="M{at:.1} {TOP}V{BOTTOM}"/><text class="tick" x="{at:.1}" y="{:.1}">{}</text>"#,
+            BOTTOM + 15.0,
+            tick.label
         );
     }
 }

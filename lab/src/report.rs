@@ -68,6 +68,42 @@ pub struct Figure {
     pub panels: Vec<Plot>,
 }
 
+impl Highlight {
+    /// Creates a highlight.
+    pub fn new(
+        value: impl Into<String>,
+        label: impl Into<String>,
+        comparison: impl Into<String>,
+    ) -> Self {
+        Highlight {
+            value: value.into(),
+            label: label.into(),
+            comparison: comparison.into(),
+        }
+    }
+}
+
+impl Section {
+    /// Creates a section.
+    pub fn new(title: impl Into<String>, text: impl Into<String>, items: Vec<Item>) -> Self {
+        Section {
+            title: title.into(),
+            text: text.into(),
+            items,
+        }
+    }
+}
+
+impl Item {
+    /// Creates a figure.
+    pub fn figure(caption: impl Into<String>, panels: Vec<Plot>) -> Self {
+        Item::Figure(Figure {
+            caption: caption.into(),
+            panels,
+        })
+    }
+}
+
 impl Report<'_> {
     /// Writes [`FILE_NAME`] into `folder`.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
@@ -80,6 +116,19 @@ impl Report<'_> {
     /// Returns the page as HTML.
     pub fn html(&self) -> String {
         let mut page = String::new();
+        self.head(&mut page);
+        self.validity(&mut page);
+        self.highlights(&mut page);
+        let palette = self.palette();
+        for section in &self.sections {
+            section.write(&mut page, &palette);
+        }
+        self.provenance(&mut page);
+        page.push_str("</main>\n</body>\n</html>\n");
+        page
+    }
+
+    fn head(&self, page: &mut String) {
         let title = escape(&self.title);
         let _ = write!(
             page,
@@ -105,15 +154,6 @@ impl Report<'_> {
             escape(&self.summary.experiment),
             escape(&self.intro)
         );
-        self.validity(&mut page);
-        self.highlights(&mut page);
-        let palette = self.palette();
-        for section in &self.sections {
-            section.write(&mut page, &palette);
-        }
-        self.provenance(&mut page);
-        page.push_str("</main>\n</body>\n</html>\n");
-        page
     }
 
     /// Returns each series' name once. The position in the list is the series' colour.
@@ -227,13 +267,8 @@ impl Figure {
         };
         let _ = write!(page, "<figure{class}>\n<ul class=\"legend\">");
         for (name, mark) in self.legend() {
-            let kind = if mark == Mark::Dots { "dots" } else { "line" };
-            let _ = write!(
-                page,
-                "<li><i class=\"{kind} s{}\"></i>{}</li>",
-                class_of(name),
-                escape(name)
-            );
+            let (kind, class, name) = (mark.class(), class_of(name), escape(name));
+            let _ = write!(page, "<li><i class=\"{kind} s{class}\"></i>{name}</li>");
         }
         page.push_str("</ul>\n<div class=\"panels\">\n");
         for panel in &self.panels {

@@ -181,6 +181,11 @@ impl Case {
             ..Case::default()
         }
     }
+
+    /// Sets a parameter.
+    pub fn set_param(&mut self, name: &str, value: impl Into<Value>) {
+        self.params.insert(name.into(), value.into());
+    }
 }
 
 impl Metrics {
@@ -285,7 +290,7 @@ mod tests {
     fn the_file_has_the_agreed_shape() {
         let mut summary = Summary::new("table1", provenance());
         let mut case = Case::new("replicate/fhd");
-        case.params.insert("seconds".into(), 60.into());
+        case.set_param("seconds", 60);
         case.metrics = [("fps_mean", 29.9), ("frame_delay_p95_ms", f64::NAN)].into();
         case.paper.set("fps_mean", 30.0);
         summary.cases.push(case);

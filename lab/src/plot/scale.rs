@@ -63,35 +63,45 @@ impl Axis {
     }
 }
 
+impl Kind {
+    /// Returns a range with round ends that covers all values, and zero if it is linear.
+    fn covering(self, values: impl Iterator<Item = f64>) -> (f64, f64) {
+        let is_shown = |value: &f64| value.is_finite() && (self == Kind::Linear || *value > 0.0);
+        let (from, to) = values
+            .filter(is_shown)
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+                (low.min(value), high.max(value))
+            });
+        let (from, to) = match self {
+            _ if from <= to => (from, to),
+            Kind::Linear => (0.0, 1.0),
+            Kind::Logarithmic => (1.0, 10.0),
+        };
+        match self {
+            Kind::Linear => {
+                let from = from.min(0.0);
+                let step = step(to - from);
+                ((from / step).floor() * step, (to / step).ceil() * step)
+            }
+            Kind::Logarithmic => (
+                10f64.powf(from.log10().floor()),
+                10f64.powf(to.log10().ceil()),
+            ),
+        }
+    }
+}
+
 impl Scale {
     pub(super) fn new(axis: &Axis, values: impl Iterator<Item = f64>, pixels: (f64, f64)) -> Self {
-        let logarithmic = axis.kind == Kind::Logarithmic;
-        let (mut from, mut to) = match &axis.range {
+        let (from, to) = match &axis.range {
             Some(range) => (*range.start(), *range.end()),
-            None => values
-                .filter(|value| value.is_finite() && (!logarithmic || *value > 0.0))
-                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-                    (low.min(value), high.max(value))
-                }),
+            None => axis.kind.covering(values),
         };
-        if from > to {
-            (from, to) = if logarithmic { (1.0, 10.0) } else { (0.0, 1.0) };
-        }
-        if axis.range.is_none() {
-            if logarithmic {
-                (from, to) = (
-                    10f64.powf(from.log10().floor()),
-                    10f64.powf(to.log10().ceil()),
-                );
-            } else {
-                from = from.min(0.0);
-                let step = step(to - from);
-                (from, to) = ((from / step).floor() * step, (to / step).ceil() * step);
-            }
-        }
-        if to <= from {
-            to = if logarithmic { from * 10.0 } else { from + 1.0 };
-        }
+        let to = match axis.kind {
+            Kind::Linear if to <= from => from + 1.0,
+            Kind::Logarithmic if to <= from => from * 10.0,
+            _ => to,
+        };
         Scale {
             kind: axis.kind,
             from,

@@ -22,6 +22,16 @@ pub struct Cell {
     pub paper: Option<String>,
 }
 
+impl Cell {
+    /// Creates a cell without a figure of the paper.
+    pub fn new(value: impl Into<String>) -> Self {
+        Cell {
+            value: value.into(),
+            paper: None,
+        }
+    }
+}
+
 impl Table {
     /// Creates a table of every metric of every case, with the paper's figures.
     pub fn of_cases<'a>(
@@ -29,15 +39,7 @@ impl Table {
         caption: impl Into<String>,
     ) -> Self {
         let cases: Vec<&Case> = cases.into_iter().collect();
-        let mut names: Vec<&str> = Vec::new();
-        for name in cases
-            .iter()
-            .flat_map(|case| case.metrics.names().chain(case.paper.names()))
-        {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
+        let names = metric_names(&cases);
         let header = std::iter::once("case".into())
             .chain(names.iter().map(|name| heading(name)))
             .collect();
@@ -46,12 +48,9 @@ impl Table {
                 value: case.metrics.get(name).map_or_else(|| "–".into(), number),
                 paper: case.paper.get(name).map(number),
             });
-            std::iter::once(Cell {
-                value: case.name.clone(),
-                paper: None,
-            })
-            .chain(figures)
-            .collect()
+            std::iter::once(Cell::new(&case.name))
+                .chain(figures)
+                .collect()
         };
         Table {
             header,
@@ -68,15 +67,8 @@ impl Table {
         };
         let mut lines = vec![self.header.clone()];
         lines.extend(self.rows.iter().map(|row| row.iter().map(cell).collect()));
-        let width = |column: usize| {
-            lines
-                .iter()
-                .filter_map(|line| line.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
+        let columns = 0..self.header.len();
+        let widths: Vec<usize> = columns.map(|column| width(&lines, column)).collect();
         let mut text = String::new();
         for line in &lines {
             for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
@@ -118,6 +110,26 @@ impl Table {
             escape(&self.caption)
         );
     }
+}
+
+/// Returns the names of all metrics, in the order of their first appearance.
+fn metric_names<'a>(cases: &[&'a Case]) -> Vec<&'a str> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in cases
+        .iter()
+        .flat_map(|case| case.metrics.names().chain(case.paper.names()))
+    {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Returns the number of characters of the widest cell in a column.
+fn width(lines: &[Vec<String>], column: usize) -> usize {
+    let cells = lines.iter().filter_map(|line| line.get(column));
+    cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
 }
 
 /// Converts a metric's name to a column heading: `frame_delay_p95_ms` to `frame delay p95 (ms)`.
