@@ -5,7 +5,7 @@ use anyhow::{Context, Result, anyhow};
 use hawser_netem::{Delay, LinkConfig, Loss, Probability, QueueLimit, Rate};
 use hawser_testbed::emulator::load::{self, Arrivals, FRAME};
 use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
-use hawser_testbed::topology::{Topology, network_egress, network_ingress};
+use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_units::{Bitrate, ByteSize};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -20,6 +20,13 @@ pub struct SelfTest {
     /// The requirements that were not met, one sentence each.
     pub unmet: Vec<String>,
 }
+
+/// The errors of a delay: the metric, its quantile, and the limit in milliseconds.
+const DELAY_ERRORS: [(&str, f64, Option<f64>); 3] = [
+    ("delay_error_p50_ms", 0.5, Some(0.2)),
+    ("delay_error_p99_ms", 0.99, Some(1.0)),
+    ("delay_error_max_ms", 1.0, None),
+];
 
 /// The maximum relative error of a rate.
 const RATE_TOLERANCE: f64 = 0.01;
@@ -64,22 +71,13 @@ impl SelfTest {
             .map(|(mbps, ..)| Bitrate::from_mbps(mbps * OVERLOAD))
             .collect();
         let (report, arrivals) = measure(configs.collect::<Result<_>>()?, &offered, duration)?;
-
-        let rates: Vec<f64> = arrivals
-            .iter()
-            .map(|arrivals| arrivals.rate().mbps())
-            .collect();
-        let errors = rates
-            .iter()
-            .zip(links)
-            .map(|(rate, (mbps, ..))| (rate / mbps - 1.0).abs());
-        let worst = errors.fold(0.0, f64::max);
+        let rates = arrivals.iter().map(|arrivals| arrivals.rate().mbps());
+        let rates: Vec<f64> = rates.collect();
+        let configured: f64 = links.iter().map(|(mbps, ..)| mbps).sum();
+        let worst = worst_error(&rates, links);
         let mut case = self.case(name, &report);
-        case.params.insert("frame_bytes".into(), FRAME.0.into());
-        case.params.insert(
-            "configured_mbps".into(),
-            links.iter().map(|(mbps, ..)| mbps).sum::<f64>().into(),
-        );
+        case.set_param("frame_bytes", FRAME.0);
+        case.set_param("configured_mbps", configured);
         case.metrics.set("rate_mbps", rates.iter().sum());
         case.metrics.set("worst_rate_error_ratio", worst);
         self.cases.push(case);
@@ -100,28 +98,18 @@ impl SelfTest {
             ..LinkConfig::default()
         };
         let (report, arrivals) = measure(vec![config], &[Bitrate::from_mbps(100.0)], duration)?;
-
-        let mut errors: Vec<Duration> = arrivals[0]
-            .delays
-            .iter()
-            .map(|delay| delay.abs_diff(DELAY))
-            .collect();
+        let delays = arrivals[0].delays.iter();
+        let mut errors: Vec<Duration> = delays.map(|delay| delay.abs_diff(DELAY)).collect();
         errors.sort_unstable();
         let quantile =
             |share: f64| errors.get(((errors.len() as f64 * share) as usize).min(errors.len() - 1));
         let mut case = self.case(NAME, &report);
-        case.params.insert("frame_bytes".into(), FRAME.0.into());
-        case.params.insert("offered_mbps".into(), 100.into());
-        for (metric, share, limit) in [
-            ("delay_error_p50_ms", 0.5, Some(Duration::from_micros(200))),
-            ("delay_error_p99_ms", 0.99, Some(Duration::from_millis(1))),
-            ("delay_error_max_ms", 1.0, None),
-        ] {
+        case.set_param("frame_bytes", FRAME.0);
+        case.set_param("offered_mbps", 100);
+        for (metric, share, limit_ms) in DELAY_ERRORS {
             let error = quantile(share).context("no frame arrived")?.as_secs_f64() * 1e3;
             case.metrics.set(metric, error);
-            if let Some(limit) = limit.map(|limit| limit.as_secs_f64() * 1e3)
-                && error > limit
-            {
+            if let Some(limit) = limit_ms.filter(|limit| error > *limit) {
                 self.unmet
                     .push(format!("{NAME}: {metric} is {error:.3}, limit {limit}"));
             }
@@ -151,6 +139,15 @@ impl SelfTest {
     }
 }
 
+/// Returns the largest relative error of the rates of links.
+fn worst_error(rates: &[f64], links: &[(f64, u64, f64)]) -> f64 {
+    let errors = rates
+        .iter()
+        .zip(links)
+        .map(|(rate, (mbps, ..))| (rate / mbps - 1.0).abs());
+    errors.fold(0.0, f64::max)
+}
+
 fn table_1_link(mbps: f64, delay_ms: u64, loss: f64) -> Result<LinkConfig> {
     let loss = Probability::try_from(loss)?;
     Ok(LinkConfig {
@@ -170,11 +167,7 @@ fn measure(
     duration: Duration,
 ) -> Result<(EmulatorReport, Vec<Arrivals>)> {
     const SEED: u64 = 1;
-    let lab = Topology {
-        paths: configs.len(),
-        ..Topology::default()
-    }
-    .build()?;
+    let lab = Topology::with_paths(configs.len()).build()?;
     let paths = lab
         .paths()
         .zip(configs)
@@ -187,33 +180,32 @@ fn measure(
         });
     let mut emulator = Emulator::start(lab.network(), paths.collect(), SEED)?;
     emulator.steer(&[lab.ingress(), lab.egress()])?;
+    let arrivals = send(&lab, offered, duration)?;
+    Ok((emulator.stop()?, arrivals))
+}
+
+/// Sends from the ingress edge and returns the arrivals at the egress edge.
+fn send(lab: &Lab, offered: &[Bitrate], duration: Duration) -> Result<Vec<Arrivals>> {
     let near = lab.paths().map(|path| lab.path(path).near.device.clone());
-    let far: Vec<String> = lab
-        .paths()
-        .map(|path| lab.path(path).far.device.clone())
-        .collect();
+    let far = lab.paths().map(|path| lab.path(path).far.device.clone());
+    let far: Vec<String> = far.collect();
     let load: Vec<_> = near.zip(offered.iter().copied()).collect();
     let ended = AtomicBool::new(false);
     let (ready, is_ready) = sync_channel(1);
-
-    let arrivals = thread::scope(|scope| {
+    thread::scope(|scope| {
         // The sender below does nothing but wait for this message.
         let ready = move || ready.send(()).unwrap_or(());
         let receiver = scope.spawn(|| load::receive(lab.egress(), &far, ready, &ended));
+        let send = || load::send(lab.ingress(), &load, duration);
         // If the receiver fails before it is ready, joining it returns the error.
         let sent = match is_ready.recv() {
-            Ok(()) => join(
-                scope
-                    .spawn(|| load::send(lab.ingress(), &load, duration))
-                    .join(),
-            ),
+            Ok(()) => join(scope.spawn(send).join()),
             Err(_) => Ok(()),
         };
         ended.store(true, Ordering::Relaxed);
         let arrivals = join(receiver.join());
         sent.and(arrivals)
-    })?;
-    Ok((emulator.stop()?, arrivals))
+    })
 }
 
 fn join<T>(joined: thread::Result<Result<T>>) -> Result<T> {

@@ -1,5 +1,5 @@
 use super::{INNER_BYTES, case, median, nanoseconds};
-use crate::summary::Summary;
+use crate::summary::{Case, Summary};
 use anyhow::{Result, ensure};
 use hawser_coding::kernel::Kernel;
 use hawser_coding::{Config, Decoder, encode, encode_with};
@@ -45,58 +45,69 @@ fn encoding(range: &[&[u8]], summary: &mut Summary) {
         }
     }
     for ((kernel, coded), products) in kernels.iter().zip(coded).zip(products) {
-        let limit = ENCODE_LIMITS_NS
-            .iter()
-            .find(|(name, _)| *name == kernel.name());
-        let limit = limit.map(|(_, limit)| ("ns_per_packet", *limit));
-        let mut case = case(
-            &format!("coding/encode-{}", kernel.name()),
-            limit.as_slice(),
-        );
-        case.params.insert("range_packets".into(), RANGE.into());
-        case.metrics.set("ns_per_packet", median(coded));
-        case.metrics
-            .set("multiply_add_ns_per_packet", median(products));
-        summary.cases.push(case);
+        summary.cases.push(encoding_case(*kernel, coded, products));
     }
+}
+
+fn encoding_case(kernel: Kernel, coded: Vec<f64>, products: Vec<f64>) -> Case {
+    let limit = ENCODE_LIMITS_NS
+        .iter()
+        .find(|(name, _)| *name == kernel.name());
+    let limit = limit.map(|(_, limit)| ("ns_per_packet", *limit));
+    let name = format!("coding/encode-{}", kernel.name());
+    let mut case = case(&name, limit.as_slice());
+    case.set_param("range_packets", RANGE);
+    case.metrics.set("ns_per_packet", median(coded));
+    case.metrics
+        .set("multiply_add_ns_per_packet", median(products));
+    case
 }
 
 /// Measures the decoding of all packets of a range from the same number of coded packets.
 fn decoding(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
-    let coded: Vec<(u64, Vec<u8>)> = (0..u64::from(RANGE))
-        .map(|seed| {
-            let mut symbol = Vec::new();
-            encode(range, seed, &mut symbol);
-            (seed, symbol)
-        })
-        .collect();
+    let coded = coded(range);
     let mut decoder = Decoder::new(Config::default());
-    let mut figures = Vec::new();
     let mut start = 0;
-    for _ in 0..ROUNDS {
-        figures.push(per_packet(PACKETS / u32::from(RANGE), || {
-            for (seed, symbol) in &coded {
-                decoder
-                    .handle_coded(start, range.len(), *seed, symbol)
-                    .expect("the symbol is valid");
-            }
-            while let Some(packet) = decoder.poll_packet() {
-                black_box(packet);
-            }
+    let figures = (0..ROUNDS).map(|_| {
+        per_packet(PACKETS / u32::from(RANGE), || {
+            decode(&mut decoder, start, &coded);
             start += u64::from(RANGE);
-        }));
-    }
+        })
+    });
+    let figure = median(figures.collect()) / f64::from(RANGE);
     let determined = decoder.counts().determined;
     ensure!(
         determined == start,
         "only {determined} of {start} lost packets were recovered"
     );
     let mut case = case("coding/decode", &[]);
-    case.params.insert("range_packets".into(), RANGE.into());
-    case.metrics
-        .set("ns_per_packet", median(figures) / f64::from(RANGE));
+    case.set_param("range_packets", RANGE);
+    case.metrics.set("ns_per_packet", figure);
     summary.cases.push(case);
     Ok(())
+}
+
+/// Returns as many coded packets of a range as it has packets, with their seeds.
+fn coded(range: &[&[u8]]) -> Vec<(u64, Vec<u8>)> {
+    (0..u64::from(RANGE))
+        .map(|seed| {
+            let mut symbol = Vec::new();
+            encode(range, seed, &mut symbol);
+            (seed, symbol)
+        })
+        .collect()
+}
+
+/// Decodes the range of packets that begins with number `start`.
+fn decode(decoder: &mut Decoder, start: u64, coded: &[(u64, Vec<u8>)]) {
+    for (seed, symbol) in coded {
+        decoder
+            .handle_coded(start, coded.len(), *seed, symbol)
+            .expect("the symbol is valid");
+    }
+    while let Some(packet) = decoder.poll_packet() {
+        black_box(packet);
+    }
 }
 
 /// Measures the cost of a packet that was not lost.

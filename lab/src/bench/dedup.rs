@@ -84,22 +84,23 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
         .cases
         .push(timed("dedup/duplicate-records-full", None, unread));
     for form in FORMS {
-        let mut restore = Vec::new();
-        let accept = bench.median(|bench| {
-            restore.push(nanoseconds(bench.restore(form)?));
-            bench.accept(form)
-        })?;
-        let mut case = timed(
-            &format!("dedup/accept{}", form.name),
-            form.accept_limit_ns,
-            accept,
-        );
-        // Included in the figure above: packets are generated in the kernel, because accepting one
-        // removes its headers.
-        case.metrics.set("restore_ns_per_packet", median(restore));
-        summary.cases.push(case);
+        summary.cases.push(accept(&mut bench, form)?);
     }
     Ok(())
+}
+
+fn accept(bench: &mut Bench, form: Form) -> Result<Case> {
+    let mut restore = Vec::new();
+    let accept = bench.median(|bench| {
+        restore.push(nanoseconds(bench.restore(form)?));
+        bench.accept(form)
+    })?;
+    let name = format!("dedup/accept{}", form.name);
+    let mut case = timed(&name, form.accept_limit_ns, accept);
+    // Included in the figure above: packets are generated in the kernel, because accepting one
+    // removes its headers.
+    case.metrics.set("restore_ns_per_packet", median(restore));
+    Ok(case)
 }
 
 fn timed(name: &str, limit_ns: Option<f64>, figure: f64) -> Case {

@@ -21,23 +21,7 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
 }
 
 fn signals(summary: &mut Summary) -> Result<()> {
-    let paths = PathSet::EMPTY;
-    let options = SenderOptions {
-        port: DEFAULT_PORT,
-        clock_offset_micros: 0,
-        paths,
-        transit: false,
-        local: false,
-    };
-    let mut sender = Sender::load(&options)?;
-    let key = Key::from_bytes([0x5a; 16]);
-    let addresses = vec![HERE.into()];
-    sender.enable_signals(&SignalOptions {
-        interfaces: Vec::new(),
-        addresses,
-        port: SIGNAL_PORT,
-        key,
-    })?;
+    let sender = signalled()?;
     let signal = Signal {
         flow: FlowId::try_from(7)?,
         epoch: 1,
@@ -59,39 +43,58 @@ fn signals(summary: &mut Summary) -> Result<()> {
     Ok(())
 }
 
+/// Returns a sender without paths that receives signals.
+fn signalled() -> Result<Sender> {
+    let mut sender = Sender::load(&SenderOptions {
+        port: DEFAULT_PORT,
+        clock_offset_micros: 0,
+        paths: PathSet::EMPTY,
+        transit: false,
+        local: false,
+    })?;
+    sender.enable_signals(&SignalOptions {
+        interfaces: Vec::new(),
+        addresses: vec![HERE.into()],
+        port: SIGNAL_PORT,
+        key: Key::from_bytes([0x5a; 16]),
+    })?;
+    Ok(sender)
+}
+
 fn watch(summary: &mut Summary) -> Result<()> {
     let flow = FlowId::try_from(7)?;
     let mut watcher = Watcher::load()?;
-    watcher.select(
-        "198.51.100.0/24".parse()?,
-        &[Rule {
-            flow,
-            protocol: None,
-            ports: None,
-        }],
-    )?;
+    let (protocol, ports) = (None, None);
+    let rule = Rule {
+        flow,
+        protocol,
+        ports,
+    };
+    watcher.select("198.51.100.0/24".parse()?, &[rule])?;
     watcher.set_flow(flow, Some(20..=200))?;
-    let request = frame(2000, &[0; 60]);
     for (name, frame) in [
-        ("watch/request", request),
+        ("watch/request", frame(2000, &[0; 60])),
         ("watch/unrelated", transit_frame()),
     ] {
-        let case = timed(name, || {
-            let before = watcher.stats(flow)?;
-            let run = watcher.run(&frame, PACKETS)?;
-            let mut requests = Vec::new();
-            watcher.drain(&mut requests);
-            let counted = watcher.stats(flow)?.requests - before.requests;
-            ensure!(
-                requests.len() as u64 == counted,
-                "only {} of {counted} requests were reported",
-                requests.len()
-            );
-            Ok(run.duration)
-        })?;
+        let case = timed(name, || inspect(&mut watcher, flow, &frame))?;
         summary.cases.push(case);
     }
     Ok(())
+}
+
+/// Returns the duration of a run. Every request that was counted has to be reported.
+fn inspect(watcher: &mut Watcher, flow: FlowId, frame: &[u8]) -> Result<Duration> {
+    let before = watcher.stats(flow)?;
+    let run = watcher.run(frame, PACKETS)?;
+    let mut requests = Vec::new();
+    watcher.drain(&mut requests);
+    let counted = watcher.stats(flow)?.requests - before.requests;
+    ensure!(
+        requests.len() as u64 == counted,
+        "only {} of {counted} requests were reported",
+        requests.len()
+    );
+    Ok(run.duration)
 }
 
 fn timed(name: &str, mut measure: impl FnMut() -> Result<Duration>) -> Result<Case> {

@@ -22,17 +22,7 @@ impl Network {
             incoming: Vec::new(),
             local: 0,
         };
-        let mut batch = String::from(
-            "link add local type veth peer name nowhere\nlink set local addrgenmode none up\n",
-        );
-        for pair in 0..pairs {
-            batch += &format!("link add out{pair} type veth peer name in{pair}\n");
-            for device in ["out", "in"] {
-                // Without addresses the kernel sends no packets of its own.
-                batch += &format!("link set {device}{pair} addrgenmode none up\n");
-            }
-        }
-        network.namespace.ip(&batch)?;
+        network.namespace.ip(&links(pairs))?;
         let index = |device: &str, pair: usize| if_nametoindex(format!("{device}{pair}").as_str());
         let all = |device: &str| {
             (0..pairs)
@@ -49,6 +39,21 @@ impl Network {
     pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, netns::Error> {
         self.namespace.run(work)
     }
+}
+
+/// Returns the commands that create the devices. Without addresses the kernel sends no packets of its
+/// own.
+fn links(pairs: usize) -> String {
+    let mut batch = String::from(
+        "link add local type veth peer name nowhere\nlink set local addrgenmode none up\n",
+    );
+    for pair in 0..pairs {
+        batch += &format!("link add out{pair} type veth peer name in{pair}\n");
+        for device in ["out", "in"] {
+            batch += &format!("link set {device}{pair} addrgenmode none up\n");
+        }
+    }
+    batch
 }
 
 impl Drop for Network {

@@ -82,6 +82,14 @@ const LOCAL: [Form; 4] = [
     },
 ];
 
+/// The ways in which a local packet leaves: ours, two to compare it with, and not at all.
+const EGRESSES: [Egress; 4] = [
+    Egress::Replicate,
+    Egress::Clones,
+    Egress::ClonesAndRedirect,
+    Egress::Discard,
+];
+
 pub(super) fn run(network: &Network, summary: &mut Summary) -> Result<()> {
     for form in TRANSIT {
         summary.cases.push(transit(network, form)?);
@@ -121,39 +129,7 @@ fn transit(network: &Network, form: Form) -> Result<Case> {
 }
 
 fn local(network: &Network, form: Form) -> Result<Case> {
-    let frame = transit_frame();
-    let devices = &network.out[..form.copies];
-    let mut transit = TransitBench::load(sender(network, form)?, devices, &network.incoming)?;
-    let bench = LocalBench::load(transit.sender(), network.local, devices)?;
-    let turns = [
-        Egress::Replicate,
-        Egress::Clones,
-        Egress::ClonesAndRedirect,
-        Egress::Discard,
-    ];
-    let mut figures = turns.map(|_| Vec::new());
-    for _ in 0..ROUNDS {
-        for (egress, figures) in turns.into_iter().zip(&mut figures) {
-            let before = transit.arrived()?;
-            figures.push(nanoseconds(bench.run(
-                transit.sender(),
-                egress,
-                &frame,
-                PACKETS,
-            )?));
-            let arrived = transit.arrived()? - before;
-            let copies = if egress == Egress::Discard {
-                0
-            } else {
-                form.copies as u64
-            };
-            ensure!(
-                arrived == copies * u64::from(PACKETS),
-                "{egress:?}: {arrived} copies of {PACKETS} packets arrived"
-            );
-        }
-    }
-    let [ours, clones, redirect, send] = figures;
+    let [ours, clones, redirect, send] = local_figures(network, form)?;
     let net = |figures: &[f64]| -> Vec<f64> {
         figures
             .iter()
@@ -161,29 +137,54 @@ fn local(network: &Network, form: Form) -> Result<Case> {
             .map(|(all, send)| all - send)
             .collect()
     };
+    let (ours, clones, redirect) = (net(&ours), net(&clones), net(&redirect));
     let mut case = form.case("tc", ("ratio_to_bare_clones", TC_RATIO_LIMIT));
-    case.metrics.set(
-        "ratio_to_bare_clones",
-        median_ratio(&net(&ours), &net(&clones)),
-    );
+    let mut set = |name: &str, figure: f64| case.metrics.set(name, figure);
+    set("ratio_to_bare_clones", median_ratio(&ours, &clones));
     // The stricter comparison: the last copy is the packet itself, as in our program.
-    case.metrics.set(
+    set(
         "ratio_to_bare_clones_and_redirect",
-        median_ratio(&net(&ours), &net(&redirect)),
+        median_ratio(&ours, &redirect),
     );
-    case.metrics.set("ns_per_packet", median(net(&ours)));
-    case.metrics
-        .set("bare_clones_ns_per_packet", median(net(&clones)));
-    case.metrics.set(
-        "bare_clones_and_redirect_ns_per_packet",
-        median(net(&redirect)),
-    );
+    set("ns_per_packet", median(ours));
+    set("bare_clones_ns_per_packet", median(clones));
+    set("bare_clones_and_redirect_ns_per_packet", median(redirect));
     // The cost of passing the packet to the program, which is not included in the figures above.
-    case.metrics.set("send_ns_per_packet", median(send));
+    set("send_ns_per_packet", median(send));
     Ok(case)
 }
 
+/// Returns the durations of the runs of each way in [`EGRESSES`].
+fn local_figures(network: &Network, form: Form) -> Result<[Vec<f64>; EGRESSES.len()]> {
+    let frame = transit_frame();
+    let devices = &network.out[..form.copies];
+    let mut transit = TransitBench::load(sender(network, form)?, devices, &network.incoming)?;
+    let bench = LocalBench::load(transit.sender(), network.local, devices)?;
+    let mut figures = EGRESSES.map(|_| Vec::new());
+    for _ in 0..ROUNDS {
+        for (egress, figures) in EGRESSES.into_iter().zip(&mut figures) {
+            let before = transit.arrived()?;
+            let took = bench.run(transit.sender(), egress, &frame, PACKETS)?;
+            figures.push(nanoseconds(took));
+            let arrived = transit.arrived()? - before;
+            ensure!(
+                arrived == form.copies_of(egress) * u64::from(PACKETS),
+                "{egress:?}: {arrived} copies of {PACKETS} packets arrived"
+            );
+        }
+    }
+    Ok(figures)
+}
+
 impl Form {
+    /// Returns the number of copies of a packet that arrive.
+    fn copies_of(&self, egress: Egress) -> u64 {
+        match egress {
+            Egress::Discard => 0,
+            _ => self.copies as u64,
+        }
+    }
+
     /// Creates a case. The plain form has a target.
     fn case(&self, program: &str, limit: (&str, f64)) -> Case {
         let plain = self.copies == PLAIN.copies && self.name.is_empty();
@@ -193,68 +194,65 @@ impl Form {
             limits,
         )
     }
+
+    /// Returns the path that starts at a device.
+    fn path(&self, ifindex: u32) -> SendPath {
+        let (local, remote): (IpAddr, IpAddr) = if self.is_ipv6 {
+            let host = |last| Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, last);
+            (host(1).into(), host(2).into())
+        } else {
+            let host = |last| Ipv4Addr::new(198, 51, 100, last);
+            (host(1).into(), host(2).into())
+        };
+        SendPath {
+            ifindex,
+            local,
+            remote,
+            source_mac: [2, 0, 0, 0, 0, 1],
+            next_hop_mac: [2, 0, 0, 0, 0, 2],
+            mtu_bytes: 1500,
+        }
+    }
+
+    fn flow(&self, label: FlowId) -> SendFlow {
+        let key = Key::from_bytes([0x5a; 16]).for_direction("ingress", "egress");
+        SendFlow {
+            label,
+            transparent: self.transparent,
+            key: self.tagged.map(|cover| (KeySlot::Zero, key, cover)),
+            first_sequence: 1 << 40,
+        }
+    }
 }
 
 /// Returns a sender that replicates all packets on the form's paths.
 fn sender(network: &Network, form: Form) -> Result<Sender> {
-    let paths = PathId::all().take(form.copies).collect();
     let options = SenderOptions {
         port: DEFAULT_PORT,
         clock_offset_micros: 0,
-        paths,
+        paths: PathId::all().take(form.copies).collect(),
         transit: true,
         local: true,
     };
     let mut sender = Sender::load(&options)?;
-    let (local, remote): (IpAddr, IpAddr) = if form.is_ipv6 {
-        let host = |last| Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, last);
-        (host(1).into(), host(2).into())
-    } else {
-        (
-            Ipv4Addr::new(198, 51, 100, 1).into(),
-            Ipv4Addr::new(198, 51, 100, 2).into(),
-        )
-    };
-    for (path, ifindex) in PathId::all().zip(&network.out[..form.copies]) {
-        let (source_mac, next_hop_mac) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
-        let path_end = SendPath {
-            ifindex: *ifindex,
-            local,
-            remote,
-            source_mac,
-            next_hop_mac,
-            mtu_bytes: 1500,
-        };
-        sender.set_path(path, Some(path_end))?;
+    let devices = &network.out[..form.copies];
+    for (path, ifindex) in PathId::all().zip(devices) {
+        sender.set_path(path, Some(form.path(*ifindex)))?;
     }
     let flow = FlowId::try_from(7)?;
-    let key = Key::from_bytes([0x5a; 16]).for_direction("ingress", "egress");
-    let key = form.tagged.map(|cover| (KeySlot::Zero, key, cover));
-    sender.set_flow(
+    sender.set_flow(flow, &form.flow(flow))?;
+    let (protocol, ports) = (None, None);
+    let rule = Rule {
         flow,
-        &SendFlow {
-            label: flow,
-            transparent: form.transparent,
-            key,
-            first_sequence: 1 << 40,
-        },
-    )?;
-    sender.select(
-        "0.0.0.0/0".parse()?,
-        &[Rule {
-            flow,
-            protocol: None,
-            ports: None,
-        }],
-    )?;
-    let code = PolicyCode((1 << form.copies) - 1);
-    sender.set_policy(
-        flow,
-        SendPolicy {
-            code,
-            epoch: 1,
-            ..SendPolicy::default()
-        },
-    )?;
+        protocol,
+        ports,
+    };
+    sender.select("0.0.0.0/0".parse()?, &[rule])?;
+    let policy = SendPolicy {
+        code: PolicyCode((1 << form.copies) - 1),
+        epoch: 1,
+        ..SendPolicy::default()
+    };
+    sender.set_policy(flow, policy)?;
     Ok(sender)
 }

@@ -59,7 +59,7 @@ pub(super) fn run(hawser: &Path, summary: &mut Summary) -> Result<()> {
             ("of_wireguard_go_ratio", 1.0),
         ];
         let mut case = case(&format!("tunnel/{uplinks}-uplinks"), &limits);
-        case.params.insert("uplinks".into(), uplinks.into());
+        case.set_param("uplinks", uplinks);
         case.metrics.set("mbps", median(ours.clone()));
         case.metrics
             .set("bare_datagrams_mbps", median(bare.clone()));
@@ -136,52 +136,30 @@ impl Pair {
     /// Mb/s.
     fn wireguard(&self) -> Result<f64> {
         let (client_key, server_key) = (self.key("client.wg")?, self.key("server.wg")?);
-        // Its control sockets are in the file system, which both namespaces share, so the names
-        // have to differ.
+        let server = format!("{SERVER}:51820");
         let ends = [
-            (&self.client, 2, "client", &server_key),
-            (&self.server, 1, "server", &client_key),
+            WireguardEnd {
+                namespace: &self.client,
+                role: "client",
+                own: 2,
+                peer: &server_key,
+                endpoint: Some(&server),
+            },
+            WireguardEnd {
+                namespace: &self.server,
+                role: "server",
+                own: 1,
+                peer: &client_key,
+                endpoint: None,
+            },
         ];
-        let device = |role: &str| format!("hawser-wg-{}", &role[..1]);
-        let mut processes = Vec::new();
-        for (namespace, own, role, peer) in ends {
-            let device = device(role);
-            let mut command = Command::new("wireguard-go");
-            command
-                .args(["--foreground", &device])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            let process = Process::spawn(namespace, command);
-            processes.push(
-                process.context("cannot run wireguard-go: install the package wireguard-go")?,
-            );
-            let mut set = namespace.command("wg")?;
-            set.args(["set", &device, "listen-port", "51820", "private-key"]);
-            set.arg(self.folder.path().join(format!("{role}.wg")));
-            set.args(["peer", peer, "allowed-ips", "0.0.0.0/0"]);
-            if own == 2 {
-                set.arg("endpoint").arg(format!("{SERVER}:51820"));
-            }
-            wait_for(|| finish(&mut set, "").ok())?;
-            namespace.ip(&format!(
-                "addr add 10.78.0.{own}/24 dev {device}\nlink set {device} mtu 1420 up"
-            ))?;
-        }
-        let rate = self.tcp(WIREGUARD_INNER, &device("client"));
+        let processes: Vec<Process> = ends
+            .iter()
+            .map(|end| end.start(self.folder.path()))
+            .collect::<Result<_>>()?;
+        let rate = self.tcp(WIREGUARD_INNER, &ends[0].device());
         drop(processes);
-        for (namespace, _, role, _) in ends {
-            let device = device(role);
-            let gone = || {
-                namespace
-                    .run(|| interface::index(&device))
-                    .ok()?
-                    .is_none()
-                    .then_some(())
-            };
-            wait_for(gone)?;
-            // Remove the control socket, which remains when the process is killed.
-            let _ = fs::remove_file(format!("/var/run/wireguard/{device}.sock"));
-        }
+        ends.iter().try_for_each(WireguardEnd::clean)?;
         rate
     }
 
@@ -242,6 +220,67 @@ impl Drop for Pair {
     }
 }
 
+/// One end of wireguard-go's tunnel.
+struct WireguardEnd<'a> {
+    namespace: &'a Namespace,
+    role: &'static str,
+    /// The host part of its inner address.
+    own: u8,
+    /// The public key of the other end.
+    peer: &'a str,
+    /// The address of the other end, if this one connects.
+    endpoint: Option<&'a str>,
+}
+
+impl WireguardEnd<'_> {
+    /// Returns the name of the device. The control sockets are in the file system, which both
+    /// namespaces share, so the names differ.
+    fn device(&self) -> String {
+        format!("hawser-wg-{}", &self.role[..1])
+    }
+
+    /// Starts the process and configures it. The private key is in `folder`.
+    fn start(&self, folder: &Path) -> Result<Process> {
+        let device = self.device();
+        let mut command = Command::new("wireguard-go");
+        command
+            .args(["--foreground", &device])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let process = Process::spawn(self.namespace, command)
+            .context("cannot run wireguard-go: install the package wireguard-go")?;
+        let mut set = self.namespace.command("wg")?;
+        set.args(["set", &device, "listen-port", "51820", "private-key"]);
+        set.arg(folder.join(format!("{}.wg", self.role)));
+        set.args(["peer", self.peer, "allowed-ips", "0.0.0.0/0"]);
+        if let Some(endpoint) = self.endpoint {
+            set.args(["endpoint", endpoint]);
+        }
+        wait_for(|| finish(&mut set, "").ok())?;
+        self.namespace.ip(&format!(
+            "addr add 10.78.0.{}/24 dev {device}\nlink set {device} mtu 1420 up",
+            self.own
+        ))?;
+        Ok(process)
+    }
+
+    /// Waits until the device of a killed process is gone, and removes its control socket, which
+    /// remains.
+    fn clean(&self) -> Result<()> {
+        let device = self.device();
+        let gone = || {
+            self.namespace
+                .run(|| interface::index(&device))
+                .ok()?
+                .is_none()
+                .then_some(())
+        };
+        wait_for(gone)?;
+        let _ = fs::remove_file(format!("/var/run/wireguard/{device}.sock"));
+        Ok(())
+    }
+}
+
 /// The parameters of the measurement of a TCP connection.
 pub(super) struct Transfer {
     /// Congestion control; the system's default if `None`.
@@ -281,19 +320,7 @@ pub(super) fn tcp(
             format!("the kernel does not support the congestion control {congestion:?}")
         })?;
     }
-    let received = Arc::new(AtomicU64::new(0));
-    thread::spawn({
-        let received = Arc::clone(&received);
-        move || {
-            let Ok((mut stream, _)) = listener.accept() else {
-                return;
-            };
-            let mut buffer = vec![0; 1 << 17];
-            while let Ok(length @ 1..) = stream.read(&mut buffer) {
-                received.fetch_add(length as u64, Relaxed);
-            }
-        }
-    });
+    let received = receive(listener);
     let sending = stream.try_clone()?;
     thread::spawn(move || while stream.write_all(&[0x5a; 1 << 17]).is_ok() {});
     let rate = rate(&received, transfer.warm_up, transfer.measured);
@@ -301,6 +328,22 @@ pub(super) fn tcp(
     // connection.
     sending.shutdown(Shutdown::Both)?;
     Ok(rate)
+}
+
+/// Accepts a connection and reads it to its end. Returns the number of bytes, which grows.
+fn receive(listener: TcpListener) -> Arc<AtomicU64> {
+    let received = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&received);
+    thread::spawn(move || {
+        let Ok((mut stream, _)) = listener.accept() else {
+            return;
+        };
+        let mut buffer = vec![0; 1 << 17];
+        while let Ok(length @ 1..) = stream.read(&mut buffer) {
+            counted.fetch_add(length as u64, Relaxed);
+        }
+    });
+    received
 }
 
 fn rate(received: &AtomicU64, warm_up: Duration, measured: Duration) -> f64 {
@@ -382,19 +425,21 @@ async fn receive_datagrams(folder: &Path, uplinks: usize, received: &Arc<AtomicU
             .await
             .context("the endpoint is open")?
             .await?;
-        let received = Arc::clone(received);
-        readers.push(tokio::spawn(async move {
-            let mut room = vec![Bytes::new(); 64];
-            while let Ok(count) = connection.read_many_datagrams(&mut room).await {
-                let bytes: usize = room[..count].iter().map(Bytes::len).sum();
-                received.fetch_add(bytes as u64, Relaxed);
-            }
-        }));
+        readers.push(tokio::spawn(count(connection, Arc::clone(received))));
     }
     for reader in readers {
         reader.await?;
     }
     Ok(())
+}
+
+/// Counts the bytes of a connection's datagrams until it ends.
+async fn count(connection: Connection, received: Arc<AtomicU64>) {
+    let mut room = vec![Bytes::new(); 64];
+    while let Ok(count) = connection.read_many_datagrams(&mut room).await {
+        let bytes: usize = room[..count].iter().map(Bytes::len).sum();
+        received.fetch_add(bytes as u64, Relaxed);
+    }
 }
 
 async fn send_datagrams(folder: &Path, uplinks: usize) -> Result<()> {

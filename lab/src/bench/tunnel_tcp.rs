@@ -67,12 +67,8 @@ pub(super) fn run(hawser: &Path, summary: &mut Summary) -> Result<()> {
     for uplinks in UPLINKS {
         for congestion in CONGESTION {
             let mut case = Case::new(&format!("tunnel-tcp/{uplinks}/{congestion}"));
-            case.params
-                .insert("uplink_mbps".into(), uplinks.mbps.into());
-            case.params.insert(
-                "uplink_round_trips_ms".into(),
-                uplinks.round_trips_ms.to_vec().into(),
-            );
+            case.set_param("uplink_mbps", uplinks.mbps);
+            case.set_param("uplink_round_trips_ms", uplinks.round_trips_ms.to_vec());
             for carrier in CARRIERS {
                 let rate = measure(hawser, uplinks, congestion, carrier, summary)?;
                 case.metrics.set(&format!("{carrier}_mbps"), rate);
@@ -108,34 +104,14 @@ fn measure(
     carrier: Carrier,
     summary: &mut Summary,
 ) -> Result<f64> {
-    let lab = Topology {
-        paths: uplinks.round_trips_ms.len(),
-        ..Topology::default()
-    }
-    .build()?;
+    let lab = Topology::with_paths(uplinks.round_trips_ms.len()).build()?;
     let mut emulator = Emulator::start(lab.network(), uplinks.paths(&lab), SEED)?;
     emulator.steer(&[lab.ingress(), lab.egress()])?;
     route_to_server(&lab)?;
+    let near = PathId::all().next().context("there are paths")?;
+    let near = &lab.path(near).near.device;
     let folder = TempDir::new()?;
-    let tunnel = |uplinks, coding| {
-        TunnelProcesses::start(
-            hawser,
-            lab.ingress(),
-            lab.egress(),
-            folder.path(),
-            uplinks,
-            coding,
-        )
-    };
-    let near = &lab
-        .path(PathId::all().next().context("there are paths")?)
-        .near
-        .device;
-    let tunnel = match carrier {
-        Carrier::Bare => None,
-        Carrier::Near => Some(tunnel(near, "")?),
-        Carrier::Both(_, coding) => Some(tunnel("path*", coding)?),
-    };
+    let tunnel = carrier.tunnel(hawser, &lab, near, folder.path())?;
     let (address, device) = if tunnel.is_some() {
         (INNER, DEVICE)
     } else {
@@ -152,6 +128,25 @@ fn measure(
         summary.invalidate(format!("{uplinks}: {reason}"));
     }
     Ok(rate)
+}
+
+impl Carrier {
+    /// Starts the tunnel, if there is one. `near` is the uplink with the smaller delay.
+    fn tunnel(
+        self,
+        hawser: &Path,
+        lab: &Lab,
+        near: &str,
+        folder: &Path,
+    ) -> Result<Option<TunnelProcesses>> {
+        let (uplinks, coding) = match self {
+            Carrier::Bare => return Ok(None),
+            Carrier::Near => (near, ""),
+            Carrier::Both(_, coding) => ("path*", coding),
+        };
+        let (client, server) = (lab.ingress(), lab.egress());
+        TunnelProcesses::start(hawser, client, server, folder, uplinks, coding).map(Some)
+    }
 }
 
 impl Uplinks {
