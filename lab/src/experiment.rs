@@ -9,9 +9,10 @@ use crate::summary::{Provenance, Summary};
 use anyhow::{Context, Result, bail};
 use hawser_testbed::topology::Stop;
 use parking_lot::Mutex;
+use serde::Serialize;
 use std::fmt::Display;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use wildmatch::WildMatch;
@@ -248,6 +249,12 @@ impl Run {
         );
         Ok(chosen)
     }
+}
+
+/// Writes a value to a file of the raw data, as indented JSON.
+pub(crate) fn write_json(file: &Path, value: &impl Serialize) -> Result<()> {
+    fs::write(file, serde_json::to_vec_pretty(value)?)
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Prints a line about a run to standard output. The run goes on if nothing reads it.

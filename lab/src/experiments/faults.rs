@@ -4,7 +4,7 @@
 mod report;
 mod scenario;
 
-use crate::experiment::{Completed, Experiment, Measured, Run, progress};
+use crate::experiment::{Completed, Experiment, Measured, Run, progress, write_json};
 use crate::summary::{Case, Metrics, Summary};
 use anyhow::{Result, bail};
 use hawser_agent::Status;
@@ -16,7 +16,6 @@ use hawser_testbed::topology::{Lab, Topology};
 use hawser_testbed::traffic::{self, Endpoints, Stream, StreamReport};
 pub(super) use scenario::{SCENARIOS, Scenario};
 use std::fmt;
-use std::fs;
 use std::time::Duration;
 
 /// Number of packets of each stream: enough to judge duplicates and missing packets.
@@ -170,11 +169,7 @@ impl Measured for Outcome {
 fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Outcome> {
     progress(&format!("  {} streams", streams.len()));
     let directory = run.raw(scenario.name)?;
-    let lab = Topology {
-        paths: 2,
-        ..Topology::default()
-    }
-    .build()?;
+    let lab = Topology::with_paths(2).build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
     scenario.prepare(&lab)?;
     let edges = Edges::<Status>::start(&lab, &run.hawser, &directory, &scenario.replication())?;
@@ -187,10 +182,7 @@ fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Ou
     let raw = serde_json::json!({
         "streams": reports, "ingress": ingress, "egress": egress, "emulator": emulation, "device_drops": device_drops,
     });
-    fs::write(
-        directory.join("outcome.json"),
-        serde_json::to_vec_pretty(&raw)?,
-    )?;
+    write_json(&directory.join("outcome.json"), &raw)?;
     if run.stop.requested() {
         bail!("stopped");
     }
@@ -232,20 +224,23 @@ fn endpoints(lab: &Lab, scenario: &Scenario) -> Endpoints {
 fn describe(scenario: &'static Scenario, report: &StreamReport, device_drops: u64) -> Counted {
     let kind = kind(&report.stream);
     let mut case = Case::new(&format!("{}/{kind}", scenario.name));
-    case.params
-        .insert("fault".into(), scenario.fault.to_string().into());
-    case.params
-        .insert("packets".into(), report.stream.packets.into());
-    case.params
-        .insert("rate_pps".into(), report.stream.rate_pps.into());
-    case.params
-        .insert("payload_bytes".into(), report.stream.payload_bytes.into());
-    case.params
-        .insert("first_missing".into(), report.first_missing.clone().into());
+    case.set_param("fault", scenario.fault.to_string());
+    case.set_param("packets", report.stream.packets);
+    case.set_param("rate_pps", report.stream.rate_pps);
+    case.set_param("payload_bytes", report.stream.payload_bytes);
+    case.set_param("first_missing", report.first_missing.clone());
     if let Some(error) = &report.error {
-        case.params
-            .insert("ended_early".into(), error.clone().into());
+        case.set_param("ended_early", error.clone());
     }
+    case.metrics = metrics(report, device_drops);
+    Counted {
+        scenario,
+        kind,
+        case,
+    }
+}
+
+fn metrics(report: &StreamReport, device_drops: u64) -> Metrics {
     let share = |count: u64| {
         if report.received == 0 {
             0.0
@@ -255,7 +250,7 @@ fn describe(scenario: &'static Scenario, report: &StreamReport, device_drops: u6
     };
     // A stream that ended early has not sent all packets. Those not sent count as missing too.
     let missing = report.stream.packets - report.received;
-    case.metrics = Metrics::from([
+    let mut metrics = Metrics::from([
         ("missing_packets", missing as f64),
         ("duplicates_ratio", share(report.duplicates)),
         ("sent_packets", report.sent as f64),
@@ -267,12 +262,7 @@ fn describe(scenario: &'static Scenario, report: &StreamReport, device_drops: u6
         ("device_drops_packets", device_drops as f64),
     ]);
     if let Some(retransmissions) = report.retransmissions {
-        case.metrics
-            .set("retransmissions_packets", retransmissions.into());
+        metrics.set("retransmissions_packets", retransmissions.into());
     }
-    Counted {
-        scenario,
-        kind,
-        case,
-    }
+    metrics
 }

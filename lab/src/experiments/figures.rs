@@ -12,34 +12,24 @@ const ARRIVALS_SHOWN: Duration = Duration::from_secs(2);
 
 /// Returns figures 5a, 5b and 5c, with one value for each second of the stream.
 pub(super) fn experience(outcomes: &[&Outcome]) -> Vec<Item> {
-    let figure = |caption: &str, label: &str, top: Option<f64>, points: fn(&Qoe) -> f64| {
-        let axis = || match top {
-            Some(top) => Axis::linear(label).showing(0.0..=top),
-            None => Axis::linear(label),
-        };
+    let figure = |caption: &str, axis: fn() -> Axis, points: fn(&Qoe) -> f64| {
         let points = |outcome: &Outcome| per_second(outcome, points);
-        Item::Figure(Figure {
-            caption: caption.to_owned(),
-            panels: panels(outcomes, axis, points),
-        })
+        Item::figure(caption, panels(outcomes, axis, points))
     };
     vec![
         figure(
             "Figure 5a: frames per second.",
-            "frames per second",
-            Some(FPS + 5.0),
+            || Axis::linear("frames per second").showing(0.0..=FPS + 5.0),
             |qoe| qoe.fps_mean,
         ),
         figure(
             "Figure 5b: frame delay, from capture to decoding; the median of each second.",
-            "frame delay (ms)",
-            None,
+            || Axis::linear("frame delay (ms)"),
             |qoe| qoe.frame_delay_p50_ms.unwrap_or(f64::NAN),
         ),
         figure(
             "Figure 5c: throughput of decoded frames.",
-            "throughput (Mb/s)",
-            None,
+            || Axis::linear("throughput (Mb/s)"),
             |qoe| qoe.throughput_mbps,
         ),
     ]

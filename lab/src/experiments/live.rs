@@ -2,7 +2,7 @@
 //! experiments share.
 
 use super::five_paths::{Variation, emulated};
-use crate::experiment::{Measured, Run};
+use crate::experiment::{Measured, Run, write_json};
 use crate::record::Record;
 use crate::summary::{Case, Metrics};
 use anyhow::{Result, bail};
@@ -95,10 +95,7 @@ impl Live {
     /// Stops the links after the stream has stopped.
     pub(super) fn finish(self) -> Result<EmulatorReport> {
         let emulation = self.emulator.stop()?;
-        fs::write(
-            self.directory.join("emulator.json"),
-            serde_json::to_vec_pretty(&emulation)?,
-        )?;
+        write_json(&self.directory.join("emulator.json"), &emulation)?;
         Ok(emulation)
     }
 }
@@ -127,31 +124,21 @@ pub(super) fn metrics(
     emulation: &EmulatorReport,
     variation: &Variation,
 ) -> Metrics {
-    let qoe = measure(
-        &record.timeline(),
-        record.window(variation.from(), variation.to()),
-    );
+    let window = record.window(variation.from(), variation.to());
+    let qoe = measure(&record.timeline(), window);
     let health = &emulation.health;
     let or_nan = |value: Option<f64>| value.unwrap_or(f64::NAN);
-    let identical = record
-        .frames
-        .iter()
-        .filter(|frame| frame.is_identical)
-        .count();
+    let fps_min = qoe.fps.iter().copied().fold(f64::INFINITY, f64::min);
+    let identical = record.frames.len() - damaged(record);
+    let identical = identical as f64 / record.frames.len() as f64;
     Metrics::from([
         ("fps_mean", qoe.fps_mean),
-        (
-            "fps_min",
-            qoe.fps.iter().copied().fold(f64::INFINITY, f64::min),
-        ),
+        ("fps_min", fps_min),
         ("frame_delay_p50_ms", or_nan(qoe.frame_delay_p50_ms)),
         ("frame_delay_p95_ms", or_nan(qoe.frame_delay_p95_ms)),
         ("throughput_mbps", qoe.throughput_mbps),
         ("stall_ratio", qoe.stall_ratio),
-        (
-            "identical_frames_ratio",
-            identical as f64 / record.frames.len() as f64,
-        ),
+        ("identical_frames_ratio", identical),
         ("emulator_lateness_p99_us", health.lateness_p99_us),
         ("emulator_lateness_p999_us", health.lateness_p999_us),
         ("emulator_cpu_cores", health.cpu_cores()),
@@ -166,17 +153,11 @@ pub(super) fn case(name: &str, source: &Source, variation: &Variation) -> Case {
     } else {
         "talker"
     };
-    case.params.insert("recording".into(), recording.into());
-    case.params
-        .insert("congestion".into(), source.congestion.clone().into());
-    case.params
-        .insert("seconds".into(), variation.end.as_secs_f64().into());
-    case.params.insert(
-        "measured_from_s".into(),
-        variation.from().as_secs_f64().into(),
-    );
-    case.params
-        .insert("measured_to_s".into(), variation.to().as_secs_f64().into());
+    case.set_param("recording", recording);
+    case.set_param("congestion", source.congestion.clone());
+    case.set_param("seconds", variation.end.as_secs_f64());
+    case.set_param("measured_from_s", variation.from().as_secs_f64());
+    case.set_param("measured_to_s", variation.to().as_secs_f64());
     case
 }
 
@@ -217,13 +198,15 @@ pub(super) fn invalid_because(
             "the publisher captured {captured:.1} frames/s instead of {wanted}: the machine was overloaded"
         ));
     }
-    let damaged = record
-        .frames
-        .iter()
-        .filter(|frame| !frame.is_identical)
-        .count();
+    let damaged = damaged(record);
     if damaged > 0 {
         reasons.push(format!("{damaged} delivered frames differ from those sent"));
     }
     reasons
+}
+
+/// Returns the number of delivered frames that differ from those sent.
+fn damaged(record: &Record) -> usize {
+    let frames = record.frames.iter();
+    frames.filter(|frame| !frame.is_identical).count()
 }

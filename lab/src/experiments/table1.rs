@@ -10,6 +10,7 @@ use crate::record::Record;
 use crate::summary::{Metrics, Summary};
 use anyhow::Result;
 use hawser_testbed::edges::{Edges, Replication};
+use hawser_testbed::stream::Source;
 use hawser_testbed::topology::Topology;
 use hawser_units::PathSet;
 use std::fmt;
@@ -60,23 +61,13 @@ impl Experiment for Table1 {
         let variation = Variation::once(run.seconds);
         let live = Live::prepare(run, &scene.folder(), &Topology::default(), &variation)?;
         let source = live::source(scene.level, &live.directory)?;
-        let replication = Replication::on(scene.policy.paths());
-        let edges = Edges::start(&live.lab, &run.hawser, &live.directory, &replication)?;
-        let mut stream = live.stream(run, &source)?;
-        live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
-        let before = edges.ingress()?;
-        live.sleep(run, &mut stream, variation.from(), variation.to())?;
-        let after = edges.ingress()?;
-        live.sleep(run, &mut stream, variation.to(), variation.end)?;
-        let record = Record::read(&stream.stop()?)?;
-        edges.stop()?;
+        let (record, cost) = scene.stream(run, &live, &source, &variation)?;
         let emulation = live.finish()?;
 
         let name = scene.to_string();
         let mut case = live::case(&name, &source, &variation);
         case.metrics = live::metrics(&record, &emulation, &variation);
-        case.metrics
-            .set("bandwidth_cost_ratio", bandwidth_cost(&before, &after));
+        case.metrics.set("bandwidth_cost_ratio", cost);
         case.paper = paper(&name);
         let invalid_because = live::invalid_because(&source, &record, &emulation, &variation);
         Ok(Outcome {
@@ -119,6 +110,27 @@ impl Scene {
     /// The folder of the raw data.
     fn folder(&self) -> String {
         format!("{}-{}", self.policy.name(), self.level)
+    }
+
+    /// Runs the stream. Returns its record, and the bandwidth cost during the variation.
+    fn stream(
+        &self,
+        run: &Run,
+        live: &Live,
+        source: &Source,
+        variation: &Variation,
+    ) -> Result<(Record, f64)> {
+        let replication = Replication::on(self.policy.paths());
+        let edges = Edges::start(&live.lab, &run.hawser, &live.directory, &replication)?;
+        let mut stream = live.stream(run, source)?;
+        live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
+        let before = edges.ingress()?;
+        live.sleep(run, &mut stream, variation.from(), variation.to())?;
+        let after = edges.ingress()?;
+        live.sleep(run, &mut stream, variation.to(), variation.end)?;
+        let record = Record::read(&stream.stop()?)?;
+        edges.stop()?;
+        Ok((record, bandwidth_cost(&before, &after)))
     }
 }
 

@@ -26,21 +26,12 @@ pub(super) fn run(drive: &Drive, length: Duration) -> Viewer {
     while let Some(captured) = source.due() {
         let packets = source.poll(captured).expect("it is due").packets;
         let mut planned = progress.clone();
-        let arrivals: Vec<Instant> = packets
-            .iter()
-            .map(|packet| {
-                first_arrival(
-                    &links,
-                    &mut planned,
-                    captured,
-                    ByteSize(packet.len() as u64),
-                )
-            })
+        let sizes = packets.iter().map(|packet| ByteSize(packet.len() as u64));
+        let arrivals: Vec<Instant> = sizes
+            .map(|size| first_arrival(&links, &mut planned, captured, size))
             .collect();
-        if arrivals
-            .iter()
-            .all(|arrival| arrival.saturating_since(captured) <= EXPIRY)
-        {
+        let in_time = |arrival: &Instant| arrival.saturating_since(captured) <= EXPIRY;
+        if arrivals.iter().all(in_time) {
             progress = planned;
             for (arrival, number) in arrivals.iter().zip(number..) {
                 viewer.receive_number(*arrival, number);

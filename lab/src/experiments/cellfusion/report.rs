@@ -1,7 +1,7 @@
 use super::score::{Score, Trip};
 use super::{ORACLE, SINGLE, XNC, cost};
 use crate::plot::{Axis, Plot, Series};
-use crate::report::{Cell, Figure, Highlight, Item, Report, Section, Table};
+use crate::report::{Cell, Highlight, Item, Report, Section, Table};
 use crate::summary::Summary;
 use anyhow::Result;
 use std::path::Path;
@@ -25,41 +25,35 @@ pub(super) fn write(summary: &Summary, scores: &[Score], out: &Path) -> Result<(
     Ok(())
 }
 
+/// The metrics of XNC in large type, with their names.
+const HIGHLIGHTS: [(&str, &str); 4] = [
+    ("stall_ratio", "of the time the video is frozen, with XNC"),
+    (
+        "stall_reduction_vs_minrtt_ratio",
+        "less stall time than with the minimum-RTT scheduler",
+    ),
+    (
+        "stall_reduction_vs_xlink_ratio",
+        "less stall time than with re-injection (XLINK)",
+    ),
+    (
+        "redundancy_ratio",
+        "redundancy: bytes sent in addition to the packets",
+    ),
+];
+
 fn highlights(summary: &Summary) -> Vec<Highlight> {
     let Some(xnc) = summary.case(XNC) else {
         return Vec::new();
     };
     let share = |value: f64| format!("{:.1} %", 100.0 * value);
-    let highlight = |metric: &str, label: &str| {
+    let highlight = |(metric, label): (&str, &str)| {
         let ours = xnc.metrics.get(metric).filter(|value| value.is_finite())?;
-        let comparison = xnc
-            .paper
-            .get(metric)
-            .map_or_else(String::new, |paper| format!("paper {}", share(paper)));
-        Some(Highlight {
-            value: share(ours),
-            label: label.to_owned(),
-            comparison,
-        })
+        let paper = xnc.paper.get(metric);
+        let comparison = paper.map_or_else(String::new, |paper| format!("paper {}", share(paper)));
+        Some(Highlight::new(share(ours), label, comparison))
     };
-    let mut highlights: Vec<Highlight> = [
-        highlight("stall_ratio", "of the time the video is frozen, with XNC"),
-        highlight(
-            "stall_reduction_vs_minrtt_ratio",
-            "less stall time than with the minimum-RTT scheduler",
-        ),
-        highlight(
-            "stall_reduction_vs_xlink_ratio",
-            "less stall time than with re-injection (XLINK)",
-        ),
-        highlight(
-            "redundancy_ratio",
-            "redundancy: bytes sent in addition to the packets",
-        ),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let mut highlights: Vec<Highlight> = HIGHLIGHTS.into_iter().filter_map(highlight).collect();
     if let Some(floor) = summary
         .case(ORACLE)
         .and_then(|oracle| oracle.metrics.get("stall_ratio"))
@@ -73,85 +67,115 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 /// appearance. The first section introduces the names in an order that gives no colour to two
 /// series of one figure.
 fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
-    let of = |cases: &[&str]| -> Vec<&Score> {
-        cases
-            .iter()
-            .filter_map(|case| scores.iter().find(|score| score.case == *case))
-            .collect()
-    };
-    let section = |title: &str, text: &str, panels: Vec<Vec<Plot>>| Section {
-        title: title.to_owned(),
-        text: text.to_owned(),
-        items: panels
-            .into_iter()
-            .map(|panels| {
-                Item::Figure(Figure {
-                    caption: String::new(),
-                    panels,
-                })
-            })
-            .collect(),
-    };
-    let road = of(&[XNC, "minrtt", "bonding", ORACLE]);
-    let schedulers = of(&[XNC, "minrtt", "xlink", "ecf", "redundant"]);
-    let coded = of(&[XNC, "fec"]);
     vec![
-        section(
-            "All schemes",
-            "Redundancy (bytes sent in addition to the packets) and stalls: one dot for each drive.",
-            vec![
-                vec![cost_and_stalls(&of(&[XNC, "minrtt", "bonding", ORACLE, SINGLE, "xnc-uncoded"]))],
-                vec![cost_and_stalls(&of(&["blest", "xnc-slow-loss", "xlink", "ecf", "redundant", "fec"]))],
-            ],
-        ),
-        section(
-            "Against multipath QUIC and bonding",
-            "The paper's figure 9, whose road tests gave CellFusion 29.1 fps and 0.99 % of stalls: 66 % fewer than \
-             multipath QUIC, 81 % fewer than bonding. Distributions over drives.",
-            vec![experience(&road)],
-        ),
-        section(
-            "Packet delay",
-            "The paper's figure 10a: percentiles 95, 99 and 99.9 of 47.4, 73.8 and 222 ms with CellFusion, and of 55.8, 259 \
-             and 955 ms on 5G alone. The single path here is the one with the least stall time. Lost packets are not part \
-             of these curves: see lost packets in the table.",
-            vec![vec![delays(&of(&[XNC, SINGLE, ORACLE]))]],
-        ),
-        section(
-            "Against other schedulers",
-            "The paper's figure 11: XNC has 86.6 % fewer stalls than minRTT, 82.2 % fewer than XLINK and 92.8 % fewer than ECF, with less \
-             than 10 % redundancy; the redundant scheduler has up to 300 %.",
-            vec![experience(&schedulers), vec![redundancy(&schedulers)]],
-        ),
-        section(
-            "Against coding ahead of losses",
-            "The paper's figure 12: XNC has 81.7 % fewer stalls than Pluribus, with 89.5 % less redundancy.",
-            vec![experience(&coded), vec![redundancy(&coded)]],
-        ),
-        section(
-            "What coding and early loss detection contribute",
-            "The paper's figure 13: coding reduces the percentiles 95 and 99 of the loss by 15.6 and 41.7 % (here packets with a delay of more \
-             than 200 ms count as lost); declaring packets \
-             lost when the video needs them reduces the packet delay by 8.5 and 28.4 %.",
-            vec![vec![losses(&of(&[XNC, "xnc-uncoded"])), delays(&of(&[XNC, "xnc-slow-loss"]))]],
-        ),
-        Section {
-            title: "Processor".to_owned(),
-            text: "The paper's figure 14: at 30 Mb/s, XNC takes 23 % more processor time than multipath QUIC. Here both \
-                   ends, encryption and the emulated links are included, on the machine that ran this."
-                .to_owned(),
-            items: vec![Item::Table(processor(scores))],
-        },
-        Section {
-            title: "All figures".to_owned(),
-            text: "The paper's figures are below ours where its text has one: frame rate and stalls of its road tests, delays and \
-                   redundancy of its deployment, reductions of its emulation. stall_above_floor: in excess of the oracle's. \
-                   late_packets_per_second: percentile, over all seconds of all drives, of the share of packets that were lost or \
-                   delayed by more than 200 ms."
-                .to_owned(),
-            items: vec![Item::Table(Table::of_cases(&summary.cases, ""))],
-        },
+        all_schemes(scores),
+        bonding(scores),
+        packet_delay(scores),
+        schedulers(scores),
+        coding_ahead(scores),
+        contributions(scores),
+        processor_time(scores),
+        all_figures(summary),
     ]
+}
+
+fn all_schemes(scores: &[Score]) -> Section {
+    let first = [XNC, "minrtt", "bonding", ORACLE, SINGLE, "xnc-uncoded"];
+    let second = ["blest", "xnc-slow-loss", "xlink", "ecf", "redundant", "fec"];
+    figures(
+        "All schemes",
+        "Redundancy (bytes sent in addition to the packets) and stalls: one dot for each drive.",
+        vec![
+            vec![cost_and_stalls(&of(scores, &first))],
+            vec![cost_and_stalls(&of(scores, &second))],
+        ],
+    )
+}
+
+fn bonding(scores: &[Score]) -> Section {
+    figures(
+        "Against multipath QUIC and bonding",
+        "The paper's figure 9, whose road tests gave CellFusion 29.1 fps and 0.99 % of stalls: 66 % fewer than \
+         multipath QUIC, 81 % fewer than bonding. Distributions over drives.",
+        vec![experience(&of(scores, &[XNC, "minrtt", "bonding", ORACLE]))],
+    )
+}
+
+fn packet_delay(scores: &[Score]) -> Section {
+    figures(
+        "Packet delay",
+        "The paper's figure 10a: percentiles 95, 99 and 99.9 of 47.4, 73.8 and 222 ms with CellFusion, and of 55.8, 259 \
+         and 955 ms on 5G alone. The single path here is the one with the least stall time. Lost packets are not part \
+         of these curves: see lost packets in the table.",
+        vec![vec![delays(&of(scores, &[XNC, SINGLE, ORACLE]))]],
+    )
+}
+
+fn schedulers(scores: &[Score]) -> Section {
+    let shown = of(scores, &[XNC, "minrtt", "xlink", "ecf", "redundant"]);
+    figures(
+        "Against other schedulers",
+        "The paper's figure 11: XNC has 86.6 % fewer stalls than minRTT, 82.2 % fewer than XLINK and 92.8 % fewer than ECF, with less \
+         than 10 % redundancy; the redundant scheduler has up to 300 %.",
+        vec![experience(&shown), vec![redundancy(&shown)]],
+    )
+}
+
+fn coding_ahead(scores: &[Score]) -> Section {
+    let shown = of(scores, &[XNC, "fec"]);
+    figures(
+        "Against coding ahead of losses",
+        "The paper's figure 12: XNC has 81.7 % fewer stalls than Pluribus, with 89.5 % less redundancy.",
+        vec![experience(&shown), vec![redundancy(&shown)]],
+    )
+}
+
+fn contributions(scores: &[Score]) -> Section {
+    let (uncoded, slow) = ([XNC, "xnc-uncoded"], [XNC, "xnc-slow-loss"]);
+    figures(
+        "What coding and early loss detection contribute",
+        "The paper's figure 13: coding reduces the percentiles 95 and 99 of the loss by 15.6 and 41.7 % (here packets with a delay of more \
+         than 200 ms count as lost); declaring packets \
+         lost when the video needs them reduces the packet delay by 8.5 and 28.4 %.",
+        vec![vec![
+            losses(&of(scores, &uncoded)),
+            delays(&of(scores, &slow)),
+        ]],
+    )
+}
+
+fn processor_time(scores: &[Score]) -> Section {
+    Section::new(
+        "Processor",
+        "The paper's figure 14: at 30 Mb/s, XNC takes 23 % more processor time than multipath QUIC. Here both \
+         ends, encryption and the emulated links are included, on the machine that ran this.",
+        vec![Item::Table(processor(scores))],
+    )
+}
+
+fn all_figures(summary: &Summary) -> Section {
+    Section::new(
+        "All figures",
+        "The paper's figures are below ours where its text has one: frame rate and stalls of its road tests, delays and \
+         redundancy of its deployment, reductions of its emulation. stall_above_floor: in excess of the oracle's. \
+         late_packets_per_second: percentile, over all seconds of all drives, of the share of packets that were lost or \
+         delayed by more than 200 ms.",
+        vec![Item::Table(Table::of_cases(&summary.cases, ""))],
+    )
+}
+
+/// Returns the scores of cases, in their order, without those that were not run.
+fn of<'a>(scores: &'a [Score], cases: &[&str]) -> Vec<&'a Score> {
+    cases
+        .iter()
+        .filter_map(|case| scores.iter().find(|score| score.case == *case))
+        .collect()
+}
+
+/// Returns a section of figures, each of which consists of panels.
+fn figures(title: &str, text: &str, panels: Vec<Vec<Plot>>) -> Section {
+    let figure = |panels| Item::figure("", panels);
+    Section::new(title, text, panels.into_iter().map(figure).collect())
 }
 
 fn processor(scores: &[Score]) -> Table {
@@ -159,26 +183,24 @@ fn processor(scores: &[Score]) -> Table {
         .iter()
         .find(|score| score.case == "minrtt")
         .map(cost::per_packet_us);
-    let cell = |value: String, paper: Option<f64>| Cell {
-        value,
-        paper: paper.map(|paper| format!("{paper:.2}")),
-    };
     let row = |score: &Score| {
         let cost = cost::per_packet_us(score);
         let relative =
             minrtt.map_or_else(|| "–".to_owned(), |minrtt| format!("{:.2}", cost / minrtt));
-        let paper = (score.case == XNC).then_some(1.23);
+        let paper = (score.case == XNC).then(|| "1.23".to_owned());
         vec![
-            cell(score.case.to_owned(), None),
-            cell(format!("{cost:.2}"), None),
-            cell(relative, paper),
+            Cell::new(score.case),
+            Cell::new(format!("{cost:.2}")),
+            Cell {
+                value: relative,
+                paper,
+            },
         ]
     };
-    let header = ["case", "µs per packet", "relative to minrtt"]
-        .map(String::from)
-        .to_vec();
     Table {
-        header,
+        header: ["case", "µs per packet", "relative to minrtt"]
+            .map(String::from)
+            .to_vec(),
         rows: scores.iter().map(row).collect(),
         caption: String::new(),
     }

@@ -206,42 +206,45 @@ impl Score {
             ("stall_ratio", self.stall_ratio()),
         ]);
         for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
-            metrics.set(
-                &format!("frame_delay_{name}_ms"),
-                self.frame_delays.percentile_ms(share),
-            );
+            let delay_ms = self.frame_delays.percentile_ms(share);
+            metrics.set(&format!("frame_delay_{name}_ms"), delay_ms);
         }
         for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999)] {
-            metrics.set(
-                &format!("packet_delay_{name}_ms"),
-                self.packet_delays.percentile_ms(share),
-            );
+            let delay_ms = self.packet_delays.percentile_ms(share);
+            metrics.set(&format!("packet_delay_{name}_ms"), delay_ms);
         }
-        metrics.set(
-            "lost_frames_ratio",
-            self.share(|trip| trip.lost_frames, |trip| trip.frames),
-        );
-        let packets = self.packet_delays.total() + self.lost_packets;
-        metrics.set(
-            "lost_packets_ratio",
-            self.lost_packets as f64 / packets as f64,
-        );
-        metrics.set(
-            "late_packets_per_second_p95_ratio",
-            self.loss_percentile(0.95),
-        );
-        metrics.set(
-            "late_packets_per_second_p99_ratio",
-            self.loss_percentile(0.99),
-        );
+        self.set_losses(&mut metrics);
         if self.case != ORACLE {
+            let link_loss = self.share(|trip| trip.lost_datagrams, |trip| trip.datagrams);
             metrics.set("redundancy_ratio", self.redundancy());
-            metrics.set(
-                "link_loss_ratio",
-                self.share(|trip| trip.lost_datagrams, |trip| trip.datagrams),
-            );
+            metrics.set("link_loss_ratio", link_loss);
         }
         metrics
+    }
+
+    /// Sets the shares of lost frames and packets, and of late packets.
+    fn set_losses(&self, metrics: &mut Metrics) {
+        let packets = self.packet_delays.total() + self.lost_packets;
+        for (name, value) in [
+            (
+                "lost_frames_ratio",
+                self.share(|trip| trip.lost_frames, |trip| trip.frames),
+            ),
+            (
+                "lost_packets_ratio",
+                self.lost_packets as f64 / packets as f64,
+            ),
+            (
+                "late_packets_per_second_p95_ratio",
+                self.loss_percentile(0.95),
+            ),
+            (
+                "late_packets_per_second_p99_ratio",
+                self.loss_percentile(0.99),
+            ),
+        ] {
+            metrics.set(name, value);
+        }
     }
 }
 
@@ -268,34 +271,33 @@ pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
 
 /// Returns the cases of the summary.
 pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
-    let find = |case: &str| scores.iter().find(|score| score.case == case);
     let describe = |score: &Score| {
         let mut case = Case::new(score.case);
-        case.params
-            .insert("drives".into(), score.trips.len().into());
-        case.params
-            .insert("seconds".into(), length.as_secs_f64().into());
-        case.params.insert("video_mbps".into(), 30.into());
-        case.params.insert("video_fps".into(), FPS.into());
+        case.set_param("drives", score.trips.len());
+        case.set_param("seconds", length.as_secs_f64());
+        case.set_param("video_mbps", 30);
+        case.set_param("video_fps", FPS);
         if let Some(path) = score.path {
-            case.params.insert("path".into(), path.into());
+            case.set_param("path", path);
         }
         case.metrics = score.metrics();
-        if let Some(floor) = find(ORACLE).filter(|floor| comparable(floor, score)) {
-            case.metrics.set(
-                "stall_above_floor_ratio",
-                score.stall_ratio() - floor.stall_ratio(),
-            );
-        }
-        if score.case == XNC {
-            for other in scores.iter().filter(|other| comparable(other, score)) {
-                compare(score, other, &mut case.metrics);
-            }
-        }
+        set_comparisons(&mut case.metrics, score, scores);
         case.paper = paper::figures(score.case);
         case
     };
     scores.iter().map(describe).collect()
+}
+
+/// Sets the figures of a score relative to the others.
+fn set_comparisons(metrics: &mut Metrics, score: &Score, scores: &[Score]) {
+    let others = scores.iter().filter(|other| comparable(other, score));
+    if let Some(floor) = others.clone().find(|other| other.case == ORACLE) {
+        let above = score.stall_ratio() - floor.stall_ratio();
+        metrics.set("stall_above_floor_ratio", above);
+    }
+    if score.case == XNC {
+        others.for_each(|other| compare(score, other, metrics));
+    }
 }
 
 /// Sets the reductions that XNC achieves in comparison with another scheme.

@@ -73,15 +73,7 @@ impl Simulation {
         identities: &Identities,
     ) -> Result<Self> {
         let clock = Clock::new();
-        let starts = Instant::ZERO + WARM_UP;
-        let uplink = |(id, path): (PathId, &usize)| {
-            let uplink = Uplink::new(drive, *path, seed, starts, &clock, identities)?;
-            Ok((id, uplink))
-        };
-        let uplinks = PathId::all()
-            .zip(paths)
-            .map(uplink)
-            .collect::<Result<Vec<_>>>()?;
+        let uplinks = connect(drive, paths, seed, &clock, identities)?;
         let (mut car, mut cloud) = (Endpoint::new(config.clone()), Endpoint::new(config));
         for (id, _) in &uplinks {
             car.add_path(Instant::ZERO, *id);
@@ -193,6 +185,22 @@ impl Simulation {
             viewer: self.viewer,
         }
     }
+}
+
+/// Creates the uplinks of the given paths of a drive.
+fn connect(
+    drive: &Drive,
+    paths: &[usize],
+    seed: u64,
+    clock: &Clock,
+    identities: &Identities,
+) -> Result<Vec<(PathId, Uplink)>> {
+    let starts = Instant::ZERO + WARM_UP;
+    let uplink = |(id, path): (PathId, &usize)| {
+        let uplink = Uplink::new(drive, *path, seed, starts, clock, identities)?;
+        Ok((id, uplink))
+    };
+    PathId::all().zip(paths).map(uplink).collect()
 }
 
 /// Drives an endpoint: handles timeouts, updates the state of the connections, and sends the

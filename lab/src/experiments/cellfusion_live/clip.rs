@@ -34,43 +34,24 @@ impl Clip {
             folder: tempfile::tempdir()?,
             is_filmed: filmed.exists(),
         };
+        let (fps, group) = (FPS.to_string(), GROUP.to_string());
         let mut ffmpeg = Command::new("ffmpeg");
         ffmpeg.args(["-nostdin", "-v", "error", "-y"]);
         if clip.is_filmed {
-            ffmpeg
-                .args(["-stream_loop", "-1", "-r", &FPS.to_string(), "-i"])
-                .arg(filmed);
+            ffmpeg.args(["-stream_loop", "-1", "-r", &fps, "-i"]);
+            ffmpeg.arg(filmed);
         } else {
-            ffmpeg.args([
-                "-f",
-                "lavfi",
-                "-i",
-                &format!("testsrc2=size=1920x1080:rate={FPS}"),
-            ]);
+            ffmpeg.args(["-f", "lavfi", "-i"]);
+            ffmpeg.arg(format!("testsrc2=size=1920x1080:rate={FPS}"));
         }
         ffmpeg.args(["-frames:v", &frames(length).min(FRAMES).to_string()]);
         ffmpeg.args(["-an", "-vf", "scale=1920:1080,format=yuv420p"]);
-        ffmpeg.args([
-            "-c:v",
-            "libx264",
-            "-preset",
-            "superfast",
-            "-tune",
-            "zerolatency",
-        ]);
-        ffmpeg.args([
-            "-b:v",
-            "30M",
-            "-maxrate",
-            "30M",
-            "-bufsize",
-            "3M",
-            "-g",
-            &GROUP.to_string(),
-        ]);
-        ffmpeg
-            .args(["-x264-params", "scenecut=0:nal-hrd=cbr", "-f", "mpegts"])
-            .arg(clip.file());
+        ffmpeg.args(["-c:v", "libx264", "-preset", "superfast"]);
+        ffmpeg.args(["-tune", "zerolatency"]);
+        ffmpeg.args(["-b:v", "30M", "-maxrate", "30M", "-bufsize", "3M"]);
+        ffmpeg.args(["-g", &group]);
+        ffmpeg.args(["-x264-params", "scenecut=0:nal-hrd=cbr"]);
+        ffmpeg.args(["-f", "mpegts"]).arg(clip.file());
         finish(ffmpeg)?;
         Ok(clip)
     }

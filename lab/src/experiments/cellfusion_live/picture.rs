@@ -20,6 +20,17 @@ pub(super) enum Received {
     Nothing,
 }
 
+impl Received {
+    /// Returns the data of a frame that was sent as `sent`; `None` if there is none.
+    fn bytes<'a>(&'a self, sent: &'a AccessUnit) -> Option<&'a [u8]> {
+        match self {
+            Received::Whole => Some(&sent.bytes),
+            Received::Part(bytes) => Some(bytes),
+            Received::Nothing => None,
+        }
+    }
+}
+
 /// Returns the similarity (SSIM over all planes) of each received frame to the frame that was sent;
 /// `None` for frames that the decoder did not output.
 ///
@@ -38,29 +49,11 @@ pub(super) fn ssim(
     };
     let compared = match (0..sent.len()).find(is_beginning) {
         Some(begins) => {
-            let (reference, video) = (folder.join("reference.ivf"), folder.join("received.ivf"));
-            write(
-                &reference,
-                (0..sent.len())
-                    .filter(|frame| to_decode[*frame])
-                    .map(|frame| (frame, &sent[frame].bytes[..])),
-            )?;
-            let bytes = |frame: usize| match &received[frame] {
-                Received::Whole => Some(&sent[frame].bytes[..]),
-                Received::Part(bytes) => Some(&bytes[..]),
-                Received::Nothing => None,
-            };
-            let decoded = (begins..sent.len()).filter(|frame| to_decode[*frame]);
-            write(
-                &video,
-                decoded.filter_map(|frame| Some((frame, bytes(frame)?))),
-            )?;
-            let compared = compare(&video, &reference, &folder.join("ssim.txt"))?;
-            for file in [reference, video] {
-                fs::remove_file(&file)
-                    .with_context(|| format!("cannot remove {}", file.display()))?;
-            }
-            compared
+            let frames = |from: usize| (from..sent.len()).filter(|frame| to_decode[*frame]);
+            let reference = frames(0).map(|frame| (frame, &sent[frame].bytes[..]));
+            let video = frames(begins)
+                .filter_map(|frame| Some((frame, received[frame].bytes(&sent[frame])?)));
+            decode(reference, video, folder)?
         }
         None => BTreeMap::new(),
     };
@@ -72,6 +65,22 @@ pub(super) fn ssim(
         }
     };
     Ok((0..sent.len()).map(ssim).collect())
+}
+
+/// Returns the similarity of decoded frames, by their numbers. Temporary files go to `folder`.
+fn decode<'a>(
+    reference: impl Iterator<Item = (usize, &'a [u8])>,
+    video: impl Iterator<Item = (usize, &'a [u8])>,
+    folder: &Path,
+) -> Result<BTreeMap<usize, f64>> {
+    let files = [folder.join("reference.ivf"), folder.join("received.ivf")];
+    write(&files[0], reference)?;
+    write(&files[1], video)?;
+    let compared = compare(&files[1], &files[0], &folder.join("ssim.txt"))?;
+    for file in files {
+        fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+    }
+    Ok(compared)
 }
 
 /// Returns which frames have to be decoded.
@@ -119,34 +128,20 @@ fn write<'a>(path: &Path, frames: impl Iterator<Item = (usize, &'a [u8])>) -> Re
 
 /// Decodes both files and compares frames with the same time stamp.
 fn compare(received: &Path, reference: &Path, log: &Path) -> Result<BTreeMap<usize, f64>> {
-    let mut ffmpeg = Command::new("ffmpeg");
-    // A receiver also shows frames that it could only repair in part. Decoder messages about damage
-    // are not needed.
-    ffmpeg
-        .args([
-            "-nostdin",
-            "-v",
-            "fatal",
-            "-copyts",
-            "-flags",
-            "+output_corrupt",
-            "-i",
-        ])
-        .arg(received);
-    ffmpeg.arg("-i").arg(reference);
     let filter = format!(
         "[0:v][1:v]ssim,metadata=mode=print:key=lavfi.ssim.All:file={}",
         log.display()
     );
-    ffmpeg.args([
-        "-lavfi",
-        &filter,
-        "-fps_mode",
-        "passthrough",
-        "-f",
-        "null",
-        "-",
-    ]);
+    let mut ffmpeg = Command::new("ffmpeg");
+    // A receiver also shows frames that it could only repair in part. Decoder messages about damage
+    // are not needed.
+    ffmpeg.args(["-nostdin", "-v", "fatal", "-copyts"]);
+    ffmpeg
+        .args(["-flags", "+output_corrupt", "-i"])
+        .arg(received);
+    ffmpeg.arg("-i").arg(reference);
+    ffmpeg.args(["-lavfi", &filter, "-fps_mode", "passthrough"]);
+    ffmpeg.args(["-f", "null", "-"]);
     finish(ffmpeg)?;
     let text = fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
     parse(&text).with_context(|| {

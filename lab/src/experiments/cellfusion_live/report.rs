@@ -2,7 +2,7 @@ use super::setting::Trial;
 use super::view::Frame;
 use super::{MPTCP, SINGLE, XNC};
 use crate::plot::{Axis, Plot, Series};
-use crate::report::{Figure, Highlight, Item, Report, Section, Table};
+use crate::report::{Highlight, Item, Report, Section, Table};
 use crate::summary::Summary;
 use anyhow::Result;
 use std::path::Path;
@@ -25,46 +25,36 @@ pub(super) fn write(summary: &Summary, trials: &[Trial], out: &Path) -> Result<(
     Ok(())
 }
 
+type Format = fn(f64) -> String;
+
+/// The metrics in large type, with their names and formats.
+const HIGHLIGHTS: [(&str, &str, Format); 3] = [
+    (
+        "fps_mean",
+        "frames per second through the tunnel; the target is 29",
+        |value| format!("{value:.2}"),
+    ),
+    (
+        "stall_above_floor_ratio",
+        "of the time frozen, in excess of the oracle; the target is 1.5 %",
+        |value| format!("{:.2} %", 100.0 * value),
+    ),
+    (
+        "ssim_mean",
+        "similarity (SSIM); the target is 0.9",
+        |value| format!("{value:.3}"),
+    ),
+];
+
 fn highlights(summary: &Summary) -> Vec<Highlight> {
     let figure = |case: &str, metric: &str| summary.case(case)?.metrics.get(metric);
-    let others = |metric: &str, show: &dyn Fn(f64) -> String| {
+    let highlight = |(metric, label, show): (&str, &str, Format)| {
         let other = |case: &str| Some(format!("{case} {}", show(figure(case, metric)?)));
-        [SINGLE, MPTCP]
-            .into_iter()
-            .filter_map(other)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let highlight = |metric: &str, label: &str, show: &dyn Fn(f64) -> String| {
+        let others: Vec<String> = [SINGLE, MPTCP].into_iter().filter_map(other).collect();
         let value = show(figure(XNC, metric)?);
-        Some(Highlight {
-            value,
-            label: label.to_owned(),
-            comparison: others(metric, show),
-        })
+        Some(Highlight::new(value, label, others.join(", ")))
     };
-    let plain = |value: f64| format!("{value:.2}");
-    let percent = |value: f64| format!("{:.2} %", 100.0 * value);
-    [
-        highlight(
-            "fps_mean",
-            "frames per second through the tunnel; the target is 29",
-            &plain,
-        ),
-        highlight(
-            "stall_above_floor_ratio",
-            "of the time frozen, in excess of the oracle; the target is 1.5 %",
-            &percent,
-        ),
-        highlight(
-            "ssim_mean",
-            "similarity (SSIM); the target is 0.9",
-            &|value| format!("{value:.3}"),
-        ),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    HIGHLIGHTS.into_iter().filter_map(highlight).collect()
 }
 
 fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
@@ -72,34 +62,23 @@ fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
         .cases
         .iter()
         .partition(|case| trials.iter().any(|trial| trial.case.name == case.name));
-    let figure = |panels| {
-        Item::Figure(Figure {
-            caption: String::new(),
-            panels,
-        })
-    };
-    let section = |title: &str, text: &str, items| Section {
-        title: title.to_owned(),
-        text: text.to_owned(),
-        items,
-    };
     vec![
-        section(
+        Section::new(
             "Averages",
             "Means over drives, with the figures of the paper's road tests below ours.",
             vec![Item::Table(Table::of_cases(means, ""))],
         ),
-        section(
+        Section::new(
             "Delay and quality of frames",
             "Distributions over all frames. Frames that were never complete, or not decoded, keep a curve below 1.",
-            vec![figure(vec![delays(trials), ssim(trials)])],
+            vec![Item::figure("", vec![delays(trials), ssim(trials)])],
         ),
-        section(
+        Section::new(
             "Each drive",
             "Frames shown in each second.",
-            vec![figure(by_drive(trials))],
+            vec![Item::figure("", by_drive(trials))],
         ),
-        section(
+        Section::new(
             "All figures",
             "stall_above_floor: in excess of the simulation's oracle, which knows the future behaviour of the links. picture: of all \
              frames that the decoder outputs, damaged or not.",

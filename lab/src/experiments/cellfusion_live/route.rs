@@ -3,7 +3,8 @@
 use super::framing::{READ_TIMEOUT, prepare, with_length};
 use super::tunnel::{self, CLOUD, Tunnel};
 use anyhow::{Context, Result};
-use hawser_testbed::topology::{End, Lab, Link};
+use hawser_testbed::topology::{End, Lab};
+use hawser_testbed::tunnel::route_to_server;
 use hawser_tunnel::status::SessionStatus;
 use hawser_xnc::Scheme;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -92,19 +93,7 @@ impl Route {
         binary: &Path,
         directory: &Path,
     ) -> Result<RouteEndpoints> {
-        lab.egress().ip(&format!("addr add {CLOUD}/32 dev lo"))?;
-        let default_route = |(path, metric)| {
-            let Link { near, far, .. } = lab.path(path);
-            format!(
-                "route add default via {} dev {} metric {metric}\n",
-                far.v4, near.device
-            )
-        };
-        lab.ingress().ip(&lab
-            .paths()
-            .zip(100..)
-            .map(default_route)
-            .collect::<String>())?;
+        route_to_server(lab)?;
         match self {
             Route::Tunnel(scheme) => over_tunnel(scheme, lab, port, binary, directory),
             Route::Single => over_single_paths(lab, port),
@@ -121,6 +110,24 @@ impl RouteEndpoints {
 }
 
 impl Sender {
+    /// Creates the sender of a connection.
+    fn stream(connection: TcpStream) -> Result<Self> {
+        let mut writing = connection.try_clone()?;
+        let (queue, packets) = mpsc::channel::<Vec<u8>>();
+        let writer = thread::spawn(move || {
+            // The loop ends at the latest when the connection is shut down.
+            while packets
+                .recv()
+                .is_ok_and(|packet| writing.write_all(&packet).is_ok())
+            {}
+        });
+        Ok(Sender::Stream {
+            queue: Some(queue),
+            connection,
+            writer: Some(writer),
+        })
+    }
+
     /// Sends a packet like a camera: packets that the network does not accept are lost.
     pub(super) fn send(&self, packet: &[u8]) {
         match self {
@@ -174,6 +181,18 @@ fn datagrams(lab: &Lab, from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Result<(Send
 }
 
 fn over_mptcp(lab: &Lab, port: u16) -> Result<RouteEndpoints> {
+    set_up_mptcp(lab)?;
+    let (sending, receiving) = connect_mptcp(lab, (CLOUD, port).into())?;
+    receiving.set_read_timeout(Some(READ_TIMEOUT))?;
+    Ok(RouteEndpoints {
+        senders: vec![Sender::stream(sending)?],
+        receivers: vec![Receiver::Stream(receiving)],
+        tunnel: None,
+    })
+}
+
+/// Configures both hosts, and a subflow on each uplink.
+fn set_up_mptcp(lab: &Lab) -> Result<()> {
     for end in [lab.ingress(), lab.egress()] {
         // The network has to be the bottleneck, not the hosts. While data of a slow path is missing
         // the reader consumes nothing, so a small buffer that is full of data of other paths would
@@ -192,48 +211,31 @@ fn over_mptcp(lab: &Lab, port: u16) -> Result<RouteEndpoints> {
         subflows.len()
     );
     lab.egress().ip(&limits)?;
-    lab.ingress().ip(&(limits + &subflows.concat()))?;
+    Ok(lab.ingress().ip(&(limits + &subflows.concat()))?)
+}
+
+/// Returns both ends of a connection from the car to the cloud with its subflows.
+fn connect_mptcp(lab: &Lab, cloud: SocketAddr) -> Result<(TcpStream, TcpStream)> {
     let socket = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP));
     let listener = lab.egress().run(|| -> Result<Socket> {
         let listener = socket().context("the kernel does not support MPTCP")?;
-        listener.bind(&SocketAddr::from((CLOUD, port)).into())?;
+        listener.bind(&cloud.into())?;
         listener.listen(1)?;
         Ok(listener)
     })??;
     let sending = lab.ingress().run(|| -> Result<Socket> {
         let sending = socket()?;
         sending.set_tcp_nodelay(true)?;
-        sending.connect_timeout(&SocketAddr::from((CLOUD, port)).into(), TIMEOUT)?;
+        sending.connect_timeout(&cloud.into(), TIMEOUT)?;
         Ok(sending)
     })??;
-    let (mut receiving, mut connection) = (
-        TcpStream::from(listener.accept()?.0),
-        TcpStream::from(sending),
-    );
-    receiving.set_read_timeout(Some(READ_TIMEOUT))?;
+    let mut receiving = TcpStream::from(listener.accept()?.0);
+    let mut sending = TcpStream::from(sending);
     // The additional subflows are established once the first one has carried data.
     receiving.write_all(&[0])?;
-    connection.read_exact(&mut [0])?;
+    sending.read_exact(&mut [0])?;
     thread::sleep(SUBFLOW_SETUP_TIME);
-    let mut writing = connection.try_clone()?;
-    let (queue, packets) = mpsc::channel::<Vec<u8>>();
-    let writer = thread::spawn(move || {
-        // The loop ends at the latest when the connection is shut down.
-        while packets
-            .recv()
-            .is_ok_and(|packet| writing.write_all(&packet).is_ok())
-        {}
-    });
-    let sender = Sender::Stream {
-        queue: Some(queue),
-        connection,
-        writer: Some(writer),
-    };
-    Ok(RouteEndpoints {
-        senders: vec![sender],
-        receivers: vec![Receiver::Stream(receiving)],
-        tunnel: None,
-    })
+    Ok((sending, receiving))
 }
 
 fn over_tunnel(

@@ -20,30 +20,29 @@ pub(super) fn case(
     emulation: &EmulatorReport,
 ) -> Case {
     let mut case = Case::new(&setting.to_string());
-    case.params
-        .insert("seconds".into(), setting.length.as_secs_f64().into());
-    case.params.insert(
-        "video".into(),
-        if setting.clip.is_filmed {
-            "dashcam"
-        } else {
-            "test picture"
-        }
-        .into(),
-    );
-    case.params.insert("video_mbps".into(), 30.into());
-    case.params.insert("video_fps".into(), FPS.into());
-    let frames: Vec<&Frame> = view
-        .frames
-        .iter()
-        .filter(|frame| window.contains(frame.captured))
-        .collect();
-    let pictures = view.decoded_qoe(window);
-    let packets = view
-        .packets
-        .iter()
-        .filter(|(sent, _)| window.contains(*sent));
-    case.metrics = Metrics::from([
+    let video = if setting.clip.is_filmed {
+        "dashcam"
+    } else {
+        "test picture"
+    };
+    case.set_param("seconds", setting.length.as_secs_f64());
+    case.set_param("video", video);
+    case.set_param("video_mbps", 30);
+    case.set_param("video_fps", FPS);
+    case.metrics = experience(qoe, floor);
+    set_pictures(&mut case.metrics, view, window);
+    set_delays(&mut case.metrics, view, window);
+    let lateness_us = emulation.health.lateness_p99_us;
+    case.metrics.set("altered_packets", view.unexpected as f64);
+    case.metrics.set("emulator_lateness_p99_us", lateness_us);
+    case.metrics
+        .set("camera_lateness_p99_ms", ms(view.camera_lateness(0.99)));
+    case
+}
+
+/// Returns the figures of a player that shows whole frames only.
+fn experience(qoe: &Qoe, floor: &Qoe) -> Metrics {
+    Metrics::from([
         ("fps_mean", qoe.fps_mean),
         ("fps_floor_mean", floor.fps_mean),
         ("stall_ratio", qoe.stall_ratio),
@@ -51,34 +50,46 @@ pub(super) fn case(
             "stall_above_floor_ratio",
             qoe.stall_ratio - floor.stall_ratio,
         ),
-        (
-            "ssim_mean",
-            mean(frames.iter().filter_map(|frame| frame.ssim)),
-        ),
-        (
-            "lost_frames_ratio",
-            share(&frames, |frame| frame.shown.is_none()),
-        ),
-        (
-            "damaged_frames_ratio",
-            share(&frames, |frame| frame.ssim.is_some_and(|ssim| ssim < 1.0)),
-        ),
-        ("picture_fps_mean", pictures.fps_mean),
-        ("picture_stall_ratio", pictures.stall_ratio),
-    ]);
-    percentiles(
-        &mut case.metrics,
-        "frame_delay",
-        frames.iter().map(|frame| (frame.captured, frame.shown)),
+    ])
+}
+
+/// Sets the figures of the frames that the decoder outputs.
+fn set_pictures(metrics: &mut Metrics, view: &View, window: Window) {
+    let frames = frames(view, window);
+    let ssim = frames.iter().filter_map(|frame| frame.ssim);
+    let pictures = view.decoded_qoe(window);
+    metrics.set("ssim_mean", mean(ssim));
+    metrics.set(
+        "lost_frames_ratio",
+        share(&frames, |frame| frame.shown.is_none()),
     );
-    let lost = percentiles(&mut case.metrics, "packet_delay", packets.copied());
-    case.metrics.set("lost_packets_ratio", lost);
-    case.metrics.set("altered_packets", view.unexpected as f64);
-    case.metrics
-        .set("emulator_lateness_p99_us", emulation.health.lateness_p99_us);
-    case.metrics
-        .set("camera_lateness_p99_ms", ms(view.camera_lateness(0.99)));
-    case
+    metrics.set(
+        "damaged_frames_ratio",
+        share(&frames, |frame| frame.ssim.is_some_and(|ssim| ssim < 1.0)),
+    );
+    metrics.set("picture_fps_mean", pictures.fps_mean);
+    metrics.set("picture_stall_ratio", pictures.stall_ratio);
+}
+
+/// Sets the delays of frames and packets, and the share of lost packets.
+fn set_delays(metrics: &mut Metrics, view: &View, window: Window) {
+    let frames = frames(view, window).into_iter();
+    let frames = frames.map(|frame| (frame.captured, frame.shown));
+    let packets = view
+        .packets
+        .iter()
+        .filter(|(sent, _)| window.contains(*sent));
+    percentiles(metrics, "frame_delay", frames);
+    let lost = percentiles(metrics, "packet_delay", packets.copied());
+    metrics.set("lost_packets_ratio", lost);
+}
+
+/// Returns the frames that were captured in a window.
+fn frames(view: &View, window: Window) -> Vec<&Frame> {
+    view.frames
+        .iter()
+        .filter(|frame| window.contains(frame.captured))
+        .collect()
 }
 
 /// Sets the percentiles of delays, and returns the share of items that did not arrive.
@@ -124,7 +135,7 @@ pub(super) fn cases(trials: &[Trial]) -> Vec<Case> {
 
 fn average(scheme: &str, drives: &[&Case]) -> Case {
     let mut case = Case::new(scheme);
-    case.params.insert("drives".into(), drives.len().into());
+    case.set_param("drives", drives.len());
     for name in drives[0].metrics.names() {
         case.metrics.set(
             name,

@@ -6,6 +6,7 @@ use super::framing::{PacketReader, READ_TIMEOUT, prepare};
 use super::route::{Receiver, RouteEndpoints, Sender};
 use crate::experiment::Run;
 use anyhow::{Context, Result, bail, ensure};
+use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_io::{ring, sockopt};
 use hawser_testbed::logs::last_log_line;
@@ -15,8 +16,9 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Read};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
@@ -76,48 +78,62 @@ pub(super) fn play(
     command
         .stdout(File::create(directory.join("camera.sdp"))?)
         .stderr(File::create(&log)?);
-    let (camera_done, all_done) = (AtomicBool::new(false), AtomicBool::new(false));
     let wait = began.saturating_since(ring::now() + WARM_UP);
     ensure!(
         !wait.is_zero(),
         "the network was not ready in time for the start of the video"
     );
     run.stop.sleep(wait);
-    let RouteEndpoints {
-        senders, receivers, ..
-    } = ends;
+    let film = || film(run, lab.ingress(), command, &log);
+    record(run, &camera, ends, began, film)
+}
+
+/// Films, relays the packets of the camera, and records the arrivals on all routes.
+fn record(
+    run: &Run,
+    camera: &UdpSocket,
+    ends: &RouteEndpoints,
+    began: Instant,
+    film: impl FnOnce() -> Result<()>,
+) -> Result<Recording> {
+    let (camera_done, all_done) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         // The threads end even if this returns an error.
         let _end = SetOnDrop([&camera_done, &all_done]);
+        let receivers = ends.receivers.iter();
         let receiving: Vec<_> = receivers
-            .iter()
             .map(|receiver| scope.spawn(|| receive(receiver, &all_done)))
             .collect();
-        let relaying = scope.spawn(|| relay(&camera, senders, &camera_done));
-        let mut ffmpeg = Process::spawn(lab.ingress(), command)?;
-        let status = loop {
-            match ffmpeg.ended()? {
-                Some(status) => break status,
-                None if run.stop.sleep(READ_TIMEOUT) => bail!("stopped"),
-                None => {}
-            }
-        };
-        if !status.success() {
-            bail!("the camera exited with {status}: {}", last_log_line(&log));
-        }
+        let relaying = scope.spawn(|| relay(camera, &ends.senders, &camera_done));
+        film()?;
         run.stop.sleep(CAMERA_DRAIN_TIME);
         camera_done.store(true, Relaxed);
         let (sent, camera_overflow) = join(relaying)?;
         run.stop.sleep(GRACE);
         all_done.store(true, Relaxed);
-        let arrived = receiving.into_iter().map(join).collect::<Result<_>>()?;
         Ok(Recording {
             sent,
-            arrived,
+            arrived: receiving.into_iter().map(join).collect::<Result<_>>()?,
             began,
             camera_overflow,
         })
     })
+}
+
+/// Runs the camera until it has sent the video.
+fn film(run: &Run, car: &Namespace, camera: Command, log: &Path) -> Result<()> {
+    let mut ffmpeg = Process::spawn(car, camera)?;
+    let status = loop {
+        match ffmpeg.ended()? {
+            Some(status) => break status,
+            None if run.stop.sleep(READ_TIMEOUT) => bail!("stopped"),
+            None => {}
+        }
+    };
+    if !status.success() {
+        bail!("the camera exited with {status}: {}", last_log_line(log));
+    }
+    Ok(())
 }
 
 struct SetOnDrop<'a>([&'a AtomicBool; 2]);
@@ -162,33 +178,35 @@ fn relay(camera: &UdpSocket, senders: &[Sender], done: &AtomicBool) -> Result<(V
 }
 
 fn receive(receiver: &Receiver, done: &AtomicBool) -> Result<Arrivals> {
-    let mut arrived = Arrivals::default();
     match receiver {
-        Receiver::Datagrams(socket) => {
-            let mut buffer = [0; 2048];
-            while !done.load(Relaxed) {
-                if let Some(length) =
-                    or_timeout(socket.recv(&mut buffer)).context("cannot receive from the route")?
-                {
-                    arrived.record(&buffer[..length]);
-                }
-            }
-            arrived.overflow = sockopt::drops(socket)?;
+        Receiver::Datagrams(socket) => receive_datagrams(socket, done),
+        Receiver::Stream(stream) => receive_stream(stream, done),
+    }
+}
+
+fn receive_datagrams(socket: &UdpSocket, done: &AtomicBool) -> Result<Arrivals> {
+    let mut arrived = Arrivals::default();
+    let mut buffer = [0; 2048];
+    while !done.load(Relaxed) {
+        if let Some(length) =
+            or_timeout(socket.recv(&mut buffer)).context("cannot receive from the route")?
+        {
+            arrived.record(&buffer[..length]);
         }
-        Receiver::Stream(stream) => {
-            let (mut stream, mut buffer) = (stream, [0; 1 << 16]);
-            let mut packets = PacketReader::default();
-            while !done.load(Relaxed) {
-                match or_timeout(stream.read(&mut buffer))
-                    .context("cannot receive from the route")?
-                {
-                    Some(0) => bail!("the connection was closed by the sender"),
-                    Some(length) => {
-                        packets.push(&buffer[..length], |packet| arrived.record(packet))
-                    }
-                    None => {}
-                }
-            }
+    }
+    arrived.overflow = sockopt::drops(socket)?;
+    Ok(arrived)
+}
+
+fn receive_stream(mut stream: &TcpStream, done: &AtomicBool) -> Result<Arrivals> {
+    let mut arrived = Arrivals::default();
+    let mut buffer = [0; 1 << 16];
+    let mut packets = PacketReader::default();
+    while !done.load(Relaxed) {
+        match or_timeout(stream.read(&mut buffer)).context("cannot receive from the route")? {
+            Some(0) => bail!("the connection was closed by the sender"),
+            Some(length) => packets.push(&buffer[..length], |packet| arrived.record(packet)),
+            None => {}
         }
     }
     Ok(arrived)

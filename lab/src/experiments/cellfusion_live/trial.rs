@@ -6,7 +6,7 @@ use super::score;
 use super::setting::{Setting, Trial};
 use super::stream::{self, Recording, WARM_UP};
 use super::view::View;
-use crate::experiment::Run;
+use crate::experiment::{Run, write_json};
 use crate::experiments::cellfusion::{Drive, floor};
 use anyhow::{Context, Result};
 use hawser_io::ring;
@@ -14,7 +14,6 @@ use hawser_qoe::Window;
 use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_tunnel::status::SessionStatus;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -27,28 +26,12 @@ const MAX_CAMERA_LATENESS: Duration = Duration::from_millis(33);
 pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     let directory = run.raw(&format!("{}-{}", setting.scheme, setting.drive.name))?;
     let (recording, emulation, session) = carry(run, setting, &directory)?;
-    fs::write(
-        directory.join("emulator.json"),
-        serde_json::to_vec_pretty(&emulation)?,
-    )?;
-    fs::write(
-        directory.join("tunnel.json"),
-        serde_json::to_vec_pretty(&session)?,
-    )?;
+    write_json(&directory.join("emulator.json"), &emulation)?;
+    write_json(&directory.join("tunnel.json"), &session)?;
 
     let window = Window::new(recording.began, recording.began + setting.length)
         .context("the duration of a drive has to be positive")?;
-    let views = recording
-        .arrived
-        .iter()
-        .map(|arrived| View::of(&recording.sent, arrived));
-    // Of several routes, the best one is selected afterwards.
-    let stalls = |view: &View| view.qoe(window).stall_ratio;
-    let best = views
-        .into_iter()
-        .enumerate()
-        .min_by(|(_, a), (_, b)| stalls(a).total_cmp(&stalls(b)));
-    let (path, mut view) = best.context("there is a route")?;
+    let (path, mut view) = best_view(&recording, window).context("there is a route")?;
     view.decode(&recording.sent, &directory)?;
     view.write(&directory.join("frames.csv"), recording.began)?;
 
@@ -56,7 +39,7 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     let floor = floor(&setting.drive, setting.length);
     let mut case = score::case(setting, &view, window, &qoe, &floor, &emulation);
     if setting.route == Route::Single {
-        case.params.insert("path".into(), path.into());
+        case.set_param("path", path);
     }
     if let Some(session) = &session {
         case.metrics
@@ -80,31 +63,36 @@ fn carry(
     setting: &Setting,
     directory: &Path,
 ) -> Result<(Recording, EmulatorReport, Option<SessionStatus>)> {
-    let lab = Topology {
-        paths: setting.drive.paths(),
-        ..Topology::default()
-    }
-    .build()?;
-    let mut emulator =
-        Emulator::start(lab.network(), emulated(&lab, &setting.drive), setting.seed)?;
+    let lab = Topology::with_paths(setting.drive.paths()).build()?;
+    let paths = emulated(&lab, &setting.drive);
+    let mut emulator = Emulator::start(lab.network(), paths, setting.seed)?;
     let began = ring::now() + setting.route.preparation() + WARM_UP;
     emulator.set_origin(began);
     emulator.steer(&[lab.ingress(), lab.egress()])?;
-    let ends = setting
-        .route
-        .open(&lab, setting.port, &run.hawser, directory)?;
-    let recording = stream::play(
-        run,
-        &lab,
-        &ends,
-        &setting.clip,
-        began,
-        setting.length,
-        directory,
-    )?;
+    let Setting {
+        route,
+        port,
+        clip,
+        length,
+        ..
+    } = setting;
+    let ends = route.open(&lab, *port, &run.hawser, directory)?;
+    let recording = stream::play(run, &lab, &ends, clip, began, *length, directory)?;
     let session = ends.session()?;
     drop(ends);
     Ok((recording, emulator.stop()?, session))
+}
+
+/// Returns the number of the best route, which is selected afterwards, and its view.
+fn best_view(recording: &Recording, window: Window) -> Option<(usize, View)> {
+    let views = recording
+        .arrived
+        .iter()
+        .map(|arrived| View::of(&recording.sent, arrived));
+    let stalls = |view: &View| view.qoe(window).stall_ratio;
+    views
+        .enumerate()
+        .min_by(|(_, a), (_, b)| stalls(a).total_cmp(&stalls(b)))
 }
 
 fn emulated(lab: &Lab, drive: &Drive) -> Vec<EmulatedPath> {
@@ -139,7 +127,13 @@ fn invalid_because(
             MAX_CAMERA_LATENESS.as_millis()
         ));
     }
-    let lost = [
+    reasons.extend(lost(recording, view));
+    reasons
+}
+
+/// Returns the packets that the machine lost, and those that no camera sent.
+fn lost(recording: &Recording, view: &View) -> Vec<String> {
+    [
         (
             u64::from(recording.camera_overflow),
             "were dropped between the camera and the network",
@@ -149,13 +143,11 @@ fn invalid_because(
             "were dropped at the viewer's socket because the machine was too slow",
         ),
         (view.unexpected as u64, "arrived that were not sent"),
-    ];
-    reasons.extend(
-        lost.into_iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} packets {what}")),
-    );
-    reasons
+    ]
+    .into_iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, what)| format!("{count} packets {what}"))
+    .collect()
 }
 
 #[cfg(test)]

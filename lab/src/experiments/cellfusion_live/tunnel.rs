@@ -3,11 +3,12 @@ use hawser_io::interface;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_testbed::certificates;
-use hawser_testbed::logs::last_log_line;
+use hawser_testbed::logs::{last_log_line, redirect};
 use hawser_testbed::topology::Lab;
+use hawser_testbed::tunnel::SERVER;
 use hawser_tunnel::status::{SessionStatus, Status};
 use hawser_xnc::Scheme;
-use std::fs::{self, File};
+use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The cloud's address over all uplinks.
-pub(super) const CLOUD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+pub(super) const CLOUD: Ipv4Addr = SERVER;
 
 /// The cloud's address inside the tunnel.
 pub(super) const CLOUD_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -47,39 +48,10 @@ impl Tunnel {
         directory: &Path,
     ) -> Result<Self> {
         certificates::write(directory, &[NAME])?;
-        let common = |role: &str| {
-            format!(
-                "name = \"{NAME}\"\ninterface = \"{DEVICE}\"\nstate = \"{}\"\n{}",
-                directory.join(role).display(),
-                certificates::section(NAME)
-            )
-        };
-        let server = format!(
-            "[tunnel]\naddresses = [\"10.77.0.0/16\"]\nnat = false\n{}[coding]\nscheme = \"{}\"\n",
-            common("server"),
-            scheme.name()
-        );
-        let client = format!(
-            "[tunnel]\n{}[[server]]\nname = \"{NAME}\"\naddresses = [\"{CLOUD}:14752\"]\n\
-             [[uplink]]\ninterface = \"path*\"\n",
-            common("client")
-        );
-        let start = |namespace: &Namespace, role: &str, text: &str| -> Result<Process> {
-            let config = directory.join(format!("{role}.toml"));
-            fs::write(&config, text)
-                .with_context(|| format!("cannot write {}", config.display()))?;
-            let log = File::create(directory.join(format!("{role}.log")))?;
-            let mut command = Command::new(binary);
-            command
-                .args(["tunnel", role, "--config"])
-                .arg(&config)
-                .stdout(log.try_clone()?)
-                .stderr(log);
-            Ok(Process::spawn(namespace, command)?)
-        };
+        let (server, client) = (server_config(scheme, directory), client_config(directory));
         let mut tunnel = Tunnel {
-            _server: start(lab.egress(), "server", &server)?,
-            client: start(lab.ingress(), "client", &client)?,
+            _server: spawn(lab.egress(), binary, directory, "server", &server)?,
+            client: spawn(lab.ingress(), binary, directory, "client", &client)?,
             directory: directory.to_owned(),
         };
         tunnel.wait(lab)?;
@@ -102,10 +74,7 @@ impl Tunnel {
         let mut connected = None;
         loop {
             if let Some(status) = self.client.ended()? {
-                bail!(
-                    "the tunnel client exited with {status}: {}",
-                    last_log_line(&self.directory.join("client.log"))
-                );
+                bail!("the tunnel client exited with {status}: {}", self.log());
             }
             let paths = self.session().map_or(0, |session| session.paths.len());
             if paths > 0 && has_route(lab)? {
@@ -116,12 +85,57 @@ impl Tunnel {
             } else if start.elapsed() > TIMEOUT {
                 bail!(
                     "the tunnel did not come up within {TIMEOUT:?}: {}",
-                    last_log_line(&self.directory.join("client.log"))
+                    self.log()
                 );
             }
             thread::sleep(POLL_INTERVAL);
         }
     }
+
+    /// Returns the last line of the client's log.
+    fn log(&self) -> String {
+        last_log_line(&self.directory.join("client.log"))
+    }
+}
+
+fn spawn(
+    namespace: &Namespace,
+    binary: &Path,
+    directory: &Path,
+    role: &str,
+    text: &str,
+) -> Result<Process> {
+    let config = directory.join(format!("{role}.toml"));
+    fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+    let mut command = Command::new(binary);
+    command.args(["tunnel", role, "--config"]).arg(&config);
+    redirect(&mut command, &directory.join(format!("{role}.log")))?;
+    Ok(Process::spawn(namespace, command)?)
+}
+
+fn server_config(scheme: Scheme, directory: &Path) -> String {
+    format!(
+        "[tunnel]\naddresses = [\"10.77.0.0/16\"]\nnat = false\n{}[coding]\nscheme = \"{}\"\n",
+        common("server", directory),
+        scheme.name()
+    )
+}
+
+fn client_config(directory: &Path) -> String {
+    format!(
+        "[tunnel]\n{}[[server]]\nname = \"{NAME}\"\naddresses = [\"{CLOUD}:14752\"]\n\
+         [[uplink]]\ninterface = \"path*\"\n",
+        common("client", directory)
+    )
+}
+
+/// Returns the last keys of `[tunnel]`, and `[tls]`.
+fn common(role: &str, directory: &Path) -> String {
+    format!(
+        "name = \"{NAME}\"\ninterface = \"{DEVICE}\"\nstate = \"{}\"\n{}",
+        directory.join(role).display(),
+        certificates::section(NAME)
+    )
 }
 
 /// Returns whether packets to the cloud use the tunnel. Before the tunnel is up, the same address

@@ -60,16 +60,7 @@ impl View {
         let frame = |sent: &[Sent]| {
             let (packets, further) = rest.split_at(sent.len());
             rest = further;
-            let arrivals: Option<Vec<Instant>> = packets.iter().map(|packet| packet.1).collect();
-            Frame {
-                captured: sent[0].at,
-                size: ByteSize(sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
-                first: packets.iter().filter_map(|packet| packet.1).min(),
-                complete: arrivals.and_then(|arrivals| arrivals.into_iter().max()),
-                shown: None,
-                decode_at: Instant::MAX,
-                ssim: None,
-            }
+            Frame::of(sent, packets)
         };
         let mut frames: Vec<Frame> = by_frame(sent).map(frame).collect();
         schedule_decoding(&mut frames);
@@ -186,6 +177,20 @@ impl View {
 }
 
 impl Frame {
+    /// Creates the frame of some packets, before it is scheduled and decoded.
+    fn of(sent: &[Sent], packets: &[(Instant, Option<Instant>)]) -> Self {
+        let arrivals: Option<Vec<Instant>> = packets.iter().map(|packet| packet.1).collect();
+        Frame {
+            captured: sent[0].at,
+            size: ByteSize(sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
+            first: packets.iter().filter_map(|packet| packet.1).min(),
+            complete: arrivals.and_then(|arrivals| arrivals.into_iter().max()),
+            shown: None,
+            decode_at: Instant::MAX,
+            ssim: None,
+        }
+    }
+
     /// Returns the time at which the frame was decoded.
     pub(super) fn decoded_at(&self) -> Option<Instant> {
         self.ssim.map(|_| self.decode_at)

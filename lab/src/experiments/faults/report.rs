@@ -14,27 +14,7 @@ pub(super) fn write(summary: &Summary, counted: &[Counted], out: &Path) -> Resul
                 and in segmentation trains, TCP, and ICMP, over IPv4 and IPv6. Copies are authenticated."
             .to_owned(),
         highlights: highlights(counted),
-        sections: [
-            matrix(
-                counted,
-                "Encapsulated",
-                "Traffic that passes through the ingress edge (XDP), and, where the name begins with local, traffic that \
-                 the ingress edge itself sends (TC, segmentation offload on). ipv6: the outer headers are IPv6.",
-                false,
-            ),
-            matrix(
-                counted,
-                "Transparent, the paper's form",
-                "Nothing is added to packets, so copies are identified by the packet's own fields. A packet whose IPv4 ID is 0 \
-                 cannot be identified and takes only the default route: every packet of UDP with DF from an unconnected \
-                 socket, and a few others. Those that path 1 drops are missing. IPv6 has no such form and \
-                 is encapsulated.",
-                true,
-            ),
-        ]
-        .into_iter()
-        .flatten()
-        .collect(),
+        sections: sections(counted),
         summary,
     };
     report.write(out)?;
@@ -56,17 +36,41 @@ fn highlights(counted: &[Counted]) -> Vec<Highlight> {
         .filter_map(|case| case.metrics.get("duplicates_ratio"))
         .fold(0.0, f64::max);
     vec![
-        Highlight {
-            value: format!("{}", sum("missing_packets")),
-            label: "packets missing, encapsulated".to_owned(),
-            comparison: format!("of {sent} sent; the target is 0"),
-        },
-        Highlight {
-            value: format!("{:.4} %", duplicates * 100.0),
-            label: "duplicates passed, worst case".to_owned(),
-            comparison: "at most 0.1 %".to_owned(),
-        },
+        Highlight::new(
+            sum("missing_packets").to_string(),
+            "packets missing, encapsulated",
+            format!("of {sent} sent; the target is 0"),
+        ),
+        Highlight::new(
+            format!("{:.4} %", duplicates * 100.0),
+            "duplicates passed, worst case",
+            "at most 0.1 %",
+        ),
     ]
+}
+
+fn sections(counted: &[Counted]) -> Vec<Section> {
+    [
+        matrix(
+            counted,
+            "Encapsulated",
+            "Traffic that passes through the ingress edge (XDP), and, where the name begins with local, traffic that \
+             the ingress edge itself sends (TC, segmentation offload on). ipv6: the outer headers are IPv6.",
+            false,
+        ),
+        matrix(
+            counted,
+            "Transparent, the paper's form",
+            "Nothing is added to packets, so copies are identified by the packet's own fields. A packet whose IPv4 ID is 0 \
+             cannot be identified and takes only the default route: every packet of UDP with DF from an unconnected \
+             socket, and a few others. Those that path 1 drops are missing. IPv6 has no such form and \
+             is encapsulated.",
+            true,
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Returns the section with a row for each scenario and a column for each kind of packets; `None`
@@ -92,39 +96,22 @@ fn matrix(counted: &[Counted], title: &str, text: &str, transparent: bool) -> Op
     ];
     let table = |(caption, metric): (&str, &str)| Item::Table(table(&shown, metric, caption));
     let items = items.into_iter().map(table).collect();
-    Some(Section {
-        title: title.to_owned(),
-        text: text.to_owned(),
-        items,
-    })
+    Some(Section::new(title, text, items))
 }
 
 fn table(shown: &[&Counted], metric: &str, caption: &str) -> Table {
-    let mut columns: Vec<&str> = Vec::new();
-    for one in shown {
-        if !columns.contains(&&*one.kind) {
-            columns.push(&one.kind);
-        }
-    }
-    let figure = |scenario: &Scenario, column: &str| {
-        let of = |one: &&&Counted| one.scenario == scenario && one.kind == column;
-        let value = shown.iter().find(of)?.case.metrics.get(metric)?;
-        Some(if metric.ends_with("_ratio") {
-            format!("{:.3}", value * 100.0)
-        } else {
-            value.to_string()
-        })
-    };
-    let cell = |value: String| Cell { value, paper: None };
+    let columns = columns(shown);
     let rows = SCENARIOS
         .iter()
         .filter(|scenario| shown.iter().any(|one| one.scenario == *scenario));
     let rows = rows.map(|scenario| {
+        let name = format!("{}: {}", scenario.name, scenario.fault);
         let figures = columns
             .iter()
-            .map(|column| cell(figure(scenario, column).unwrap_or_else(|| "–".into())));
-        std::iter::once(cell(format!("{}: {}", scenario.name, scenario.fault)))
+            .map(|column| figure(shown, scenario, column, metric).unwrap_or_else(|| "–".into()));
+        std::iter::once(name)
             .chain(figures)
+            .map(Cell::new)
             .collect()
     });
     let header = std::iter::once("path 1").chain(columns.iter().copied());
@@ -133,4 +120,26 @@ fn table(shown: &[&Counted], metric: &str, caption: &str) -> Table {
         rows: rows.collect(),
         caption: caption.to_owned(),
     }
+}
+
+/// Returns the kinds of packets, in the order of their first appearance.
+fn columns<'a>(shown: &[&'a Counted]) -> Vec<&'a str> {
+    let mut columns: Vec<&str> = Vec::new();
+    for one in shown {
+        if !columns.contains(&&*one.kind) {
+            columns.push(&one.kind);
+        }
+    }
+    columns
+}
+
+/// Formats a metric of a kind of packets in a scenario, ratios in percent.
+fn figure(shown: &[&Counted], scenario: &Scenario, kind: &str, metric: &str) -> Option<String> {
+    let of = |one: &&&Counted| one.scenario == scenario && one.kind == kind;
+    let value = shown.iter().find(of)?.case.metrics.get(metric)?;
+    Some(if metric.ends_with("_ratio") {
+        format!("{:.3}", value * 100.0)
+    } else {
+        value.to_string()
+    })
 }

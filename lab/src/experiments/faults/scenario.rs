@@ -191,57 +191,34 @@ impl Scenario {
     }
 }
 
+/// Longer than any run.
+const ALWAYS: Duration = Duration::from_secs(86_400);
+
 impl Fault {
     fn faulty_link(self) -> Result<LinkConfig> {
-        const ALWAYS: Duration = Duration::from_secs(86_400);
-        const FLAP: Duration = Duration::from_millis(500);
-        let lossy = |percent| -> Result<_> { Ok(Some(Loss::Independent(share(percent)?))) };
-        let link = LinkConfig {
+        let mut link = LinkConfig {
             delay: Delay::Constant(FAST),
             ..LinkConfig::default()
         };
-        Ok(match self {
-            Fault::None => link,
-            Fault::Cut => LinkConfig {
-                cuts: vec![Span::new(Duration::ZERO, ALWAYS)?],
-                ..link
-            },
-            Fault::Flapping => {
-                let cut = |flap: u32| Span::new(FLAP * 2 * flap, FLAP * (2 * flap + 1));
-                let flaps = (ALWAYS.as_secs() / 24) as u32;
-                LinkConfig {
-                    cuts: (0..flaps).map(cut).collect::<Result<_, _>>()?,
-                    ..link
-                }
-            }
-            Fault::Lossy { percent } => LinkConfig {
-                loss: lossy(percent)?,
-                ..link
-            },
-            Fault::Corrupting { percent } => LinkConfig {
-                corrupt: share(percent)?,
-                ..link
-            },
+        match self {
+            Fault::None => {}
+            Fault::Cut => link.cuts = vec![Span::new(Duration::ZERO, ALWAYS)?],
+            Fault::Flapping => link.cuts = flaps()?,
+            Fault::Lossy { percent } => link.loss = lossy(percent)?,
+            Fault::Corrupting { percent } => link.corrupt = share(percent)?,
             Fault::Reordering { percent } => {
-                let reorder = Some(Reorder {
+                link.reorder = Some(Reorder {
                     share: share(percent)?,
                     delay: REORDER_DELAY,
                 });
-                LinkConfig {
-                    reorder,
-                    order: Order::Free,
-                    ..link
-                }
+                link.order = Order::Free;
             }
-            Fault::Ahead { .. } => LinkConfig {
-                loss: lossy(20)?,
-                ..link
-            },
-            Fault::Late { ms } => LinkConfig {
-                delay: Delay::Constant(FAST + SLOWER_BY + Duration::from_millis(ms)),
-                ..link
-            },
-        })
+            Fault::Ahead { .. } => link.loss = lossy(20)?,
+            Fault::Late { ms } => {
+                link.delay = Delay::Constant(FAST + SLOWER_BY + Duration::from_millis(ms));
+            }
+        }
+        Ok(link)
     }
 
     fn other_link(self) -> LinkConfig {
@@ -271,6 +248,18 @@ impl fmt::Display for Fault {
             Fault::Late { ms } => write!(f, "{ms} ms slower"),
         }
     }
+}
+
+/// Returns cuts for the first half of every second.
+fn flaps() -> Result<Vec<Span>> {
+    const FLAP: Duration = Duration::from_millis(500);
+    let cut = |flap: u32| Ok(Span::new(FLAP * 2 * flap, FLAP * (2 * flap + 1))?);
+    let flaps = (ALWAYS.as_secs() / 24) as u32;
+    (0..flaps).map(cut).collect()
+}
+
+fn lossy(percent: u8) -> Result<Option<Loss>> {
+    Ok(Some(Loss::Independent(share(percent)?)))
 }
 
 fn share(percent: u8) -> Result<Probability> {

@@ -1,6 +1,6 @@
 use super::history::History;
 use super::scene;
-use crate::experiment::Run;
+use crate::experiment::{Run, write_json};
 use crate::experiments::faults::{SCENARIOS, Scenario};
 use crate::summary::{Case, Metrics};
 use anyhow::Result;
@@ -10,9 +10,9 @@ use hawser_io::ring;
 use hawser_testbed::control::Control;
 use hawser_testbed::edges::Edges;
 use hawser_testbed::emulator::{Emulator, EmulatorReport};
-use hawser_testbed::topology::Topology;
+use hawser_testbed::topology::{Lab, Topology};
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
-use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// The faults of path 1. None of them affects path 2.
@@ -62,51 +62,26 @@ pub(super) fn name(scenario: &Scenario) -> String {
 pub(super) fn run(run: &Run, scenario: &'static Scenario) -> Result<Outcome> {
     let seconds = run.seconds.map_or(SECONDS, |seconds| seconds.min(SECONDS));
     let directory = run.raw(&format!("faults-{}-{}", scenario.name, run.seed))?;
-
     let lab = Topology {
-        paths: 2,
         control: true,
-        ..Topology::default()
+        ..Topology::with_paths(2)
     }
     .build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
     let mut control = Control::start(&lab, &run.hawser, &directory)?;
-    let mut edges = Edges::<Status>::start_controlled(&lab, &run.hawser, &directory, &control)?;
-    control.create_flow(&scene::flow(&lab))?;
-    edges
-        .ingress_agent
-        .wait_until("replicated on both paths", |status| {
-            status.send.values().any(|flow| flow.policy == 0b11)
-        })?;
-    let stream = Stream {
-        kind: Kind::UdpConnected,
-        family: Family::Ipv4,
-        packets: (seconds * f64::from(RATE_PPS)).ceil() as u64,
-        rate_pps: RATE_PPS,
-        payload_bytes: PAYLOAD_BYTES,
-    };
+    let edges = replicating(run, &lab, &directory, &mut control)?;
     emulator.set_origin(ring::now());
     let began_ns = unix_ns();
-    let reports = traffic::run(
-        &Endpoints::from(&lab),
-        std::slice::from_ref(&stream),
-        GRACE,
-        &run.stop,
-    )?;
-    fs::write(
-        directory.join("events.json"),
-        serde_json::to_vec_pretty(&control.events()?)?,
-    )?;
+    let streams = [stream(seconds)];
+    let reports = traffic::run(&Endpoints::from(&lab), &streams, GRACE, &run.stop)?;
+    write_json(&directory.join("events.json"), &control.events()?)?;
     let (ingress, egress) = edges.stop()?;
     control.stop()?;
     let emulation = emulator.stop()?;
     let raw = serde_json::json!({
         "streams": reports, "ingress": ingress, "egress": egress, "emulator": emulation,
     });
-    fs::write(
-        directory.join("outcome.json"),
-        serde_json::to_vec_pretty(&raw)?,
-    )?;
+    write_json(&directory.join("outcome.json"), &raw)?;
     let history = History::read(&directory, began_ns)?;
     let end = Duration::from_secs_f64(seconds);
     let case = describe(scenario, &reports[0], &history, end);
@@ -119,15 +94,39 @@ pub(super) fn run(run: &Run, scenario: &'static Scenario) -> Result<Outcome> {
     })
 }
 
+/// Starts the agents and waits until the flow is replicated.
+fn replicating(
+    run: &Run,
+    lab: &Lab,
+    directory: &Path,
+    control: &mut Control,
+) -> Result<Edges<Status>> {
+    let mut edges = Edges::<Status>::start_controlled(lab, &run.hawser, directory, control)?;
+    control.create_flow(&scene::flow(lab))?;
+    edges
+        .ingress_agent
+        .wait_until("replicated on both paths", |status| {
+            status.send.values().any(|flow| flow.policy == 0b11)
+        })?;
+    Ok(edges)
+}
+
+fn stream(seconds: f64) -> Stream {
+    Stream {
+        kind: Kind::UdpConnected,
+        family: Family::Ipv4,
+        packets: (seconds * f64::from(RATE_PPS)).ceil() as u64,
+        rate_pps: RATE_PPS,
+        payload_bytes: PAYLOAD_BYTES,
+    }
+}
+
 fn describe(scenario: &Scenario, report: &StreamReport, history: &History, end: Duration) -> Case {
     let mut case = Case::new(&name(scenario));
-    case.params
-        .insert("fault".into(), scenario.fault.to_string().into());
-    case.params
-        .insert("packets".into(), report.stream.packets.into());
-    case.params.insert("rate_pps".into(), RATE_PPS.into());
-    case.params
-        .insert("first_missing".into(), report.first_missing.clone().into());
+    case.set_param("fault", scenario.fault.to_string());
+    case.set_param("packets", report.stream.packets);
+    case.set_param("rate_pps", RATE_PPS);
+    case.set_param("first_missing", report.first_missing.clone());
     case.metrics = Metrics::from([
         (
             "missing_packets",

@@ -5,7 +5,7 @@ use super::trial::Trial;
 use crate::experiments::figures;
 use crate::experiments::live::{FPS, LEVELS, Outcome};
 use crate::plot::{Axis, Plot, Series};
-use crate::report::{Cell, Figure, Highlight, Item, Report, Section, Table};
+use crate::report::{Cell, Highlight, Item, Report, Section, Table};
 use crate::summary::{Case, Summary};
 use anyhow::Result;
 use std::path::Path;
@@ -46,125 +46,141 @@ pub(super) fn write(
     Ok(())
 }
 
+/// A metric of a case in large type.
+struct Shown {
+    label: &'static str,
+    case: &'static str,
+    metric: &'static str,
+    digits: usize,
+    unit: &'static str,
+    comparison: fn(&Summary) -> String,
+}
+
+const HIGHLIGHTS: [Shown; 4] = [
+    Shown {
+        label: "frame rate, fhd, evidence",
+        case: "evidence/fhd",
+        metric: "fps_mean",
+        digits: 1,
+        unit: " fps",
+        comparison: default_path,
+    },
+    Shown {
+        label: "from the third late request to the first replica, fhd",
+        case: "evidence/fhd",
+        metric: "trigger_to_first_replica_ms",
+        digits: 0,
+        unit: " ms",
+        comparison: |_| "the target is 700 ms".to_owned(),
+    },
+    Shown {
+        label: "bandwidth cost, fhd, evidence",
+        case: "evidence/fhd",
+        metric: "bandwidth_cost_ratio",
+        digits: 2,
+        unit: "",
+        comparison: |_| "the paper's is 2.4, the target 2.1".to_owned(),
+    },
+    Shown {
+        label: "bandwidth cost, nfov, evidence",
+        case: "evidence/nfov",
+        metric: "bandwidth_cost_ratio",
+        digits: 2,
+        unit: "",
+        comparison: |_| "the paper's is 1.8, the target 1.6".to_owned(),
+    },
+];
+
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let figure =
-        |case: &str, metric: &str| summary.case(case).and_then(|case| case.metrics.get(metric));
-    let highlight =
-        |label: &str, case: &str, metric: &str, digits: usize, unit: &str, comparison: String| {
-            let value = format!("{:.digits$}{unit}", figure(case, metric)?);
-            Some(Highlight {
-                value,
-                label: label.to_owned(),
-                comparison,
-            })
-        };
-    let alone = figure("single/fhd", "fps_mean").map_or("the target is 28".to_owned(), |fps| {
+    let highlight = |shown: &Shown| {
+        let (digits, unit) = (shown.digits, shown.unit);
+        let value = figure(summary, shown.case, shown.metric)?;
+        let value = format!("{value:.digits$}{unit}");
+        let comparison = (shown.comparison)(summary);
+        Some(Highlight::new(value, shown.label, comparison))
+    };
+    HIGHLIGHTS.iter().filter_map(highlight).collect()
+}
+
+fn default_path(summary: &Summary) -> String {
+    figure(summary, "single/fhd", "fps_mean").map_or("the target is 28".to_owned(), |fps| {
         format!("{fps:.1} fps on the default path; the target is 28")
-    });
-    [
-        highlight(
-            "frame rate, fhd, evidence",
-            "evidence/fhd",
-            "fps_mean",
-            1,
-            " fps",
-            alone,
-        ),
-        highlight(
-            "from the third late request to the first replica, fhd",
-            "evidence/fhd",
-            "trigger_to_first_replica_ms",
-            0,
-            " ms",
-            "the target is 700 ms".to_owned(),
-        ),
-        highlight(
-            "bandwidth cost, fhd, evidence",
-            "evidence/fhd",
-            "bandwidth_cost_ratio",
-            2,
-            "",
-            "the paper's is 2.4, the target 2.1".to_owned(),
-        ),
-        highlight(
-            "bandwidth cost, nfov, evidence",
-            "evidence/nfov",
-            "bandwidth_cost_ratio",
-            2,
-            "",
-            "the paper's is 1.8, the target 1.6".to_owned(),
-        ),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    })
+}
+
+fn figure(summary: &Summary, case: &str, metric: &str) -> Option<f64> {
+    summary.case(case)?.metrics.get(metric)
 }
 
 /// Returns the section of figures 6c and 7, and of other numbers in the paper's text.
 fn paper_comparison(summary: &Summary) -> Section {
-    let figure = |policy: &str, level: &str, metric: &str| {
-        summary
-            .case(&format!("{policy}/{level}"))
-            .and_then(|case| case.metrics.get(metric))
-    };
-    let table = |caption: &str,
-                 metric: &str,
-                 policies: &[&str],
-                 levels: &[&str],
-                 paper: fn(&str) -> Option<&str>| {
-        let cell = |policy: &str, level: &str| {
-            figure(policy, level, metric).map_or("–".to_owned(), |value| format!("{value:.2}"))
-        };
-        let row = |level: &&str| {
-            let figures = policies.iter().map(|policy| Cell {
-                value: cell(policy, level),
-                paper: None,
-            });
-            let paper = Cell {
-                value: paper(level).unwrap_or("no number").to_owned(),
-                paper: None,
-            };
-            std::iter::once(Cell {
-                value: (*level).to_owned(),
-                paper: None,
-            })
+    let tables = [FIGURE_6C, FIGURE_7].map(|figure| Item::Table(figure.table(summary)));
+    Section::new(
+        "Comparison with the paper",
+        "During the variation of the network. docs/qian.md explains where our figures differ and why.",
+        tables.into(),
+    )
+}
+
+/// A figure of the paper as a table: a metric of each policy at each level, with the paper's number.
+struct PaperFigure {
+    caption: &'static str,
+    metric: &'static str,
+    policies: &'static [&'static str],
+    levels: &'static [&'static str],
+    paper: fn(&str) -> Option<&'static str>,
+}
+
+const FIGURE_6C: PaperFigure = PaperFigure {
+    caption: "Figure 6c: bandwidth cost, the ratio of the bytes sent on paths to the bytes of the source. MPTCP does not replicate.",
+    metric: "bandwidth_cost_ratio",
+    policies: &["single", "redirect", "successive", "evidence", "mptcp"],
+    levels: &LEVELS,
+    paper: |level| match level {
+        "nfov" => Some("1.8"),
+        "fhd" => Some("2.4"),
+        _ => None,
+    },
+};
+
+const FIGURE_7: PaperFigure = PaperFigure {
+    caption: "Figure 7: throughput relative to the single path. The rate of a level limits its gain; the \
+              uncapped source has no such limit.",
+    metric: "throughput_gain_ratio",
+    policies: &["redirect", "successive", "evidence", "mptcp"],
+    levels: &["nfov", "hd", "fhd", "uncapped"],
+    paper: |level| match level {
+        "fhd" => Some("about 7, replicated"),
+        _ => None,
+    },
+};
+
+impl PaperFigure {
+    fn table(&self, summary: &Summary) -> Table {
+        let header = ["level"].iter().chain(self.policies).chain(&["paper"]);
+        Table {
+            header: header.map(|title| (*title).to_owned()).collect(),
+            rows: self
+                .levels
+                .iter()
+                .map(|level| self.row(summary, level))
+                .collect(),
+            caption: self.caption.to_owned(),
+        }
+    }
+
+    fn row(&self, summary: &Summary, level: &str) -> Vec<Cell> {
+        let figures = self.policies.iter().map(|policy| {
+            let value = figure(summary, &format!("{policy}/{level}"), self.metric);
+            value.map_or("–".to_owned(), |value| format!("{value:.2}"))
+        });
+        let paper = (self.paper)(level).unwrap_or("no number").to_owned();
+        [level.to_owned()]
+            .into_iter()
             .chain(figures)
             .chain([paper])
+            .map(Cell::new)
             .collect()
-        };
-        let header = std::iter::once("level")
-            .chain(policies.iter().copied())
-            .chain(["paper"]);
-        Item::Table(Table {
-            header: header.map(str::to_owned).collect(),
-            rows: levels.iter().map(row).collect(),
-            caption: caption.to_owned(),
-        })
-    };
-    Section {
-        title: "Comparison with the paper".to_owned(),
-        text: "During the variation of the network. docs/qian.md explains where our figures differ and why.".to_owned(),
-        items: vec![
-            table(
-                "Figure 6c: bandwidth cost, the ratio of the bytes sent on paths to the bytes of the source. MPTCP does not replicate.",
-                "bandwidth_cost_ratio",
-                &["single", "redirect", "successive", "evidence", "mptcp"],
-                &LEVELS,
-                |level| match level {
-                    "nfov" => Some("1.8"),
-                    "fhd" => Some("2.4"),
-                    _ => None,
-                },
-            ),
-            table(
-                "Figure 7: throughput relative to the single path. The rate of a level limits its gain; the \
-                 uncapped source has no such limit.",
-                "throughput_gain_ratio",
-                &["redirect", "successive", "evidence", "mptcp"],
-                &["nfov", "hd", "fhd", "uncapped"],
-                |level| (level == "fhd").then_some("about 7, replicated"),
-            ),
-        ],
     }
 }
 
@@ -191,20 +207,23 @@ impl<'a> FirstSeed<'a> {
     }
 
     fn experience(&self) -> Option<Section> {
-        (!self.streams.is_empty()).then(|| Section {
-            title: "Experience at the viewer".to_owned(),
-            text: "Per second of the stream; the paper's figures 5a, 5b and 5c.".to_owned(),
-            items: figures::experience(&self.outcomes()),
+        (!self.streams.is_empty()).then(|| {
+            Section::new(
+                "Experience at the viewer",
+                "Per second of the stream; the paper's figures 5a, 5b and 5c.",
+                figures::experience(&self.outcomes()),
+            )
         })
     }
 
     fn arrivals(&self) -> Option<Section> {
-        (!self.streams.is_empty()).then(|| Section {
-            title: "Arrival of packets".to_owned(),
-            text: "The paper's figure 6a: data that has arrived over time. A step is a wait for a packet that was delayed or \
-                   retransmitted."
-                .to_owned(),
-            items: vec![figures::arrivals(&self.outcomes())],
+        (!self.streams.is_empty()).then(|| {
+            Section::new(
+                "Arrival of packets",
+                "The paper's figure 6a: data that has arrived over time. A step is a wait for a packet that was delayed or \
+                 retransmitted.",
+                vec![figures::arrivals(&self.outcomes())],
+            )
         })
     }
 
@@ -229,12 +248,13 @@ impl<'a> FirstSeed<'a> {
             ))
         };
         let panels: Vec<Plot> = LEVELS.into_iter().filter_map(panel).collect();
-        (!panels.is_empty()).then(|| Section {
-            title: "Number of paths of the flow".to_owned(),
-            text: "The trigger sets it to five; then the egress removes paths. The default route counts as \
-                   one."
-                .to_owned(),
-            items: vec![Item::Figure(Figure { caption: "Number of paths.".to_owned(), panels })],
+        (!panels.is_empty()).then(|| {
+            Section::new(
+                "Number of paths of the flow",
+                "The trigger sets it to five; then the egress removes paths. The default route counts as \
+                 one.",
+                vec![Item::figure("Number of paths.", panels)],
+            )
         })
     }
 
@@ -245,15 +265,13 @@ impl<'a> FirstSeed<'a> {
             .filter(|trial| trial.scene.policy == Policy::Successive)
             .filter_map(|trial| rewards(&trial.outcome, trial.history.as_ref()?))
             .collect();
-        (!panels.is_empty()).then(|| Section {
-            title: "Reward of each path".to_owned(),
-            text: "The paper's figure 6b, with Algorithm 1: of each 100 packets, the number of copies that arrived on a path within 5 ms \
-                   after the first one. The curve of a path ends when it is removed."
-                .to_owned(),
-            items: vec![Item::Figure(Figure {
-                caption: "Figure 6b: cumulative reward in windows of 100 packets.".to_owned(),
-                panels,
-            })],
+        (!panels.is_empty()).then(|| {
+            Section::new(
+                "Reward of each path",
+                "The paper's figure 6b, with Algorithm 1: of each 100 packets, the number of copies that arrived on a path within 5 ms \
+                 after the first one. The curve of a path ends when it is removed.",
+                vec![Item::figure("Figure 6b: cumulative reward in windows of 100 packets.", panels)],
+            )
         })
     }
 
@@ -263,15 +281,13 @@ impl<'a> FirstSeed<'a> {
             .iter()
             .flat_map(|trial| recovery(trial))
             .collect();
-        (!panels.is_empty()).then(|| Section {
-            title: "End of a variation, and the next one".to_owned(),
-            text: "Not in the paper: with evidence the flow returns to one path when the network is calm, and \
-                   is replicated again at the next variation."
-                .to_owned(),
-            items: vec![Item::Figure(Figure {
-                caption: "Frames and paths over two variations, fhd.".to_owned(),
-                panels,
-            })],
+        (!panels.is_empty()).then(|| {
+            Section::new(
+                "End of a variation, and the next one",
+                "Not in the paper: with evidence the flow returns to one path when the network is calm, and \
+                 is replicated again at the next variation.",
+                vec![Item::figure("Frames and paths over two variations, fhd.", panels)],
+            )
         })
     }
 }
@@ -339,17 +355,19 @@ fn under_faults(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Option<
             bands: Vec::new(),
         });
     let cases = summary.cases.iter().filter(|case| is_fault(case, faults));
-    Some(Section {
-        title: "Faulty path under control".to_owned(),
-        text: "Two paths, in mode evidence without a trigger; the faster one is faulty, path 2 loses \
-               no packets. 2,000 UDP packets per second. Packets can only be missing while the flow does not use path 2 \
-               (without whole path)."
-            .to_owned(),
-        items: vec![
-            Item::Figure(Figure { caption: "Number of paths.".to_owned(), panels: panels.collect() }),
-            Item::Table(Table::of_cases(cases, "Missing packets, and the time without path 2.")),
+    Some(Section::new(
+        "Faulty path under control",
+        "Two paths, in mode evidence without a trigger; the faster one is faulty, path 2 loses \
+         no packets. 2,000 UDP packets per second. Packets can only be missing while the flow does not use path 2 \
+         (without whole path).",
+        vec![
+            Item::figure("Number of paths.", panels.collect()),
+            Item::Table(Table::of_cases(
+                cases,
+                "Missing packets, and the time without path 2.",
+            )),
         ],
-    })
+    ))
 }
 
 fn is_fault(case: &Case, faults: &[(u64, faults::Outcome)]) -> bool {
@@ -363,10 +381,9 @@ fn all_figures(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Section 
     let caption = "Medians; the figures of each seed are in summary.json. fps_min: the worst second. trigger_to_first_replica: \
                    time from the due time of the third late request, when the trigger fired first, to the first copy on \
                    a new path.";
-    Section {
-        title: "All figures".to_owned(),
-        text: "During the variation of the network. The paper's figure is below ours where its text has one."
-            .to_owned(),
-        items: vec![Item::Table(Table::of_cases(cases, caption))],
-    }
+    Section::new(
+        "All figures",
+        "During the variation of the network. The paper's figure is below ours where its text has one.",
+        vec![Item::Table(Table::of_cases(cases, caption))],
+    )
 }

@@ -1,6 +1,6 @@
 use super::history::History;
 use super::scene::{Policy, Scene};
-use crate::experiment::Run;
+use crate::experiment::{Run, write_json};
 use crate::experiments::five_paths::Variation;
 use crate::experiments::live::{self, Live, Outcome};
 use crate::record::Record;
@@ -11,9 +11,9 @@ use hawser_control::resource::Flow;
 use hawser_testbed::control::Control;
 use hawser_testbed::counters::{self, Counters};
 use hawser_testbed::edges::Edges;
+use hawser_testbed::stream::Source;
 use hawser_testbed::topology::Lab;
 use serde_json::Value;
-use std::fs;
 use std::time::Duration;
 
 /// A run of a case with one seed.
@@ -31,36 +31,17 @@ const LINK_HEADER_BYTES: u64 = 14;
 /// Runs a stream.
 pub(super) fn run(run: &Run, scene: &Scene) -> Result<Trial> {
     let variation = scene.variation(run.seconds);
-    let raw = format!(
-        "{}-{}-{}",
-        scene.policy_name(),
-        scene.level_name(),
-        run.seed
-    );
+    let (policy, level) = (scene.policy_name(), scene.level_name());
+    let raw = format!("{policy}-{level}-{}", run.seed);
     let live = Live::prepare(run, &raw, &scene.topology(), &variation)?;
     let source = scene.source(&live.directory)?;
-    let mut controlled = scene
-        .flow(&live.lab)
-        .map(|flow| Controlled::start(run, &live, &flow))
-        .transpose()?;
-    let mut stream = live.stream(run, &source)?;
-    live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
-    let before = Reading::take(&live.lab, controlled.as_ref())?;
-    live.sleep(run, &mut stream, variation.from(), variation.to())?;
-    let after = Reading::take(&live.lab, controlled.as_ref())?;
-    live.sleep(run, &mut stream, variation.to(), variation.end)?;
-    let record = Record::read(&stream.stop()?)?;
-    let history = controlled
-        .take()
-        .map(|controlled| controlled.stop(&live, &record))
-        .transpose()?;
+    let (record, history, cost) = stream(run, scene, &live, &source, &variation)?;
     let emulation = live.finish()?;
 
     let mut case = live::case(&scene.to_string(), &source, &variation);
     case.params.extend(scene.params());
     case.metrics = live::metrics(&record, &emulation, &variation);
-    case.metrics
-        .set("bandwidth_cost_ratio", before.cost_until(&after));
+    case.metrics.set("bandwidth_cost_ratio", cost);
     if let Some(history) = &history {
         describe(history, scene, &variation, &mut case.metrics);
     }
@@ -69,8 +50,8 @@ pub(super) fn run(run: &Run, scene: &Scene) -> Result<Trial> {
         seed: run.seed,
         scene: scene.clone(),
         outcome: Outcome {
-            policy: scene.policy_name(),
-            level: scene.level_name(),
+            policy,
+            level,
             case,
             record,
             variation,
@@ -78,6 +59,32 @@ pub(super) fn run(run: &Run, scene: &Scene) -> Result<Trial> {
         },
         history,
     })
+}
+
+/// Runs the stream. Returns its record, the history of its flow, and the bandwidth cost during the
+/// variation.
+fn stream(
+    run: &Run,
+    scene: &Scene,
+    live: &Live,
+    source: &Source,
+    variation: &Variation,
+) -> Result<(Record, Option<History>, f64)> {
+    let controlled = scene
+        .flow(&live.lab)
+        .map(|flow| Controlled::start(run, live, &flow))
+        .transpose()?;
+    let mut stream = live.stream(run, source)?;
+    live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
+    let before = Reading::take(&live.lab, controlled.as_ref())?;
+    live.sleep(run, &mut stream, variation.from(), variation.to())?;
+    let after = Reading::take(&live.lab, controlled.as_ref())?;
+    live.sleep(run, &mut stream, variation.to(), variation.end)?;
+    let record = Record::read(&stream.stop()?)?;
+    let history = controlled
+        .map(|controlled| controlled.stop(live, &record))
+        .transpose()?;
+    Ok((record, history, before.cost_until(&after)))
 }
 
 /// The controller and the agents of a stream's flow.
@@ -95,8 +102,7 @@ impl Controlled {
     }
 
     fn stop(self, live: &Live, record: &Record) -> Result<History> {
-        let events = serde_json::to_vec_pretty(&self.control.events()?)?;
-        fs::write(live.directory.join("events.json"), events)?;
+        write_json(&live.directory.join("events.json"), &self.control.events()?)?;
         self.edges.stop()?;
         self.control.stop()?;
         History::read(&live.directory, record.began_ns)
@@ -152,31 +158,42 @@ fn describe(history: &History, scene: &Scene, variation: &Variation, metrics: &m
         history.paths_mean(variation.from(), variation.to()),
     );
     if !scene.uncapped {
-        let after = history
-            .triggered_in(variation)
-            .map(|at| at - variation.from().as_secs_f64());
-        let first_copy = history.trigger_to_first_copy().map(|seconds| seconds * 1e3);
-        metrics.set("variation_to_trigger_s", after.unwrap_or(f64::NAN));
-        metrics.set(
-            "trigger_to_first_replica_ms",
-            first_copy.unwrap_or(f64::NAN),
-        );
+        set_trigger(history, variation, metrics);
     }
     if scene.recovery {
-        let [first, second] = variation.during[..] else {
-            unreachable!("a recovery has two variations")
-        };
-        let calm = history
-            .first(first.1, |paths| paths == 1)
-            .filter(|at| *at < second.0.as_secs_f64());
-        let again = history
-            .first(second.0, |paths| paths > 1)
-            .filter(|at| *at < second.1.as_secs_f64());
-        let since =
-            |at: Option<f64>, begin: Duration| at.map_or(f64::NAN, |at| at - begin.as_secs_f64());
-        metrics.set("calm_to_one_path_s", since(calm, first.1));
-        metrics.set("variation_to_many_paths_s", since(again, second.0));
+        set_recovery(history, variation, metrics);
     }
+}
+
+/// Sets the times until the trigger fired, and from then to the first replica.
+fn set_trigger(history: &History, variation: &Variation, metrics: &mut Metrics) {
+    let after = history
+        .triggered_in(variation)
+        .map(|at| at - variation.from().as_secs_f64());
+    let first_copy = history.trigger_to_first_copy().map(|seconds| seconds * 1e3);
+    metrics.set("variation_to_trigger_s", after.unwrap_or(f64::NAN));
+    metrics.set(
+        "trigger_to_first_replica_ms",
+        first_copy.unwrap_or(f64::NAN),
+    );
+}
+
+/// Sets the times in which the flow returned to one path after the first variation, and was
+/// replicated in the second.
+fn set_recovery(history: &History, variation: &Variation, metrics: &mut Metrics) {
+    let [first, second] = variation.during[..] else {
+        unreachable!("a recovery has two variations")
+    };
+    let calm = history
+        .first(first.1, |paths| paths == 1)
+        .filter(|at| *at < second.0.as_secs_f64());
+    let again = history
+        .first(second.0, |paths| paths > 1)
+        .filter(|at| *at < second.1.as_secs_f64());
+    let since =
+        |at: Option<f64>, begin: Duration| at.map_or(f64::NAN, |at| at - begin.as_secs_f64());
+    metrics.set("calm_to_one_path_s", since(calm, first.1));
+    metrics.set("variation_to_many_paths_s", since(again, second.0));
 }
 
 /// Sets the throughput of every trial relative to that of the single path with the same level and
@@ -221,10 +238,7 @@ pub(super) fn summarise<'a>(cases: impl IntoIterator<Item = (u64, &'a Case)>) ->
     };
     let mut by_seed = serde_json::Map::new();
     for name in first.metrics.names() {
-        let values: Vec<f64> = cases
-            .iter()
-            .map(|(_, case)| case.metrics.get(name).unwrap_or(f64::NAN))
-            .collect();
+        let values = values(&cases, name);
         summary.metrics.set(name, median(&values));
         by_seed.insert(
             name.to_owned(),
@@ -235,16 +249,18 @@ pub(super) fn summarise<'a>(cases: impl IntoIterator<Item = (u64, &'a Case)>) ->
         .iter()
         .filter_map(|(_, case)| case.params.get("attempts").cloned());
     summary.params.insert("attempts".into(), attempts.collect());
-    summary.params.insert(
-        "seeds".into(),
-        cases
-            .iter()
-            .map(|(seed, _)| *seed)
-            .collect::<Vec<_>>()
-            .into(),
-    );
-    summary.params.insert("by_seed".into(), by_seed.into());
+    let seeds: Vec<u64> = cases.iter().map(|(seed, _)| *seed).collect();
+    summary.set_param("seeds", seeds);
+    summary.set_param("by_seed", by_seed);
     Some(summary)
+}
+
+/// Returns a metric of each case.
+fn values(cases: &[(u64, &Case)], metric: &str) -> Vec<f64> {
+    cases
+        .iter()
+        .map(|(_, case)| case.metrics.get(metric).unwrap_or(f64::NAN))
+        .collect()
 }
 
 /// Returns the median of the finite values.

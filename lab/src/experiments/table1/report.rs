@@ -28,15 +28,14 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     let figure =
         |case: &str, metric: &str| summary.case(case).and_then(|case| case.metrics.get(metric));
     let highlight = |label: &str, metric: &str, unit: &str| {
-        let (ours, single) = (
-            figure("replicate/fhd", metric)?,
-            figure("single/fhd", metric)?,
-        );
-        Some(Highlight {
-            value: format!("{ours:.1} {unit}"),
-            label: label.to_owned(),
-            comparison: format!("{single:.1} {unit} on the default path"),
-        })
+        let ours = figure("replicate/fhd", metric)?;
+        let single = figure("single/fhd", metric)?;
+        let comparison = format!("{single:.1} {unit} on the default path");
+        Some(Highlight::new(
+            format!("{ours:.1} {unit}"),
+            label,
+            comparison,
+        ))
     };
     [
         highlight("frame rate, fhd, replicated", "fps_mean", "fps"),
