@@ -11,6 +11,7 @@ use crate::experiment::{Completed, Experiment, Run, progress};
 use crate::summary::{Case, Metrics, Summary, quantile};
 use anyhow::{Context, Result, bail};
 use fleet::Fleet;
+use hawser_client::OperatorClient;
 use hawser_io::netns::Namespace;
 use hawser_testbed::topology::{Stop, Topology};
 use load::Changes;
@@ -111,11 +112,7 @@ fn raise_open_files() -> Result<()> {
 fn run_case(run: &Run, size: Size) -> Result<Measured> {
     let folder = run.raw(&size.to_string())?;
     // One namespace of a lab: all of its ports are free, and everything in it is removed with it.
-    let lab = Topology {
-        paths: 1,
-        ..Topology::default()
-    }
-    .build()?;
+    let lab = Topology::with_paths(1).build()?;
     let namespace = lab.source();
     // This number of connections leaves many ports in TIME_WAIT.
     namespace.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
@@ -157,6 +154,15 @@ async fn measure(run: &Run, agents: usize, controller: &ControllerProcess) -> Re
     tokio::spawn(work.run()).await?
 }
 
+/// The measurements of the steady state.
+struct Steady {
+    from: Usage,
+    to: Usage,
+    agents_cpu: Duration,
+    machine_cpu: Duration,
+    changes: usize,
+}
+
 /// The parameters of one case.
 struct Work {
     agents: usize,
@@ -169,12 +175,10 @@ impl Work {
     async fn run(self) -> Result<Measured> {
         let operator = Arc::new(self.controller.operator()?);
         let empty = self.controller.usage()?;
-        let began = Instant::now();
-        let identities = fleet::enrol(&self.controller, &operator, self.agents, &self.stop).await?;
-        let enrolment = began.elapsed();
-        let began = Instant::now();
-        fleet::create_flows(&operator, self.agents, &self.stop).await?;
-        let flows_created = began.elapsed();
+        let enrol = fleet::enrol(&self.controller, &operator, self.agents, &self.stop);
+        let (identities, enrolment) = timed(enrol).await?;
+        let ((), flows_created) =
+            timed(fleet::create_flows(&operator, self.agents, &self.stop)).await?;
         let idle = self.controller.usage()?;
         progress(&format!(
             "  nodes enrolled in {:.1} s, flows created in {:.1} s",
@@ -188,37 +192,50 @@ impl Work {
         self.wait_until_assigned(&fleet, &latencies).await?;
         // Twice the reporting interval: then every node has reported.
         self.pause(Duration::from_secs(10)).await?;
+        let steady = self.steady_state(&operator, &fleet, &latencies).await?;
+        drop(nodes);
+        Ok(Measured {
+            empty,
+            idle,
+            steady_from: steady.from,
+            steady_to: steady.to,
+            agents_cpu: steady.agents_cpu,
+            machine_cpu: steady.machine_cpu,
+            enrolment,
+            flows_created,
+            changes: steady.changes,
+            latencies,
+        })
+    }
 
-        progress(&format!(
-            "  all nodes connected, measuring for {} s",
-            self.seconds
-        ));
-        let lag = tokio::spawn(measure::lag(Arc::clone(&latencies)));
-        let (steady_from, agents_from) = (self.controller.usage()?, measure::own_cpu()?);
+    /// Measures while policies change.
+    async fn steady_state(
+        &self,
+        operator: &Arc<OperatorClient>,
+        fleet: &Arc<Fleet>,
+        latencies: &Arc<Latencies>,
+    ) -> Result<Steady> {
+        let seconds = self.seconds;
+        progress(&format!("  all nodes connected, measuring for {seconds} s"));
+        let lag = tokio::spawn(measure::lag(Arc::clone(latencies)));
+        let (from, agents_from) = (self.controller.usage()?, measure::own_cpu()?);
         let machine_from = measure::machine_cpu()?;
         latencies.begin();
-        let changes = Changes::start(&operator, &fleet, &latencies);
-        self.pause(Duration::from_secs_f64(self.seconds)).await?;
+        let changes = Changes::start(operator, fleet, latencies);
+        self.pause(Duration::from_secs_f64(seconds)).await?;
         let changes = changes.stop().await;
-        let (steady_to, agents_to) = (self.controller.usage()?, measure::own_cpu()?);
+        let (to, agents_to) = (self.controller.usage()?, measure::own_cpu()?);
         let machine_cpu = measure::machine_cpu()? - machine_from;
         // Changes that have not arrived yet still count.
         self.pause(Duration::from_secs(2)).await?;
         latencies.end();
         lag.abort();
-        drop(nodes);
-        let agents_cpu = agents_to - agents_from;
-        Ok(Measured {
-            empty,
-            idle,
-            steady_from,
-            steady_to,
-            agents_cpu,
+        Ok(Steady {
+            from,
+            to,
+            agents_cpu: agents_to - agents_from,
             machine_cpu,
-            enrolment,
-            flows_created,
             changes,
-            latencies,
         })
     }
 
@@ -254,32 +271,36 @@ impl Work {
     }
 }
 
+/// Returns the result of some work, and its duration.
+async fn timed<T>(work: impl Future<Output = Result<T>>) -> Result<(T, Duration)> {
+    let began = Instant::now();
+    Ok((work.await?, began.elapsed()))
+}
+
 fn describe(size: Size, measured: &Measured) -> Case {
     let agents = size.agents;
     let mut case = Case::new(&size.to_string());
-    case.params.insert("agents".into(), agents.into());
-    case.params
-        .insert("flows".into(), (agents * FLOWS_PER_AGENT).into());
-    case.params
-        .insert("arrivals_per_s".into(), ARRIVALS_PER_S.into());
-    case.params
-        .insert("policy_changes".into(), measured.changes.into());
-    case.params
-        .insert("last_error".into(), measured.latencies.last_error().into());
+    case.set_param("agents", agents);
+    case.set_param("flows", agents * FLOWS_PER_AGENT);
+    case.set_param("arrivals_per_s", ARRIVALS_PER_S);
+    case.set_param("policy_changes", measured.changes);
+    case.set_param("last_error", measured.latencies.last_error());
     case.metrics = metrics(agents, measured);
     case
 }
 
 fn metrics(agents: usize, measured: &Measured) -> Metrics {
-    let Measured {
-        empty,
-        idle,
-        steady_from,
-        steady_to,
-        latencies,
-        ..
-    } = measured;
     let mut metrics = Metrics::default();
+    set_latencies(&mut metrics, measured);
+    set_resources(&mut metrics, agents, measured);
+    metrics.set("enrolment_s", measured.enrolment.as_secs_f64());
+    metrics.set("flows_created_s", measured.flows_created.as_secs_f64());
+    metrics
+}
+
+/// Sets the latencies, the changes that did not arrive, and the errors.
+fn set_latencies(metrics: &mut Metrics, measured: &Measured) {
+    let latencies = &measured.latencies;
     for kind in Kind::ALL {
         let sorted = latencies.sorted_ms(kind);
         metrics.set(&format!("{}_p50_ms", kind.name()), quantile(&sorted, 0.5));
@@ -293,30 +314,26 @@ fn metrics(agents: usize, measured: &Measured) -> Metrics {
         1.0 - arrived as f64 / (2 * measured.changes) as f64,
     );
     metrics.set("errors_ratio", latencies.errors_ratio());
+}
+
+/// Sets the processor time and the memory of the controller, the nodes and others.
+fn set_resources(metrics: &mut Metrics, agents: usize, measured: &Measured) {
+    let (from, to) = (&measured.steady_from, &measured.steady_to);
     let seconds = measured.seconds();
-    let controller_cores = (steady_to.cpu - steady_from.cpu).as_secs_f64() / seconds;
     let grown = |to: &Usage, from: &Usage| to.memory_bytes as f64 - from.memory_bytes as f64;
-    metrics.set("controller_cpu_cores", controller_cores);
+    let per_agent = grown(to, &measured.idle) / agents as f64;
+    let flows = (agents * FLOWS_PER_AGENT) as f64;
+    let per_flow = grown(&measured.idle, &measured.empty) / flows;
+    let controller = (to.cpu - from.cpu).as_secs_f64() / seconds;
+    let nodes = measured.agents_cpu.as_secs_f64() / seconds;
+    metrics.set("controller_cpu_cores", controller);
     metrics.set(
         "controller_cpu_per_agent_us_per_s",
-        controller_cores * 1e6 / agents as f64,
+        controller * 1e6 / agents as f64,
     );
-    metrics.set("controller_memory_bytes", steady_to.memory_bytes as f64);
-    metrics.set(
-        "controller_memory_per_agent_bytes",
-        grown(steady_to, idle) / agents as f64,
-    );
-    let flows = (agents * FLOWS_PER_AGENT) as f64;
-    metrics.set(
-        "controller_memory_per_flow_bytes",
-        grown(idle, empty) / flows,
-    );
-    metrics.set(
-        "agents_cpu_cores",
-        measured.agents_cpu.as_secs_f64() / seconds,
-    );
+    metrics.set("controller_memory_bytes", to.memory_bytes as f64);
+    metrics.set("controller_memory_per_agent_bytes", per_agent);
+    metrics.set("controller_memory_per_flow_bytes", per_flow);
+    metrics.set("agents_cpu_cores", nodes);
     metrics.set("others_cpu_cores", measured.others_cores());
-    metrics.set("enrolment_s", measured.enrolment.as_secs_f64());
-    metrics.set("flows_created_s", measured.flows_created.as_secs_f64());
-    metrics
 }

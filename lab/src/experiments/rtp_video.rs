@@ -111,16 +111,14 @@ fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
         let size = random.random_range(mean * 3 / 4..mean * 5 / 4);
         let packets = size.div_ceil(PAYLOAD);
         for packet in 0..packets {
+            let header = Header {
+                frame,
+                packets: packets as u16,
+                captured,
+            };
             let payload = PAYLOAD.min(size - packet * PAYLOAD);
-            let mut bytes = vec![0; HEADERS + payload];
-            bytes[0] = RTP_VERSION_2;
-            bytes[1] = RTP_DYNAMIC_TYPE | if packet + 1 == packets { RTP_MARKER } else { 0 };
-            bytes[2..4].copy_from_slice(&sequence.to_be_bytes());
-            bytes[4..8].copy_from_slice(&(frame * 90_000 / FPS).to_be_bytes());
-            bytes[8..RTP].copy_from_slice(&source.to_be_bytes());
-            bytes[RTP..RTP + 4].copy_from_slice(&frame.to_be_bytes());
-            bytes[RTP + 4..RTP + 6].copy_from_slice(&(packets as u16).to_be_bytes());
-            bytes[RTP + 6..HEADERS].copy_from_slice(&captured.as_nanos().to_be_bytes());
+            let is_last = packet + 1 == packets;
+            let bytes = header.packet(source, sequence, is_last, payload);
             sequence = sequence.wrapping_add(1);
             // A packet that cannot be sent is missing at the viewer.
             let _ = socket.send(&bytes);
@@ -128,6 +126,42 @@ fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
         frame += 1;
     }
     frame as usize
+}
+
+/// The header after that of RTP.
+struct Header {
+    frame: u32,
+    /// The number of packets of the frame.
+    packets: u16,
+    captured: Instant,
+}
+
+impl Header {
+    /// Returns a packet with a payload of zeros.
+    fn packet(&self, source: u32, sequence: u16, is_last: bool, payload: usize) -> Vec<u8> {
+        let marker = if is_last { RTP_MARKER } else { 0 };
+        let mut bytes = vec![0; HEADERS + payload];
+        bytes[0] = RTP_VERSION_2;
+        bytes[1] = RTP_DYNAMIC_TYPE | marker;
+        bytes[2..4].copy_from_slice(&sequence.to_be_bytes());
+        bytes[4..8].copy_from_slice(&(self.frame * 90_000 / FPS).to_be_bytes());
+        bytes[8..RTP].copy_from_slice(&source.to_be_bytes());
+        bytes[RTP..RTP + 4].copy_from_slice(&self.frame.to_be_bytes());
+        bytes[RTP + 4..RTP + 6].copy_from_slice(&self.packets.to_be_bytes());
+        bytes[RTP + 6..HEADERS].copy_from_slice(&self.captured.as_nanos().to_be_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Self {
+        let frame = bytes[RTP..RTP + 4].try_into().expect("four bytes");
+        let packets = bytes[RTP + 4..RTP + 6].try_into().expect("two bytes");
+        let captured = bytes[RTP + 6..HEADERS].try_into().expect("eight bytes");
+        Header {
+            frame: u32::from_be_bytes(frame),
+            packets: u16::from_be_bytes(packets),
+            captured: Instant::from_nanos(u64::from_be_bytes(captured)),
+        }
+    }
 }
 
 /// A frame that is not complete yet.
@@ -146,18 +180,15 @@ fn receive(socket: &UdpSocket, receiving: &AtomicBool) -> Vec<Frame> {
             continue;
         };
         let now = ring::now();
-        let frame =
-            u32::from_be_bytes(bytes[RTP..RTP + 4].try_into().expect("four bytes")) as usize;
-        let packets = u16::from_be_bytes(bytes[RTP + 4..RTP + 6].try_into().expect("two bytes"));
-        let captured = u64::from_be_bytes(bytes[RTP + 6..HEADERS].try_into().expect("eight bytes"));
+        let header = Header::parse(&bytes);
+        let frame = header.frame as usize;
         partial.resize(partial.len().max(frame + 1), Partial::default());
         let seen = &mut partial[frame];
         seen.packets += 1;
         seen.bytes += (length - HEADERS) as u64;
-        if seen.packets == packets {
-            let captured = Instant::from_nanos(captured);
+        if seen.packets == header.packets {
             frames.push(Frame {
-                captured,
+                captured: header.captured,
                 decoded: now,
                 size: ByteSize(seen.bytes),
             });

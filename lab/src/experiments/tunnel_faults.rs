@@ -277,24 +277,15 @@ impl RunningTunnel {
     }
 
     fn finish(self, events: Vec<Event>) -> Result<Outcome> {
-        let RunningTunnel {
-            before,
-            began,
-            ssh,
-            ping,
-            video,
-            tunnel,
-            network,
-        } = self;
         let ended = ring::now();
-        let session = tunnel.session()?.unwrap_or(before);
-        let (frames, frames_sent) = video.stop()?;
-        let (ping, ssh) = (ping.stop()?, ssh.stop()?);
-        drop(tunnel);
-        let emulation: EmulatorReport = network.stop()?;
+        let session = self.tunnel.session()?.unwrap_or(self.before);
+        let (frames, frames_sent) = self.video.stop()?;
+        let (ping, ssh) = (self.ping.stop()?, self.ssh.stop()?);
+        drop(self.tunnel);
+        let emulation: EmulatorReport = self.network.stop()?;
         let invalid_because = emulation.health.invalid_because();
         Ok(Outcome {
-            began,
+            began: self.began,
             ended,
             events,
             ping,
@@ -327,14 +318,7 @@ fn fail_uplinks(run: &Run, plan: &[Planned]) -> Result<Outcome> {
         sleep_until(&run.stop, origin + planned.until)?;
         let lasted = planned.to.saturating_sub(planned.from);
         let event = running.record_event(Some(planned.fault), planned.to_string(), from, lasted)?;
-        progress(&format!(
-            "  {planned}{}",
-            if event.is_survived() {
-                ""
-            } else {
-                ": THE SESSION, THE ADDRESSES OR SSH WERE LOST"
-            }
-        ));
+        progress(&format!("  {planned}{}", event.verdict()));
         events.push(event);
     }
     let outcome = running.finish(events)?;
@@ -366,8 +350,13 @@ fn kill_servers(run: &Run, kills: u32) -> Result<Outcome> {
 }
 
 impl Event {
-    fn is_survived(&self) -> bool {
-        self.same_session && self.same_addresses && self.ssh_alive
+    /// Returns the end of the line that reports the fault.
+    fn verdict(&self) -> &'static str {
+        if self.same_session && self.same_addresses && self.ssh_alive {
+            ""
+        } else {
+            ": THE SESSION, THE ADDRESSES OR SSH WERE LOST"
+        }
     }
 }
 
@@ -400,16 +389,14 @@ impl Outcome {
             None => vec![(self.began, self.ended)],
         };
         let mut case = Case::default();
-        case.params.insert("faults".into(), events.len().into());
-        case.params
-            .insert("seconds".into(), seconds(&windows).into());
+        case.set_param("faults", events.len());
+        case.set_param("seconds", seconds(&windows));
         let lost = |survived: fn(&Event) -> bool| share(&events, |event| !survived(event));
-        case.metrics
-            .set("sessions_lost_ratio", lost(|event| event.same_session));
-        case.metrics
-            .set("addresses_lost_ratio", lost(|event| event.same_addresses));
-        case.metrics
-            .set("ssh_lost_ratio", lost(|event| event.ssh_alive));
+        case.metrics = Metrics::from([
+            ("sessions_lost_ratio", lost(|event| event.same_session)),
+            ("addresses_lost_ratio", lost(|event| event.same_addresses)),
+            ("ssh_lost_ratio", lost(|event| event.ssh_alive)),
+        ]);
         self.measure(&mut case.metrics, &windows);
         if fault.is_none() {
             case.metrics
@@ -421,32 +408,23 @@ impl Outcome {
     /// Returns the case of killed servers.
     fn kills_case(&self) -> Case {
         let mut case = Case::default();
-        case.params.insert("kills".into(), self.events.len().into());
+        case.set_param("kills", self.events.len());
         let events: Vec<&Event> = self.events.iter().collect();
         let windows: Vec<_> = self.events.iter().map(|event| event.window).collect();
-        let mut recoveries: Vec<f64> = windows
-            .iter()
-            .map(|window| self.ping.within(&[*window]).gap_max_ms)
-            .collect();
+        let gap = |window| self.ping.within(&[window]).gap_max_ms;
+        let mut recoveries: Vec<f64> = windows.iter().copied().map(gap).collect();
         recoveries.sort_by(f64::total_cmp);
-        case.metrics
-            .set("recovery_p50_ms", quantile(&recoveries, 0.5));
-        case.metrics
-            .set("recovery_max_ms", quantile(&recoveries, 1.0));
-        let late = recoveries
-            .iter()
-            .filter(|ms| **ms >= RECOVERY_LIMIT_MS)
-            .count();
-        case.metrics.set(
-            "later_than_3_s_ratio",
-            late as f64 / recoveries.len() as f64,
-        );
-        case.metrics.set(
-            "addresses_lost_ratio",
-            share(&events, |event| !event.same_addresses),
-        );
-        case.metrics
-            .set("ssh_lost_ratio", share(&events, |event| !event.ssh_alive));
+        let late = recoveries.iter().filter(|ms| **ms >= RECOVERY_LIMIT_MS);
+        let late = late.count() as f64 / recoveries.len() as f64;
+        let addresses_lost = share(&events, |event| !event.same_addresses);
+        let ssh_lost = share(&events, |event| !event.ssh_alive);
+        case.metrics = Metrics::from([
+            ("recovery_p50_ms", quantile(&recoveries, 0.5)),
+            ("recovery_max_ms", quantile(&recoveries, 1.0)),
+            ("later_than_3_s_ratio", late),
+            ("addresses_lost_ratio", addresses_lost),
+            ("ssh_lost_ratio", ssh_lost),
+        ]);
         self.measure(&mut case.metrics, &windows);
         case
     }

@@ -6,9 +6,9 @@ mod report;
 
 use crate::experiment::{Completed, Experiment, Measured, Run};
 use crate::experiments::rtp_video::Video;
-use crate::summary::{Case, Summary};
+use crate::summary::{Case, Metrics, Summary};
 use anyhow::{Result, bail};
-use cross_traffic::{ActiveCrossTraffic, CROSS_TRAFFIC, CrossTraffic};
+use cross_traffic::{ActiveCrossTraffic, CROSS_TRAFFIC, CrossTraffic, Stopped};
 use hawser_io::netns::Namespace;
 use hawser_io::ring;
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
@@ -131,11 +131,7 @@ pub(crate) struct Outcome {
 impl Scenario {
     fn run(self, run: &Run) -> Result<Outcome> {
         let directory = run.raw(&self.to_string().replace('/', "-"))?;
-        let lab = Topology {
-            paths: UPLINKS,
-            ..Topology::default()
-        }
-        .build()?;
+        let lab = Topology::with_paths(UPLINKS).build()?;
         let mut emulator = Emulator::start(lab.network(), paths(&lab), run.seed)?;
         emulator.steer(&[lab.ingress(), lab.egress()])?;
         route_to_server(&lab)?;
@@ -171,34 +167,33 @@ impl Scenario {
         let cross_traffic =
             ActiveCrossTraffic::start(self.cross_traffic, from, to, address, run.seed)?;
         pause(run, WARM_UP)?;
-        let began = ring::now();
-        let before = cross_traffic.received_bytes();
-        pause(
-            run,
-            Duration::from_secs_f64(run.seconds.unwrap_or(MEASURED_S)),
-        )?;
+        let (began, before) = (ring::now(), cross_traffic.received_bytes());
+        let measured = Duration::from_secs_f64(run.seconds.unwrap_or(MEASURED_S));
+        pause(run, measured)?;
         let received_bytes = cross_traffic.received_bytes() - before;
-        let ended = ring::now();
+        let window = Window::new(began, ring::now())
+            .unwrap_or_else(|| unreachable!("the measurement has a duration"));
         // The video is stopped first, so that the cross traffic continues until its last frames
         // have arrived.
         let (frames, _) = video.stop()?;
         let stopped = cross_traffic.stop()?;
-        let window = Window::new(began, ended)
-            .unwrap_or_else(|| unreachable!("the measurement has a duration"));
-        let second = stopped.frames;
-        let other_mbps = match &second {
-            Some(frames) => Some(measure(frames, window).throughput_mbps),
-            None if self.cross_traffic.is_none() => None,
-            None => Some(received_bytes as f64 * 8e-6 / window.duration().as_secs_f64()),
-        };
         Ok(Outcome {
             window,
             from: began,
             frames,
-            second,
-            other_mbps,
+            other_mbps: self.other_mbps(&stopped, received_bytes, window),
+            second: stopped.frames,
             invalid_because: stopped.invalid_because,
         })
+    }
+
+    /// Returns the received rate of the cross traffic; that of a camera counts complete frames only.
+    fn other_mbps(self, stopped: &Stopped, received_bytes: u64, window: Window) -> Option<f64> {
+        match &stopped.frames {
+            Some(frames) => Some(measure(frames, window).throughput_mbps),
+            None if self.cross_traffic.is_none() => None,
+            None => Some(received_bytes as f64 * 8e-6 / window.duration().as_secs_f64()),
+        }
     }
 }
 
@@ -211,41 +206,37 @@ impl Measured for Outcome {
 impl Outcome {
     fn case(&self, scenario: Scenario) -> Case {
         let mut case = Case::new(&scenario.to_string());
-        let seconds = self.window.duration().as_secs_f64();
-        case.params.insert("seconds".into(), seconds.into());
-        case.params.insert("uplinks".into(), UPLINKS.into());
-        case.params.insert("uplink_mbps".into(), UPLINK_MBPS.into());
-        case.params.insert(
-            "one_way_delay_ms".into(),
-            (ONE_WAY_DELAY.as_millis() as u64).into(),
-        );
-        case.params
-            .insert("queue_ms".into(), (QUEUE.as_millis() as u64).into());
+        case.set_param("seconds", self.window.duration().as_secs_f64());
+        case.set_param("uplinks", UPLINKS);
+        case.set_param("uplink_mbps", UPLINK_MBPS);
+        case.set_param("one_way_delay_ms", ONE_WAY_DELAY.as_millis() as u64);
+        case.set_param("queue_ms", QUEUE.as_millis() as u64);
         let video = measure(&self.frames, self.window);
-        let delay_ms = |delay: Option<f64>| delay.unwrap_or(f64::NAN);
-        case.metrics.set("fps_mean", video.fps_mean);
-        case.metrics.set("stall_ratio", video.stall_ratio);
-        case.metrics
-            .set("frame_delay_p50_ms", delay_ms(video.frame_delay_p50_ms));
-        case.metrics
-            .set("frame_delay_p95_ms", delay_ms(video.frame_delay_p95_ms));
-        case.metrics.set("throughput_mbps", video.throughput_mbps);
+        case.metrics = Metrics::from([
+            ("fps_mean", video.fps_mean),
+            ("stall_ratio", video.stall_ratio),
+            ("frame_delay_p50_ms", or_nan(video.frame_delay_p50_ms)),
+            ("frame_delay_p95_ms", or_nan(video.frame_delay_p95_ms)),
+            ("throughput_mbps", video.throughput_mbps),
+        ]);
+        self.set_others(&mut case.metrics, video.throughput_mbps);
+        case
+    }
+
+    /// Sets the figures of the cross traffic beside a video of the given rate.
+    fn set_others(&self, metrics: &mut Metrics, video_mbps: f64) {
         if let Some(cross_traffic) = self.other_mbps {
-            let left = UPLINKS as f64 * UPLINK_MBPS - video.throughput_mbps;
-            case.metrics.set("other_throughput_mbps", cross_traffic);
-            case.metrics
-                .set("other_of_what_the_video_leaves_ratio", cross_traffic / left);
+            let left = UPLINKS as f64 * UPLINK_MBPS - video_mbps;
+            metrics.set("other_throughput_mbps", cross_traffic);
+            metrics.set("other_of_what_the_video_leaves_ratio", cross_traffic / left);
         }
         if let Some(second) = &self.second {
             let second = measure(second, self.window);
-            case.metrics.set("other_fps_mean", second.fps_mean);
-            case.metrics.set("other_stall_ratio", second.stall_ratio);
-            case.metrics.set(
-                "other_frame_delay_p95_ms",
-                delay_ms(second.frame_delay_p95_ms),
-            );
+            let delay_ms = or_nan(second.frame_delay_p95_ms);
+            metrics.set("other_fps_mean", second.fps_mean);
+            metrics.set("other_stall_ratio", second.stall_ratio);
+            metrics.set("other_frame_delay_p95_ms", delay_ms);
         }
-        case
     }
 
     /// Returns when each frame was complete, in seconds since the start of the measurement, and its
@@ -266,6 +257,10 @@ impl Outcome {
             })
             .collect()
     }
+}
+
+fn or_nan(delay_ms: Option<f64>) -> f64 {
+    delay_ms.unwrap_or(f64::NAN)
 }
 
 fn pause(run: &Run, length: Duration) -> Result<()> {

@@ -51,17 +51,13 @@ pub(super) async fn enrol(
     agents: usize,
     stop: &Stop,
 ) -> Result<Vec<Identity>> {
-    let tenant = Tenant {
-        name: tenant(),
-        description: String::new(),
-    };
-    operator.create_tenant(&tenant).await?;
+    create_tenant(operator).await?;
     let enrol = |index: usize| async move {
         if stop.requested() {
             bail!("stopped");
         }
         let enrolment = NewEnrolment {
-            tenant: self::tenant(),
+            tenant: tenant(),
             valid_s: NewEnrolment::valid_s(),
         };
         let enrolment = operator.enrol_node(&agent_name(index), &enrolment).await?;
@@ -72,6 +68,15 @@ pub(super) async fn enrol(
         .buffered(CONCURRENCY)
         .try_collect()
         .await
+}
+
+async fn create_tenant(operator: &OperatorClient) -> Result<()> {
+    let tenant = Tenant {
+        name: tenant(),
+        description: String::new(),
+    };
+    operator.create_tenant(&tenant).await?;
+    Ok(())
 }
 
 /// Creates [`FLOWS_PER_AGENT`] flows for each node, from it to the nodes that follow.
@@ -312,6 +317,33 @@ fn registration() -> Registration {
 /// Returns a report as large as a real one: every flow with its counters, every path with its
 /// health.
 fn report_of(assignment: &Assignment) -> Report {
+    let health = |number| PathHealth {
+        number,
+        up: true,
+        rtt_us: Some(20_000),
+        dropped_by_device: 0,
+    };
+    Report {
+        revision: assignment.revision,
+        paths: (1..=PATHS).map(health).collect(),
+        sends: assignment.sends.iter().map(sent).collect(),
+        receives: assignment.receives.iter().map(received).collect(),
+        observations: Vec::new(),
+    }
+}
+
+fn sent(send: &Send) -> SendReport {
+    SendReport {
+        flow: send.flow.clone(),
+        epoch: send.policy.epoch,
+        code: send.policy.code,
+        packets: 1_000_000,
+        bytes: 1_200_000_000,
+        sent_bytes: 2_400_000_000,
+    }
+}
+
+fn received(receive: &Receive) -> ReceiveReport {
     let path = |number| ReceivedPath {
         number,
         arrivals: 1_000_000,
@@ -319,31 +351,10 @@ fn report_of(assignment: &Assignment) -> Report {
         only_copy: 1_000,
         missing: 500,
     };
-    let health = |number| PathHealth {
-        number,
-        up: true,
-        rtt_us: Some(20_000),
-        dropped_by_device: 0,
-    };
-    let send = |send: &Send| SendReport {
-        flow: send.flow.clone(),
-        epoch: send.policy.epoch,
-        code: send.policy.code,
-        packets: 1_000_000,
-        bytes: 1_200_000_000,
-        sent_bytes: 2_400_000_000,
-    };
-    let receive = |receive: &Receive| ReceiveReport {
+    ReceiveReport {
         flow: receive.flow.clone(),
         packets: 1_000_000,
         paths: (1..=PATHS).map(path).collect(),
-    };
-    Report {
-        revision: assignment.revision,
-        paths: (1..=PATHS).map(health).collect(),
-        sends: assignment.sends.iter().map(send).collect(),
-        receives: assignment.receives.iter().map(receive).collect(),
-        observations: Vec::new(),
     }
 }
 

@@ -58,23 +58,33 @@ async fn change(
     while !*stopped.borrow() && made < fleet.flows() {
         ticks.tick().await;
         let flow = made * STRIDE % fleet.flows();
-        let (operator, fleet, latencies) = (
-            Arc::clone(&operator),
-            Arc::clone(&fleet),
-            Arc::clone(&latencies),
-        );
-        let by_operator = made % 2 == 0;
-        changing.spawn(async move {
-            fleet.note_request(flow);
-            if by_operator {
-                let choice = Override { code: BOTH_PATHS };
-                latencies.record_response(operator.override_policy(&flow_name(flow), choice).await);
-            } else {
-                fleet.degrade(flow).await;
-            }
-        });
+        let fleet = Arc::clone(&fleet);
+        if made % 2 == 0 {
+            let (operator, latencies) = (Arc::clone(&operator), Arc::clone(&latencies));
+            changing.spawn(override_policy(operator, fleet, latencies, flow));
+        } else {
+            changing.spawn(degrade(fleet, flow));
+        }
         made += 1;
     }
     changing.join_all().await;
     made
+}
+
+/// Makes a change as the operator.
+async fn override_policy(
+    operator: Arc<OperatorClient>,
+    fleet: Arc<Fleet>,
+    latencies: Arc<Latencies>,
+    flow: usize,
+) {
+    fleet.note_request(flow);
+    let choice = Override { code: BOTH_PATHS };
+    latencies.record_response(operator.override_policy(&flow_name(flow), choice).await);
+}
+
+/// Causes a change by an observation of a node.
+async fn degrade(fleet: Arc<Fleet>, flow: usize) {
+    fleet.note_request(flow);
+    fleet.degrade(flow).await;
 }

@@ -2,7 +2,8 @@ use anyhow::{Context, Result, bail};
 use hawser_client::{Controller, OperatorClient};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
-use std::fs::{self, File};
+use hawser_testbed::logs::redirect;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -47,15 +48,12 @@ impl ControllerProcess {
         let configuration = folder.join("controller.toml");
         fs::write(&configuration, settings(folder))
             .with_context(|| format!("cannot write {}", configuration.display()))?;
-        let log = folder.join("controller.log");
-        let output =
-            File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(binary);
         command
             .args(["controller", "--config"])
             .arg(&configuration)
             .env("RUST_LOG", "warn");
-        command.stdout(output.try_clone()?).stderr(output);
+        redirect(&mut command, &folder.join("controller.log"))?;
         let mut controller = ControllerProcess {
             process: Process::spawn(namespace, command)?,
             folder: folder.to_owned(),

@@ -45,69 +45,86 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
         return Vec::new();
     };
     let agents = agents(largest);
-    let latency = |metric: &str, label: &str| Highlight {
-        value: largest
+    let figure = |metric: &str, show: fn(f64) -> String| {
+        largest
             .metrics
             .get(metric)
-            .map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0} ms")),
-        label: format!("{label}, 99th percentile, {agents} nodes"),
-        comparison: format!("the target is {TARGET_P99_MS:.0} ms"),
+            .map_or_else(|| "–".to_owned(), show)
     };
+    let latency = |metric: &str, label: &str| {
+        Highlight::new(
+            figure(metric, |ms| format!("{ms:.0} ms")),
+            format!("{label}, 99th percentile, {agents} nodes"),
+            format!("the target is {TARGET_P99_MS:.0} ms"),
+        )
+    };
+    let memory = "controller_memory_per_agent_bytes";
     vec![
         latency("registration_p99_ms", "registration"),
         latency("heartbeat_p99_ms", "heartbeat"),
         latency("policy_change_p99_ms", "policy change reaches a node"),
-        Highlight {
-            value: largest
-                .metrics
-                .get("controller_memory_per_agent_bytes")
-                .map_or_else(|| "–".to_owned(), |bytes| format!("{:.0} kB", bytes / 1e3)),
-            label: "memory of the controller per connected node".to_owned(),
-            comparison: String::new(),
-        },
+        Highlight::new(
+            figure(memory, |bytes| format!("{:.0} kB", bytes / 1e3)),
+            "memory of the controller per connected node",
+            "",
+        ),
     ]
 }
 
+/// A panel: its title, the unit, and its series with name, metric and scale.
+type Panel = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str, f64)],
+);
+
+const PANELS: [Panel; 3] = [
+    (
+        "Latency, 99th percentile",
+        "ms",
+        &[
+            ("registration", "registration_p99_ms", 1.0),
+            ("heartbeat", "heartbeat_p99_ms", 1.0),
+            ("policy change", "policy_change_p99_ms", 1.0),
+            ("observed change", "observed_change_p99_ms", 1.0),
+        ],
+    ),
+    (
+        "Memory",
+        "MB",
+        &[("controller", "controller_memory_bytes", 1e-6)],
+    ),
+    (
+        "Processor",
+        "cores",
+        &[
+            ("controller", "controller_cpu_cores", 1.0),
+            ("nodes", "agents_cpu_cores", 1.0),
+        ],
+    ),
+];
+
 fn figure(summary: &Summary) -> Figure {
-    let series = |name: &str, metric: &str, scale: f64| {
-        let point = |case: &Case| Some((agents(case), case.metrics.get(metric)? * scale));
-        Series::line(name, summary.cases.iter().filter_map(point).collect())
-    };
-    let panel = |title: &str, y: &str, series: Vec<Series>| Plot {
-        title: title.to_owned(),
+    let panel = |(title, y, series): &Panel| Plot {
+        title: (*title).to_owned(),
         x: Axis::linear("nodes"),
-        y: Axis::linear(y),
-        series,
+        y: Axis::linear(*y),
+        series: series
+            .iter()
+            .map(|(name, metric, scale)| line(summary, name, metric, *scale))
+            .collect(),
         bands: Vec::new(),
     };
     Figure {
         caption: "Each point is a case.".to_owned(),
-        panels: vec![
-            panel(
-                "Latency, 99th percentile",
-                "ms",
-                vec![
-                    series("registration", "registration_p99_ms", 1.0),
-                    series("heartbeat", "heartbeat_p99_ms", 1.0),
-                    series("policy change", "policy_change_p99_ms", 1.0),
-                    series("observed change", "observed_change_p99_ms", 1.0),
-                ],
-            ),
-            panel(
-                "Memory",
-                "MB",
-                vec![series("controller", "controller_memory_bytes", 1e-6)],
-            ),
-            panel(
-                "Processor",
-                "cores",
-                vec![
-                    series("controller", "controller_cpu_cores", 1.0),
-                    series("nodes", "agents_cpu_cores", 1.0),
-                ],
-            ),
-        ],
+        panels: PANELS.iter().map(panel).collect(),
     }
+}
+
+/// Returns a metric over the number of nodes.
+fn line(summary: &Summary, name: &str, metric: &str, scale: f64) -> Series {
+    let point = |case: &Case| Some((agents(case), case.metrics.get(metric)? * scale));
+    Series::line(name, summary.cases.iter().filter_map(point).collect())
 }
 
 fn agents(case: &Case) -> f64 {

@@ -14,7 +14,7 @@ use super::fault::{Fault, Planned, UPLINKS, link};
 use anyhow::{Context, Result, ensure};
 use hawser_io::netns::Namespace;
 use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
-use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
+use hawser_testbed::topology::{End, Lab, Link, Topology, network_egress, network_ingress};
 use hawser_units::{Instant, PathId};
 use std::cell::Cell;
 use std::fmt::Write;
@@ -51,37 +51,17 @@ pub(super) struct Network {
 impl Network {
     /// Builds the network and starts its links.
     pub(super) fn build(plan: &[Planned], seed: u64) -> Result<Network> {
-        let lab = Topology {
-            paths: UPLINKS,
-            ..Topology::default()
-        }
-        .build()?;
+        let lab = Topology::with_paths(UPLINKS).build()?;
         // The lab removes all namespaces whose names contain its id.
         let named = |role: &str| Namespace::create(format!("hawser-{}-{role}", lab.id()));
-        let path = |(uplink, id): (usize, PathId)| {
-            let link = link(plan, uplink)?;
-            Ok(EmulatedPath {
-                name: format!("uplink {}", uplink + 1),
-                ingress_device: network_ingress(id),
-                egress_device: network_egress(id),
-                forward: link.clone(),
-                backward: link,
-            })
-        };
-        let paths = lab.paths().enumerate().map(path).collect::<Result<_>>()?;
-        let mut emulator = Emulator::start(lab.network(), paths, seed)?;
+        let mut emulator = Emulator::start(lab.network(), paths(&lab, plan)?, seed)?;
         emulator.steer(&[lab.ingress(), lab.egress()])?;
-        let (car, servers, host) = (
-            named("car")?,
-            [named("one")?, named("two")?],
-            named("host")?,
-        );
         let (own, public) = Default::default();
         let network = Network {
             emulator,
-            car,
-            servers,
-            host,
+            car: named("car")?,
+            servers: [named("one")?, named("two")?],
+            host: named("host")?,
             own,
             public,
             lab,
@@ -129,63 +109,49 @@ impl Network {
     }
 
     fn connect_uplinks(&self) -> Result<()> {
-        let (ingress, egress) = (self.lab.ingress(), self.lab.egress());
         for (uplink, id) in self.lab.paths().enumerate() {
+            let Link { near, far, .. } = self.lab.path(id);
+            self.connect_carrier(uplink, near, far)?;
             let own = OWN[0];
-            let path = self.lab.path(id);
-            let (device, far) = (&path.near.device, &path.far);
-            ingress.ip(&format!(
-                "link add lan{uplink} type veth peer name wan{uplink} netns {car}
+            self.car.ip(&format!(
+                "link set wan{uplink} up\naddr add 10.2.{uplink}.{own}/24 dev wan{uplink}\n{}",
+                default_route(uplink)
+            ))?;
+            let device = &far.device;
+            let mut back = format!("addr add 10.3.{uplink}.254/24 dev {device}\n");
+            for index in 0..PUBLIC.len() {
+                let (address, mac) = (public(uplink, index), near.mac);
+                back +=
+                    &format!("neigh replace {address} lladdr {mac} nud permanent dev {device}\n");
+            }
+            self.lab.egress().ip(&back)?;
+        }
+        Ok(())
+    }
+
+    /// Connects a carrier, which is at the ingress edge, to the car and to its path.
+    fn connect_carrier(&self, uplink: usize, near: &End, far: &End) -> Result<()> {
+        let (ingress, device) = (self.lab.ingress(), &near.device);
+        ingress.ip(&format!(
+            "link add lan{uplink} type veth peer name wan{uplink} netns {car}
 addr add 10.2.{uplink}.2/24 dev lan{uplink}
 link set lan{uplink} up
 addr add {public}/24 dev {device}
 neigh replace 10.3.{uplink}.254 lladdr {far_mac} nud permanent dev {device}
 route add default via 10.3.{uplink}.254 dev {device} table {table}
 rule add iif lan{uplink} lookup {table}",
-                car = self.car.name(),
-                public = public(uplink, 0),
-                far_mac = far.mac,
-                table = table(uplink),
-            ))?;
-            ingress.sysctl(&format!("net.ipv4.conf.{device}.promote_secondaries"), "1")?;
-            self.car.ip(&format!(
-                "link set wan{uplink} up\naddr add 10.2.{uplink}.{own}/24 dev wan{uplink}\n{}",
-                default_route(uplink)
-            ))?;
-            let mut back = format!("addr add 10.3.{uplink}.254/24 dev {}\n", far.device);
-            for index in 0..PUBLIC.len() {
-                let (address, mac) = (public(uplink, index), path.near.mac);
-                let _ = writeln!(
-                    back,
-                    "neigh replace {address} lladdr {mac} nud permanent dev {}",
-                    far.device
-                );
-            }
-            egress.ip(&back)?;
-        }
-        Ok(())
+            car = self.car.name(),
+            public = public(uplink, 0),
+            far_mac = far.mac,
+            table = table(uplink),
+        ))?;
+        Ok(ingress.sysctl(&format!("net.ipv4.conf.{device}.promote_secondaries"), "1")?)
     }
 
     fn connect_servers(&self) -> Result<()> {
         self.host.ip(&format!("addr add {HOST}/32 dev lo"))?;
         for (number, server) in self.servers.iter().enumerate() {
-            let address = Network::server_address(number);
-            self.lab.egress().ip(&format!(
-                "link add to{number} type veth peer name net netns {}\naddr add 203.0.{number}.2/24 dev to{number}\n\
-                 link set to{number} up",
-                server.name()
-            ))?;
-            server.ip(&format!(
-                "link set net up
-addr add {address}/24 dev net
-route add default via 203.0.{number}.2
-link add lan type veth peer name to{number} netns {host}
-addr add 198.51.{number}.1/24 dev lan
-link set lan up
-route add {HOST} via 198.51.{number}.2 dev lan",
-                host = self.host.name(),
-            ))?;
-            server.sysctl("net.ipv4.ip_forward", "1")?;
+            self.connect_server(number, server)?;
             self.host.ip(&format!(
                 "addr add 198.51.{number}.2/24 dev to{number}
 link set to{number} up
@@ -199,6 +165,27 @@ rule add fwmark {mark} lookup {table}",
         Ok(self
             .host
             .ip(&format!("route add {INNER} via 198.51.0.1 dev to0"))?)
+    }
+
+    /// Connects a server to the egress edge and to the host.
+    fn connect_server(&self, number: usize, server: &Namespace) -> Result<()> {
+        let address = Network::server_address(number);
+        self.lab.egress().ip(&format!(
+            "link add to{number} type veth peer name net netns {}\naddr add 203.0.{number}.2/24 dev to{number}\n\
+             link set to{number} up",
+            server.name()
+        ))?;
+        server.ip(&format!(
+            "link set net up
+addr add {address}/24 dev net
+route add default via 203.0.{number}.2
+link add lan type veth peer name to{number} netns {host}
+addr add 198.51.{number}.1/24 dev lan
+link set lan up
+route add {HOST} via 198.51.{number}.2 dev lan",
+            host = self.host.name(),
+        ))?;
+        Ok(server.sysctl("net.ipv4.ip_forward", "1")?)
     }
 
     fn set_up_symmetric_replies(&self) -> Result<()> {
@@ -264,6 +251,21 @@ rule add fwmark {mark} lookup {table}",
             table(uplink)
         ))?)
     }
+}
+
+/// Returns the emulated uplinks, whose links have the faults of the plan.
+fn paths(lab: &Lab, plan: &[Planned]) -> Result<Vec<EmulatedPath>> {
+    let path = |(uplink, id): (usize, PathId)| {
+        let link = link(plan, uplink)?;
+        Ok(EmulatedPath {
+            name: format!("uplink {}", uplink + 1),
+            ingress_device: network_ingress(id),
+            egress_device: network_egress(id),
+            forward: link.clone(),
+            backward: link,
+        })
+    };
+    lab.paths().enumerate().map(path).collect()
 }
 
 fn toggle(which: &Cell<usize>) -> (usize, usize) {

@@ -27,14 +27,7 @@ pub(super) struct Ping {
 
 impl Ping {
     pub(super) fn start(network: &Network) -> Result<Ping> {
-        let echo = network.host.run(|| UdpSocket::bind((HOST, 0)))??;
-        let socket = network
-            .car
-            .run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
-        socket.connect(echo.local_addr()?)?;
-        for socket in [&echo, &socket] {
-            socket.set_read_timeout(Some(POLL_INTERVAL))?;
-        }
+        let (socket, echo) = sockets(network)?;
         let exchanges = Arc::<Exchanges>::default();
         let (sending, answering) = (
             Arc::new(AtomicBool::new(true)),
@@ -74,6 +67,19 @@ impl Ping {
         }
         Ok(self.exchanges)
     }
+}
+
+/// Returns the sockets of the client and of the server.
+fn sockets(network: &Network) -> Result<(UdpSocket, UdpSocket)> {
+    let echo = network.host.run(|| UdpSocket::bind((HOST, 0)))??;
+    let socket = network
+        .car
+        .run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
+    socket.connect(echo.local_addr()?)?;
+    for socket in [&echo, &socket] {
+        socket.set_read_timeout(Some(POLL_INTERVAL))?;
+    }
+    Ok((socket, echo))
 }
 
 fn send_requests(socket: &UdpSocket, exchanges: &Exchanges, sending: &AtomicBool) {

@@ -1,6 +1,7 @@
+use super::exchanges::longest_gap;
 use super::{Event, Exchanges, Outcome, Subject};
 use crate::plot::{Axis, Band, Plot, Series};
-use crate::report::{Cell, Figure, Highlight, Item, Report, Section, Table};
+use crate::report::{Cell, Highlight, Item, Report, Section, Table};
 use crate::summary::Summary;
 use anyhow::Result;
 use std::path::Path;
@@ -22,53 +23,59 @@ pub(super) fn write(summary: &Summary, sections: Vec<Section>, out: &Path) -> Re
     Ok(())
 }
 
+/// A metric of a case in large type.
+struct Shown {
+    case: Subject,
+    metric: &'static str,
+    scale: f64,
+    unit: &'static str,
+    label: &'static str,
+    comparison: &'static str,
+}
+
+const HIGHLIGHTS: [Shown; 4] = [
+    Shown {
+        case: Subject::Uplinks,
+        metric: "sessions_lost_ratio",
+        scale: 100.0,
+        unit: "%",
+        label: "of the faults ended the session",
+        comparison: "the target is 0",
+    },
+    Shown {
+        case: Subject::Uplinks,
+        metric: "ssh_echo_p99_ms",
+        scale: 1.0,
+        unit: "ms",
+        label: "99th percentile of the time until a line was echoed",
+        comparison: "",
+    },
+    Shown {
+        case: Subject::Uplinks,
+        metric: "stall_ratio",
+        scale: 100.0,
+        unit: "%",
+        label: "of the time the video was frozen",
+        comparison: "",
+    },
+    Shown {
+        case: Subject::Servers,
+        metric: "recovery_max_ms",
+        scale: 1e-3,
+        unit: "s",
+        label: "longest time without a ping reply after a server was killed",
+        comparison: "the target is 3 s",
+    },
+];
+
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let figure = |of: Subject, metric: &str| summary.case(&of.to_string())?.metrics.get(metric);
-    let highlight =
-        |case: Subject, metric: &str, scale: f64, unit: &str, label: &str, comparison: &str| {
-            Some(Highlight {
-                value: format!("{:.3} {unit}", figure(case, metric)? * scale),
-                label: label.to_owned(),
-                comparison: comparison.to_owned(),
-            })
-        };
-    [
-        highlight(
-            Subject::Uplinks,
-            "sessions_lost_ratio",
-            100.0,
-            "%",
-            "of the faults ended the session",
-            "the target is 0",
-        ),
-        highlight(
-            Subject::Uplinks,
-            "ssh_echo_p99_ms",
-            1.0,
-            "ms",
-            "99th percentile of the time until a line was echoed",
-            "",
-        ),
-        highlight(
-            Subject::Uplinks,
-            "stall_ratio",
-            100.0,
-            "%",
-            "of the time the video was frozen",
-            "",
-        ),
-        highlight(
-            Subject::Servers,
-            "recovery_max_ms",
-            1e-3,
-            "s",
-            "longest time without a ping reply after a server was killed",
-            "the target is 3 s",
-        ),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let highlight = |shown: &Shown| {
+        let case = summary.case(&shown.case.to_string())?;
+        let figure = case.metrics.get(shown.metric)? * shown.scale;
+        let value = format!("{figure:.3} {}", shown.unit);
+        Some(Highlight::new(value, shown.label, shown.comparison))
+    };
+    HIGHLIGHTS.iter().filter_map(highlight).collect()
 }
 
 /// Returns the section of the faults of uplinks.
@@ -101,44 +108,39 @@ fn items(outcome: &Outcome) -> Vec<Item> {
         let points = points.filter_map(|(asked, took)| Some((asked, took? * 1e3)));
         Series::dots(name, points.collect())
     };
-    let mut shown: Vec<f64> = outcome
-        .frames
-        .iter()
-        .map(|frame| outcome.seconds(frame.decoded))
-        .collect();
-    shown.sort_by(f64::total_cmp);
-    let gaps = shown
-        .windows(2)
-        .map(|pair| (pair[1], (pair[1] - pair[0]) * 1e3))
-        .collect();
     let panels = [
-        panel(
-            outcome,
+        (
             "SSH",
             "time until a line was echoed (ms)",
             answers("lines", &outcome.ssh),
         ),
-        panel(
-            outcome,
+        (
             "pings",
             "round-trip time (ms)",
             answers("pings", &outcome.ping),
         ),
-        panel(
-            outcome,
+        (
             "video",
             "time since the previous frame (ms)",
-            Series::dots("frames", gaps),
+            Series::dots("frames", gaps(outcome)),
         ),
     ];
-    let caption = "Shaded: duration of the faults.".to_owned();
+    let panels = panels.map(|(title, label, series)| panel(outcome, title, label, series));
     vec![
-        Item::Figure(Figure {
-            caption,
-            panels: panels.into(),
-        }),
+        Item::figure("Shaded: duration of the faults.", panels.into()),
         Item::Table(table(outcome)),
     ]
+}
+
+/// Returns when each frame was shown, and the milliseconds since the one before it.
+fn gaps(outcome: &Outcome) -> Vec<(f64, f64)> {
+    let shown = outcome.frames.iter();
+    let mut shown: Vec<f64> = shown.map(|frame| outcome.seconds(frame.decoded)).collect();
+    shown.sort_by(f64::total_cmp);
+    shown
+        .windows(2)
+        .map(|pair| (pair[1], (pair[1] - pair[0]) * 1e3))
+        .collect()
 }
 
 fn panel(outcome: &Outcome, title: &str, label: &str, series: Series) -> Plot {
@@ -157,42 +159,37 @@ fn panel(outcome: &Outcome, title: &str, label: &str, series: Series) -> Plot {
     }
 }
 
+/// The headings of the table of faults.
+const HEADER: [&str; 8] = [
+    "fault",
+    "start (s)",
+    "same session",
+    "same inner addresses",
+    "SSH alive",
+    "longest gap between lines (ms)",
+    "between pings (ms)",
+    "between frames (ms)",
+];
+
 fn table(outcome: &Outcome) -> Table {
-    let header = [
-        "fault",
-        "start (s)",
-        "same session",
-        "same inner addresses",
-        "SSH alive",
-        "longest gap between lines (ms)",
-        "between pings (ms)",
-        "between frames (ms)",
-    ];
+    let frames: Vec<_> = outcome.frames.iter().map(|frame| frame.decoded).collect();
     let row = |event: &Event| {
         let yes = |survived| if survived { "yes" } else { "no" }.to_owned();
-        let gap =
-            |exchanges: &Exchanges| format!("{:.0}", exchanges.within(&[event.window]).gap_max_ms);
-        let frames: Vec<_> = outcome.frames.iter().map(|frame| frame.decoded).collect();
+        let gap = |exchanges: &Exchanges| exchanges.within(&[event.window]).gap_max_ms;
         let values = [
             event.what.clone(),
             format!("{:.1}", event.at_s),
             yes(event.same_session),
             yes(event.same_addresses),
             yes(event.ssh_alive),
-            gap(&outcome.ssh),
-            gap(&outcome.ping),
-            format!(
-                "{:.0}",
-                super::exchanges::longest_gap(&frames, event.window)
-            ),
+            format!("{:.0}", gap(&outcome.ssh)),
+            format!("{:.0}", gap(&outcome.ping)),
+            format!("{:.0}", longest_gap(&frames, event.window)),
         ];
-        values
-            .into_iter()
-            .map(|value| Cell { value, paper: None })
-            .collect()
+        values.into_iter().map(Cell::new).collect()
     };
     Table {
-        header: header.map(str::to_owned).into(),
+        header: HEADER.map(str::to_owned).into(),
         rows: outcome.events.iter().map(row).collect(),
         caption: "Consequences of each fault until the next one.".to_owned(),
     }

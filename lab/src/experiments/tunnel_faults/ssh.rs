@@ -1,11 +1,12 @@
 use super::exchanges::Exchanges;
 use super::network::{HOST, Network};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use hawser_io::process::Process;
 use hawser_io::ring;
 use nix::unistd::{Uid, User};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, PipeWriter, Write};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// The interval between lines.
 const INTERVAL: Duration = Duration::from_millis(100);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The maximum time for the session to open.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -33,76 +36,40 @@ impl Ssh {
     /// `directory` in place of root's home, so that only it accepts the generated key.
     pub(super) fn start(network: &Network, directory: &Path) -> Result<Ssh> {
         let home = directory.join("ssh");
-        fs::create_dir_all(home.join(".ssh"))
-            .with_context(|| format!("cannot create {}", home.display()))?;
-        make_key(&home.join("host"))?;
-        let public = make_key(&home.join("identity"))?;
-        fs::write(home.join(".ssh/authorized_keys"), public)?;
-        let log = |name: &str| File::create(directory.join(name));
-        let root = User::from_uid(Uid::from_raw(0))?
-            .context("this machine has no user root")?
-            .dir;
-        let mut server = Command::new("unshare");
-        server.args(["--mount", "sh", "-c"]);
-        server.arg(
-            r#"mount --bind "$0" "$1" && exec dropbear -F -E -s -p 22 -P "$0/pid" -r "$0/host""#,
-        );
-        server
-            .arg(&home)
-            .arg(root)
-            .stdout(Stdio::null())
-            .stderr(log("sshd.log")?);
-        let server = Process::spawn(&network.host, server)?;
+        make_home(&home)?;
+        let server = start_server(network, &home, &directory.join("sshd.log"))?;
         let deadline = Instant::now() + TIMEOUT;
-        while network
-            .host
-            .run(|| std::net::TcpStream::connect((HOST, 22)))?
-            .is_err()
-        {
-            ensure!(
-                Instant::now() < deadline,
-                "the SSH server did not accept connections within {TIMEOUT:?}; see the logs in {}",
-                directory.display()
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
-
+        wait_for_server(network, deadline)
+            .with_context(|| format!("see the logs in {}", directory.display()))?;
         let (typed, keyboard) = std::io::pipe()?;
         let (screen, shown) = std::io::pipe()?;
-        let mut client = Command::new("dbclient");
+        let log = directory.join("ssh.log");
+        let mut client = client(&home);
         client
-            .args(["-y", "-y", "-T", "-i"])
-            .arg(home.join("identity"));
-        client
-            .arg(format!("root@{HOST}"))
-            .arg("cat")
-            .env("HOME", &home);
-        client.stdin(typed).stdout(shown).stderr(log("ssh.log")?);
+            .stdin(typed)
+            .stdout(shown)
+            .stderr(File::create(&log)?);
         let client = Process::spawn(&network.car, client)?;
-        let exchanges = Arc::<Exchanges>::default();
-        thread::spawn({
-            let exchanges = Arc::clone(&exchanges);
-            move || read(BufReader::new(screen), &exchanges)
-        });
-        thread::spawn({
-            let exchanges = Arc::clone(&exchanges);
-            move || write(keyboard, &exchanges)
-        });
         let mut ssh = Ssh {
-            exchanges,
+            exchanges: type_lines(keyboard, screen),
             client,
             _server: server,
         };
-        while ssh.exchanges.answered() == 0 {
-            if !ssh.is_alive()? || Instant::now() > deadline {
-                bail!(
-                    "the SSH session did not open; see {}",
-                    directory.join("ssh.log").display()
-                );
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        ssh.wait_for_echo(deadline)
+            .with_context(|| format!("see {}", log.display()))?;
         Ok(ssh)
+    }
+
+    /// Waits until the first line is echoed.
+    fn wait_for_echo(&mut self, deadline: Instant) -> Result<()> {
+        while self.exchanges.answered() == 0 {
+            ensure!(
+                self.is_alive()? && Instant::now() <= deadline,
+                "the SSH session did not open"
+            );
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
     }
 
     /// Returns whether the session is still open.
@@ -117,6 +84,15 @@ impl Ssh {
     }
 }
 
+/// Creates a home with the keys of server and client, of which the server accepts the client's.
+fn make_home(home: &Path) -> Result<()> {
+    fs::create_dir_all(home.join(".ssh"))
+        .with_context(|| format!("cannot create {}", home.display()))?;
+    make_key(&home.join("host"))?;
+    let public = make_key(&home.join("identity"))?;
+    Ok(fs::write(home.join(".ssh/authorized_keys"), public)?)
+}
+
 /// Creates a key in a file and returns its public part.
 fn make_key(file: &Path) -> Result<String> {
     let mut command = Command::new("dropbearkey");
@@ -128,6 +104,60 @@ fn make_key(file: &Path) -> Result<String> {
         "{}\n",
         public.with_context(|| format!("dropbearkey created no key: {output:?}"))?
     ))
+}
+
+/// Starts the server with `home` in place of root's home.
+fn start_server(network: &Network, home: &Path, log: &Path) -> Result<Process> {
+    let root = User::from_uid(Uid::from_raw(0))?.context("this machine has no user root")?;
+    let mut server = Command::new("unshare");
+    server.args(["--mount", "sh", "-c"]);
+    server
+        .arg(r#"mount --bind "$0" "$1" && exec dropbear -F -E -s -p 22 -P "$0/pid" -r "$0/host""#);
+    server
+        .arg(home)
+        .arg(root.dir)
+        .stdout(Stdio::null())
+        .stderr(File::create(log)?);
+    Ok(Process::spawn(&network.host, server)?)
+}
+
+fn wait_for_server(network: &Network, deadline: Instant) -> Result<()> {
+    let connect = || TcpStream::connect((HOST, 22));
+    while network.host.run(connect)?.is_err() {
+        ensure!(
+            Instant::now() < deadline,
+            "the SSH server did not accept connections within {TIMEOUT:?}"
+        );
+        thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+/// Returns a client that makes the host echo its input.
+fn client(home: &Path) -> Command {
+    let mut client = Command::new("dbclient");
+    client
+        .args(["-y", "-y", "-T", "-i"])
+        .arg(home.join("identity"));
+    client
+        .arg(format!("root@{HOST}"))
+        .arg("cat")
+        .env("HOME", home);
+    client
+}
+
+/// Sends lines and receives their echoes until the session ends.
+fn type_lines(keyboard: PipeWriter, screen: PipeReader) -> Arc<Exchanges> {
+    let exchanges = Arc::<Exchanges>::default();
+    thread::spawn({
+        let exchanges = Arc::clone(&exchanges);
+        move || read(BufReader::new(screen), &exchanges)
+    });
+    thread::spawn({
+        let exchanges = Arc::clone(&exchanges);
+        move || write(keyboard, &exchanges)
+    });
+    exchanges
 }
 
 fn write(mut keyboard: PipeWriter, exchanges: &Exchanges) {

@@ -31,19 +31,10 @@ impl Tunnel {
     /// Starts both servers and the client. Configurations, status and logs go to `directory`.
     pub(super) fn start(network: &Network, binary: &Path, directory: &Path) -> Result<Tunnel> {
         certificates::write(directory, &[SERVERS[0], SERVERS[1], CLIENT])?;
-        for (number, name) in SERVERS.iter().enumerate() {
-            let config = format!(
-                "[tunnel]\naddresses = [\"{INNER}\"]\nnat = false\n{}",
-                common(name, directory)
-            );
-            fs::write(directory.join(format!("{name}.toml")), config)
-                .with_context(|| format!("cannot write the configuration of server {number}"))?;
+        for name in SERVERS {
+            write_config(directory, name, &server_config(name, directory))?;
         }
-        fs::write(
-            directory.join(format!("{CLIENT}.toml")),
-            client_config(directory),
-        )
-        .context("cannot write the configuration of the client")?;
+        write_config(directory, CLIENT, &client_config(directory))?;
         let start = |namespace, role, name| start(binary, directory, namespace, role, name);
         let servers = [0, 1]
             .map(|number| start(&network.servers[number], "server", SERVERS[number]).map(Some));
@@ -123,6 +114,18 @@ fn start(
         .arg(directory.join(format!("{name}.toml")));
     command.stdout(output.try_clone()?).stderr(output);
     Ok(Process::spawn(namespace, command)?)
+}
+
+fn write_config(directory: &Path, name: &str, text: &str) -> Result<()> {
+    let file = directory.join(format!("{name}.toml"));
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn server_config(name: &str, directory: &Path) -> String {
+    format!(
+        "[tunnel]\naddresses = [\"{INNER}\"]\nnat = false\n{}",
+        common(name, directory)
+    )
 }
 
 /// Returns the last keys of `[tunnel]`, and `[tls]`.

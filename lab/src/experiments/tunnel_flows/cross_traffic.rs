@@ -161,14 +161,9 @@ impl ActiveCrossTraffic {
                 invalid_because.push(format!("{error:#}"));
             }
         }
-        let frames = self
-            .camera
-            .take()
-            .map(Video::stop)
-            .transpose()?
-            .map(|(frames, _)| frames);
+        let camera = self.camera.map(Video::stop).transpose()?;
         Ok(Stopped {
-            frames,
+            frames: camera.map(|(frames, _)| frames),
             invalid_because,
         })
     }
@@ -190,20 +185,11 @@ impl ActiveCrossTraffic {
         self.connections.push(sender.try_clone()?);
         let (stop, received) = (Arc::clone(&self.stop), Arc::clone(&self.received_bytes));
         self.threads.push(thread::spawn(move || {
-            let mut buffer = vec![0; 1 << 16];
-            while let Ok(length @ 1..) = receiver.read(&mut buffer) {
-                received.fetch_add(length as u64, Relaxed);
-            }
+            read_all(&mut receiver, &received);
             Ok(())
         }));
-        self.threads.push(thread::spawn(move || {
-            while sender.write_all(&[0x5a; 1 << 16]).is_ok() {}
-            ensure!(
-                stop.load(Relaxed),
-                "a connection of the cross traffic broke"
-            );
-            Ok(())
-        }));
+        self.threads
+            .push(thread::spawn(move || write_all(&mut sender, &stop)));
         Ok(())
     }
 
@@ -225,21 +211,44 @@ impl ActiveCrossTraffic {
             send_udp(&sender, target, mbps, seed, &sending)
         }));
         self.threads.push(thread::spawn(move || {
-            let mut buffer = [0; 2048];
-            while !receiving.load(Relaxed) {
-                if let Ok(length) = receiver.recv(&mut buffer) {
-                    received.fetch_add(length as u64, Relaxed);
-                }
-            }
-            let drops = sockopt::drops(&receiver)?;
-            ensure!(
-                drops == 0,
-                "{drops} packets of the UDP sender were dropped at its receiver's socket"
-            );
-            Ok(())
+            receive_udp(&receiver, &received, &receiving)
         }));
         Ok(())
     }
+}
+
+/// Sends at full speed until the connection ends, which it may only after a stop.
+fn write_all(connection: &mut TcpStream, stop: &AtomicBool) -> Result<()> {
+    while connection.write_all(&[0x5a; 1 << 16]).is_ok() {}
+    ensure!(
+        stop.load(Relaxed),
+        "a connection of the cross traffic broke"
+    );
+    Ok(())
+}
+
+/// Counts the bytes of a connection until it ends.
+fn read_all(connection: &mut TcpStream, received: &AtomicU64) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = connection.read(&mut buffer) {
+        received.fetch_add(length as u64, Relaxed);
+    }
+}
+
+/// Counts the bytes of packets until stopped.
+fn receive_udp(socket: &UdpSocket, received: &AtomicU64, stop: &AtomicBool) -> Result<()> {
+    let mut buffer = [0; 2048];
+    while !stop.load(Relaxed) {
+        if let Ok(length) = socket.recv(&mut buffer) {
+            received.fetch_add(length as u64, Relaxed);
+        }
+    }
+    let drops = sockopt::drops(socket)?;
+    ensure!(
+        drops == 0,
+        "{drops} packets of the UDP sender were dropped at its receiver's socket"
+    );
+    Ok(())
 }
 
 /// Sends packets at `mbps`, without headers, until stopped. The payload is random, so that the

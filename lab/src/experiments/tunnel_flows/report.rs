@@ -33,48 +33,29 @@ pub(super) fn write(
 }
 
 fn highlights(summary: &Summary, completed: &[Completed<Scenario, Outcome>]) -> Vec<Highlight> {
-    let worst = |metric: &'static str, pick: fn(f64, f64) -> f64| {
-        let figures = summary
-            .cases
-            .iter()
-            .filter_map(move |case| case.metrics.get(metric));
-        figures.reduce(pick)
+    let highlight = |value: Option<f64>, unit: &str, label: &str, comparison: &str| {
+        let value = format!("{:.1} {unit}", value?);
+        Some(Highlight::new(value, label, comparison))
     };
-    let highlight = |value: Option<f64>, scale: f64, unit: &str, label: &str, comparison: &str| {
-        let value = format!("{:.1} {unit}", value? * scale);
-        Some(Highlight {
-            value,
-            label: label.to_owned(),
-            comparison: comparison.to_owned(),
-        })
+    let figures = |metric: &'static str| {
+        let cases = summary.cases.iter();
+        cases.filter_map(move |case| case.metrics.get(metric))
     };
-    let shares = summary
-        .cases
-        .iter()
-        .zip(completed)
-        .filter(|(_, one)| !one.case.cross_traffic.is_camera());
-    let share = shares
-        .map(|(case, _)| case)
-        .filter_map(|case| case.metrics.get("other_of_what_the_video_leaves_ratio"))
-        .reduce(f64::min);
     [
         highlight(
-            worst("fps_mean", f64::min),
-            1.0,
+            figures("fps_mean").reduce(f64::min),
             "fps",
             "frame rate of the video, worst case",
             "of 30",
         ),
         highlight(
-            worst("frame_delay_p95_ms", f64::max),
-            1.0,
+            figures("frame_delay_p95_ms").reduce(f64::max),
             "ms",
             "95th percentile of the frame delay, worst case",
             "including 20 ms of the uplinks",
         ),
         highlight(
-            share,
-            100.0,
+            lowest_share(summary, completed).map(|share| share * 100.0),
             "%",
             "of the remaining capacity used by cross traffic, worst case",
             "",
@@ -85,30 +66,41 @@ fn highlights(summary: &Summary, completed: &[Completed<Scenario, Outcome>]) -> 
     .collect()
 }
 
+/// Returns the lowest share of the remaining capacity that cross traffic uses, unless it sends only
+/// as much as it needs.
+fn lowest_share(summary: &Summary, completed: &[Completed<Scenario, Outcome>]) -> Option<f64> {
+    let cases = summary.cases.iter().zip(completed);
+    cases
+        .filter(|(_, one)| !one.case.cross_traffic.is_camera())
+        .filter_map(|(case, _)| case.metrics.get("other_of_what_the_video_leaves_ratio"))
+        .reduce(f64::min)
+}
+
+/// The columns of the table: heading, metric, scale and number of digits.
+const COLUMNS: [(&str, &str, f64, usize); 6] = [
+    ("frames per second", "fps_mean", 1.0, 2),
+    ("stalled (%)", "stall_ratio", 100.0, 2),
+    ("frame delay, median (ms)", "frame_delay_p50_ms", 1.0, 0),
+    ("p95 (ms)", "frame_delay_p95_ms", 1.0, 0),
+    ("cross traffic (Mb/s)", "other_throughput_mbps", 1.0, 1),
+    (
+        "of the remaining capacity (%)",
+        "other_of_what_the_video_leaves_ratio",
+        100.0,
+        0,
+    ),
+];
+
 fn table(summary: &Summary) -> Table {
-    const COLUMNS: [(&str, &str, f64, usize); 6] = [
-        ("frames per second", "fps_mean", 1.0, 2),
-        ("stalled (%)", "stall_ratio", 100.0, 2),
-        ("frame delay, median (ms)", "frame_delay_p50_ms", 1.0, 0),
-        ("p95 (ms)", "frame_delay_p95_ms", 1.0, 0),
-        ("cross traffic (Mb/s)", "other_throughput_mbps", 1.0, 1),
-        (
-            "of the remaining capacity (%)",
-            "other_of_what_the_video_leaves_ratio",
-            100.0,
-            0,
-        ),
-    ];
-    let cell = |value: String| Cell { value, paper: None };
     let row = |case: &Case| {
-        let figure =
-            |(_, metric, scale, digits): (&str, &str, f64, usize)| match case.metrics.get(metric) {
-                Some(value) => cell(format!("{:.digits$}", value * scale)),
-                None => cell("–".to_owned()),
-            };
-        std::iter::once(cell(case.name.clone()))
-            .chain(COLUMNS.map(figure))
-            .collect()
+        let figure = |(_, metric, scale, digits): (&str, &str, f64, usize)| {
+            let value = case.metrics.get(metric);
+            value.map_or("–".to_owned(), |value| {
+                format!("{:.digits$}", value * scale)
+            })
+        };
+        let name = std::iter::once(case.name.clone());
+        name.chain(COLUMNS.map(figure)).map(Cell::new).collect()
     };
     Table {
         header: std::iter::once("cross traffic")
