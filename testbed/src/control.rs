@@ -43,10 +43,8 @@ impl Control {
         const NO_NETWORK: &str = "the lab has no control network";
         let namespace = lab.control().context(NO_NETWORK)?.clone();
         let links = lab.addressing().control.clone().context(NO_NETWORK)?;
-        let (state, log) = (
-            directory.join("controller"),
-            directory.join("controller.log"),
-        );
+        let state = directory.join("controller");
+        let log = directory.join("controller.log");
         let configuration = directory.join("controller.toml");
         write_configuration(&configuration, &links, &state)?;
         let mut command = Command::new(binary);

@@ -102,10 +102,8 @@ pub fn receive(
     const TICK: Duration = Duration::from_millis(2);
 
     namespace.enter()?;
-    let mut ports = devices
-        .iter()
-        .map(|device| open(device))
-        .collect::<Result<Vec<_>>>()?;
+    let ports: Result<Vec<_>> = devices.iter().map(|device| open(device)).collect();
+    let mut ports = ports?;
     let mut arrivals = vec![Arrivals::default(); ports.len()];
     ring::rise_to_realtime().context("cannot get real-time priority for the receiver")?;
     ready();
