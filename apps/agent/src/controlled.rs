@@ -272,8 +272,16 @@ impl Controlled {
             let Some(command) = self.decisions.poll_command() else {
                 return Ok(());
             };
-            if let Some(outcome) = self.execute(node, observer, command)? {
-                self.decisions.handle_outcome(now, outcome);
+            match self.execute(node, observer, command) {
+                Ok(outcome) => {
+                    if let Some(outcome) = outcome {
+                        self.decisions.handle_outcome(now, outcome);
+                    }
+                }
+                Err(error) => {
+                    self.decisions.handle_outcome(now, Outcome::NotApplied);
+                    return Err(error);
+                }
             }
         }
     }

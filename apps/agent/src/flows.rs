@@ -22,6 +22,21 @@ pub struct Flows {
     pub receive_selectors: Selectors,
 }
 
+impl Flows {
+    /// Adds the flows and selectors that are not there yet.
+    pub(crate) fn add_missing(&mut self, other: Flows) {
+        fn add<K: Ord, V>(to: &mut BTreeMap<K, V>, from: BTreeMap<K, V>) {
+            for (key, value) in from {
+                to.entry(key).or_insert(value);
+            }
+        }
+        add(&mut self.send, other.send);
+        add(&mut self.send_selectors, other.send_selectors);
+        add(&mut self.receive, other.receive);
+        add(&mut self.receive_selectors, other.receive_selectors);
+    }
+}
+
 /// A flow that is replicated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {

@@ -32,6 +32,8 @@ pub(crate) struct Node {
     config: Config,
     /// The flows that are replicated and deduplicated.
     flows: Flows,
+    /// What a failed attempt to set the flows may have left in the kernel.
+    remains: Flows,
     sender: Option<Sender>,
     receiver: Option<Receiver>,
     /// The state of each program at each interface where it should be attached.
@@ -84,6 +86,7 @@ impl Node {
             epoch: 0,
             segmenters: BTreeMap::new(),
             clock: None,
+            remains: Flows::default(),
             config,
             flows,
         };
@@ -181,16 +184,36 @@ impl Node {
     /// Replaces the flows while packets are in flight. Sessions continue. Within a session the
     /// policy with the newer epoch stays, unless `replace_policies` is set. Returns the flows whose
     /// policy took effect.
+    ///
+    /// # Errors
+    /// If a table or a program cannot be changed. The next call tries everything again.
     pub(crate) fn set_flows(&mut self, new: Flows, replace_policies: bool) -> Result<Vec<FlowId>> {
         let old = std::mem::replace(&mut self.flows, new);
-        self.set_received(&old)?;
+        let mut known = old.clone();
+        known.add_missing(std::mem::take(&mut self.remains));
+        let set = self.set_known(&old, &known, replace_policies);
+        if set.is_err() {
+            known.add_missing(std::mem::replace(&mut self.flows, old));
+            self.remains = known;
+        }
+        set
+    }
+
+    /// Replaces the flows, of which `old` continue, and what else the kernel may have.
+    fn set_known(
+        &mut self,
+        old: &Flows,
+        known: &Flows,
+        replace_policies: bool,
+    ) -> Result<Vec<FlowId>> {
+        self.set_received(known)?;
         let eliminated = if self.flows.receive.is_empty() {
             self.release_others()
         } else {
             self.attach_receiver()
         };
-        let changed = self.set_sent(&old, replace_policies)?;
-        self.select_sent(&old)?;
+        let changed = self.set_sent(old, known, replace_policies)?;
+        self.select_sent(known)?;
         // Returned only now: flows that the sender does not know would continue with sequence
         // numbers that receivers take for old ones.
         eliminated?;
@@ -198,28 +221,33 @@ impl Node {
     }
 
     /// Replaces the received flows and their selectors in the kernel.
-    fn set_received(&self, old: &Flows) -> Result<()> {
+    fn set_received(&self, known: &Flows) -> Result<()> {
         let Some(receiver) = &self.receiver else {
             return Ok(());
         };
         let new = &self.flows;
-        for flow in gone(&old.receive, &new.receive) {
+        for flow in gone(&known.receive, &new.receive) {
             receiver.set_flow(flow, None)?;
         }
         for (flow, keys) in &new.receive {
             receiver.set_flow(*flow, Some(keys))?;
         }
         let select = |prefix: Prefix, rules: &[Rule]| receiver.select_transparent(prefix, rules);
-        replace_selectors(&old.receive_selectors, &new.receive_selectors, select)?;
+        replace_selectors(&known.receive_selectors, &new.receive_selectors, select)?;
         Ok(())
     }
 
     /// Replaces the sent flows in the kernel. Returns those whose policy took effect.
-    fn set_sent(&mut self, old: &Flows, replace_policies: bool) -> Result<Vec<FlowId>> {
+    fn set_sent(
+        &mut self,
+        old: &Flows,
+        known: &Flows,
+        replace_policies: bool,
+    ) -> Result<Vec<FlowId>> {
         let (Some(sender), Some(clock)) = (&mut self.sender, &self.clock) else {
             return Ok(Vec::new());
         };
-        for flow in gone(&old.send, &self.flows.send) {
+        for flow in gone(&known.send, &self.flows.send) {
             sender.remove_flow(flow)?;
         }
         let mut changed = Vec::new();
@@ -243,14 +271,14 @@ impl Node {
     }
 
     /// Replaces the selectors of the sent flows in the kernel.
-    fn select_sent(&mut self, old: &Flows) -> Result<()> {
+    fn select_sent(&mut self, known: &Flows) -> Result<()> {
         let Some(sender) = &mut self.sender else {
             return Ok(());
         };
-        let (old, new) = (&old.send_selectors, &self.flows.send_selectors);
-        replace_selectors(old, new, |prefix, rules| sender.select(prefix, rules))?;
+        let (known, new) = (&known.send_selectors, &self.flows.send_selectors);
+        replace_selectors(known, new, |prefix, rules| sender.select(prefix, rules))?;
         for (prefix, rules) in new {
-            if !old.contains_key(prefix) {
+            if !known.contains_key(prefix) {
                 warn_of_large_packets(*prefix, sender, rules);
             }
         }

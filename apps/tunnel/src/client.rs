@@ -16,7 +16,7 @@ use crate::config::ClientConfig;
 use crate::device::Device;
 use crate::interfaces::Networks;
 use crate::join::{Opened, Secret, SessionId};
-use crate::metrics;
+use crate::metrics::{self, LastStatus};
 use crate::nat::Nat;
 use crate::session::{self, Admission, Handle, Report, Settings};
 use crate::status::{Status, StatusFile};
@@ -97,7 +97,7 @@ struct Client {
     /// The part of the status that changes rarely. After a change the status is written at once.
     shape: Option<Shape>,
     /// The last status, for metrics.
-    last_status: Arc<Mutex<Status>>,
+    last_status: LastStatus,
     /// The nftables tables that are restored when another program changes or removes them.
     tables: Vec<Arc<Table>>,
     _nat: Option<Nat>,
@@ -135,7 +135,7 @@ impl Client {
         tokio::spawn(forward_packets(Arc::clone(&device), to_session.subscribe()));
         let last_status = Arc::new(Mutex::new(Status::new(common, "client")));
         if let Some(address) = common.metrics {
-            serve_metrics(address, Arc::clone(&last_status)).await?;
+            metrics::serve(address, Arc::clone(&last_status)).await?;
         }
         Ok(Client {
             supervisor: Supervisor::new(time::now(), seed, usage_file.stored().clone()),
@@ -376,14 +376,6 @@ fn set_mtus(device: Arc<Device>) -> std::sync::mpsc::Sender<u16> {
         }
     });
     sender
-}
-
-async fn serve_metrics(address: SocketAddr, last_status: Arc<Mutex<Status>>) -> Result<()> {
-    metrics::serve(address, move || {
-        let status = last_status.lock().clone();
-        async move { status }
-    })
-    .await
 }
 
 /// Waits until `deadline`; for ever if there is none.

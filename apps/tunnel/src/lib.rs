@@ -33,7 +33,7 @@ mod tls;
 
 use anyhow::Result;
 use config::{ClientConfig, ServerConfig};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use tracing::warn;
 
@@ -103,7 +103,11 @@ fn run_client(args: &ClientArgs) -> Result<()> {
         ClientArgs {
             run: RunArgs { check: true, .. },
             ..
-        } => Ok(()),
+        } => {
+            tls::client(&config.common.credentials)?;
+            print_valid(&args.run.config);
+            Ok(())
+        }
         _ => {
             // Before anything else: a later step may fail, and the traffic has to be blocked by
             // then.
@@ -116,12 +120,18 @@ fn run_client(args: &ClientArgs) -> Result<()> {
 fn run_server(args: &ServerArgs) -> Result<()> {
     let config = ServerConfig::read(&args.run.config, args.tuning.as_deref())?;
     if args.run.check {
+        tls::server(&config.common.credentials)?;
+        print_valid(&args.run.config);
         return Ok(());
     }
     if let Some(file) = &args.tuning {
         warn!(file = %file.display(), "the server and its clients use the parameters of an experiment");
     }
     run_to_end(server::run(config))
+}
+
+fn print_valid(config: &Path) {
+    println!("configuration is valid: {}", config.display());
 }
 
 fn run_to_end(work: impl Future<Output = Result<()>>) -> Result<()> {

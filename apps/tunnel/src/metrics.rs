@@ -4,9 +4,10 @@ use crate::status::{PathStatus, SessionStatus, Status};
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -25,10 +26,13 @@ use tokio::time::timeout;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The largest number of connections; more wait until one is closed.
-const MAX_CONNECTIONS: usize = 8;
+const MAX_CONNECTIONS: usize = 64;
 
 /// The time limit of a connection, which carries one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time limit for the head of a request. A collector sends it at once.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The largest head of a request, in bytes. Bodies are not read.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
@@ -36,19 +40,17 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// The pause after a failure to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves the result of `status` as metrics at `address`, for any request path.
-pub(crate) async fn serve<F, S>(address: SocketAddr, status: F) -> Result<()>
-where
-    F: Fn() -> S + Send + Sync + 'static,
-    S: Future<Output = Status> + Send + 'static,
-{
+/// The last status that was written, which is served as metrics.
+pub(crate) type LastStatus = Arc<Mutex<Status>>;
+
+/// Serves the status as metrics at `address`, for any request path.
+pub(crate) async fn serve(address: SocketAddr, status: LastStatus) -> Result<()> {
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot serve metrics at {address}"))?;
-    let status = Arc::new(status);
     let page = move || {
-        let status = status();
-        async move { ([(CONTENT_TYPE, OPENMETRICS)], text(status.await)) }
+        let status = status.lock().clone();
+        async move { ([(CONTENT_TYPE, OPENMETRICS)], text(status)) }
     };
     let router = Router::new().fallback(page);
     tokio::spawn(accept(listener, router, REQUEST_TIMEOUT));
@@ -76,7 +78,11 @@ async fn accept(listener: TcpListener, router: Router, limit: Duration) {
 
 async fn answer(stream: TcpStream, router: Router) {
     let mut http = Builder::new(TokioExecutor::new()).http1_only();
-    http.http1().keep_alive(false).max_buf_size(MAX_HEAD_BYTES);
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD_BYTES);
     let service = TowerToHyperService::new(router);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!("cannot answer a request for metrics: {error}");
@@ -376,6 +382,19 @@ mod tests {
         let mut page = String::new();
         stream.read_to_string(&mut page).await.unwrap();
         page
+    }
+
+    #[tokio::test]
+    async fn silent_connections_are_closed_before_the_next_requests_time_out() {
+        let address = server(Router::new().fallback(async || "page"), REQUEST_TIMEOUT).await;
+        let mut silent = Vec::new();
+        for _ in 0..2 * MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let began = tokio::time::Instant::now();
+        let page = request(&mut TcpStream::connect(address).await.unwrap()).await;
+        assert!(page.ends_with("page"), "{page}");
+        assert!(began.elapsed() < 2 * HEAD_TIMEOUT + REQUEST_TIMEOUT / 2);
     }
 
     #[tokio::test]

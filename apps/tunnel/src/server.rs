@@ -12,7 +12,7 @@ use crate::budget::Budget;
 use crate::config::ServerConfig;
 use crate::device::Device;
 use crate::interfaces::Networks;
-use crate::metrics;
+use crate::metrics::{self, LastStatus};
 use crate::nat::{Nat, SERVER_GROUP, check_forwarding};
 use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
 use crate::status::{SessionStatus, Status, StatusFile};
@@ -24,6 +24,7 @@ use handshakes::HandshakeSlots;
 use hawser_io::tun::Buffer;
 use noq::Endpoint;
 use noq::crypto::rustls::QuicServerConfig;
+use parking_lot::Mutex;
 use registry::{OpenSession, Registry};
 use routes::Routes;
 use std::future::pending;
@@ -106,10 +107,15 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     accept_clients(&server, &endpoints, &quic)?;
     tokio::spawn(dispatch(Arc::clone(&server)));
     report_to_controller(&server);
+    let last_status = LastStatus::new(Mutex::new(server.status().await));
     if let Some(address) = server.config.common.metrics {
-        serve_metrics(address, &server).await?;
+        metrics::serve(address, Arc::clone(&last_status)).await?;
     }
-    serve(&server, &quic, signals).await;
+    let report = StatusReport {
+        file: StatusFile::at(server.config.common.status_file()),
+        last: last_status,
+    };
+    serve(&server, report, &quic, signals).await;
     close(&endpoints).await;
     Ok(())
 }
@@ -230,28 +236,38 @@ fn report_to_controller(server: &Arc<Server>) {
     }
 }
 
-async fn serve_metrics(address: SocketAddr, server: &Arc<Server>) -> Result<()> {
-    let server = Arc::clone(server);
-    metrics::serve(address, move || {
-        let server = Arc::clone(&server);
-        async move { server.status().await }
-    })
-    .await
+/// The places where the status is reported.
+struct StatusReport {
+    file: StatusFile,
+    last: LastStatus,
+}
+
+impl StatusReport {
+    /// Writes the status; returns how long that took.
+    async fn write(&mut self, server: &Server) -> Duration {
+        let began = Instant::now();
+        *self.last.lock() = self.file.write(server.status().await);
+        began.elapsed()
+    }
 }
 
 /// Writes the status until a signal arrives, then drains.
-async fn serve(server: &Server, quic: &watch::Sender<noq::ServerConfig>, mut signals: Signals) {
-    let mut status_file = StatusFile::at(server.config.common.status_file());
-    write_until_signal(server, &mut status_file, quic, &mut signals).await;
+async fn serve(
+    server: &Server,
+    mut report: StatusReport,
+    quic: &watch::Sender<noq::ServerConfig>,
+    mut signals: Signals,
+) {
+    write_until_signal(server, &mut report, quic, &mut signals).await;
     drain(server, &mut signals).await;
     server.registry.stop_all();
-    status_file.write(server.status().await);
+    report.write(server).await;
 }
 
 /// Writes the status until a signal to stop arrives. SIGHUP reloads the certificates.
 async fn write_until_signal(
     server: &Server,
-    status_file: &mut StatusFile,
+    report: &mut StatusReport,
     quic: &watch::Sender<noq::ServerConfig>,
     signals: &mut Signals,
 ) {
@@ -259,13 +275,13 @@ async fn write_until_signal(
     let (mut due, mut took) = (None, Duration::ZERO);
     loop {
         tokio::select! {
-            _ = tick.tick() => took = write(server, status_file).await,
+            _ = tick.tick() => took = report.write(server).await,
             () = server.changed.notified() => {
                 due.get_or_insert(Instant::now() + SETTLE.max(took * STATUS_SHARE));
             }
             () = at(due) => {
                 due = None;
-                took = write(server, status_file).await;
+                took = report.write(server).await;
             }
             _ = signals.hangup.recv() => reload_certificates(server, quic),
             _ = signals.interrupt.recv() => return,
@@ -312,13 +328,6 @@ async fn close(endpoints: &[Endpoint]) {
         // A client that misses it notices soon.
         let _ = timeout(CLOSE_TIMEOUT, endpoint.wait_all_draining()).await;
     }
-}
-
-/// Writes the status; returns how long that took.
-async fn write(server: &Server, status_file: &mut StatusFile) -> Duration {
-    let began = Instant::now();
-    status_file.write(server.status().await);
-    began.elapsed()
 }
 
 async fn at(due: Option<Instant>) {

@@ -176,7 +176,14 @@ async fn handshake(
         return Ok(None);
     };
     let peer = peer(&connection)?;
-    let (mut send, mut receive) = connection.accept_bi().await?;
+    let (mut send, mut receive) = match connection.accept_bi().await {
+        Ok(stream) => stream,
+        Err(reason) if CloseCode::Left.is_reason_of(&reason) => {
+            debug!(%remote, "the client chose another connection");
+            return Ok(None);
+        }
+        Err(reason) => return Err(reason.into()),
+    };
     let outcome = process_hello(server, &connection, remote, &peer, &mut receive).await;
     let (open, number, answer) = match outcome {
         Ok(accepted) => accepted,
