@@ -121,7 +121,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
 }
 
 impl Server {
-    /// Creates the device, its routes and the firewall rules, which last as long as the [`Nat`].
+    /// Creates the server with its device and its firewall rules, which last as long as the [`Nat`].
     fn create(config: ServerConfig) -> Result<(Server, Option<Nat>)> {
         let registry = Arc::new(Registry::new(&config));
         let networks = Networks::watch(&config.common.interface)?;
