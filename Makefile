@@ -7,15 +7,15 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 .PHONY: help setup build size test hostile fuzz bench demo advisories clean
 
 help:
-	@echo 'make demo        build, then one path against replication on five paths that misbehave; needs root'
-	@echo 'make test        everything that a change has to pass; says what it skips and why'
-	@echo 'make build       the optimised programs, $(HAWSER) and beside it hawser-lab, with its experiments'
-	@echo 'make size        the size of the stripped program that is installed, at most 25 MB'
-	@echo 'make hostile     ask a controller what its OpenAPI document does not foresee'
-	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (all of fuzz/src/bin by default), SECONDS=60 for each'
-	@echo 'make bench       cost per packet of the eBPF programs, of coding and of the emulator, throughput of the tunnel and of TCP in it over unlike uplinks, into target/bench; needs root'
-	@echo 'make advisories  known weaknesses of the dependencies; fetches the list from the network'
-	@echo 'make setup       what the other targets do first: install what is missing'
+	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, and write a report; needs root'
+	@echo 'make test        run all checks that a change has to pass; checks that cannot run here are listed with the reason'
+	@echo 'make build       build the optimised programs: $(HAWSER), and hawser-lab beside it'
+	@echo 'make size        build, and check that the program to install has less than 25 MB without debugging information'
+	@echo 'make hostile     send a controller requests that its OpenAPI document does not describe'
+	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (default: every file of fuzz/src/bin), SECONDS=60 for each'
+	@echo 'make bench       measure the cost per packet of the eBPF programs, the coding and the emulator, and the throughput of the tunnel, and of TCP in it over two different uplinks; results in target/bench; needs root'
+	@echo 'make advisories  check the dependencies for known vulnerabilities; downloads the list of them'
+	@echo 'make setup       install what the other targets need; each of them does this itself'
 	@echo 'make clean       remove everything that was built'
 
 setup:
