@@ -38,7 +38,8 @@ impl Usage {
     }
 
     pub(crate) fn add(&mut self, interface: &str, bytes: u64) {
-        *self.bytes.entry(interface.to_owned()).or_default() += bytes;
+        let used = self.bytes.entry(interface.to_owned()).or_default();
+        *used = used.saturating_add(bytes);
     }
 }
 
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_month_begins_anew_and_a_clock_that_is_behind_forgets_nothing() {
+    fn a_new_month_starts_from_zero_and_a_clock_that_is_behind_resets_nothing() {
         let mut usage = Usage::default();
         usage.begin_month("2026-12");
         usage.add("wwan0", 5_000_000_000);
@@ -57,6 +58,14 @@ mod tests {
         }
         usage.begin_month("2027-01");
         assert_eq!((usage.of("wwan0"), usage.month.as_str()), (0, "2027-01"));
+    }
+
+    #[test]
+    fn usage_does_not_overflow() {
+        let text = r#"{"month":"2026-11","bytes":{"wwan0":18446744073709551614}}"#;
+        let mut usage: Usage = serde_json::from_str(text).unwrap();
+        usage.add("wwan0", 1500);
+        assert_eq!(usage.of("wwan0"), u64::MAX);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Whatever uplinks and servers do, the commands fit together, and a world that has become healthy
-//! leads to a session over all uplinks within a bounded time.
+//! Properties that hold for any behaviour of uplinks and servers: the commands fit together, and a
+//! world that has become healthy leads to a session over all uplinks within a bounded time.
 
 mod world;
 

@@ -1,4 +1,4 @@
-//! What a supervisor does about single events.
+//! The reactions of a supervisor to single events.
 
 mod world;
 
