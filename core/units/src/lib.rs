@@ -13,6 +13,7 @@
 //! assert_eq!(Instant::ZERO + Duration::from_millis(3), Instant::from_nanos(3_000_000));
 //! ```
 
+mod backoff;
 mod ecn;
 mod id;
 mod quantity;
@@ -20,6 +21,7 @@ mod rtt;
 mod selector;
 mod time;
 
+pub use backoff::Backoff;
 pub use ecn::Ecn;
 pub use id::{FlowId, MAX_FLOWS, MAX_PATHS, OutOfRange, PathId, PathSet, PolicyCode};
 pub use quantity::{Bitrate, ByteSize};

@@ -43,7 +43,6 @@ mod indices;
 
 mod liveness;
 mod member;
-mod pause;
 mod search;
 mod session;
 mod supervisor;

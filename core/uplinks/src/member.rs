@@ -3,9 +3,12 @@
 use super::command::{CloseReason, Command, ConnectionId, DialReason, Outbox, Timer};
 use super::indices::Indices;
 use super::liveness::{FAILED_AFTER, Liveness, PathState};
-use super::pause;
 use super::{Server, Uplink};
-use hawser_units::{Instant, PathId};
+use hawser_units::{Backoff, Instant, PathId};
+use std::time::Duration;
+
+/// The pauses between attempts of one uplink to join the session.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 
 /// The state of a session that its uplinks share.
 #[derive(Debug)]
@@ -80,8 +83,8 @@ pub(crate) struct Member {
     pub(crate) uplink: Uplink,
     pub(crate) path: Option<Path>,
     attempt: Option<Attempt>,
-    /// Attempts that failed since a path delivered.
-    failures: u32,
+    /// Grows with every attempt that fails until a path delivers.
+    backoff: Backoff,
     /// The time of the next attempt while there is no path.
     retry_at: Instant,
     /// Whether the path is to be replaced now.
@@ -94,7 +97,7 @@ impl Member {
             uplink,
             path: None,
             attempt: None,
-            failures: 0,
+            backoff: RETRY,
             retry_at: now,
             redial: false,
         }
@@ -259,11 +262,11 @@ impl Member {
     }
 
     /// Updates the state of the path; returns the new state if it has changed.
-    pub(crate) fn update_path(&mut self, unacknowledged: std::time::Duration) -> Option<PathState> {
+    pub(crate) fn update_path(&mut self, unacknowledged: Duration) -> Option<PathState> {
         let path = self.path.as_mut()?;
         let change = path.liveness.update(unacknowledged);
         if path.liveness.state() == PathState::Delivering {
-            self.failures = 0;
+            self.backoff.reset();
         }
         if self.attempt.is_none() && path.liveness.take_redial(unacknowledged) {
             self.redial = true;
@@ -310,8 +313,7 @@ impl Member {
 
     fn note_failure(&mut self, cx: &mut Context<'_>) {
         if self.path.is_none() {
-            self.failures = self.failures.saturating_add(1);
-            self.retry_at = cx.now + pause::OF_UPLINK.after(self.failures, cx.out.random());
+            self.retry_at = cx.now + self.backoff.after_failure(cx.out.random());
         }
     }
 }

@@ -8,13 +8,16 @@ use super::liveness::{PathState, SILENT_AFTER};
 use super::member::Path;
 use super::search::{Search, Target};
 use super::session::Session;
-use super::{Server, Uplink, Usage, pause};
-use hawser_units::{Instant, PathId};
+use super::{Server, Uplink, Usage};
+use hawser_units::{Backoff, Instant, PathId};
 use std::time::Duration;
 
 /// The pause after another client with the same name has taken over the session, so that the two do
 /// not take turns.
 pub const SUPERSEDED_PAUSE: Duration = Duration::from_secs(30);
+
+/// The pauses between attempts to find a server and to open a session.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// The time that uplinks get to join their session again before servers are searched again.
 pub const REJOIN_TIME: Duration = SILENT_AFTER;
@@ -31,8 +34,8 @@ pub struct Supervisor {
     search: Option<Search>,
     /// The connection over which a session is requested.
     opening: Option<Target>,
-    /// Searches and requests for a session that failed in a row.
-    failures: u32,
+    /// Grows with every search and every request for a session that fails.
+    backoff: Backoff,
     /// The time of the next search, unless the uplinks change before.
     search_at: Instant,
     /// The time before which no search begins.
@@ -56,7 +59,7 @@ impl Supervisor {
             session: None,
             search: None,
             opening: None,
-            failures: 0,
+            backoff: RETRY,
             search_at: now,
             paused_until: now,
             refused_by: None,
@@ -154,7 +157,7 @@ impl Supervisor {
         if let Some(session) = &mut self.session {
             session.handle_figures(now, figures, &mut self.usage, &mut self.out);
             if !session.needs_server() {
-                self.failures = 0;
+                self.backoff.reset();
             }
         }
         self.decide(now);
@@ -337,7 +340,7 @@ impl Supervisor {
         self.out.command(Command::StartSession { connection });
         let path = Path::new(connection, first_path(), opening.uplink, false);
         self.session = Some(Session::new(now, opening.server, path));
-        self.failures = 0;
+        self.backoff.reset();
         self.search_at = now;
     }
 
@@ -349,8 +352,7 @@ impl Supervisor {
     }
 
     fn next_pause(&mut self) -> Duration {
-        self.failures = self.failures.saturating_add(1);
-        pause::OF_SEARCH.after(self.failures, self.out.random())
+        self.backoff.after_failure(self.out.random())
     }
 }
 
