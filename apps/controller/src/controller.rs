@@ -10,6 +10,7 @@ use crate::metrics::Metrics;
 use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
 use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
 use crate::streams::Streams;
+use crate::tasks::Tasks;
 use crate::view::{Touched, View};
 use futures_util::FutureExt;
 use hawser_control::Name;
@@ -39,6 +40,8 @@ pub struct Controller {
     pub(crate) budget: Budget,
     pub(crate) liveness: Liveness,
     pub(crate) streams: Streams,
+    /// Tasks in the background that end by themselves, or when the controller shuts down.
+    pub(crate) tasks: Tasks,
     /// The role of this controller in the election of the leader.
     pub(crate) role: watch::Receiver<Role>,
     /// Whether the controller is shutting down.
@@ -111,6 +114,7 @@ impl Controller {
             liveness: Liveness::default(),
             metrics: Metrics::new(),
             streams: Streams::default(),
+            tasks: Tasks::default(),
             view: RwLock::default(),
             applied: watch::channel(0).0,
             waiting: Mutex::default(),

@@ -306,7 +306,7 @@ impl Leader {
             .acquire_owned()
             .await
             .expect("it is never closed");
-        tokio::spawn(async move {
+        self.controller.tasks.spawn(async move {
             match task.await {
                 // Another leader handles it, or the state was changed concurrently.
                 Ok(()) | Err(Error::Conflict { .. }) => {}

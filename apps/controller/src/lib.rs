@@ -32,6 +32,7 @@ mod server;
 mod signal;
 pub mod store;
 mod streams;
+mod tasks;
 mod view;
 
 pub use access::Peer;

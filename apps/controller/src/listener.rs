@@ -4,17 +4,17 @@ mod answer;
 
 use crate::access::Peer;
 use crate::authority::Presented;
-use crate::config::Config;
 use crate::controller::Controller;
 use crate::limit::source;
+use crate::tasks::Tasks;
 use answer::{Responses, TrackedBody};
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use parking_lot::{Mutex, RwLock};
 use rustls::ServerConfig;
@@ -22,13 +22,13 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
@@ -40,7 +40,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The additional time for aborted connections to close.
-const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The time after which to try again when no certificate can be issued.
+const REPLACE_AGAIN: Duration = Duration::from_secs(3600);
 
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
@@ -82,7 +85,7 @@ pub(crate) fn tls(
     // A resumed session would carry the outdated identity of the client, so resumption is disabled.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    tokio::spawn(replace(
+    controller.tasks.spawn(replace(
         controller.clone(),
         certificate,
         names,
@@ -118,17 +121,24 @@ async fn replace(
             changed = names.changed() => if changed.is_err() { return },
             () = controller.shutdown_requested() => return,
         }
-        match server_certificate(&controller, &names) {
+        after = certificate.replace(&controller, &names);
+    }
+}
+
+impl Certificate {
+    /// Replaces the certificate by a new one. Returns the time after which to replace that.
+    fn replace(&self, controller: &Controller, names: &watch::Receiver<Vec<String>>) -> Duration {
+        match server_certificate(controller, names) {
             Ok((new, replace_after)) => {
-                *certificate.0.write() = Arc::new(new);
-                after = replace_after;
+                *self.0.write() = Arc::new(new);
                 tracing::info!(names = ?*names.borrow(), "server certificate replaced");
+                replace_after
             }
             Err(error) => {
                 tracing::error!(
                     "cannot replace the server's certificate, retrying in an hour: {error:#}"
                 );
-                after = Duration::from_secs(3600);
+                REPLACE_AGAIN
             }
         }
     }
@@ -139,7 +149,6 @@ async fn replace(
 struct Connections {
     by_address: Mutex<HashMap<IpAddr, usize>>,
     all: AtomicUsize,
-    closed: Notify,
 }
 
 /// The slot of one connection, released when dropped.
@@ -187,64 +196,110 @@ impl Drop for Slot {
         }
         drop(by_address);
         self.controller.metrics.connection_closed();
-        if self.connections.all.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.connections.closed.notify_waiters();
-        }
+        self.connections.all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Serves until the controller shuts down, then waits for pending requests.
+/// Serves by TLS until the controller shuts down. Returns when all connections have ended.
 pub(crate) async fn serve(
     controller: Arc<Controller>,
     listener: TcpListener,
     tls: TlsAcceptor,
     router: Router,
 ) {
+    let server = HttpServer::new(controller, router);
     let connections = Arc::new(Connections::default());
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = controller.shutdown_requested() => break,
-        };
-        let (socket, address) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!("cannot accept a connection: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        match connections.enter(&controller, address.ip().to_canonical()) {
-            Ok(slot) => drop(tokio::spawn(connection(
-                slot,
-                socket,
-                tls.clone(),
-                router.clone(),
-            ))),
+    let on_connection = |socket, address: SocketAddr| {
+        let controller = &server.controller;
+        match connections.enter(controller, address.ip().to_canonical()) {
+            Ok(slot) => server
+                .tasks
+                .spawn(connection(slot, socket, tls.clone(), server.clone())),
             Err(reason) => controller.metrics.refused(reason),
         }
-    }
-    drop(listener);
-    let closed = async {
-        let mut closed = pin!(connections.closed.notified());
-        closed.as_mut().enable();
-        if connections.all.load(Ordering::Relaxed) > 0 {
-            closed.await;
-        }
     };
-    // Each connection is aborted after that time, and then it closes.
-    if tokio::time::timeout(DRAIN_TIMEOUT + ABORT_TIMEOUT, closed)
-        .await
-        .is_err()
-    {
-        tracing::warn!("some requests did not finish before the shutdown");
+    server.run(listener, on_connection).await;
+}
+
+/// Serves without TLS until the controller shuts down. Returns when all connections have ended.
+pub(crate) async fn serve_plain(
+    controller: Arc<Controller>,
+    listener: TcpListener,
+    router: Router,
+) {
+    let server = HttpServer::new(controller, router);
+    let on_connection = |socket, _| server.tasks.spawn(plain_connection(socket, server.clone()));
+    server.run(listener, on_connection).await;
+}
+
+/// The routes that a listener serves, and the tasks that do so.
+#[derive(Clone)]
+struct HttpServer {
+    controller: Arc<Controller>,
+    router: Router,
+    /// The connections, and the requests of those with HTTP/2.
+    tasks: Tasks,
+}
+
+impl HttpServer {
+    fn new(controller: Arc<Controller>, router: Router) -> HttpServer {
+        HttpServer {
+            controller,
+            router,
+            tasks: Tasks::default(),
+        }
+    }
+
+    /// Passes each connection to `on_connection` until the controller shuts down. Then waits until
+    /// all connections have ended.
+    async fn run(&self, listener: TcpListener, on_connection: impl Fn(TcpStream, SocketAddr)) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.controller.shutdown_requested() => break,
+            };
+            match accepted {
+                Ok((socket, address)) => on_connection(socket, address),
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        drop(listener);
+        // Each connection is aborted after that time, and then it closes.
+        if self.tasks.end_within(DRAIN_TIMEOUT + CLOSE_TIMEOUT).await > 0 {
+            tracing::warn!("some requests did not finish before the shutdown");
+        }
     }
 }
 
-async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, router: Router) {
-    let controller = slot.controller.clone();
+async fn plain_connection(socket: TcpStream, server: HttpServer) {
+    let HttpServer {
+        controller,
+        router,
+        tasks,
+    } = server;
+    let builder = Builder::new(tasks);
+    let service = service_fn(move |request: Request<Incoming>| router.clone().oneshot(request));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
+    tokio::select! {
+        ended = connection.as_mut() => {
+            if let Err(error) = ended {
+                tracing::debug!("connection without TLS failed: {error}");
+            }
+            return;
+        }
+        () = controller.shutdown_requested() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    // A connection that does not finish in time is aborted.
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
+}
+
+async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, server: HttpServer) {
     let options = socket2::SockRef::from(&socket);
-    let unread = controller.config.unread();
+    let unread = server.controller.config.unread();
     if let Err(error) = socket
         .set_nodelay(true)
         .and_then(|()| options.set_tcp_user_timeout(Some(unread)))
@@ -252,21 +307,8 @@ async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, router: Rou
         tracing::debug!("cannot set up a connection: {error}");
         return;
     }
-    let handshake = tokio::select! {
-        handshake = tokio::time::timeout(controller.config.request_timeout(), tls.accept(socket)) => handshake,
-        () = controller.shutdown_requested() => return,
-    };
-    let stream = match handshake {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            controller.metrics.refused("handshake");
-            tracing::debug!(address = %slot.address, "TLS handshake failed: {error}");
-            return;
-        }
-        Err(_) => {
-            controller.metrics.refused("slow_handshake");
-            return;
-        }
+    let Some(stream) = handshake(&slot, socket, &tls).await else {
+        return;
     };
     let session = stream.get_ref().1;
     let certificate = session.peer_certificates().and_then(|chain| chain.first());
@@ -274,18 +316,75 @@ async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, router: Rou
         address: slot.address,
         presented: certificate.and_then(|der| Presented::of(der)),
     };
-    serve_http(&controller, stream, peer, router).await;
+    serve_http(&server, stream, peer).await;
+}
+
+/// Performs the TLS handshake of a connection. Returns `None` if that fails, takes too long, or the
+/// controller shuts down.
+async fn handshake(
+    slot: &Slot,
+    socket: TcpStream,
+    tls: &TlsAcceptor,
+) -> Option<TlsStream<TcpStream>> {
+    let controller = &slot.controller;
+    let handshake = tokio::select! {
+        handshake = tokio::time::timeout(controller.config.request_timeout(), tls.accept(socket)) => handshake,
+        () = controller.shutdown_requested() => return None,
+    };
+    match handshake {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            controller.metrics.refused("handshake");
+            tracing::debug!(address = %slot.address, "TLS handshake failed: {error}");
+            None
+        }
+        Err(_) => {
+            controller.metrics.refused("slow_handshake");
+            None
+        }
+    }
+}
+
+async fn serve_http(server: &HttpServer, stream: TlsStream<TcpStream>, peer: Peer) {
+    let controller = &server.controller;
+    // ALPN is authoritative; detection from the first bytes would have to wait for them.
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let builder = limited_builder(server, peer.presented.is_some());
+    let builder = if is_http2 {
+        builder.http2_only()
+    } else {
+        builder.http1_only()
+    };
+    let responses = Arc::new(Responses::default());
+    let service = tracked_service(server.router.clone(), peer, responses.clone());
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        ended = connection.as_mut() => {
+            if let Err(error) = ended {
+                tracing::debug!("connection failed: {error}");
+            }
+            return;
+        }
+        end = end_of_connection(controller, &responses) => match end {
+            End::AtOnce => return,
+            End::AfterRequests => {}
+        },
+    }
+    connection.as_mut().graceful_shutdown();
+    // A connection that does not finish in time is aborted.
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
 }
 
 /// Returns a builder of connections with limits on what a client can make the controller keep.
-fn limited_builder(config: &Config, is_node: bool) -> Builder<TokioExecutor> {
+fn limited_builder(server: &HttpServer, is_node: bool) -> Builder<Tasks> {
     let streams = if is_node {
         NODE_STREAMS
     } else {
         ANONYMOUS_STREAMS
     };
+    let config = &server.controller.config;
     let unread = config.unread();
-    let mut builder = Builder::new(TokioExecutor::new());
+    let mut builder = Builder::new(server.tasks.clone());
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -304,17 +403,19 @@ fn limited_builder(config: &Config, is_node: bool) -> Builder<TokioExecutor> {
     builder
 }
 
-async fn serve_http(
-    controller: &Arc<Controller>,
-    stream: TlsStream<TcpStream>,
-    peer: Peer,
+/// Returns the service of one connection. It adds the peer to requests and tracks the responses.
+fn tracked_service(
     router: Router,
-) {
-    let responses = Arc::new(Responses::default());
-    let is_node = peer.presented.is_some();
-    let in_service = responses.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let in_flight = in_service.begin();
+    peer: Peer,
+    responses: Arc<Responses>,
+) -> impl Service<
+    Request<Incoming>,
+    Response = Response<TrackedBody>,
+    Error = Infallible,
+    Future: Send + 'static,
+> {
+    service_fn(move |request: Request<Incoming>| {
+        let in_flight = responses.begin();
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer.clone());
         let answer = router.clone().oneshot(request);
@@ -322,34 +423,29 @@ async fn serve_http(
             let response = answer.await?;
             Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, in_flight)))
         }
-    });
-    let unread = controller.config.unread();
-    let builder = limited_builder(&controller.config, is_node);
-    // ALPN is authoritative; detection from the first bytes would have to wait for them.
-    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let builder = if is_http2 {
-        builder.http2_only()
-    } else {
-        builder.http1_only()
-    };
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    })
+}
+
+/// The way in which a connection is ended.
+enum End {
+    AtOnce,
+    AfterRequests,
+}
+
+/// Waits until a connection has to end: its client does not read, it is idle, or the controller
+/// shuts down.
+async fn end_of_connection(controller: &Controller, responses: &Responses) -> End {
+    let config = &controller.config;
+    let idle = Duration::from_secs(config.limits.idle_timeout_s.into());
     tokio::select! {
-        ended = connection.as_mut() => {
-            if let Err(error) = ended {
-                tracing::debug!("connection failed: {error}");
-            }
-            return;
-        }
-        () = responses.are_unread(unread) => {
+        () = responses.are_unread(config.unread()) => {
             controller.metrics.refused("unread_answer");
-            return;
+            End::AtOnce
         }
-        () = responses.are_idle(Duration::from_secs(controller.config.limits.idle_timeout_s.into())) => {
+        () = responses.are_idle(idle) => {
             controller.metrics.refused("idle_connection");
+            End::AfterRequests
         }
-        () = controller.shutdown_requested() => {}
+        () = controller.shutdown_requested() => End::AfterRequests,
     }
-    connection.as_mut().graceful_shutdown();
-    // A connection that does not finish in time is aborted.
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
 }

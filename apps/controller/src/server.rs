@@ -6,10 +6,12 @@ use crate::authority::{Authority, write_private};
 use crate::config::{Config, EtcdConfig, StoreConfig};
 use crate::controller::{About, Controller};
 use crate::record::{key, random_hex};
-use crate::store::{Election, Embedded, Error, Etcd, EtcdSettings, EtcdTls, Expect, Store, Write};
+use crate::store::{
+    Election, Embedded, Error, Etcd, EtcdSettings, EtcdTls, Expect, Revision, Store, Write,
+};
 use crate::{leader, listener};
 use anyhow::{Context, Result, bail, ensure};
-use hawser_control::access::{Scope, Token};
+use hawser_control::access::{IssuedToken, Scope, Token};
 use hawser_io::clock::unix_ms;
 use std::fs;
 use std::net::SocketAddr;
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 /// The name and the file of the first operator's token.
 const FIRST_TOKEN: &str = "admin";
@@ -30,17 +32,22 @@ const STORE_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The timeout for a single request to the store.
 const STORE_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running controller.
+/// The time that tasks in the background have to end when the controller stops: a decision waits for
+/// the store and then for the view.
+const TASKS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running controller. When dropped without [`Server::stop`], it accepts no more connections and
+/// no longer follows the store.
 pub struct Server {
-    address: SocketAddr,
-    metrics_address: Option<SocketAddr>,
-    state: PathBuf,
     controller: Arc<Controller>,
     election: Election,
     /// The names and addresses for its certificate, which is reissued for each new list.
     names: watch::Sender<Vec<String>>,
-    serving: JoinHandle<()>,
-    background: Vec<JoinHandle<()>>,
+    listening: Listening,
+    /// The tasks that decide and write without a request, forever.
+    deciding: JoinSet<()>,
+    /// The task that applies the store's changes to the view, forever.
+    following: JoinSet<()>,
 }
 
 impl Server {
@@ -69,9 +76,7 @@ impl Server {
     }
 
     async fn serve(store: Arc<dyn Store>, authority: Authority, config: Config) -> Result<Server> {
-        let state = config.state.clone();
-        share_authority(&*store, &authority, &state).await?;
-
+        share_authority(&*store, &authority, &config.state).await?;
         let name = config
             .name
             .clone()
@@ -81,54 +86,37 @@ impl Server {
         // leader decides within the lease time of nodes.
         let election = Election::start(store.clone(), key::LEADER, &name, config.lease() * 2 / 3);
         let (controller, work) = Controller::new(name, config, store, authority, election.role());
-        let mut background = vec![tokio::spawn(controller.clone().follow())];
+        let following = JoinSet::from_iter([controller.clone().follow()]);
         tokio::time::timeout(STORE_START_TIMEOUT, controller.filled())
             .await
             .context("the store did not respond in time; see the log")?;
-        background.push(tokio::spawn(leader::run(controller.clone(), work)));
-        background.push(tokio::spawn(controller.clone().write_seen_periodically()));
+        let mut deciding = JoinSet::new();
+        deciding.spawn(leader::run(controller.clone(), work));
+        deciding.spawn(controller.clone().write_seen_periodically());
         make_first_token(&controller).await?;
 
-        let (listener, address) = bind(controller.config.listen).await?;
-        let router = api::router(&controller);
         let names = watch::Sender::new(controller.config.names.clone());
-        let tls = listener::tls(&controller, names.subscribe())?;
-        let serving = tokio::spawn(listener::serve(controller.clone(), listener, tls, router));
-        let metrics_address = match controller.config.metrics_listen {
-            None => None,
-            Some(wanted) => {
-                let (listener, address) = bind(wanted).await?;
-                let router = api::health::plain_router(&controller);
-                background.push(tokio::spawn(async move {
-                    if let Err(error) = axum::serve(listener, router).await {
-                        tracing::error!("metrics server failed: {error}");
-                    }
-                }));
-                Some(address)
-            }
-        };
-        tracing::info!(name = controller.name, %address, "controller ready");
+        let listening = Listening::start(&controller, names.subscribe()).await?;
+        tracing::info!(name = controller.name, address = %listening.address, "controller ready");
         Ok(Server {
-            address,
-            metrics_address,
-            state,
             controller,
             election,
             names,
-            serving,
-            background,
+            listening,
+            deciding,
+            following,
         })
     }
 
     /// Returns the address that it listens on, with the port that the system chose if the
     /// configured port is 0.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.listening.address
     }
 
     /// Returns the address that serves metrics and health without TLS.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics_address
+        self.listening.metrics_address
     }
 
     /// Returns the certificate of its authority, PEM, which clients have to trust.
@@ -139,7 +127,7 @@ impl Server {
     /// Returns the path of the file with the first operator's token. It exists if this controller
     /// created the token.
     pub fn first_token_file(&self) -> PathBuf {
-        self.state.join(FIRST_TOKEN_FILE)
+        self.controller.config.state.join(FIRST_TOKEN_FILE)
     }
 
     /// Returns the state that its [`router`](crate::api::router) works with.
@@ -168,12 +156,24 @@ impl Server {
         self.names.send_replace(config.names.clone());
     }
 
-    /// Stops the controller: ends streams, lets requests finish, and resigns the leadership.
-    pub async fn stop(self) {
+    /// Stops the controller: ends streams, lets requests and decisions finish, and resigns the
+    /// leadership. All of its tasks have ended when this returns, and nothing holds the store
+    /// except the holders of [`Server::controller`] and of routers.
+    pub async fn stop(mut self) {
         self.controller.shutdown.send_replace(true);
-        if let Err(error) = self.serving.await {
-            tracing::error!("the server task failed: {error}");
+        self.listening.ended().await;
+        self.write_seen().await;
+        self.deciding.shutdown().await;
+        // Decisions wait for the view, so the store is followed until they have ended.
+        let left = self.controller.tasks.end_within(TASKS_TIMEOUT).await;
+        if left > 0 {
+            tracing::warn!(left, "some decisions were not written before the shutdown");
         }
+        self.following.shutdown().await;
+        self.election.resign().await;
+    }
+
+    async fn write_seen(&self) {
         match tokio::time::timeout(STORE_REQUEST_TIMEOUT, self.controller.write_seen()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -185,12 +185,50 @@ impl Server {
                 )
             }
         }
-        for task in self.background {
-            task.abort();
-            // The task was aborted, so its result is not meaningful.
-            let _ = task.await;
+    }
+}
+
+/// The listeners of a controller.
+struct Listening {
+    address: SocketAddr,
+    metrics_address: Option<SocketAddr>,
+    /// One task for each listener. It ends after the shutdown, when all its connections have ended.
+    tasks: JoinSet<()>,
+}
+
+impl Listening {
+    async fn start(
+        controller: &Arc<Controller>,
+        names: watch::Receiver<Vec<String>>,
+    ) -> Result<Listening> {
+        let (listener, address) = bind(controller.config.listen).await?;
+        let for_metrics = match controller.config.metrics_listen {
+            Some(wanted) => Some(bind(wanted).await?),
+            None => None,
+        };
+        let tls = listener::tls(controller, names)?;
+        let router = api::router(controller);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(listener::serve(controller.clone(), listener, tls, router));
+        let metrics_address = for_metrics.map(|(listener, address)| {
+            let router = api::health::plain_router(controller);
+            tasks.spawn(listener::serve_plain(controller.clone(), listener, router));
+            address
+        });
+        Ok(Listening {
+            address,
+            metrics_address,
+            tasks,
+        })
+    }
+
+    /// Waits until all connections have ended.
+    async fn ended(&mut self) {
+        while let Some(ended) = self.tasks.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!("the task of a listener failed: {error}");
+            }
         }
-        self.election.resign().await;
     }
 }
 
@@ -214,40 +252,42 @@ async fn open_store(config: &Config) -> Result<Arc<dyn Store>> {
 }
 
 fn settings(etcd: &EtcdConfig) -> Result<EtcdSettings> {
-    let read = |path: &PathBuf| {
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    let identity = match (&etcd.certificate, &etcd.key) {
-        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
-        (None, None) => None,
-        _ => bail!("store: `certificate` and `key` go together"),
-    };
-    let tls = match &etcd.authority {
-        Some(authority) => Some(EtcdTls {
-            authority: read(authority)?,
-            identity,
-        }),
-        None => {
-            ensure!(
-                identity.is_none(),
-                "store: a certificate needs the cluster's `authority` too"
-            );
-            None
-        }
-    };
+    let tls = tls_settings(etcd)?;
     let user = match (&etcd.user, &etcd.password_file) {
         (Some(user), Some(file)) => Some((user.clone(), read(file)?.trim_end().to_owned())),
         (None, None) => None,
         _ => bail!("store: `user` and `password_file` must be given together"),
     };
-    let (endpoints, prefix) = (etcd.endpoints.clone(), etcd.prefix.clone());
     Ok(EtcdSettings {
-        endpoints,
-        prefix,
+        endpoints: etcd.endpoints.clone(),
+        prefix: etcd.prefix.clone(),
         user,
         tls,
         timeout: STORE_REQUEST_TIMEOUT,
     })
+}
+
+fn tls_settings(etcd: &EtcdConfig) -> Result<Option<EtcdTls>> {
+    let identity = match (&etcd.certificate, &etcd.key) {
+        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        (None, None) => None,
+        _ => bail!("store: `certificate` and `key` go together"),
+    };
+    let Some(authority) = &etcd.authority else {
+        ensure!(
+            identity.is_none(),
+            "store: a certificate needs the cluster's `authority` too"
+        );
+        return Ok(None);
+    };
+    Ok(Some(EtcdTls {
+        authority: read(authority)?,
+        identity,
+    }))
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Checks that this controller has the same authority as the others of the store. The first
@@ -277,28 +317,16 @@ async fn make_first_token(controller: &Controller) -> Result<()> {
     if !controller.view().tokens.is_empty() {
         return Ok(());
     }
-    let name = FIRST_TOKEN.parse().expect("it is a name");
-    let token = Token {
-        name,
+    let issued = api::tokens::issue(Token {
+        name: FIRST_TOKEN.parse().expect("it is a name"),
         scope: Scope::Admin,
         tenant: None,
         created_unix_ms: unix_ms(),
-    };
-    let issued = api::tokens::issue(token);
+    });
     let file = controller.config.state.join(FIRST_TOKEN_FILE);
     // The file is written first: a stored token whose secret is lost would lock out all operators.
     write_private(&file, &format!("{}\n", issued.secret))?;
-    let message = format!("{} created the first token", controller.name);
-    let about = About::default().by(Origin::controller(&controller.name).makes(&issued.token.name));
-    match controller
-        .commit(
-            vec![api::tokens::put(&issued)],
-            about,
-            "token_created",
-            message,
-        )
-        .await
-    {
+    match store_first_token(controller, &issued).await {
         Ok(_) => {
             tracing::info!(file = %file.display(), "first operator's token created");
             Ok(())
@@ -309,4 +337,16 @@ async fn make_first_token(controller: &Controller) -> Result<()> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+async fn store_first_token(
+    controller: &Controller,
+    issued: &IssuedToken,
+) -> Result<Revision, Error> {
+    let by = Origin::controller(&controller.name).makes(&issued.token.name);
+    let message = format!("{} created the first token", controller.name);
+    let writes = vec![api::tokens::put(issued)];
+    controller
+        .commit(writes, About::default().by(by), "token_created", message)
+        .await
 }

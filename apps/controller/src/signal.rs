@@ -5,6 +5,7 @@
 //! a replay, has no greater epoch and is ignored.
 
 use crate::controller::Controller;
+use crate::tasks::Tasks;
 use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ns;
 use hawser_units::FlowId;
@@ -46,7 +47,7 @@ impl Controller {
         let Some(target) = self.target(policy).filter(|_| self.config.nodes.signals) else {
             return;
         };
-        match send(&target, policy) {
+        match send(&self.tasks, &target, policy) {
             Ok(()) => self.metrics.pushed("signal"),
             Err(error) => {
                 self.metrics.refused("signal_unsent");
@@ -68,7 +69,7 @@ impl Controller {
     }
 }
 
-fn send(target: &Target, policy: &Policy) -> Result<(), Unsent> {
+fn send(tasks: &Tasks, target: &Target, policy: &Policy) -> Result<(), Unsent> {
     let mut key = [0; 16];
     hex::decode_to_slice(&target.key, &mut key)?;
     let signal = Signal {
@@ -83,7 +84,7 @@ fn send(target: &Target, policy: &Policy) -> Result<(), Unsent> {
     let socket = socket(target.address, signal.traffic_class())?;
     socket.send_to(&payload, target.address)?;
     let address = target.address;
-    tokio::spawn(async move {
+    tasks.spawn(async move {
         for _ in 0..REPEATS {
             tokio::time::sleep(REPEAT_AFTER).await;
             // The first datagram was sent; errors of the repetitions do not matter.

@@ -10,5 +10,6 @@ mod preconditions;
 mod reload;
 mod restart;
 mod rig;
+mod stop;
 mod tls;
 mod tunnels;

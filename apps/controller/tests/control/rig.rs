@@ -73,6 +73,11 @@ impl Rig {
 
     pub(crate) async fn start(config: Config, directory: tempfile::TempDir) -> Rig {
         let server = Server::start(config).await.unwrap();
+        Rig::of(server, directory).await
+    }
+
+    /// Waits until a controller that has just been started is ready.
+    pub(crate) async fn of(server: Server, directory: tempfile::TempDir) -> Rig {
         let admin = std::fs::read_to_string(server.first_token_file())
             .unwrap()
             .trim()
