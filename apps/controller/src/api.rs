@@ -117,18 +117,25 @@ fn limit_values(part: &mut Value) {
             {
                 fields.insert("minItems".to_owned(), items.into());
             }
-            let (format, most) = match fields.get("format").and_then(Value::as_str) {
-                Some("u-int8") => ("uint8", u8::MAX.into()),
-                Some("u-int16") => ("uint16", u16::MAX.into()),
-                Some("u-int32") => ("uint32", u32::MAX.into()),
-                Some("u-int64") => ("uint64", u64::MAX),
-                _ => return,
-            };
-            fields.insert("format".to_owned(), format.into());
-            fields.entry("maximum").or_insert(most.into());
+            let format = fields.get("format").and_then(Value::as_str);
+            if let Some((format, max)) = format.and_then(integer_format) {
+                fields.insert("format".to_owned(), format.into());
+                fields.entry("maximum").or_insert(max.into());
+            }
         }
         Value::Array(parts) => parts.iter_mut().for_each(limit_values),
         _ => {}
+    }
+}
+
+/// Returns the registered name of a format of integers, and the maximum of its values.
+fn integer_format(generated: &str) -> Option<(&'static str, u64)> {
+    match generated {
+        "u-int8" => Some(("uint8", u8::MAX.into())),
+        "u-int16" => Some(("uint16", u16::MAX.into())),
+        "u-int32" => Some(("uint32", u32::MAX.into())),
+        "u-int64" => Some(("uint64", u64::MAX)),
+        _ => None,
     }
 }
 
@@ -222,17 +229,12 @@ async fn tracked(
         .get::<MatchedPath>()
         .map_or("none".to_owned(), |path| path.as_str().to_owned());
     let timeout = controller.config.request_timeout();
-    let mut response = match tokio::time::timeout(timeout, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => {
-            controller.metrics.refused("slow_request");
-            Refusal::new(
-                StatusCode::REQUEST_TIMEOUT,
-                "the request took too long; send it again",
-            )
-            .into_response()
-        }
-    };
+    let response = tokio::time::timeout(timeout, next.run(request)).await;
+    let mut response = response.unwrap_or_else(|_| {
+        controller.metrics.refused("slow_request");
+        let what = "the request took too long; send it again";
+        Refusal::new(StatusCode::REQUEST_TIMEOUT, what).into_response()
+    });
     let took = started.elapsed();
     let status = response.status().as_u16();
     controller.metrics.request(&method, &route, status, took);

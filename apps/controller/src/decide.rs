@@ -37,9 +37,15 @@ pub(crate) enum Outcome {
 /// An operator's request for a decision.
 #[derive(Clone, Copy)]
 pub(crate) struct OperatorRequest<'a> {
-    pub(crate) origin: &'a Origin,
+    origin: &'a Origin,
     /// The precondition on the policy to be replaced.
-    pub(crate) matching: &'a IfMatch,
+    matching: &'a IfMatch,
+}
+
+impl<'a> OperatorRequest<'a> {
+    pub(crate) fn new(origin: &'a Origin, matching: &'a IfMatch) -> Self {
+        OperatorRequest { origin, matching }
+    }
 }
 
 /// Chooses the paths of a flow. Returns `None` if its policy stays.
@@ -96,33 +102,11 @@ impl Controller {
     ) -> Result<Outcome, Error> {
         let keys = [key::of(key::FLOW, flow), key::of(key::POLICY, flow)];
         for attempt in 1.. {
-            let Choice {
-                about,
-                policy,
-                read,
-            } = match self.choose(flow, by, choose) {
+            let choice = match self.choose(flow, by, choose) {
                 Ok(choice) => choice,
                 Err(outcome) => return Ok(outcome),
             };
-            let committed = match policy {
-                Ok(policy) => {
-                    let mut writes = with.clone();
-                    writes.push(Write::check(&keys[0], Expect::Revision(read[0])));
-                    writes
-                        .push(Write::put(&keys[1], emit(&policy)).when(Expect::Revision(read[1])));
-                    let (kind, message) = describe(&policy);
-                    let committed = self.commit(writes, about, kind, message).await;
-                    committed.map(|revision| self.decided(policy, revision))
-                }
-                Err(outcome) => {
-                    // The view may be behind the store, so check that nothing has changed.
-                    let checks = keys.iter().zip(read);
-                    let check = |(key, read)| Write::check(key, Expect::Revision(read));
-                    let committed = self.store.commit(checks.map(check).collect()).await;
-                    committed.map(|_| outcome)
-                }
-            };
-            match committed {
+            match self.carry_out(choice, &keys, with.clone(), describe).await {
                 Err(Error::Conflict { key, found })
                     if keys.contains(&key) && attempt < ATTEMPTS =>
                 {
@@ -147,27 +131,46 @@ impl Controller {
             return Err(Outcome::NoSuchFlow);
         };
         let revision = before.revision;
-        if let Some(OperatorRequest { matching, .. }) = by
-            && !matching.matches(revision)
-        {
+        if by.is_some_and(|request| !request.matching.matches(revision)) {
             return Err(Outcome::PreconditionFailed(revision));
         }
         let chosen = choose(view.situation(&record.value.flow), &before.value);
-        let policy = match chosen {
-            Err(ignored) => Err(Outcome::Ignored(ignored)),
-            Ok(None) => Err(Outcome::Unchanged(before.clone())),
-            Ok(Some(decision)) => Ok(decision.into_policy(Some(&before.value), flow, unix_ms())),
-        };
         let by = by.map(|request| request.origin.changes(flow, revision));
-        let about = About {
-            by,
-            ..About::tenant(&record.value.flow.tenant).flow(flow)
-        };
         Ok(Choice {
-            about,
-            policy,
+            about: About {
+                by,
+                ..About::tenant(&record.value.flow.tenant).flow(flow)
+            },
+            policy: next_policy(chosen, before),
             read: [record.revision, revision],
         })
+    }
+
+    /// Commits a choice together with other writes. `keys` are those of the flow and its policy.
+    async fn carry_out(
+        &self,
+        choice: Choice,
+        keys: &[String; 2],
+        mut with: Vec<Write>,
+        describe: &Describe<'_>,
+    ) -> Result<Outcome, Error> {
+        let [read_flow, read_policy] = choice.read.map(Expect::Revision);
+        match choice.policy {
+            Ok(policy) => {
+                with.push(Write::check(&keys[0], read_flow));
+                with.push(Write::put(&keys[1], emit(&policy)).when(read_policy));
+                let (kind, message) = describe(&policy);
+                let revision = self.commit(with, choice.about, kind, message).await?;
+                Ok(self.decided(policy, revision))
+            }
+            Err(outcome) => {
+                // The view may be behind the store, so check that nothing has changed.
+                let flow = Write::check(&keys[0], read_flow);
+                let policy = Write::check(&keys[1], read_policy);
+                self.store.commit(vec![flow, policy]).await?;
+                Ok(outcome)
+            }
+        }
     }
 
     /// Signals and counts a policy that was committed.
@@ -179,5 +182,20 @@ impl Controller {
             value: policy,
             revision,
         })
+    }
+}
+
+/// Returns the policy that follows from a decision, or the outcome if the policy stays.
+fn next_policy(
+    chosen: Result<Option<Decision>, Ignored>,
+    before: &Versioned<Policy>,
+) -> Result<Policy, Outcome> {
+    match chosen {
+        Err(ignored) => Err(Outcome::Ignored(ignored)),
+        Ok(None) => Err(Outcome::Unchanged(before.clone())),
+        Ok(Some(decision)) => {
+            let flow = &before.value.flow;
+            Ok(decision.into_policy(Some(&before.value), flow, unix_ms()))
+        }
     }
 }

@@ -33,19 +33,7 @@ pub(super) async fn enrol(
     Extension(request): Extension<RequestId>,
     Body(enrol): Body<Enrol>,
 ) -> Result<(StatusCode, Json<Certificate>), HandlerError> {
-    let refused = |what: &str| controller.invalid_token(peer.address, what);
-    let token: EnrolmentToken = enrol
-        .token
-        .parse()
-        .map_err(|error: InvalidToken| refused(&error.to_string()))?;
-    if token.authority_sha256 != controller.authority.digest() {
-        return Err(refused("this token is for a controller with another authority").into());
-    }
-    if !controller.knows(&token) {
-        // Another controller may have created it since. The store is asked, but not by an address
-        // with too many failures.
-        controller.may_fail(peer.address)?;
-    }
+    let token = controller.enrolment_token(&enrol.token, peer.address)?;
     let origin = Origin::node(&token.node, peer.address, request);
     for _ in 0..ATTEMPTS {
         let outcome = controller.enrol(&token, &enrol, peer.address, &origin);
@@ -57,6 +45,24 @@ pub(super) async fn enrol(
 }
 
 impl Controller {
+    /// Parses a token of this controller's authority.
+    fn enrolment_token(&self, text: &str, address: IpAddr) -> Result<EnrolmentToken, Refusal> {
+        let refused = |what: &str| self.invalid_token(address, what);
+        let token: EnrolmentToken = text
+            .parse()
+            .map_err(|error: InvalidToken| refused(&error.to_string()))?;
+        if token.authority_sha256 != self.authority.digest() {
+            let what = "this token is for a controller with another authority";
+            return Err(refused(what));
+        }
+        if !self.knows(&token) {
+            // Another controller may have created it since. The store is asked, but not by an
+            // address with too many failures.
+            self.may_fail(address)?;
+        }
+        Ok(token)
+    }
+
     /// Counts a failure of the address, and returns the refusal of its token.
     fn invalid_token(&self, address: IpAddr, what: &str) -> Refusal {
         let refusal = Refusal::forbidden(format!(
@@ -75,44 +81,41 @@ impl Controller {
         origin: &Origin,
     ) -> Result<Option<Certificate>, HandlerError> {
         let refused = |what: &str| self.invalid_token(address, what);
-        let node = &token.node;
-        let Some(Versioned {
-            value: mut record,
-            revision,
-        }) = self.node_of_token(token).await?
-        else {
-            return Err(refused(
-                "this token is unknown: it was withdrawn, or its node was revoked or deleted",
-            )
-            .into());
-        };
-        let Some(enrolment) = record
-            .enrolments
-            .iter()
-            .find(|enrolment| enrolment.id == token.id)
-        else {
-            unreachable!("the record contains the token");
+        let Some((record, enrolment)) = self.node_of_token(token).await? else {
+            let what =
+                "this token is unknown: it was withdrawn, or its node was revoked or deleted";
+            return Err(refused(what).into());
         };
         if enrolment.expires_unix_ms <= unix_ms() {
             return Err(refused("this token has expired").into());
         }
-        self.check_node(node, enrol)?;
+        self.check_node(&token.node, enrol)?;
         let csr = self.signing_request(&enrol.csr)?;
-        if let Some(used) = &enrolment.used {
-            let again = self.repeated_response(&record, used, node, &csr);
-            return Ok(Some(
-                again.ok_or_else(|| refused("this token was already used"))?,
-            ));
-        }
-        let certificate = self.sign(&csr, node)?;
-        record.use_token(
-            &token.id,
-            used(&csr, &certificate),
-            certificate.issued.clone(),
-        );
-        let by = origin.changes(node, record.changed_in(revision));
-        let about = About::tenant(&record.tenant).node(node).by(by);
-        let writes = vec![put_node(node, record, Expect::Revision(revision))];
+        let Some(used) = enrolment.used else {
+            return self.use_token(token, record, &csr, origin).await;
+        };
+        let again = self.repeated_response(&record.value, &used, &token.node, &csr);
+        let again = again.ok_or_else(|| refused("this token was already used"))?;
+        Ok(Some(again))
+    }
+
+    /// Issues the certificate for an unused token. Returns `None` if the node was changed
+    /// concurrently.
+    async fn use_token(
+        &self,
+        token: &EnrolmentToken,
+        record: Versioned<NodeRecord>,
+        csr: &SigningRequest,
+        origin: &Origin,
+    ) -> Result<Option<Certificate>, HandlerError> {
+        let (node, read) = (&token.node, Expect::Revision(record.revision));
+        let by = origin.changes(node, record.value.changed_in(record.revision));
+        let about = About::tenant(&record.value.tenant).node(node).by(by);
+        let certificate = self.sign(csr, node)?;
+        let mut record = record.value;
+        let used = used(csr, &certificate);
+        record.use_token(&token.id, used, certificate.issued.clone());
+        let writes = vec![put_node(node, record, read)];
         let message = format!("node {node} was enrolled with the token {}", token.id);
         match self.commit(writes, about, "node_enrolled", message).await {
             Ok(_) => Ok(Some(self.answer(node, certificate))),
@@ -148,32 +151,12 @@ pub(super) async fn renew(
     caller.must_be(&node)?;
     controller.may_change(&node)?;
     let request = controller.signing_request(&renew.csr)?;
-    let (controller, node, request, caller) = (&*controller, &node, &request, &caller);
     let certificate = controller
-        .retrying(|| async move {
-            let found = controller
-                .view()
-                .node(node)
-                .map(|(_, record)| record.clone());
-            let Versioned {
-                value: mut record,
-                revision,
-            } = found.ok_or_else(|| Refusal::missing_node(node))?;
-            let certificate = controller.sign(request, node)?;
-            record.renew(certificate.issued.clone(), &caller.node.serial);
-            let by = caller.origin.changes(node, record.changed_in(revision));
-            let about = About::tenant(&record.tenant).node(node).by(by);
-            let write = put_node(node, record, Expect::Revision(revision));
-            let message = format!("node {node} renewed its certificate");
-            controller
-                .commit(vec![write], about, "certificate_renewed", message)
-                .await?;
-            Ok(certificate)
-        })
+        .retrying(|| controller.try_renew(&caller, &node, &request))
         .await?;
     Ok((
         StatusCode::CREATED,
-        Json(controller.answer(node, certificate)),
+        Json(controller.answer(&node, certificate)),
     ))
 }
 
@@ -209,12 +192,12 @@ impl Controller {
         enrolments.is_some_and(|enrolments| enrolments.iter().any(|known| known.id == token.id))
     }
 
-    /// Returns the node that a token enrols. It is read from the store, because another controller
-    /// may just have created the token.
+    /// Returns the node that a token enrols, and the record of the token. They are read from the
+    /// store, because another controller may just have created the token.
     async fn node_of_token(
         &self,
         token: &EnrolmentToken,
-    ) -> Result<Option<Versioned<NodeRecord>>, Error> {
+    ) -> Result<Option<(Versioned<NodeRecord>, EnrolmentRecord)>, Error> {
         let key = key::of(key::NODE, &token.node);
         let Some(entry) = self.store.get(&key).await? else {
             return Ok(None);
@@ -225,11 +208,10 @@ impl Controller {
         // Digests are compared, so the time of the comparison reveals nothing about the secret.
         let secret_sha256 = sha256_hex(&token.secret);
         let is_one =
-            |known: &EnrolmentRecord| known.id == token.id && known.secret_sha256 == secret_sha256;
-        Ok(value.enrolments.iter().any(is_one).then_some(Versioned {
-            value,
-            revision: entry.revision,
-        }))
+            |known: &&EnrolmentRecord| known.id == token.id && known.secret_sha256 == secret_sha256;
+        let revision = entry.revision;
+        let enrolment = value.enrolments.iter().find(is_one).cloned();
+        Ok(enrolment.map(|enrolment| (Versioned { value, revision }, enrolment)))
     }
 
     /// Returns the response to the first use of the token by the same key, if its certificate is
@@ -255,6 +237,29 @@ impl Controller {
                 },
             )
         })
+    }
+
+    /// Issues one more certificate of a node and stores it.
+    async fn try_renew(
+        &self,
+        caller: &Certified,
+        node: &Name,
+        request: &SigningRequest,
+    ) -> Result<NodeCertificate, HandlerError> {
+        let found = self.view().node(node).map(|(_, record)| record.clone());
+        let Versioned {
+            value: mut record,
+            revision,
+        } = found.ok_or_else(|| Refusal::missing_node(node))?;
+        let certificate = self.sign(request, node)?;
+        record.renew(certificate.issued.clone(), &caller.node.serial);
+        let by = caller.origin.changes(node, record.changed_in(revision));
+        let about = About::tenant(&record.tenant).node(node).by(by);
+        let write = put_node(node, record, Expect::Revision(revision));
+        let message = format!("node {node} renewed its certificate");
+        self.commit(vec![write], about, "certificate_renewed", message)
+            .await?;
+        Ok(certificate)
     }
 
     fn signing_request(&self, csr: &str) -> Result<SigningRequest, Refusal> {

@@ -52,37 +52,46 @@ pub(super) async fn withdraw(
     matching: IfMatch,
     Path((name, id)): Path<(Name, String)>,
 ) -> Result<StatusCode, HandlerError> {
-    let (controller, operator, matching, name, id) =
-        (&*controller, &operator, &matching, &name, &id);
     controller
-        .retrying(|| async move {
-            let Versioned {
-                value: mut record,
-                revision,
-            } = controller.node_of(operator, name)?;
-            let changed_in = record.changed_in(revision);
-            matching.check(changed_in)?;
-            let before = record.enrolments.len();
-            record.enrolments.retain(|enrolment| enrolment.id != *id);
-            if record.enrolments.len() == before {
-                let what = format!("{name} has no such token; GET /v1/enrolments lists all tokens");
-                return Err(Refusal::not_found(what).into());
-            }
-            let by = operator
-                .origin
-                .removes(enrolment_name(name, id), changed_in);
-            let about = About::tenant(&record.tenant).node(name).by(by);
-            let message = format!(
-                "{} withdrew the token {id} to enrol {name}",
-                operator.token.name
-            );
-            let writes = vec![put_node(name, record, Expect::Revision(revision))];
-            controller
-                .commit(writes, about, "enrolment_withdrawn", message)
-                .await?;
-            Ok(StatusCode::NO_CONTENT)
-        })
+        .retrying(|| try_withdraw(&controller, &operator, &matching, &name, &id))
         .await
+}
+
+async fn try_withdraw(
+    controller: &Controller,
+    operator: &Operator<Operate>,
+    matching: &IfMatch,
+    name: &Name,
+    id: &str,
+) -> Result<StatusCode, HandlerError> {
+    let Versioned {
+        value: mut record,
+        revision,
+    } = controller.node_of(operator, name)?;
+    let changed_in = record.changed_in(revision);
+    matching.check(changed_in)?;
+    withdraw_from(&mut record, name, id)?;
+    let removal = operator
+        .origin
+        .removes(enrolment_name(name, id), changed_in);
+    let about = About::tenant(&record.tenant).node(name).by(removal);
+    let by = &operator.token.name;
+    let message = format!("{by} withdrew the token {id} to enrol {name}");
+    let writes = vec![put_node(name, record, Expect::Revision(revision))];
+    controller
+        .commit(writes, about, "enrolment_withdrawn", message)
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn withdraw_from(record: &mut NodeRecord, name: &Name, id: &str) -> Result<(), Refusal> {
+    let before = record.enrolments.len();
+    record.enrolments.retain(|enrolment| enrolment.id != id);
+    if record.enrolments.len() == before {
+        let what = format!("{name} has no such token; GET /v1/enrolments lists all tokens");
+        return Err(Refusal::not_found(what));
+    }
+    Ok(())
 }
 
 /// Returns `NODE/ID`, the name of an enrolment token in lists and in the audit log.

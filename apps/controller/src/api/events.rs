@@ -96,13 +96,7 @@ impl EventStream {
                 return None;
             }
             if let Some(event) = self.read.pop_front() {
-                let data = serde_json::to_string(&event).expect("an event is text");
-                return Some(
-                    sse::Event::default()
-                        .event("event")
-                        .id(event.number.to_string())
-                        .data(data),
-                );
+                return Some(to_send(&event));
             }
             self.changes.borrow_and_update();
             if self.read_more() {
@@ -140,4 +134,13 @@ impl EventStream {
         }
         has_read
     }
+}
+
+/// Returns an event in the form in which it is sent.
+fn to_send(event: &Event) -> sse::Event {
+    let data = serde_json::to_string(event).expect("an event is text");
+    sse::Event::default()
+        .event("event")
+        .id(event.number.to_string())
+        .data(data)
 }

@@ -141,20 +141,25 @@ impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Body<T> {
                 }
                 _ => bad(format!("cannot read the body: {}", error.body_text())),
             })?;
-        let body = serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
-            Category::Data => Refusal::meaningless(format!("the body is invalid: {error}")),
-            _ => bad(format!("the body is not JSON: {error}")),
-        })?;
-        let is_positional = bytes.contains(&b'[') && {
-            let given = serde_json::from_slice(&bytes).unwrap_or_default();
-            serde_json::to_value(&body).is_ok_and(|parsed| has_list_for_object(&given, &parsed))
-        };
-        match is_positional {
-            true => Err(Refusal::meaningless(
-                "the body is invalid: it has a list in place of an object with named fields",
-            )),
-            false => Ok(Body(body)),
-        }
+        parsed(&bytes).map(Body)
+    }
+}
+
+/// Parses a body. Rejects one that has a list in place of an object.
+fn parsed<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Refusal> {
+    let body = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        Category::Data => Refusal::meaningless(format!("the body is invalid: {error}")),
+        _ => bad(format!("the body is not JSON: {error}")),
+    })?;
+    let is_positional = bytes.contains(&b'[') && {
+        let given = serde_json::from_slice(bytes).unwrap_or_default();
+        serde_json::to_value(&body).is_ok_and(|parsed| has_list_for_object(&given, &parsed))
+    };
+    match is_positional {
+        true => Err(Refusal::meaningless(
+            "the body is invalid: it has a list in place of an object with named fields",
+        )),
+        false => Ok(body),
     }
 }
 

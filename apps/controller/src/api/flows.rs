@@ -10,7 +10,7 @@ use crate::controller::{About, Controller};
 use crate::record::{FlowRecord, NumberRecord, emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
-use crate::view::{Versioned, View};
+use crate::view::{NodeView, Versioned, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -94,140 +94,47 @@ pub(super) async fn change(
     Body(flow): Body<Flow>,
 ) -> Result<Tagged<Flow>, HandlerError> {
     check::flow(&flow).map_err(Refusal::meaningless)?;
-    let (controller, operator, name, new) = (&*controller, &operator, &name, &flow);
-    let matching = &matching;
     let revision = controller
-        .retrying(|| async move {
-            let before = controller.flow_of(operator, name)?;
-            let changed_in = before.value.changed_in(before.revision);
-            matching.check(changed_in)?;
-            let old = &before.value.flow;
-            if (&new.name, &new.tenant, &new.ingress, &new.egress)
-                != (&old.name, &old.tenant, &old.ingress, &old.egress)
-            {
-                let what =
-                    "name, tenant, ingress and egress of a flow cannot be changed; delete it and create another";
-                return Err(Refusal::meaningless(what).into());
-            }
-            if new == old {
-                // The view may be behind the store, so check that nothing has changed.
-                let check =
-                    Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
-                controller.store.commit(vec![check]).await?;
-                return Ok(changed_in);
-            }
-            let writes = writes_to_change(&controller.view(), new, &before);
-            let message = format!("{} changed the flow {name}", operator.token.name);
-            let by = operator.origin.changes(name, changed_in);
-            let about = About::tenant(&new.tenant).flow(name).by(by);
-            Ok(controller
-                .commit(writes, about, "flow_changed", message)
-                .await?)
-        })
+        .retrying(|| try_change(&controller, &operator, &matching, &name, &flow))
         .await?;
     Ok(Tagged(revision, flow))
 }
 
-/// Delete a flow; its packets take the default route
-#[utoipa::path(delete, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
-    responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
-pub(super) async fn delete(
-    State(controller): State<Arc<Controller>>,
-    operator: Operator<Operate>,
-    matching: IfMatch,
-    Path(name): Path<Name>,
-) -> Result<StatusCode, HandlerError> {
-    let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
-    controller
-        .retrying(|| async move {
-            let Versioned {
-                value: record,
-                revision,
-            } = controller.flow_of(operator, name)?;
-            let changed_in = record.changed_in(revision);
-            matching.check(changed_in)?;
-            let FlowRecord { flow, number, .. } = record;
-            let mut writes =
-                vec![Write::delete(key::of(key::FLOW, name)).when(Expect::Revision(revision))];
-            if let Some(policy) = controller.view().policy(name) {
-                let read = Expect::Revision(policy.revision);
-                writes.push(Write::delete(key::of(key::POLICY, name)).when(read));
-                let freed = emit(&NumberRecord {
-                    flow: None,
-                    epoch: policy.value.epoch,
-                });
-                writes.extend(
-                    [&flow.ingress, &flow.egress]
-                        .map(|node| Write::put(key::number(node, number), freed.clone())),
-                );
-            }
-            let message = format!("{} deleted the flow {name}", operator.token.name);
-            let by = operator.origin.removes(name, changed_in);
-            let about = About::tenant(&flow.tenant).flow(name).by(by);
-            controller
-                .commit(writes, about, "flow_deleted", message)
-                .await?;
-            Ok(StatusCode::NO_CONTENT)
-        })
-        .await
+async fn try_change(
+    controller: &Controller,
+    operator: &Operator<Operate>,
+    matching: &IfMatch,
+    name: &Name,
+    new: &Flow,
+) -> Result<Revision, HandlerError> {
+    let before = controller.flow_of(operator, name)?;
+    let changed_in = before.value.changed_in(before.revision);
+    matching.check(changed_in)?;
+    check_unchangeable(&before.value.flow, new)?;
+    if *new == before.value.flow {
+        // The view may be behind the store, so check that nothing has changed.
+        let check = Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
+        controller.store.commit(vec![check]).await?;
+        return Ok(changed_in);
+    }
+    let writes = writes_to_change(&controller.view(), new, &before);
+    let message = format!("{} changed the flow {name}", operator.token.name);
+    let by = operator.origin.changes(name, changed_in);
+    let about = About::tenant(&new.tenant).flow(name).by(by);
+    Ok(controller
+        .commit(writes, about, "flow_changed", message)
+        .await?)
 }
 
-/// Returns the writes that create a flow with its number at both nodes and its first policy.
-fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
-    if view.flow(&flow.name).is_some() {
-        return Err(Refusal::conflict(format!(
-            "the flow {} already exists; change it with PUT",
-            flow.name
-        )));
+/// Rejects a change of the fields that cannot be changed.
+fn check_unchangeable(old: &Flow, new: &Flow) -> Result<(), Refusal> {
+    if (&new.name, &new.tenant, &new.ingress, &new.egress)
+        == (&old.name, &old.tenant, &old.ingress, &old.egress)
+    {
+        return Ok(());
     }
-    let mut references = Vec::new();
-    for node in [&flow.ingress, &flow.egress] {
-        let revision = end_revision(view, flow, node)?;
-        references.extend(reference::refer(key::NODE, node, revision, &flow.name));
-    }
-    let mut writes = Vec::new();
-    let (number, expected, epoch) = free_number(view, flow)?;
-    let taken = emit(&NumberRecord {
-        flow: Some(flow.name.clone()),
-        epoch: 0,
-    });
-    for (node, expect) in [&flow.ingress, &flow.egress].into_iter().zip(expected) {
-        writes.push(Write::put(key::number(node, number), taken.clone()).when(expect));
-    }
-    let first = view
-        .situation(flow)
-        .initial()
-        .into_policy(None, &flow.name, unix_ms());
-    let first = Policy {
-        epoch: epoch + 1,
-        ..first
-    };
-    // The policy precedes the flow, so that no reader sees a flow without a policy.
-    writes.push(Write::put(key::of(key::POLICY, &flow.name), emit(&first)).when(Expect::Absent));
-    let record = FlowRecord {
-        flow: flow.clone(),
-        number,
-        received: false,
-        changed_in: None,
-    };
-    writes.push(Write::put(key::of(key::FLOW, &flow.name), emit(&record)).when(Expect::Absent));
-    writes.extend(references);
-    Ok(writes)
-}
-
-/// Returns the revision of a node that a flow begins or ends at.
-fn end_revision(view: &View, flow: &Flow, node: &Name) -> Result<Revision, Refusal> {
-    let record = view
-        .node(node)
-        .map(|(_, record)| record)
-        .filter(|record| record.value.tenant == flow.tenant);
-    let record = record.ok_or_else(|| {
-        Refusal::not_found(format!(
-            "the tenant {} has no node {node}; enrol it first: POST /v1/nodes/NAME/enrolment",
-            flow.tenant
-        ))
-    })?;
-    Ok(record.revision)
+    let what = "name, tenant, ingress and egress of a flow cannot be changed; delete it and create another";
+    Err(Refusal::meaningless(what))
 }
 
 fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> Vec<Write> {
@@ -254,42 +161,171 @@ fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> 
     writes
 }
 
-/// Returns a number that is free at both nodes, the expected states of its records, and the last
-/// epoch under it.
-fn free_number(view: &View, flow: &Flow) -> Result<(u16, [Expect; 2], u32), Refusal> {
+/// Delete a flow; its packets take the default route
+#[utoipa::path(delete, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
+    responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
+pub(super) async fn delete(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    matching: IfMatch,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, HandlerError> {
+    controller
+        .retrying(|| try_delete(&controller, &operator, &matching, &name))
+        .await
+}
+
+async fn try_delete(
+    controller: &Controller,
+    operator: &Operator<Operate>,
+    matching: &IfMatch,
+    name: &Name,
+) -> Result<StatusCode, HandlerError> {
+    let record = controller.flow_of(operator, name)?;
+    let changed_in = record.value.changed_in(record.revision);
+    matching.check(changed_in)?;
+    let writes = writes_to_delete(&controller.view(), &record);
+    let message = format!("{} deleted the flow {name}", operator.token.name);
+    let by = operator.origin.removes(name, changed_in);
+    let about = About::tenant(&record.value.flow.tenant).flow(name).by(by);
+    controller
+        .commit(writes, about, "flow_deleted", message)
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Returns the writes that delete a flow and its policy, and free its number at both nodes.
+fn writes_to_delete(view: &View, record: &Versioned<FlowRecord>) -> Vec<Write> {
+    let FlowRecord { flow, number, .. } = &record.value;
+    let read = Expect::Revision(record.revision);
+    let mut writes = vec![Write::delete(key::of(key::FLOW, &flow.name)).when(read)];
+    if let Some(policy) = view.policy(&flow.name) {
+        let read = Expect::Revision(policy.revision);
+        writes.push(Write::delete(key::of(key::POLICY, &flow.name)).when(read));
+        let freed = emit(&NumberRecord {
+            flow: None,
+            epoch: policy.value.epoch,
+        });
+        writes.extend(
+            [&flow.ingress, &flow.egress]
+                .map(|node| Write::put(key::number(node, *number), freed.clone())),
+        );
+    }
+    writes
+}
+
+/// Returns the writes that create a flow with its number at both nodes and its first policy.
+fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
+    let name = &flow.name;
+    if view.flow(name).is_some() {
+        let what = format!("the flow {name} already exists; change it with PUT");
+        return Err(Refusal::conflict(what));
+    }
+    let references = references(view, flow)?;
+    let free = free_number(view, flow)?;
+    let mut writes = free.taken_by(flow).to_vec();
+    let initial = view.situation(flow).initial();
+    let first = Policy {
+        epoch: free.epoch + 1,
+        ..initial.into_policy(None, name, unix_ms())
+    };
+    // The policy precedes the flow, so that no reader sees a flow without a policy.
+    writes.push(Write::put(key::of(key::POLICY, name), emit(&first)).when(Expect::Absent));
+    let record = FlowRecord {
+        flow: flow.clone(),
+        number: free.number,
+        received: false,
+        changed_in: None,
+    };
+    writes.push(Write::put(key::of(key::FLOW, name), emit(&record)).when(Expect::Absent));
+    writes.extend(references);
+    Ok(writes)
+}
+
+/// Returns the references of a flow to its nodes.
+fn references(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
+    let mut references = Vec::new();
+    for node in [&flow.ingress, &flow.egress] {
+        let revision = end_revision(view, flow, node)?;
+        references.extend(reference::refer(key::NODE, node, revision, &flow.name));
+    }
+    Ok(references)
+}
+
+/// Returns the revision of a node that a flow begins or ends at.
+fn end_revision(view: &View, flow: &Flow, node: &Name) -> Result<Revision, Refusal> {
+    let record = view
+        .node(node)
+        .map(|(_, record)| record)
+        .filter(|record| record.value.tenant == flow.tenant);
+    let record = record.ok_or_else(|| {
+        Refusal::not_found(format!(
+            "the tenant {} has no node {node}; enrol it first: POST /v1/nodes/NAME/enrolment",
+            flow.tenant
+        ))
+    })?;
+    Ok(record.revision)
+}
+
+/// A flow number that is free at both nodes of a flow.
+struct FreeNumber {
+    number: u16,
+    /// The expected states of its records at the ingress and at the egress.
+    expected: [Expect; 2],
+    /// The last epoch under the number.
+    epoch: u32,
+}
+
+fn free_number(view: &View, flow: &Flow) -> Result<FreeNumber, Refusal> {
     let nodes = [&flow.ingress, &flow.egress].map(|node| view.nodes.get(node));
     let mut hasher = DefaultHasher::new();
     flow.name.hash(&mut hasher);
     // Each flow starts the search at a different number, so that concurrently created flows rarely
     // choose the same one.
     let first = usize::try_from(hasher.finish() % MAX_FLOWS as u64).unwrap_or(0);
-    let numbers = (0..MAX_FLOWS).map(|offset| (first + offset) % MAX_FLOWS);
-    for number in numbers.filter_map(|number| u16::try_from(number).ok()) {
-        let of = |node: Option<&crate::view::NodeView>| {
-            node.and_then(|node| node.numbers.get(&number)).cloned()
-        };
-        let found = nodes.map(of);
-        if found
-            .iter()
-            .flatten()
-            .any(|found| found.value.flow.is_some())
-        {
-            continue;
+    let mut numbers = (0..MAX_FLOWS)
+        .map(|offset| (first + offset) % MAX_FLOWS)
+        .filter_map(|number| u16::try_from(number).ok());
+    let free = numbers.find_map(|number| FreeNumber::of(number, nodes));
+    free.ok_or_else(|| {
+        Refusal::conflict(format!(
+            "{} and {} have no common free flow number; a node has at most {MAX_FLOWS} flows",
+            flow.ingress, flow.egress
+        ))
+    })
+}
+
+impl FreeNumber {
+    /// Returns the number unless a flow of one of the nodes has it.
+    fn of(number: u16, nodes: [Option<&NodeView>; 2]) -> Option<FreeNumber> {
+        let found = nodes.map(|node| node?.numbers.get(&number));
+        let known = || found.iter().flatten();
+        if known().any(|known| known.value.flow.is_some()) {
+            return None;
         }
-        let epoch = found
-            .iter()
-            .flatten()
-            .map(|found| found.value.epoch)
-            .max()
-            .unwrap_or(0);
-        let expected = found
-            .map(|found| found.map_or(Expect::Absent, |found| Expect::Revision(found.revision)));
-        return Ok((number, expected, epoch));
+        let expect = |known: &Versioned<NumberRecord>| Expect::Revision(known.revision);
+        Some(FreeNumber {
+            number,
+            expected: found.map(|known| known.map_or(Expect::Absent, expect)),
+            epoch: known().map(|known| known.value.epoch).max().unwrap_or(0),
+        })
     }
-    Err(Refusal::conflict(format!(
-        "{} and {} have no common free flow number; a node has at most {MAX_FLOWS} flows",
-        flow.ingress, flow.egress
-    )))
+
+    /// Returns the writes by which a flow takes the number at both nodes.
+    fn taken_by(&self, flow: &Flow) -> [Write; 2] {
+        let taken = emit(&NumberRecord {
+            flow: Some(flow.name.clone()),
+            epoch: 0,
+        });
+        let take = |node: &Name, expect| {
+            Write::put(key::number(node, self.number), taken.clone()).when(expect)
+        };
+        let [at_ingress, at_egress] = self.expected;
+        [
+            take(&flow.ingress, at_ingress),
+            take(&flow.egress, at_egress),
+        ]
+    }
 }
 
 impl Controller {

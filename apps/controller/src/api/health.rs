@@ -3,14 +3,16 @@ use crate::access::{Anyone, Peer};
 use crate::controller::Controller;
 use crate::metrics::Gauges;
 use crate::store::Role;
+use crate::view::View;
 use axum::Router;
 use axum::extract::{FromRequestParts, Request, State};
+use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use hawser_control::access::Caller;
-use hawser_control::resource::Mode;
+use hawser_control::resource::{Mode, Policy};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -54,77 +56,69 @@ pub(super) async fn metrics(
     request: Request,
 ) -> Result<impl IntoResponse, HandlerError> {
     let mut parts = request.into_parts().0;
-    if !parts
-        .extensions
-        .get::<Peer>()
-        .is_some_and(|peer| peer.address.is_loopback())
-    {
+    let peer = parts.extensions.get::<Peer>();
+    if !peer.is_some_and(|peer| peer.address.is_loopback()) {
         let Anyone(caller) = Anyone::from_request_parts(&mut parts, &controller).await?;
-        match caller {
-            Caller::Operator(token) if token.tenant.is_none() => {}
-            _ => {
-                return Err(
-                    Refusal::forbidden("metrics require an operator of all tenants").into(),
-                );
-            }
+        let sees_all = matches!(caller, Caller::Operator(token) if token.tenant.is_none());
+        if !sees_all {
+            let what = "metrics require an operator of all tenants";
+            return Err(Refusal::forbidden(what).into());
         }
     }
-    Ok((
-        [(CONTENT_TYPE, OPENMETRICS)],
-        controller.metrics.text(&gauges(&controller)),
-    ))
+    Ok(text(&controller))
 }
 
 /// Returns the routes of health and metrics, for a listener without TLS.
 pub(crate) fn plain_router(controller: &Arc<Controller>) -> Router {
-    let text = |State(controller): State<Arc<Controller>>| async move {
-        (
-            [(CONTENT_TYPE, OPENMETRICS)],
-            controller.metrics.text(&gauges(&controller)),
-        )
-    };
+    let metrics = |State(controller): State<Arc<Controller>>| async move { text(&controller) };
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(text))
+        .route("/metrics", get(metrics))
         .layer(from_fn(super::request::identified))
         .with_state(controller.clone())
 }
 
+/// Returns the metrics as text, with its type.
+fn text(controller: &Controller) -> ([(HeaderName, &'static str); 1], String) {
+    let text = controller.metrics.text(&gauges(controller));
+    ([(CONTENT_TYPE, OPENMETRICS)], text)
+}
+
 fn gauges(controller: &Controller) -> Gauges {
     let view = controller.view();
+    let nodes = || view.nodes.values();
+    Gauges {
+        streams: controller.streams.len(),
+        nodes: nodes().filter(|node| node.record.is_some()).count(),
+        nodes_alive: nodes().filter(|node| node.alive.is_some()).count(),
+        is_leader: controller.role.borrow().leadership().is_some(),
+        flows: flows_by_state(&view),
+    }
+}
+
+/// Returns the number of flows of each mode in each state.
+fn flows_by_state(view: &View) -> Vec<(&'static str, &'static str, i64)> {
     let mut flows = BTreeMap::new();
     for flow in view.flows.values() {
         let (Some(record), Some(policy)) = (&flow.record, &flow.policy) else {
             continue;
         };
-        let state = match policy.value.code.0.count_ones() {
-            0 => "default_route",
-            1 => "one_path",
-            8 => "stopped",
-            _ => "replicated",
-        };
-        *flows
-            .entry((mode_name(record.value.flow.mode), state))
-            .or_insert(0) += 1;
+        let mode = mode_name(record.value.flow.mode);
+        *flows.entry((mode, state_name(&policy.value))).or_insert(0) += 1;
     }
-    Gauges {
-        streams: controller.streams.len(),
-        nodes: view
-            .nodes
-            .values()
-            .filter(|node| node.record.is_some())
-            .count(),
-        nodes_alive: view
-            .nodes
-            .values()
-            .filter(|node| node.alive.is_some())
-            .count(),
-        is_leader: controller.role.borrow().leadership().is_some(),
-        flows: flows
-            .into_iter()
-            .map(|((mode, state), count)| (mode, state, count))
-            .collect(),
+    flows
+        .into_iter()
+        .map(|((mode, state), count)| (mode, state, count))
+        .collect()
+}
+
+fn state_name(policy: &Policy) -> &'static str {
+    match policy.code.0.count_ones() {
+        0 => "default_route",
+        1 => "one_path",
+        8 => "stopped",
+        _ => "replicated",
     }
 }
 

@@ -7,12 +7,14 @@ use crate::observe;
 use crate::push;
 use crate::record::{emit, key};
 use crate::store::{Expect, Write};
+use crate::view::View;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Sse};
 use futures_util::future::try_join_all;
 use hawser_control::Name;
 use hawser_control::node::{Registration, Report};
+use hawser_control::resource::Flow;
 use std::sync::Arc;
 
 /// Register the node's agent version and paths; the first request on every connection
@@ -26,37 +28,48 @@ pub(super) async fn register(
 ) -> Result<StatusCode, HandlerError> {
     caller.must_be(&node)?;
     check::registration(&registration).map_err(Refusal::meaningless)?;
-    let (controller, caller, node, new) = (&*controller, &caller, &node, &registration);
     controller
-        .retrying(|| async move {
-            let read = {
-                let view = controller.view();
-                let known = view
-                    .nodes
-                    .get(node)
-                    .and_then(|node| node.registration.as_ref());
-                if known.is_some_and(|known| known.value == *new) {
-                    return Ok(());
-                }
-                known.map_or(Expect::Absent, |known| Expect::Revision(known.revision))
-            };
-            controller.may_change(node)?;
-            let write = Write::put(key::of(key::REGISTRATION, node), emit(new)).when(read);
-            let message = format!(
-                "node {node} registered with {} paths, version {}",
-                new.paths.len(),
-                new.version
-            );
-            let about = About::tenant(&caller.tenant).node(node);
-            let writes = vec![controller.certificate_check(&caller.node)?, write];
-            controller
-                .commit(writes, about, "node_registered", message)
-                .await?;
-            Ok(())
-        })
+        .retrying(|| try_register(&controller, &caller, &node, &registration))
         .await?;
-    controller.renew_lease(caller).await?;
+    controller.renew_lease(&caller).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Stores a registration, unless it is the known one.
+async fn try_register(
+    controller: &Controller,
+    caller: &Certified,
+    node: &Name,
+    new: &Registration,
+) -> Result<(), HandlerError> {
+    let Some(read) = unless_registered(&controller.view(), node, new) else {
+        return Ok(());
+    };
+    controller.may_change(node)?;
+    let write = Write::put(key::of(key::REGISTRATION, node), emit(new)).when(read);
+    let message = format!(
+        "node {node} registered with {} paths, version {}",
+        new.paths.len(),
+        new.version
+    );
+    let about = About::tenant(&caller.tenant).node(node);
+    let writes = vec![controller.certificate_check(&caller.node)?, write];
+    controller
+        .commit(writes, about, "node_registered", message)
+        .await?;
+    Ok(())
+}
+
+/// Returns the state of a node's registration. Returns `None` if it is equal to the new one.
+fn unless_registered(view: &View, node: &Name, new: &Registration) -> Option<Expect> {
+    let known = view
+        .nodes
+        .get(node)
+        .and_then(|node| node.registration.as_ref());
+    match known {
+        None => Some(Expect::Absent),
+        Some(known) => (known.value != *new).then_some(Expect::Revision(known.revision)),
+    }
 }
 
 /// Stream the events `assignment`, `policy`, `ping`, and `end` before the controller closes it
@@ -86,14 +99,7 @@ pub(super) async fn report(
     controller.renew_lease(&caller).await?;
     controller.on_received_report(&report).await?;
     let observations = std::mem::take(&mut report.observations);
-    if report.paths.is_empty() {
-        // Nothing changed, so the paths of the previous report are still valid.
-        let before = controller
-            .reports()
-            .get(&node)
-            .map(|before| before.report.paths.clone());
-        report.paths = before.unwrap_or_default();
-    }
+    controller.complete_paths(&node, &mut report);
     controller
         .on_path_health(&caller, report.paths.clone())
         .await?;
@@ -109,6 +115,16 @@ pub(super) async fn report(
 }
 
 impl Controller {
+    /// Adds the paths of the previous report to one without paths: nothing changed, so they are
+    /// still valid.
+    fn complete_paths(&self, node: &Name, report: &mut Report) {
+        if report.paths.is_empty()
+            && let Some(before) = self.reports().get(node)
+        {
+            report.paths.clone_from(&before.report.paths);
+        }
+    }
+
     /// Rejects a report about other nodes' flows. A flow that was deleted in the meantime is
     /// accepted.
     fn is_own(&self, node: &Name, report: &Report) -> Result<(), Refusal> {
@@ -123,12 +139,7 @@ impl Controller {
             let Some(flow) = view.flow(name).map(|record| &record.value.flow) else {
                 continue;
             };
-            let is_own = match at_ingress {
-                Some(true) => flow.ingress == *node,
-                Some(false) => flow.egress == *node,
-                None => flow.ingress == *node || flow.egress == *node,
-            };
-            if !is_own {
+            if !is_end(flow, node, at_ingress) {
                 self.metrics.refused("foreign_flow");
                 return Err(Refusal::forbidden(format!(
                     "{node} must not report about {name}, of which it is not the right end"
@@ -136,5 +147,14 @@ impl Controller {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns whether the node is the ingress (`true`), the egress (`false`) or either of a flow.
+fn is_end(flow: &Flow, node: &Name, at_ingress: Option<bool>) -> bool {
+    match at_ingress {
+        Some(true) => flow.ingress == *node,
+        Some(false) => flow.egress == *node,
+        None => flow.ingress == *node || flow.egress == *node,
     }
 }

@@ -29,6 +29,15 @@ const MAX_VALID_S: u32 = 30 * 24 * 3600;
 /// The maximum number of unused tokens per node.
 const MAX_UNUSED: usize = 16;
 
+/// The statements of a node about itself.
+const STATEMENTS: [&str; 5] = [
+    key::REGISTRATION,
+    key::SEEN,
+    key::ALIVE,
+    key::HEALTH,
+    key::TUNNEL,
+];
+
 /// List nodes, ordered by name
 #[utoipa::path(get, path = "/v1/nodes", tag = "operators", params(PageQuery), security(("token" = [])),
     responses((status = 200, body = Page<Node>), CommonErrors))]
@@ -38,23 +47,29 @@ pub(super) async fn list(
     Query(query): Query<PageQuery>,
 ) -> Result<Json<Page<Node>>, HandlerError> {
     let view = controller.view();
-    let nodes = view
-        .nodes
-        .range::<str, _>(query.range())
-        .filter_map(|(name, node)| {
-            let record = &node.record.as_ref()?.value;
-            operator
-                .sees(&record.tenant)
-                .then_some((name, (name, node, record)))
-        });
+    let nodes = seen_nodes(&view, &operator, query.range())
+        .map(|(name, node, record)| (name, (name, node, record)));
     let Page { items, next } = query.page(nodes)?;
-    let resource = |(name, node, record): (&Name, &crate::view::NodeView, &NodeRecord)| {
+    let resource = |(name, node, record): (&Name, &NodeView, &NodeRecord)| {
         node.resource(name, record, controller.seen_unix_ms(name))
     };
     Ok(Json(Page {
         items: items.into_iter().map(resource).collect(),
         next,
     }))
+}
+
+/// Returns the nodes in a range that the operator may see.
+fn seen_nodes<'a, N>(
+    view: &'a View,
+    operator: &'a Operator<N>,
+    range: (Bound<&'a str>, Bound<&'a str>),
+) -> impl Iterator<Item = (&'a Name, &'a NodeView, &'a NodeRecord)> {
+    let known = view
+        .nodes
+        .range::<str, _>(range)
+        .filter_map(|(name, node)| Some((name, node, &node.record.as_ref()?.value)));
+    known.filter(|(_, _, record)| operator.sees(&record.tenant))
 }
 
 /// Get a node
@@ -113,17 +128,7 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
         .nodes
         .get(name)
         .ok_or_else(|| Refusal::missing_node(name))?;
-    if let Some(what) = flows_in_use(name, node) {
-        return Err(Refusal::conflict(what));
-    }
-    let statements = [
-        key::REGISTRATION,
-        key::SEEN,
-        key::ALIVE,
-        key::HEALTH,
-        key::TUNNEL,
-    ]
-    .map(|kind| key::of(kind, name));
+    check_flows(name, node)?;
     // Numbers beyond the limit of a commit stay; their records contain only the last epoch.
     let numbers = node
         .numbers
@@ -131,26 +136,22 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
         .take(80)
         .map(|number| key::number(name, *number));
     let inner = view.inner_of(name).map(key::inner);
+    let statements = STATEMENTS.iter().map(|kind| key::of(kind, name));
     let mut writes = reference::remove(view, key::NODE, name, revision).to_vec();
-    writes.extend(
-        statements
-            .into_iter()
-            .chain(numbers)
-            .chain(inner)
-            .map(Write::delete),
-    );
+    writes.extend(statements.chain(numbers).chain(inner).map(Write::delete));
     Ok(writes)
 }
 
-/// Returns why a node can be neither deleted nor created: flows refer to it. Returns `None` if no
-/// flow does.
-fn flows_in_use(name: &Name, node: &NodeView) -> Option<String> {
+/// Rejects the deletion and the creation of a node to which flows refer.
+fn check_flows(name: &Name, node: &NodeView) -> Result<(), Refusal> {
     let flows: Vec<&Name> = node.sends.union(&node.receives).collect();
-    let flow = flows.first()?;
-    Some(format!(
+    let Some(flow) = flows.first() else {
+        return Ok(());
+    };
+    Err(Refusal::conflict(format!(
         "{name} is the ingress or egress of {} flows, such as {flow}; delete them first",
         flows.len()
-    ))
+    )))
 }
 
 /// Create a one-time token with which a node gets its certificate
@@ -176,39 +177,38 @@ pub(super) async fn create_enrolment(
         secret: random_hex::<32>(),
         authority_sha256: controller.authority.digest(),
     };
-    let enrolment = unused(&token, new.valid_s);
-    let expires_unix_ms = enrolment.expires_unix_ms;
-    let (controller, operator, name, tenant, enrolment) = (
-        &*controller,
-        &operator,
-        &token.node,
-        &new.tenant,
-        &enrolment,
-    );
+    let record = unused(&token, new.valid_s);
     controller
-        .retrying(|| async move {
-            let writes = controller.with_token(name, tenant, enrolment.clone())?;
-            let message = format!(
-                "{} created the token {} to enrol {name}",
-                operator.token.name, enrolment.id
-            );
-            let by = operator.origin.makes(enrolment_name(name, &enrolment.id));
-            let about = About::tenant(tenant).node(name).by(by);
-            Ok(controller
-                .commit(writes, about, "enrolment_created", message)
-                .await?)
-        })
+        .retrying(|| try_enrolment(&controller, &operator, &token.node, &new.tenant, &record))
         .await?;
-    let (text, id) = (token.text(), token.id);
-    Ok((
-        StatusCode::CREATED,
-        Json(Enrolment {
-            node: token.node,
-            id,
-            token: text,
-            expires_unix_ms,
-        }),
-    ))
+    let enrolment = Enrolment {
+        token: token.text(),
+        node: token.node,
+        id: token.id,
+        expires_unix_ms: record.expires_unix_ms,
+    };
+    Ok((StatusCode::CREATED, Json(enrolment)))
+}
+
+/// Adds a token to a node.
+async fn try_enrolment(
+    controller: &Controller,
+    operator: &Operator<Operate>,
+    name: &Name,
+    tenant: &Name,
+    enrolment: &EnrolmentRecord,
+) -> Result<(), HandlerError> {
+    let writes = controller.with_token(name, tenant, enrolment.clone())?;
+    let message = format!(
+        "{} created the token {} to enrol {name}",
+        operator.token.name, enrolment.id
+    );
+    let by = operator.origin.makes(enrolment_name(name, &enrolment.id));
+    let about = About::tenant(tenant).node(name).by(by);
+    controller
+        .commit(writes, about, "enrolment_created", message)
+        .await?;
+    Ok(())
 }
 
 /// Returns the record of a token that is valid from now on.
@@ -264,15 +264,8 @@ pub(super) async fn paths(
     let from = after
         .as_ref()
         .map_or(Bound::Unbounded, |after| Bound::Included(after.node));
-    let nodes = view
-        .nodes
-        .range::<str, _>((from, Bound::Unbounded))
-        .filter(|(_, node)| {
-            node.record
-                .as_ref()
-                .is_some_and(|record| operator.sees(&record.value.tenant))
-        });
-    let paths = nodes.flat_map(|(name, node)| node.paths(name));
+    let nodes = seen_nodes(&view, &operator, (from, Bound::Unbounded));
+    let paths = nodes.flat_map(|(name, node, _)| node.paths(name));
     let rest = paths.skip_while(|path| {
         let key = PathKey {
             node: path.node.as_str(),
@@ -310,16 +303,9 @@ pub(super) async fn reports(
     Query(query): Query<PageQuery>,
 ) -> Result<Json<Page<Reported>>, HandlerError> {
     let view = controller.view();
-    let nodes = view
-        .nodes
-        .range::<str, _>(query.range())
-        .filter(|(_, node)| {
-            node.record
-                .as_ref()
-                .is_some_and(|record| operator.sees(&record.value.tenant))
-        });
+    let nodes = seen_nodes(&view, &operator, query.range());
     let reports = controller.reports();
-    Ok(Json(query.page(nodes.filter_map(|(name, _)| {
+    Ok(Json(query.page(nodes.filter_map(|(name, ..)| {
         Some((name, reports.get(name)?.clone()))
     }))?))
 }
@@ -339,24 +325,6 @@ pub(super) async fn latest_report(
     })?))
 }
 
-/// Adds a token to a node that has not too many unused ones.
-fn add_token(
-    name: &Name,
-    node: &mut NodeRecord,
-    enrolment: EnrolmentRecord,
-) -> Result<(), Refusal> {
-    node.forget_expired_tokens();
-    let unused = node.enrolments.iter().filter(|known| known.used.is_none());
-    if unused.count() >= MAX_UNUSED {
-        return Err(Refusal::conflict(format!(
-            "{name} has {MAX_UNUSED} unused tokens; withdraw some: \
-             DELETE /v1/nodes/{name}/enrolment/ID, GET /v1/enrolments lists them"
-        )));
-    }
-    node.enrolments.push(enrolment);
-    Ok(())
-}
-
 impl Controller {
     /// Returns the writes that add a token to a node, or create the node if it does not exist.
     fn with_token(
@@ -366,33 +334,17 @@ impl Controller {
         enrolment: EnrolmentRecord,
     ) -> Result<Vec<Write>, Refusal> {
         let view = self.view();
-        let Versioned { revision, .. } = view.tenants.get(tenant).ok_or_else(|| {
-            Refusal::not_found(format!(
-                "there is no tenant {tenant}; create it first: POST /v1/tenants"
-            ))
-        })?;
-        let mut refers = None;
-        let (mut node, read) = match view.node(name) {
-            Some((_, node)) => (node.value.clone(), Expect::Revision(node.revision)),
-            None => {
-                let known = view.nodes.get(name);
-                if let Some(what) = known.and_then(|node| flows_in_use(name, node)) {
-                    return Err(Refusal::conflict(what));
-                }
-                refers = Some(reference::refer(key::TENANT, tenant, *revision, name));
-                (NodeRecord::of(tenant.clone()), Expect::Absent)
-            }
+        let revision = tenant_revision(&view, tenant)?;
+        let Some((_, known)) = view.node(name) else {
+            return writes_to_create(&view, name, (tenant, revision), enrolment);
         };
-        if node.tenant != *tenant {
-            let what = format!(
+        if known.value.tenant != *tenant {
+            return Err(Refusal::conflict(format!(
                 "another tenant has a node {name}; choose another name, or delete that node first"
-            );
-            return Err(Refusal::conflict(what));
+            )));
         }
-        add_token(name, &mut node, enrolment)?;
-        Ok(std::iter::once(put_node(name, node, read))
-            .chain(refers.into_iter().flatten())
-            .collect())
+        let (node, read) = (known.value.clone(), Expect::Revision(known.revision));
+        Ok(vec![put_with_token(name, node, enrolment, read)?])
     }
 
     /// Returns a node that the operator may see.
@@ -408,4 +360,48 @@ impl Controller {
             .filter(|record| operator.sees(&record.value.tenant));
         record.cloned().ok_or_else(|| Refusal::missing_node(name))
     }
+}
+
+fn tenant_revision(view: &View, tenant: &Name) -> Result<Revision, Refusal> {
+    let known = view.tenants.get(tenant).ok_or_else(|| {
+        Refusal::not_found(format!(
+            "there is no tenant {tenant}; create it first: POST /v1/tenants"
+        ))
+    })?;
+    Ok(known.revision)
+}
+
+/// Returns the writes that create a node with a token. The revision is that of the tenant.
+fn writes_to_create(
+    view: &View,
+    name: &Name,
+    (tenant, revision): (&Name, Revision),
+    enrolment: EnrolmentRecord,
+) -> Result<Vec<Write>, Refusal> {
+    if let Some(node) = view.nodes.get(name) {
+        check_flows(name, node)?;
+    }
+    let node = NodeRecord::of(tenant.clone());
+    let mut writes = vec![put_with_token(name, node, enrolment, Expect::Absent)?];
+    writes.extend(reference::refer(key::TENANT, tenant, revision, name));
+    Ok(writes)
+}
+
+/// Returns the write of a node with one more token, unless it has too many unused ones.
+fn put_with_token(
+    name: &Name,
+    mut node: NodeRecord,
+    enrolment: EnrolmentRecord,
+    read: Expect,
+) -> Result<Write, Refusal> {
+    node.forget_expired_tokens();
+    let unused = node.enrolments.iter().filter(|known| known.used.is_none());
+    if unused.count() >= MAX_UNUSED {
+        return Err(Refusal::conflict(format!(
+            "{name} has {MAX_UNUSED} unused tokens; withdraw some: \
+             DELETE /v1/nodes/{name}/enrolment/ID, GET /v1/enrolments lists them"
+        )));
+    }
+    node.enrolments.push(enrolment);
+    Ok(put_node(name, node, read))
 }

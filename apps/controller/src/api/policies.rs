@@ -5,13 +5,13 @@ use super::refusal::{
 };
 use crate::access::{Operate, Operator, Read};
 use crate::controller::Controller;
-use crate::decide::{OperatorRequest, Outcome};
+use crate::decide::{OperatorRequest, Outcome, described};
 use crate::view::Versioned;
 use axum::Json;
 use axum::extract::State;
 use hawser_control::Name;
 use hawser_control::answer::Page;
-use hawser_control::decide::Decision;
+use hawser_control::decide::{Decision, Ignored, Situation};
 use hawser_control::resource::{Cause, Override, Policy};
 use hawser_units::PolicyCode;
 use std::sync::Arc;
@@ -61,38 +61,19 @@ pub(super) async fn override_policy(
     Body(Override { code }): Body<Override>,
 ) -> Result<Tagged<Policy>, HandlerError> {
     controller.flow_of(&operator, &name)?;
-    let paths = {
-        let view = controller.view();
-        view.flow(&name)
-            .map_or(0, |flow| view.situation(&flow.value.flow).paths.bits())
+    controller.check_code(&name, code)?;
+    let choose = |_: Situation<'_>, policy: &Policy| -> Result<_, Ignored> {
+        let is_in_force = policy.reason == Cause::Operator && policy.code == code;
+        Ok((!is_in_force).then(|| Decision::fixed(code)))
     };
-    if code != PolicyCode::STOP && code.0 & !paths != 0 {
-        let what = format!(
-            "code {:#04x} contains paths that a node does not have or that the flow may not use; it may use {paths:#04x}",
-            code.0
-        );
-        return Err(Refusal::meaningless(what).into());
-    }
     let by = &operator.token.name;
+    let describe = |policy: &Policy| {
+        let text = format!("{by} fixed {name}: {}", described(policy));
+        ("policy_fixed", text)
+    };
+    let request = Some(OperatorRequest::new(&operator.origin, &matching));
     let outcome = controller
-        .decide(
-            &name,
-            vec![],
-            Some(OperatorRequest {
-                origin: &operator.origin,
-                matching: &matching,
-            }),
-            &|_, policy| {
-                let is_in_force = policy.reason == Cause::Operator && policy.code == code;
-                Ok((!is_in_force).then(|| Decision::fixed(code)))
-            },
-            &|policy| {
-                (
-                    "policy_fixed",
-                    format!("{by} fixed {name}: {}", crate::decide::described(policy)),
-                )
-            },
-        )
+        .decide(&name, vec![], request, &choose, &describe)
         .await?;
     answer(&name, outcome)
 }
@@ -107,28 +88,36 @@ pub(super) async fn release(
     Path(name): Path<Name>,
 ) -> Result<Tagged<Policy>, HandlerError> {
     controller.flow_of(&operator, &name)?;
+    let choose = |situation: Situation<'_>, policy: &Policy| -> Result<_, Ignored> {
+        Ok((policy.reason == Cause::Operator).then(|| situation.initial()))
+    };
     let by = &operator.token.name;
-    let outcome =
-        controller
-            .decide(
-                &name,
-                vec![],
-                Some(OperatorRequest {
-                    origin: &operator.origin,
-                    matching: &matching,
-                }),
-                &|situation, policy| {
-                    Ok((policy.reason == Cause::Operator).then(|| situation.initial()))
-                },
-                &|policy| {
-                    (
-                        "policy_released",
-                        format!("{by} released {name}: {}", crate::decide::described(policy)),
-                    )
-                },
-            )
-            .await?;
+    let describe = |policy: &Policy| {
+        let text = format!("{by} released {name}: {}", described(policy));
+        ("policy_released", text)
+    };
+    let request = Some(OperatorRequest::new(&operator.origin, &matching));
+    let outcome = controller
+        .decide(&name, vec![], request, &choose, &describe)
+        .await?;
     answer(&name, outcome)
+}
+
+impl Controller {
+    /// Rejects a code with paths that the flow cannot take.
+    fn check_code(&self, flow: &Name, code: PolicyCode) -> Result<(), Refusal> {
+        let view = self.view();
+        let paths = view
+            .flow(flow)
+            .map_or(0, |flow| view.situation(&flow.value.flow).paths.bits());
+        if code == PolicyCode::STOP || code.0 & !paths == 0 {
+            return Ok(());
+        }
+        Err(Refusal::meaningless(format!(
+            "code {:#04x} contains paths that a node does not have or that the flow may not use; it may use {paths:#04x}",
+            code.0
+        )))
+    }
 }
 
 fn answer(name: &Name, outcome: Outcome) -> Result<Tagged<Policy>, HandlerError> {

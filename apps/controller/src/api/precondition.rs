@@ -37,26 +37,11 @@ impl IfMatch {
             return Ok(IfMatch::Any);
         }
         let mut revisions = Vec::new();
-        for value in values {
-            let mut rest = value.trim();
-            if rest == "*" {
+        for value in values.map(str::trim) {
+            if value == "*" {
                 return Ok(IfMatch::Any);
             }
-            loop {
-                let (tag, rest_of_list) = first_tag(rest).ok_or_else(|| {
-                    let what =
-                        "`If-Match` must be the ETag of a response with its quotation marks, or *";
-                    Refusal::new(StatusCode::BAD_REQUEST, what)
-                })?;
-                revisions.extend(tag);
-                if rest_of_list.is_empty() {
-                    break;
-                }
-                rest = rest_of_list
-                    .strip_prefix(',')
-                    .unwrap_or(rest_of_list)
-                    .trim_start();
-            }
+            revisions.extend(revisions_in(value)?);
         }
         Ok(IfMatch::OneOf(revisions))
     }
@@ -75,6 +60,26 @@ impl IfMatch {
         } else {
             Err(changed(current))
         }
+    }
+}
+
+/// Returns the revisions in a list of tags.
+fn revisions_in(list: &str) -> Result<Vec<Revision>, Refusal> {
+    let mut revisions = Vec::new();
+    let mut rest = list;
+    loop {
+        let (tag, rest_of_list) = first_tag(rest).ok_or_else(|| {
+            let what = "`If-Match` must be the ETag of a response with its quotation marks, or *";
+            Refusal::new(StatusCode::BAD_REQUEST, what)
+        })?;
+        revisions.extend(tag);
+        if rest_of_list.is_empty() {
+            return Ok(revisions);
+        }
+        rest = rest_of_list
+            .strip_prefix(',')
+            .unwrap_or(rest_of_list)
+            .trim_start();
     }
 }
 

@@ -69,13 +69,10 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
+        let title = self.status.canonical_reason().unwrap_or("CommonErrors");
         let problem = Problem {
             kind: Problem::blank(),
-            title: self
-                .status
-                .canonical_reason()
-                .unwrap_or("CommonErrors")
-                .to_owned(),
+            title: title.to_owned(),
             status: self.status.as_u16(),
             detail: self.detail,
         };

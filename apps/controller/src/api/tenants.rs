@@ -123,19 +123,7 @@ fn writes_to_delete(
 ) -> Result<(Vec<Write>, Revision), Refusal> {
     let tenant = view.tenants.get(name).ok_or_else(|| missing(name))?;
     matching.check(tenant.revision)?;
-    let records = view.nodes.values().filter_map(|node| node.record.as_ref());
-    let nodes = records
-        .filter(|record| record.value.tenant == *name)
-        .count();
-    let flows = view.flows.values().filter_map(|flow| flow.record.as_ref());
-    let flows = flows
-        .filter(|record| record.value.flow.tenant == *name)
-        .count();
-    let tokens = view
-        .tokens
-        .values()
-        .filter(|token| token.value.token.tenant.as_ref() == Some(name))
-        .count();
+    let [nodes, flows, tokens] = references_to(view, name);
     if nodes + flows + tokens > 0 {
         let what = format!(
             "{name} still has {nodes} nodes, {flows} flows and {tokens} tokens; delete them first"
@@ -146,6 +134,19 @@ fn writes_to_delete(
         reference::remove(view, key::TENANT, name, tenant.revision).into(),
         tenant.revision,
     ))
+}
+
+/// Returns the numbers of nodes, flows and tokens of a tenant.
+fn references_to(view: &View, tenant: &Name) -> [usize; 3] {
+    let nodes = view.nodes.values().filter_map(|node| node.record.as_ref());
+    let nodes = nodes.filter(|record| record.value.tenant == *tenant);
+    let flows = view.flows.values().filter_map(|flow| flow.record.as_ref());
+    let flows = flows.filter(|record| record.value.flow.tenant == *tenant);
+    let tokens = view
+        .tokens
+        .values()
+        .filter(|token| token.value.token.tenant.as_ref() == Some(tenant));
+    [nodes.count(), flows.count(), tokens.count()]
 }
 
 pub(super) fn missing(name: &Name) -> Refusal {

@@ -8,8 +8,8 @@ use crate::access::{Admin, Anyone, Operator, scope_name};
 use crate::controller::{About, Controller};
 use crate::record::{TokenRecord, emit, key, random_hex, sha256_hex};
 use crate::reference;
-use crate::store::{Expect, Write};
-use crate::view::View;
+use crate::store::{Expect, Revision, Write};
+use crate::view::{Versioned, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -48,48 +48,44 @@ pub(super) async fn create(
         None => operator.must_see_all()?,
         Some(tenant) => operator.must_be_of(tenant)?,
     }
-    let NewToken {
-        name,
-        scope,
-        tenant,
-    } = new;
     let issued = issue(Token {
-        name,
-        scope,
-        tenant,
+        name: new.name,
+        scope: new.scope,
+        tenant: new.tenant,
         created_unix_ms: unix_ms(),
     });
-    let (controller, operator, made) = (&*controller, &operator, &issued);
     let revision = controller
-        .retrying(|| async move {
-            let Token {
-                name,
-                scope,
-                tenant,
-                ..
-            } = &made.token;
-            let writes = writes_to_create(&controller.view(), made)?;
-            let message = format!(
-                "{} created the token {name}, scope {}",
-                operator.token.name,
-                scope_name(*scope)
-            );
-            let by = Some(operator.origin.makes(name));
-            let about = About {
-                tenant: tenant.clone(),
-                by,
-                ..About::default()
-            };
-            Ok(controller
-                .commit(writes, about, "token_created", message)
-                .await?)
-        })
+        .retrying(|| try_create(&controller, &operator, &issued))
         .await?;
     Ok(created(
         format!("/v1/tokens/{}", issued.token.name),
         revision,
         issued,
     ))
+}
+
+async fn try_create(
+    controller: &Controller,
+    operator: &Operator<Admin>,
+    issued: &IssuedToken,
+) -> Result<Revision, HandlerError> {
+    let Token {
+        name,
+        scope,
+        tenant,
+        ..
+    } = &issued.token;
+    let writes = writes_to_create(&controller.view(), issued)?;
+    let (by, scope) = (&operator.token.name, scope_name(*scope));
+    let message = format!("{by} created the token {name}, scope {scope}");
+    let about = About {
+        tenant: tenant.clone(),
+        by: Some(operator.origin.makes(name)),
+        ..About::default()
+    };
+    Ok(controller
+        .commit(writes, about, "token_created", message)
+        .await?)
 }
 
 fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Refusal> {
@@ -119,50 +115,60 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    let (revision, tenant, stays) = {
-        let view = controller.view();
-        let token = view
-            .tokens
-            .get(&name)
-            .filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
-        let token = token.ok_or_else(|| {
-            Refusal::not_found(format!(
-                "there is no token {name}; GET /v1/tokens lists all tokens"
-            ))
-        })?;
-        matching.check(token.revision)?;
-        let is_admin = |token: &Token| token.scope == Scope::Admin && token.tenant.is_none();
-        let other = || {
-            let others = view
-                .tokens
-                .iter()
-                .filter(|(other, token)| **other != name && is_admin(&token.value.token));
-            let what = "this is the last token that can create others; create another one with the scope admin first";
-            others
-                .map(|(other, token)| (other.clone(), token.revision))
-                .next()
-                .ok_or_else(|| Refusal::conflict(what))
-        };
-        // The other token must not be deleted concurrently.
-        let stays = is_admin(&token.value.token).then(other).transpose()?;
-        (token.revision, token.value.token.tenant.clone(), stays)
-    };
-    let mut writes =
-        vec![Write::delete(key::of(key::TOKEN, &name)).when(Expect::Revision(revision))];
-    writes.extend(
-        stays.map(|(other, at)| Write::check(key::of(key::TOKEN, &other), Expect::Revision(at))),
-    );
+    let (writes, token) = writes_to_delete(&controller.view(), &operator, &matching, &name)?;
     let message = format!("{} deleted the token {name}", operator.token.name);
-    let by = Some(operator.origin.removes(&name, revision));
     let about = About {
-        tenant,
-        by,
+        tenant: token.value.token.tenant,
+        by: Some(operator.origin.removes(&name, token.revision)),
         ..About::default()
     };
     controller
         .commit(writes, about, "token_deleted", message)
         .await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Returns the writes that delete a token, and the token.
+fn writes_to_delete(
+    view: &View,
+    operator: &Operator<Admin>,
+    matching: &IfMatch,
+    name: &Name,
+) -> Result<(Vec<Write>, Versioned<TokenRecord>), Refusal> {
+    let token = view
+        .tokens
+        .get(name)
+        .filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
+    let token = token.ok_or_else(|| {
+        Refusal::not_found(format!(
+            "there is no token {name}; GET /v1/tokens lists all tokens"
+        ))
+    })?;
+    matching.check(token.revision)?;
+    let delete = Write::delete(key::of(key::TOKEN, name)).when(Expect::Revision(token.revision));
+    let mut writes = vec![delete];
+    if is_admin(&token.value.token) {
+        writes.push(check_of_another_admin(view, name)?);
+    }
+    Ok((writes, token.clone()))
+}
+
+/// Returns whether the token can create tokens of all tenants.
+fn is_admin(token: &Token) -> bool {
+    token.scope == Scope::Admin && token.tenant.is_none()
+}
+
+/// Returns a check that another token that can create tokens of all tenants is not deleted
+/// concurrently.
+fn check_of_another_admin(view: &View, name: &Name) -> Result<Write, Refusal> {
+    let mut others = view
+        .tokens
+        .iter()
+        .filter(|(other, token)| *other != name && is_admin(&token.value.token));
+    let what = "this is the last token that can create others; create another one with the scope admin first";
+    let (other, token) = others.next().ok_or_else(|| Refusal::conflict(what))?;
+    let read = Expect::Revision(token.revision);
+    Ok(Write::check(key::of(key::TOKEN, other), read))
 }
 
 /// Get the identity of the caller as the controller sees it

@@ -30,41 +30,16 @@ pub(super) async fn report_server(
 ) -> Result<Json<Admitted>, HandlerError> {
     caller.must_be(&node)?;
     check::tunnel_server(&report).map_err(Refusal::meaningless)?;
-    if !controller.config.tunnels.servers.contains(&node) {
-        controller.metrics.refused("no_tunnel_server");
-        let what = format!(
-            "{node} may not be a tunnel server: add it to tunnels.servers in the controller's configuration"
-        );
-        return Err(Refusal::forbidden(what).into());
-    }
+    controller.check_server(&node)?;
     controller.renew_lease(&caller).await?;
-    let ServerReport {
-        addresses,
-        clients,
-        max_clients,
-        draining,
-        known,
-    } = report;
-    controller
-        .on_tunnel_report(
-            &caller,
-            TunnelRecord {
-                addresses,
-                clients,
-                max_clients,
-                draining,
-            },
-        )
-        .await?;
-    let clients = controller.clients(&caller.tenant);
-    let digest = sha256_hex(emit(&clients));
-    let has_changed = known.is_none_or(|known| known != digest);
-    let report_every_ms = controller.config.nodes.report_every_ms;
-    Ok(Json(Admitted {
-        report_every_ms,
-        digest,
-        clients: has_changed.then_some(clients),
-    }))
+    let tunnel = TunnelRecord {
+        addresses: report.addresses,
+        clients: report.clients,
+        max_clients: report.max_clients,
+        draining: report.draining,
+    };
+    controller.on_tunnel_report(&caller, tunnel).await?;
+    Ok(Json(controller.admitted(&caller.tenant, report.known)))
 }
 
 /// Get the tunnel servers that the node may use as a client
@@ -127,6 +102,30 @@ fn server(name: &Name, node: &NodeView) -> Option<Server> {
 }
 
 impl Controller {
+    /// Refuses a node that may not be a tunnel server.
+    fn check_server(&self, node: &Name) -> Result<(), Refusal> {
+        if self.config.tunnels.servers.contains(node) {
+            return Ok(());
+        }
+        self.metrics.refused("no_tunnel_server");
+        Err(Refusal::forbidden(format!(
+            "{node} may not be a tunnel server: add it to tunnels.servers in the controller's configuration"
+        )))
+    }
+
+    /// Returns the response to a tunnel server. `known` is the digest of the list of clients that
+    /// it has.
+    fn admitted(&self, tenant: &Name, known: Option<String>) -> Admitted {
+        let clients = self.clients(tenant);
+        let digest = sha256_hex(emit(&clients));
+        let has_changed = known.is_none_or(|known| known != digest);
+        Admitted {
+            report_every_ms: self.config.nodes.report_every_ms,
+            digest,
+            clients: has_changed.then_some(clients),
+        }
+    }
+
     /// Handles the report of a tunnel server. Changes are written to the store for all controllers.
     async fn on_tunnel_report(
         &self,
@@ -134,16 +133,12 @@ impl Controller {
         tunnel: TunnelRecord,
     ) -> Result<(), HandlerError> {
         let node = &caller.node.node;
-        let known = self
-            .view()
-            .nodes
-            .get(node)
-            .and_then(|node| node.tunnel.clone());
-        let Some(lease) = self
-            .liveness
-            .lease(node)
-            .filter(|_| known.as_ref() != Some(&tunnel))
-        else {
+        let is_known = {
+            let view = self.view();
+            let known = view.nodes.get(node).and_then(|node| node.tunnel.as_ref());
+            known == Some(&tunnel)
+        };
+        let Some(lease) = self.liveness.lease(node).filter(|_| !is_known) else {
             return Ok(());
         };
         if !self.admits_change(node, &caller.tenant).await? {
@@ -182,34 +177,49 @@ impl Controller {
 
     /// Returns the inner addresses of a client, which are assigned at its first request.
     async fn inner_addresses(&self, caller: &Certified) -> Result<Vec<IpAddr>, HandlerError> {
-        let node = &caller.node.node;
         if self.config.tunnels.addresses.is_empty() {
             return Ok(vec![]);
         }
-        self.retrying(|| async {
-            let free = {
-                let view = self.view();
-                match view.inner_of(node) {
-                    Some(number) => return Ok(self.addresses_at(number)),
-                    None => view.free_inner(FIRST_INNER),
-                }
-            };
-            let addresses = self.addresses_at(free);
-            if addresses.len() < self.config.tunnels.addresses.len() {
-                let what = "all addresses in tunnels.addresses are assigned: delete nodes, or configure larger prefixes";
-                return Err(Refusal::conflict(what).into());
+        self.retrying(|| self.try_inner_addresses(caller)).await
+    }
+
+    async fn try_inner_addresses(&self, caller: &Certified) -> Result<Vec<IpAddr>, HandlerError> {
+        let node = &caller.node.node;
+        let free = {
+            let view = self.view();
+            match view.inner_of(node) {
+                Some(number) => return Ok(self.addresses_at(number)),
+                None => view.free_inner(FIRST_INNER),
             }
-            let write = Write::put(key::inner(free), emit(node)).when(Expect::Absent);
-            let message = format!("{node} got the inner addresses {}", addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" and "));
-            let about = About::tenant(&caller.tenant).node(node);
-            // The `used` key makes the store reject a concurrent deletion of the node that does not
-            // include the address.
-            let used = Write::put(key::used(key::NODE, node), node.as_str().as_bytes());
-            let writes = vec![self.certificate_check(&caller.node)?, write, used];
-            self.commit(writes, about, "tunnel_addresses_given", message).await?;
-            Ok(addresses)
-        })
-        .await
+        };
+        let addresses = self.addresses_at(free);
+        if addresses.len() < self.config.tunnels.addresses.len() {
+            let what = "all addresses in tunnels.addresses are assigned: delete nodes, or configure larger prefixes";
+            return Err(Refusal::conflict(what).into());
+        }
+        self.assign_inner(caller, free, &addresses).await?;
+        Ok(addresses)
+    }
+
+    /// Stores that a client has the inner addresses with that offset.
+    async fn assign_inner(
+        &self,
+        caller: &Certified,
+        number: u64,
+        addresses: &[IpAddr],
+    ) -> Result<(), HandlerError> {
+        let node = &caller.node.node;
+        let texts: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+        let message = format!("{node} got the inner addresses {}", texts.join(" and "));
+        let about = About::tenant(&caller.tenant).node(node);
+        let write = Write::put(key::inner(number), emit(node)).when(Expect::Absent);
+        // The `used` key makes the store reject a concurrent deletion of the node that does not
+        // include the address.
+        let used = Write::put(key::used(key::NODE, node), node.as_str().as_bytes());
+        let writes = vec![self.certificate_check(&caller.node)?, write, used];
+        self.commit(writes, about, "tunnel_addresses_given", message)
+            .await?;
+        Ok(())
     }
 
     /// Returns the addresses with that offset. The last address of an IPv4 prefix is the broadcast
