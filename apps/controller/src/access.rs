@@ -195,6 +195,14 @@ fn peer(parts: &Parts) -> &Peer {
         .expect("the caller of the router sets the peer")
 }
 
+fn bearer_token(parts: &Parts) -> Option<&str> {
+    let header = parts.headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, secret) = header.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then_some(secret.trim())
+}
+
 fn request(parts: &Parts) -> RequestId {
     parts
         .extensions
@@ -268,18 +276,8 @@ impl Controller {
     }
 
     fn operator(&self, parts: &Parts) -> Result<Token, Refusal> {
-        let header = parts
-            .headers
-            .get(AUTHORIZATION)
-            .and_then(|header| header.to_str().ok());
-        let secret = header.and_then(|header| {
-            let (scheme, secret) = header.split_once(' ')?;
-            scheme
-                .eq_ignore_ascii_case("bearer")
-                .then_some(secret.trim())
-        });
         let address = peer(parts).address;
-        let Some(secret) = secret else {
+        let Some(secret) = bearer_token(parts) else {
             let what = "only operators may do this: send `Authorization: Bearer TOKEN`";
             return Err(self.failed(address, "no_token", Refusal::unauthorized(what)));
         };

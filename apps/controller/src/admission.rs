@@ -34,17 +34,13 @@ impl Controller {
         }
         self.metrics.refused(reason);
         if self.budget.withhold(node, Instant::now()) {
+            tracing::warn!(%node, reason, "node exceeds its budget of events or changes");
+            let about = About::tenant(tenant).node(node);
             let message = format!(
                 "{node} exceeds limits.{reason}_per_s; its events and observations beyond the limit are discarded"
             );
-            tracing::warn!(%node, reason, "node exceeds its budget of events or changes");
-            self.commit(
-                vec![],
-                About::tenant(tenant).node(node),
-                "node_over_budget",
-                message,
-            )
-            .await?;
+            self.commit(vec![], about, "node_over_budget", message)
+                .await?;
         }
         Ok(false)
     }

@@ -95,16 +95,7 @@ pub(crate) struct BadRequest(#[from] rcgen::Error);
 impl Authority {
     /// Opens the authority whose files are in `state`. Creates it at the first start.
     pub(crate) fn open(state: &Path) -> Result<Authority> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(state)
-            .with_context(|| {
-                format!(
-                    "cannot create {} (set by `state` in the configuration)",
-                    state.display()
-                )
-            })?;
+        create_directory(state)?;
         let (certificate, key) = (state.join(CERTIFICATE_FILE), state.join(KEY_FILE));
         // The certificate is written last: while it is missing, the authority has never been used.
         if !certificate.exists() {
@@ -113,15 +104,7 @@ impl Authority {
             write_private(&certificate, &certificate_pem)?;
             tracing::info!(certificate = %certificate.display(), "authority created; back up its key, all nodes depend on it");
         }
-        let mode = fs::metadata(&key)
-            .with_context(|| format!("cannot read {}", key.display()))?
-            .permissions()
-            .mode();
-        ensure!(
-            mode & 0o077 == 0,
-            "{0} is readable by others: run chmod 600 {0}",
-            key.display()
-        );
+        check_private(&key)?;
         let read = |path: &Path| {
             fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
         };
@@ -165,17 +148,7 @@ impl Authority {
         &self,
         names: &[String],
     ) -> Result<(rustls::sign::CertifiedKey, std::time::Duration)> {
-        let mut all = ["localhost", "127.0.0.1", "::1"]
-            .map(str::to_owned)
-            .to_vec();
-        all.extend(
-            names
-                .iter()
-                .filter(|name| !all.contains(name))
-                .cloned()
-                .collect::<Vec<_>>(),
-        );
-        let mut params = CertificateParams::new(all)
+        let mut params = CertificateParams::new(with_local_names(names))
             .context("`names` contains a value that is neither a host name nor an IP address")?;
         params.distinguished_name = common_name("hawser controller");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -212,24 +185,10 @@ impl Authority {
         node: &Name,
         life: std::time::Duration,
     ) -> Result<NodeCertificate, BadRequest> {
-        let serial: [u8; 16] = {
-            let mut bytes = [0; 16];
-            getrandom::fill(&mut bytes).expect("every Linux has random bytes");
-            // The serial number is positive and has no leading zero byte, which would be dropped.
-            bytes[0] = bytes[0] & 0x7f | 0x40;
-            bytes
-        };
-        let now = OffsetDateTime::now_utc();
+        let serial = new_serial();
         let life_ms = u64::try_from(life.as_millis()).unwrap_or(u64::MAX);
         let life = Duration::try_from(life).unwrap_or(Duration::MAX);
-        let mut params = CertificateParams::default();
-        params.distinguished_name = common_name(node.as_str());
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.use_authority_key_identifier_extension = true;
-        params.serial_number = Some(SerialNumber::from_slice(&serial));
-        params.not_before = now - MAX_CLOCK_SKEW.min(life / MIN_LIFE_TO_SKEW);
-        params.not_after = now + life;
+        let params = node_params(node, &serial, life);
         let certificate = params.signed_by(&request.0, &self.issuer)?;
         let issued = Issued {
             serial: hex::encode(serial),
@@ -243,10 +202,69 @@ impl Authority {
     }
 }
 
+fn create_directory(state: &Path) -> Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state)
+        .with_context(|| {
+            format!(
+                "cannot create {} (set by `state` in the configuration)",
+                state.display()
+            )
+        })
+}
+
+/// Checks that only its owner can read a file.
+fn check_private(path: &Path) -> Result<()> {
+    let mode = fs::metadata(path)
+        .with_context(|| format!("cannot read {}", path.display()))?
+        .permissions()
+        .mode();
+    ensure!(
+        mode & 0o077 == 0,
+        "{0} is readable by others: run chmod 600 {0}",
+        path.display()
+    );
+    Ok(())
+}
+
 /// Atomically writes a file that only its owner can read.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
     file::replace_durably(path, text.as_bytes(), 0o600)
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Returns the names of a server's certificate, which always include those of the own host.
+fn with_local_names(names: &[String]) -> Vec<String> {
+    let mut all = ["localhost", "127.0.0.1", "::1"]
+        .map(str::to_owned)
+        .to_vec();
+    let others = names.iter().filter(|name| !all.contains(name));
+    let others: Vec<String> = others.cloned().collect();
+    all.extend(others);
+    all
+}
+
+fn new_serial() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("every Linux has random bytes");
+    // The serial number is positive and has no leading zero byte, which would be dropped.
+    bytes[0] = bytes[0] & 0x7f | 0x40;
+    bytes
+}
+
+fn node_params(node: &Name, serial: &[u8], life: Duration) -> CertificateParams {
+    let now = OffsetDateTime::now_utc();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = common_name(node.as_str());
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    params.serial_number = Some(SerialNumber::from_slice(serial));
+    params.not_before = now - MAX_CLOCK_SKEW.min(life / MIN_LIFE_TO_SKEW);
+    params.not_after = now + life;
+    params
 }
 
 fn make() -> Result<(String, String)> {

@@ -2,7 +2,7 @@
 
 use hawser_control::at_most_one_of_each_family;
 use hawser_control::node::{Registration, Report};
-use hawser_control::resource::{Flow, Selector};
+use hawser_control::resource::{Flow, Pruning, Selector, Trigger};
 use hawser_control::tunnel::ServerReport;
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,16 +21,24 @@ pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
     if flow.paths.len() > MAX_PATHS || !are_paths(flow.paths.iter().copied()) {
         return Err("`paths` must be up to seven different numbers from 1 to 8".into());
     }
-    if let Some(trigger) = &flow.trigger {
-        selector("trigger.select", &trigger.select)?;
-        if trigger.request_bytes.0 > trigger.request_bytes.1 {
-            return Err("trigger.request_bytes: the smallest size is above the largest".into());
-        }
-        if trigger.late_after_ms == 0 || trigger.consecutive == 0 {
-            return Err("trigger.late_after_ms and trigger.consecutive must be at least 1".into());
-        }
+    if let Some(given) = &flow.trigger {
+        trigger(given)?;
     }
-    let pruning = &flow.pruning;
+    pruning(&flow.pruning)
+}
+
+fn trigger(trigger: &Trigger) -> Result<(), String> {
+    selector("trigger.select", &trigger.select)?;
+    if trigger.request_bytes.0 > trigger.request_bytes.1 {
+        return Err("trigger.request_bytes: the smallest size is above the largest".into());
+    }
+    if trigger.late_after_ms == 0 || trigger.consecutive == 0 {
+        return Err("trigger.late_after_ms and trigger.consecutive must be at least 1".into());
+    }
+    Ok(())
+}
+
+fn pruning(pruning: &Pruning) -> Result<(), String> {
     let is_at_least =
         |value: Option<f64>, min: f64| value.is_none_or(|value| value >= min && value.is_finite());
     if !is_at_least(pruning.tolerance_ms, 0.0) {

@@ -58,6 +58,15 @@ pub struct Controller {
     work: mpsc::UnboundedSender<Touched>,
 }
 
+/// The effects of updates on the view.
+struct Applied {
+    touched: Vec<Touched>,
+    /// Whether the view was replaced.
+    is_new: bool,
+    /// [`View::complete`].
+    complete: Revision,
+}
+
 /// The subject of an event.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct About {
@@ -95,6 +104,21 @@ impl About {
             by: Some(change),
             ..self
         }
+    }
+
+    /// Returns the write of an event with this subject.
+    fn event(self, kind: &str, message: String, at_unix_ms: u64) -> Write {
+        let event = EventRecord {
+            at_unix_ms,
+            tenant: self.tenant,
+            node: self.node,
+            flow: self.flow,
+            kind: kind.to_owned(),
+            message,
+        };
+        // Keys are ordered by time, so that the oldest events are found when there are too many.
+        let event_key = format!("{}{at_unix_ms:013}-{}", key::EVENT, random_hex::<6>());
+        Write::put(event_key, emit(&event))
     }
 }
 
@@ -170,30 +194,15 @@ impl Controller {
     pub(crate) async fn commit(
         &self,
         mut writes: Vec<Write>,
-        about: About,
+        mut about: About,
         kind: &str,
         message: String,
     ) -> Result<Revision, Error> {
-        let About {
-            tenant,
-            node,
-            flow,
-            by,
-        } = about;
         let at_unix_ms = unix_ms();
-        let audit = by.map(|change| change.record(kind, tenant.clone(), at_unix_ms));
+        let change = about.by.take();
+        let audit = change.map(|change| change.record(kind, about.tenant.clone(), at_unix_ms));
         writes.extend(audit.as_ref().map(AuditRecord::write));
-        let event = EventRecord {
-            at_unix_ms,
-            tenant,
-            node,
-            flow,
-            kind: kind.to_owned(),
-            message,
-        };
-        // Keys are ordered by time, so that the oldest events are found when there are too many.
-        let event_key = format!("{}{at_unix_ms:013}-{}", key::EVENT, random_hex::<6>());
-        writes.push(Write::put(event_key, emit(&event)));
+        writes.push(about.event(kind, message, at_unix_ms));
         let revision = self.store.commit(writes).await?;
         if let Some(audit) = audit {
             audit.log(revision);
@@ -260,35 +269,46 @@ impl Controller {
     }
 
     fn apply_updates(&self, updates: Vec<Update>) {
-        let mut touched = Vec::new();
-        let mut is_new = false;
-        let complete = {
-            let mut view = self.view_mut();
-            for update in updates {
-                match update {
-                    Update::Change(change) => touched.push(view.apply(change)),
-                    Update::All(entries) => {
-                        let before = std::mem::replace(&mut *view, View::of(entries));
-                        // Deleted nodes are announced below, after the new state. A node may have
-                        // been deleted and created again unseen.
-                        touched.retain(|touched| matches!(touched, Touched::Deleted(_)));
-                        touched.extend(before.nodes_gone_in(&view).map(Touched::Deleted));
-                        is_new = true;
-                    }
-                }
-            }
-            view.complete
-        };
-        if is_new {
+        let applied = self.update_view(updates);
+        if applied.is_new {
             self.streams.renew_all();
             self.filled.send_replace(true);
             // The leader examines everything.
             let _ = self.work.send(Touched::Nothing);
         }
-        for touched in touched {
+        for touched in applied.touched {
             self.notify(touched);
         }
-        self.applied.send_replace(complete);
+        self.applied.send_replace(applied.complete);
+        self.wake_waiting(applied.complete);
+    }
+
+    fn update_view(&self, updates: Vec<Update>) -> Applied {
+        let mut view = self.view_mut();
+        let mut touched = Vec::new();
+        let mut is_new = false;
+        for update in updates {
+            match update {
+                Update::Change(change) => touched.push(view.apply(change)),
+                Update::All(entries) => {
+                    let before = std::mem::replace(&mut *view, View::of(entries));
+                    // Deleted nodes are announced after the new state. A node may have been
+                    // deleted and created again unseen.
+                    touched.retain(|touched| matches!(touched, Touched::Deleted(_)));
+                    touched.extend(before.nodes_gone_in(&view).map(Touched::Deleted));
+                    is_new = true;
+                }
+            }
+        }
+        Applied {
+            touched,
+            is_new,
+            complete: view.complete,
+        }
+    }
+
+    /// Wakes the tasks that wait for a revision that the view contains.
+    fn wake_waiting(&self, complete: Revision) {
         let woken = {
             let mut waiting = self.waiting.lock();
             let later = waiting.split_off(&(complete + 1));
@@ -302,7 +322,23 @@ impl Controller {
 
     /// Notifies streams and the task of the leader.
     fn notify(&self, touched: Touched) {
-        match &touched {
+        self.notify_streams(&touched);
+        let is_work = matches!(
+            touched,
+            Touched::Registration(_)
+                | Touched::Lost(_)
+                | Touched::Received(_)
+                | Touched::Health(_)
+                | Touched::Observation(_)
+        );
+        if is_work {
+            // The receiver is dropped only when the controller stops.
+            let _ = self.work.send(touched);
+        }
+    }
+
+    fn notify_streams(&self, touched: &Touched) {
+        match touched {
             Touched::Flow { nodes, .. } => nodes.iter().for_each(|node| self.streams.renew(node)),
             Touched::Policy { flow, nodes } => nodes
                 .iter()
@@ -322,18 +358,6 @@ impl Controller {
             | Touched::Observation(_)
             | Touched::Event
             | Touched::Nothing => {}
-        }
-        let is_work = matches!(
-            touched,
-            Touched::Registration(_)
-                | Touched::Lost(_)
-                | Touched::Received(_)
-                | Touched::Health(_)
-                | Touched::Observation(_)
-        );
-        if is_work {
-            // The receiver is dropped only when the controller stops.
-            let _ = self.work.send(touched);
         }
     }
 

@@ -5,18 +5,19 @@ use crate::controller::{About, Controller};
 use crate::decide::described;
 use crate::record::{NodeRecord, SeenRecord, emit, key};
 use crate::retention::surplus;
-use crate::store::{Error, Expect, Leadership, MAX_WRITES, Write};
-use crate::view::{Touched, Versioned};
+use crate::store::{Error, Expect, Leadership, MAX_WRITES, Role, Write};
+use crate::view::{Touched, Versioned, View};
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Ignored, Situation, fitted, health_changed};
 use hawser_control::resource::{Mode, Policy};
 use hawser_io::clock::unix_ms;
 use std::collections::HashSet;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 /// The maximum number of decisions that are written concurrently.
 const AT_ONCE: usize = 256;
@@ -48,26 +49,18 @@ pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedR
             leadership,
             at_once: at_once.clone(),
         };
-        leader.examine_all().await;
-        // After the end of the previous leader, nodes have one to two lease times to find a
-        // controller.
-        let lease = controller.config.lease();
-        let mut report_lost = tokio::time::interval_at(Instant::now() + lease, lease);
-        report_lost.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut missing = HashSet::new();
-        while leader.leadership.holds() {
-            tokio::select! {
-                changed = role.changed() => if changed.is_err() { return } else { break },
-                touched = inbox.recv() => match touched {
-                    Some(touched) => leader.examine(touched).await,
-                    None => return,
-                },
-                _ = cleanup.tick() => leader.remove_old().await,
-                _ = report_lost.tick() => missing = leader.report_lost(&missing).await,
-            }
+        if leader
+            .lead(&mut role, &mut inbox, &mut cleanup)
+            .await
+            .is_break()
+        {
+            return;
         }
     }
 }
+
+/// Decides about a flow. Returns `None` if its policy can stay.
+type Choose = fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Ignored>;
 
 struct Leader {
     controller: Arc<Controller>,
@@ -76,6 +69,37 @@ struct Leader {
 }
 
 impl Leader {
+    /// Reacts to changes until the leadership ends. Breaks if the controller has stopped.
+    async fn lead(
+        &self,
+        role: &mut watch::Receiver<Role>,
+        inbox: &mut mpsc::UnboundedReceiver<Touched>,
+        cleanup: &mut Interval,
+    ) -> ControlFlow<()> {
+        self.examine_all().await;
+        // After the end of the previous leader, nodes have one to two lease times to find a
+        // controller.
+        let lease = self.controller.config.lease();
+        let mut report_lost = tokio::time::interval_at(Instant::now() + lease, lease);
+        report_lost.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut missing = HashSet::new();
+        while self.leadership.holds() {
+            tokio::select! {
+                changed = role.changed() => match changed {
+                    Ok(()) => break,
+                    Err(_) => return ControlFlow::Break(()),
+                },
+                touched = inbox.recv() => match touched {
+                    Some(touched) => self.examine(touched).await,
+                    None => return ControlFlow::Break(()),
+                },
+                _ = cleanup.tick() => self.remove_old().await,
+                _ = report_lost.tick() => missing = self.report_lost(&missing).await,
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
     async fn examine_all(&self) {
         let (observations, flows) = {
             let view = self.controller.view();
@@ -162,21 +186,8 @@ impl Leader {
         .await;
     }
 
-    async fn decide(
-        &self,
-        flow: Name,
-        kind: &'static str,
-        choose: fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Ignored>,
-    ) {
-        let is_needed = {
-            let view = self.controller.view();
-            let (record, policy) = (view.flow(&flow), view.policy(&flow));
-            let chosen = record
-                .zip(policy)
-                .map(|(record, policy)| choose(view.situation(&record.value.flow), &policy.value));
-            matches!(chosen, Some(Ok(Some(_))))
-        };
-        if !is_needed {
+    async fn decide(&self, flow: Name, kind: &'static str, choose: Choose) {
+        if !self.has_decision(&flow, choose) {
             return;
         }
         let (controller, fence) = (self.controller.clone(), self.leadership.fence());
@@ -191,6 +202,16 @@ impl Leader {
         .await;
     }
 
+    /// Returns whether a decision about the flow is needed according to the view.
+    fn has_decision(&self, flow: &Name, choose: Choose) -> bool {
+        let view = self.controller.view();
+        let (record, policy) = (view.flow(flow), view.policy(flow));
+        let chosen = record
+            .zip(policy)
+            .map(|(record, policy)| choose(view.situation(&record.value.flow), &policy.value));
+        matches!(chosen, Some(Ok(Some(_))))
+    }
+
     /// Reports the loss of a node whose lease has expired. Its policies stay in force: its flows
     /// may still work although the node does not report.
     async fn lost(&self, node: Name) {
@@ -200,21 +221,7 @@ impl Leader {
             known.and_then(|(node, record)| Some((record.value.tenant.clone(), node.seen.clone()?)))
         };
         let Some((tenant, seen)) = found else { return };
-        let at_unix_ms = self
-            .controller
-            .seen_unix_ms(&node)
-            .unwrap_or(0)
-            .max(seen.value.at_unix_ms);
-        let lost = emit(&SeenRecord {
-            at_unix_ms,
-            is_alive: false,
-        });
-        let writes = vec![
-            self.leadership.fence(),
-            Write::check(key::of(key::ALIVE, &node), Expect::Absent),
-            // The condition lets only one leader report the loss.
-            Write::put(key::of(key::SEEN, &node), lost).when(Expect::Revision(seen.revision)),
-        ];
+        let writes = self.writes_of_loss(&node, &seen);
         let controller = self.controller.clone();
         self.spawn(async move {
             let message = format!("node {node} has not reported for too long");
@@ -225,6 +232,20 @@ impl Leader {
                 .map(drop)
         })
         .await;
+    }
+
+    fn writes_of_loss(&self, node: &Name, seen: &Versioned<SeenRecord>) -> Vec<Write> {
+        let reported_at = self.controller.seen_unix_ms(node).unwrap_or(0);
+        let lost = emit(&SeenRecord {
+            at_unix_ms: reported_at.max(seen.value.at_unix_ms),
+            is_alive: false,
+        });
+        vec![
+            self.leadership.fence(),
+            Write::check(key::of(key::ALIVE, node), Expect::Absent),
+            // The condition lets only one leader report the loss.
+            Write::put(key::of(key::SEEN, node), lost).when(Expect::Revision(seen.revision)),
+        ]
     }
 
     /// Reports the loss of the nodes that are missing now and were in `before`, and returns the
@@ -266,23 +287,7 @@ impl Leader {
 
     /// Removes expired enrolment tokens, which are harmless but take space.
     async fn remove_expired_tokens(&self) -> Result<(), Error> {
-        let writes: Vec<Write> = {
-            let view = self.controller.view();
-            let records = view
-                .nodes
-                .iter()
-                .filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
-            let without = |(name, record): (&Name, &Versioned<NodeRecord>)| {
-                let mut node = record.value.clone();
-                node.forget_expired_tokens();
-                let is_less = node != record.value;
-                // The removal was not requested, so the node's ETag stays.
-                node.changed_in = Some(node.changed_in(record.revision));
-                let write = Write::put(key::of(key::NODE, name), emit(&node));
-                is_less.then(|| write.when(Expect::Revision(record.revision)))
-            };
-            records.filter_map(without).collect()
-        };
+        let writes = without_expired_tokens(&self.controller.view());
         for writes in writes.chunks(NODES_AT_ONCE) {
             let writes = writes
                 .iter()
@@ -315,4 +320,22 @@ impl Leader {
             drop(permit);
         });
     }
+}
+
+/// Returns the writes of the nodes that have expired enrolment tokens, without these.
+fn without_expired_tokens(view: &View) -> Vec<Write> {
+    let records = view
+        .nodes
+        .iter()
+        .filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
+    let without = |(name, record): (&Name, &Versioned<NodeRecord>)| {
+        let mut node = record.value.clone();
+        node.forget_expired_tokens();
+        let is_less = node != record.value;
+        // The removal was not requested, so the node's ETag stays.
+        node.changed_in = Some(node.changed_in(record.revision));
+        let write = Write::put(key::of(key::NODE, name), emit(&node));
+        is_less.then(|| write.when(Expect::Revision(record.revision)))
+    };
+    records.filter_map(without).collect()
 }

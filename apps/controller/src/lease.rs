@@ -9,7 +9,7 @@ use crate::access::Certified;
 use crate::api::refusal::HandlerError;
 use crate::controller::{About, Controller};
 use crate::record::{AliveRecord, HealthRecord, SeenRecord, emit, key};
-use crate::store::{Error, Expect, MAX_WRITES, Write};
+use crate::store::{Error, Expect, Lease, MAX_WRITES, Write};
 use hawser_control::Name;
 use hawser_control::node::Reported;
 use hawser_control::resource::PathHealth;
@@ -27,56 +27,80 @@ impl Controller {
     /// Renews the lease of a node that has sent a request, or obtains one.
     pub(crate) async fn renew_lease(&self, caller: &Certified) -> Result<(), HandlerError> {
         let (node, now) = (&caller.node.node, Instant::now());
-        let is_held_here = {
-            let view = self.view();
-            let alive = view.nodes.get(node).and_then(|node| node.alive.as_ref());
-            // Otherwise the lease has expired, or the node has in the meantime reported to another
-            // controller and holds a lease of that.
-            alive.is_some_and(|alive| alive.controller == self.name)
-        };
-        if let Some((lease, renewed_at)) = self.liveness.held(node).filter(|_| is_held_here) {
-            // The lease is renewed a few times per period, not with every report.
-            if now.duration_since(renewed_at) < lease.ttl / 4 {
-                return Ok(());
-            }
-            match self.store.keep_alive(lease.id).await {
-                Ok(()) => {
-                    self.liveness.insert(node, lease, now);
-                    return Ok(());
-                }
-                Err(Error::LeaseGone(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
+        if self.keep_lease(node, now).await? {
+            return Ok(());
         }
         let Some(request) = self.liveness.begin_request(node) else {
             return Ok(());
         };
-        self.may_change(node)?;
-        let lease = self.store.grant(self.config.lease()).await?;
-        let alive = AliveRecord {
-            controller: self.name.clone(),
-            since_unix_ms: unix_ms(),
-        };
-        let seen = SeenRecord {
-            at_unix_ms: alive.since_unix_ms,
-            is_alive: true,
-        };
-        let alive = &Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id);
-        let seen = &Write::put(key::of(key::SEEN, node), emit(&seen));
-        self.retrying(|| async move {
-            let writes = vec![
-                self.certificate_check(&caller.node)?,
-                alive.clone(),
-                seen.clone(),
-            ];
-            let message = format!("node {node} reports to {}", self.name);
-            let about = About::tenant(&caller.tenant).node(node);
-            self.commit(writes, about, "node_alive", message).await?;
-            Ok(())
-        })
-        .await?;
+        let lease = self.obtain_lease(caller).await?;
         self.liveness.insert(node, lease, now);
         drop(request);
+        Ok(())
+    }
+
+    /// Renews the lease of a node that this controller holds. Returns `false` if there is none.
+    async fn keep_lease(&self, node: &Name, now: Instant) -> Result<bool, Error> {
+        let held = self.liveness.held(node).filter(|_| self.is_held_here(node));
+        let Some((lease, renewed_at)) = held else {
+            return Ok(false);
+        };
+        // The lease is renewed a few times per period, not with every report.
+        if now.duration_since(renewed_at) < lease.ttl / 4 {
+            return Ok(true);
+        }
+        match self.store.keep_alive(lease.id).await {
+            Ok(()) => {
+                self.liveness.insert(node, lease, now);
+                Ok(true)
+            }
+            Err(Error::LeaseGone(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns whether the node is alive by a lease of this controller. Otherwise its lease has
+    /// expired, or the node has in the meantime reported to another controller and holds a lease of
+    /// that.
+    fn is_held_here(&self, node: &Name) -> bool {
+        let view = self.view();
+        let alive = view.nodes.get(node).and_then(|node| node.alive.as_ref());
+        alive.is_some_and(|alive| alive.controller == self.name)
+    }
+
+    async fn obtain_lease(&self, caller: &Certified) -> Result<Lease, HandlerError> {
+        let node = &caller.node.node;
+        self.may_change(node)?;
+        let lease = self.store.grant(self.config.lease()).await?;
+        let since_unix_ms = unix_ms();
+        let alive = AliveRecord {
+            controller: self.name.clone(),
+            since_unix_ms,
+        };
+        let seen = SeenRecord {
+            at_unix_ms: since_unix_ms,
+            is_alive: true,
+        };
+        let writes = [
+            Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id),
+            Write::put(key::of(key::SEEN, node), emit(&seen)),
+        ];
+        self.retrying(|| self.try_announce(caller, &writes)).await?;
+        Ok(lease)
+    }
+
+    /// Writes that a node is alive.
+    async fn try_announce(
+        &self,
+        caller: &Certified,
+        writes: &[Write; 2],
+    ) -> Result<(), HandlerError> {
+        let node = &caller.node.node;
+        let [alive, seen] = writes.clone();
+        let writes = vec![self.certificate_check(&caller.node)?, alive, seen];
+        let message = format!("node {node} reports to {}", self.name);
+        let about = About::tenant(&caller.tenant).node(node);
+        self.commit(writes, about, "node_alive", message).await?;
         Ok(())
     }
 
@@ -97,33 +121,38 @@ impl Controller {
     /// Writes the times of the last reports of the nodes that report to this controller, many in
     /// one commit.
     pub(crate) async fn write_seen(&self) -> Result<(), Error> {
-        let writes: Vec<Write> = {
-            let (view, reports) = (self.view(), self.reports());
-            let write = |(name, reported): (&Name, &Reported)| {
-                let seen = view.nodes.get(name)?.seen.as_ref()?;
-                let must_write = seen.value.is_alive && seen.value.at_unix_ms < reported.at_unix_ms;
-                let now = SeenRecord {
-                    at_unix_ms: reported.at_unix_ms,
-                    is_alive: true,
-                };
-                let write = Write::put(key::of(key::SEEN, name), emit(&now));
-                must_write.then(|| write.when(Expect::Revision(seen.revision)))
-            };
-            reports.iter().filter_map(write).collect()
-        };
-        for part in writes.chunks(MAX_WRITES) {
+        for part in self.times_of_last_reports().chunks(MAX_WRITES) {
             match self.store.commit(part.to_vec()).await {
-                // One of the nodes was lost, deleted or has reported to another controller; the
-                // others are written one by one.
-                Err(Error::Conflict { .. }) => {
-                    for write in part {
-                        match self.store.commit(vec![write.clone()]).await {
-                            Ok(_) | Err(Error::Conflict { .. }) => {}
-                            Err(error) => return Err(error),
-                        }
-                    }
-                }
+                // One of the nodes was lost, deleted or has reported to another controller.
+                Err(Error::Conflict { .. }) => self.write_each(part).await?,
                 outcome => drop(outcome?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the writes of the times of the last reports that are not stored yet.
+    fn times_of_last_reports(&self) -> Vec<Write> {
+        let (view, reports) = (self.view(), self.reports());
+        let write = |(name, reported): (&Name, &Reported)| {
+            let seen = view.nodes.get(name)?.seen.as_ref()?;
+            let must_write = seen.value.is_alive && seen.value.at_unix_ms < reported.at_unix_ms;
+            let now = SeenRecord {
+                at_unix_ms: reported.at_unix_ms,
+                is_alive: true,
+            };
+            let write = Write::put(key::of(key::SEEN, name), emit(&now));
+            must_write.then(|| write.when(Expect::Revision(seen.revision)))
+        };
+        reports.iter().filter_map(write).collect()
+    }
+
+    /// Commits writes one by one, except those that conflict.
+    async fn write_each(&self, writes: &[Write]) -> Result<(), Error> {
+        for write in writes {
+            match self.store.commit(vec![write.clone()]).await {
+                Ok(_) | Err(Error::Conflict { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

@@ -46,7 +46,7 @@ pub use server::Server;
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The command line of `hawser controller`.
@@ -86,25 +86,28 @@ pub fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
-        let server = Server::start(config).await?;
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hangup.recv() => match Config::read(file) {
-                    Ok(config) => server.reload(&config),
-                    Err(error) => tracing::error!("configuration not reloaded: {error}"),
-                },
-            }
+    runtime.block_on(run_until_signal(config, file))
+}
+
+/// Runs a controller with the configuration that was read from `file`.
+async fn run_until_signal(config: Config, file: &Path) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let server = Server::start(config).await?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => match Config::read(file) {
+                Ok(config) => server.reload(&config),
+                Err(error) => tracing::error!("configuration not reloaded: {error}"),
+            },
         }
-        tracing::info!("controller stopping");
-        server.stop().await;
-        Ok(())
-    })
+    }
+    tracing::info!("controller stopping");
+    server.stop().await;
+    Ok(())
 }
 
 /// Raises the limit of open files to what `connections` needs; the usual limit is 1024.

@@ -10,8 +10,9 @@ use crate::store::{Error, Expect, Leadership, Write};
 use crate::view::Versioned;
 use futures_util::future::try_join_all;
 use hawser_control::Name;
-use hawser_control::decide::{Ignored, observed};
+use hawser_control::decide::{Ignored, Situation, observed};
 use hawser_control::node::{Observation, Report};
+use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ms;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -46,58 +47,80 @@ pub(crate) fn about(observation: &Observation) -> Option<(&Name, Option<bool>)> 
 /// Returns the kind and the message of the event for an observation. Returns `None` if it needs a
 /// decision, which has an event of its own.
 fn event_for(node: &Name, observation: &Observation) -> Option<(&'static str, String)> {
-    Some(match observation {
-        Observation::Degraded { .. } | Observation::Judged { .. } => return None,
-        Observation::PathSilent { flow, path } => (
-            "path_silent",
-            format!("path {path} of {flow} delivers no copies"),
-        ),
-        Observation::PathRestored { flow, path } => (
-            "path_restored",
-            format!("path {path} of {flow} delivers copies again"),
-        ),
-        Observation::LatentError { flow, path } => (
-            "latent_error",
-            format!("path {path} of {flow} stopped contributing; every packet still arrives"),
-        ),
+    path_event(observation).or_else(|| policy_event(node, observation))
+}
+
+/// Returns the event for an observation of an egress about a path.
+fn path_event(observation: &Observation) -> Option<(&'static str, String)> {
+    let (kind, text) = match observation {
+        Observation::PathSilent { flow, path } => {
+            let text = format!("path {path} of {flow} delivers no copies");
+            ("path_silent", text)
+        }
+        Observation::PathRestored { flow, path } => {
+            let text = format!("path {path} of {flow} delivers copies again");
+            ("path_restored", text)
+        }
+        Observation::LatentError { flow, path } => {
+            let text = format!("path {path} of {flow} stopped contributing");
+            (
+                "latent_error",
+                format!("{text}; every packet still arrives"),
+            )
+        }
+        Observation::Degraded { .. }
+        | Observation::Judged { .. }
+        | Observation::Applied { .. }
+        | Observation::FirstReplica { .. }
+        | Observation::SignalRefused { .. }
+        | Observation::NotApplied { .. } => return None,
+    };
+    Some((kind, text))
+}
+
+/// Returns the event for an observation of a node about a policy that it applied or rejected.
+fn policy_event(node: &Name, observation: &Observation) -> Option<(&'static str, String)> {
+    let (kind, text) = match observation {
         Observation::Applied {
             flow,
             epoch,
             code,
             by_signal,
         } => {
-            let by = if *by_signal {
-                "an in-band signal"
-            } else {
-                "the stream"
+            let code = format!("code {:#04x}", code.0);
+            let by = match by_signal {
+                true => "an in-band signal",
+                false => "the stream",
             };
-            (
-                "policy_applied",
-                format!(
-                    "{node} applied epoch {epoch} of {flow}, code {:#04x}, received by {by}",
-                    code.0
-                ),
-            )
+            let text = format!("{node} applied epoch {epoch} of {flow}, {code}, received by {by}");
+            ("policy_applied", text)
         }
         Observation::FirstReplica {
             flow,
             epoch,
             after_us,
-        } => (
-            "first_replica",
-            format!(
-                "the first replica of {flow} left {after_us} us after epoch {epoch} took effect"
-            ),
-        ),
-        Observation::SignalRefused { reason, count } => (
-            "signal_refused",
-            format!("{node} rejected {count} in-band signals: {}", short(reason)),
-        ),
-        Observation::NotApplied { flow, reason } => (
-            "not_applied",
-            format!("{node} cannot apply its part of {flow}: {}", short(reason)),
-        ),
-    })
+        } => {
+            let after = format!("{after_us} us after epoch {epoch} took effect");
+            let text = format!("the first replica of {flow} left {after}");
+            ("first_replica", text)
+        }
+        Observation::SignalRefused { reason, count } => {
+            let reason = short(reason);
+            let text = format!("{node} rejected {count} in-band signals: {reason}");
+            ("signal_refused", text)
+        }
+        Observation::NotApplied { flow, reason } => {
+            let reason = short(reason);
+            let text = format!("{node} cannot apply its part of {flow}: {reason}");
+            ("not_applied", text)
+        }
+        Observation::Degraded { .. }
+        | Observation::Judged { .. }
+        | Observation::PathSilent { .. }
+        | Observation::PathRestored { .. }
+        | Observation::LatentError { .. } => return None,
+    };
+    Some((kind, text))
 }
 
 /// Limits a text from a node to 300 characters without control characters.
@@ -117,10 +140,8 @@ impl Controller {
         observation: Observation,
     ) -> Result<(), Error> {
         let flow = about(&observation).map(|(flow, _)| flow.clone());
-        if flow
-            .as_ref()
-            .is_some_and(|flow| self.view().flow(flow).is_none())
-        {
+        let is_unknown = |flow: &Name| self.view().flow(flow).is_none();
+        if flow.as_ref().is_some_and(is_unknown) {
             self.metrics.ignored("no_such_flow");
             return Ok(());
         }
@@ -137,6 +158,12 @@ impl Controller {
         if !self.admits_change(node, tenant).await? {
             return Ok(());
         }
+        self.decide_or_leave(node, observation).await
+    }
+
+    /// Decides on an observation if this controller is the leader, and leaves it for the leader
+    /// otherwise.
+    async fn decide_or_leave(&self, node: &Name, observation: Observation) -> Result<(), Error> {
         let leadership = self.role.borrow().leadership().cloned();
         if let Some(leadership) = leadership {
             match self
@@ -183,17 +210,7 @@ impl Controller {
                 .receives
                 .iter()
                 .filter_map(|part| view.awaited(&part.flow, report.revision));
-            let write = |record: &Versioned<FlowRecord>| {
-                let changed_in = Some(record.value.changed_in(record.revision));
-                let received = FlowRecord {
-                    received: true,
-                    changed_in,
-                    ..record.value.clone()
-                };
-                let key = key::of(key::FLOW, &received.flow.name);
-                Write::put(key, emit(&received)).when(Expect::Revision(record.revision))
-            };
-            awaited.map(write).collect()
+            awaited.map(received).collect()
         };
         let commits =
             writes
@@ -242,19 +259,9 @@ impl Controller {
             return Ok(());
         };
         with.push(leadership.fence());
-        let describe = |policy: &_| match observation {
-            Observation::Judged { reason, .. } => (
-                "paths_judged",
-                format!("{flow}: {}: {}", described(policy), short(reason)),
-            ),
-            _ => (
-                "flow_degraded",
-                format!("requests of {flow} are late: {}", described(policy)),
-            ),
-        };
-        let choose = |situation: hawser_control::decide::Situation<'_>, policy: &_| {
-            observed(situation, policy, observation)
-        };
+        let describe = |policy: &Policy| event_of_decision(observation, policy);
+        let choose =
+            |situation: Situation<'_>, policy: &Policy| observed(situation, policy, observation);
         let outcome = self
             .decide(flow, with.clone(), None, &choose, &describe)
             .await?;
@@ -282,23 +289,44 @@ impl Controller {
             .view()
             .flow(flow)
             .map(|record| record.value.flow.tenant.clone());
-        match (observation, tenant) {
-            (Observation::Degraded { .. }, Some(tenant))
-                if self.admits_event(node, &tenant).await? =>
-            {
-                let message = format!("requests of {flow} are late; its policy stays");
-                self.commit(
-                    with,
-                    About::tenant(&tenant).flow(flow),
-                    "flow_degraded",
-                    message,
-                )
-                .await
-                .map(drop)
-            }
-            // The fence alone changes nothing.
-            _ if with.len() > 1 => self.store.commit(with).await.map(drop),
-            _ => Ok(()),
+        if let (Observation::Degraded { .. }, Some(tenant)) = (observation, tenant)
+            && self.admits_event(node, &tenant).await?
+        {
+            let message = format!("requests of {flow} are late; its policy stays");
+            let about = About::tenant(&tenant).flow(flow);
+            let committed = self.commit(with, about, "flow_degraded", message);
+            return committed.await.map(drop);
+        }
+        // The fence alone changes nothing.
+        if with.len() > 1 {
+            self.store.commit(with).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the write of a flow whose egress has reported that it deduplicates.
+fn received(record: &Versioned<FlowRecord>) -> Write {
+    let received = FlowRecord {
+        received: true,
+        changed_in: Some(record.value.changed_in(record.revision)),
+        ..record.value.clone()
+    };
+    let key = key::of(key::FLOW, &received.flow.name);
+    Write::put(key, emit(&received)).when(Expect::Revision(record.revision))
+}
+
+/// Returns the kind and the message of the event for a decision on an observation.
+fn event_of_decision(observation: &Observation, policy: &Policy) -> (&'static str, String) {
+    let (flow, policy) = (&policy.flow, described(policy));
+    match observation {
+        Observation::Judged { reason, .. } => {
+            let reason = short(reason);
+            ("paths_judged", format!("{flow}: {policy}: {reason}"))
+        }
+        _ => {
+            let text = format!("requests of {flow} are late: {policy}");
+            ("flow_degraded", text)
         }
     }
 }

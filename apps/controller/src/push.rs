@@ -8,6 +8,7 @@ use crate::authority::Presented;
 use crate::controller::Controller;
 use crate::streams::Mailbox;
 use axum::response::sse;
+use hawser_control::Name;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +44,12 @@ struct NodeStream {
     mailbox: Arc<Mailbox>,
     shutdown: tokio::sync::watch::Receiver<bool>,
     ended: bool,
+}
+
+/// A change that is to be sent.
+enum Mark {
+    Assignment,
+    Policy(Name),
 }
 
 impl NodeStream {
@@ -81,34 +88,44 @@ impl NodeStream {
     /// Returns the event for the most important mark.
     fn pending(&self) -> Option<sse::Event> {
         loop {
-            let flow = {
-                let mut marks = self.mailbox.marks.lock();
-                if std::mem::take(&mut marks.assignment) {
-                    // The assignment contains all policies.
-                    marks.policies.clear();
-                    None
-                } else {
-                    Some(marks.policies.pop_first()?)
+            match self.take_mark()? {
+                Mark::Assignment => return Some(self.assignment()),
+                // A flow that was removed in the meantime has also marked the assignment.
+                Mark::Policy(flow) => {
+                    if let Some(event) = self.policy(&flow) {
+                        return Some(event);
+                    }
                 }
-            };
-            let view = self.controller.view();
-            let Some(flow) = flow else {
-                let report_every_ms = self.controller.config.nodes.report_every_ms;
-                let assignment = view.assignment(&self.node.node, report_every_ms);
-                drop(view);
-                self.controller.metrics.pushed("assignment");
-                return Some(event("assignment", assignment.revision, &assignment));
-            };
-            // A flow that was removed in the meantime has also marked the assignment.
-            let Some(policy) = view.policy(&flow).cloned() else {
-                continue;
-            };
-            drop(view);
-            self.controller
-                .metrics
-                .pushed_policy(policy.value.decided_unix_ms);
-            return Some(event("policy", policy.revision, &policy.value));
+            }
         }
+    }
+
+    /// Takes the most important mark.
+    fn take_mark(&self) -> Option<Mark> {
+        let mut marks = self.mailbox.marks.lock();
+        if std::mem::take(&mut marks.assignment) {
+            // The assignment contains all policies.
+            marks.policies.clear();
+            return Some(Mark::Assignment);
+        }
+        marks.policies.pop_first().map(Mark::Policy)
+    }
+
+    fn assignment(&self) -> sse::Event {
+        let report_every_ms = self.controller.config.nodes.report_every_ms;
+        let view = self.controller.view();
+        let assignment = view.assignment(&self.node.node, report_every_ms);
+        drop(view);
+        self.controller.metrics.pushed("assignment");
+        event("assignment", assignment.revision, &assignment)
+    }
+
+    fn policy(&self, flow: &Name) -> Option<sse::Event> {
+        let policy = self.controller.view().policy(flow).cloned()?;
+        self.controller
+            .metrics
+            .pushed_policy(policy.value.decided_unix_ms);
+        Some(event("policy", policy.revision, &policy.value))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::store::Revision;
 use hawser_control::Name;
 use hawser_control::access::Token;
 use hawser_control::audit::Actor;
-use hawser_control::resource::{Flow, PathHealth};
+use hawser_control::resource::{Event, Flow, PathHealth};
 use hawser_io::clock::unix_ms;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -220,6 +220,21 @@ pub(crate) struct EventRecord {
     pub(crate) flow: Option<Name>,
     pub(crate) kind: String,
     pub(crate) message: String,
+}
+
+impl EventRecord {
+    /// Returns the event. `written` is the revision that wrote the record.
+    pub(crate) fn event(self, written: Revision) -> Event {
+        Event {
+            number: written,
+            at_unix_ms: self.at_unix_ms,
+            tenant: self.tenant,
+            node: self.node,
+            flow: self.flow,
+            kind: self.kind,
+            message: self.message,
+        }
+    }
 }
 
 /// A change and its author. The revision that wrote this record is the revision after the change.

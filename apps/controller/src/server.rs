@@ -77,10 +77,7 @@ impl Server {
 
     async fn serve(store: Arc<dyn Store>, authority: Authority, config: Config) -> Result<Server> {
         share_authority(&*store, &authority, &config.state).await?;
-        let name = config
-            .name
-            .clone()
-            .unwrap_or_else(|| format!("controller-{}", random_hex::<4>()));
+        let name = config.name.clone().unwrap_or_else(random_name);
         // The election's lease is shorter than the nodes' leases: the store needs time to notice
         // that the leader's lease has expired, and the next leader to examine all flows. A new
         // leader decides within the lease time of nodes.
@@ -230,6 +227,10 @@ impl Listening {
             }
         }
     }
+}
+
+fn random_name() -> String {
+    format!("controller-{}", random_hex::<4>())
 }
 
 async fn bind(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr)> {

@@ -207,7 +207,7 @@ impl View {
 
     /// Returns the assignment of a node, which reports every `report_every_ms`.
     pub(crate) fn assignment(&self, name: &Name, report_every_ms: u32) -> Assignment {
-        let mut assignment = Assignment {
+        let assignment = Assignment {
             revision: self.latest,
             report_every_ms,
             signal_key: None,
@@ -217,30 +217,44 @@ impl View {
         let Some((node, record)) = self.node(name) else {
             return assignment;
         };
-        assignment.signal_key.clone_from(&record.value.signal_key);
         let known = |flow: &Name| Some((&self.flow(flow)?.value, self.policy(flow)?.value.clone()));
-        for (FlowRecord { flow, number, .. }, policy) in node.sends.iter().filter_map(known) {
-            assignment.sends.push(Send {
-                flow: flow.name.clone(),
-                number: *number,
-                peer: flow.egress.clone(),
-                select: flow.select.clone(),
-                policy,
-            });
+        let sends = node.sends.iter().filter_map(known);
+        let receives = node.receives.iter().filter_map(known);
+        Assignment {
+            signal_key: record.value.signal_key.clone(),
+            sends: sends.map(|(record, policy)| send(record, policy)).collect(),
+            receives: receives
+                .map(|(record, policy)| self.receive(record, policy))
+                .collect(),
+            ..assignment
         }
-        for (FlowRecord { flow, number, .. }, policy) in node.receives.iter().filter_map(known) {
-            assignment.receives.push(Receive {
-                flow: flow.name.clone(),
-                number: *number,
-                peer: flow.ingress.clone(),
-                mode: flow.mode,
-                pruning: flow.pruning.clone(),
-                paths: self.paths_of(flow),
-                trigger: flow.trigger.clone(),
-                policy,
-            });
+    }
+
+    /// Returns the part of a flow's egress.
+    fn receive(&self, record: &FlowRecord, policy: Policy) -> Receive {
+        let flow = &record.flow;
+        Receive {
+            flow: flow.name.clone(),
+            number: record.number,
+            peer: flow.ingress.clone(),
+            mode: flow.mode,
+            pruning: flow.pruning.clone(),
+            paths: self.paths_of(flow),
+            trigger: flow.trigger.clone(),
+            policy,
         }
-        assignment
+    }
+}
+
+/// Returns the part of a flow's ingress.
+fn send(record: &FlowRecord, policy: Policy) -> Send {
+    let flow = &record.flow;
+    Send {
+        flow: flow.name.clone(),
+        number: record.number,
+        peer: flow.egress.clone(),
+        select: flow.select.clone(),
+        policy,
     }
 }
 

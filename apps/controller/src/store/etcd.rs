@@ -67,35 +67,11 @@ impl Etcd {
     pub async fn connect(settings: EtcdSettings) -> Result<Etcd, OpenError> {
         let endpoints = settings.endpoints.join(", ");
         let options = options(&settings);
-        let client = match tokio::time::timeout(
-            settings.timeout,
-            Client::connect(settings.endpoints, Some(options)),
-        )
-        .await
-        {
-            Ok(Ok(client)) => client,
-            Ok(Err(
-                e @ (EtcdError::InvalidArgs(_)
-                | EtcdError::InvalidUri(_)
-                | EtcdError::TransportError(_)),
-            )) => {
-                return Err(OpenError::Settings(format!(
-                    "etcd at {endpoints}: {}",
-                    with_causes(&e)
-                )));
-            }
-            Ok(Err(e)) => {
-                return Err(OpenError::Unavailable(format!(
-                    "etcd at {endpoints}: {}",
-                    with_causes(&e)
-                )));
-            }
-            Err(_) => {
-                return Err(OpenError::Unavailable(format!(
-                    "etcd at {endpoints} does not respond"
-                )));
-            }
-        };
+        let connecting = Client::connect(settings.endpoints, Some(options));
+        let client = tokio::time::timeout(settings.timeout, connecting)
+            .await
+            .map_err(|_| OpenError::Unavailable(format!("etcd at {endpoints} does not respond")))?
+            .map_err(|error| unconnected(&endpoints, &error))?;
         let etcd = Etcd {
             client,
             prefix: settings.prefix,
@@ -126,6 +102,27 @@ impl Etcd {
             Ok(Err(e)) => Err(Failure::Refused(e)),
             Err(_) => Err(Failure::Late(self.timeout)),
         }
+    }
+
+    /// Returns the transaction that performs the writes if everything is as expected, and reads the
+    /// keys with expectations otherwise.
+    fn transaction(&self, expected: &[(String, Expect)], writes: Vec<Write>) -> Txn {
+        let compares: Vec<Compare> = expected
+            .iter()
+            .map(|(key, expect)| compare(self.full(key), *expect))
+            .collect();
+        let looks: Vec<TxnOp> = expected
+            .iter()
+            .map(|(key, _)| TxnOp::get(self.full(key), Some(GetOptions::new().with_keys_only())))
+            .collect();
+        let operations: Vec<TxnOp> = writes
+            .into_iter()
+            .filter_map(|write| operation(self.full(&write.key), write.action))
+            .collect();
+        Txn::new()
+            .when(compares)
+            .and_then(operations)
+            .or_else(looks)
     }
 
     /// Returns a part of a list at the given or the current revision, and that revision.
@@ -159,6 +156,16 @@ impl Etcd {
             .filter_map(|kv| entry(&self.prefix, kv))
             .collect();
         Ok((Page { entries, more }, at.unwrap_or(revision)))
+    }
+}
+
+fn unconnected(endpoints: &str, error: &EtcdError) -> OpenError {
+    let reason = format!("etcd at {endpoints}: {}", with_causes(error));
+    match error {
+        EtcdError::InvalidArgs(_) | EtcdError::InvalidUri(_) | EtcdError::TransportError(_) => {
+            OpenError::Settings(reason)
+        }
+        _ => OpenError::Unavailable(reason),
     }
 }
 
@@ -230,24 +237,8 @@ impl Store for Etcd {
             .map(|write| (write.key.clone(), write.expect))
             .collect();
         let lease = writes.iter().find_map(lease_of);
-        let compares: Vec<Compare> = expected
-            .iter()
-            .map(|(key, expect)| compare(self.full(key), *expect))
-            .collect();
-        let looks: Vec<TxnOp> = expected
-            .iter()
-            .map(|(key, _)| TxnOp::get(self.full(key), Some(GetOptions::new().with_keys_only())))
-            .collect();
-        let operations: Vec<TxnOp> = writes
-            .into_iter()
-            .filter_map(|write| operation(self.full(&write.key), write.action))
-            .collect();
-
-        let request = Txn::new()
-            .when(compares)
-            .and_then(operations)
-            .or_else(looks);
-        let answer = match self.call(self.kv().txn(request)).await {
+        let transaction = self.transaction(&expected, writes);
+        let answer = match self.call(self.kv().txn(transaction)).await {
             Ok(answer) => answer,
             Err(e) if e.code() == Some(Code::NotFound) => {
                 return Err(Error::LeaseGone(lease.unwrap_or(0)));

@@ -6,7 +6,7 @@ use crate::record::{
 };
 use crate::store::{Change, Revision};
 use hawser_control::Name;
-use hawser_control::resource::{Event, Policy};
+use hawser_control::resource::Policy;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,15 +47,7 @@ impl View {
             Change::Put(entry) => Some(entry.value),
             Change::Delete { .. } => None,
         };
-        self.latest = self.latest.max(revision);
-        // The changes that a task waits for either end with the write of their event, delete
-        // events, or consist of one of these keys.
-        if [key::EVENT, key::HEALTH, key::TUNNEL]
-            .iter()
-            .any(|kind| key.starts_with(kind))
-        {
-            self.complete = self.complete.max(revision);
-        }
+        self.advance(&key, revision);
         let Some(slash) = key.find('/') else {
             return Touched::Nothing;
         };
@@ -65,13 +57,7 @@ impl View {
             key::AUDIT => self.apply_audit(&key, value.as_deref(), revision),
             key::OBSERVATION => self.apply_observation(key, value, revision),
             key::INNER => self.apply_inner(&key, rest, value.as_deref()),
-            key::USED => {
-                match value {
-                    Some(_) => self.used.insert(key, revision),
-                    None => self.used.remove(&key),
-                };
-                Touched::Nothing
-            }
+            key::USED => self.apply_used(key, value.is_some().then_some(revision)),
             key::NUMBER => self.apply_number(&key, rest, value.as_deref(), revision),
             _ => {
                 let Ok(name) = rest.parse::<Name>() else {
@@ -80,6 +66,24 @@ impl View {
                 self.apply_named(kind, &key, name, value.as_deref(), revision)
             }
         }
+    }
+
+    fn advance(&mut self, key: &str, revision: Revision) {
+        self.latest = self.latest.max(revision);
+        // The changes that a task waits for either end with the write of their event, delete
+        // events, or consist of one of these keys.
+        let ends = [key::EVENT, key::HEALTH, key::TUNNEL];
+        if ends.iter().any(|kind| key.starts_with(kind)) {
+            self.complete = self.complete.max(revision);
+        }
+    }
+
+    fn apply_used(&mut self, key: Arc<str>, written: Option<Revision>) -> Touched {
+        match written {
+            Some(revision) => self.used.insert(key, revision),
+            None => self.used.remove(&key),
+        };
+        Touched::Nothing
     }
 
     fn apply_audit(&mut self, key: &Arc<str>, value: Option<&[u8]>, revision: Revision) -> Touched {
@@ -120,6 +124,23 @@ impl View {
             }
             key::TOKEN => self.apply_token(name, at(key, value, revision)),
             key::NODE => self.apply_node(name, at(key, value, revision)),
+            key::ALIVE => self.apply_alive(name, value.and_then(|value| parse(key, value))),
+            key::FLOW => self.apply_flow(name, at(key, value, revision)),
+            key::POLICY => self.apply_policy(name, at(key, value, revision)),
+            _ => self.apply_statement(kind, key, name, value, revision),
+        }
+    }
+
+    /// Applies a statement of a node about itself.
+    fn apply_statement(
+        &mut self,
+        kind: &str,
+        key: &str,
+        name: Name,
+        value: Option<&[u8]>,
+        revision: Revision,
+    ) -> Touched {
+        match kind {
             key::REGISTRATION => self.with_node(
                 name,
                 |node| node.registration = at(key, value, revision),
@@ -139,9 +160,6 @@ impl View {
                 let tunnel = value.and_then(|value| parse(key, value));
                 self.with_node(name, |node| node.tunnel = tunnel, |_| Touched::Nothing)
             }
-            key::ALIVE => self.apply_alive(name, value.and_then(|value| parse(key, value))),
-            key::FLOW => self.apply_flow(name, at(key, value, revision)),
-            key::POLICY => self.apply_policy(name, at(key, value, revision)),
             _ => Touched::Nothing,
         }
     }
@@ -297,24 +315,7 @@ impl View {
                 let Some(record) = parse::<EventRecord>(key, value) else {
                     return Touched::Nothing;
                 };
-                let EventRecord {
-                    at_unix_ms,
-                    tenant,
-                    node,
-                    flow,
-                    kind,
-                    message,
-                } = record;
-                let event = Event {
-                    number: revision,
-                    at_unix_ms,
-                    tenant,
-                    node,
-                    flow,
-                    kind,
-                    message,
-                };
-                self.events.insert(key, revision, event);
+                self.events.insert(key, revision, record.event(revision));
             }
             None => self.events.remove(key),
         }

@@ -2,7 +2,9 @@
 
 use super::index::Stored;
 use crate::store::{OpenError, Revision};
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
+};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -105,24 +107,7 @@ impl File {
                 format.unwrap_or(0)
             ));
         }
-        let mut entries = Entries::new();
-        for row in transaction
-            .open_table(ENTRIES)
-            .map_err(text)?
-            .iter()
-            .map_err(text)?
-        {
-            let (key, row) = row.map_err(text)?;
-            let (revision, value) = row.value();
-            entries.insert(
-                key.value().into(),
-                Stored {
-                    value: value.into(),
-                    revision,
-                    lease: None,
-                },
-            );
-        }
+        let entries = read_entries(&transaction).map_err(text)?;
         Ok((entries, number(REVISIONS)?.unwrap_or(0)))
     }
 
@@ -179,6 +164,21 @@ impl File {
             self.write(&rows, revision)
         }
     }
+}
+
+fn read_entries(transaction: &ReadTransaction) -> Result<Entries, redb::Error> {
+    let mut entries = Entries::new();
+    for row in transaction.open_table(ENTRIES)?.iter()? {
+        let (key, row) = row?;
+        let (revision, value) = row.value();
+        let stored = Stored {
+            value: value.into(),
+            revision,
+            lease: None,
+        };
+        entries.insert(key.value().into(), stored);
+    }
+    Ok(entries)
 }
 
 fn write(database: &Database, rows: &Rows, reserved: Option<Revision>) -> Result<(), redb::Error> {
