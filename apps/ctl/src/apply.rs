@@ -1,7 +1,7 @@
 use crate::flow::replace;
 use crate::output::Output;
 use anyhow::{Context, Result};
-use hawser_client::OperatorClient;
+use hawser_client::{OperatorClient, Tagged};
 use hawser_control::resource::{Flow, Tenant};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -110,19 +110,8 @@ async fn apply_flows(
     let current: HashMap<_, _> = current.iter().map(|flow| (&flow.name, flow)).collect();
     for flow in wanted {
         let (change, mut fields) = compare(current.get(&flow.name).copied(), flow)?;
-        let context = || format!("flow {}", flow.name);
-        match change {
-            Change::Created if !dry_run => {
-                drop(client.create_flow(flow).await.with_context(context)?)
-            }
-            Change::Changed if !dry_run => {
-                // Lists have no ETags, so the flow is read again with its tag: that state is
-                // replaced and compared.
-                let current = client.tagged_flow(&flow.name).await.with_context(context)?;
-                (_, fields) = compare(Some(&current.value), flow)?;
-                replace(client, flow, &current.tag).await?;
-            }
-            _ => {}
+        if !dry_run && let Some(found) = apply_flow(flow, change, client).await? {
+            (_, fields) = compare(Some(&found), flow)?;
         }
         outcomes.push(Outcome {
             kind: "flow",
@@ -132,6 +121,30 @@ async fn apply_flows(
         });
     }
     Ok(outcomes)
+}
+
+/// Creates or changes a flow. Returns the flow that it has replaced.
+async fn apply_flow(
+    wanted: &Flow,
+    change: Change,
+    client: &OperatorClient,
+) -> Result<Option<Flow>> {
+    let context = || format!("flow {}", wanted.name);
+    match change {
+        Change::Created => {
+            client.create_flow(wanted).await.with_context(context)?;
+            Ok(None)
+        }
+        Change::Changed => {
+            // Lists have no ETags, so the flow is read again with its tag: that state is replaced
+            // and compared.
+            let current = client.tagged_flow(&wanted.name).await;
+            let Tagged { value, tag } = current.with_context(context)?;
+            replace(client, wanted, &tag).await?;
+            Ok(Some(value))
+        }
+        Change::None | Change::Unchangeable => Ok(None),
+    }
 }
 
 fn read(path: &Path) -> Result<Wanted> {

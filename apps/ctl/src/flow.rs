@@ -5,8 +5,13 @@ use crate::text;
 use anyhow::{Result, anyhow};
 use hawser_client::{OperatorClient, Tag, Tagged};
 use hawser_control::Name;
-use hawser_control::resource::{Flow, Mode, Selector, Trigger};
+use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use options::{Options, name_of};
+
+/// The columns of a list of flows.
+const COLUMNS: [&str; 8] = [
+    "name", "tenant", "from", "to", "packets", "paths", "mode", "starts",
+];
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -66,13 +71,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
                 is_wanted(tenant.as_ref(), &flow.tenant)
                     && (is_end(&flow.ingress) || is_end(&flow.egress))
             });
-            output.list(
-                &flows,
-                &[
-                    "name", "tenant", "from", "to", "packets", "paths", "mode", "starts",
-                ],
-                row,
-            )
+            output.list(&flows, &COLUMNS, row)
         }
         Command::Show { flow } => {
             let flow = client.flow(flow).await?;
@@ -83,12 +82,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.changed(&flow, &format!("flow {} created", flow.name))
         }
         Command::Set { flow, options } => {
-            let Tagged {
-                value: mut changed,
-                tag,
-            } = client.tagged_flow(flow).await?;
-            options.change(&mut changed)?;
-            let changed = replace(client, &changed, &tag).await?;
+            let changed = change(client, flow, options).await?;
             output.changed(&changed, &format!("flow {flow} changed"))
         }
         Command::Delete { flow } => {
@@ -96,6 +90,12 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.done(&format!("flow {flow} deleted"))
         }
     }
+}
+
+async fn change(client: &OperatorClient, flow: &Name, options: &Options) -> Result<Flow> {
+    let Tagged { mut value, tag } = client.tagged_flow(flow).await?;
+    options.change(&mut value)?;
+    replace(client, &value, &tag).await
 }
 
 /// Replaces a flow unless it was changed since it was read.
@@ -147,48 +147,34 @@ fn row(flow: &Flow) -> Vec<String> {
 }
 
 fn fields(flow: &Flow) -> Vec<(&'static str, String)> {
-    let mut fields = vec![
-        ("name", flow.name.to_string()),
-        ("tenant", flow.tenant.to_string()),
-        ("from", flow.ingress.to_string()),
-        ("to", flow.egress.to_string()),
-        ("packets", packets(&flow.select)),
-        ("paths", paths(flow)),
-        ("mode", mode(flow.mode)),
-        ("starts", starts(flow.trigger.as_ref())),
-    ];
+    let mut fields: Vec<_> = COLUMNS.into_iter().zip(row(flow)).collect();
     if let Some(trigger) = &flow.trigger {
+        let size = text::range(trigger.request_bytes);
         fields.push(("requests", packets(&trigger.select)));
-        fields.push((
-            "request size",
-            format!("{} bytes", text::range(trigger.request_bytes)),
-        ));
+        fields.push(("request size", format!("{size} bytes")));
     }
-    let judged = &flow.pruning;
-    let ratio = |value: Option<f64>| value.map(|value| value.to_string());
-    let given = [
-        (
-            "tolerance",
-            judged.tolerance_ms.map(|ms| format!("{ms} ms")),
-        ),
-        (
-            "window",
-            judged
-                .window_packets
-                .map(|packets| format!("{packets} packets")),
-        ),
-        (
-            "budget",
-            ratio(judged.budget_ratio).map(|copies| format!("{copies} copies")),
-        ),
-        ("tolerated damage", ratio(judged.tolerated_damage_ratio)),
-    ];
-    fields.extend(
-        given
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
+    fields.extend(pruning_fields(&flow.pruning));
     fields
+}
+
+/// Returns the fields of the settings that are given.
+fn pruning_fields(pruning: &Pruning) -> impl Iterator<Item = (&'static str, String)> {
+    let tolerance = pruning.tolerance_ms.map(|ms| format!("{ms} ms"));
+    let window = pruning.window_packets;
+    let window = window.map(|packets| format!("{packets} packets"));
+    let budget = pruning.budget_ratio;
+    let budget = budget.map(|copies| format!("{copies} copies"));
+    let damage = pruning.tolerated_damage_ratio;
+    let damage = damage.map(|ratio| ratio.to_string());
+    let fields = [
+        ("tolerance", tolerance),
+        ("window", window),
+        ("budget", budget),
+        ("tolerated damage", damage),
+    ];
+    fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
 }
 
 fn mode(mode: Mode) -> String {

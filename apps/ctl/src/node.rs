@@ -4,9 +4,9 @@ use crate::token::write_secret;
 use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
 use hawser_control::Name;
-use hawser_control::access::NewEnrolment;
+use hawser_control::access::{Enrolment, NewEnrolment};
 use hawser_control::resource::Node;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
@@ -76,15 +76,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
                 valid_s,
             };
             let enrolment = client.enrol_node(node, &enrolment).await?;
-            let Some(file) = out else {
-                return output.changed(&enrolment, &enrolment.token);
-            };
-            write_secret(file, &enrolment.token)?;
-            let until = text::date(enrolment.expires_unix_ms);
-            let file = file.display();
-            output.done(&format!(
-                "copy {file} to {node} and run: hawser agent --config FILE --enrol {file} (until {until})"
-            ))
+            hand_over(&enrolment, out.as_deref(), output)
         }
         Command::Revoke { node } => {
             client.revoke_node(node).await?;
@@ -97,6 +89,19 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.done(&format!("node {node} deleted"))
         }
     }
+}
+
+/// Writes the token of a node to a file, or prints it.
+fn hand_over(enrolment: &Enrolment, out: Option<&Path>, output: Output) -> Result<()> {
+    let Some(file) = out else {
+        return output.changed(enrolment, &enrolment.token);
+    };
+    write_secret(file, &enrolment.token)?;
+    let until = text::date(enrolment.expires_unix_ms);
+    let (file, node) = (file.display(), &enrolment.node);
+    output.done(&format!(
+        "copy {file} to {node} and run: hawser agent --config FILE --enrol {file} (until {until})"
+    ))
 }
 
 fn row(node: &Node) -> Vec<String> {

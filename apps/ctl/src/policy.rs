@@ -48,24 +48,17 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             let policy = client
                 .override_policy(flow, Override { code: *paths })
                 .await?;
-            let taken = text::paths(policy.code);
-            output.changed(
-                &policy,
-                &format!(
-                    "flow {flow} takes {taken} until `policy auto` (epoch {})",
-                    policy.epoch
-                ),
-            )
+            let (taken, epoch) = (text::paths(policy.code), policy.epoch);
+            let text = format!("flow {flow} takes {taken} until `policy auto` (epoch {epoch})");
+            output.changed(&policy, &text)
         }
         Command::Auto { flow } => {
             let policy = client.release_policy(flow).await?;
             let taken = text::paths(policy.code);
-            output.changed(
-                &policy,
-                &format!(
-                    "the controller chooses the paths of flow {flow} again; it now takes {taken}"
-                ),
-            )
+            let text = format!(
+                "the controller chooses the paths of flow {flow} again; it now takes {taken}"
+            );
+            output.changed(&policy, &text)
         }
     }
 }

@@ -3,7 +3,7 @@ use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
 use hawser_control::Name;
-use hawser_control::node::Reported;
+use hawser_control::node::{ReceiveReport, Reported, SendReport};
 use std::fmt::Write;
 
 #[derive(Debug, clap::Subcommand)]
@@ -55,33 +55,41 @@ fn describe(reported: &Reported) -> String {
         report.revision
     );
     for send in &report.sends {
-        let ratio = match send.bytes {
-            0 => text::none(),
-            bytes => format!("{:.2}", send.sent_bytes as f64 / bytes as f64),
-        };
-        let _ = writeln!(
-            text,
-            "\nsends {}: paths {}, epoch {}\n  {} packets, {} bytes, {ratio} bytes sent per byte",
-            send.flow,
-            text::paths(send.code),
-            send.epoch,
-            send.packets,
-            send.bytes,
-        );
+        describe_send(&mut text, send);
     }
     for receive in &report.receives {
-        let _ = writeln!(
-            text,
-            "\nreceives {}: {} packets passed on",
-            receive.flow, receive.packets
-        );
-        for path in &receive.paths {
-            let _ = writeln!(
-                text,
-                "  path {}: {} arrived, {} first, {} the only copy, {} missing",
-                path.number, path.arrivals, path.first, path.only_copy, path.missing
-            );
-        }
+        describe_receive(&mut text, receive);
     }
     text
+}
+
+fn describe_send(text: &mut String, send: &SendReport) {
+    let ratio = match send.bytes {
+        0 => text::none(),
+        bytes => format!("{:.2}", send.sent_bytes as f64 / bytes as f64),
+    };
+    let _ = writeln!(
+        text,
+        "\nsends {}: paths {}, epoch {}\n  {} packets, {} bytes, {ratio} bytes sent per byte",
+        send.flow,
+        text::paths(send.code),
+        send.epoch,
+        send.packets,
+        send.bytes,
+    );
+}
+
+fn describe_receive(text: &mut String, receive: &ReceiveReport) {
+    let _ = writeln!(
+        text,
+        "\nreceives {}: {} packets passed on",
+        receive.flow, receive.packets
+    );
+    for path in &receive.paths {
+        let _ = writeln!(
+            text,
+            "  path {}: {} arrived, {} first, {} the only copy, {} missing",
+            path.number, path.arrivals, path.first, path.only_copy, path.missing
+        );
+    }
 }

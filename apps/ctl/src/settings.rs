@@ -48,40 +48,11 @@ impl ConnectionArgs {
     /// Returns a client for the controller.
     pub(crate) fn client(&self) -> Result<OperatorClient> {
         let file = self.file()?;
-        let controllers = if self.controller.is_empty() {
-            file.controllers
-                .iter()
-                .map(|url| url.parse())
-                .collect::<Result<Vec<Controller>, _>>()?
-        } else {
-            self.controller.clone()
-        };
-        if controllers.is_empty() {
-            return Err(missing(
-                "controller",
-                "--controller https://HOST:PORT",
-                "HAWSER_CONTROLLER",
-                "controllers",
-            ));
-        }
+        let controllers = self.controllers(&file)?;
         let authority = self.authority.as_ref().or(file.authority.as_ref());
-        let authority = authority.ok_or_else(|| {
-            missing(
-                "authority",
-                "--authority FILE",
-                "HAWSER_AUTHORITY",
-                "authority",
-            )
-        })?;
+        let authority = authority.ok_or_else(|| missing(&AUTHORITY))?;
         let token = self.token_file.as_ref().or(file.token_file.as_ref());
-        let token = token.ok_or_else(|| {
-            missing(
-                "token",
-                "--token-file FILE",
-                "HAWSER_TOKEN_FILE",
-                "token_file",
-            )
-        })?;
+        let token = token.ok_or_else(|| missing(&TOKEN))?;
         let authority = fs::read_to_string(authority).with_context(|| {
             format!(
                 "cannot read the authority's certificate {}; the controller has it in its state folder",
@@ -93,6 +64,19 @@ impl ConnectionArgs {
             &authority,
             &read_token(token)?,
         )?)
+    }
+
+    fn controllers(&self, file: &File) -> Result<Vec<Controller>> {
+        let controllers = if self.controller.is_empty() {
+            let urls = file.controllers.iter();
+            urls.map(|url| url.parse()).collect::<Result<_, _>>()?
+        } else {
+            self.controller.clone()
+        };
+        if controllers.is_empty() {
+            return Err(missing(&CONTROLLER));
+        }
+        Ok(controllers)
     }
 
     fn file(&self) -> Result<File> {
@@ -137,9 +121,44 @@ fn default_file() -> Option<PathBuf> {
     Some(configuration.join("hawser/ctl.toml"))
 }
 
-fn missing(what: &str, flag: &str, variable: &str, key: &str) -> anyhow::Error {
+/// A setting that is required, and the ways to give it.
+struct Required {
+    name: &'static str,
+    flag: &'static str,
+    variable: &'static str,
+    key: &'static str,
+}
+
+const CONTROLLER: Required = Required {
+    name: "controller",
+    flag: "--controller https://HOST:PORT",
+    variable: "HAWSER_CONTROLLER",
+    key: "controllers",
+};
+
+const AUTHORITY: Required = Required {
+    name: "authority",
+    flag: "--authority FILE",
+    variable: "HAWSER_AUTHORITY",
+    key: "authority",
+};
+
+const TOKEN: Required = Required {
+    name: "token",
+    flag: "--token-file FILE",
+    variable: "HAWSER_TOKEN_FILE",
+    key: "token_file",
+};
+
+fn missing(setting: &Required) -> anyhow::Error {
+    let Required {
+        name,
+        flag,
+        variable,
+        key,
+    } = setting;
     anyhow::anyhow!(
-        "no {what} is configured: give {flag}, set {variable}, or write {key} into ~/.config/hawser/ctl.toml"
+        "no {name} is configured: give {flag}, set {variable}, or write {key} into ~/.config/hawser/ctl.toml"
     )
 }
 

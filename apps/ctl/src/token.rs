@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use hawser_client::OperatorClient;
 use hawser_control::Name;
-use hawser_control::access::{NewToken, Scope, Token};
+use hawser_control::access::{IssuedToken, NewToken, Scope, Token};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -76,23 +76,23 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
                 tenant: tenant.clone(),
             };
             let issued = client.create_token(&token).await?;
-            match out {
-                Some(file) => {
-                    write_secret(file, &issued.secret)?;
-                    output.done(&format!(
-                        "token {} created, its secret is in {}",
-                        token.name,
-                        file.display()
-                    ))
-                }
-                None => output.changed(&issued, &issued.secret),
-            }
+            hand_over(&issued, out.as_deref(), output)
         }
         Command::Delete { token } => {
             client.delete_token(token).await?;
             output.done(&format!("token {token} deleted"))
         }
     }
+}
+
+/// Writes the secret of a token to a file, or prints it.
+fn hand_over(issued: &IssuedToken, out: Option<&Path>, output: Output) -> Result<()> {
+    let Some(file) = out else {
+        return output.changed(issued, &issued.secret);
+    };
+    write_secret(file, &issued.secret)?;
+    let (name, file) = (&issued.token.name, file.display());
+    output.done(&format!("token {name} created, its secret is in {file}"))
 }
 
 /// Returns the fields of a token as names and values.

@@ -145,13 +145,7 @@ impl TriggerOptions {
         if !self.is_given() {
             return Ok(());
         }
-        let trigger = match (trigger, &self.trigger_destination) {
-            (Some(trigger), _) => trigger,
-            (missing, Some(destination)) => missing.insert(new_trigger(destination)),
-            (None, None) => {
-                bail!("the flow has no trigger yet: give --trigger-destination PREFIX as well")
-            }
-        };
+        let trigger = self.present(trigger)?;
         set(
             &mut trigger.select.destination,
             self.trigger_destination.clone(),
@@ -168,6 +162,17 @@ impl TriggerOptions {
         set(&mut trigger.late_after_ms, self.late_after_ms);
         set(&mut trigger.consecutive, self.consecutive);
         Ok(())
+    }
+
+    /// Returns the trigger of a flow, which is added if it has none.
+    fn present<'a>(&self, trigger: &'a mut Option<Trigger>) -> Result<&'a mut Trigger> {
+        match (trigger, &self.trigger_destination) {
+            (Some(trigger), _) => Ok(trigger),
+            (missing, Some(destination)) => Ok(missing.insert(new_trigger(destination))),
+            (None, None) => {
+                bail!("the flow has no trigger yet: give --trigger-destination PREFIX as well")
+            }
+        }
     }
 
     fn is_given(&self) -> bool {
