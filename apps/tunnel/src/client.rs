@@ -27,12 +27,14 @@ use connections::Connections;
 use dial::Dialer;
 use hawser_io::tun::Buffer;
 use hawser_units::{ByteSize, Instant};
-use hawser_uplinks::{Event, Notice, PathFigures, SessionFigures, Supervisor, Uplink};
+use hawser_uplinks::{
+    Event, Notice, PathFigures, Reachability, SessionFigures, Supervisor, Uplink,
+};
 use kill_switch::KillSwitch;
 use parking_lot::Mutex;
 use servers::Servers;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -263,8 +265,15 @@ impl Client {
 
     fn log(&self, event: Event) {
         match event {
-            Event::PathChanged { interface, state } => {
-                debug!(interface, ?state, "path state changed");
+            Event::PathChanged {
+                interface,
+                from,
+                to,
+            } => {
+                if to == Reachability::Reachable {
+                    self.dialer.dial_errors.clear(&interface);
+                }
+                log_reachability(&interface, from, to);
             }
             Event::SessionSilent => {
                 info!("no acknowledgement over any uplink: trying all servers");
@@ -376,6 +385,19 @@ fn set_mtus(device: Arc<Device>) -> std::sync::mpsc::Sender<u16> {
         }
     });
     sender
+}
+
+/// Logs that the server does not answer over an uplink any more, or answers again.
+fn log_reachability(interface: &str, from: Reachability, to: Reachability) {
+    match to {
+        Reachability::Unreachable => {
+            info!(interface, "the server does not answer over the uplink");
+        }
+        Reachability::New | Reachability::Reachable if from >= Reachability::Unreachable => {
+            info!(interface, "the server answers over the uplink again");
+        }
+        _ => debug!(interface, ?from, ?to, "reachability changed"),
+    }
 }
 
 /// Waits until `deadline`; for ever if there is none.

@@ -21,7 +21,7 @@ use crate::packet::Flows;
 use crate::time;
 use bytes::Bytes;
 use hawser_units::{Instant, MAX_PATHS, PathId};
-use hawser_xnc::{Config, Ecn, Endpoint, Event, Liveness, is_control};
+use hawser_xnc::{Config, Ecn, Endpoint, Event, is_control};
 use path::{Datagrams, Path, READ_BATCH, Wake};
 use std::future::pending;
 use std::sync::Arc;
@@ -286,10 +286,7 @@ impl Session {
             }
             match standby {
                 true => self.endpoint.remove_path(now, id),
-                false => {
-                    path.liveness = Liveness::Unproven;
-                    self.endpoint.add_path(now, id);
-                }
+                false => self.endpoint.add_path(now, id),
             }
         }
     }
@@ -418,7 +415,7 @@ impl Session {
         self.update_paths();
         self.transmit(now);
         while let Some(event) = self.endpoint.poll_event() {
-            self.handle_event(event);
+            self.log(event);
         }
     }
 
@@ -446,11 +443,10 @@ impl Session {
         }
     }
 
-    fn handle_event(&mut self, event: Event) {
+    fn log(&self, event: Event) {
         let Event { path, from, to } = event;
-        if let Some(path) = &mut self.paths[path.index()] {
+        if let Some(path) = &self.paths[path.index()] {
             debug!(path = path.link.name, %from, %to, "liveness of a path changed");
-            path.liveness = to;
         }
     }
 }

@@ -10,8 +10,7 @@ use anyhow::{Context, Result};
 use hawser_io::clock;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
-use hawser_uplinks::PathState;
-use hawser_xnc::{RejectReason, Stats};
+use hawser_xnc::{Liveness, RejectReason, Stats};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -262,9 +261,9 @@ fn dropped(stats: &Stats, dropped: &Dropped) -> BTreeMap<String, u64> {
 }
 
 impl PathStatus {
-    /// Returns whether nothing was acknowledged for so long that the path may have failed.
+    /// Returns whether an acknowledgement is overdue.
     pub(crate) fn is_silent(&self) -> bool {
-        !PathState::of(Duration::from_millis(self.unacknowledged_ms)).works()
+        self.liveness.as_deref() == Some(Liveness::Silent.name())
     }
 
     /// Computes the rates since `earlier`. `mbps` returns the rate from the bytes now and then.

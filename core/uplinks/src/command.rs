@@ -1,6 +1,6 @@
 //! Inputs and outputs of a supervisor.
 
-use super::{PathState, Server, Uplink};
+use super::{Reachability, Server, Uplink};
 use hawser_units::{Instant, PathId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -98,6 +98,8 @@ pub enum DialReason {
 pub enum CloseReason {
     /// The connection or its uplink is no longer used.
     Unused,
+    /// The server did not answer in time.
+    Unanswered,
     /// Another connection of the same uplink has replaced it.
     Replaced,
     /// The uplink no longer has an address of the family that the connection uses.
@@ -159,12 +161,14 @@ pub struct PathFigures {
 /// A change that the user may log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The state of a path has changed.
+    /// Whether the server answers over a path has changed.
     PathChanged {
         /// The interface of the uplink.
         interface: String,
-        /// The new state.
-        state: PathState,
+        /// The state before.
+        from: Reachability,
+        /// The state now.
+        to: Reachability,
     },
     /// No path of the session delivers.
     SessionSilent,

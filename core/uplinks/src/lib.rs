@@ -40,9 +40,8 @@
 mod command;
 mod cost;
 mod indices;
-
-mod liveness;
 mod member;
+mod reachability;
 mod search;
 mod session;
 mod supervisor;
@@ -53,7 +52,7 @@ pub use command::{
     Answer, CloseReason, Command, ConnectionId, DialReason, Event, Notice, PathFigures,
     SessionFigures, SessionLoss, Timer,
 };
-pub use liveness::{FAILED_AFTER, PAUSED_AFTER, PathState, SILENT_AFTER};
+pub use reachability::{DELAYED_AFTER, FAILED_AFTER, Reachability, UNREACHABLE_AFTER};
 pub use search::GRACE;
 pub use supervisor::{REJOIN_TIME, SUPERSEDED_PAUSE, Supervisor};
 pub use uplink::{Route, Server, Uplink};

@@ -2,7 +2,7 @@
 
 use super::command::{CloseReason, Command, ConnectionId, DialReason, Outbox, Timer};
 use super::indices::Indices;
-use super::liveness::{FAILED_AFTER, Liveness, PathState};
+use super::reachability::{FAILED_AFTER, Monitor, Reachability};
 use super::{Server, Uplink};
 use hawser_units::{Backoff, Instant, PathId};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) struct Path {
     /// The uplink with the addresses that the connection uses.
     pub(crate) uplink: Uplink,
     pub(crate) standby: bool,
-    pub(crate) liveness: Liveness,
+    pub(crate) monitor: Monitor,
     /// The bytes of the connection that the usage contains.
     counted_bytes: u64,
 }
@@ -51,7 +51,7 @@ impl Path {
             index,
             uplink,
             standby,
-            liveness: Liveness::new(),
+            monitor: Monitor::new(),
             counted_bytes: 0,
         }
     }
@@ -168,7 +168,7 @@ impl Member {
     pub(crate) fn serve(&mut self, cx: &mut Context<'_>) {
         let until = self.attempt.as_ref().and_then(|attempt| attempt.until);
         if until.is_some_and(|until| cx.now >= until) {
-            self.abandon_attempt(cx);
+            self.end_attempt(cx, CloseReason::Unanswered);
             self.note_failure(cx);
         }
         if self.attempt.is_some() {
@@ -256,19 +256,22 @@ impl Member {
         match self.take_path(cx) {
             // Without this pause, a server that accepts connections only to close them would be
             // dialed again and again.
-            Some(path) if path.liveness.state() == PathState::Unproven => self.note_failure(cx),
+            Some(path) if path.monitor.reachability() == Reachability::New => self.note_failure(cx),
             _ => {}
         }
     }
 
-    /// Updates the state of the path; returns the new state if it has changed.
-    pub(crate) fn update_path(&mut self, unacknowledged: Duration) -> Option<PathState> {
+    /// Updates the state of the path; returns the one before and the new one if it has changed.
+    pub(crate) fn update_path(
+        &mut self,
+        unacknowledged: Duration,
+    ) -> Option<(Reachability, Reachability)> {
         let path = self.path.as_mut()?;
-        let change = path.liveness.update(unacknowledged);
-        if path.liveness.state() == PathState::Delivering {
+        let change = path.monitor.update(unacknowledged);
+        if path.monitor.reachability() == Reachability::Reachable {
             self.backoff.reset();
         }
-        if self.attempt.is_none() && path.liveness.take_redial(unacknowledged) {
+        if self.attempt.is_none() && path.monitor.take_redial(unacknowledged) {
             self.redial = true;
         }
         change
@@ -277,8 +280,8 @@ impl Member {
     /// Tries to replace a path that does not deliver, or to make one, at once.
     pub(crate) fn rejoin(&mut self, now: Instant) {
         self.retry_at = now;
-        let state = self.path.as_ref().map(|path| path.liveness.state());
-        self.redial = state.is_some_and(|state| state > PathState::Delivering);
+        let state = self.path.as_ref().map(|path| path.monitor.reachability());
+        self.redial = state.is_some_and(|state| state > Reachability::Reachable);
     }
 
     /// Closes the path and the attempt.
@@ -288,8 +291,12 @@ impl Member {
     }
 
     pub(crate) fn abandon_attempt(&mut self, cx: &mut Context<'_>) {
+        self.end_attempt(cx, CloseReason::Unused);
+    }
+
+    fn end_attempt(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         if let Some(attempt) = self.attempt.take() {
-            cx.out.close(attempt.connection, CloseReason::Unused);
+            cx.out.close(attempt.connection, reason);
             if let Some((index, _)) = attempt.joining {
                 cx.shared.indices.release(index);
             }

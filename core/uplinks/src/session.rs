@@ -7,8 +7,8 @@ use super::command::{
 };
 use super::cost::{Candidate, CostLevel};
 use super::indices::Indices;
-use super::liveness::{PathState, SILENT_AFTER};
 use super::member::{Context, Member, Path, Shared};
+use super::reachability::{Reachability, UNREACHABLE_AFTER};
 use super::{Server, Uplink, Usage};
 use hawser_units::{Instant, PathSet};
 use std::collections::BTreeMap;
@@ -68,10 +68,10 @@ impl Session {
         self.is_over || self.is_silent || self.is_draining
     }
 
-    /// Returns the state of an uplink's path, if it has one.
-    pub(crate) fn path_state(&self, interface: &str) -> Option<PathState> {
+    /// Returns whether the server answers over an uplink, if it has a path.
+    pub(crate) fn reachability(&self, interface: &str) -> Option<Reachability> {
         let path = self.members.get(interface)?.path.as_ref()?;
-        Some(path.liveness.state())
+        Some(path.monitor.reachability())
     }
 
     /// Adds, updates and removes uplinks to match the usable ones, begins the attempts for which it is
@@ -217,9 +217,13 @@ impl Session {
         if let Some(path) = &mut member.path {
             usage.add(interface, path.count(figures.bytes));
         }
-        if let Some(state) = member.update_path(figures.unacknowledged) {
+        if let Some((from, to)) = member.update_path(figures.unacknowledged) {
             let interface = interface.clone();
-            out.event(Event::PathChanged { interface, state });
+            out.event(Event::PathChanged {
+                interface,
+                from,
+                to,
+            });
         }
     }
 
@@ -229,7 +233,7 @@ impl Session {
             .paths()
             .map(|path| Candidate {
                 cost: path.uplink.cost,
-                works: path.liveness.state().works(),
+                works: path.monitor.reachability().works(),
             })
             .collect();
         let waits = self.is_waiting || self.shared.server_backlog;
@@ -249,13 +253,15 @@ impl Session {
 
     fn update_silence(&mut self, now: Instant, out: &mut Outbox) {
         let has_paths = self.paths().next().is_some();
-        let is_heard = self.paths().any(|path| path.liveness.state().is_heard());
+        let is_heard = self
+            .paths()
+            .any(|path| path.monitor.reachability().is_heard());
         if is_heard {
             self.silent_since = None;
         }
         let since = (!is_heard).then(|| *self.silent_since.get_or_insert(now));
-        let is_silent =
-            since.is_some_and(|since| has_paths || now.saturating_since(since) >= SILENT_AFTER);
+        let is_silent = since
+            .is_some_and(|since| has_paths || now.saturating_since(since) >= UNREACHABLE_AFTER);
         self.set_silent(is_silent, out);
     }
 

@@ -4,8 +4,8 @@ use super::command::{
     Answer, CloseReason, Command, ConnectionId, Event, Notice, Outbox, SessionFigures, SessionLoss,
     Timer, earlier,
 };
-use super::liveness::{PathState, SILENT_AFTER};
 use super::member::Path;
+use super::reachability::{Reachability, UNREACHABLE_AFTER};
 use super::search::{Search, Target};
 use super::session::Session;
 use super::{Server, Uplink, Usage};
@@ -20,7 +20,7 @@ pub const SUPERSEDED_PAUSE: Duration = Duration::from_secs(30);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
 /// The time that uplinks get to join their session again before servers are searched again.
-pub const REJOIN_TIME: Duration = SILENT_AFTER;
+pub const REJOIN_TIME: Duration = UNREACHABLE_AFTER;
 
 /// Keeps one session at a time, with the nearest server that answers, over all usable uplinks. An
 /// uplink is usable while it is listed and its monthly cap is not used up.
@@ -207,9 +207,9 @@ impl Supervisor {
         self.session.as_ref().map(Session::server)
     }
 
-    /// Returns the state of an uplink's path, if it has one.
-    pub fn path_state(&self, interface: &str) -> Option<PathState> {
-        self.session.as_ref()?.path_state(interface)
+    /// Returns whether the server answers over an uplink, if it has a path.
+    pub fn reachability(&self, interface: &str) -> Option<Reachability> {
+        self.session.as_ref()?.reachability(interface)
     }
 
     /// Returns how much the uplinks have carried this month.

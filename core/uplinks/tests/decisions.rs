@@ -4,7 +4,7 @@ mod world;
 
 use hawser_units::PathId;
 use hawser_uplinks::{
-    Answer, CloseReason, Command, DialReason, FAILED_AFTER, PathState, SUPERSEDED_PAUSE,
+    Answer, CloseReason, Command, DialReason, FAILED_AFTER, Reachability, SUPERSEDED_PAUSE,
     Supervisor, Timer,
 };
 use std::net::{IpAddr, Ipv6Addr};
@@ -65,8 +65,8 @@ fn after_an_outage_of_all_uplinks_the_session_goes_on() {
     world.uplinks[1].is_paused = true;
     world.pass(8 * S);
     assert_eq!(
-        world.supervisor.path_state("wwan0"),
-        Some(PathState::Failed)
+        world.supervisor.reachability("wwan0"),
+        Some(Reachability::Failed)
     );
     world.uplinks[0].is_paused = false;
     world.uplinks[1].is_paused = false;
@@ -242,12 +242,12 @@ fn another_family_needs_another_connection() {
 fn an_uplink_leaves_when_its_cap_is_used_up_and_returns_with_the_month() {
     let mut world = connected(4, 1);
     world.pass(60 * S);
-    assert!(world.supervisor.path_state("wwan3").is_none());
+    assert!(world.supervisor.reachability("wwan3").is_none());
     let capped = &world.uplinks[3].uplink;
     assert!(world.supervisor.usage().is_used_up(capped));
     world.begin_month();
     world.pass(S);
-    assert!(world.supervisor.path_state("wwan3").is_some());
+    assert!(world.supervisor.reachability("wwan3").is_some());
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use crate::config::Config;
-use crate::liveness::Event;
+use crate::liveness::{Event, Liveness};
 use crate::path::PathState;
 use crate::receiver::{Ecn, Receiver};
 use crate::reorder_buffer::Packet;
@@ -61,6 +61,11 @@ impl Endpoint {
     /// Updates the state of the path's QUIC connection.
     pub fn update_path(&mut self, path: PathId, state: PathState) {
         self.sender.update_path(path, state);
+    }
+
+    /// Returns whether a path delivers; `None` for a path that was not added.
+    pub fn liveness(&self, now: Instant, path: PathId) -> Option<Liveness> {
+        self.sender.liveness(now, path)
     }
 
     /// Returns the size of the largest packet that every path carries, in bytes; 0 without paths.

@@ -100,6 +100,10 @@ impl Sender {
         }
     }
 
+    pub(crate) fn liveness(&self, now: Instant, path: PathId) -> Option<Liveness> {
+        Some(self.paths.get(path)?.liveness(now, &self.config))
+    }
+
     /// Returns the rank of a path for acknowledgements, the lowest being the best, and the maximum
     /// size of its datagrams.
     pub(crate) fn rank_for_acks(

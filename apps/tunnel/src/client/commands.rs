@@ -123,6 +123,10 @@ impl Client {
     async fn close(&mut self, connection: ConnectionId, reason: CloseReason) {
         let code = match reason {
             CloseReason::Unused => CloseCode::Left,
+            CloseReason::Unanswered => {
+                self.connections.record_silence(connection);
+                CloseCode::Left
+            }
             CloseReason::Replaced => CloseCode::Replaced,
             CloseReason::AddressFamily => {
                 if let Some((interface, _)) = self.connections.path(connection) {

@@ -7,7 +7,7 @@ use crate::join::{CloseCode, Opened, PathNumber, Secret};
 use crate::session::{Command as SessionCommand, Handle};
 use anyhow::Result;
 use hawser_units::PathId;
-use hawser_uplinks::{Command, ConnectionId, Notice, Server, Uplink};
+use hawser_uplinks::{Command, ConnectionId, FAILED_AFTER, Notice, Server, Uplink};
 use noq::{Connection, ConnectionError, Endpoint};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -220,6 +220,15 @@ impl Connections {
     /// Returns the name of the server of a connection.
     pub(super) fn server(&self, id: ConnectionId) -> &str {
         self.entries.get(&id).map_or("", |entry| &entry.server)
+    }
+
+    /// Records that the server of a connection did not answer within the time for another connection.
+    pub(super) fn record_silence(&self, id: ConnectionId) {
+        if let Some(entry) = self.entries.get(&id) {
+            let error = anyhow::anyhow!("no answer within {} s", FAILED_AFTER.as_secs());
+            let errors = &self.dialer.dial_errors;
+            errors.record(&entry.interface, &entry.server, &error);
+        }
     }
 
     /// Removes a connection.

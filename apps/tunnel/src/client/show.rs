@@ -1,6 +1,6 @@
 use super::Client;
-use crate::status::{SessionStatus, Status, UplinkStatus};
-use hawser_uplinks::Uplink;
+use crate::status::{PathStatus, SessionStatus, Status, UplinkStatus};
+use hawser_uplinks::{Reachability, Uplink};
 
 impl Client {
     /// Writes the status.
@@ -33,20 +33,35 @@ impl Client {
 
     fn uplink_status(&self, uplink: &Uplink, session: Option<&SessionStatus>) -> UplinkStatus {
         let interface = &uplink.interface;
-        let mut paths = session.into_iter().flat_map(|session| &session.paths);
-        let path = paths.find(|path| path.name == *interface);
         let usage = self.supervisor.usage();
-        let state = match (path, self.dialer.dial_errors.of(interface)) {
-            _ if usage.is_used_up(uplink) => "monthly cap used up".to_owned(),
-            (Some(path), Some(why)) if path.is_silent() => format!("silent; {why}"),
-            (Some(_), _) => "connected".to_owned(),
-            (None, Some(why)) => format!("not connected to {why}"),
-            (None, None) => "connecting".to_owned(),
+        let state = if usage.is_used_up(uplink) {
+            "monthly cap used up".to_owned()
+        } else {
+            let mut paths = session.into_iter().flat_map(|session| &session.paths);
+            self.connection_state(interface, paths.find(|path| path.name == *interface))
         };
         UplinkStatus {
             name: interface.clone(),
             state,
             month_bytes: uplink.monthly_cap.map(|_| usage.of(interface)),
+        }
+    }
+
+    fn connection_state(&self, interface: &str, path: Option<&PathStatus>) -> String {
+        let error = self.dialer.dial_errors.of(interface);
+        let reachability = self.supervisor.reachability(interface);
+        let (Some(path), Some(reachability)) = (path, reachability) else {
+            return error.map_or("connecting".to_owned(), |why| {
+                format!("not connected to {why}")
+            });
+        };
+        if reachability < Reachability::Unreachable {
+            return "connected".to_owned();
+        }
+        let silence = format!("no acknowledgement for {} s", path.unacknowledged_ms / 1000);
+        match error {
+            Some(why) => format!("{silence}; not connected again to {why}"),
+            None => silence,
         }
     }
 

@@ -3,7 +3,7 @@ use crate::quic::RECEIVED_BYTES;
 use bytes::Bytes;
 use hawser_quic::Live;
 use hawser_units::{ByteSize, PathId};
-use hawser_xnc::{CODED_OVERHEAD, Liveness, PathState, Rtt};
+use hawser_xnc::{CODED_OVERHEAD, PathState, Rtt};
 use noq::Connection;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,8 +90,6 @@ pub(super) struct Path {
     pub(super) id: PathId,
     pub(super) link: Link,
     pub(super) standby: bool,
-    /// Whether it delivers, according to the endpoint's last event.
-    pub(super) liveness: Liveness,
     pub(super) outgoing: Vec<Bytes>,
     /// The largest datagram, in bytes. It is constant, because the size of QUIC packets is pinned.
     datagram_size: usize,
@@ -117,7 +115,6 @@ impl Path {
             datagram_size: link.connection.max_datagram_size().unwrap_or(0),
             link,
             standby: number.standby,
-            liveness: Liveness::Unproven,
             outgoing: Vec::new(),
             sent_bytes: 0,
             received_bytes: 0,

@@ -1,5 +1,6 @@
 use super::path::Path;
 use super::{Dropped, Session};
+use crate::time;
 use hawser_quic::Figures;
 use hawser_xnc::{Liveness, Stats};
 use noq::Connection;
@@ -50,7 +51,7 @@ impl Session {
         let now = Instant::now();
         let paths = self.paths.iter().flatten();
         Report {
-            paths: paths.map(|path| PathReport::of(path, now)).collect(),
+            paths: paths.map(|path| self.path_report(path, now)).collect(),
             stats: self.endpoint.stats(),
             dropped: self.dropped,
             waiting: self.endpoint.waiting(),
@@ -59,17 +60,15 @@ impl Session {
             mtu: self.mtu,
         }
     }
-}
 
-impl PathReport {
-    fn of(path: &Path, now: Instant) -> PathReport {
+    fn path_report(&self, path: &Path, now: Instant) -> PathReport {
         PathReport {
             name: path.link.name.clone(),
             index: path.id.index(),
             remote: path.remote(),
             cost: path.link.cost,
             standby: path.standby,
-            liveness: (!path.standby).then_some(path.liveness),
+            liveness: self.endpoint.liveness(time::now(), path.id),
             figures: path.link.live.figures(now),
             sent_bytes: path.sent_bytes,
             received_bytes: path.received_bytes,

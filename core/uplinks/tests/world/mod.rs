@@ -5,7 +5,7 @@
 
 use hawser_units::{Instant, MAX_PATHS, PathId};
 use hawser_uplinks::{
-    Answer, CloseReason, Command, ConnectionId, DialReason, Notice, PAUSED_AFTER, PathFigures,
+    Answer, CloseReason, Command, ConnectionId, DELAYED_AFTER, DialReason, Notice, PathFigures,
     Server, SessionFigures, Supervisor, Uplink, Usage,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -435,7 +435,7 @@ impl World {
     fn check_standby(&self, figures: &SessionFigures) {
         let paths = figures.paths.iter().filter_map(|figures| {
             let path = self.connections.get(&figures.connection)?;
-            let works = figures.unacknowledged < PAUSED_AFTER;
+            let works = figures.unacknowledged < DELAYED_AFTER;
             Some((path, works))
         });
         let paths: Vec<_> = paths.collect();
