@@ -1,0 +1,54 @@
+//! Congestion control for a media sender that encodes frames at a target rate, paces their packets,
+//! and learns from feedback which packets arrived, when, and with which ECN field.
+//!
+//! [`Prague`] is the scalable control for L4S (RFC 9330, RFC 9331), [`PaperL4s`] the controller of
+//! De Fré et al., section 3.2. Both implement [`RateControl`]. A [`Pacer`] spreads the packets of a
+//! frame. [`bulk`] has window-based senders to compete with. Nothing here has a clock or a socket.
+//! `docs/design/l4s.md` is the design.
+//!
+//! ```
+//! use hawser_congestion::{Acked, Feedback, Prague, PragueConfig, RateControl};
+//! use hawser_units::{ByteSize, Ecn, Instant};
+//! use std::time::Duration;
+//!
+//! let ms = Duration::from_millis;
+//! let mut control = Prague::new(PragueConfig::default(), Instant::ZERO);
+//! assert_eq!(control.target().mbps(), 12.5);
+//!
+//! let number = 1;
+//! control.handle_sent(Instant::ZERO, number, ByteSize(1200));
+//! let acked = [Acked { number, held: ms(2), ecn: Ecn::Ect1 }];
+//! control.handle_feedback(&Feedback {
+//!     now: Instant::ZERO + ms(22),
+//!     acked: &acked,
+//!     lost: &[],
+//!     app_limited: false,
+//! });
+//! assert_eq!(control.in_flight(), ByteSize(0));
+//! assert_eq!(control.smoothed_rtt(), Some(ms(20)));
+//! ```
+
+mod arrivals;
+mod breaker;
+pub mod bulk;
+mod classic;
+mod control;
+mod feedback;
+mod loss;
+mod marking;
+mod pacer;
+mod paper;
+mod prague;
+mod round;
+mod rtt;
+mod sent;
+mod throughput;
+
+pub use breaker::Permission;
+pub use control::{Bounds, RateControl};
+pub use feedback::{Acked, Feedback, Refusals};
+pub use loss::LossDetector;
+pub use pacer::{Pacer, Spread};
+pub use paper::{PaperConfig, PaperL4s};
+pub use prague::{Prague, PragueConfig, PragueStats};
+pub use sent::{Confirmed, SentPackets};

@@ -1,0 +1,63 @@
+//! A classic AQM that marks, as RFC 3168 allows.
+
+use crate::support::bottleneck::{Bottleneck, Marking};
+use crate::support::bulk::Bulk;
+use crate::support::network::{Network, path};
+use crate::support::scenario::{SEEDS, paper_bounds, prague, run_alone, step_marking};
+use crate::support::{mean, ms, percentile};
+use hawser_congestion::{PragueConfig, bulk};
+use hawser_units::{ByteSize, Ecn, Instant};
+
+fn codel(mbps: f64) -> Bottleneck {
+    Bottleneck::new(&[(ms(0), mbps)], Marking::Codel, ByteSize(2_000_000))
+}
+
+#[test]
+fn a_classic_aqm_is_detected_and_its_marks_answered_like_losses() {
+    for seed in SEEDS {
+        let mut media = prague(paper_bounds())(seed);
+        let mut rival = Bulk::new(1, Instant::ZERO + ms(2000), bulk::Sender::cubic());
+        Network::new(
+            codel(50.0),
+            path(),
+            path(),
+            seed,
+            vec![&mut media, &mut rival],
+        )
+        .run(ms(20_000));
+        let stats = media.control.stats();
+        let ours = mean(&media.targets_between(8.0, 20.0));
+        let theirs = rival.mbps(8.0, 20.0);
+        println!("seed {seed}: {ours:.1} beside Cubic's {theirs:.1} Mb/s; {stats:?}");
+        assert!(stats.classic_aqm && stats.halvings > 0);
+        assert!(theirs >= 5.0, "does not starve a classic flow");
+    }
+}
+
+#[test]
+fn an_l4s_queue_is_never_taken_for_a_classic_one() {
+    for seed in SEEDS {
+        let mut media = prague(paper_bounds())(seed);
+        let mut rival = Bulk::new(1, Instant::ZERO + ms(3000), bulk::Sender::prague());
+        let class = step_marking(&[(ms(0), 100.0), (ms(6000), 20.0), (ms(12_000), 100.0)]);
+        Network::new(class, path(), path(), seed, vec![&mut media, &mut rival]).run(ms(20_000));
+        let stats = media.control.stats();
+        println!("seed {seed}: {stats:?}");
+        assert_eq!(stats.halvings, 0);
+    }
+}
+
+#[test]
+fn without_l4s_packets_are_not_ecn_capable_and_loss_controls() {
+    let config = PragueConfig {
+        l4s: false,
+        ..PragueConfig::default()
+    };
+    let class = Bottleneck::new(&[(ms(0), 60.0)], Marking::Never, ByteSize(75_000));
+    let media = run_alone(crate::support::scenario::with(config), class, 1, ms(15_000));
+    let rate = mean(&media.targets_between(5.0, 15.0));
+    let queue = percentile(media.queue_ms(5.0, 15.0), 0.99);
+    println!("{rate:.1} of 60 Mb/s, queue p99 {queue:.1} ms");
+    assert_eq!(media.seen_ecn, vec![Ecn::NotEct]);
+    assert!(media.control.stats().mark_responses == 0 && rate >= 30.0);
+}

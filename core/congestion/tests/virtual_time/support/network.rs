@@ -1,0 +1,135 @@
+use super::bottleneck::Bottleneck;
+use hawser_netem::{Delay, Link, LinkConfig, Loss, Span, Steps};
+use hawser_units::{ByteSize, Ecn, Instant};
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    pub(crate) flow: usize,
+    pub(crate) number: u64,
+    pub(crate) size: ByteSize,
+    pub(crate) ecn: Ecn,
+    pub(crate) frame: usize,
+}
+
+/// Arrivals at a receiver: number, time, ECN field.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) flow: usize,
+    pub(crate) sent_at: Instant,
+    pub(crate) arrivals: Vec<(u64, Instant, Ecn)>,
+}
+
+/// Both ends of a flow.
+pub(crate) trait Flow {
+    fn poll_timeout(&self) -> Option<Instant>;
+    fn handle_timeout(&mut self, now: Instant);
+    fn poll_transmit(&mut self, now: Instant) -> Option<Packet>;
+    /// The receiver takes a packet that waited at the bottleneck.
+    fn receive(&mut self, now: Instant, packet: Packet);
+    fn poll_report(&mut self, now: Instant) -> Option<Report>;
+    fn handle_report(&mut self, now: Instant, report: Report);
+    /// Takes the time for which a packet of the flow waited.
+    fn observe_queue(&mut self, _now: Instant, _waited: Duration) {}
+}
+
+pub(crate) struct Network<'a> {
+    pub(crate) now: Instant,
+    pub(crate) bottleneck: Bottleneck,
+    forward: Link<Packet>,
+    reverse: Link<Report>,
+    flows: Vec<&'a mut dyn Flow>,
+}
+
+/// A path of 10 ms.
+pub(crate) fn path() -> LinkConfig {
+    LinkConfig {
+        delay: Delay::Constant(Duration::from_millis(10)),
+        ..LinkConfig::default()
+    }
+}
+
+/// A path that loses a share of the packets from times in seconds on.
+pub(crate) fn lossy_path(steps: &[(f64, f64)]) -> LinkConfig {
+    let step =
+        |(from, share): &(f64, f64)| (Duration::from_secs_f64(*from), (*share).try_into().unwrap());
+    LinkConfig {
+        loss: Some(Loss::Steps(
+            Steps::new(steps.iter().map(step).collect()).unwrap(),
+        )),
+        ..path()
+    }
+}
+
+/// A path that loses everything between two times in milliseconds.
+pub(crate) fn path_with_cut(from: u64, to: u64) -> LinkConfig {
+    LinkConfig {
+        cuts: vec![Span::new(Duration::from_millis(from), Duration::from_millis(to)).unwrap()],
+        ..path()
+    }
+}
+
+impl<'a> Network<'a> {
+    pub(crate) fn new(
+        bottleneck: Bottleneck,
+        forward: LinkConfig,
+        reverse: LinkConfig,
+        seed: u64,
+        flows: Vec<&'a mut dyn Flow>,
+    ) -> Self {
+        Network {
+            now: Instant::ZERO,
+            bottleneck,
+            forward: Link::new(forward, seed, Instant::ZERO),
+            reverse: Link::new(reverse, seed + 1, Instant::ZERO),
+            flows,
+        }
+    }
+
+    pub(crate) fn run(&mut self, until: Duration) {
+        let end = Instant::ZERO + until;
+        while let Some(next) = self.next_event().filter(|next| *next <= end) {
+            assert!(next >= self.now);
+            self.now = next;
+            self.deliver();
+            self.serve();
+        }
+        self.now = end;
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let flows = self.flows.iter().map(|flow| flow.poll_timeout());
+        let links = [
+            self.bottleneck.next_departure(),
+            self.forward.next_departure(),
+            self.reverse.next_departure(),
+        ];
+        let next = flows.chain(links).flatten().min()?;
+        Some(next.max(self.now))
+    }
+
+    fn deliver(&mut self) {
+        while let Some((waited, packet)) = self.bottleneck.pop(self.now) {
+            self.flows[packet.flow].observe_queue(self.now, waited);
+            self.forward.push(self.now, packet.size, packet);
+        }
+        while let Some((_, packet)) = self.forward.pop(self.now) {
+            self.flows[packet.flow].receive(self.now, packet);
+        }
+        while let Some((_, report)) = self.reverse.pop(self.now) {
+            self.flows[report.flow].handle_report(self.now, report);
+        }
+    }
+
+    fn serve(&mut self) {
+        for flow in &mut self.flows {
+            flow.handle_timeout(self.now);
+            while let Some(packet) = flow.poll_transmit(self.now) {
+                self.bottleneck.push(self.now, packet);
+            }
+            while let Some(report) = flow.poll_report(self.now) {
+                self.reverse.push(self.now, ByteSize(100), report);
+            }
+        }
+    }
+}
