@@ -12,9 +12,9 @@ use hawser_units::{ByteSize, Instant};
 fn prague_fills_a_link_with_a_short_queue() {
     let mut flow = Bulk::new(0, Instant::ZERO, bulk::Sender::prague());
     let class = step_marking(&[(ms(0), 100.0)]);
-    Network::new(class, path(), path(), 1, vec![&mut flow]).run(ms(15_000));
-    let rate = flow.mbps(5.0, 15.0);
-    let queue = percentile(flow.queue_ms(5.0, 15.0), 0.99);
+    Network::new(class, path(), path(), 1, vec![&mut flow]).run(ms(9000));
+    let rate = flow.mbps(4.0, 9.0);
+    let queue = percentile(flow.queue_ms(4.0, 9.0), 0.99);
     println!("{rate:.1} Mb/s, queue p99 {queue:.2} ms");
     assert!(rate >= 90.0);
     assert!(queue <= 2.0);
@@ -26,10 +26,10 @@ fn cubic_fills_a_drop_tail_queue() {
     // One bandwidth-delay product.
     let class = Bottleneck::new(&[(ms(0), 100.0)], Marking::Never, ByteSize(250_000));
     let mut network = Network::new(class, path(), path(), 1, vec![&mut flow]);
-    network.run(ms(20_000));
+    network.run(ms(12_000));
     let drops = network.bottleneck.drops;
-    let rate = flow.mbps(5.0, 20.0);
-    let queue = flow.queue_ms(5.0, 20.0);
+    let rate = flow.mbps(4.0, 12.0);
+    let queue = flow.queue_ms(4.0, 12.0);
     println!(
         "{rate:.1} Mb/s, {drops} drops, mean queue {:.1} ms",
         mean(&queue)
@@ -56,6 +56,6 @@ fn share<W: bulk::Window>(sender: fn() -> bulk::Sender<W>, marking: Marking) -> 
     let mut one = Bulk::new(0, Instant::ZERO, sender());
     let mut other = Bulk::new(1, Instant::ZERO + ms(1500), sender());
     let class = Bottleneck::new(&[(ms(0), 100.0)], marking, ByteSize(250_000));
-    Network::new(class, path(), path(), 1, vec![&mut one, &mut other]).run(ms(40_000));
-    [one, other].map(|flow| flow.mbps(20.0, 40.0))
+    Network::new(class, path(), path(), 1, vec![&mut one, &mut other]).run(ms(30_000));
+    [one, other].map(|flow| flow.mbps(15.0, 30.0))
 }

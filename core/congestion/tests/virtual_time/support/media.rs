@@ -104,6 +104,12 @@ impl<C: RateControl> Media<C> {
         self.targets.iter().find(reached).map(|(at, _)| *at)
     }
 
+    /// Returns the first time after `from` at which the target was below `mbps`.
+    pub(crate) fn first_target_below(&self, mbps: f64, from: f64) -> Option<f64> {
+        let below = |(at, target): &&(f64, f64)| *at > from && *target < mbps;
+        self.targets.iter().find(below).map(|(at, _)| *at)
+    }
+
     /// Returns the rate in Mb/s of what was received in a period of seconds.
     pub(crate) fn mbps(&self, from: f64, to: f64) -> f64 {
         let within = self
@@ -261,7 +267,6 @@ impl<C: RateControl> Flow for Media<C> {
         if now < self.pacer.next_send() || !self.may_send(now) {
             return None;
         }
-        self.drop_late(now);
         let (frame, size) = self.waiting.pop_front()?;
         if self.paced_frame != Some(frame) {
             self.paced_frame = Some(frame);
@@ -330,6 +335,7 @@ impl<C: RateControl> Flow for Media<C> {
         };
         self.sent.confirm(&settled);
         self.control.handle_feedback(&feedback);
+        self.drop_late(now);
     }
 
     fn observe_queue(&mut self, now: Instant, waited: Duration) {
