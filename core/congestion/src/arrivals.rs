@@ -58,3 +58,39 @@ impl Arrivals {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_units::{ByteSize, Ecn};
+
+    fn packets(count: u64, sent_us: u64, arrived_us: u64) -> Confirmed {
+        let packet = |number| Arrived {
+            number,
+            size: ByteSize(1250),
+            sent_at: Instant::ZERO + Duration::from_micros(number * sent_us),
+            arrived_at: Instant::ZERO + Duration::from_micros(number * arrived_us),
+            ecn: Ecn::Ect1,
+        };
+        Confirmed {
+            arrived: (0..count).rev().map(packet).collect(),
+            ..Confirmed::default()
+        }
+    }
+
+    #[test]
+    fn packets_that_spread_on_the_way_show_the_rate_of_the_path() {
+        let mut arrivals = Arrivals::default();
+        arrivals.add(&packets(20, 100, 500));
+        let rates = arrivals.dispersion().unwrap();
+        assert!((rates.sent_bps / 100e6 - 1.0).abs() < 0.01);
+        assert!((rates.arrived_bps / 20e6 - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn few_packets_show_nothing() {
+        let mut arrivals = Arrivals::default();
+        arrivals.add(&packets(LEAST_PACKETS as u64 - 1, 100, 500));
+        assert_eq!(arrivals.dispersion(), None);
+    }
+}

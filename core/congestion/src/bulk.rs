@@ -23,13 +23,15 @@
 mod cubic;
 mod prague;
 mod receiver;
+mod segment;
 mod sender;
 mod window;
 
 pub use cubic::CubicWindow;
 pub use prague::PragueWindow;
-pub use receiver::{Acknowledgement, Receiver};
-pub use sender::{Segment, Sender};
+pub use receiver::Receiver;
+pub use segment::{Acknowledgement, Segment};
+pub use sender::Sender;
 pub use window::{Acknowledged, Window};
 
 /// A bulk flow that behaves as TCP Prague.

@@ -30,7 +30,9 @@ pub trait RateControl {
     /// Reacts to the absence of feedback. Does nothing before the timeout.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// Returns the rate at which to encode. It is always within the bounds.
+    /// Returns the rate at which to encode, counted as packets are counted in
+    /// [`handle_sent`](RateControl::handle_sent): if those sizes include headers, so does the target.
+    /// It is always within the bounds.
     fn target(&self) -> Bitrate;
 
     /// Returns the rate above which packets must not leave. It is at least the target.

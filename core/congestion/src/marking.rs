@@ -48,3 +48,28 @@ impl MarkedShare {
         self.alpha = self.alpha.max(alpha.min(1.0));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_units::ByteSize;
+
+    #[test]
+    fn a_round_moves_the_average_by_a_sixteenth_of_its_share() {
+        let ms = Duration::from_millis;
+        let mut share = MarkedShare::default();
+        let mut report = |at: u64, marked: u64, newest_sent| {
+            let confirmed = Confirmed {
+                acked: ByteSize(1000),
+                marked: ByteSize(marked),
+                ..Confirmed::default()
+            };
+            let ended = share.add(Instant::ZERO + ms(at), &confirmed, newest_sent, ms(25));
+            (ended, share.alpha())
+        };
+        assert_eq!(report(0, 500, None), (true, 0.5 / 16.0));
+        assert_eq!(report(25, 0, None), (true, 0.5 / 16.0 * 15.0 / 16.0));
+        assert!(report(50, 0, Some(9)).0);
+        assert!(!report(75, 1000, Some(9)).0, "packet 9 is not reported yet");
+    }
+}

@@ -1,14 +1,5 @@
-use super::sender::Segment;
-use hawser_units::{ByteSize, Ecn};
-
-/// An acknowledgement of one segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Acknowledgement {
-    /// The segment's number.
-    pub number: u64,
-    /// The ECN field with which it arrived.
-    pub ecn: Ecn,
-}
+use super::segment::{Acknowledgement, Segment};
+use hawser_units::ByteSize;
 
 /// The receiver of a bulk flow: acknowledges every segment at once.
 #[derive(Debug, Clone, Default)]

@@ -1,12 +1,12 @@
 use super::cubic::CubicWindow;
 use super::prague::PragueWindow;
-use super::receiver::Acknowledgement;
+use super::segment::{Acknowledgement, Segment};
 use super::window::{Acknowledged, PACKET, Window};
 use crate::feedback::{Acked, Feedback};
 use crate::loss::LossDetector;
 use crate::rtt::Rtt;
-use crate::sent::{Confirmed, SentPackets};
-use hawser_units::{ByteSize, Ecn, Instant};
+use crate::sent::{Arrived, Confirmed, SentPackets};
+use hawser_units::{Ecn, Instant};
 use std::time::Duration;
 
 /// The lowest retransmission timeout (Linux).
@@ -14,17 +14,6 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The time for which a paced sender may send as one burst.
 const BURST: Duration = Duration::from_micros(250);
-
-/// A segment on its way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    /// The number of the transmission.
-    pub number: u64,
-    /// The size of the packet.
-    pub size: ByteSize,
-    /// The ECN field.
-    pub ecn: Ecn,
-}
 
 /// The sender of a bulk flow.
 #[derive(Debug, Clone)]
@@ -105,16 +94,8 @@ impl<W: Window> Sender<W> {
         self.timeouts = 0;
         self.rtt.add(now, newest.rtt(), newest.rtt());
         self.losses.handle_arrivals(&confirmed);
-        self.window.handle_acknowledged(&Acknowledged {
-            now,
-            segments: 1.0,
-            marked: if newest.ecn == Ecn::Ce { 1.0 } else { 0.0 },
-            newest: newest.number,
-            newest_sent: self.next_number - 1,
-            rtt: newest.rtt(),
-            smoothed_rtt: self.rtt.smoothed_or_assumed(),
-            is_limiting,
-        });
+        let acknowledged = self.acknowledged(now, &newest, is_limiting);
+        self.window.handle_acknowledged(&acknowledged);
         self.detect_losses(now);
     }
 
@@ -151,6 +132,19 @@ impl<W: Window> Sender<W> {
     /// Returns the smoothed round-trip time.
     pub fn smoothed_rtt(&self) -> Option<Duration> {
         self.rtt.smoothed()
+    }
+
+    fn acknowledged(&self, now: Instant, segment: &Arrived, is_limiting: bool) -> Acknowledged {
+        Acknowledged {
+            now,
+            segments: 1.0,
+            marked: if segment.ecn == Ecn::Ce { 1.0 } else { 0.0 },
+            newest: segment.number,
+            newest_sent: self.next_number - 1,
+            rtt: segment.rtt(),
+            smoothed_rtt: self.rtt.smoothed_or_assumed(),
+            is_limiting,
+        }
     }
 
     fn detect_losses(&mut self, now: Instant) {

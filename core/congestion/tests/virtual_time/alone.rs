@@ -77,7 +77,8 @@ fn at_half_of_the_link_frames_leave_in_half_of_the_time() {
 }
 
 #[test]
-fn a_class_below_the_maximum_is_used_to_more_than_85_percent() {
+fn a_class_below_the_maximum_is_used_to_85_percent_and_marks_do_not_become_rare() {
+    let mut marks_at_lower_rate = 0;
     let wide = Bounds::new(
         Bitrate::from_mbps(12.5),
         Bitrate::from_mbps(12.5),
@@ -87,8 +88,12 @@ fn a_class_below_the_maximum_is_used_to_more_than_85_percent() {
         let media = run_alone(prague(wide), class(mbps), 11, ms(10_000));
         let share = mean(&media.targets_between(4.0, 10.0)) / mbps;
         let queue = percentile(media.queue_ms(4.0, 10.0), 0.99);
-        println!("{mbps} Mb/s: {share:.3} of the class, queue p99 {queue:.2} ms");
+        let marks = media.marked;
+        println!("{mbps} Mb/s: {share:.3} of the class, queue p99 {queue:.2} ms, {marks} marks");
         assert!(share >= 0.85);
+        // Scalable: the time between marks does not grow with the rate (RFC 9331, section 4.3).
+        assert!(marks >= marks_at_lower_rate);
+        marks_at_lower_rate = marks;
         assert!(queue <= 3.0);
     }
 }

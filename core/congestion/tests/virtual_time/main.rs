@@ -13,6 +13,7 @@ mod capacity;
 mod classic;
 mod loss;
 mod paper;
+mod round_trips;
 mod sharing;
 mod silence;
 mod support;

@@ -35,6 +35,7 @@ pub(crate) struct Media<C> {
     pub(crate) demand: fn(f64) -> f64,
     pub(crate) frames: Vec<Frame>,
     pub(crate) skipped: u64,
+    pub(crate) marked: u64,
     pub(crate) truncated: u64,
     pub(crate) targets: Vec<(f64, f64)>,
     pub(crate) queue_delays: Vec<(f64, f64)>,
@@ -63,6 +64,7 @@ impl<C: RateControl> Media<C> {
             demand: |_| 1.0,
             frames: Vec::new(),
             skipped: 0,
+            marked: 0,
             truncated: 0,
             targets: Vec::new(),
             queue_delays: Vec::new(),
@@ -297,6 +299,7 @@ impl<C: RateControl> Flow for Media<C> {
 
     fn receive(&mut self, now: Instant, packet: Packet) {
         self.received.push((now.as_secs_f64(), packet.size.0));
+        self.marked += u64::from(packet.ecn == Ecn::Ce);
         self.arrivals.push((packet.number, now, packet.ecn));
         let frame = &mut self.frames[packet.frame];
         frame.arrived += 1;

@@ -1,5 +1,5 @@
 use super::bottleneck::Bottleneck;
-use hawser_netem::{Delay, Link, LinkConfig, Loss, Span, Steps};
+use hawser_netem::{Delay, ExtraDelay, Link, LinkConfig, Loss, Span, Steps};
 use hawser_units::{ByteSize, Ecn, Instant};
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ pub(crate) trait Flow {
 pub(crate) struct Network<'a> {
     pub(crate) now: Instant,
     pub(crate) bottleneck: Bottleneck,
-    forward: Link<Packet>,
-    reverse: Link<Report>,
+    forward: Vec<Link<Packet>>,
+    reverse: Vec<Link<Report>>,
     flows: Vec<&'a mut dyn Flow>,
 }
 
@@ -69,6 +69,32 @@ pub(crate) fn path_with_cut(from: u64, to: u64) -> LinkConfig {
     }
 }
 
+/// A path of another delay in each direction.
+pub(crate) fn path_of(delay: Duration) -> LinkConfig {
+    LinkConfig {
+        delay: Delay::Constant(delay),
+        ..LinkConfig::default()
+    }
+}
+
+/// A path whose packets are delayed by up to a time more, in order.
+pub(crate) fn jittery_path(milliseconds: f64) -> LinkConfig {
+    let range = Span::new(Duration::ZERO, Duration::from_secs_f64(milliseconds / 1e3));
+    LinkConfig {
+        extra_delay: vec![ExtraDelay {
+            range: range.unwrap(),
+            hold: Duration::ZERO,
+            during: None,
+        }],
+        ..path()
+    }
+}
+
+fn links<T: Clone>(config: &LinkConfig, seed: u64, count: usize) -> Vec<Link<T>> {
+    let link = |number| Link::new(config.clone(), seed + 100 * number as u64, Instant::ZERO);
+    (0..count).map(link).collect()
+}
+
 impl<'a> Network<'a> {
     pub(crate) fn new(
         bottleneck: Bottleneck,
@@ -80,10 +106,17 @@ impl<'a> Network<'a> {
         Network {
             now: Instant::ZERO,
             bottleneck,
-            forward: Link::new(forward, seed, Instant::ZERO),
-            reverse: Link::new(reverse, seed + 1, Instant::ZERO),
+            forward: links(&forward, seed, flows.len()),
+            reverse: links(&reverse, seed + 1, flows.len()),
             flows,
         }
+    }
+
+    /// Sets the path of one flow in each direction.
+    pub(crate) fn with_path(mut self, flow: usize, config: &LinkConfig) -> Self {
+        self.forward[flow] = Link::new(config.clone(), flow as u64, Instant::ZERO);
+        self.reverse[flow] = Link::new(config.clone(), flow as u64, Instant::ZERO);
+        self
     }
 
     pub(crate) fn run(&mut self, until: Duration) {
@@ -99,25 +132,26 @@ impl<'a> Network<'a> {
 
     fn next_event(&self) -> Option<Instant> {
         let flows = self.flows.iter().map(|flow| flow.poll_timeout());
-        let links = [
-            self.bottleneck.next_departure(),
-            self.forward.next_departure(),
-            self.reverse.next_departure(),
-        ];
-        let next = flows.chain(links).flatten().min()?;
+        let forward = self.forward.iter().map(Link::next_departure);
+        let reverse = self.reverse.iter().map(Link::next_departure);
+        let served = std::iter::once(self.bottleneck.next_departure());
+        let events = flows.chain(forward).chain(reverse).chain(served);
+        let next = events.flatten().min()?;
         Some(next.max(self.now))
     }
 
     fn deliver(&mut self) {
         while let Some((waited, packet)) = self.bottleneck.pop(self.now) {
             self.flows[packet.flow].observe_queue(self.now, waited);
-            self.forward.push(self.now, packet.size, packet);
+            self.forward[packet.flow].push(self.now, packet.size, packet);
         }
-        while let Some((_, packet)) = self.forward.pop(self.now) {
-            self.flows[packet.flow].receive(self.now, packet);
-        }
-        while let Some((_, report)) = self.reverse.pop(self.now) {
-            self.flows[report.flow].handle_report(self.now, report);
+        for (number, flow) in self.flows.iter_mut().enumerate() {
+            while let Some((_, packet)) = self.forward[number].pop(self.now) {
+                flow.receive(self.now, packet);
+            }
+            while let Some((_, report)) = self.reverse[number].pop(self.now) {
+                flow.handle_report(self.now, report);
+            }
         }
     }
 
@@ -128,7 +162,7 @@ impl<'a> Network<'a> {
                 self.bottleneck.push(self.now, packet);
             }
             while let Some(report) = flow.poll_report(self.now) {
-                self.reverse.push(self.now, ByteSize(100), report);
+                self.reverse[report.flow].push(self.now, ByteSize(100), report);
             }
         }
     }

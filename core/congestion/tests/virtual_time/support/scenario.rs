@@ -6,10 +6,10 @@ use hawser_units::{ByteSize, Instant};
 use std::time::Duration;
 
 /// Seeds of frame sizes, starts and losses. The constants of the controller were chosen with others.
-pub(crate) const SEEDS: std::ops::RangeInclusive<u64> = 11..=13;
+pub(crate) const SEEDS: std::ops::RangeInclusive<u64> = 21..=23;
 
 /// The first of them, for what varies little.
-pub(crate) const FEW_SEEDS: std::ops::RangeInclusive<u64> = 11..=11;
+pub(crate) const FEW_SEEDS: std::ops::RangeInclusive<u64> = 21..=21;
 
 /// The paper's bounds.
 pub(crate) fn paper_bounds() -> Bounds {
