@@ -1,4 +1,4 @@
-use super::network::Packet;
+use super::packet::Packet;
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-use super::network::{Flow, Packet, Report};
+use super::network::Flow;
+use super::packet::{Packet, Report};
 use hawser_congestion::bulk::{Acknowledgement, Receiver, Segment, Sender, Window};
 use hawser_units::Instant;
 use std::collections::VecDeque;

@@ -1,5 +1,6 @@
 use super::Random;
-use super::network::{Flow, Packet, Report};
+use super::network::Flow;
+use super::packet::{Packet, Report};
 use hawser_congestion::{
     Acked, Feedback, LossDetector, Pacer, Permission, RateControl, SentPackets, Spread,
 };

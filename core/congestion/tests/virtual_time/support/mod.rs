@@ -4,6 +4,7 @@ pub(crate) mod bottleneck;
 pub(crate) mod bulk;
 pub(crate) mod media;
 pub(crate) mod network;
+pub(crate) mod packet;
 pub(crate) mod scenario;
 
 use std::time::Duration;

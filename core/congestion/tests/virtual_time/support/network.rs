@@ -1,24 +1,8 @@
 use super::bottleneck::Bottleneck;
+use super::packet::{Packet, Report};
 use hawser_netem::{Delay, ExtraDelay, Link, LinkConfig, Loss, Span, Steps};
-use hawser_units::{ByteSize, Ecn, Instant};
+use hawser_units::{ByteSize, Instant};
 use std::time::Duration;
-
-#[derive(Clone, Debug)]
-pub(crate) struct Packet {
-    pub(crate) flow: usize,
-    pub(crate) number: u64,
-    pub(crate) size: ByteSize,
-    pub(crate) ecn: Ecn,
-    pub(crate) frame: usize,
-}
-
-/// Arrivals at a receiver: number, time, ECN field.
-#[derive(Clone, Debug)]
-pub(crate) struct Report {
-    pub(crate) flow: usize,
-    pub(crate) sent_at: Instant,
-    pub(crate) arrivals: Vec<(u64, Instant, Ecn)>,
-}
 
 /// Both ends of a flow.
 pub(crate) trait Flow {
