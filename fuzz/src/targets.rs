@@ -106,8 +106,10 @@ pub const LINKS: Target = Target {
     },
     seeds: || {
         [netem::DRIVE, netem::OPPORTUNITIES, netem::CONFIG]
+            .into_iter()
+            .chain(netem::DISCIPLINES)
             .map(Vec::from)
-            .into()
+            .collect()
     },
 };
 

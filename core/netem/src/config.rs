@@ -1,3 +1,10 @@
+mod discipline;
+
+pub(crate) use discipline::CodelSettings;
+pub use discipline::{
+    Decisions, Discipline, DualPi2, FqCodel, L4sAqm, MeterMode, Paper, Scheduler,
+};
+
 use crate::figure::{self, Probability, Span};
 use crate::steps::Steps;
 use crate::trace::Opportunities;
@@ -18,14 +25,26 @@ use std::time::Duration;
 /// extra_delay = [{ range_ms = [0, 50], during_ms = [10_000, 50_000] }]
 /// loss = { independent = 0.0005 }
 /// ```
+///
+/// A link at whose bottleneck DualPI2 decides:
+///
+/// ```toml
+/// rate = { mbps = 100 }
+/// discipline = { dual_pi2 = { target_ms = 20 } }
+/// delay = { ms = 10 }
+/// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LinkConfig {
     /// The rate at which packets are serialised. Absent: unlimited.
     pub rate: Option<Rate>,
     /// The limit of the queue in front of the bottleneck; a packet that does not fit is dropped.
-    /// Absent: unlimited.
+    /// Absent: unlimited, or the default of the discipline.
     pub queue: Option<QueueLimit>,
+    /// The discipline of that queue, which decides when a packet leaves. Absent: a drop-tail queue
+    /// that decides when a packet arrives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discipline: Option<Discipline>,
     /// The propagation delay. Default: none.
     pub delay: Delay,
     /// Delay on top of the propagation delay; several add up. Default: none.
@@ -77,6 +96,9 @@ pub enum QueueLimit {
     /// Bytes, including the packet that is being serialised: `{ bytes = 150_000 }`.
     #[serde(rename = "bytes")]
     Bytes(ByteSize),
+    /// Packets, including the one that is being serialised: `{ packets = 1000 }`.
+    #[serde(rename = "packets")]
+    Packets(u64),
     /// The time from a packet's arrival to the end of its serialisation: `{ ms = 100 }`.
     #[serde(rename = "ms", with = "figure")]
     Time(Duration),
@@ -201,6 +223,7 @@ mod tests {
             "cuts = [[20, 10]]",
             "delay = { ms = nan }",
             "jitter = 3",
+            "queue = { packets = -1 }",
         ] {
             assert!(toml::from_str::<LinkConfig>(wrong).is_err(), "{wrong}");
         }

@@ -18,7 +18,6 @@ impl Delay {
 pub(crate) struct Extra {
     config: ExtraDelay,
     draws: Draws,
-    drawn: f64,
 }
 
 impl Extra {
@@ -26,30 +25,33 @@ impl Extra {
         Extra {
             config,
             draws: Draws::new(seed, Stream::ExtraDelay, number),
-            drawn: 0.0,
         }
     }
 
     /// Draws for the next packet, whether or not it will be delayed.
-    pub(crate) fn draw(&mut self) {
+    pub(crate) fn draw(&mut self) -> f64 {
         if self.config.hold.is_zero() {
-            self.drawn = self.draws.draw();
+            self.draws.draw()
+        } else {
+            0.0
         }
     }
 
-    /// Returns the delay of the packet last drawn for. It leaves the bottleneck at `elapsed`, or
-    /// before the schedules start (`None`). A delay that holds is a function of time only.
-    pub(crate) fn delay(&mut self, elapsed: Option<Duration>) -> Duration {
+    /// Returns the delay of a packet for which `drawn` was drawn. It leaves the bottleneck at
+    /// `elapsed`, or before the schedules start (`None`). A delay that holds is a function of time
+    /// only.
+    pub(crate) fn delay(&mut self, elapsed: Option<Duration>, drawn: f64) -> Duration {
         let within = |period: Span| elapsed.is_some_and(|elapsed| period.contains(elapsed));
         if !self.config.during.is_none_or(within) {
             return Duration::ZERO;
         }
+        let mut drawn = drawn;
         if !self.config.hold.is_zero() {
             let turn = elapsed.unwrap_or_default().as_nanos() / self.config.hold.as_nanos();
-            self.drawn = self.draws.draw_at(u64::try_from(turn).unwrap_or(u64::MAX));
+            drawn = self.draws.draw_at(u64::try_from(turn).unwrap_or(u64::MAX));
         }
         let range = self.config.range;
-        range.from() + (range.to() - range.from()).mul_f64(self.drawn)
+        range.from() + (range.to() - range.from()).mul_f64(drawn)
     }
 }
 
@@ -79,8 +81,8 @@ mod tests {
         let mut extra = extra(Duration::ZERO, None);
         let delays: Vec<_> = (0..1000)
             .map(|_| {
-                extra.draw();
-                extra.delay(None)
+                let drawn = extra.draw();
+                extra.delay(None, drawn)
             })
             .collect();
 
@@ -92,23 +94,23 @@ mod tests {
     #[test]
     fn a_held_delay_depends_on_the_time_alone() {
         let mut extra = extra(ms(100), None);
-        let first = extra.delay(Some(ms(0)));
-        let second = extra.delay(Some(ms(100)));
+        let first = extra.delay(Some(ms(0)), 0.0);
+        let second = extra.delay(Some(ms(100)), 0.0);
 
         assert_ne!(first, second);
-        assert_eq!(extra.delay(Some(ms(199))), second);
-        assert_eq!(extra.delay(Some(ms(99))), first);
+        assert_eq!(extra.delay(Some(ms(199)), 0.0), second);
+        assert_eq!(extra.delay(Some(ms(99)), 0.0), first);
     }
 
     #[test]
     fn there_is_no_extra_delay_outside_its_period() {
         let mut extra = extra(Duration::ZERO, Some(Span::new(ms(10), ms(50)).unwrap()));
-        extra.draw();
+        let drawn = extra.draw();
 
         assert_eq!(
-            [None, Some(ms(9)), Some(ms(50))].map(|at| extra.delay(at)),
+            [None, Some(ms(9)), Some(ms(50))].map(|at| extra.delay(at, drawn)),
             [Duration::ZERO; 3]
         );
-        assert!(extra.delay(Some(ms(10))) >= ms(20));
+        assert!(extra.delay(Some(ms(10)), drawn) >= ms(20));
     }
 }

@@ -3,6 +3,7 @@
 use hawser_units::Bitrate;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// A quantity as written in configuration files and traces: one number, in the unit that its key
@@ -76,6 +77,9 @@ pub enum InvalidConfig {
     /// A duration or rate that is negative or out of range.
     #[error("{0} is not a {1}: must be zero or more")]
     Figure(f64, &'static str),
+    /// A setting that is out of its range.
+    #[error("{0} is out of range: must be from {1} to {2}")]
+    Range(f64, f64, f64),
 }
 
 impl TryFrom<f64> for Probability {
@@ -144,6 +148,29 @@ impl From<Span> for (f64, f64) {
     fn from(span: Span) -> (f64, f64) {
         (span.from.figure(), span.to.figure())
     }
+}
+
+impl Figure for f64 {
+    fn from_figure(figure: f64) -> Result<Self, InvalidConfig> {
+        Ok(figure)
+    }
+
+    fn figure(self) -> f64 {
+        self
+    }
+}
+
+/// Deserialises a quantity whose number must lie in `range`.
+pub(crate) fn deserialize_within<'de, T: Figure, D: Deserializer<'de>>(
+    deserializer: D,
+    range: RangeInclusive<f64>,
+) -> Result<T, D::Error> {
+    let figure = f64::deserialize(deserializer)?;
+    if !range.contains(&figure) {
+        let error = InvalidConfig::Range(figure, *range.start(), *range.end());
+        return Err(D::Error::custom(error));
+    }
+    T::from_figure(figure).map_err(D::Error::custom)
 }
 
 /// Serialises a rate as megabits per second and a duration as milliseconds, as the names of the

@@ -2,8 +2,8 @@ use crate::config::QueueLimit;
 use hawser_units::{ByteSize, Instant};
 use std::collections::VecDeque;
 
-/// The drop-tail queue in front of the bottleneck. It stores when the serialisation of each packet
-/// ends.
+/// The drop-tail queue in front of the bottleneck of a link without a discipline. It decides when a
+/// packet arrives, and stores when the serialisation of each packet ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Queue {
     limit: Option<QueueLimit>,
@@ -29,6 +29,7 @@ impl Queue {
         let fits = match self.limit {
             None => true,
             Some(QueueLimit::Bytes(bytes)) => self.occupied + size <= bytes,
+            Some(QueueLimit::Packets(packets)) => (self.waiting.len() as u64) < packets,
             Some(QueueLimit::Time(time)) => finish.saturating_since(now) <= time,
         };
         if fits && finish > now {

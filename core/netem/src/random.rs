@@ -9,6 +9,8 @@ pub(crate) enum Stream {
     Duplicate = 2,
     Reorder = 3,
     Corrupt = 4,
+    /// The first of the numbers of a queue discipline; the others follow.
+    Discipline = 8,
     /// The first of the extra delays; the others follow.
     ExtraDelay = 16,
 }
@@ -26,6 +28,11 @@ impl Draws {
 
     /// Returns the next number, uniform in [0, 1).
     pub(crate) fn draw(&mut self) -> f64 {
+        self.0.random()
+    }
+
+    /// Returns the next 64 bits.
+    pub(crate) fn draw_bits(&mut self) -> u64 {
         self.0.random()
     }
 

@@ -2,6 +2,7 @@ use crate::config::Rate;
 use crate::steps::Steps;
 use crate::trace::Opportunities;
 use hawser_units::{Bitrate, ByteSize, Instant};
+use std::time::Duration;
 
 /// The bottleneck, which serialises one packet after the other.
 #[derive(Debug, Clone)]
@@ -76,6 +77,69 @@ impl Serialiser {
         self.progress = progress;
     }
 
+    /// Returns the first time from `now` on at which the bottleneck can begin with another packet:
+    /// it is idle and has a rate or an opportunity; [`Instant::MAX`] if its rate stays zero.
+    pub(crate) fn free_from(&self, now: Instant) -> Instant {
+        let start = now.max(self.progress.finish);
+        match &self.rate {
+            None => start,
+            Some(Rate::Constant(rate)) if rate.bps() == 0 => Instant::MAX,
+            Some(Rate::Constant(_)) => start,
+            Some(Rate::Steps(steps)) => self.first_step(steps, start),
+            Some(Rate::Opportunities(trace)) => {
+                let Progress {
+                    opportunity, room, ..
+                } = self.progress;
+                let used_up = u64::from(room == ByteSize(0));
+                let next = trace.first_from(start.saturating_since(self.starts_at));
+                let next = next.max(opportunity.saturating_add(used_up));
+                start.max(self.starts_at + trace.time(next))
+            }
+        }
+    }
+
+    /// Returns the bytes that the bottleneck can serialise between two times.
+    pub(crate) fn capacity(&self, from: Instant, to: Instant) -> f64 {
+        /// More than any link sends, and little enough for sums to be finite.
+        const UNLIMITED: f64 = 1e18;
+        match &self.rate {
+            None => UNLIMITED,
+            Some(Rate::Constant(rate)) => bytes_at(*rate, to.saturating_since(from)),
+            Some(Rate::Steps(steps)) => self.steps_capacity(steps, from, to),
+            Some(Rate::Opportunities(trace)) => {
+                let first = |at: Instant| trace.first_from(at.saturating_since(self.starts_at));
+                let opportunities = first(to).saturating_sub(first(from));
+                opportunities as f64 * Opportunities::SIZE.0 as f64
+            }
+        }
+    }
+
+    /// Returns the first time from `start` on at which the rate is not zero.
+    fn first_step(&self, steps: &Steps<Bitrate>, start: Instant) -> Instant {
+        let mut at = start;
+        for (rate, end) in steps.since(start.saturating_since(self.starts_at)) {
+            if rate.bps() > 0 {
+                return at;
+            }
+            at = end.map_or(Instant::MAX, |end| self.starts_at + end);
+        }
+        Instant::MAX
+    }
+
+    fn steps_capacity(&self, steps: &Steps<Bitrate>, from: Instant, to: Instant) -> f64 {
+        let mut at = from;
+        let mut bytes = 0.0;
+        for (rate, end) in steps.since(from.saturating_since(self.starts_at)) {
+            let end = end.map_or(to, |end| to.min(self.starts_at + end));
+            bytes += bytes_at(rate, end.saturating_since(at));
+            at = end;
+            if at >= to {
+                break;
+            }
+        }
+        bytes
+    }
+
     fn through_steps(&self, steps: &Steps<Bitrate>, start: Instant, size: ByteSize) -> Instant {
         let mut at = start;
         let mut left = size;
@@ -108,18 +172,22 @@ impl Serialiser {
         if next > opportunity {
             (opportunity, room) = (next, Opportunities::SIZE);
         }
-        let mut left = size;
-        while left > room {
-            left = left - room;
-            (opportunity, room) = (opportunity + 1, Opportunities::SIZE);
+        if size > room {
+            let more = (size - room).0.div_ceil(Opportunities::SIZE.0);
+            opportunity = opportunity.saturating_add(more);
+            room += ByteSize(more * Opportunities::SIZE.0);
         }
         let finish = start.max(self.starts_at + trace.time(opportunity));
         Progress {
             finish,
             opportunity,
-            room: room - left,
+            room: room - size,
         }
     }
+}
+
+fn bytes_at(rate: Bitrate, duration: Duration) -> f64 {
+    rate.bps() as f64 / 8.0 * duration.as_secs_f64()
 }
 
 /// Returns the number of whole bytes that `rate` serialises from `begin` to `end`.
@@ -132,7 +200,6 @@ fn bytes_within(rate: Bitrate, begin: Instant, end: Instant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -191,5 +258,57 @@ mod tests {
             finishes(rate(), &[(11, 1500), (11, 1500), (57, 100)]),
             instants(&[20, 25, 60])
         );
+    }
+
+    fn serialiser(rate: Rate, sent: &[u64]) -> Serialiser {
+        let mut serialiser = Serialiser::new(Some(rate), Instant::ZERO);
+        for size in sent {
+            let progress = serialiser.plan(Instant::ZERO, ByteSize(*size));
+            serialiser.commit(progress);
+        }
+        serialiser
+    }
+
+    fn steps() -> Rate {
+        let mbps = Bitrate::from_mbps;
+        let steps = vec![(ms(0), mbps(8.0)), (ms(10), mbps(0.0)), (ms(20), mbps(4.0))];
+        Rate::Steps(Steps::new(steps).unwrap())
+    }
+
+    #[test]
+    fn a_packet_begins_when_there_is_a_rate() {
+        let free = |rate, sent: &[u64], now| serialiser(rate, sent).free_from(instants(&[now])[0]);
+        let opportunities =
+            || Rate::Opportunities(Opportunities::new(vec![5, 10, 10, 20]).unwrap());
+        let at = |ms| instants(&[ms])[0];
+
+        assert_eq!(free(steps(), &[3000], 1), at(3));
+        assert_eq!(free(steps(), &[3000], 7), at(7));
+        assert_eq!(free(steps(), &[10_000], 0), at(20));
+        assert_eq!(free(steps(), &[], 11), at(20));
+        assert_eq!(free(opportunities(), &[], 0), at(5));
+        assert_eq!(free(opportunities(), &[1000], 0), at(5));
+        assert_eq!(free(opportunities(), &[1500], 0), at(10));
+        assert_eq!(free(opportunities(), &[1500, 1500], 0), at(10));
+        assert_eq!(free(opportunities(), &[1500, 1500, 1500], 0), at(20));
+        let zero = Rate::Constant(Bitrate::from_bps(0));
+        assert_eq!(free(zero, &[], 0), Instant::MAX);
+    }
+
+    #[test]
+    fn the_capacity_is_the_sum_over_all_steps_or_opportunities() {
+        let capacity = |rate, from, to| {
+            let [from, to] = [from, to].map(|at| Instant::ZERO + ms(at));
+            serialiser(rate, &[]).capacity(from, to).round()
+        };
+        let opportunities = Rate::Opportunities(Opportunities::new(vec![5, 10, 10, 20]).unwrap());
+
+        assert_eq!(
+            capacity(Rate::Constant(Bitrate::from_mbps(8.0)), 5, 8),
+            3000.0
+        );
+        assert_eq!(capacity(steps(), 8, 22), 3000.0);
+        assert_eq!(capacity(steps(), 12, 18), 0.0);
+        assert_eq!(capacity(opportunities, 6, 26), 6000.0);
     }
 }

@@ -73,6 +73,11 @@ proptest! {
     fn a_changed_configuration_is_rejected_or_a_link(changes in changes()) {
         check_config(&changed_text(CONFIG, &changes));
     }
+
+    #[test]
+    fn a_changed_discipline_is_rejected_or_a_link(which in 0..DISCIPLINES.len(), changes in changes()) {
+        check_config(&changed_text(DISCIPLINES[which], &changes));
+    }
 }
 
 #[test]
@@ -97,5 +102,9 @@ fn the_unchanged_texts_are_accepted() {
     assert!(Drive::parse(DRIVE).is_ok_and(|drive| drive.paths().count() == 2));
     assert!(Opportunities::parse(OPPORTUNITIES).is_ok());
     assert!(toml::from_str::<LinkConfig>(CONFIG).is_ok());
+    for text in DISCIPLINES {
+        assert!(toml::from_str::<LinkConfig>(text).is_ok(), "{text}");
+        check_config(text);
+    }
     assert_eq!(Opportunities::parse(""), Err(TraceError::Opportunities));
 }

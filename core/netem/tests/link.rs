@@ -62,6 +62,7 @@ fn loss() -> impl Strategy<Value = Loss> {
 fn config() -> impl Strategy<Value = LinkConfig> {
     let queue = prop_oneof![
         (2_000u64..50_000).prop_map(|bytes| QueueLimit::Bytes(ByteSize(bytes))),
+        (1u64..50).prop_map(QueueLimit::Packets),
         (1u64..100).prop_map(|limit| QueueLimit::Time(ms(limit))),
     ];
     let span = (0u64..50, 0u64..100)
@@ -96,6 +97,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
                 LinkConfig {
                     rate,
                     queue,
+                    discipline: None,
                     delay: Delay::Constant(ms(delay)),
                     extra_delay,
                     order: if keep { Order::Keep } else { Order::Free },
