@@ -1,9 +1,12 @@
 //! The parts of IPv4, IPv6, UDP and ECN that encapsulation needs, and packets for tests.
 
+use siphasher::sip::SipHasher13;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
+
+const TCP: u8 = 6;
 
 /// The ECN field of a ToS byte or traffic class (RFC 3168).
 pub const ECN_MASK: u8 = 0b11;
@@ -291,6 +294,42 @@ pub fn traffic_class(packet: &[u8]) -> Result<u8, HeaderError> {
     }
 }
 
+/// Returns a number that is the same for all packets of a flow: a hash of the addresses, the protocol
+/// and, for TCP and UDP, the ports. Ports of fragments and behind IPv6 extension headers do not
+/// count. All packets that are not IP are one flow.
+pub fn flow_hash(packet: &[u8]) -> u64 {
+    let mut key = [0; 37];
+    if let Some((addresses, protocol, ports)) = flow_fields(packet) {
+        key[..addresses.len()].copy_from_slice(addresses);
+        key[32..36].copy_from_slice(&ports);
+        key[36] = protocol;
+    }
+    SipHasher13::new().hash(&key)
+}
+
+/// Returns the addresses, the protocol and the ports of an IP packet.
+fn flow_fields(packet: &[u8]) -> Option<(&[u8], u8, [u8; 4])> {
+    let first = *packet.first()?;
+    let (addresses, protocol, header, is_fragment) = match first >> 4 {
+        4 => {
+            let fragment = u16::from_be_bytes(*packet.get(6..)?.first_chunk()?);
+            let length = usize::from(first & 0xf) * 4;
+            (
+                packet.get(12..20)?,
+                packet[9],
+                length,
+                fragment & 0x3fff != 0,
+            )
+        }
+        6 => (packet.get(8..40)?, packet[6], Ipv6Header::LEN, false),
+        _ => return None,
+    };
+    let has_ports = !is_fragment && matches!(protocol, TCP | UDP);
+    let ports = packet.get(header..).and_then(<[u8]>::first_chunk);
+    let ports = ports.copied().filter(|_| has_ports).unwrap_or_default();
+    Some((addresses, protocol, ports))
+}
+
 /// Marks an IP packet with CE and updates the checksum of its IPv4 header (RFC 1624). Returns
 /// `false` and leaves the packet unchanged if it is not ECN-capable (RFC 3168) or not an IP packet.
 pub fn mark_congestion(packet: &mut [u8]) -> bool {
@@ -490,6 +529,71 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn a_mark_changes_nothing_but_the_ecn_field_and_the_checksum(packet: Vec<u8>, version in 3u8..8) {
+            let mut packet = packet;
+            if let Some(first) = packet.first_mut() {
+                *first = version << 4 | *first & 0xf;
+            }
+            let mut marked = packet.clone();
+            let minimum = match version {
+                4 => Some(Ipv4Header::LEN),
+                6 => Some(Ipv6Header::LEN),
+                _ => None,
+            };
+            let is_capable = traffic_class(&packet).is_ok_and(|class| class & ECN_MASK != 0);
+            let is_marked = mark_congestion(&mut marked);
+            prop_assert_eq!(is_marked, is_capable && minimum.is_some_and(|minimum| packet.len() >= minimum));
+            if is_marked {
+                prop_assert_eq!(traffic_class(&marked), traffic_class(&packet).map(|class| class | CE));
+                // A header that was right stays right, and one that was wrong stays as wrong: the
+                // sum over it does not change.
+                if version == 4 {
+                    prop_assert_eq!(checksum(&marked[..20]), checksum(&packet[..20]));
+                    marked[10..12].copy_from_slice(&packet[10..12]);
+                }
+                marked[..2].copy_from_slice(&packet[..2]);
+            }
+            prop_assert_eq!(marked, packet);
+        }
+
+        #[test]
+        fn a_flow_is_told_by_addresses_protocol_and_ports(
+            hosts: [[u8; 4]; 2],
+            ports: [u16; 2],
+            bit in 0u32..32,
+            payload: Vec<u8>,
+        ) {
+            let packet = |[source, destination]: [[u8; 4]; 2], [from, to]: [u16; 2], class, payload: &[u8]| {
+                udp_packet((source, from).into(), (destination, to).into(), class, payload)
+            };
+            let flow = flow_hash(&packet(hosts, ports, 0, b"first"));
+            prop_assert_eq!(flow_hash(&packet(hosts, ports, CE, &payload)), flow);
+
+            let host = (u32::from_be_bytes(hosts[1]) ^ 1 << bit).to_be_bytes();
+            prop_assert_ne!(flow_hash(&packet([hosts[0], host], ports, 0, b"first")), flow);
+            let port = ports[0] ^ 1 << (bit % 16);
+            prop_assert_ne!(flow_hash(&packet(hosts, [port, ports[1]], 0, b"first")), flow);
+            let mut other = packet(hosts, ports, 0, b"first");
+            other[9] = TCP;
+            prop_assert_ne!(flow_hash(&other), flow);
+        }
+
+        #[test]
+        fn fragments_of_a_packet_are_one_flow(hosts: [[u8; 4]; 2], payloads: [Vec<u8>; 2], offset in 1u16..0x2000) {
+            let [source, destination] = hosts.map(IpAddr::from);
+            let hash = |payload: &[u8], fragment: u16| {
+                let mut packet = udp_packet((source, 1).into(), (destination, 2).into(), 0, b"payload");
+                packet.splice(20.., payload.iter().copied());
+                packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+                flow_hash(&packet)
+            };
+            const MORE: u16 = 0x2000;
+            prop_assert_eq!(hash(&payloads[0], MORE), hash(&payloads[1], offset));
+        }
+    }
+
     #[test]
     fn packets_that_are_not_whole_and_plain_are_rejected() {
         let packet = udp_packet(
@@ -562,6 +666,7 @@ mod tests {
             let _ = Ipv6Header::parse(&packet);
             let _ = UdpHeader::parse(&packet);
             let _ = traffic_class(&packet);
+            let _ = flow_hash(&packet);
         }
     }
 }
