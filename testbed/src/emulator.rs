@@ -6,6 +6,9 @@
 //! all paths. Arrival times are the kernel's receive time stamps, so a late wake-up delays a frame
 //! only if the thread also misses the frame's departure.
 //!
+//! If a link has a queue discipline, it reads the ECN field and the flow of the IP packet in a frame,
+//! and its marks are written into the packet.
+//!
 //! The thread monitors itself: its [`Health`] shows whether it fell behind, or lost a frame that
 //! the configuration did not drop.
 //!
@@ -15,6 +18,7 @@
 //! this is detected and makes the run invalid.
 
 mod driver;
+mod frame;
 mod health;
 pub mod load;
 mod placement;

@@ -1,11 +1,12 @@
 //! Real frames through emulated links.
 
 use hawser_io::ring::{self, MAX_FRAME, Port};
-use hawser_netem::{Delay, LinkConfig, Span};
+use hawser_netem::{Delay, Discipline, DualPi2, LinkConfig, Rate, Span};
 use hawser_testbed::emulator::{EmulatedPath, Emulator};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
-use hawser_units::PathId;
-use std::net::UdpSocket;
+use hawser_units::{Bitrate, Ecn, PathId};
+use hawser_wire::ip::{Ipv4Header, udp_packet};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The EtherType for local experiments (IEEE 802).
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
+
+const IPV4: [u8; 2] = [0x08, 0x00];
+
+/// An address for documentation (RFC 5737), which nothing else in the test sends from.
+const SENDER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
 const VLAN_5: [u8; 4] = [0x81, 0, 0, 5];
 
@@ -103,12 +109,18 @@ fn receive_timed(port: &mut Port, count: usize) -> Vec<(hawser_units::Instant, V
         port.receiver.receive(|frame| {
             let frame = frame.unwrap();
             let bytes = frame.to_vec();
-            if bytes[12..14] == EXPERIMENT || bytes[16..18] == EXPERIMENT {
+            if is_of_the_test(&bytes) {
                 frames.push((frame.arrived(), bytes));
             }
         });
     }
     frames
+}
+
+fn is_of_the_test(frame: &[u8]) -> bool {
+    frame[12..14] == EXPERIMENT
+        || frame[16..18] == EXPERIMENT
+        || frame[12..14] == IPV4 && frame[26..30] == SENDER.octets()
 }
 
 #[test]
@@ -231,4 +243,43 @@ fn a_device_that_is_missing_is_named() {
     };
     let error = Emulator::start(lab.network(), vec![path], 1).unwrap_err();
     assert!(format!("{error:#}").contains("device nowhere"), "{error:#}");
+}
+
+/// A frame of 1500 bytes with a UDP packet in it.
+fn udp_frame(ecn: Ecn) -> Vec<u8> {
+    let destination = (Ipv4Addr::new(198, 51, 100, 2), 9).into();
+    let ip = udp_packet((SENDER, 9).into(), destination, ecn.bits(), &[0; 1458]);
+    [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], &IPV4, &ip].concat()
+}
+
+#[test]
+fn a_discipline_marks_real_packets_and_orders_them() {
+    // A frame takes 1 ms, so that a burst of L4S frames builds a queue above the ramp.
+    let link = LinkConfig {
+        rate: Some(Rate::Constant(Bitrate::from_mbps(12.0))),
+        discipline: Some(Discipline::DualPi2(DualPi2::default())),
+        ..delay(5)
+    };
+    let bench = Bench::new(link, LinkConfig::default());
+    let (near, mut far) = bench.ports();
+    let classic = vec![udp_frame(Ecn::NotEct); 8];
+    let l4s = vec![udp_frame(Ecn::Ect1); 20];
+    near.sender.send(&[&classic[..], &l4s].concat()).unwrap();
+
+    let received: Vec<Ecn> = receive(&mut far, classic.len() + l4s.len())
+        .iter()
+        .map(|frame| Ecn::from_octet(Ipv4Header::parse(&frame[14..]).unwrap().0.tos))
+        .collect();
+    let stats = bench.emulator.stop().unwrap().paths[0].forward;
+    let count = |ecn| received.iter().filter(|received| **received == ecn).count();
+
+    assert_eq!(count(Ecn::NotEct), classic.len());
+    assert!(count(Ecn::Ce) >= 10, "{received:?}");
+    assert_eq!(count(Ecn::Ce) as u64, stats.marked_ect1);
+    // The L4S frames overtake the Classic ones that came before.
+    assert_eq!(received.last(), Some(&Ecn::NotEct), "{received:?}");
+    assert!(
+        stats.sojourn_classic.max > stats.sojourn_l4s.p50,
+        "{stats:?}"
+    );
 }

@@ -1,9 +1,10 @@
+use super::frame;
 use super::health::{DeviceDrops, Health, Lateness};
 use super::{EmulatedPath, EmulatorReport, PathReport};
 use anyhow::Result;
 use hawser_io::ring::{self, FrameError, Port, Sender};
 use hawser_netem::{Link, LinkConfig};
-use hawser_units::{ByteSize, Instant};
+use hawser_units::Instant;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::io::PipeReader;
@@ -118,7 +119,8 @@ impl Driver {
             (path.backward, egress, ingress),
         ] {
             let link = Link::new(config, seeds.next_u64(), origin)
-                .corrupting_by(|frame: &mut Vec<u8>| corrupt(frame));
+                .corrupting_by(|frame: &mut Vec<u8>| corrupt(frame))
+                .marking_by(|frame| frame::mark(frame));
             self.directions.push(Direction {
                 link,
                 origin,
@@ -175,11 +177,9 @@ impl Driver {
                 .receiver
                 .receive(|frame| match frame {
                     Ok(frame) => {
-                        let bytes = frame.to_vec();
                         direction.apply_origin(control.origin());
-                        direction
-                            .link
-                            .push(frame.arrived(), ByteSize(bytes.len() as u64), bytes);
+                        let packet = frame::packet(frame.to_vec());
+                        direction.link.push_packet(frame.arrived(), packet);
                     }
                     Err(FrameError::TooLarge) => health.too_large += 1,
                     Err(FrameError::Gso) => health.trains += 1,
@@ -209,7 +209,7 @@ impl Driver {
         sent
     }
 
-    /// Waits until the next departure, or until a frame that has arrived meanwhile may be due, but
+    /// Waits until the next departure may be due, or until a frame that has arrived meanwhile may be due, but
     /// at least for a tick while frames move. Only links that are idle, or that may have to deliver
     /// at once, wake up for an arrival.
     fn wait_for_work(&self, begin: Instant, moved: usize) -> Result<()> {
