@@ -87,9 +87,7 @@ impl Serialiser {
             Some(Rate::Constant(_)) => start,
             Some(Rate::Steps(steps)) => self.first_step(steps, start),
             Some(Rate::Opportunities(trace)) => {
-                let Progress {
-                    opportunity, room, ..
-                } = self.progress;
+                let (opportunity, room) = (self.progress.opportunity, self.progress.room);
                 let used_up = u64::from(room == ByteSize(0));
                 let next = trace.first_from(start.saturating_since(self.starts_at));
                 let next = next.max(opportunity.saturating_add(used_up));
@@ -163,11 +161,7 @@ impl Serialiser {
         start: Instant,
         size: ByteSize,
     ) -> Progress {
-        let Progress {
-            mut opportunity,
-            mut room,
-            ..
-        } = self.progress;
+        let (mut opportunity, mut room) = (self.progress.opportunity, self.progress.room);
         let next = trace.first_from(start.saturating_since(self.starts_at));
         if next > opportunity {
             (opportunity, room) = (next, Opportunities::SIZE);
