@@ -144,7 +144,7 @@ fn a_reflected_replica_is_dropped() {
 }
 
 #[test]
-fn an_altered_first_copy_does_not_eliminate_the_good_one() {
+fn an_altered_first_copy_does_not_displace_the_good_one() {
     for (cover, from_the_end) in [(Cover::Headers, 18), (Cover::Whole, 18), (Cover::Whole, 1)] {
         let key = seal_key(1);
         let receiver = receiver_with(&key);

@@ -66,7 +66,10 @@ impl Echoes {
                 .as_ref()
                 .and_then(|name| config.peers.get(name))
             else {
-                warn!(%path, "the round-trip time is not measured: there are several peers, and `peer` names none for this path");
+                warn!(
+                    path = path.number(),
+                    "the round-trip time is not measured: there are several peers, and `peer` names none for this path"
+                );
                 continue;
             };
             let path_echo = PathEcho::new(*path, description, peer, config.echo_port);

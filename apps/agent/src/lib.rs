@@ -30,12 +30,13 @@ pub use config::{Config, ConfigError, generate_key};
 pub use flows::{Flows, Selectors, Sent};
 pub use status::Status;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use controlled::{Controlled, Restored};
 use device::Device;
 use hawser_io::interface;
 use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
 use node::{Node, remove_pins};
@@ -127,7 +128,7 @@ impl Agent {
         let controlled = restored
             .map(|restored| restored.start(&mut node, observer.as_ref()))
             .transpose()?;
-        node.eliminate().context("cannot start deduplication")?;
+        node.deduplicate().context("cannot start deduplication")?;
         if device.is_none() {
             // Only now: a refused start leaves the entries of an earlier agent's device in place.
             Device::remove(node.config());
@@ -296,15 +297,15 @@ fn lock(config: &Config) -> Result<Flock<File>> {
     })?;
     let path = directory.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|(_, errno)| errno)
-        .with_context(|| {
-            format!(
-                "another agent of node {:?} is running (it holds {})",
-                config.name,
-                path.display()
-            )
-        })
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(lock),
+        Err((_, Errno::EAGAIN)) => bail!(
+            "another agent of node {:?} is running (it holds {})",
+            config.name,
+            path.display()
+        ),
+        Err((_, error)) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+    }
 }
 
 /// Returns the time of the monotonic clock, which the kernel's arrival records use.

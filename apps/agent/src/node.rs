@@ -63,7 +63,7 @@ struct Attached {
 /// The place where a program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hook {
-    Eliminate,
+    Deduplicate,
     ReplicateTransit,
     ReplicateLocal,
 }
@@ -114,7 +114,7 @@ impl Node {
 
     /// Attaches the programs that deduplicate, in place of those of an earlier agent. This is the
     /// last step of a start, so that a failed start leaves the earlier programs in the kernel.
-    pub(crate) fn eliminate(&mut self) -> Result<()> {
+    pub(crate) fn deduplicate(&mut self) -> Result<()> {
         if self.receiver.is_none() {
             if remove_pins(&self.config)? {
                 info!(
@@ -207,7 +207,7 @@ impl Node {
         replace_policies: bool,
     ) -> Result<Vec<FlowId>> {
         self.set_received(known)?;
-        let eliminated = if self.flows.receive.is_empty() {
+        let deduplicated = if self.flows.receive.is_empty() {
             self.release_others()
         } else {
             self.attach_receiver()
@@ -216,7 +216,7 @@ impl Node {
         self.select_sent(known)?;
         // Returned only now: flows that the sender does not know would continue with sequence
         // numbers that receivers take for old ones.
-        eliminated?;
+        deduplicated?;
         Ok(changed)
     }
 
@@ -424,7 +424,11 @@ impl Node {
             .values()
             .map(|path| path.interface.clone())
             .collect();
-        let is_new = |name: &String| !self.attached.contains_key(&(Hook::Eliminate, name.clone()));
+        let is_new = |name: &String| {
+            !self
+                .attached
+                .contains_key(&(Hook::Deduplicate, name.clone()))
+        };
         let new: Vec<_> = interfaces.into_iter().filter(is_new).collect();
         let (present, missing): (Vec<_>, Vec<_>) = new
             .into_iter()
@@ -432,11 +436,11 @@ impl Node {
         if present.is_empty() {
             self.release_others()?
         } else {
-            self.attach_elimination(&present)?
+            self.attach_deduplication(&present)?
         }
         missing
             .into_iter()
-            .for_each(|name| self.await_interface(Hook::Eliminate, name));
+            .for_each(|name| self.await_interface(Hook::Deduplicate, name));
         Ok(())
     }
 
@@ -484,7 +488,7 @@ impl Node {
     /// Leaves attaching a program to [`follow`](Node::follow).
     fn await_interface(&mut self, hook: Hook, name: String) {
         let then = match hook {
-            Hook::Eliminate => "copies will be deduplicated",
+            Hook::Deduplicate => "copies will be deduplicated",
             Hook::ReplicateTransit | Hook::ReplicateLocal => "traffic will be replicated",
         };
         warn!(
@@ -503,7 +507,7 @@ impl Node {
     /// Attaches a program to the current interface of this name.
     fn attach(&mut self, hook: Hook, name: &str) -> Result<()> {
         match hook {
-            Hook::Eliminate => self.attach_elimination(&[name.to_owned()]),
+            Hook::Deduplicate => self.attach_deduplication(&[name.to_owned()]),
             Hook::ReplicateTransit | Hook::ReplicateLocal => {
                 let interface = interface::find(name)?;
                 let before = self
@@ -539,7 +543,7 @@ impl Node {
     }
 
     /// Attaches deduplication to all of the interfaces or to none.
-    fn attach_elimination(&mut self, names: &[String]) -> Result<()> {
+    fn attach_deduplication(&mut self, names: &[String]) -> Result<()> {
         for name in names {
             refuse_reverse_path_filter(name)?;
         }
@@ -550,7 +554,7 @@ impl Node {
         self.attach_dedup(&numbers)?;
         for (name, number) in names.iter().zip(numbers) {
             info!(interface = name, "deduplicating copies");
-            self.record_attached(Hook::Eliminate, name, number);
+            self.record_attached(Hook::Deduplicate, name, number);
         }
         self.release_others()
     }

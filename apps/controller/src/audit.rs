@@ -138,7 +138,8 @@ impl AuditRecord {
         );
         let role = format!("{:?}", actor.role).to_lowercase();
         let actor = &actor.name;
-        tracing::info!(target: "audit", number, role, actor, address, request, kind, name, action, before);
+        let tenant = self.tenant.as_ref().map(Name::as_str);
+        tracing::info!(target: "audit", number, role, actor, address, request, tenant, kind, name, action, before, "{kind} {name} {action}");
     }
 
     /// Returns the entry as operators see it. `number` is the revision that wrote it.

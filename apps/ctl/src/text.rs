@@ -37,7 +37,7 @@ fn ago_at(unix_ms: u64, now_ms: u64) -> String {
 pub(crate) fn paths(code: PolicyCode) -> String {
     let paths = code.paths();
     if paths.is_empty() {
-        "default route".to_owned()
+        "the default route".to_owned()
     } else {
         numbers(paths)
     }
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn policies_are_shown_by_their_paths() {
         assert_eq!(paths(PolicyCode(0b1011)), "1 2 4");
-        assert_eq!(paths(PolicyCode::OFF), "default route");
-        assert_eq!(paths(PolicyCode::STOP), "default route");
+        assert_eq!(paths(PolicyCode::OFF), "the default route");
+        assert_eq!(paths(PolicyCode::STOP), "the default route");
         assert_eq!(numbers(PathSet::from_bits(0xff)), "1 2 3 4 5 6 7 8");
     }
 

@@ -331,7 +331,7 @@ static __always_inline int dedup_transparent(void *header, void *end, __be16 pro
 	return XDP_PASS;
 }
 
-static __always_inline int eliminate(struct xdp_md *ctx)
+static __always_inline int deduplicate(struct xdp_md *ctx)
 {
 	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
@@ -410,7 +410,7 @@ static __always_inline int eliminate(struct xdp_md *ctx)
 SEC("xdp")
 int dedup(struct xdp_md *ctx)
 {
-	return eliminate(ctx);
+	return deduplicate(ctx);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,4 +1,4 @@
-//! The elimination window: which copy of a packet is the first.
+//! The deduplication window: which copy of a packet is the first.
 //!
 //! This is the executable specification of `bpf/src/c/window.h`. Both get the same random
 //! `operations` and must give the same verdicts, so change both or neither.

@@ -62,7 +62,10 @@ impl Paths {
             let found = look_up(description, interfaces);
             let number = interfaces.number(&description.interface);
             if let Err(error) = self.apply(sender, *path, number, found) {
-                warn!(%path, "cannot change the path in the kernel: {error:#}");
+                warn!(
+                    path = path.number(),
+                    "cannot change the path in the kernel: {error:#}"
+                );
             }
         }
     }
@@ -123,11 +126,11 @@ impl Paths {
             return;
         }
         let then = if is_used {
-            "are sent to its last known address"
+            "copies on this path are sent to its last known address"
         } else {
-            "are sent on the other paths"
+            "no copies are sent on this path"
         };
-        warn!(%path, "{why}; copies {then}");
+        warn!(path = path.number(), "{why}; {then}");
         self.obstacles.insert(path, why);
     }
 
@@ -135,9 +138,12 @@ impl Paths {
     fn record_usable(&mut self, path: PathId, before: Option<SendPath>, has_changed: bool) {
         let is_back = self.obstacles.remove(&path).is_some();
         if before.is_some() && has_changed {
-            info!(%path, "the path has another interface or next hop than before");
+            info!(
+                path = path.number(),
+                "the path has another interface or next hop than before"
+            );
         } else if is_back || before.is_none() {
-            info!(%path, "the path can be used");
+            info!(path = path.number(), "the path can be used");
         }
     }
 }

@@ -22,7 +22,7 @@ fn traffic_takes_the_default_route_when_the_ingress_agent_is_killed() {
 }
 
 #[test]
-fn copies_are_eliminated_after_the_egress_agent_was_killed() {
+fn copies_are_deduplicated_after_the_egress_agent_was_killed() {
     let mut rig = Rig::new();
     let reports = rig.under_traffic(|edges, _| edges.egress_agent.kill().unwrap());
     assert_losses(&reports, 0, 0);
@@ -234,7 +234,7 @@ fn a_node_tells_people_and_programs_what_it_does() {
 }
 
 #[test]
-fn detaching_removes_elimination_from_the_kernel() {
+fn detaching_removes_deduplication_from_the_kernel() {
     let mut rig = Rig::new();
     let pins = rig.lab.pins("egress").join("egress");
     let device = rig.lab.addressing().paths[1].far.device.clone();

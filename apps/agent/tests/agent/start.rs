@@ -156,7 +156,7 @@ fn silence(lab: &Lab, path: usize) {
 }
 
 #[test]
-fn a_refused_start_leaves_elimination_as_it_was() {
+fn a_refused_start_leaves_deduplication_as_it_was() {
     let mut rig = Rig::new();
     let reports = rig.under_traffic(|edges, lab| {
         let agent = &mut edges.egress_agent;
@@ -223,7 +223,7 @@ fn what_the_file_no_longer_says_ends_with_a_restart() {
 }
 
 #[test]
-fn a_node_that_is_to_receive_nothing_eliminates_nothing_after_a_restart() {
+fn a_node_that_is_to_receive_nothing_deduplicates_nothing_after_a_restart() {
     let mut rig = Rig::new();
     rig.edges.ingress_agent.terminate().unwrap();
     let agent = &mut rig.edges.egress_agent;

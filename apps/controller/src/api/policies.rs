@@ -13,7 +13,7 @@ use hawser_control::Name;
 use hawser_control::answer::Page;
 use hawser_control::decide::{Decision, Ignored, Situation};
 use hawser_control::resource::{Cause, Override, Policy};
-use hawser_units::PolicyCode;
+use hawser_units::{PathSet, PolicyCode};
 use std::sync::Arc;
 
 /// List the policies in force, ordered by flow
@@ -113,11 +113,21 @@ impl Controller {
         if code == PolicyCode::STOP || code.0 & !paths == 0 {
             return Ok(());
         }
+        let unusable = numbers(PathSet::from_bits(code.0 & !paths));
+        let usable = match numbers(PathSet::from_bits(paths)) {
+            none if none.is_empty() => "no path".to_owned(),
+            usable => format!("path {usable}"),
+        };
         Err(Refusal::meaningless(format!(
-            "code {:#04x} contains paths that a node does not have or that the flow may not use; it may use {paths:#04x}",
-            code.0
+            "the flow cannot take path {unusable}, which a node does not have or `paths` of the flow leaves out; it may take {usable}"
         )))
     }
+}
+
+/// Formats the numbers of paths.
+fn numbers(paths: PathSet) -> String {
+    let numbers: Vec<_> = paths.iter().map(|path| path.number().to_string()).collect();
+    numbers.join(", ")
 }
 
 fn answer(name: &Name, outcome: Outcome) -> Result<Tagged<Policy>, HandlerError> {

@@ -153,7 +153,7 @@ async fn a_policy_follows_the_paths_that_both_nodes_have() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flow_without_trigger_is_replicated_when_its_egress_says_that_it_eliminates() {
+async fn a_flow_without_trigger_is_replicated_when_its_egress_says_that_it_deduplicates() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("replicate", false)).await;
     let code = async || rig.policy("stage").await["code"].clone();

@@ -45,7 +45,7 @@ fn check_name(file: &File, Device { name, .. }: &Device) -> Result<(), String> {
         |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
     if name.is_empty() || name.len() >= 16 || !name.chars().all(is_allowed) {
         return Err(format!(
-            "name {name:?} must have 1 to 15 letters, digits and dashes"
+            "name {name:?} must have 1 to 15 letters, digits, dashes and underscores"
         ));
     }
     let node = file.node.get_ref();
