@@ -178,15 +178,7 @@ impl PendingKey {
         };
         fs::create_dir_all(folder).map_err(failed)?;
         let path = folder.join(PENDING);
-        // A key that cannot be used never got a certificate.
-        let stored = match fs::read_to_string(&path) {
-            Ok(pem) => KeyPair::from_pem(&pem)
-                .and_then(|key| PendingKey::of(&key))
-                .ok(),
-            Err(source) if source.kind() == ErrorKind::NotFound => None,
-            Err(source) => return Err(Error::File { path, source }),
-        };
-        let pending = match stored {
+        let pending = match PendingKey::read(&path)? {
             Some(pending) => pending,
             None => {
                 let pending = PendingKey::generate()?;
@@ -196,6 +188,21 @@ impl PendingKey {
         };
         has_room(folder).map_err(failed)?;
         Ok(pending)
+    }
+
+    /// Returns the key in a file, if there is one that can be used: another one never got a
+    /// certificate.
+    fn read(path: &Path) -> Result<Option<Self>, Error> {
+        match fs::read_to_string(path) {
+            Ok(pem) => Ok(KeyPair::from_pem(&pem)
+                .and_then(|key| PendingKey::of(&key))
+                .ok()),
+            Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::File {
+                path: path.to_owned(),
+                source,
+            }),
+        }
     }
 
     fn of(key: &KeyPair) -> Result<Self, rcgen::Error> {

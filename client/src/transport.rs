@@ -187,37 +187,44 @@ impl Transport {
             let controller = &self.controllers[index];
             let is_last = offset + 1 == self.controllers.len();
             let request = self.request(controller, &method, path, tag, body);
-            match tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await {
-                Ok(Ok(response))
-                    if response.status() == StatusCode::SERVICE_UNAVAILABLE && !is_last =>
-                {
-                    reasons.push(format!("{controller}: {}", rejection(response).await));
-                }
-                Ok(Ok(response)) => {
-                    self.current.store(index, Ordering::Relaxed);
-                    return if response.status().is_success() {
-                        Ok((response, controller.clone()))
-                    } else {
-                        Err(rejection(response).await)
-                    };
-                }
-                Ok(Err(error)) if error.is_connect() => {
-                    reasons.push(format!("{controller}: {}", causes(&error)))
-                }
-                outcome => {
-                    self.current.store(index + 1, Ordering::Relaxed);
-                    let reason = match outcome {
-                        Ok(Err(error)) => causes(&error),
-                        _ => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
-                    };
-                    return Err(Error::Interrupted {
-                        controller: controller.to_string(),
-                        reason,
-                    });
-                }
+            match self.attempt(index, request, is_last).await {
+                Ok(outcome) => return outcome.map(|response| (response, controller.clone())),
+                Err(reason) => reasons.push(format!("{controller}: {reason}")),
             }
         }
         Err(Error::Unreachable(reasons.join("; ")))
+    }
+
+    /// Sends a request to one controller and returns the outcome. Fails with the reason if the
+    /// controller has not accepted the request, so that the next one is to be tried.
+    async fn attempt(
+        &self,
+        index: usize,
+        request: RequestBuilder,
+        is_last: bool,
+    ) -> Result<Result<Response, Error>, String> {
+        let reason = match tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await {
+            Ok(Ok(response)) => {
+                let status = response.status();
+                if status == StatusCode::SERVICE_UNAVAILABLE && !is_last {
+                    return Err(rejection(response).await.to_string());
+                }
+                self.current.store(index, Ordering::Relaxed);
+                return Ok(if status.is_success() {
+                    Ok(response)
+                } else {
+                    Err(rejection(response).await)
+                });
+            }
+            Ok(Err(error)) if error.is_connect() => return Err(causes(&error)),
+            Ok(Err(error)) => causes(&error),
+            Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
+        };
+        self.current.store(index + 1, Ordering::Relaxed);
+        Ok(Err(Error::Interrupted {
+            controller: self.controllers[index].to_string(),
+            reason,
+        }))
     }
 
     fn request(

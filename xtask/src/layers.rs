@@ -4,7 +4,7 @@
 
 use anyhow::{Result, bail};
 use cargo_metadata::camino::Utf8Path;
-use cargo_metadata::{DependencyKind, Metadata};
+use cargo_metadata::{DependencyKind, Metadata, Package};
 
 /// Directories and their layers, from the bottom to the top. The first directory that contains a
 /// crate determines its layer. `core/` comes after the two of its crates that have a layer of their
@@ -93,22 +93,24 @@ fn read(workspace: &Metadata) -> Result<Vec<Crate>> {
                 "{folder} belongs to no layer: add it to LAYERS in xtask/src/layers.rs and to ARCHITECTURE.md"
             );
         };
-        let dependencies = package
-            .dependencies
-            .iter()
-            .filter(|dependency| dependency.path.is_some())
-            .map(|dependency| Dependency {
-                name: dependency.name.clone(),
-                for_tests: dependency.kind == DependencyKind::Development,
-            })
-            .collect();
         crates.push(Crate {
             name: package.name.to_string(),
             layer,
-            dependencies,
+            dependencies: dependencies_of(package),
         });
     }
     Ok(crates)
+}
+
+fn dependencies_of(package: &Package) -> Vec<Dependency> {
+    let dependencies = package.dependencies.iter();
+    dependencies
+        .filter(|dependency| dependency.path.is_some())
+        .map(|dependency| Dependency {
+            name: dependency.name.clone(),
+            for_tests: dependency.kind == DependencyKind::Development,
+        })
+        .collect()
 }
 
 fn layer_of(folder: &Utf8Path) -> Option<u8> {

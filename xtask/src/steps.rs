@@ -72,51 +72,73 @@ struct Run {
 /// failure.
 pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     let mut run = Run::default();
-    run.step("format", |_| cargo(&["fmt", "--all", "--check"]))?;
-    run.step("lints", |_| {
-        cargo(&[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--",
-            "--deny",
-            "warnings",
-        ])
-    })?;
-    run.step("layers", |_| {
-        Ok(passed_or_printed(layers::check(workspace)))
-    })?;
-    run.step("circles of files", |_| {
-        Ok(passed_or_printed(circles::check(workspace)))
-    })?;
-    run.step("core without an operating system", |_| pure_core(workspace))?;
-    run.step("licences", |_| licences())?;
-
-    let root = machine::root();
+    run.checks(workspace)?;
     run.step("tests: pure", |count| pure_tests(workspace, count))?;
     run.step("tests: coding on ARM", arm_tests)?;
-    run.step("tests: eBPF", |count| {
-        let tests = tests_of(workspace, |requires| requires(EBPF) && !requires(NETWORK));
-        tests_as_root(&tests, &root, machine::without_ebpf, None, count)
-    })?;
-    let without_network =
-        |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
-    run.step("tests: network", |count| {
-        let tests = tests_of(workspace, |requires| requires(NETWORK));
-        let threads = std::thread::available_parallelism()?.get() * NETWORK_TESTS_PER_CORE;
-        tests_as_root(&tests, &root, without_network, Some(threads), count)
-    })?;
-    run.step("tests: real time", |count| {
-        let tests = tests_of(workspace, |requires| requires(REAL_TIME));
-        // One at a time: they share the machine's cores with emulators that must keep up.
-        tests_as_root(&tests, &root, without_network, Some(1), count)
-    })?;
+    run.tests_with_features(workspace, &machine::root())?;
     run.step("hostile requests", |_| hostile_requests(workspace))?;
     run.finish()
 }
 
+impl Step {
+    fn print(&self) {
+        let verdict = match &self.outcome {
+            Outcome::Passed => "ok".to_string(),
+            Outcome::Failed => "FAILED".to_string(),
+            Outcome::Skipped(reason) => format!("skipped: {reason}"),
+        };
+        let took = self.took.as_secs_f64();
+        println!("{:34} {took:>6.1} s  {verdict}", self.name);
+    }
+}
+
 impl Run {
+    fn checks(&mut self, workspace: &Metadata) -> Result<()> {
+        self.step("format", |_| cargo(&["fmt", "--all", "--check"]))?;
+        self.step("lints", |_| {
+            cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--all-features",
+                "--",
+                "--deny",
+                "warnings",
+            ])
+        })?;
+        self.step("layers", |_| {
+            Ok(passed_or_printed(layers::check(workspace)))
+        })?;
+        self.step("circles of files", |_| {
+            Ok(passed_or_printed(circles::check(workspace)))
+        })?;
+        self.step("core without an operating system", |_| pure_core(workspace))?;
+        self.step("licences", |_| licences())
+    }
+
+    fn tests_with_features(
+        &mut self,
+        workspace: &Metadata,
+        root: &Result<Root, String>,
+    ) -> Result<()> {
+        self.step("tests: eBPF", |count| {
+            let tests = tests_of(workspace, |requires| requires(EBPF) && !requires(NETWORK));
+            tests_as_root(&tests, root, machine::without_ebpf, None, count)
+        })?;
+        let without_network =
+            |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
+        self.step("tests: network", |count| {
+            let tests = tests_of(workspace, |requires| requires(NETWORK));
+            let threads = std::thread::available_parallelism()?.get() * NETWORK_TESTS_PER_CORE;
+            tests_as_root(&tests, root, without_network, Some(threads), count)
+        })?;
+        self.step("tests: real time", |count| {
+            let tests = tests_of(workspace, |requires| requires(REAL_TIME));
+            // One at a time: they share the machine's cores with emulators that must keep up.
+            tests_as_root(&tests, root, without_network, Some(1), count)
+        })
+    }
+
     fn step(
         &mut self,
         name: &'static str,
@@ -144,19 +166,7 @@ impl Run {
 
     fn finish(self) -> Result<()> {
         println!("\n== summary");
-        for Step {
-            name,
-            outcome,
-            took,
-        } in &self.steps
-        {
-            let verdict = match outcome {
-                Outcome::Passed => "ok".to_string(),
-                Outcome::Failed => "FAILED".to_string(),
-                Outcome::Skipped(reason) => format!("skipped: {reason}"),
-            };
-            println!("{name:34} {:>6.1} s  {verdict}", took.as_secs_f64());
-        }
+        self.steps.iter().for_each(Step::print);
         let Count {
             passed,
             failed,

@@ -117,27 +117,26 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
     if !are_paths(report.paths.iter().map(|path| path.number)) {
         return Err("`paths` must have different numbers from 1 to 8".into());
     }
-    for (key, count, max) in [
-        ("sends", report.sends.len(), Report::MAX_FLOWS),
-        ("receives", report.receives.len(), Report::MAX_FLOWS),
-        (
-            "observations",
-            report.observations.len(),
-            Report::MAX_OBSERVATIONS,
-        ),
-    ] {
-        if count > max {
-            return Err(format!(
-                "`{key}` has more than {max} elements; send several reports"
-            ));
-        }
-    }
+    is_at_most("sends", report.sends.len(), Report::MAX_FLOWS)?;
+    is_at_most("receives", report.receives.len(), Report::MAX_FLOWS)?;
+    let observations = report.observations.len();
+    is_at_most("observations", observations, Report::MAX_OBSERVATIONS)?;
     if !report
         .receives
         .iter()
         .all(|flow| are_paths(flow.paths.iter().map(|path| path.number)))
     {
         return Err("`receives.paths` must have different numbers from 1 to 8".into());
+    }
+    Ok(())
+}
+
+/// Checks the length of a list in a report.
+fn is_at_most(key: &str, count: usize, max: usize) -> Result<(), String> {
+    if count > max {
+        return Err(format!(
+            "`{key}` has more than {max} elements; send several reports"
+        ));
     }
     Ok(())
 }

@@ -39,8 +39,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The time that requests have to finish when the controller stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The additional time for aborted connections to close.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time that a connection without requests has to close. It is longer than the other, so that
+/// the requests that a shutdown aborts are counted.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The time after which to try again when no certificate can be issued.
 const REPLACE_AGAIN: Duration = Duration::from_secs(3600);
@@ -267,9 +268,12 @@ impl HttpServer {
             }
         }
         drop(listener);
-        // Each connection is aborted after that time, and then it closes.
-        if self.tasks.end_within(DRAIN_TIMEOUT + CLOSE_TIMEOUT).await > 0 {
-            tracing::warn!("some requests did not finish before the shutdown");
+        let left = self.tasks.end_within(DRAIN_TIMEOUT).await;
+        if left > 0 {
+            tracing::warn!(
+                left,
+                "some connections and requests did not finish before the shutdown"
+            );
         }
     }
 }
@@ -294,7 +298,7 @@ async fn plain_connection(socket: TcpStream, server: HttpServer) {
     }
     connection.as_mut().graceful_shutdown();
     // A connection that does not finish in time is aborted.
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection).await;
 }
 
 async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, server: HttpServer) {
@@ -372,7 +376,7 @@ async fn serve_http(server: &HttpServer, stream: TlsStream<TcpStream>, peer: Pee
     }
     connection.as_mut().graceful_shutdown();
     // A connection that does not finish in time is aborted.
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection).await;
 }
 
 /// Returns a builder of connections with limits on what a client can make the controller keep.

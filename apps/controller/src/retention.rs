@@ -47,27 +47,14 @@ fn surplus_events(events: &Journal<Event>, max: usize, max_each: usize) -> Vec<A
 /// entries of another one, nor an entry about one change by repeating a different one. All nodes
 /// count as one actor, and all tokens of a node (`NODE/ID`) as one resource.
 fn surplus_entries(audit: &Journal<AuditEntry>, max: usize, oldest_unix_ms: u64) -> Vec<Arc<str>> {
-    let (mut surplus, mut by_actor) = (Vec::new(), HashMap::<_, BTreeMap<_, VecDeque<_>>>::new());
-    let mut left = 0;
-    for (key, entry) in audit.iter() {
-        if entry.at_unix_ms < oldest_unix_ms {
-            surplus.push(key.clone());
-            continue;
-        }
-        left += 1;
-        let thing = (&entry.actor.name, &entry.kind, entry.owner());
-        by_actor
-            .entry(counted_as(&entry.actor))
-            .or_default()
-            .entry(thing)
-            .or_default()
-            .push_back(key);
-    }
-    let count = |things: &BTreeMap<_, VecDeque<_>>| things.values().map(VecDeque::len).sum();
+    let (expired, by_actor) = sort_out(audit, oldest_unix_ms);
+    let mut surplus: Vec<_> = expired.into_iter().cloned().collect();
+    let count = |things: &Things<'_>| things.values().map(VecDeque::len).sum();
     let mut by_count: BTreeSet<(usize, _)> = by_actor
         .iter()
         .map(|(actor, things)| (count(things), *actor))
         .collect();
+    let mut left: usize = by_count.iter().map(|(count, _)| count).sum();
     // The resource with the most entries of each actor is on top; of several, the one whose oldest
     // entry is the oldest.
     let mut by_actor: HashMap<_, BinaryHeap<_>> = by_actor
@@ -89,6 +76,32 @@ fn surplus_entries(audit: &Journal<AuditEntry>, max: usize, oldest_unix_ms: u64)
         left -= 1;
     }
     surplus
+}
+
+/// The keys of an actor's entries by actor, kind and resource, oldest first.
+type Things<'a> = BTreeMap<(&'a str, &'a str, &'a str), VecDeque<&'a Arc<str>>>;
+
+/// The keys of entries by actor, as [`counted_as`] returns it.
+type ByActor<'a> = HashMap<(u8, &'a str), Things<'a>>;
+
+/// Returns the keys of the entries before `oldest_unix_ms`, and those of the others by actor.
+fn sort_out(audit: &Journal<AuditEntry>, oldest_unix_ms: u64) -> (Vec<&Arc<str>>, ByActor<'_>) {
+    let mut expired = Vec::new();
+    let mut by_actor = ByActor::new();
+    for (key, entry) in audit.iter() {
+        if entry.at_unix_ms < oldest_unix_ms {
+            expired.push(key);
+            continue;
+        }
+        let thing = (
+            entry.actor.name.as_str(),
+            entry.kind.as_str(),
+            entry.owner(),
+        );
+        let things = by_actor.entry(counted_as(&entry.actor)).or_default();
+        things.entry(thing).or_default().push_back(key);
+    }
+    (expired, by_actor)
 }
 
 fn counted_as(actor: &Actor) -> (u8, &str) {

@@ -77,13 +77,7 @@ async fn apply_tenants(
         .map(|tenant| (&tenant.name, tenant))
         .collect();
     for tenant in wanted {
-        let (change, fields) = compare(current.get(&tenant.name).copied(), tenant)?;
-        // The API cannot change a tenant's description.
-        let change = if change == Change::Changed {
-            Change::Unchangeable
-        } else {
-            change
-        };
+        let (change, fields) = compare_tenant(current.get(&tenant.name).copied(), tenant)?;
         if change == Change::Created && !dry_run {
             client
                 .create_tenant(tenant)
@@ -159,6 +153,16 @@ fn read(path: &Path) -> Result<Wanted> {
         toml::from_str(&text)?
     };
     Ok(wanted)
+}
+
+fn compare_tenant(current: Option<&Tenant>, wanted: &Tenant) -> Result<(Change, Vec<String>)> {
+    let (change, fields) = compare(current, wanted)?;
+    let change = match change {
+        // The API cannot change a tenant's description.
+        Change::Changed => Change::Unchangeable,
+        change => change,
+    };
+    Ok((change, fields))
 }
 
 fn compare<T: Serialize>(current: Option<&T>, wanted: &T) -> Result<(Change, Vec<String>)> {

@@ -4,9 +4,9 @@ use crate::token::write_secret;
 use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
 use hawser_control::Name;
-use hawser_control::access::{Enrolment, NewEnrolment};
+use hawser_control::access::NewEnrolment;
 use hawser_control::resource::Node;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
@@ -22,21 +22,7 @@ pub(crate) enum Command {
         /// Name of the node
         node: Name,
     },
-    /// Create a one-time token with which the node gets its certificate
-    Enrol {
-        /// Name of the node
-        node: Name,
-        /// Tenant that the node belongs to
-        #[arg(long)]
-        tenant: Name,
-        /// Validity of the token, such as 15m, 24h or 7d; at most 30 days
-        #[arg(long, value_name = "TIME", value_parser = text::parse_duration, default_value = "24h")]
-        valid: Duration,
-        /// File for the token, readable only by its owner; must not exist yet [default: standard
-        /// output]
-        #[arg(long, value_name = "FILE")]
-        out: Option<PathBuf>,
-    },
+    Enrol(Enrol),
     /// Revoke the node's certificate and its tokens; it has to be enrolled again
     Revoke {
         /// Name of the node
@@ -47,6 +33,23 @@ pub(crate) enum Command {
         /// Name of the node
         node: Name,
     },
+}
+
+/// Create a one-time token with which the node gets its certificate
+#[derive(Debug, clap::Args)]
+pub(crate) struct Enrol {
+    /// Name of the node
+    node: Name,
+    /// Tenant that the node belongs to
+    #[arg(long)]
+    tenant: Name,
+    /// Validity of the token, such as 15m, 24h or 7d; at most 30 days
+    #[arg(long, value_name = "TIME", value_parser = text::parse_duration, default_value = "24h")]
+    valid: Duration,
+    /// File for the token, readable only by its owner; must not exist yet [default: standard
+    /// output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
@@ -64,20 +67,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             let node = client.node(node).await?;
             output.one(&node, &fields(&node))
         }
-        Command::Enrol {
-            node,
-            tenant,
-            valid,
-            out,
-        } => {
-            let valid_s = u32::try_from(valid.as_secs()).context("--valid is too long")?;
-            let enrolment = NewEnrolment {
-                tenant: tenant.clone(),
-                valid_s,
-            };
-            let enrolment = client.enrol_node(node, &enrolment).await?;
-            hand_over(&enrolment, out.as_deref(), output)
-        }
+        Command::Enrol(enrol) => enrol.run(client, output).await,
         Command::Revoke { node } => {
             client.revoke_node(node).await?;
             output.done(&format!(
@@ -91,17 +81,24 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     }
 }
 
-/// Writes the token of a node to a file, or prints it.
-fn hand_over(enrolment: &Enrolment, out: Option<&Path>, output: Output) -> Result<()> {
-    let Some(file) = out else {
-        return output.changed(enrolment, &enrolment.token);
-    };
-    write_secret(file, &enrolment.token)?;
-    let until = text::date(enrolment.expires_unix_ms);
-    let (file, node) = (file.display(), &enrolment.node);
-    output.done(&format!(
-        "copy {file} to {node} and run: hawser agent --config FILE --enrol {file} (until {until})"
-    ))
+impl Enrol {
+    async fn run(&self, client: &OperatorClient, output: Output) -> Result<()> {
+        let node = &self.node;
+        let enrolment = NewEnrolment {
+            tenant: self.tenant.clone(),
+            valid_s: u32::try_from(self.valid.as_secs()).context("--valid is too long")?,
+        };
+        let enrolment = client.enrol_node(node, &enrolment).await?;
+        let Some(file) = &self.out else {
+            return output.changed(&enrolment, &enrolment.token);
+        };
+        write_secret(file, &enrolment.token)?;
+        let until = text::date(enrolment.expires_unix_ms);
+        let file = file.display();
+        output.done(&format!(
+            "copy {file} to {node} and run: hawser agent --config FILE --enrol {file} (until {until})"
+        ))
+    }
 }
 
 fn row(node: &Node) -> Vec<String> {

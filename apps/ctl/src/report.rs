@@ -21,19 +21,8 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     match command {
         Command::List => {
             let reports = client.reports().all().await?;
-            output.list(
-                &reports,
-                &["node", "reported", "assignment", "sends", "receives"],
-                |reported| {
-                    vec![
-                        reported.node.to_string(),
-                        text::ago(reported.at_unix_ms),
-                        reported.report.revision.to_string(),
-                        reported.report.sends.len().to_string(),
-                        reported.report.receives.len().to_string(),
-                    ]
-                },
-            )
+            let header = ["node", "reported", "assignment", "sends", "receives"];
+            output.list(&reports, &header, row)
         }
         Command::Show { node } => {
             let reported = client.report(node).await?;
@@ -44,6 +33,16 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             }
         }
     }
+}
+
+fn row(reported: &Reported) -> Vec<String> {
+    vec![
+        reported.node.to_string(),
+        text::ago(reported.at_unix_ms),
+        reported.report.revision.to_string(),
+        reported.report.sends.len().to_string(),
+        reported.report.receives.len().to_string(),
+    ]
 }
 
 fn describe(reported: &Reported) -> String {

@@ -93,20 +93,25 @@ impl ConnectionArgs {
             }
             read => read.with_context(|| format!("cannot read {}", path.display()))?,
         };
-        let mut file: File = toml::from_str(&text).with_context(|| {
+        let file: File = toml::from_str(&text).with_context(|| {
             format!(
                 "{} is not valid; docs/ctl.md describes its keys",
                 path.display()
             )
         })?;
+        Ok(file.beside(&path))
+    }
+}
+
+impl File {
+    /// Returns the settings with paths that are relative to the folder of `path`.
+    fn beside(self, path: &Path) -> File {
         let folder = path.parent().unwrap_or(Path::new("."));
-        for relative in [&mut file.authority, &mut file.token_file]
-            .into_iter()
-            .flatten()
-        {
-            *relative = folder.join(&relative);
+        File {
+            authority: self.authority.map(|file| folder.join(file)),
+            token_file: self.token_file.map(|file| folder.join(file)),
+            ..self
         }
-        Ok(file)
     }
 }
 

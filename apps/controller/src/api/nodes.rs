@@ -171,12 +171,7 @@ pub(super) async fn create_enrolment(
     if !(1..=MAX_VALID_S).contains(&new.valid_s) {
         return Err(Refusal::meaningless(format!("valid_s must be 1 to {MAX_VALID_S}")).into());
     }
-    let token = EnrolmentToken {
-        node: name,
-        id: random_hex::<8>(),
-        secret: random_hex::<32>(),
-        authority_sha256: controller.authority.digest(),
-    };
+    let token = controller.new_token(name);
     let record = unused(&token, new.valid_s);
     controller
         .retrying(|| try_enrolment(&controller, &operator, &token.node, &new.tenant, &record))
@@ -326,6 +321,15 @@ pub(super) async fn latest_report(
 }
 
 impl Controller {
+    fn new_token(&self, node: Name) -> EnrolmentToken {
+        EnrolmentToken {
+            node,
+            id: random_hex::<8>(),
+            secret: random_hex::<32>(),
+            authority_sha256: self.authority.digest(),
+        }
+    }
+
     /// Returns the writes that add a token to a node, or create the node if it does not exist.
     fn with_token(
         &self,

@@ -153,6 +153,20 @@ impl Candidate {
             self.follow(Some(String::from_utf8_lossy(&held.value).into_owned()));
             return self.wait_for_change(held.revision).await;
         }
+        let Some((lease, leadership)) = self.campaign().await? else {
+            return Ok(());
+        };
+        let revision = leadership.revision;
+        tracing::info!(name = self.name, revision, "became leader");
+        self.role.send_replace(Role::Leader(leadership.clone()));
+        let ended = self.lead(&lease, &leadership).await;
+        self.follow(None);
+        tracing::warn!(name = self.name, revision, "no longer leader: {ended}");
+        Ok(())
+    }
+
+    /// Tries to become the leader. Returns `None` if another candidate was faster.
+    async fn campaign(&mut self) -> Result<Option<(Lease, Leadership)>, Error> {
         let requested_at = Instant::now();
         let lease = self.store.grant(self.ttl).await?;
         self.lease = Some(lease.id);
@@ -161,21 +175,15 @@ impl Candidate {
             .under(lease.id);
         let revision = match self.store.commit(vec![write]).await {
             Ok(revision) => revision,
-            Err(Error::Conflict { .. } | Error::LeaseGone(_)) => return Ok(()),
+            Err(Error::Conflict { .. } | Error::LeaseGone(_)) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let until = Arc::new(Mutex::new(requested_at + holder_ttl(&lease)));
         let leadership = Leadership {
             key: self.key.clone(),
             revision,
-            until,
+            until: Arc::new(Mutex::new(requested_at + holder_ttl(&lease))),
         };
-        tracing::info!(name = self.name, revision, "became leader");
-        self.role.send_replace(Role::Leader(leadership.clone()));
-        let ended = self.lead(&lease, &leadership).await;
-        self.follow(None);
-        tracing::warn!(name = self.name, revision, "no longer leader: {ended}");
-        Ok(())
+        Ok(Some((lease, leadership)))
     }
 
     /// Renews the leadership until it is lost. Returns the reason.

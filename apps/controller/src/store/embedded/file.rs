@@ -7,6 +7,7 @@ use redb::{
 };
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,12 +64,7 @@ impl File {
         let database = open(path)?;
         if is_new {
             // The file survives a power failure only if its directory entry is on the disk.
-            let directory = path
-                .parent()
-                .filter(|p| !p.as_os_str().is_empty())
-                .unwrap_or(Path::new("."));
-            let synced = std::fs::File::open(directory).and_then(|d| d.sync_all());
-            synced.map_err(|e| refused(format!("its directory: {e}")))?;
+            sync_directory(path).map_err(|e| refused(format!("its directory: {e}")))?;
         }
         let mut file = File {
             path: path.into(),
@@ -164,6 +160,15 @@ impl File {
             self.write(&rows, revision)
         }
     }
+}
+
+/// Writes the directory that contains a file to the disk.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    std::fs::File::open(directory)?.sync_all()
 }
 
 fn read_entries(transaction: &ReadTransaction) -> Result<Entries, redb::Error> {

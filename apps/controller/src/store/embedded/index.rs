@@ -109,28 +109,28 @@ impl Index {
     pub(super) fn apply(&mut self, changes: impl IntoIterator<Item = (Change, Option<LeaseId>)>) {
         for (change, lease) in changes {
             self.revision = change.revision();
-            match &change {
-                Change::Put(Entry {
-                    key,
-                    value,
-                    revision,
-                }) => {
-                    let stored = Stored {
-                        value: value.clone(),
-                        revision: *revision,
-                        lease,
-                    };
-                    self.entries.insert(key.clone(), stored);
-                }
-                Change::Delete { key, .. } => {
-                    self.entries.remove(key);
-                }
-            }
+            self.apply_to_entries(&change, lease);
             self.history.push_back(change);
         }
         while self.history.len() > HISTORY {
             let oldest = self.history.pop_front().map(|change| change.revision());
             self.forgotten = oldest.unwrap_or(self.forgotten);
+        }
+    }
+
+    fn apply_to_entries(&mut self, change: &Change, lease: Option<LeaseId>) {
+        match change {
+            Change::Put(entry) => {
+                let stored = Stored {
+                    value: entry.value.clone(),
+                    revision: entry.revision,
+                    lease,
+                };
+                self.entries.insert(entry.key.clone(), stored);
+            }
+            Change::Delete { key, .. } => {
+                self.entries.remove(key);
+            }
         }
     }
 }

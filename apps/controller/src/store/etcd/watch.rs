@@ -1,6 +1,6 @@
 //! A watch that resumes where it was interrupted whenever the connection to etcd is lost.
 
-use crate::store::{Change, Error, Revision, Watch};
+use crate::store::{Change, Entry, Error, Revision, Watch};
 use etcd_client::{
     Error as EtcdError, EventType, WatchClient, WatchOptions, WatchResponse, WatchStream,
 };
@@ -91,13 +91,7 @@ impl Watcher {
             let Some(entry) = super::entry(&self.root, kv.clone()) else {
                 continue;
             };
-            changes.push(match event.event_type() {
-                EventType::Put => Change::Put(entry),
-                EventType::Delete => Change::Delete {
-                    key: entry.key,
-                    revision: entry.revision,
-                },
-            });
+            changes.push(change(event.event_type(), entry));
         }
         // A response without events reports the progress of the watch; in others the header's
         // revision may be ahead of the delivered events.
@@ -119,5 +113,15 @@ impl Watcher {
         );
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(PAUSE.1);
+    }
+}
+
+fn change(kind: EventType, entry: Entry) -> Change {
+    match kind {
+        EventType::Put => Change::Put(entry),
+        EventType::Delete => Change::Delete {
+            key: entry.key,
+            revision: entry.revision,
+        },
     }
 }
