@@ -11,6 +11,7 @@ use std::time::Duration;
 pub const TARGETS: &[Target] = &[
     WIRE,
     FRAMES,
+    OBJECTS,
     CONTROL,
     PLY,
     LINKS,
@@ -61,6 +62,18 @@ pub const FRAMES: Target = Target {
             [&[number][..], &join(&xnc::datagrams(*scheme))].concat()
         };
         (0..).zip(&Scheme::ALL).map(datagrams).collect()
+    },
+};
+
+/// Packets of media, reports, messages of a session, and their plaintexts.
+pub const OBJECTS: Target = Target {
+    name: "objects",
+    check: wire::check_objects,
+    seeds: || {
+        let parts = [wire::media_packet(), wire::report()].into_iter();
+        let parts = parts.chain(wire::messages()).chain(wire::plaintexts());
+        let vectors = golden::media_packets().into_iter();
+        parts.chain(vectors.map(|vector| vector.datagram)).collect()
     },
 };
 

@@ -1,7 +1,8 @@
 use siphasher::sip::SipHasher24;
 use std::fmt;
+use zeroize::Zeroize;
 
-/// A secret of 128 bits that two nodes share.
+/// A secret of 128 bits that two nodes share. It is overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 16]);
 
@@ -41,6 +42,12 @@ impl Key {
         Tag(SipHasher24::new_with_key(&self.0)
             .hash(covered)
             .to_le_bytes())
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.zeroize();
     }
 }
 

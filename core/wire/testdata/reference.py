@@ -123,4 +123,5 @@ def main():
         sys.exit(f"{wrong} frames differ")
 
 
-main()
+if __name__ == "__main__":
+    main()

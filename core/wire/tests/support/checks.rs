@@ -1,12 +1,19 @@
 //! The checks of the parsers, for the property tests and for `fuzz/`: each passes bytes to a parser
 //! and panics if what it accepts is not within its bounds or is not emitted as it was parsed.
 
-use hawser_units::PathId;
+use hawser_units::{Ecn, Instant, PathId};
 use hawser_wire::echo::{Echo, EchoKind};
+use hawser_wire::feedback::{Age, Arrival, Block, ClockStamp, Feedback, Pose, StampEcho, Totals};
 use hawser_wire::ip::{self, Ipv4Header, Ipv6Header, UdpHeader};
+use hawser_wire::media::{self, AEAD_TAG, Flags, Header, Hop, MediaTime, ObjectId, PacketId};
+use hawser_wire::session::{
+    Accept, Announcement, COOKIE, Goodbye, Hello, Kind, MAC, MAX_ANNOUNCEMENT, MAX_TRACKS, Message,
+    Retry, Sealed, Status, Subscribe, Track,
+};
 use hawser_wire::xnc::{self, AckBlock, EcnCounts, Frame, PacketHeader};
 use hawser_wire::{Key, KeyRing, OVERHEAD_V4, Replica, SealRing, Shim, Signal};
 use siphasher::sip::SipHasher24;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 /// The longest datagram on a path.
@@ -173,13 +180,208 @@ pub(crate) fn check_frame(datagram: &[u8]) {
     }
 }
 
+pub(crate) fn hop() -> Hop {
+    Hop {
+        number: 3,
+        key: key(),
+    }
+}
+
+fn object() -> ObjectId {
+    ObjectId {
+        alias: 1,
+        group: 2,
+        object: 3,
+        layer: 4,
+    }
+}
+
+pub(crate) fn media_packet() -> Vec<u8> {
+    let header = Header {
+        flags: Flags::default(),
+        priority: 0,
+        id: PacketId {
+            object: object(),
+            index: 5,
+        },
+        count: NonZeroU16::new(6),
+        deadline: MediaTime(7),
+        epoch: 8,
+    };
+    [&header.emit(&hop())[..], &[9; AEAD_TAG + 10]].concat()
+}
+
+fn clock() -> ClockStamp {
+    ClockStamp {
+        sent: Instant::from_nanos(1),
+        echo: Some(StampEcho {
+            stamp: Instant::from_nanos(2),
+            held: Duration::from_micros(3),
+        }),
+    }
+}
+
+pub(crate) fn report() -> Vec<u8> {
+    let arrival = Arrival {
+        ecn: Ecn::Ce,
+        age: Age::of(Duration::from_millis(5)),
+    };
+    let report = Feedback {
+        clock: clock(),
+        totals: Totals::default(),
+        pose: Pose::new([1.0, 2.0, 3.0], [0.5; 4]),
+        blocks: vec![Block {
+            object: object(),
+            base: 0,
+            packets: vec![Some(arrival), None, Some(arrival)],
+        }],
+    };
+    report.emit()
+}
+
+/// Returns a plaintext of each kind of message of a session but reports.
+pub(crate) fn plaintexts() -> [Vec<u8>; 5] {
+    let status = Status {
+        clock: clock(),
+        publisher_ahead_nanos: -4,
+        hop: 5,
+        epochs: vec![(6, 7), (8, 9)],
+    };
+    let announcement = Announcement {
+        incarnation: [10; 16],
+        started_unix_millis: 11,
+        tracks: vec![Track {
+            alias: 12,
+            codec: 13,
+            layers: 2,
+            name: "left".to_owned(),
+            parameters: vec![14; 3],
+        }],
+    };
+    let announcement = announcement.emit().unwrap();
+    let accept = Accept {
+        status: status.clone(),
+        hop_salt: [15; 16],
+        announcement: &announcement,
+    };
+    [
+        status.emit(),
+        accept.emit(),
+        Subscribe(vec![(6, 1), (8, 0)]).emit(),
+        Goodbye::Revoked.emit().to_vec(),
+        announcement,
+    ]
+}
+
+pub(crate) fn messages() -> [Vec<u8>; 4] {
+    let sealed = |kind, randoms| {
+        let sealed = Sealed {
+            kind,
+            session: 16,
+            number: 17,
+            randoms,
+            ciphertext: &[],
+        };
+        [sealed.clear(), vec![18; AEAD_TAG + 1]].concat()
+    };
+    let hello = Hello {
+        broadcast: [19; 16],
+        viewer_random: [20; 16],
+        cookie: [21; COOKIE],
+        mac: [22; MAC],
+    };
+    let retry = Retry {
+        viewer_random: [20; 16],
+        cookie: [21; COOKIE],
+    };
+    [
+        hello.emit(),
+        retry.emit(),
+        sealed(Kind::Accept, Some([[23; 16]; 2])),
+        sealed(Kind::Feedback, None),
+    ]
+}
+
+pub(crate) fn check_media(datagram: &[u8]) {
+    let Ok(packet) = media::Packet::parse(datagram) else {
+        return;
+    };
+    let header = packet.header;
+    assert!(header.id.object.layer <= media::MAX_LAYER && packet.sealed.len() > AEAD_TAG);
+    let limit = header.count.map_or(u16::MAX, NonZeroU16::get);
+    assert!(header.id.index < limit);
+    assert_eq!(datagram[..Header::IMMUTABLE], header.immutable());
+    let again = [&header.emit(&hop())[..], packet.sealed].concat();
+    assert!(media::is_from_hop(&again, &key()));
+    let again = media::Packet::parse(&again).expect("an emitted packet is valid");
+    assert_eq!((again.header, again.sealed), (header, packet.sealed));
+}
+
+pub(crate) fn check_report(bytes: &[u8]) {
+    let Ok(report) = Feedback::parse(bytes) else {
+        return;
+    };
+    for block in &report.blocks {
+        assert!(!block.packets.is_empty() && block.object.layer <= media::MAX_LAYER);
+        assert!(usize::from(block.base) + block.packets.len() <= usize::from(u16::MAX));
+    }
+    if let Some(pose) = report.pose {
+        let mut numbers = pose.position().into_iter().chain(pose.rotation());
+        assert!(numbers.all(f32::is_finite));
+    }
+    assert_eq!(report.emit(), bytes);
+}
+
+pub(crate) fn check_message(datagram: &[u8]) {
+    let again = match Message::parse(datagram) {
+        Err(_) => return,
+        Ok(Message::Hello(hello)) => hello.emit(),
+        Ok(Message::Retry(retry)) => retry.emit(),
+        Ok(Message::Sealed(sealed)) => {
+            assert!(sealed.ciphertext.len() > AEAD_TAG);
+            [&sealed.clear()[..], sealed.ciphertext].concat()
+        }
+    };
+    assert_eq!(again, datagram);
+}
+
+pub(crate) fn check_plaintext(bytes: &[u8]) {
+    if let Ok(status) = Status::parse(bytes) {
+        assert!(status.epochs.len() <= MAX_TRACKS);
+        assert_eq!(status.emit(), bytes);
+    }
+    if let Ok(accept) = Accept::parse(bytes) {
+        assert!(accept.announcement.len() <= MAX_ANNOUNCEMENT);
+        assert_eq!(accept.emit(), bytes);
+    }
+    if let Ok(subscribe) = Subscribe::parse(bytes) {
+        assert!(subscribe.0.len() <= MAX_TRACKS);
+        assert_eq!(subscribe.emit(), bytes);
+    }
+    if let Ok(goodbye) = Goodbye::parse(bytes) {
+        assert_eq!(goodbye.emit(), bytes);
+    }
+    if let Ok(announcement) = Announcement::parse(bytes) {
+        assert!(announcement.tracks.len() <= MAX_TRACKS);
+        assert_eq!(announcement.emit().as_deref(), Ok(bytes));
+    }
+}
+
+pub(crate) fn check_objects(bytes: &[u8]) {
+    check_media(bytes);
+    check_report(bytes);
+    check_message(bytes);
+    check_plaintext(bytes);
+}
+
 pub(crate) fn check_all(bytes: &[u8]) {
     check_shim(bytes);
     check_signal(bytes);
     check_echo(bytes);
     check_replica(bytes);
     check_headers(bytes);
-    check_frame(bytes)
+    check_frame(bytes);
+    check_objects(bytes);
 }
 
 /// Returns a signal with the fields of `bytes` and the tag of a holder of the key.

@@ -1,0 +1,649 @@
+//! Messages between a viewer and the sender of its packets: how a session is opened, what is told in
+//! it, and its end. `docs/design/media.md` draws the bytes and names the keys.
+//!
+//! Every message begins with [`MESSAGE`], its kind and two zero bytes. [`Hello`] and [`Retry`] are
+//! clear. All others are sealed: session, number, ciphertext.
+
+use crate::clock::ClockStamp;
+use crate::cursor::{Cursor, Truncated};
+use crate::media::{AEAD_TAG, MAX_LAYER};
+use hawser_units::Instant;
+
+/// The first byte of a message of version 1. No packet of media begins with it.
+pub const MESSAGE: u8 = 0x41;
+
+/// The maximum number of tracks that are published together.
+pub const MAX_TRACKS: usize = 16;
+
+/// The maximum length of an announcement in bytes: it fits a datagram of 1,200 bytes with the rest
+/// of the message.
+pub const MAX_ANNOUNCEMENT: usize = 960;
+
+/// The length of a cookie in bytes.
+pub const COOKIE: usize = 24;
+
+/// The length of the authenticators of hellos and announcements in bytes.
+pub const MAC: usize = 16;
+
+/// The kind of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A viewer asks for a session.
+    Hello = 1,
+    /// The sender asks the viewer to repeat its request with a cookie.
+    Retry = 2,
+    /// The sender opens a session.
+    Accept = 3,
+    /// The viewer selects tracks and layers.
+    Subscribe = 4,
+    /// The viewer's report, see [`crate::feedback`].
+    Feedback = 5,
+    /// The sender's clock and keys.
+    Status = 6,
+    /// Either end leaves.
+    Goodbye = 7,
+}
+
+/// A request for a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// The tracks that are published together, derived from their secret.
+    pub broadcast: [u8; 16],
+    /// Random bytes of the viewer, new for each session.
+    pub viewer_random: [u8; 16],
+    /// The cookie of the sender's [`Retry`]; zeros in the first request.
+    pub cookie: [u8; COOKIE],
+    /// The authenticator of the bytes before it.
+    pub mac: [u8; MAC],
+}
+
+/// The answer to a request without a valid cookie. It is shorter than the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// The random bytes of the request.
+    pub viewer_random: [u8; 16],
+    /// The cookie with which the request is to be repeated.
+    pub cookie: [u8; COOKIE],
+}
+
+/// A message with an encrypted part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sealed<'a> {
+    /// The kind; neither [`Kind::Hello`] nor [`Kind::Retry`].
+    pub kind: Kind,
+    /// The sender's number of the session.
+    pub session: u32,
+    /// The number of the message in its direction.
+    pub number: u64,
+    /// Random bytes of viewer and sender, in [`Kind::Accept`] only.
+    pub randoms: Option<[[u8; 16]; 2]>,
+    /// The ciphertext, with its authentication tag at the end.
+    pub ciphertext: &'a [u8],
+}
+
+/// A parsed datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// A request for a session.
+    Hello(Hello),
+    /// A cookie.
+    Retry(Retry),
+    /// A message of a session.
+    Sealed(Sealed<'a>),
+}
+
+/// The tracks of a publisher. Only publisher and viewers can make the authenticator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announcement {
+    /// Random bytes that the publisher chose when it started.
+    pub incarnation: [u8; 16],
+    /// The time of the publisher's start in milliseconds since 1970.
+    pub started_unix_millis: u64,
+    /// The tracks, at most [`MAX_TRACKS`], ascending by alias.
+    pub tracks: Vec<Track>,
+}
+
+/// A track.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Track {
+    /// The number of the track in packets.
+    pub alias: u32,
+    /// The codec, as numbered by the codecs.
+    pub codec: u8,
+    /// The number of layers, 1 to [`MAX_LAYER`] + 1.
+    pub layers: u8,
+    /// The name.
+    pub name: String,
+    /// The codec's parameters.
+    pub parameters: Vec<u8>,
+}
+
+/// The sender's clock and the keys in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The sender's time, and the viewer's newest time stamp.
+    pub clock: ClockStamp,
+    /// The publisher's clock less the sender's, in nanoseconds; 0 if the sender is the publisher.
+    pub publisher_ahead_nanos: i64,
+    /// The number of the hop key.
+    pub hop: u16,
+    /// The key epochs of the tracks, at most [`MAX_TRACKS`], ascending by alias.
+    pub epochs: Vec<(u32, u16)>,
+}
+
+/// The plaintext of [`Kind::Accept`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accept<'a> {
+    /// The sender's clock and keys.
+    pub status: Status,
+    /// Random bytes from which the hop keys are derived.
+    pub hop_salt: [u8; 16],
+    /// The publisher's announcement with its authenticator, at most [`MAX_ANNOUNCEMENT`] bytes. A
+    /// relay passes it on as it is.
+    pub announcement: &'a [u8],
+}
+
+/// The plaintext of [`Kind::Subscribe`]: for each track, ascending by alias, the number of layers
+/// to send from the base on. Tracks that are not named are not sent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Subscribe(pub Vec<(u32, u8)>);
+
+/// The plaintext of [`Kind::Goodbye`]: the reason for leaving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Goodbye {
+    /// The user or the end of the stream.
+    Ended = 0,
+    /// The publisher starts again: a new session is needed.
+    Restarting = 1,
+    /// The other end may no longer take part.
+    Revoked = 2,
+    /// The sender has no room.
+    Overloaded = 3,
+}
+
+/// An error in a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// The message is shorter than its fields require.
+    #[error("the message ends early")]
+    Truncated,
+    /// Bytes follow the end.
+    #[error("bytes follow the end of the message")]
+    Trailing,
+    /// The version or the kind is not known.
+    #[error("version or kind of the message is unknown")]
+    Unknown,
+    /// A field has an invalid value.
+    #[error("a field of the message has an invalid value")]
+    Invalid,
+}
+
+impl From<Truncated> for MessageError {
+    fn from(_: Truncated) -> Self {
+        MessageError::Truncated
+    }
+}
+
+fn at_end<T>(value: T, cursor: &Cursor<'_>) -> Result<T, MessageError> {
+    let is_empty = cursor.0.is_empty().then_some(value);
+    is_empty.ok_or(MessageError::Trailing)
+}
+
+fn start(kind: Kind) -> [u8; 4] {
+    [MESSAGE, kind as u8, 0, 0]
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Result<Self, MessageError> {
+        use Kind::*;
+        let kinds = [Hello, Retry, Accept, Subscribe, Feedback, Status, Goodbye];
+        let kind = kinds.into_iter().find(|kind| *kind as u8 == byte);
+        kind.ok_or(MessageError::Unknown)
+    }
+}
+
+impl Hello {
+    /// The length in bytes.
+    pub const LEN: usize = 76;
+
+    /// Returns the bytes that the authenticator covers.
+    pub fn covered(&self) -> [u8; Hello::LEN - MAC] {
+        let mut bytes = [0; Hello::LEN - MAC];
+        bytes[..4].copy_from_slice(&start(Kind::Hello));
+        bytes[4..20].copy_from_slice(&self.broadcast);
+        bytes[20..36].copy_from_slice(&self.viewer_random);
+        bytes[36..].copy_from_slice(&self.cookie);
+        bytes
+    }
+
+    /// Returns the bytes on the wire.
+    pub fn emit(&self) -> Vec<u8> {
+        [&self.covered()[..], &self.mac].concat()
+    }
+
+    fn parse(mut cursor: Cursor<'_>) -> Result<Self, MessageError> {
+        let hello = Hello {
+            broadcast: cursor.array()?,
+            viewer_random: cursor.array()?,
+            cookie: cursor.array()?,
+            mac: cursor.array()?,
+        };
+        at_end(hello, &cursor)
+    }
+}
+
+impl Retry {
+    /// The length in bytes.
+    pub const LEN: usize = 44;
+
+    /// Returns the bytes on the wire.
+    pub fn emit(&self) -> Vec<u8> {
+        [
+            &start(Kind::Retry)[..],
+            &self.viewer_random,
+            &self.cookie[..],
+        ]
+        .concat()
+    }
+
+    fn parse(mut cursor: Cursor<'_>) -> Result<Self, MessageError> {
+        let retry = Retry {
+            viewer_random: cursor.array()?,
+            cookie: cursor.array()?,
+        };
+        at_end(retry, &cursor)
+    }
+}
+
+impl<'a> Sealed<'a> {
+    /// The length of the clear part in bytes; [`Kind::Accept`] has 32 more.
+    pub const LEN: usize = 16;
+
+    /// Returns the clear part, which is the associated data of the ciphertext.
+    pub fn clear(&self) -> Vec<u8> {
+        let mut bytes = start(self.kind).to_vec();
+        bytes.extend(self.session.to_be_bytes());
+        bytes.extend(self.number.to_be_bytes());
+        bytes.extend(self.randoms.iter().flatten().flatten());
+        bytes
+    }
+
+    fn parse(kind: Kind, mut cursor: Cursor<'a>) -> Result<Self, MessageError> {
+        let (session, number) = (cursor.u32()?, cursor.u64()?);
+        let randoms = match kind {
+            Kind::Accept => Some([cursor.array()?, cursor.array()?]),
+            _ => None,
+        };
+        if cursor.0.len() <= AEAD_TAG {
+            return Err(MessageError::Truncated);
+        }
+        Ok(Sealed {
+            kind,
+            session,
+            number,
+            randoms,
+            ciphertext: cursor.0,
+        })
+    }
+}
+
+impl<'a> Message<'a> {
+    /// Parses a datagram that begins with [`MESSAGE`].
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, MessageError> {
+        let mut cursor = Cursor(datagram);
+        let [version, kind, zeros @ ..]: [u8; 4] = cursor.array()?;
+        if version != MESSAGE {
+            return Err(MessageError::Unknown);
+        }
+        if zeros != [0; 2] {
+            return Err(MessageError::Invalid);
+        }
+        match Kind::from_byte(kind)? {
+            Kind::Hello => Hello::parse(cursor).map(Message::Hello),
+            Kind::Retry => Retry::parse(cursor).map(Message::Retry),
+            kind => Sealed::parse(kind, cursor).map(Message::Sealed),
+        }
+    }
+}
+
+impl Announcement {
+    /// Returns the bytes before the authenticator.
+    ///
+    /// Returns an error if the tracks do not fit or are not in order.
+    pub fn emit(&self) -> Result<Vec<u8>, MessageError> {
+        let mut bytes = self.incarnation.to_vec();
+        bytes.extend(self.started_unix_millis.to_be_bytes());
+        let count = u8::try_from(self.tracks.len()).map_err(|_| MessageError::Invalid)?;
+        bytes.push(count);
+        for track in &self.tracks {
+            track.emit(&mut bytes)?;
+        }
+        let is_parsed_back = bytes.len() + MAC <= MAX_ANNOUNCEMENT
+            && Announcement::parse(&bytes).as_ref() == Ok(self);
+        is_parsed_back.then_some(bytes).ok_or(MessageError::Invalid)
+    }
+
+    /// Returns the bytes before the authenticator, and the authenticator.
+    pub fn split(bytes: &[u8]) -> Result<(&[u8], [u8; MAC]), MessageError> {
+        let (covered, mac) = bytes.split_last_chunk().ok_or(MessageError::Truncated)?;
+        Ok((covered, *mac))
+    }
+
+    /// Parses the bytes before the authenticator.
+    pub fn parse(covered: &[u8]) -> Result<Self, MessageError> {
+        let mut cursor = Cursor(covered);
+        let incarnation = cursor.array()?;
+        let started_unix_millis = cursor.u64()?;
+        let count = cursor.u8()?;
+        if usize::from(count) > MAX_TRACKS || covered.len() + MAC > MAX_ANNOUNCEMENT {
+            return Err(MessageError::Invalid);
+        }
+        let tracks = (0..count).map(|_| Track::parse(&mut cursor));
+        let tracks: Vec<_> = tracks.collect::<Result<_, _>>()?;
+        if !tracks.is_sorted_by(|one, next| one.alias < next.alias) {
+            return Err(MessageError::Invalid);
+        }
+        let announcement = Announcement {
+            incarnation,
+            started_unix_millis,
+            tracks,
+        };
+        at_end(announcement, &cursor)
+    }
+}
+
+impl Track {
+    fn emit(&self, bytes: &mut Vec<u8>) -> Result<(), MessageError> {
+        let name = u8::try_from(self.name.len()).map_err(|_| MessageError::Invalid)?;
+        let parameters = u16::try_from(self.parameters.len()).map_err(|_| MessageError::Invalid)?;
+        bytes.extend(self.alias.to_be_bytes());
+        bytes.extend([self.codec, self.layers, name]);
+        bytes.extend(parameters.to_be_bytes());
+        bytes.extend(self.name.as_bytes());
+        bytes.extend(&self.parameters);
+        Ok(())
+    }
+
+    fn parse(cursor: &mut Cursor<'_>) -> Result<Self, MessageError> {
+        let alias = cursor.u32()?;
+        let [codec, layers, name] = cursor.array()?;
+        let parameters = cursor.u16()?;
+        if !(1..=MAX_LAYER + 1).contains(&layers) {
+            return Err(MessageError::Invalid);
+        }
+        let name = std::str::from_utf8(cursor.bytes(name.into())?);
+        Ok(Track {
+            alias,
+            codec,
+            layers,
+            name: name.map_err(|_| MessageError::Invalid)?.to_owned(),
+            parameters: cursor.bytes(parameters.into())?.to_vec(),
+        })
+    }
+}
+
+impl Status {
+    /// Returns the bytes before they are sealed.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.clock.emit(&mut bytes);
+        bytes.extend(self.publisher_ahead_nanos.to_be_bytes());
+        bytes.extend(self.hop.to_be_bytes());
+        let count = self.epochs.len().min(MAX_TRACKS);
+        bytes.push(count as u8);
+        for (alias, epoch) in &self.epochs[..count] {
+            bytes.extend(alias.to_be_bytes());
+            bytes.extend(epoch.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Parses opened bytes.
+    pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
+        let mut cursor = Cursor(bytes);
+        let status = Status::read(&mut cursor)?;
+        at_end(status, &cursor)
+    }
+
+    fn read(cursor: &mut Cursor<'_>) -> Result<Self, MessageError> {
+        let clock = ClockStamp::parse(cursor)?.ok_or(MessageError::Invalid)?;
+        let publisher_ahead_nanos = cursor.u64()?.cast_signed();
+        let hop = cursor.u16()?;
+        let count = cursor.u8()?;
+        if usize::from(count) > MAX_TRACKS {
+            return Err(MessageError::Invalid);
+        }
+        let epochs = (0..count).map(|_| Ok((cursor.u32()?, cursor.u16()?)));
+        let epochs: Vec<_> = epochs.collect::<Result<_, Truncated>>()?;
+        if !epochs.is_sorted_by(|(one, _), (next, _)| one < next) {
+            return Err(MessageError::Invalid);
+        }
+        Ok(Status {
+            clock,
+            publisher_ahead_nanos,
+            hop,
+            epochs,
+        })
+    }
+}
+
+impl<'a> Accept<'a> {
+    /// Returns the bytes before they are sealed.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = self.status.emit();
+        bytes.extend(self.hop_salt);
+        bytes.extend(self.announcement);
+        bytes
+    }
+
+    /// Parses opened bytes. The announcement is neither authenticated nor parsed.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, MessageError> {
+        let mut cursor = Cursor(bytes);
+        let status = Status::read(&mut cursor)?;
+        let hop_salt = cursor.array()?;
+        if cursor.0.len() > MAX_ANNOUNCEMENT {
+            return Err(MessageError::Invalid);
+        }
+        Ok(Accept {
+            status,
+            hop_salt,
+            announcement: cursor.0,
+        })
+    }
+}
+
+impl Subscribe {
+    /// Returns the bytes before they are sealed: at most [`MAX_TRACKS`] tracks.
+    pub fn emit(&self) -> Vec<u8> {
+        let count = self.0.len().min(MAX_TRACKS);
+        let mut bytes = vec![count as u8];
+        for (alias, layers) in &self.0[..count] {
+            bytes.extend(alias.to_be_bytes());
+            bytes.push(*layers);
+        }
+        bytes
+    }
+
+    /// Parses opened bytes.
+    pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
+        let mut cursor = Cursor(bytes);
+        let count = cursor.u8()?;
+        if usize::from(count) > MAX_TRACKS {
+            return Err(MessageError::Invalid);
+        }
+        let tracks = (0..count).map(|_| Ok((cursor.u32()?, cursor.u8()?)));
+        let tracks: Vec<_> = tracks.collect::<Result<_, Truncated>>()?;
+        let is_in_order = tracks.is_sorted_by(|(one, _), (next, _)| one < next);
+        if !is_in_order || tracks.iter().any(|(_, layers)| *layers > MAX_LAYER + 1) {
+            return Err(MessageError::Invalid);
+        }
+        at_end(Subscribe(tracks), &cursor)
+    }
+}
+
+impl Goodbye {
+    /// Returns the byte before it is sealed.
+    pub const fn emit(self) -> [u8; 1] {
+        [self as u8]
+    }
+
+    /// Parses opened bytes.
+    pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
+        match bytes {
+            [0] => Ok(Goodbye::Ended),
+            [1] => Ok(Goodbye::Restarting),
+            [2] => Ok(Goodbye::Revoked),
+            [3] => Ok(Goodbye::Overloaded),
+            [] => Err(MessageError::Truncated),
+            [_] => Err(MessageError::Invalid),
+            _ => Err(MessageError::Trailing),
+        }
+    }
+}
+
+impl Status {
+    /// Returns the instant of the publisher's clock that this instant of the sender's clock is.
+    pub fn to_publisher(&self, sender: Instant) -> Instant {
+        let nanos = i128::from(sender.as_nanos()) + i128::from(self.publisher_ahead_nanos);
+        Instant::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::StampEcho;
+    use std::time::Duration;
+
+    fn status() -> Status {
+        Status {
+            clock: ClockStamp {
+                sent: Instant::from_nanos(1),
+                echo: Some(StampEcho {
+                    stamp: Instant::from_nanos(2),
+                    held: Duration::from_micros(3),
+                }),
+            },
+            publisher_ahead_nanos: -4,
+            hop: 5,
+            epochs: vec![(6, 7), (8, 9)],
+        }
+    }
+
+    fn announcement() -> Announcement {
+        let track = |alias, name: &str| Track {
+            alias,
+            codec: 2,
+            layers: 3,
+            name: name.to_owned(),
+            parameters: vec![4; 5],
+        };
+        Announcement {
+            incarnation: [6; 16],
+            started_unix_millis: 7,
+            tracks: vec![track(8, "left"), track(9, "right")],
+        }
+    }
+
+    #[test]
+    fn plaintexts_are_parsed_back() {
+        assert_eq!(Status::parse(&status().emit()), Ok(status()));
+        let accept = Accept {
+            status: status(),
+            hop_salt: [1; 16],
+            announcement: &[2; MAX_ANNOUNCEMENT],
+        };
+        assert_eq!(Accept::parse(&accept.emit()), Ok(accept.clone()));
+        let bytes = announcement().emit().unwrap();
+        assert_eq!(Announcement::parse(&bytes), Ok(announcement()));
+        let subscribe = Subscribe(vec![(1, 0), (2, 8)]);
+        assert_eq!(Subscribe::parse(&subscribe.emit()), Ok(subscribe));
+        for number in 0..4 {
+            let goodbye = Goodbye::parse(&[number]).unwrap();
+            assert_eq!(goodbye.emit(), [number]);
+        }
+    }
+
+    #[test]
+    fn the_largest_accept_fits_a_datagram() {
+        let mut status = status();
+        status.epochs = (0..MAX_TRACKS as u32).map(|alias| (alias, 0)).collect();
+        let accept = Accept {
+            status,
+            hop_salt: [1; 16],
+            announcement: &[2; MAX_ANNOUNCEMENT],
+        };
+        let length = Sealed::LEN + 32 + accept.emit().len() + AEAD_TAG;
+        assert!(length <= crate::media::DEFAULT_DATAGRAM, "{length} bytes");
+    }
+
+    #[test]
+    fn a_retry_is_shorter_than_the_hello() {
+        let hello = Hello {
+            broadcast: [1; 16],
+            viewer_random: [2; 16],
+            cookie: [0; COOKIE],
+            mac: [3; MAC],
+        };
+        let retry = Retry {
+            viewer_random: [2; 16],
+            cookie: [4; COOKIE],
+        };
+        assert_eq!(Message::parse(&hello.emit()), Ok(Message::Hello(hello)));
+        assert_eq!(Message::parse(&retry.emit()), Ok(Message::Retry(retry)));
+        assert_eq!(hello.emit().len(), Hello::LEN);
+        assert_eq!(retry.emit().len(), Retry::LEN);
+        const { assert!(Retry::LEN < Hello::LEN) };
+    }
+
+    #[test]
+    fn tracks_out_of_order_twice_or_too_many_are_refused() {
+        let announced = |tracks: &[u32]| {
+            let mut announcement = announcement();
+            let track = announcement.tracks[0].clone();
+            let with_alias = |alias: &u32| Track {
+                alias: *alias,
+                ..track.clone()
+            };
+            announcement.tracks = tracks.iter().map(with_alias).collect();
+            announcement.emit()
+        };
+        assert!(announced(&[1, 2]).is_ok());
+        assert_eq!(announced(&[2, 1]), Err(MessageError::Invalid));
+        assert_eq!(announced(&[2, 2]), Err(MessageError::Invalid));
+        let many: Vec<u32> = (0..17).collect();
+        assert_eq!(announced(&many), Err(MessageError::Invalid));
+        assert_eq!(Subscribe::parse(&[17]), Err(MessageError::Invalid));
+        let subscribed = |bytes: &[u8]| Subscribe::parse(bytes);
+        assert_eq!(subscribed(&[1, 0, 0, 0, 1, 9]), Err(MessageError::Invalid));
+        let twice = Subscribe(vec![(2, 1), (2, 1)]).emit();
+        assert_eq!(subscribed(&twice), Err(MessageError::Invalid));
+    }
+
+    #[test]
+    fn an_announcement_that_is_too_long_is_refused() {
+        let mut announcement = announcement();
+        announcement.tracks[0].parameters = vec![0; MAX_ANNOUNCEMENT];
+        assert_eq!(announcement.emit(), Err(MessageError::Invalid));
+    }
+
+    #[test]
+    fn the_publishers_clock_saturates() {
+        let mut status = status();
+        assert_eq!(status.to_publisher(Instant::from_nanos(3)), Instant::ZERO);
+        status.publisher_ahead_nanos = i64::MAX;
+        assert_eq!(status.to_publisher(Instant::MAX), Instant::MAX);
+    }
+
+    #[test]
+    fn unknown_kinds_and_reserved_bytes_are_refused() {
+        let message = |bytes: &[u8]| Message::parse(bytes).unwrap_err();
+        assert_eq!(message(&[MESSAGE, 8, 0, 0]), MessageError::Unknown);
+        assert_eq!(message(&[0x42, 1, 0, 0]), MessageError::Unknown);
+        assert_eq!(message(&[MESSAGE, 1, 0, 1]), MessageError::Invalid);
+        let short = [&start(Kind::Status)[..], &[0; 12 + AEAD_TAG]].concat();
+        assert_eq!(message(&short), MessageError::Truncated);
+    }
+}
