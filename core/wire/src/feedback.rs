@@ -59,13 +59,14 @@ pub struct Feedback {
 /// Counts since the session started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Packets that were accepted. A second copy is not counted.
+    /// Authenticated packets, with those that arrived after their deadline. A second copy is not
+    /// counted.
     pub packets: u64,
     /// Bytes of the UDP payloads of these packets.
     pub bytes: u64,
     /// Those of the bytes that arrived with the mark CE.
     pub ce_bytes: u64,
-    /// Packets that were refused for any reason.
+    /// Datagrams that were refused, with second copies.
     pub refused: u64,
 }
 

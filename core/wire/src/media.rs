@@ -129,7 +129,7 @@ pub struct Packet<'a> {
 }
 
 /// An error in a datagram that should be a packet of media.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum HeaderError {
     /// The datagram has no room for the header, a byte of payload and the authentication tag.
     #[error("{0} bytes are too short for a packet of media")]

@@ -7,7 +7,6 @@
 use crate::clock::ClockStamp;
 use crate::cursor::{Cursor, Truncated};
 use crate::media::{AEAD_TAG, MAX_LAYER};
-use hawser_units::Instant;
 
 /// The first byte of a message of version 1. No packet of media begins with it.
 pub const MESSAGE: u8 = 0x41;
@@ -128,6 +127,8 @@ pub struct Status {
     pub publisher_ahead_nanos: i64,
     /// The number of the hop key.
     pub hop: u16,
+    /// The number of the newest selection of tracks that is in force; 0 before the first.
+    pub subscription: u8,
     /// The key epochs of the tracks, at most [`MAX_TRACKS`], ascending by alias.
     pub epochs: Vec<(u32, u16)>,
 }
@@ -144,10 +145,15 @@ pub struct Accept<'a> {
     pub announcement: &'a [u8],
 }
 
-/// The plaintext of [`Kind::Subscribe`]: for each track, ascending by alias, the number of layers
-/// to send from the base on. Tracks that are not named are not sent.
+/// The plaintext of [`Kind::Subscribe`]. Tracks that are not named are not sent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Subscribe(pub Vec<(u32, u8)>);
+pub struct Subscribe {
+    /// The number of the selection. The viewer repeats it until a status has it.
+    pub number: u8,
+    /// Aliases in ascending order, at most [`MAX_TRACKS`], and for each the number of layers to send
+    /// from the base on.
+    pub tracks: Vec<(u32, u8)>,
+}
 
 /// The plaintext of [`Kind::Goodbye`]: the reason for leaving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -392,7 +398,7 @@ impl Status {
         bytes.extend(self.publisher_ahead_nanos.to_be_bytes());
         bytes.extend(self.hop.to_be_bytes());
         let count = self.epochs.len().min(MAX_TRACKS);
-        bytes.push(count as u8);
+        bytes.extend([self.subscription, count as u8]);
         for (alias, epoch) in &self.epochs[..count] {
             bytes.extend(alias.to_be_bytes());
             bytes.extend(epoch.to_be_bytes());
@@ -411,7 +417,7 @@ impl Status {
         let clock = ClockStamp::parse(cursor)?.ok_or(MessageError::Invalid)?;
         let publisher_ahead_nanos = cursor.u64()?.cast_signed();
         let hop = cursor.u16()?;
-        let count = cursor.u8()?;
+        let [subscription, count] = cursor.array()?;
         if usize::from(count) > MAX_TRACKS {
             return Err(MessageError::Invalid);
         }
@@ -424,6 +430,7 @@ impl Status {
             clock,
             publisher_ahead_nanos,
             hop,
+            subscription,
             epochs,
         })
     }
@@ -457,9 +464,9 @@ impl<'a> Accept<'a> {
 impl Subscribe {
     /// Returns the bytes before they are sealed: at most [`MAX_TRACKS`] tracks.
     pub fn emit(&self) -> Vec<u8> {
-        let count = self.0.len().min(MAX_TRACKS);
-        let mut bytes = vec![count as u8];
-        for (alias, layers) in &self.0[..count] {
+        let count = self.tracks.len().min(MAX_TRACKS);
+        let mut bytes = vec![self.number, count as u8];
+        for (alias, layers) in &self.tracks[..count] {
             bytes.extend(alias.to_be_bytes());
             bytes.push(*layers);
         }
@@ -469,7 +476,7 @@ impl Subscribe {
     /// Parses opened bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let mut cursor = Cursor(bytes);
-        let count = cursor.u8()?;
+        let [number, count] = cursor.array()?;
         if usize::from(count) > MAX_TRACKS {
             return Err(MessageError::Invalid);
         }
@@ -479,7 +486,7 @@ impl Subscribe {
         if !is_in_order || tracks.iter().any(|(_, layers)| *layers > MAX_LAYER + 1) {
             return Err(MessageError::Invalid);
         }
-        at_end(Subscribe(tracks), &cursor)
+        at_end(Subscribe { number, tracks }, &cursor)
     }
 }
 
@@ -503,18 +510,11 @@ impl Goodbye {
     }
 }
 
-impl Status {
-    /// Returns the instant of the publisher's clock that this instant of the sender's clock is.
-    pub fn to_publisher(&self, sender: Instant) -> Instant {
-        let nanos = i128::from(sender.as_nanos()) + i128::from(self.publisher_ahead_nanos);
-        Instant::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::StampEcho;
+    use hawser_units::Instant;
     use std::time::Duration;
 
     fn status() -> Status {
@@ -528,6 +528,7 @@ mod tests {
             },
             publisher_ahead_nanos: -4,
             hop: 5,
+            subscription: 10,
             epochs: vec![(6, 7), (8, 9)],
         }
     }
@@ -558,7 +559,10 @@ mod tests {
         assert_eq!(Accept::parse(&accept.emit()), Ok(accept.clone()));
         let bytes = announcement().emit().unwrap();
         assert_eq!(Announcement::parse(&bytes), Ok(announcement()));
-        let subscribe = Subscribe(vec![(1, 0), (2, 8)]);
+        let subscribe = Subscribe {
+            number: 3,
+            tracks: vec![(1, 0), (2, 8)],
+        };
         assert_eq!(Subscribe::parse(&subscribe.emit()), Ok(subscribe));
         for number in 0..4 {
             let goodbye = Goodbye::parse(&[number]).unwrap();
@@ -615,10 +619,17 @@ mod tests {
         assert_eq!(announced(&[2, 2]), Err(MessageError::Invalid));
         let many: Vec<u32> = (0..17).collect();
         assert_eq!(announced(&many), Err(MessageError::Invalid));
-        assert_eq!(Subscribe::parse(&[17]), Err(MessageError::Invalid));
+        assert_eq!(Subscribe::parse(&[0, 17]), Err(MessageError::Invalid));
         let subscribed = |bytes: &[u8]| Subscribe::parse(bytes);
-        assert_eq!(subscribed(&[1, 0, 0, 0, 1, 9]), Err(MessageError::Invalid));
-        let twice = Subscribe(vec![(2, 1), (2, 1)]).emit();
+        assert_eq!(
+            subscribed(&[0, 1, 0, 0, 0, 1, 9]),
+            Err(MessageError::Invalid)
+        );
+        let twice = Subscribe {
+            number: 0,
+            tracks: vec![(2, 1), (2, 1)],
+        };
+        let twice = twice.emit();
         assert_eq!(subscribed(&twice), Err(MessageError::Invalid));
     }
 
@@ -627,14 +638,6 @@ mod tests {
         let mut announcement = announcement();
         announcement.tracks[0].parameters = vec![0; MAX_ANNOUNCEMENT];
         assert_eq!(announcement.emit(), Err(MessageError::Invalid));
-    }
-
-    #[test]
-    fn the_publishers_clock_saturates() {
-        let mut status = status();
-        assert_eq!(status.to_publisher(Instant::from_nanos(3)), Instant::ZERO);
-        status.publisher_ahead_nanos = i64::MAX;
-        assert_eq!(status.to_publisher(Instant::MAX), Instant::MAX);
     }
 
     #[test]

@@ -245,6 +245,7 @@ pub(crate) fn plaintexts() -> [Vec<u8>; 5] {
         clock: clock(),
         publisher_ahead_nanos: -4,
         hop: 5,
+        subscription: 24,
         epochs: vec![(6, 7), (8, 9)],
     };
     let announcement = Announcement {
@@ -259,6 +260,10 @@ pub(crate) fn plaintexts() -> [Vec<u8>; 5] {
         }],
     };
     let announcement = announcement.emit().unwrap();
+    let subscribe = Subscribe {
+        number: 25,
+        tracks: vec![(6, 1), (8, 0)],
+    };
     let accept = Accept {
         status: status.clone(),
         hop_salt: [15; 16],
@@ -267,7 +272,7 @@ pub(crate) fn plaintexts() -> [Vec<u8>; 5] {
     [
         status.emit(),
         accept.emit(),
-        Subscribe(vec![(6, 1), (8, 0)]).emit(),
+        subscribe.emit(),
         Goodbye::Revoked.emit().to_vec(),
         announcement,
     ]
@@ -355,7 +360,7 @@ pub(crate) fn check_plaintext(bytes: &[u8]) {
         assert_eq!(accept.emit(), bytes);
     }
     if let Ok(subscribe) = Subscribe::parse(bytes) {
-        assert!(subscribe.0.len() <= MAX_TRACKS);
+        assert!(subscribe.tracks.len() <= MAX_TRACKS);
         assert_eq!(subscribe.emit(), bytes);
     }
     if let Ok(goodbye) = Goodbye::parse(bytes) {

@@ -1,0 +1,128 @@
+use crate::rtt::RttEstimate;
+use hawser_units::{ByteSize, Instant};
+use hawser_wire::media::PacketId;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The number of later packets that are acknowledged before a packet is lost (RFC 9002, section
+/// 6.1.1).
+const REORDERING: u64 = 3;
+
+/// The largest exponent of the growing timeout.
+const MAX_BACKOFF: u32 = 6;
+
+/// The packets on their way, in the order of sending.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    next: u64,
+    by_number: BTreeMap<u64, Flight>,
+    by_packet: BTreeMap<PacketId, u64>,
+    bytes: u64,
+    largest_acknowledged: Option<u64>,
+    backoff: u32,
+}
+
+/// A packet on its way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flight {
+    pub(crate) packet: PacketId,
+    pub(crate) size: ByteSize,
+    pub(crate) sent: Instant,
+    /// The number of the first transmission. An acknowledgement may be of any.
+    pub(crate) first: u64,
+    number: u64,
+}
+
+impl Flights {
+    /// Adds a packet that is sent now. `first` is the number of its first transmission.
+    pub(crate) fn add(
+        &mut self,
+        now: Instant,
+        packet: PacketId,
+        size: ByteSize,
+        first: Option<u64>,
+    ) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        let flight = Flight {
+            packet,
+            size,
+            sent: now,
+            first: first.unwrap_or(number),
+            number,
+        };
+        self.by_number.insert(number, flight);
+        self.by_packet.insert(packet, number);
+        self.bytes += size.0;
+        flight.first
+    }
+
+    /// Returns the bytes on their way.
+    pub(crate) fn bytes(&self) -> ByteSize {
+        ByteSize(self.bytes)
+    }
+
+    /// Removes an acknowledged packet.
+    pub(crate) fn acknowledge(&mut self, packet: &PacketId) -> Option<Flight> {
+        let number = *self.by_packet.get(packet)?;
+        let flight = self.remove(number)?;
+        self.largest_acknowledged = self.largest_acknowledged.max(Some(flight.first));
+        self.backoff = 0;
+        Some(flight)
+    }
+
+    /// Removes the next packet that is lost because later ones were acknowledged.
+    pub(crate) fn lost(&mut self, now: Instant, rtt: &RttEstimate) -> Option<Flight> {
+        let largest = self.largest_acknowledged?;
+        let delay = rtt.loss_delay();
+        let mut earlier = self.by_number.range(..largest);
+        let (number, _) = earlier.find(|(number, flight)| {
+            **number + REORDERING <= largest || flight.sent + delay <= now
+        })?;
+        self.remove(*number)
+    }
+
+    /// Removes the next packet that is lost because nothing was acknowledged for too long.
+    /// `timeout` is that of [`Flights::probe_timeout`].
+    pub(crate) fn timed_out(&mut self, now: Instant, timeout: Duration) -> Option<Flight> {
+        let (number, flight) = self.by_number.first_key_value()?;
+        let is_lost = flight.sent + timeout <= now;
+        is_lost
+            .then_some(*number)
+            .and_then(|number| self.remove(number))
+    }
+
+    pub(crate) fn probe_timeout(&self, rtt: &RttEstimate, report_interval: Duration) -> Duration {
+        rtt.probe_timeout(report_interval) * (1 << self.backoff)
+    }
+
+    /// Doubles the timeout until the next acknowledgement.
+    pub(crate) fn back_off(&mut self) {
+        self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
+    }
+
+    /// Returns the next time at which a packet is lost.
+    pub(crate) fn timeout(&self, rtt: &RttEstimate, report_interval: Duration) -> Option<Instant> {
+        let first = self.by_number.first_key_value().map(|(_, flight)| flight)?;
+        let probe = first.sent + self.probe_timeout(rtt, report_interval);
+        let is_passed = self
+            .largest_acknowledged
+            .is_some_and(|largest| first.number < largest);
+        let passed = is_passed.then(|| first.sent + rtt.loss_delay());
+        Some(passed.map_or(probe, |passed| passed.min(probe)))
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Flight> {
+        let flight = self.by_number.remove(&number)?;
+        self.by_packet.remove(&flight.packet);
+        self.bytes -= flight.size.0;
+        Some(flight)
+    }
+}
+
+impl Flight {
+    /// Returns whether the packet was sent once, so that its acknowledgement is not ambiguous.
+    pub(crate) fn is_first(&self) -> bool {
+        self.first == self.number
+    }
+}

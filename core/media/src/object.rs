@@ -1,0 +1,48 @@
+use hawser_units::{ByteSize, Instant};
+use hawser_wire::media::{Flags, ObjectId, PacketId};
+use std::sync::Arc;
+
+/// An object without its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// The object.
+    pub id: ObjectId,
+    /// The priority; 0 is sent first.
+    pub priority: u8,
+    /// The time by the publisher's clock after which the object is of no use.
+    pub deadline: Instant,
+    /// The flags.
+    pub flags: Flags,
+}
+
+/// A sealed packet. Its bytes are the same for every viewer and each time that it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedPacket {
+    /// The packet.
+    pub id: PacketId,
+    /// The UDP payload.
+    pub datagram: Arc<[u8]>,
+}
+
+/// An object with all of its packets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedObject {
+    /// The object.
+    pub info: ObjectInfo,
+    /// The packets in ascending order.
+    pub packets: Vec<SealedPacket>,
+}
+
+impl SealedPacket {
+    /// Returns the length of the UDP payload.
+    pub fn size(&self) -> ByteSize {
+        ByteSize(self.datagram.len() as u64)
+    }
+}
+
+impl SealedObject {
+    /// Returns the sum of the lengths of the UDP payloads.
+    pub fn size(&self) -> ByteSize {
+        self.packets.iter().map(SealedPacket::size).sum()
+    }
+}

@@ -1,0 +1,426 @@
+use crate::arrivals::Arrivals;
+use crate::clock::{Clock, ClockError, shifted};
+use crate::epochs::{EpochKeys, HopKeys};
+use crate::keys::TrackSecret;
+use crate::reassembly::{Bounds, Ended, PACKET_OVERHEAD, Reassembly, Use};
+use crate::refusal::{Refusal, Refusals};
+use hawser_units::{Ecn, Instant};
+use hawser_wire::feedback::{Block, Feedback, Pose, Totals};
+use hawser_wire::media::{AEAD_TAG, Flags, Header, ObjectId, Packet, PacketId};
+use hawser_wire::session::{Accept, Announcement, Sealed, Status};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The settings of a [`Receiver`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiverConfig {
+    /// The maximum number of incomplete objects of a track.
+    pub objects: usize,
+    /// The maximum number of packets of an object.
+    pub packets: u16,
+    /// The maximum number of bytes that are kept: payloads and 64 bytes for each, of packets and of
+    /// events that were not taken.
+    pub bytes: usize,
+    /// The number of ended objects of a track that are remembered, against replays.
+    pub remembered: usize,
+    /// Whether each packet becomes an event when it arrives, besides the complete object.
+    pub packet_events: bool,
+    /// The time after its deadline for which an object is still accepted.
+    pub grace: Duration,
+    /// The time after its first packet at which an object is given up while the publisher's clock is
+    /// not known.
+    pub patience: Duration,
+    /// The time between reports.
+    pub report_interval: Duration,
+    /// The number of packets after which a report is due before its time.
+    pub report_packets: usize,
+    /// The time between reports while nothing arrives.
+    pub keepalive: Duration,
+    /// The maximum length of a report's datagram in bytes.
+    pub datagram: usize,
+}
+
+/// The viewer's end of a stream of media: verifies, opens, reassembles and reports.
+#[derive(Debug)]
+pub struct Receiver {
+    config: ReceiverConfig,
+    tracks: BTreeMap<u32, TrackState>,
+    hops: HopKeys,
+    clock: Clock,
+    publisher_ahead_nanos: i64,
+    totals: Totals,
+    refusals: Refusals,
+    arrivals: Arrivals,
+    last_report: Option<Instant>,
+    events: VecDeque<ReceiverEvent>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct TrackState {
+    keys: EpochKeys,
+    reassembly: Reassembly,
+}
+
+/// An event of a [`Receiver`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReceiverEvent {
+    /// A packet arrived.
+    Packet {
+        /// The packet.
+        id: PacketId,
+        /// The flags of the object.
+        flags: Flags,
+        /// The payload.
+        payload: Arc<[u8]>,
+    },
+    /// All packets of an object arrived.
+    Object(ReceivedObject),
+    /// An object was given up.
+    GivenUp {
+        /// The object.
+        id: ObjectId,
+        /// The number of its packets that arrived.
+        arrived: u16,
+        /// The number of its packets, if it is known.
+        count: Option<u16>,
+    },
+}
+
+/// A complete object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceivedObject {
+    /// The object.
+    pub id: ObjectId,
+    /// The flags.
+    pub flags: Flags,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The arrival of the first packet.
+    pub first_arrival: Instant,
+    /// Whether a packet of the object was marked CE.
+    pub marked: bool,
+}
+
+impl Default for ReceiverConfig {
+    /// Returns bounds for 90 Mb/s: 64 objects and 32 MiB.
+    fn default() -> Self {
+        ReceiverConfig {
+            objects: 64,
+            packets: 8192,
+            bytes: 32 << 20,
+            remembered: 512,
+            packet_events: false,
+            grace: Duration::ZERO,
+            patience: Duration::from_secs(1),
+            report_interval: Duration::from_millis(5),
+            report_packets: 64,
+            keepalive: Duration::from_secs(1),
+            datagram: hawser_wire::media::DEFAULT_DATAGRAM,
+        }
+    }
+}
+
+impl Receiver {
+    /// Creates the receiver of the tracks of an authenticated announcement. `accept` is the message
+    /// that had it.
+    pub fn new(
+        config: ReceiverConfig,
+        secret: &TrackSecret,
+        announcement: &Announcement,
+        accept: &Accept<'_>,
+    ) -> Self {
+        let epochs: BTreeMap<u32, u16> = accept.status.epochs.iter().copied().collect();
+        let tracks = announcement.tracks.iter().map(|track| {
+            let epoch = epochs.get(&track.alias).copied().unwrap_or(0);
+            let state = TrackState {
+                keys: EpochKeys::new(secret.clone(), announcement.incarnation, track.alias, epoch),
+                reassembly: Reassembly::new(config.bounds()),
+            };
+            (track.alias, state)
+        });
+        Receiver {
+            config,
+            tracks: tracks.collect(),
+            hops: HopKeys::new(secret.access(), accept.hop_salt, accept.status.hop),
+            clock: Clock::default(),
+            publisher_ahead_nanos: accept.status.publisher_ahead_nanos,
+            totals: Totals::default(),
+            refusals: Refusals::default(),
+            arrivals: Arrivals::default(),
+            last_report: None,
+            events: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Takes a datagram with its ECN field. Nothing of it is kept before it is authenticated.
+    ///
+    /// A packet whose object is late is refused, and its arrival is reported like any other.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        datagram: &[u8],
+        ecn: Ecn,
+    ) -> Result<(), Refusal> {
+        self.accept(now, datagram, ecn).inspect_err(|refusal| {
+            self.refusals.count(*refusal);
+            self.totals.refused += u64::from(*refusal != Refusal::Late);
+        })
+    }
+
+    /// Takes an authenticated status of the sender.
+    ///
+    /// Returns an error if its time stamps cannot be used. Its keys are.
+    pub fn handle_status(&mut self, now: Instant, status: &Status) -> Result<(), ClockError> {
+        self.publisher_ahead_nanos = status.publisher_ahead_nanos;
+        self.hops.announce(status.hop);
+        for (alias, epoch) in &status.epochs {
+            if let Some(track) = self.tracks.get_mut(alias) {
+                track.keys.advance(*epoch);
+            }
+        }
+        self.clock.handle_stamp(now, &status.clock).map(drop)
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<ReceiverEvent> {
+        let event = self.events.pop_front()?;
+        self.bytes -= event.size();
+        Some(event)
+    }
+
+    /// Returns the next report if one is due. The first is due at once, to relate the clocks. Called until there is none, because much may have to be
+    /// reported at once.
+    pub fn poll_report(&mut self, now: Instant, pose: Option<Pose>) -> Option<Feedback> {
+        if now < self.report_due() {
+            return None;
+        }
+        self.last_report = Some(now);
+        let fixed = Sealed::LEN + AEAD_TAG + Feedback::LEN + Pose::LEN;
+        let space = self.config.datagram.saturating_sub(fixed);
+        let space = space.max(Block::LEN + Block::PACKET);
+        Some(Feedback {
+            clock: self.clock.stamp(now),
+            totals: self.totals,
+            pose,
+            blocks: self.arrivals.report(now, space),
+        })
+    }
+
+    /// Returns the next time at which [`Receiver::handle_timeout`] or [`Receiver::poll_report`] has
+    /// to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let tracks = self.tracks.values();
+        let expiry = tracks.filter_map(|track| track.reassembly.timeout()).min();
+        expiry.into_iter().chain([self.report_due()]).min()
+    }
+
+    /// Gives up objects whose time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let aliases: Vec<u32> = self.tracks.keys().copied().collect();
+        for alias in aliases {
+            while let Some(ended) = self
+                .tracks
+                .get_mut(&alias)
+                .and_then(|track| track.reassembly.give_up(now))
+            {
+                self.give_up(ended);
+            }
+        }
+    }
+
+    /// Returns the relation between the own clock and the sender's.
+    pub const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Returns the time of the own clock at an instant of the publisher's; `None` before the first
+    /// exchange with the sender.
+    pub fn local_time_of(&self, publisher: Instant) -> Option<Instant> {
+        let sender = shifted(publisher, -i128::from(self.publisher_ahead_nanos));
+        self.clock
+            .relation()
+            .map(|relation| relation.to_local(sender))
+    }
+
+    /// Returns the counts of refused packets.
+    pub const fn refusals(&self) -> Refusals {
+        self.refusals
+    }
+
+    /// Returns the totals of the next report.
+    pub const fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Returns the number of bytes that are kept, as [`ReceiverConfig::bytes`] counts them.
+    pub const fn buffered(&self) -> usize {
+        self.bytes
+    }
+
+    fn accept(&mut self, now: Instant, datagram: &[u8], ecn: Ecn) -> Result<(), Refusal> {
+        let packet = Packet::parse(datagram).map_err(Refusal::Header)?;
+        let header = packet.header;
+        if !self.hops.accepts(datagram, packet.hop) {
+            return Err(Refusal::HopTag);
+        }
+        let gives_up_at = self.gives_up_at(now, &header);
+        let alias = header.id.object.alias;
+        let track = self.tracks.get_mut(&alias).ok_or(Refusal::UnknownTrack)?;
+        let (payload, usefulness) = track.open(&packet)?;
+        if usefulness == Use::Late || gives_up_at <= now {
+            self.count(now, header.id, datagram.len(), ecn);
+            self.insert_late(header.id);
+            return Err(Refusal::Late);
+        }
+        let room = self.config.bytes.saturating_sub(self.bytes);
+        if (payload.len() + PACKET_OVERHEAD) * self.config.copies() > room {
+            return Err(Refusal::NoRoom);
+        }
+        self.count(now, header.id, datagram.len(), ecn);
+        self.insert(header, payload.into(), ecn, [now, gives_up_at]);
+        Ok(())
+    }
+
+    fn insert_late(&mut self, id: PacketId) {
+        let Some(track) = self.tracks.get_mut(&id.object.alias) else {
+            return;
+        };
+        let begun = track.reassembly.abandon(id.object);
+        let is_new = track.reassembly.insert_late(id);
+        if let Some(ended) = begun {
+            self.give_up(ended);
+        } else if is_new {
+            self.push_event(ReceiverEvent::GivenUp {
+                id: id.object,
+                arrived: 0,
+                count: None,
+            });
+        }
+    }
+
+    fn count(&mut self, now: Instant, id: PacketId, size: usize, ecn: Ecn) {
+        self.totals.packets += 1;
+        self.totals.bytes += size as u64;
+        if ecn == Ecn::Ce {
+            self.totals.ce_bytes += size as u64;
+        }
+        let limit = self.config.report_packets.saturating_mul(64);
+        self.arrivals.add(now, id, ecn, limit);
+    }
+
+    fn insert(&mut self, header: Header, payload: Arc<[u8]>, ecn: Ecn, times: [Instant; 2]) {
+        self.bytes += payload.len() + PACKET_OVERHEAD;
+        if self.config.packet_events {
+            self.push_event(ReceiverEvent::Packet {
+                id: header.id,
+                flags: header.flags,
+                payload: payload.clone(),
+            });
+        }
+        let Some(track) = self.tracks.get_mut(&header.id.object.alias) else {
+            return;
+        };
+        let complete = track.reassembly.insert(header, payload, ecn, times);
+        let surplus = track.reassembly.give_up_surplus();
+        if let Some(Ended { id, partial }) = complete {
+            self.bytes -= partial.size();
+            self.push_event(ReceiverEvent::Object(ReceivedObject {
+                id,
+                flags: partial.header.flags,
+                bytes: partial.bytes(),
+                first_arrival: partial.first_arrival,
+                marked: partial.marked,
+            }));
+        }
+        if let Some(ended) = surplus {
+            self.give_up(ended);
+        }
+    }
+
+    fn give_up(&mut self, Ended { id, partial }: Ended) {
+        self.bytes -= partial.size();
+        self.push_event(ReceiverEvent::GivenUp {
+            id,
+            arrived: u16::try_from(partial.arrived()).unwrap_or(u16::MAX),
+            count: partial.count(),
+        });
+    }
+
+    fn push_event(&mut self, event: ReceiverEvent) {
+        self.bytes += event.size();
+        self.events.push_back(event);
+    }
+
+    /// Returns the time at which an object is given up if its first packet arrives now.
+    fn gives_up_at(&self, now: Instant, header: &Header) -> Instant {
+        let Some(relation) = self.clock.relation() else {
+            return now + self.config.patience;
+        };
+        let sender = relation.to_remote(now);
+        let publisher = shifted(sender, self.publisher_ahead_nanos.into());
+        let deadline = header.deadline.nearest(publisher);
+        let ahead = deadline.saturating_since(publisher);
+        let behind = publisher.saturating_since(deadline);
+        // The relation of the clocks is wrong by half of the round trip at most.
+        (now + ahead + relation.round_trip / 2 + self.config.grace) - behind
+    }
+
+    fn report_due(&self) -> Instant {
+        let Some(last) = self.last_report else {
+            return Instant::ZERO;
+        };
+        if self.arrivals.unreported() >= self.config.report_packets {
+            return last;
+        }
+        let interval = if self.arrivals.is_empty() {
+            self.config.keepalive
+        } else {
+            self.config.report_interval
+        };
+        last + interval
+    }
+}
+
+impl TrackState {
+    /// Returns the payload of a packet whose hop tag is right.
+    fn open(&mut self, packet: &Packet<'_>) -> Result<(Vec<u8>, Use), Refusal> {
+        let header = &packet.header;
+        let key = self.keys.get(header.epoch).ok_or(Refusal::UnknownEpoch)?;
+        let usefulness = self.reassembly.check(header)?;
+        let payload = key
+            .open(header.nonce(), &header.immutable(), packet.sealed)
+            .map_err(|_| Refusal::Forged)?;
+        self.keys.advance(header.epoch);
+        Ok((payload, usefulness))
+    }
+}
+
+impl ReceiverConfig {
+    const fn bounds(&self) -> Bounds {
+        Bounds {
+            objects: self.objects,
+            packets: self.packets,
+            remembered: self.remembered,
+        }
+    }
+
+    /// Returns how often the bytes of a packet are counted when it becomes an event.
+    const fn copies(&self) -> usize {
+        if self.packet_events { 2 } else { 1 }
+    }
+}
+
+impl ReceiverEvent {
+    /// Returns the number of bytes that the event takes.
+    fn size(&self) -> usize {
+        let payload = match self {
+            ReceiverEvent::Packet { payload, .. } => payload.len(),
+            ReceiverEvent::Object(object) => object.bytes.len(),
+            ReceiverEvent::GivenUp { .. } => 0,
+        };
+        payload + PACKET_OVERHEAD
+    }
+}

@@ -1,0 +1,437 @@
+//! The publisher's end of a stream to one viewer.
+
+mod buffer;
+mod dependencies;
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub use report::{Acknowledged, FeedbackError, Lost, Outcome};
+
+use crate::clock::Clock;
+use crate::flights::Flights;
+use crate::object::{ObjectInfo, SealedObject, SealedPacket};
+use crate::rtt::RttEstimate;
+use buffer::{Buffer, Ended, Progress};
+use dependencies::Dependencies;
+use hawser_units::{ByteSize, Instant};
+use hawser_wire::media::{ObjectId, PacketId};
+use report::Reported;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The settings of a [`Sender`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SenderConfig {
+    /// The bytes that the in-flight buffer holds. An object is admitted when there is room, or when
+    /// the buffer is empty.
+    pub capacity: ByteSize,
+    /// The rule by which objects are admitted and kept.
+    pub rule: Rule,
+    /// The time between the viewer's reports.
+    pub report_interval: Duration,
+}
+
+/// The rule of the in-flight buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Rule {
+    /// Objects are kept until they are acknowledged or past their deadline. Where there is no room,
+    /// higher layers that have not begun to leave make room for lower ones.
+    #[default]
+    Deadline,
+    /// Objects are kept until they are acknowledged, and new ones are refused while there is no room
+    /// (De Fré et al., section 3.5).
+    UntilAcknowledged,
+}
+
+/// The in-flight buffer of one viewer: admits objects, chooses the next packet, sends lost packets
+/// again.
+///
+/// The caller paces: each packet of [`Sender::poll_transmit`] leaves when it is taken.
+#[derive(Debug)]
+pub struct Sender {
+    config: SenderConfig,
+    buffer: Buffer,
+    dependencies: Dependencies,
+    flights: Flights,
+    rtt: RttEstimate,
+    clock: Clock,
+    reported: Reported,
+    events: VecDeque<SenderEvent>,
+    stats: SenderStats,
+}
+
+/// A packet to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// The packet.
+    pub id: PacketId,
+    /// The UDP payload.
+    pub datagram: Arc<[u8]>,
+    /// Whether the packet was sent before.
+    pub is_repeated: bool,
+}
+
+/// The end of an object in the in-flight buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SenderEvent {
+    /// The viewer has acknowledged all packets.
+    Delivered {
+        /// The object.
+        id: ObjectId,
+        /// The time of its admission.
+        admitted: Instant,
+    },
+    /// The object was dropped.
+    Dropped {
+        /// The object.
+        id: ObjectId,
+        /// The reason.
+        reason: DropReason,
+    },
+}
+
+/// The reason why an object was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    /// It could not arrive before its deadline. No packet was sent.
+    Expired,
+    /// It could not arrive whole before its deadline. Some packets were sent.
+    Late,
+    /// Its deadline passed while the last packets were on their way and not acknowledged.
+    Unconfirmed,
+    /// It made room for a lower layer. No packet was sent.
+    Displaced,
+    /// An object that it depends on was dropped.
+    Dependent,
+}
+
+/// The reason why an object is not admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum AdmitError {
+    /// There is no room.
+    #[error("the in-flight buffer has no room")]
+    NoRoom,
+    /// The object cannot arrive before its deadline.
+    #[error("the object cannot arrive before its deadline")]
+    Expired,
+    /// An object that it depends on was not admitted or was dropped.
+    #[error("an object that it depends on was dropped")]
+    Dependent,
+    /// The object was admitted before.
+    #[error("the object was admitted before")]
+    Duplicate,
+}
+
+/// Counts of a [`Sender`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SenderStats {
+    /// Objects that were admitted.
+    pub admitted: u64,
+    /// Objects that were not admitted, and why.
+    pub refused_no_room: u64,
+    /// Of [`AdmitError::Expired`].
+    pub refused_expired: u64,
+    /// Of [`AdmitError::Dependent`].
+    pub refused_dependent: u64,
+    /// Of [`AdmitError::Duplicate`].
+    pub refused_duplicate: u64,
+    /// Objects that the viewer has acknowledged.
+    pub delivered: u64,
+    /// Of [`DropReason::Expired`].
+    pub expired: u64,
+    /// Of [`DropReason::Late`].
+    pub late: u64,
+    /// Of [`DropReason::Unconfirmed`].
+    pub unconfirmed: u64,
+    /// Of [`DropReason::Displaced`].
+    pub displaced: u64,
+    /// Of [`DropReason::Dependent`].
+    pub dependent: u64,
+    /// Packets that were sent for the first time.
+    pub packets: u64,
+    /// Bytes of their UDP payloads.
+    pub bytes: u64,
+    /// Packets that were sent again.
+    pub repeated: u64,
+    /// Packets that were declared lost.
+    pub lost: u64,
+    /// Packets that were acknowledged after they were declared lost.
+    pub spurious: u64,
+    /// Acknowledgements of packets that were not sent.
+    pub acknowledged_unsent: u64,
+    /// Arrival times, round trips and echoes that are impossible.
+    pub impossible_times: u64,
+    /// Reports that were refused.
+    pub refused_reports: u64,
+}
+
+impl SenderConfig {
+    /// Returns the settings for a buffer of this size: the rule of deadlines, reports every 5 ms.
+    pub const fn new(capacity: ByteSize) -> Self {
+        SenderConfig {
+            capacity,
+            rule: Rule::Deadline,
+            report_interval: Duration::from_millis(5),
+        }
+    }
+}
+
+impl Sender {
+    /// Creates an empty buffer.
+    pub fn new(config: SenderConfig) -> Self {
+        Sender {
+            config,
+            buffer: Buffer::default(),
+            dependencies: Dependencies::default(),
+            flights: Flights::default(),
+            rtt: RttEstimate::default(),
+            clock: Clock::default(),
+            reported: Reported::default(),
+            events: VecDeque::new(),
+            stats: SenderStats::default(),
+        }
+    }
+
+    /// Admits an object with all of its packets.
+    pub fn offer(&mut self, now: Instant, object: &SealedObject) -> Result<(), AdmitError> {
+        self.admit(now, object.info, object.size())?;
+        self.push(&object.info.id, &object.packets);
+        self.finish(&object.info.id);
+        Ok(())
+    }
+
+    /// Admits an object that is still encoded. `expected` is reserved until the packets need more.
+    pub fn admit(
+        &mut self,
+        now: Instant,
+        info: ObjectInfo,
+        expected: ByteSize,
+    ) -> Result<(), AdmitError> {
+        let admitted = self.try_admit(now, info, expected);
+        match admitted {
+            Ok(()) => self.stats.admitted += 1,
+            Err(error) => self.refuse(info.id, error),
+        }
+        admitted
+    }
+
+    /// Adds packets to an admitted object; those of a dropped one are ignored.
+    pub fn push(&mut self, id: &ObjectId, packets: &[SealedPacket]) {
+        self.buffer.push(id, packets);
+    }
+
+    /// Says that an object has no more packets. It is delivered when all are acknowledged.
+    pub fn finish(&mut self, id: &ObjectId) {
+        if let Some(ended) = self.buffer.finish(id) {
+            self.deliver(ended);
+        }
+    }
+
+    /// Returns the next packet: of the object with the lowest priority number, then the earliest
+    /// deadline. Objects that cannot arrive in time any more are dropped first.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        loop {
+            let info = self.buffer.next_object()?;
+            if !self.is_too_late(now, &info) {
+                break;
+            }
+            self.drop_late(info.id);
+        }
+        let next = self.buffer.take_packet()?;
+        let size = next.packet.size();
+        let first = self.flights.add(now, next.packet.id, size, next.first);
+        self.buffer.sent(&next.packet.id, first);
+        match next.first {
+            Some(_) => self.stats.repeated += 1,
+            None => {
+                self.stats.packets += 1;
+                self.stats.bytes += size.0;
+            }
+        }
+        Some(Transmit {
+            id: next.packet.id,
+            datagram: next.packet.datagram,
+            is_repeated: next.first.is_some(),
+        })
+    }
+
+    /// Returns whether a packet waits to be sent. It may turn out to be late.
+    pub fn has_transmit(&self) -> bool {
+        self.buffer.next_object().is_some()
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<SenderEvent> {
+        self.events.pop_front()
+    }
+
+    /// Returns the next time at which [`Sender::handle_timeout`] has to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let lost = self.flights.timeout(&self.rtt, self.config.report_interval);
+        let expiry = match self.config.rule {
+            Rule::Deadline => self.buffer.first_deadline(),
+            Rule::UntilAcknowledged => None,
+        };
+        lost.into_iter().chain(expiry).min()
+    }
+
+    /// Declares packets lost and drops objects, by the time that has passed.
+    pub fn handle_timeout(&mut self, now: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.detect_lost(now, &mut outcome);
+        let timeout = self
+            .flights
+            .probe_timeout(&self.rtt, self.config.report_interval);
+        let before = outcome.lost.len();
+        while let Some(flight) = self.flights.timed_out(now, timeout) {
+            self.lose(flight, true, &mut outcome);
+        }
+        if outcome.lost.len() > before {
+            self.flights.back_off();
+        }
+        if self.config.rule == Rule::Deadline {
+            while let Some(id) = self.buffer.past_deadline(now) {
+                self.drop_late(id);
+            }
+        }
+        outcome
+    }
+
+    /// Returns the bytes that are sent and neither acknowledged nor lost.
+    pub fn in_flight(&self) -> ByteSize {
+        self.flights.bytes()
+    }
+
+    /// Returns the bytes that the buffer holds or has reserved.
+    pub fn buffered(&self) -> ByteSize {
+        self.buffer.bytes()
+    }
+
+    /// Returns the bytes that wait to be sent, for the first time or again.
+    pub fn waiting(&self) -> ByteSize {
+        self.buffer.waiting()
+    }
+
+    /// Returns the estimate of the round-trip time.
+    pub const fn rtt(&self) -> &RttEstimate {
+        &self.rtt
+    }
+
+    /// Returns the relation between the own clock and the viewer's.
+    pub const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Returns the relation between the own clock and the viewer's, for the time stamps of messages.
+    pub const fn clock_mut(&mut self) -> &mut Clock {
+        &mut self.clock
+    }
+
+    /// Returns the counts.
+    pub const fn stats(&self) -> &SenderStats {
+        &self.stats
+    }
+
+    fn try_admit(
+        &mut self,
+        now: Instant,
+        info: ObjectInfo,
+        expected: ByteSize,
+    ) -> Result<(), AdmitError> {
+        if self.buffer.contains(&info.id) || self.reported.has_finished(&info.id) {
+            return Err(AdmitError::Duplicate);
+        }
+        if self.dependencies.is_broken(&info.id) {
+            return Err(AdmitError::Dependent);
+        }
+        if self.is_too_late(now, &info) {
+            return Err(AdmitError::Expired);
+        }
+        self.make_room(&info, expected)?;
+        self.buffer.admit(now, info, expected);
+        Ok(())
+    }
+
+    fn make_room(&mut self, info: &ObjectInfo, expected: ByteSize) -> Result<(), AdmitError> {
+        let used = self.buffer.bytes();
+        let needed = used
+            .0
+            .saturating_add(expected.0)
+            .saturating_sub(self.config.capacity.0);
+        if needed == 0 || used == ByteSize(0) {
+            return Ok(());
+        }
+        if self.config.rule == Rule::UntilAcknowledged {
+            return Err(AdmitError::NoRoom);
+        }
+        let displaced = self.buffer.displaced_by(info, ByteSize(needed));
+        for id in displaced.ok_or(AdmitError::NoRoom)? {
+            self.drop_object(id, DropReason::Displaced);
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, id: ObjectId, error: AdmitError) {
+        match error {
+            AdmitError::NoRoom => self.stats.refused_no_room += 1,
+            AdmitError::Expired => self.stats.refused_expired += 1,
+            AdmitError::Dependent => self.stats.refused_dependent += 1,
+            AdmitError::Duplicate => {
+                self.stats.refused_duplicate += 1;
+                return;
+            }
+        }
+        self.break_dependents(id);
+    }
+
+    /// Returns whether a packet that is sent now arrives too late.
+    fn is_too_late(&self, now: Instant, info: &ObjectInfo) -> bool {
+        self.config.rule == Rule::Deadline && now + self.rtt.one_way() > info.deadline
+    }
+
+    fn drop_late(&mut self, id: ObjectId) {
+        let reason = match self.buffer.progress(&id) {
+            Progress::Waiting => DropReason::Expired,
+            Progress::Begun => DropReason::Late,
+            Progress::Sent => DropReason::Unconfirmed,
+        };
+        self.drop_object(id, reason);
+    }
+
+    fn drop_object(&mut self, id: ObjectId, reason: DropReason) {
+        let Some(ended) = self.buffer.remove(&id) else {
+            return;
+        };
+        self.reported.finish(&ended);
+        match reason {
+            DropReason::Expired => self.stats.expired += 1,
+            DropReason::Late => self.stats.late += 1,
+            DropReason::Unconfirmed => self.stats.unconfirmed += 1,
+            DropReason::Displaced => self.stats.displaced += 1,
+            DropReason::Dependent => self.stats.dependent += 1,
+        }
+        self.events.push_back(SenderEvent::Dropped { id, reason });
+        if !matches!(reason, DropReason::Dependent | DropReason::Unconfirmed) {
+            self.break_dependents(id);
+        }
+    }
+
+    /// Drops what depends on an object and has not begun to leave.
+    fn break_dependents(&mut self, id: ObjectId) {
+        self.dependencies.break_at(id);
+        for dependent in self.buffer.waiting_dependents(&id) {
+            self.drop_object(dependent, DropReason::Dependent);
+        }
+    }
+
+    fn deliver(&mut self, ended: Ended) {
+        self.reported.finish(&ended);
+        self.stats.delivered += 1;
+        self.events.push_back(SenderEvent::Delivered {
+            id: ended.id,
+            admitted: ended.admitted,
+        });
+    }
+}

@@ -1,0 +1,270 @@
+use super::Sender;
+use super::buffer::{Ended, Named};
+use crate::flights::Flight;
+use hawser_units::{ByteSize, Ecn, Instant};
+use hawser_wire::feedback::{Arrival, Feedback, Pose, Totals};
+use hawser_wire::media::{ObjectId, PacketId};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// The number of ended objects that are remembered.
+const REMEMBERED: usize = 512;
+
+/// The results of a report or of a timeout, for congestion control.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Outcome {
+    /// Packets that were acknowledged, in the order of the report.
+    pub acknowledged: Vec<Acknowledged>,
+    /// Packets that were declared lost, in the order of sending.
+    pub lost: Vec<Lost>,
+    /// The growth of the totals since the newest report before; zero for an older report.
+    pub growth: Totals,
+    /// The round trip of the newest of the acknowledged packets that were sent once.
+    pub round_trip: Option<Duration>,
+    /// The viewer's pose, if this is the newest report.
+    pub pose: Option<Pose>,
+}
+
+/// An acknowledged packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// The packet.
+    pub id: PacketId,
+    /// The length of its UDP payload.
+    pub size: ByteSize,
+    /// The time of its last transmission.
+    pub sent: Instant,
+    /// The time of its arrival by the viewer's clock; `None` if the report does not say.
+    pub arrived: Option<Instant>,
+    /// The ECN field with which it arrived.
+    pub ecn: Ecn,
+    /// Whether it was sent more than once, so that `sent` may not be of the copy that arrived.
+    pub is_repeated: bool,
+}
+
+/// A lost packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// The packet.
+    pub id: PacketId,
+    /// The length of its UDP payload.
+    pub size: ByteSize,
+    /// The time of its last transmission.
+    pub sent: Instant,
+    /// Whether the reason is that nothing was acknowledged, rather than later packets.
+    pub by_timeout: bool,
+}
+
+/// The reason why a report is refused as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum FeedbackError {
+    /// The totals say that more arrived than was sent, or more marked bytes than bytes.
+    #[error("the totals of the report are impossible")]
+    ImpossibleTotals,
+    /// The totals or the time of a later report are less than those of an earlier one.
+    #[error("the report goes back behind the one before")]
+    GoesBack,
+}
+
+/// What the viewer has reported.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    newest: Option<Newest>,
+    finished: BTreeMap<ObjectId, Vec<bool>>,
+    order: VecDeque<ObjectId>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    number: u64,
+    time: Instant,
+    totals: Totals,
+}
+
+impl Reported {
+    pub(super) fn has_finished(&self, id: &ObjectId) -> bool {
+        self.finished.contains_key(id)
+    }
+
+    /// Remembers which packets of an ended object were sent.
+    pub(super) fn finish(&mut self, ended: &Ended) {
+        self.finished.insert(ended.id, ended.sent.clone());
+        self.order.push_back(ended.id);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.finished.remove(&oldest);
+        }
+    }
+
+    fn was_sent(&self, id: &PacketId) -> bool {
+        let sent = self.finished.get(&id.object);
+        sent.and_then(|sent| sent.get(usize::from(id.index))) == Some(&true)
+    }
+
+    /// Takes the totals of a report. Returns their growth; `None` if the report is not the newest.
+    fn advance(&mut self, number: u64, report: &Feedback) -> Result<Option<Totals>, FeedbackError> {
+        let time = report.clock.sent;
+        let before = match &self.newest {
+            Some(newest) if number <= newest.number => return Ok(None),
+            Some(newest) if time < newest.time => return Err(FeedbackError::GoesBack),
+            newest => newest.map(|newest| newest.totals).unwrap_or_default(),
+        };
+        let growth = grown(&before, &report.totals).ok_or(FeedbackError::GoesBack)?;
+        self.newest = Some(Newest {
+            number,
+            time,
+            totals: report.totals,
+        });
+        Ok(Some(growth))
+    }
+}
+
+fn grown(before: &Totals, after: &Totals) -> Option<Totals> {
+    Some(Totals {
+        packets: after.packets.checked_sub(before.packets)?,
+        bytes: after.bytes.checked_sub(before.bytes)?,
+        ce_bytes: after.ce_bytes.checked_sub(before.ce_bytes)?,
+        refused: after.refused.checked_sub(before.refused)?,
+    })
+}
+
+impl Sender {
+    /// Takes an authenticated report. `number` is the number of its message, which tells newer reports
+    /// from older ones.
+    pub fn handle_feedback(
+        &mut self,
+        now: Instant,
+        number: u64,
+        report: &Feedback,
+    ) -> Result<Outcome, FeedbackError> {
+        let growth = self.check_totals(number, report);
+        let growth = growth.inspect_err(|_| self.stats.refused_reports += 1)?;
+        if self.clock.handle_stamp(now, &report.clock).is_err() {
+            self.stats.impossible_times += 1;
+        }
+        let mut outcome = Outcome {
+            growth: growth.unwrap_or_default(),
+            pose: growth.and(report.pose),
+            ..Outcome::default()
+        };
+        let mut newest = None;
+        for block in &report.blocks {
+            for (index, arrival) in (block.base..=u16::MAX).zip(&block.packets) {
+                let object = block.object;
+                if let Some(arrival) = arrival {
+                    let id = PacketId { object, index };
+                    let flight = self.acknowledge(report.clock.sent, id, arrival, &mut outcome);
+                    newest = newer(newest, flight.map(|flight| (flight, *arrival)));
+                }
+            }
+        }
+        outcome.round_trip = newest.and_then(|(flight, a)| self.round_trip(now, &flight, &a));
+        self.detect_lost(now, &mut outcome);
+        Ok(outcome)
+    }
+
+    fn check_totals(
+        &mut self,
+        number: u64,
+        report: &Feedback,
+    ) -> Result<Option<Totals>, FeedbackError> {
+        let totals = &report.totals;
+        if totals.packets > self.stats.packets
+            || totals.bytes > self.stats.bytes
+            || totals.ce_bytes > totals.bytes
+        {
+            return Err(FeedbackError::ImpossibleTotals);
+        }
+        self.reported.advance(number, report)
+    }
+
+    /// Takes one acknowledgement. Returns the packet if it was in flight.
+    fn acknowledge(
+        &mut self,
+        report: Instant,
+        id: PacketId,
+        arrival: &Arrival,
+        outcome: &mut Outcome,
+    ) -> Option<Flight> {
+        let named = self.buffer.named(&id);
+        if named == Named::Unsent || (named == Named::Unknown && !self.reported.was_sent(&id)) {
+            self.stats.acknowledged_unsent += 1;
+            return None;
+        }
+        let flight = self.flights.acknowledge(&id);
+        if flight.is_none() && named == Named::Sent {
+            self.stats.spurious += 1;
+        }
+        if let Some(flight) = &flight {
+            outcome.acknowledged.push(Acknowledged {
+                id,
+                size: flight.size,
+                sent: flight.sent,
+                arrived: self.arrival_time(report, flight, arrival),
+                ecn: arrival.ecn,
+                is_repeated: !flight.is_first(),
+            });
+        }
+        if let Some(ended) = self.buffer.acknowledge(&id) {
+            self.deliver(ended);
+        }
+        flight
+    }
+
+    /// Returns the time of an arrival by the viewer's clock, unless it is before the packet was sent.
+    fn arrival_time(
+        &mut self,
+        report: Instant,
+        flight: &Flight,
+        arrival: &Arrival,
+    ) -> Option<Instant> {
+        let arrived = report - arrival.age.duration()?;
+        let is_impossible = self.clock.relation().is_some_and(|relation| {
+            relation.to_local(arrived) + relation.round_trip / 2 < flight.sent
+        });
+        if is_impossible && flight.is_first() {
+            self.stats.impossible_times += 1;
+        }
+        (!is_impossible).then_some(arrived)
+    }
+
+    /// Takes the round trip of a packet that was sent once.
+    fn round_trip(&mut self, now: Instant, flight: &Flight, arrival: &Arrival) -> Option<Duration> {
+        let age = arrival.age.duration()?;
+        let elapsed = now.saturating_since(flight.sent);
+        let Some(round_trip) = elapsed.checked_sub(age) else {
+            self.stats.impossible_times += 1;
+            return None;
+        };
+        self.rtt.update(round_trip, elapsed);
+        Some(round_trip)
+    }
+
+    pub(super) fn detect_lost(&mut self, now: Instant, outcome: &mut Outcome) {
+        while let Some(flight) = self.flights.lost(now, &self.rtt) {
+            self.lose(flight, false, outcome);
+        }
+    }
+
+    pub(super) fn lose(&mut self, flight: Flight, by_timeout: bool, outcome: &mut Outcome) {
+        self.stats.lost += 1;
+        self.buffer.send_again(&flight.packet);
+        outcome.lost.push(Lost {
+            id: flight.packet,
+            size: flight.size,
+            sent: flight.sent,
+            by_timeout,
+        });
+    }
+}
+
+/// Returns the packet that was sent later, of those that were sent once.
+fn newer(
+    one: Option<(Flight, Arrival)>,
+    other: Option<(Flight, Arrival)>,
+) -> Option<(Flight, Arrival)> {
+    let both = [one, other].into_iter().flatten();
+    let once = both.filter(|(flight, _)| flight.is_first());
+    once.max_by_key(|(flight, _)| flight.first)
+}

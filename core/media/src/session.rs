@@ -1,0 +1,25 @@
+//! Sessions between a viewer and the sender of its packets.
+
+mod channel;
+mod cookie;
+mod host;
+mod viewer;
+
+pub use channel::OpenError;
+pub use host::{Host, HostConfig, HostError, HostEvent, HostStats};
+pub use viewer::{Viewer, ViewerConfig, ViewerError, ViewerEvent, ViewerStats};
+
+use hawser_wire::session::Goodbye;
+
+/// The reason why a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// The other end left.
+    Left(Goodbye),
+    /// Nothing authentic came for too long.
+    TimedOut,
+    /// A later session of the same viewer took its place.
+    Replaced,
+    /// The session has sealed as many messages as its key may.
+    KeyUsedUp,
+}

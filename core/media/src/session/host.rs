@@ -1,0 +1,486 @@
+use super::EndReason;
+use super::channel::{Channel, OpenError, UsedUp};
+use super::cookie::Cookies;
+use crate::keys::{AccessSecret, Seed};
+use hawser_units::Instant;
+use hawser_wire::feedback::{ClockStamp, Feedback, FeedbackError};
+use hawser_wire::session::{
+    Accept, Goodbye, Hello, Kind, Message, MessageError, Retry, Sealed, Status, Subscribe,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The number of answers to one request, so that nobody who repeats it makes the sender send more.
+const MAX_ACCEPTS: u8 = 4;
+
+/// The settings of a [`Host`].
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// The secret of the tracks.
+    pub access: AccessSecret,
+    /// The publisher's announcement with its authenticator.
+    pub announcement: Vec<u8>,
+    /// Random bytes from which the hop keys are derived, new for each start.
+    pub hop_salt: [u8; 16],
+    /// Random bytes for cookies and sessions.
+    pub seed: Seed,
+    /// The maximum number of sessions.
+    pub sessions: usize,
+    /// The time for which a cookie is valid.
+    pub cookie_lifetime: Duration,
+    /// The time in which a viewer has to use an accepted session.
+    pub confirm_within: Duration,
+    /// The time without an authentic message after which a session has ended.
+    pub idle: Duration,
+}
+
+/// The sender's end of the sessions of all viewers.
+///
+/// A viewer gets nothing but cookies before it has proved its address and the secret, and no media
+/// before it has shown that it has the keys of the session.
+#[derive(Debug)]
+pub struct Host {
+    config: HostConfig,
+    cookies: Cookies,
+    seed: Seed,
+    opened: u64,
+    sessions: BTreeMap<u32, HostSession>,
+    keys: KeysInUse,
+    outgoing: VecDeque<(SocketAddr, Vec<u8>)>,
+    events: VecDeque<HostEvent>,
+    stats: HostStats,
+}
+
+#[derive(Debug)]
+struct HostSession {
+    address: SocketAddr,
+    randoms: [[u8; 16]; 2],
+    channel: Channel,
+    accepts: u8,
+    is_confirmed: bool,
+    heard: Instant,
+    subscription: u8,
+    subscribed_by: Option<u64>,
+}
+
+/// The numbers of the keys that viewers are told.
+#[derive(Debug, Default)]
+struct KeysInUse {
+    hop: u16,
+    publisher_ahead_nanos: i64,
+    epochs: Vec<(u32, u16)>,
+}
+
+/// An event of a [`Host`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum HostEvent {
+    /// A viewer has opened a session.
+    Opened {
+        /// The session.
+        session: u32,
+        /// The viewer's address.
+        address: SocketAddr,
+    },
+    /// A viewer has selected tracks.
+    Subscribed {
+        /// The session.
+        session: u32,
+        /// The aliases, and the number of layers of each.
+        tracks: Vec<(u32, u8)>,
+    },
+    /// A viewer has reported. The sender answers with [`Host::send_status`].
+    Report {
+        /// The session.
+        session: u32,
+        /// The number of the message.
+        number: u64,
+        /// The report.
+        report: Feedback,
+    },
+    /// A session has ended.
+    Ended {
+        /// The session.
+        session: u32,
+        /// The reason.
+        reason: EndReason,
+    },
+}
+
+/// The reason why a datagram is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// The message is not valid.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The report is not valid.
+    #[error(transparent)]
+    Report(#[from] FeedbackError),
+    /// The message cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The request is for other tracks, or its authenticator is wrong.
+    #[error("the request is not from a holder of the secret")]
+    Unauthorised,
+    /// There are as many sessions as there may be.
+    #[error("there are too many sessions")]
+    Full,
+    /// The session does not exist, or is of another address.
+    #[error("the session does not exist at this address")]
+    UnknownSession,
+    /// The kind of message is not one of a viewer, or is repeated too often.
+    #[error("the message is not expected")]
+    Unexpected,
+}
+
+/// Counts of a [`Host`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HostStats {
+    /// Cookies that were sent.
+    pub retries: u64,
+    /// Sessions that were accepted.
+    pub accepted: u64,
+    /// Messages and reports that were not valid.
+    pub invalid: u64,
+    /// Of [`OpenError::Forged`].
+    pub forged: u64,
+    /// Of [`OpenError::Replayed`].
+    pub replayed: u64,
+    /// Of [`HostError::Unauthorised`].
+    pub unauthorised: u64,
+    /// Of [`HostError::Full`].
+    pub full: u64,
+    /// Of [`HostError::UnknownSession`].
+    pub unknown_session: u64,
+    /// Of [`HostError::Unexpected`].
+    pub unexpected: u64,
+}
+
+impl HostConfig {
+    /// Returns settings for 64 viewers.
+    pub const fn new(
+        access: AccessSecret,
+        announcement: Vec<u8>,
+        hop_salt: [u8; 16],
+        seed: Seed,
+    ) -> Self {
+        HostConfig {
+            access,
+            announcement,
+            hop_salt,
+            seed,
+            sessions: 64,
+            cookie_lifetime: Duration::from_secs(10),
+            confirm_within: Duration::from_secs(3),
+            idle: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Host {
+    /// Creates a host without sessions.
+    pub fn new(config: HostConfig) -> Self {
+        Host {
+            cookies: Cookies::new(config.seed.part(b"cookies"), config.cookie_lifetime),
+            seed: config.seed.part(b"sessions"),
+            config,
+            opened: 0,
+            sessions: BTreeMap::new(),
+            keys: KeysInUse::default(),
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            stats: HostStats::default(),
+        }
+    }
+
+    /// Sets the numbers of the keys in use, for viewers that come and for the next status.
+    /// `epochs` is ascending by alias.
+    pub fn set_keys(&mut self, hop: u16, epochs: Vec<(u32, u16)>) {
+        self.keys.hop = hop;
+        self.keys.epochs = epochs;
+    }
+
+    /// Sets the publisher's clock less the own one; it is 0 at the publisher.
+    pub fn set_publisher_clock(&mut self, ahead_nanos: i64) {
+        self.keys.publisher_ahead_nanos = ahead_nanos;
+    }
+
+    /// Takes a datagram from an address.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        datagram: &[u8],
+    ) -> Result<(), HostError> {
+        let message = Message::parse(datagram).map_err(HostError::from);
+        let taken = message.and_then(|message| match message {
+            Message::Hello(hello) => self.handle_hello(now, from, &hello),
+            Message::Retry(_) => Err(HostError::Unexpected),
+            Message::Sealed(sealed) => self.handle_sealed(now, from, &sealed),
+        });
+        taken.inspect_err(|error| self.stats.count(error))
+    }
+
+    /// Tells a viewer clock and keys.
+    pub fn send_status(&mut self, session: u32, clock: ClockStamp) {
+        let Some(open) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let status = self.keys.status(clock, open.subscription);
+        let sealed = open.channel.seal(Kind::Status, status.emit());
+        self.send_or_end(session, sealed);
+    }
+
+    /// Ends a session.
+    pub fn close(&mut self, session: u32, reason: Goodbye) {
+        if let Some(mut open) = self.sessions.remove(&session)
+            && let Ok(goodbye) = open.channel.seal(Kind::Goodbye, reason.emit().to_vec())
+        {
+            self.outgoing.push_back((open.address, goodbye));
+        }
+    }
+
+    /// Returns the next datagram and the address to which it is sent.
+    pub fn poll_transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        self.outgoing.pop_front()
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<HostEvent> {
+        self.events.pop_front()
+    }
+
+    /// Returns the next time at which [`Host::handle_timeout`] has to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let sessions = self.sessions.values();
+        sessions.map(|session| session.ends_at(&self.config)).min()
+    }
+
+    /// Ends sessions of which nothing was heard.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let config = &self.config;
+        let silent = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.ends_at(config) <= now);
+        let silent: Vec<u32> = silent.map(|(number, _)| *number).collect();
+        for session in silent {
+            self.end(session, EndReason::TimedOut);
+        }
+    }
+
+    /// Returns the viewer's address.
+    pub fn address(&self, session: u32) -> Option<SocketAddr> {
+        self.sessions.get(&session).map(|session| session.address)
+    }
+
+    /// Returns the number of sessions, with those that are not confirmed.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Returns the counts.
+    pub const fn stats(&self) -> &HostStats {
+        &self.stats
+    }
+
+    fn handle_hello(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        hello: &Hello,
+    ) -> Result<(), HostError> {
+        let access = &self.config.access;
+        if hello.broadcast != access.broadcast() || !access.has_made(hello) {
+            return Err(HostError::Unauthorised);
+        }
+        let random = &hello.viewer_random;
+        if !self.cookies.accept(now, from, random, &hello.cookie) {
+            let retry = Retry {
+                viewer_random: *random,
+                cookie: self.cookies.make(now, from, random),
+            };
+            self.stats.retries += 1;
+            self.outgoing.push_back((from, retry.emit()));
+            return Ok(());
+        }
+        let mut sessions = self.sessions.iter();
+        let known = sessions.find(|(_, s)| s.address == from && s.randoms[0] == *random);
+        match known.map(|(number, _)| *number) {
+            Some(session) => self.accept(now, session),
+            None => self.open(now, from, random),
+        }
+    }
+
+    fn open(&mut self, now: Instant, from: SocketAddr, viewer: &[u8; 16]) -> Result<(), HostError> {
+        if self.sessions.len() >= self.config.sessions {
+            return Err(HostError::Full);
+        }
+        self.opened += 1;
+        let number = self.opened as u32;
+        let randoms = [*viewer, self.seed.mac(&[&self.opened.to_be_bytes()])];
+        let keys = self.config.access.session(&randoms);
+        let session = HostSession {
+            address: from,
+            randoms,
+            channel: Channel::of_sender(number, keys),
+            accepts: 0,
+            is_confirmed: false,
+            heard: now,
+            subscription: 0,
+            subscribed_by: None,
+        };
+        self.sessions.insert(number, session);
+        self.stats.accepted += 1;
+        self.accept(now, number)
+    }
+
+    /// Sends the answer to a request.
+    fn accept(&mut self, now: Instant, number: u32) -> Result<(), HostError> {
+        let session = self.sessions.get_mut(&number);
+        let session = session.ok_or(HostError::UnknownSession)?;
+        if session.accepts == MAX_ACCEPTS || session.is_confirmed {
+            return Err(HostError::Unexpected);
+        }
+        session.accepts += 1;
+        let clock = ClockStamp {
+            sent: now,
+            echo: None,
+        };
+        let accept = Accept {
+            status: self.keys.status(clock, session.subscription),
+            hop_salt: self.config.hop_salt,
+            announcement: &self.config.announcement,
+        };
+        let randoms = Some(session.randoms);
+        let sealed = session
+            .channel
+            .seal_with(Kind::Accept, randoms, accept.emit());
+        self.send_or_end(number, sealed);
+        Ok(())
+    }
+
+    fn handle_sealed(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        sealed: &Sealed<'_>,
+    ) -> Result<(), HostError> {
+        let number = sealed.session;
+        let session = self.sessions.get_mut(&number);
+        let session = session
+            .filter(|session| session.address == from)
+            .ok_or(HostError::UnknownSession)?;
+        let plaintext = session.channel.open(sealed)?;
+        session.heard = now;
+        if !session.is_confirmed {
+            self.confirm(number);
+        }
+        match sealed.kind {
+            Kind::Subscribe => self.handle_subscribe(sealed, &plaintext),
+            Kind::Feedback => {
+                let report = Feedback::parse(&plaintext)?;
+                self.events.push_back(HostEvent::Report {
+                    session: number,
+                    number: sealed.number,
+                    report,
+                });
+                Ok(())
+            }
+            Kind::Goodbye => {
+                let reason = Goodbye::parse(&plaintext)?;
+                self.end(number, EndReason::Left(reason));
+                Ok(())
+            }
+            _ => Err(HostError::Unexpected),
+        }
+    }
+
+    /// Begins a session whose viewer has shown that it has the keys, in place of an earlier one.
+    fn confirm(&mut self, number: u32) {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        session.is_confirmed = true;
+        let address = session.address;
+        let others = self.sessions.iter();
+        let others = others.filter(|(other, s)| **other != number && s.address == address);
+        let others: Vec<u32> = others.map(|(other, _)| *other).collect();
+        for other in others {
+            self.end(other, EndReason::Replaced);
+        }
+        self.events.push_back(HostEvent::Opened {
+            session: number,
+            address,
+        });
+    }
+
+    fn handle_subscribe(&mut self, sealed: &Sealed<'_>, plaintext: &[u8]) -> Result<(), HostError> {
+        let Subscribe { number, tracks } = Subscribe::parse(plaintext)?;
+        let session = self.sessions.get_mut(&sealed.session);
+        let session = session.ok_or(HostError::UnknownSession)?;
+        let is_newer = session.subscribed_by < Some(sealed.number);
+        if is_newer {
+            session.subscribed_by = Some(sealed.number);
+        }
+        if is_newer && session.subscription != number {
+            session.subscription = number;
+            self.events.push_back(HostEvent::Subscribed {
+                session: sealed.session,
+                tracks,
+            });
+        }
+        Ok(())
+    }
+
+    fn send_or_end(&mut self, session: u32, sealed: Result<Vec<u8>, UsedUp>) {
+        match (sealed, self.address(session)) {
+            (Ok(datagram), Some(address)) => self.outgoing.push_back((address, datagram)),
+            _ => self.end(session, EndReason::KeyUsedUp),
+        }
+    }
+
+    fn end(&mut self, session: u32, reason: EndReason) {
+        let ended = self.sessions.remove(&session);
+        // Nobody was told of a session that was not confirmed.
+        if ended.is_some_and(|ended| ended.is_confirmed) {
+            self.events.push_back(HostEvent::Ended { session, reason });
+        }
+    }
+}
+
+impl HostSession {
+    fn ends_at(&self, config: &HostConfig) -> Instant {
+        if self.is_confirmed {
+            self.heard + config.idle
+        } else {
+            self.heard + config.confirm_within
+        }
+    }
+}
+
+impl KeysInUse {
+    fn status(&self, clock: ClockStamp, subscription: u8) -> Status {
+        Status {
+            clock,
+            publisher_ahead_nanos: self.publisher_ahead_nanos,
+            hop: self.hop,
+            subscription,
+            epochs: self.epochs.clone(),
+        }
+    }
+}
+
+impl HostStats {
+    fn count(&mut self, error: &HostError) {
+        match error {
+            HostError::Message(_) | HostError::Report(_) => self.invalid += 1,
+            HostError::Open(OpenError::Forged) => self.forged += 1,
+            HostError::Open(OpenError::Replayed) => self.replayed += 1,
+            HostError::Unauthorised => self.unauthorised += 1,
+            HostError::Full => self.full += 1,
+            HostError::UnknownSession => self.unknown_session += 1,
+            HostError::Unexpected => self.unexpected += 1,
+        }
+    }
+}
