@@ -42,6 +42,8 @@ pub(crate) enum Use {
     Wanted,
     /// Its object was given up. That it arrived is still to be reported.
     Late,
+    /// It arrived before. It is to be reported again, since the sender may not have heard of it.
+    Duplicate,
 }
 
 /// An object of which some packets have arrived.
@@ -84,10 +86,10 @@ impl Reassembly {
             return Err(Refusal::TooManyPackets);
         }
         match (self.partial.get(&id), self.finished.get(&id)) {
-            (Some(partial), _) => partial.check(header).map(|()| Use::Wanted),
-            (None, Some(Fate::Complete)) => Err(Refusal::Duplicate),
+            (Some(partial), _) => partial.check(header),
+            (None, Some(Fate::Complete)) => Ok(Use::Duplicate),
             (None, Some(Fate::GivenUp(arrived))) if is_set(arrived, header.id.index) => {
-                Err(Refusal::Duplicate)
+                Ok(Use::Duplicate)
             }
             (None, Some(Fate::GivenUp(_))) => Ok(Use::Late),
             (None, None) if self.forgotten.is_some_and(|forgotten| id <= forgotten) => {
@@ -196,9 +198,9 @@ fn set(bits: &mut Vec<u64>, index: u16) {
 }
 
 impl Partial {
-    fn check(&self, header: &Header) -> Result<(), Refusal> {
+    fn check(&self, header: &Header) -> Result<Use, Refusal> {
         if self.payloads.contains_key(&header.id.index) {
-            return Err(Refusal::Duplicate);
+            return Ok(Use::Duplicate);
         }
         let last = self.payloads.last_key_value().map(|(index, _)| *index);
         let last = last.max(Some(header.id.index));
@@ -208,7 +210,7 @@ impl Partial {
         if is_other_count || count.is_some_and(|count| last.is_some_and(|last| last >= count)) {
             return Err(Refusal::Contradiction);
         }
-        Ok(())
+        Ok(Use::Wanted)
     }
 
     fn is_complete(&self) -> bool {

@@ -157,7 +157,8 @@ impl Receiver {
 
     /// Takes a datagram with its ECN field. Nothing of it is kept before it is authenticated.
     ///
-    /// A packet whose object is late is refused, and its arrival is reported like any other.
+    /// A packet whose object is late is refused, and so is a second copy. Their arrival is reported
+    /// like any other.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -270,6 +271,10 @@ impl Receiver {
         let alias = header.id.object.alias;
         let track = self.tracks.get_mut(&alias).ok_or(Refusal::UnknownTrack)?;
         let (payload, usefulness) = track.open(&packet)?;
+        if usefulness == Use::Duplicate {
+            self.report_arrival(now, header.id, ecn);
+            return Err(Refusal::Duplicate);
+        }
         if usefulness == Use::Late || gives_up_at <= now {
             self.count(now, header.id, datagram.len(), ecn);
             self.insert_late(header.id);
@@ -307,6 +312,10 @@ impl Receiver {
         if ecn == Ecn::Ce {
             self.totals.ce_bytes += size as u64;
         }
+        self.report_arrival(now, id, ecn);
+    }
+
+    fn report_arrival(&mut self, now: Instant, id: PacketId, ecn: Ecn) {
         let limit = self.config.report_packets.saturating_mul(64);
         self.arrivals.add(now, id, ecn, limit);
     }

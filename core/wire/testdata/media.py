@@ -12,6 +12,7 @@ import pathlib
 import struct
 import sys
 
+sys.dont_write_bytecode = True
 from reference import compare_with_published, siphash
 
 
