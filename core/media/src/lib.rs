@@ -41,6 +41,8 @@
 //! ```
 
 mod arrivals;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod checks;
 mod clock;
 mod epochs;
 mod flights;

@@ -297,7 +297,7 @@ impl Receiver {
         let is_new = track.reassembly.insert_late(id);
         if let Some(ended) = begun {
             self.give_up(ended);
-        } else if is_new {
+        } else if is_new && self.bytes + PACKET_OVERHEAD <= self.config.bytes {
             self.push_event(ReceiverEvent::GivenUp {
                 id: id.object,
                 arrived: 0,

@@ -1,0 +1,359 @@
+//! Sessions: how they are opened, what an attacker gets, how they end.
+
+mod support;
+
+use hawser_netem::{Delay, LinkConfig, Loss, Probability};
+use hawser_objects::{
+    EndReason, Host, HostConfig, HostError, HostEvent, Seed, TrackSecret, Viewer, ViewerConfig,
+    ViewerError, ViewerEvent,
+};
+use hawser_units::{Ecn, Instant};
+use hawser_wire::feedback::ClockStamp;
+use hawser_wire::session::Goodbye;
+use std::net::SocketAddr;
+use support::*;
+
+const START: Instant = Instant::from_nanos(1_000_000_000);
+
+/// Gives the host everything that the viewer sends.
+fn to_host(viewer: &mut Viewer, host: &mut Host, now: Instant) -> Vec<Result<(), HostError>> {
+    let sent = std::iter::from_fn(|| viewer.poll_transmit(now));
+    sent.map(|datagram| host.handle_datagram(now, viewer_address(), &datagram))
+        .collect()
+}
+
+/// Gives the viewer everything that the host sends it.
+fn to_viewer(host: &mut Host, viewer: &mut Viewer, now: Instant) -> Vec<Result<(), ViewerError>> {
+    let sent = std::iter::from_fn(|| host.poll_transmit());
+    sent.map(|(to, datagram)| {
+        assert_eq!(to, viewer_address());
+        viewer.handle_datagram(now, &datagram, Ecn::NotEct)
+    })
+    .collect()
+}
+
+fn events(host: &mut Host) -> Vec<HostEvent> {
+    std::iter::from_fn(|| host.poll_event()).collect()
+}
+
+/// Returns a viewer with an open session that the host has confirmed.
+fn opened(host: &mut Host, random: u8, now: Instant) -> Viewer {
+    let mut viewer = Viewer::new(ViewerConfig::default(), secret(), [random; 16]);
+    for _ in 0..3 {
+        to_host(&mut viewer, host, now);
+        to_viewer(host, &mut viewer, now);
+    }
+    assert_eq!(
+        viewer.poll_event(),
+        Some(ViewerEvent::Opened(announcement(2)))
+    );
+    viewer
+}
+
+#[test]
+fn a_session_is_opened_in_two_round_trips_and_told_what_is_published() {
+    let (mut host, mut viewer) = (host(), viewer(ViewerConfig::default()));
+    assert_eq!(to_host(&mut viewer, &mut host, START), [Ok(())]);
+    assert_eq!(
+        (host.sessions(), host.stats().retries),
+        (0, 1),
+        "nothing is kept"
+    );
+    assert_eq!(to_viewer(&mut host, &mut viewer, START), [Ok(())]);
+    assert_eq!(to_host(&mut viewer, &mut host, START), [Ok(())]);
+    assert_eq!(
+        (host.sessions(), events(&mut host)),
+        (1, vec![]),
+        "not confirmed"
+    );
+    assert_eq!(to_viewer(&mut host, &mut viewer, START), [Ok(())]);
+    assert_eq!(
+        viewer.poll_event(),
+        Some(ViewerEvent::Opened(announcement(2)))
+    );
+    viewer.subscribe(START, vec![(ALIAS, 1)]);
+    assert_eq!(to_host(&mut viewer, &mut host, START), [Ok(()), Ok(())]);
+    let events = events(&mut host);
+    let opened = HostEvent::Opened {
+        session: 1,
+        address: viewer_address(),
+    };
+    let subscribed = HostEvent::Subscribed {
+        session: 1,
+        tracks: vec![(ALIAS, 1)],
+    };
+    assert_eq!(events[..2], [opened, subscribed]);
+    assert!(matches!(events[2], HostEvent::Report { number: 1, .. }));
+}
+
+#[test]
+fn a_session_is_opened_over_a_link_that_loses_every_third_datagram() {
+    let link = LinkConfig {
+        delay: Delay::Constant(ms(10)),
+        loss: Some(Loss::Independent(Probability::try_from(0.33).unwrap())),
+        ..LinkConfig::default()
+    };
+    for seed in 0..10 {
+        let mut rig = Rig::new(Scenario {
+            there: link.clone(),
+            back: link.clone(),
+            seed,
+            ..Scenario::default()
+        });
+        rig.run(ms(8000));
+        assert!(rig.session.is_some(), "seed {seed}");
+        assert!(!rig.received.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn one_who_cannot_receive_at_an_address_gets_less_sent_there_than_it_sends() {
+    let mut host = host();
+    let victim: SocketAddr = "198.51.100.1:9".parse().unwrap();
+    let (mut sent, mut received) = (0, 0);
+    for random in 0..200u8 {
+        // Even a holder of the secret: every message that a viewer can make without an answer.
+        let mut viewer = Viewer::new(ViewerConfig::default(), secret(), [random; 16]);
+        while let Some(hello) = viewer.poll_transmit(START) {
+            sent += hello.len();
+            host.handle_datagram(START, victim, &hello).unwrap();
+        }
+        while let Some((to, datagram)) = host.poll_transmit() {
+            assert_eq!(to, victim);
+            received += datagram.len();
+        }
+    }
+    assert!(received > 0 && received < sent, "{received} of {sent}");
+    assert_eq!(host.sessions(), 0);
+}
+
+#[test]
+fn a_cookie_of_another_address_is_worth_nothing() {
+    let (mut host, mut viewer) = (host(), viewer(ViewerConfig::default()));
+    to_host(&mut viewer, &mut host, START);
+    to_viewer(&mut host, &mut viewer, START);
+    let hello = viewer.poll_transmit(START).unwrap();
+    let other = "198.51.100.1:9".parse().unwrap();
+    host.handle_datagram(START, other, &hello).unwrap();
+    assert_eq!((host.sessions(), host.stats().retries), (0, 2));
+}
+
+#[test]
+fn a_repeated_request_is_answered_four_times_at_most_and_confirmed_by_nobody_else() {
+    let (mut host, mut viewer) = (host(), viewer(ViewerConfig::default()));
+    to_host(&mut viewer, &mut host, START);
+    to_viewer(&mut host, &mut viewer, START);
+    let hello = viewer.poll_transmit(START).unwrap();
+    let answers = (0..10).filter(|_| {
+        let _ = host.handle_datagram(START, viewer_address(), &hello);
+        std::iter::from_fn(|| host.poll_transmit()).count() > 0
+    });
+    assert_eq!(answers.count(), 4);
+    assert_eq!((host.sessions(), events(&mut host)), (1, vec![]));
+    let later = host.poll_timeout().unwrap();
+    host.handle_timeout(later);
+    assert_eq!((host.sessions(), events(&mut host)), (0, vec![]));
+}
+
+#[test]
+fn without_the_secret_there_is_no_answer() {
+    let mut host = host();
+    let stranger = TrackSecret::new([0x99; 32]);
+    let mut viewer = Viewer::new(ViewerConfig::default(), stranger, [1; 16]);
+    assert_eq!(
+        to_host(&mut viewer, &mut host, START),
+        [Err(HostError::Unauthorised)]
+    );
+    let mut holder = Viewer::new(ViewerConfig::default(), secret(), [1; 16]);
+    let mut hello = holder.poll_transmit(START).unwrap();
+    for at in 4..hello.len() {
+        hello[at] ^= 1;
+        let taken = host.handle_datagram(START, viewer_address(), &hello);
+        assert_eq!(taken, Err(HostError::Unauthorised), "byte {at}");
+        hello[at] ^= 1;
+    }
+    assert_eq!(host.poll_transmit(), None);
+}
+
+#[test]
+fn one_who_has_the_access_secret_only_cannot_announce_tracks() {
+    let forger = TrackSecret::new([0x99; 32]);
+    let announced = forger.announce(&announcement(2)).unwrap();
+    let config = HostConfig::new(access(), announced, [0x33; 16], Seed::new([1; 32]));
+    let mut host = Host::new(config);
+    let mut viewer = viewer(ViewerConfig::default());
+    to_host(&mut viewer, &mut host, START);
+    to_viewer(&mut host, &mut viewer, START);
+    to_host(&mut viewer, &mut host, START);
+    assert!(matches!(
+        to_viewer(&mut host, &mut viewer, START)[..],
+        [Err(ViewerError::Message(_))]
+    ));
+    assert_eq!((viewer.poll_event(), viewer.stats().invalid), (None, 1));
+}
+
+#[test]
+fn no_message_is_taken_twice_from_elsewhere_or_changed() {
+    let mut host = host();
+    let mut viewer = opened(&mut host, 1, START);
+    viewer.subscribe(START, vec![(ALIAS, 1)]);
+    let subscribe = viewer.poll_transmit(START).unwrap();
+    let other = "198.51.100.1:9".parse().unwrap();
+    let taken = host.handle_datagram(START, other, &subscribe);
+    assert_eq!(taken, Err(HostError::UnknownSession));
+    for bit in 0..subscribe.len() * 8 {
+        let mut forged = subscribe.clone();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        assert!(
+            host.handle_datagram(START, viewer_address(), &forged)
+                .is_err(),
+            "bit {bit}"
+        );
+    }
+    assert_eq!(
+        host.handle_datagram(START, viewer_address(), &subscribe),
+        Ok(())
+    );
+    let before = host.stats().replayed;
+    let again = host.handle_datagram(START, viewer_address(), &subscribe);
+    assert!(matches!(again, Err(HostError::Open(_))));
+    assert_eq!(host.stats().replayed, before + 1);
+}
+
+#[test]
+fn a_selection_is_repeated_until_the_sender_confirms_it() {
+    let mut host = host();
+    let mut viewer = opened(&mut host, 1, START);
+    events(&mut host);
+    viewer.subscribe(START, vec![(ALIAS, 2)]);
+    drop(viewer.poll_transmit(START).expect("lost"));
+    let again = viewer.poll_timeout().unwrap();
+    assert!(again > START);
+    to_host(&mut viewer, &mut host, again);
+    let is_subscribed = |event: &HostEvent| matches!(event, HostEvent::Subscribed { .. });
+    assert_eq!(
+        events(&mut host)
+            .iter()
+            .filter(|e| is_subscribed(e))
+            .count(),
+        1
+    );
+    let stamp = ClockStamp {
+        sent: again,
+        echo: None,
+    };
+    host.send_status(1, stamp);
+    to_viewer(&mut host, &mut viewer, again);
+    to_host(&mut viewer, &mut host, again + ms(5000));
+    assert_eq!(
+        events(&mut host)
+            .iter()
+            .filter(|e| is_subscribed(e))
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn either_end_may_leave() {
+    let mut host = host();
+    let mut viewer = opened(&mut host, 1, START);
+    events(&mut host);
+    viewer.close(Goodbye::Ended);
+    to_host(&mut viewer, &mut host, START);
+    let reason = EndReason::Left(Goodbye::Ended);
+    assert_eq!(events(&mut host), [HostEvent::Ended { session: 1, reason }]);
+    let mut viewer = opened(&mut host, 2, START);
+    host.close(2, Goodbye::Revoked);
+    to_viewer(&mut host, &mut viewer, START);
+    let reason = EndReason::Left(Goodbye::Revoked);
+    assert_eq!(viewer.poll_event(), Some(ViewerEvent::Ended(reason)));
+    assert_eq!((host.sessions(), viewer.poll_timeout()), (0, None));
+}
+
+#[test]
+fn both_ends_give_up_when_nothing_comes() {
+    let mut host = host();
+    let mut viewer = opened(&mut host, 1, START);
+    events(&mut host);
+    let later = START + ms(10_000);
+    host.handle_timeout(later);
+    viewer.handle_timeout(later);
+    let reason = EndReason::TimedOut;
+    assert_eq!(events(&mut host), [HostEvent::Ended { session: 1, reason }]);
+    assert_eq!(viewer.poll_event(), Some(ViewerEvent::Ended(reason)));
+}
+
+#[test]
+fn reports_keep_a_session_alive_while_nothing_is_published() {
+    let mut rig = Rig::new(Scenario::default());
+    rig.is_publishing = false;
+    rig.run(ms(25_000));
+    assert!(rig.session.is_some());
+    assert_eq!(rig.host.sessions(), 1);
+}
+
+#[test]
+fn a_viewer_that_starts_again_replaces_its_session_once_it_has_the_keys() {
+    let mut host = host();
+    let _old = opened(&mut host, 1, START);
+    events(&mut host);
+    let mut new = Viewer::new(ViewerConfig::default(), secret(), [2; 16]);
+    for _ in 0..2 {
+        to_host(&mut new, &mut host, START);
+        if host.sessions() < 2 {
+            to_viewer(&mut host, &mut new, START);
+        }
+    }
+    assert_eq!(
+        (host.sessions(), events(&mut host)),
+        (2, vec![]),
+        "accepted, not confirmed"
+    );
+    to_viewer(&mut host, &mut new, START);
+    to_host(&mut new, &mut host, START);
+    let reason = EndReason::Replaced;
+    let events = events(&mut host);
+    assert_eq!(events[0], HostEvent::Ended { session: 1, reason });
+    assert_eq!(host.sessions(), 1);
+}
+
+#[test]
+fn there_are_no_more_sessions_than_there_may_be() {
+    let announced = secret().announce(&announcement(2)).unwrap();
+    let config = HostConfig {
+        sessions: 2,
+        ..HostConfig::new(access(), announced, [0x33; 16], Seed::new([1; 32]))
+    };
+    let mut host = Host::new(config);
+    let mut last = Vec::new();
+    for random in 0..4 {
+        let mut viewer = Viewer::new(ViewerConfig::default(), secret(), [random; 16]);
+        let from = SocketAddr::from(([192, 0, 2, random], 1));
+        for _ in 0..2 {
+            while let Some(datagram) = viewer.poll_transmit(START) {
+                last.push(host.handle_datagram(START, from, &datagram));
+            }
+            while let Some((_, datagram)) = host.poll_transmit() {
+                let _ = viewer.handle_datagram(START, &datagram, Ecn::NotEct);
+            }
+        }
+    }
+    assert_eq!(host.sessions(), 2);
+    assert_eq!(host.stats().full, 2);
+    assert_eq!(last.last(), Some(&Err(HostError::Full)));
+}
+
+#[test]
+fn a_viewer_answers_a_bounded_number_of_cookies() {
+    let (mut host, mut viewer) = (host(), viewer(ViewerConfig::default()));
+    let hello = viewer.poll_transmit(START).unwrap();
+    host.handle_datagram(START, viewer_address(), &hello)
+        .unwrap();
+    let (_, retry) = host.poll_transmit().unwrap();
+    let answers = (0..100).filter(|_| {
+        let _ = viewer.handle_datagram(START, &retry, Ecn::NotEct);
+        viewer.poll_transmit(START).is_some()
+    });
+    assert_eq!(answers.count(), 8);
+}
