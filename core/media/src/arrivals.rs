@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// The maximum number of blocks of a report.
 const MAX_BLOCKS: usize = u8::MAX as usize;
 
+/// The length of a block of one packet in bytes.
+const NEW_BLOCK: usize = Block::LEN + Block::PACKET;
+
 /// The arrivals that are to be reported. Each is reported twice where there is room, so that the
 /// loss of one report loses nothing.
 #[derive(Debug, Default)]
@@ -82,30 +85,26 @@ impl Filling {
     /// Returns whether the packet fits.
     fn add(&mut self, seen: &Seen) -> bool {
         let PacketId { object, index } = seen.packet;
-        let age = Age::of(self.now.saturating_since(seen.at));
-        let arrival = Some(Arrival { ecn: seen.ecn, age });
+        let arrival = seen.arrival(self.now);
         let blocks = self.blocks.entry(object).or_default();
         let below = blocks.range_mut(..=index).next_back();
-        if let Some((base, packets)) = below {
-            let at = usize::from(index - *base);
-            let cost = (at + 1).saturating_sub(packets.len()) * Block::PACKET;
-            if cost <= Block::LEN + Block::PACKET {
-                return self.space >= cost && {
-                    self.space -= cost;
-                    packets.resize(packets.len().max(at + 1), None);
-                    packets[at] = arrival;
-                    true
-                };
+        let near = below.filter(|(base, packets)| growth(index - **base, packets) <= NEW_BLOCK);
+        let cost = match &near {
+            Some((base, packets)) => growth(index - **base, packets),
+            None => NEW_BLOCK,
+        };
+        if cost > self.space || (near.is_none() && self.count == MAX_BLOCKS) {
+            return false;
+        }
+        self.space -= cost;
+        match near {
+            Some((base, packets)) => put(packets, index - base, arrival),
+            None => {
+                self.count += 1;
+                blocks.insert(index, vec![Some(arrival)]);
             }
         }
-        let cost = Block::LEN + Block::PACKET;
-        let fits = self.space >= cost && self.count < MAX_BLOCKS;
-        if fits {
-            self.space -= cost;
-            self.count += 1;
-            blocks.insert(index, vec![arrival]);
-        }
-        fits
+        true
     }
 
     fn into_blocks(self) -> Vec<Block> {
@@ -120,6 +119,26 @@ impl Filling {
         });
         blocks.collect()
     }
+}
+
+impl Seen {
+    fn arrival(&self, now: Instant) -> Arrival {
+        Arrival {
+            ecn: self.ecn,
+            age: Age::of(now.saturating_since(self.at)),
+        }
+    }
+}
+
+/// Returns the bytes that a block takes more with a packet at this place.
+fn growth(at: u16, packets: &[Option<Arrival>]) -> usize {
+    (usize::from(at) + 1).saturating_sub(packets.len()) * Block::PACKET
+}
+
+fn put(packets: &mut Vec<Option<Arrival>>, at: u16, arrival: Arrival) {
+    let at = usize::from(at);
+    packets.resize(packets.len().max(at + 1), None);
+    packets[at] = Some(arrival);
 }
 
 #[cfg(test)]

@@ -111,39 +111,35 @@ impl Clock {
     }
 
     fn add(&mut self, now: Instant, remote: Instant, round_trip: Duration) {
-        let one_way = i128::try_from(round_trip.as_nanos() / 2).unwrap_or(i128::MAX);
-        let ahead = i128::from(remote.as_nanos())
-            .saturating_add(one_way)
-            .saturating_sub(i128::from(now.as_nanos()));
-        let sample = Sample {
-            relation: Relation {
-                ahead_nanos: i64::try_from(ahead).unwrap_or(if ahead < 0 {
-                    i64::MIN
-                } else {
-                    i64::MAX
-                }),
-                round_trip,
-            },
-            at: now,
-        };
+        let relation = Relation::new(now, remote, round_trip);
         match self.best {
             Some(best) if now.saturating_since(best.at) >= WINDOW => {
-                self.best_before = self.best.replace(sample);
+                self.best_before = self.best.replace(Sample { relation, at: now });
             }
             Some(best) if best.relation.round_trip < round_trip => {}
             // The window starts with its first sample.
             Some(best) => {
-                self.best = Some(Sample {
-                    at: best.at,
-                    ..sample
-                })
+                let at = best.at;
+                self.best = Some(Sample { relation, at });
             }
-            None => self.best = Some(sample),
+            None => self.best = Some(Sample { relation, at: now }),
         }
     }
 }
 
 impl Relation {
+    /// Relates the clocks by a time stamp of the other one that arrived now.
+    fn new(now: Instant, remote: Instant, round_trip: Duration) -> Self {
+        let one_way = i128::try_from(round_trip.as_nanos() / 2).unwrap_or(i128::MAX);
+        let difference = i128::from(remote.as_nanos()) - i128::from(now.as_nanos());
+        let ahead = difference.saturating_add(one_way);
+        let clamped = ahead.clamp(i64::MIN.into(), i64::MAX.into());
+        Relation {
+            ahead_nanos: clamped as i64,
+            round_trip,
+        }
+    }
+
     /// Returns the time of the own clock at an instant of the other one. It saturates.
     pub fn to_local(&self, remote: Instant) -> Instant {
         shifted(remote, -i128::from(self.ahead_nanos))

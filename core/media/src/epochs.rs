@@ -13,9 +13,9 @@ pub(crate) struct EpochKeys {
 }
 
 impl EpochKeys {
-    pub(crate) fn new(secret: TrackSecret, incarnation: [u8; 16], alias: u32, epoch: u16) -> Self {
+    pub(crate) fn new(secret: &TrackSecret, incarnation: [u8; 16], alias: u32, epoch: u16) -> Self {
         let mut keys = EpochKeys {
-            secret,
+            secret: secret.clone(),
             incarnation,
             alias,
             current: epoch,
@@ -41,7 +41,7 @@ impl EpochKeys {
             self.keys.rotate_left(1);
             self.keys[2] = self.derive(1);
         } else {
-            *self = EpochKeys::new(self.secret.clone(), self.incarnation, self.alias, epoch);
+            *self = EpochKeys::new(&self.secret, self.incarnation, self.alias, epoch);
         }
     }
 
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     fn epochs(epoch: u16) -> EpochKeys {
-        EpochKeys::new(TrackSecret::new([1; 32]), [2; 16], 3, epoch)
+        EpochKeys::new(&TrackSecret::new([1; 32]), [2; 16], 3, epoch)
     }
 
     fn held(keys: &EpochKeys) -> Vec<u16> {

@@ -131,14 +131,10 @@ impl Receiver {
         announcement: &Announcement,
         accept: &Accept<'_>,
     ) -> Self {
-        let epochs: BTreeMap<u32, u16> = accept.status.epochs.iter().copied().collect();
         let tracks = announcement.tracks.iter().map(|track| {
-            let epoch = epochs.get(&track.alias).copied().unwrap_or(0);
-            let state = TrackState {
-                keys: EpochKeys::new(secret.clone(), announcement.incarnation, track.alias, epoch),
-                reassembly: Reassembly::new(config.bounds()),
-            };
-            (track.alias, state)
+            let epoch = accept.status.epoch(track.alias);
+            let keys = EpochKeys::new(secret, announcement.incarnation, track.alias, epoch);
+            (track.alias, TrackState::new(keys, config.bounds()))
         });
         Receiver {
             config,
@@ -268,9 +264,8 @@ impl Receiver {
             return Err(Refusal::HopTag);
         }
         let gives_up_at = self.gives_up_at(now, &header);
-        let alias = header.id.object.alias;
-        let track = self.tracks.get_mut(&alias).ok_or(Refusal::UnknownTrack)?;
-        let (payload, usefulness) = track.open(&packet)?;
+        let track = self.tracks.get_mut(&header.id.object.alias);
+        let (payload, usefulness) = track.ok_or(Refusal::UnknownTrack)?.open(&packet)?;
         if usefulness == Use::Duplicate {
             self.report_arrival(now, header.id, ecn);
             return Err(Refusal::Duplicate);
@@ -280,13 +275,17 @@ impl Receiver {
             self.insert_late(header.id);
             return Err(Refusal::Late);
         }
-        let room = self.config.bytes.saturating_sub(self.bytes);
-        if (payload.len() + PACKET_OVERHEAD) * self.config.copies() > room {
-            return Err(Refusal::NoRoom);
-        }
+        self.check_room(payload.len())?;
         self.count(now, header.id, datagram.len(), ecn);
         self.insert(header, payload.into(), ecn, [now, gives_up_at]);
         Ok(())
+    }
+
+    fn check_room(&self, payload: usize) -> Result<(), Refusal> {
+        let copies = if self.config.packet_events { 2 } else { 1 };
+        let needed = (payload + PACKET_OVERHEAD) * copies;
+        let has_room = self.bytes + needed <= self.config.bytes;
+        has_room.then_some(()).ok_or(Refusal::NoRoom)
     }
 
     fn insert_late(&mut self, id: PacketId) {
@@ -334,15 +333,9 @@ impl Receiver {
         };
         let complete = track.reassembly.insert(header, payload, ecn, times);
         let surplus = track.reassembly.give_up_surplus();
-        if let Some(Ended { id, partial }) = complete {
-            self.bytes -= partial.size();
-            self.push_event(ReceiverEvent::Object(ReceivedObject {
-                id,
-                flags: partial.header.flags,
-                bytes: partial.bytes(),
-                first_arrival: partial.first_arrival,
-                marked: partial.marked,
-            }));
+        if let Some(ended) = complete {
+            self.bytes -= ended.partial.size();
+            self.push_event(ReceiverEvent::Object(ended.into()));
         }
         if let Some(ended) = surplus {
             self.give_up(ended);
@@ -394,6 +387,13 @@ impl Receiver {
 }
 
 impl TrackState {
+    fn new(keys: EpochKeys, bounds: Bounds) -> Self {
+        TrackState {
+            keys,
+            reassembly: Reassembly::new(bounds),
+        }
+    }
+
     /// Returns the payload of a packet whose hop tag is right.
     fn open(&mut self, packet: &Packet<'_>) -> Result<(Vec<u8>, Use), Refusal> {
         let header = &packet.header;
@@ -415,10 +415,17 @@ impl ReceiverConfig {
             remembered: self.remembered,
         }
     }
+}
 
-    /// Returns how often the bytes of a packet are counted when it becomes an event.
-    const fn copies(&self) -> usize {
-        if self.packet_events { 2 } else { 1 }
+impl From<Ended> for ReceivedObject {
+    fn from(Ended { id, partial }: Ended) -> Self {
+        ReceivedObject {
+            id,
+            flags: partial.header.flags,
+            bytes: partial.bytes(),
+            first_arrival: partial.first_arrival,
+            marked: partial.marked,
+        }
     }
 }
 

@@ -248,26 +248,25 @@ impl Block {
     fn parse(cursor: &mut Cursor<'_>) -> Result<Self, FeedbackError> {
         let [alias, group, object] = [cursor.u32()?, cursor.u32()?, cursor.u32()?];
         let [base, count] = [cursor.u16()?, cursor.u16()?];
-        let [layer, zero] = cursor.array()?;
-        if zero != 0 {
+        let layer = cursor.u8()?;
+        if cursor.u8()? != 0 {
             return Err(FeedbackError::Reserved);
         }
         if count == 0 || base.checked_add(count).is_none() || layer > MAX_LAYER {
             return Err(FeedbackError::Block);
         }
-        let (packets, _) = cursor
-            .bytes(usize::from(count) * Block::PACKET)?
-            .as_chunks();
-        let packets = packets.iter().copied().map(u16::from_be_bytes);
+        let packets = (0..count).map(|_| Arrival::from_bits(cursor.u16()?));
+        let packets = packets.collect::<Result<_, FeedbackError>>()?;
+        let object = ObjectId {
+            alias,
+            group,
+            object,
+            layer,
+        };
         Ok(Block {
-            object: ObjectId {
-                alias,
-                group,
-                object,
-                layer,
-            },
+            object,
             base,
-            packets: packets.map(Arrival::from_bits).collect::<Result<_, _>>()?,
+            packets,
         })
     }
 }
@@ -306,15 +305,8 @@ impl Feedback {
         let mut cursor = Cursor(bytes);
         let clock = ClockStamp::parse(&mut cursor)?.ok_or(FeedbackError::Reserved)?;
         let totals = Totals::parse(&mut cursor)?;
-        let [flags, count, zeros @ ..]: [u8; 4] = cursor.array()?;
-        if flags & !POSE != 0 {
-            return Err(FeedbackError::Flags(flags));
-        }
-        if zeros != [0; 2] {
-            return Err(FeedbackError::Reserved);
-        }
-        let pose = (flags & POSE != 0).then(|| Pose::parse(&mut cursor));
-        let pose = pose.transpose()?;
+        let (has_pose, count) = parse_counts(cursor.array()?)?;
+        let pose = has_pose.then(|| Pose::parse(&mut cursor)).transpose()?;
         let blocks = (0..count).map(|_| Block::parse(&mut cursor));
         let blocks = blocks.collect::<Result<_, _>>()?;
         if !cursor.0.is_empty() {
@@ -327,6 +319,16 @@ impl Feedback {
             blocks,
         })
     }
+}
+
+/// Returns whether there is a pose, and the number of blocks.
+fn parse_counts([flags, count, zeros @ ..]: [u8; 4]) -> Result<(bool, u8), FeedbackError> {
+    if flags & !POSE != 0 {
+        return Err(FeedbackError::Flags(flags));
+    }
+    let is_zero = zeros == [0; 2];
+    let counts = is_zero.then_some((flags & POSE != 0, count));
+    counts.ok_or(FeedbackError::Reserved)
 }
 
 impl Totals {

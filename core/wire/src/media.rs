@@ -259,16 +259,13 @@ impl Header {
         if version != VERSION {
             return Err(HeaderError::Version(version));
         }
-        if layer > MAX_LAYER {
-            return Err(HeaderError::Layer(layer));
-        }
         let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|byte| rest[at + byte]));
         let half = |at: usize| u16::from_be_bytes([rest[at], rest[at + 1]]);
         let object = ObjectId {
             alias: word(0),
             group: word(4),
             object: word(8),
-            layer,
+            layer: layer_of(layer)?,
         };
         let index = half(12);
         Ok(Header {
@@ -280,6 +277,11 @@ impl Header {
             epoch: half(20),
         })
     }
+}
+
+fn layer_of(layer: u8) -> Result<u8, HeaderError> {
+    let is_known = layer <= MAX_LAYER;
+    is_known.then_some(layer).ok_or(HeaderError::Layer(layer))
 }
 
 /// Returns the number of packets if it may have a packet with this index.

@@ -406,6 +406,13 @@ impl Status {
         bytes
     }
 
+    /// Returns the key epoch of a track; 0 if the status does not name it.
+    pub fn epoch(&self, alias: u32) -> u16 {
+        let mut epochs = self.epochs.iter();
+        let named = epochs.find(|(named, _)| *named == alias);
+        named.map_or(0, |(_, epoch)| *epoch)
+    }
+
     /// Parses opened bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let mut cursor = Cursor(bytes);

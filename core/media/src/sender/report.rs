@@ -129,6 +129,19 @@ fn grown(before: &Totals, after: &Totals) -> Option<Totals> {
     })
 }
 
+impl Acknowledged {
+    fn new(flight: &Flight, arrived: Option<Instant>, ecn: Ecn) -> Self {
+        Acknowledged {
+            id: flight.packet,
+            size: flight.size,
+            sent: flight.sent,
+            arrived,
+            ecn,
+            is_repeated: !flight.is_first(),
+        }
+    }
+}
+
 impl Sender {
     /// Takes an authenticated report. `number` is the number of its message, which tells newer reports
     /// from older ones.
@@ -138,8 +151,7 @@ impl Sender {
         number: u64,
         report: &Feedback,
     ) -> Result<Outcome, FeedbackError> {
-        let growth = self.check_totals(number, report);
-        let growth = growth.inspect_err(|_| self.stats.refused_reports += 1)?;
+        let growth = self.check_totals(number, report)?;
         if self.clock.handle_stamp(now, &report.clock).is_err() {
             self.stats.impossible_times += 1;
         }
@@ -149,15 +161,9 @@ impl Sender {
             ..Outcome::default()
         };
         let mut newest = None;
-        for block in &report.blocks {
-            for (index, arrival) in (block.base..=u16::MAX).zip(&block.packets) {
-                let object = block.object;
-                if let Some(arrival) = arrival {
-                    let id = PacketId { object, index };
-                    let flight = self.acknowledge(report.clock.sent, id, arrival, &mut outcome);
-                    newest = newer(newest, flight.map(|flight| (flight, *arrival)));
-                }
-            }
+        for (id, arrival) in arrivals(report) {
+            let flight = self.acknowledge(report.clock.sent, id, &arrival, &mut outcome);
+            newest = newer(newest, flight.map(|flight| (flight, arrival)));
         }
         outcome.round_trip = newest.and_then(|(flight, a)| self.round_trip(now, &flight, &a));
         self.detect_lost(now, &mut outcome);
@@ -174,9 +180,18 @@ impl Sender {
             || totals.bytes > self.stats.bytes
             || totals.ce_bytes > totals.bytes
         {
+            self.stats.refused_reports += 1;
             return Err(FeedbackError::ImpossibleTotals);
         }
-        self.reported.advance(number, report)
+        let growth = self.reported.advance(number, report);
+        growth.inspect_err(|_| self.stats.refused_reports += 1)
+    }
+
+    fn named(&self, id: &PacketId) -> Named {
+        match self.buffer.named(id) {
+            Named::Unknown if !self.reported.was_sent(id) => Named::Unsent,
+            named => named,
+        }
     }
 
     /// Takes one acknowledgement. Returns the packet if it was in flight.
@@ -187,24 +202,19 @@ impl Sender {
         arrival: &Arrival,
         outcome: &mut Outcome,
     ) -> Option<Flight> {
-        let named = self.buffer.named(&id);
-        if named == Named::Unsent || (named == Named::Unknown && !self.reported.was_sent(&id)) {
+        let named = self.named(&id);
+        if named == Named::Unsent {
             self.stats.acknowledged_unsent += 1;
             return None;
         }
         let flight = self.flights.acknowledge(&id);
-        if flight.is_none() && named == Named::Sent {
-            self.stats.spurious += 1;
-        }
-        if let Some(flight) = &flight {
-            outcome.acknowledged.push(Acknowledged {
-                id,
-                size: flight.size,
-                sent: flight.sent,
-                arrived: self.arrival_time(report, flight, arrival),
-                ecn: arrival.ecn,
-                is_repeated: !flight.is_first(),
-            });
+        match &flight {
+            Some(flight) => {
+                let at = self.arrival_time(report, flight, arrival);
+                let packet = Acknowledged::new(flight, at, arrival.ecn);
+                outcome.acknowledged.push(packet);
+            }
+            None => self.stats.spurious += u64::from(named == Named::Sent),
         }
         if let Some(ended) = self.buffer.acknowledge(&id) {
             self.deliver(ended);
@@ -257,6 +267,15 @@ impl Sender {
             by_timeout,
         });
     }
+}
+
+/// Returns the packets of a report that have arrived.
+fn arrivals(report: &Feedback) -> impl Iterator<Item = (PacketId, Arrival)> {
+    report.blocks.iter().flat_map(|block| {
+        let object = block.object;
+        let packets = (block.base..=u16::MAX).zip(&block.packets);
+        packets.filter_map(move |(index, arrival)| Some((PacketId { object, index }, (*arrival)?)))
+    })
 }
 
 /// Returns the packet that was sent later, of those that were sent once.

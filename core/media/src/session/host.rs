@@ -231,7 +231,7 @@ impl Host {
         self.send_or_end(session, sealed);
     }
 
-    /// Ends a session.
+    /// Ends a session, without an event.
     pub fn close(&mut self, session: u32, reason: Goodbye) {
         if let Some(mut open) = self.sessions.remove(&session)
             && let Ok(goodbye) = open.channel.seal(Kind::Goodbye, reason.emit().to_vec())
@@ -296,12 +296,7 @@ impl Host {
         }
         let random = &hello.viewer_random;
         if !self.cookies.accept(now, from, random, &hello.cookie) {
-            let retry = Retry {
-                viewer_random: *random,
-                cookie: self.cookies.make(now, from, random),
-            };
-            self.stats.retries += 1;
-            self.outgoing.push_back((from, retry.emit()));
+            self.retry(now, from, random);
             return Ok(());
         }
         let mut sessions = self.sessions.iter();
@@ -310,6 +305,15 @@ impl Host {
             Some(session) => self.accept(now, session),
             None => self.open(now, from, random),
         }
+    }
+
+    fn retry(&mut self, now: Instant, from: SocketAddr, random: &[u8; 16]) {
+        let retry = Retry {
+            viewer_random: *random,
+            cookie: self.cookies.make(now, from, random),
+        };
+        self.stats.retries += 1;
+        self.outgoing.push_back((from, retry.emit()));
     }
 
     fn open(&mut self, now: Instant, from: SocketAddr, viewer: &[u8; 16]) -> Result<(), HostError> {
@@ -366,34 +370,39 @@ impl Host {
         from: SocketAddr,
         sealed: &Sealed<'_>,
     ) -> Result<(), HostError> {
-        let number = sealed.session;
-        let session = self.sessions.get_mut(&number);
+        let session = self.sessions.get_mut(&sealed.session);
         let session = session
             .filter(|session| session.address == from)
             .ok_or(HostError::UnknownSession)?;
         let plaintext = session.channel.open(sealed)?;
         session.heard = now;
         if !session.is_confirmed {
-            self.confirm(number);
+            self.confirm(sealed.session);
         }
+        self.handle_plaintext(sealed, &plaintext)
+    }
+
+    fn handle_plaintext(&mut self, sealed: &Sealed<'_>, plaintext: &[u8]) -> Result<(), HostError> {
+        let Sealed {
+            session, number, ..
+        } = *sealed;
         match sealed.kind {
-            Kind::Subscribe => self.handle_subscribe(sealed, &plaintext),
+            Kind::Subscribe => self.handle_subscribe(sealed, plaintext)?,
             Kind::Feedback => {
-                let report = Feedback::parse(&plaintext)?;
+                let report = Feedback::parse(plaintext)?;
                 self.events.push_back(HostEvent::Report {
-                    session: number,
-                    number: sealed.number,
+                    session,
+                    number,
                     report,
                 });
-                Ok(())
             }
             Kind::Goodbye => {
-                let reason = Goodbye::parse(&plaintext)?;
-                self.end(number, EndReason::Left(reason));
-                Ok(())
+                let reason = Goodbye::parse(plaintext)?;
+                self.end(session, EndReason::Left(reason));
             }
-            _ => Err(HostError::Unexpected),
+            _ => return Err(HostError::Unexpected),
         }
+        Ok(())
     }
 
     /// Begins a session whose viewer has shown that it has the keys, in place of an earlier one.

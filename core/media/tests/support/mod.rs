@@ -263,7 +263,7 @@ impl Rig {
         let is_marked = self
             .scenario
             .mark_every
-            .is_some_and(|every| self.sent % every == 0);
+            .is_some_and(|every| self.sent.is_multiple_of(every));
         let ecn = if is_marked { Ecn::Ce } else { ecn };
         let size = ByteSize(datagram.len() as u64);
         self.there.push(self.now, size, (datagram, ecn));
