@@ -3,6 +3,7 @@ use crate::{Target, cloud, codec, control, netem, wire, xnc};
 use hawser_cloud::Performer;
 use hawser_cloud::ply::{self, MILLIMETRES_PER_METRE};
 use hawser_codec::{Codec, Encoder};
+use hawser_objects::checks;
 use hawser_wire::golden;
 use hawser_xnc::Scheme;
 use std::time::Duration;
@@ -12,6 +13,7 @@ pub const TARGETS: &[Target] = &[
     WIRE,
     FRAMES,
     OBJECTS,
+    MEDIA,
     CONTROL,
     PLY,
     LINKS,
@@ -74,6 +76,27 @@ pub const OBJECTS: Target = Target {
         let parts = parts.chain(wire::messages()).chain(wire::plaintexts());
         let vectors = golden::media_packets().into_iter();
         parts.chain(vectors.map(|vector| vector.datagram)).collect()
+    },
+};
+
+/// What a hostile peer of media does: the first byte selects the receiver, the sender or the session.
+pub const MEDIA: Target = Target {
+    name: "media",
+    check: |input| {
+        if let Some((part, rest)) = input.split_first() {
+            match part % 3 {
+                0 => checks::check_receiver(rest),
+                1 => checks::check_sender(rest),
+                _ => checks::check_session(rest),
+            }
+        }
+    },
+    seeds: || {
+        let bytes = (0..600u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8);
+        let bytes: Vec<u8> = bytes.collect();
+        let seed = |part: u8| [&[part][..], &bytes].concat();
+        let opening = [[2].as_slice(), &[0, 0, 0, 1, 0, 0].repeat(20)].concat();
+        vec![seed(0), seed(1), seed(2), opening]
     },
 };
 
