@@ -2,7 +2,7 @@ use super::*;
 use crate::keys::TrackSecret;
 use crate::packetiser::{Packetiser, PacketiserConfig};
 use hawser_units::Ecn;
-use hawser_wire::feedback::{Age, Arrival, Block, ClockStamp, Feedback, StampEcho, Totals};
+use hawser_wire::feedback::{Age, Arrival, Block, ClockStamp, Feedback, Pose, StampEcho, Totals};
 use hawser_wire::media::{Flags, Header};
 
 const PAYLOAD: usize = 100;
@@ -436,6 +436,20 @@ fn impossible_totals_are_refused_as_a_whole() {
     let grown = reported(7, 2, 2 * PACKET, PACKET).unwrap();
     assert_eq!((grown.packets, grown.bytes, grown.ce_bytes), (1, PACKET, 0));
     assert_eq!(sender.stats().refused_reports, 4);
+}
+
+#[test]
+fn the_pose_is_that_of_the_newest_report() {
+    let mut sender = sender(100, Rule::Deadline);
+    let mut reported = |number, x| {
+        let mut report = report(&[]);
+        report.pose = Pose::new([x, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]);
+        let outcome = sender.handle_feedback(at(20), number, &report).unwrap();
+        outcome.pose.map(|pose| pose.position()[0])
+    };
+    assert_eq!(reported(3, 1.0), Some(1.0));
+    assert_eq!(reported(2, 2.0), None, "overtaken");
+    assert_eq!(reported(4, 3.0), Some(3.0));
 }
 
 #[test]
