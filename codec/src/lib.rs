@@ -1,42 +1,153 @@
-//! Point-cloud codecs, and the pull protocol that carries their frames.
+//! Codecs of point clouds and RGB-D views, and the pull protocol that carries whole clouds.
+//!
+//! An [`Encoder`] turns a frame into layers, the base first, and a [`Decoder`] turns what arrived of
+//! them into a frame. A layer is a list of parts, each of which begins with the tag of its codec.
+//! `docs/design/codecs.md` specifies the bytes and compares the codecs.
 //!
 //! ```
 //! use hawser_cloud::Performer;
-//! use hawser_codec::{Codec, Decoder, Encoder};
+//! use hawser_codec::{ChunkDecoder, ChunkEncoder, Decoder, Encoder, Setting};
 //! use std::time::Duration;
 //!
 //! let cloud = Performer::new(1, 5000).cloud(Duration::ZERO);
-//! let encoded = Encoder::new(Codec::Zstd).encode(&cloud);
-//! assert_eq!(Decoder::new().decode(Codec::Zstd, cloud.len(), &encoded).unwrap(), cloud);
+//! let encoded = ChunkEncoder::default().encode(&cloud, Setting::BEST);
+//! let parts = encoded.parts();
+//! let decoded = ChunkDecoder::new().decode(&parts[1..])?;
+//! assert_eq!(decoded.len(), cloud.len(), "one lost packet is repaired");
+//! # Ok::<(), hawser_codec::DecodeError>(())
 //! ```
 
+mod bits;
+pub mod chunks;
+mod huffman;
 pub mod pull;
+pub mod zstd;
 
-use hawser_cloud::{Cloud, MAX_POINTS, POINT_BYTES};
-use zstd::bulk::{Compressor, Decompressor};
-use zstd::zstd_safe::compress_bound;
+pub use chunks::{ChunkConfig, ChunkDecoder, ChunkEncoder};
+pub use zstd::{ZstdDecoder, ZstdEncoder};
 
-/// An encoding of point clouds.
+use hawser_cloud::MAX_POINTS;
+
+/// An encoding of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Codec {
     /// zstd at level 1 over all x, all y, all z (16-bit little-endian), all red, all green and all
     /// blue, in capture order: lossless, and markedly smaller than compressing whole points,
     /// because neighbouring points have similar values.
     Zstd,
+    /// A view as a camera captured it.
+    Rgbd,
+    /// Points in chunks of a packet's size that are decoded independently: see [`chunks`].
+    Chunks,
+    /// Google's Draco, as the L4S paper uses it.
+    Draco,
 }
 
-/// The fastest of zstd's ordinary levels, since encoding adds to every frame's delay.
-const ZSTD_LEVEL: i32 = 1;
+impl Codec {
+    /// Returns the codec's number on the wire.
+    pub const fn tag(self) -> u8 {
+        match self {
+            Codec::Zstd => 1,
+            Codec::Rgbd => 2,
+            Codec::Chunks => 3,
+            Codec::Draco => 4,
+        }
+    }
 
-/// The reason that bytes cannot be decoded to a cloud.
+    /// Returns the codec with a number on the wire.
+    pub const fn from_tag(tag: u8) -> Option<Codec> {
+        match tag {
+            1 => Some(Codec::Zstd),
+            2 => Some(Codec::Rgbd),
+            3 => Some(Codec::Chunks),
+            4 => Some(Codec::Draco),
+            _ => None,
+        }
+    }
+}
+
+/// Encodes frames with one codec.
+pub trait Encoder {
+    /// The frames: clouds or views.
+    type Frame;
+
+    /// Returns the codec.
+    fn codec(&self) -> Codec;
+
+    /// Encodes a frame.
+    fn encode(&mut self, frame: &Self::Frame, setting: Setting) -> Encoded;
+}
+
+/// Decodes frames of one codec.
+///
+/// The parts come from the network. A decoder does not panic regardless of the bytes, and allocates
+/// no more than the largest frame takes.
+pub trait Decoder {
+    /// The frames: clouds or views.
+    type Frame;
+
+    /// Decodes a frame from those of its parts that arrived, in any order.
+    ///
+    /// # Errors
+    /// If the parts are not of this codec, or not enough for a frame.
+    fn decode(&mut self, parts: &[&[u8]]) -> Result<Self::Frame, DecodeError>;
+}
+
+/// The precision of an encoder, which decides the size of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// From 0, the smallest, to [`Setting::MAX_QUALITY`]. Each codec documents the steps.
+    pub quality: u8,
+}
+
+impl Setting {
+    /// The largest quality.
+    pub const MAX_QUALITY: u8 = 100;
+    /// The best that a codec has.
+    pub const BEST: Setting = Setting {
+        quality: Setting::MAX_QUALITY,
+    };
+}
+
+/// A frame that was encoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Encoded {
+    /// The codec.
+    pub codec: Codec,
+    /// The parts of each layer. The first layer can be decoded alone; each further one needs those
+    /// before it.
+    pub layers: Vec<Vec<Vec<u8>>>,
+}
+
+impl Encoded {
+    /// Returns all parts, the base layer's first.
+    pub fn parts(&self) -> Vec<&[u8]> {
+        self.layers.iter().flatten().map(Vec::as_slice).collect()
+    }
+
+    /// Returns the size of all parts in bytes.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().flatten().map(Vec::len).sum()
+    }
+
+    /// Creates a frame of one layer and one part from the bytes that follow the tag.
+    fn whole(codec: Codec, bytes: &[u8]) -> Self {
+        Encoded {
+            codec,
+            layers: vec![vec![[&[codec.tag()], bytes].concat()]],
+        }
+    }
+}
+
+/// The reason that bytes cannot be decoded to a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// More points than a frame may have.
     #[error("{0} points are more than the {MAX_POINTS} of a frame")]
     TooManyPoints(usize),
-    /// The bytes are not what the codec writes.
+    /// The bytes are not what the codec [`Codec::Zstd`] writes.
     #[error("not valid zstd, or more than {points} points: {reason}")]
-    Malformed {
+    Zstd {
         /// The announced number of points.
         points: usize,
         /// The decompressor's error.
@@ -50,203 +161,25 @@ pub enum DecodeError {
         /// Bytes of the announced number of points.
         expected: usize,
     },
+    /// A part does not begin with the tag of the codec.
+    #[error("a part without the tag {}", .0.tag())]
+    Tag(Codec),
+    /// The base layer, or the only part, is missing.
+    #[error("the base layer is missing")]
+    Missing,
+    /// The bytes are not what the codec writes.
+    #[error("{0}")]
+    Malformed(&'static str),
 }
 
-impl Codec {
-    /// Returns the codec's number on the wire.
-    pub const fn wire_id(self) -> u8 {
-        match self {
-            Codec::Zstd => 1,
-        }
-    }
-
-    /// Returns the codec with a number on the wire.
-    pub const fn from_wire_id(id: u8) -> Option<Codec> {
-        match id {
-            1 => Some(Codec::Zstd),
-            _ => None,
-        }
-    }
-
-    /// Returns the maximum encoded size of `points` points, in bytes.
-    pub fn max_encoded_bytes(self, points: usize) -> usize {
-        match self {
-            Codec::Zstd => compress_bound(points * POINT_BYTES),
-        }
-    }
-}
-
-/// Encodes clouds, reusing its working memory for every frame.
-pub struct Encoder {
-    codec: Codec,
-    zstd: Compressor<'static>,
-    planes: Vec<u8>,
-}
-
-impl Encoder {
-    /// Creates an encoder for `codec`.
-    pub fn new(codec: Codec) -> Self {
-        let zstd = Compressor::new(ZSTD_LEVEL).expect("zstd has a level 1 and memory for it");
-        Encoder {
-            codec,
-            zstd,
-            planes: Vec::new(),
-        }
-    }
-
-    /// Returns the codec of this encoder.
-    pub fn codec(&self) -> Codec {
-        self.codec
-    }
-
-    /// Encodes a cloud, to at most [`Codec::max_encoded_bytes`].
-    pub fn encode(&mut self, cloud: &Cloud) -> Vec<u8> {
-        match self.codec {
-            Codec::Zstd => {
-                split_planes(cloud.packed(), &mut self.planes);
-                self.zstd
-                    .compress(&self.planes)
-                    .expect("the output has room for the worst case")
-            }
-        }
-    }
-}
-
-/// Decodes clouds, reusing its working memory for every frame.
-pub struct Decoder {
-    zstd: Decompressor<'static>,
-}
-
-impl Decoder {
-    /// Creates a decoder for all codecs.
-    pub fn new() -> Self {
-        Decoder {
-            zstd: Decompressor::new().expect("there is memory for a zstd decompressor"),
-        }
-    }
-
-    /// Decodes a cloud of exactly `points` points from `encoded`.
-    ///
-    /// Never allocates more than these points take, regardless of the bytes.
-    pub fn decode(
-        &mut self,
-        codec: Codec,
-        points: usize,
-        encoded: &[u8],
-    ) -> Result<Cloud, DecodeError> {
-        if points > MAX_POINTS {
-            return Err(DecodeError::TooManyPoints(points));
-        }
-        let expected = points * POINT_BYTES;
-        let planes =
-            match codec {
-                Codec::Zstd => self.zstd.decompress(encoded, expected).map_err(|error| {
-                    DecodeError::Malformed {
-                        points,
-                        reason: error.to_string(),
-                    }
-                })?,
-            };
-        if planes.len() != expected {
-            return Err(DecodeError::TooFew {
-                found: planes.len(),
-                expected,
-            });
-        }
-        Ok(Cloud::from_packed(join_planes(&planes))
-            .expect("a whole number of points, by the check above"))
-    }
-}
-
-impl Default for Decoder {
-    fn default() -> Self {
-        Decoder::new()
-    }
-}
-
-/// Offset and length of each value in a packed point: x, y, z, red, green, blue.
-const VALUES: [(usize, usize); 6] = [(0, 2), (2, 2), (4, 2), (6, 1), (7, 1), (8, 1)];
-
-/// Groups the values of all points: all x first, then all y, and so on.
-fn split_planes(packed: &[u8], planes: &mut Vec<u8>) {
-    planes.clear();
-    planes.reserve_exact(packed.len());
-    let points = packed.as_chunks::<POINT_BYTES>().0;
-    for (at, bytes) in VALUES {
-        planes.extend(points.iter().flat_map(|point| &point[at..at + bytes]));
-    }
-}
-
-/// The inverse of [`split_planes`].
-fn join_planes(planes: &[u8]) -> Vec<u8> {
-    let mut packed = vec![0; planes.len()];
-    let points = packed.as_chunks_mut::<POINT_BYTES>().0;
-    let mut rest = planes;
-    for (at, bytes) in VALUES {
-        let (plane, next) = rest.split_at(points.len() * bytes);
-        for (point, value) in points.iter_mut().zip(plane.chunks_exact(bytes)) {
-            point[at..at + bytes].copy_from_slice(value);
-        }
-        rest = next;
-    }
-    packed
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn any_cloud() -> impl Strategy<Value = Cloud> {
-        prop::collection::vec(any::<[u8; POINT_BYTES]>(), 0..300)
-            .prop_map(|points| Cloud::from_packed(points.concat()).expect("whole points"))
-    }
-
-    #[test]
-    fn more_points_than_announced_are_rejected() {
-        let encoded = Encoder::new(Codec::Zstd)
-            .encode(&Cloud::from_packed(vec![0; 1000 * POINT_BYTES]).unwrap());
-        let mut decoder = Decoder::new();
-        assert!(matches!(
-            decoder.decode(Codec::Zstd, 999, &encoded),
-            Err(DecodeError::Malformed { .. })
-        ));
-        assert_eq!(
-            decoder.decode(Codec::Zstd, 1001, &encoded),
-            Err(DecodeError::TooFew {
-                found: 9000,
-                expected: 9009
-            })
-        );
-        assert_eq!(
-            decoder.decode(Codec::Zstd, MAX_POINTS + 1, &encoded),
-            Err(DecodeError::TooManyPoints(MAX_POINTS + 1))
-        );
-        assert!(
-            decoder.decode(Codec::Zstd, 1000, &encoded).is_ok(),
-            "the decoder is usable after an error"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn decoding_gives_back_the_same_points(cloud in any_cloud()) {
-            let encoded = Encoder::new(Codec::Zstd).encode(&cloud);
-
-            prop_assert!(encoded.len() <= Codec::Zstd.max_encoded_bytes(cloud.len()));
-            prop_assert_eq!(Decoder::new().decode(Codec::Zstd, cloud.len(), &encoded), Ok(cloud));
-        }
-
-        #[test]
-        fn garbage_is_an_error(garbage in prop::collection::vec(any::<u8>(), 0..400), points in 1usize..5000) {
-            prop_assert!(Decoder::new().decode(Codec::Zstd, points, &garbage).is_err());
-        }
-
-        #[test]
-        fn damage_never_panics(cloud in any_cloud(), at: prop::sample::Index, byte: u8) {
-            let mut encoded = Encoder::new(Codec::Zstd).encode(&cloud);
-            *at.get_mut(&mut encoded) = byte;
-            let _ = Decoder::new().decode(Codec::Zstd, cloud.len(), &encoded);
-        }
+/// Returns what follows the tag in the only part of a frame.
+fn single_part<'a>(codec: Codec, parts: &[&'a [u8]]) -> Result<&'a [u8], DecodeError> {
+    match parts {
+        [] => Err(DecodeError::Missing),
+        [part] => match part.split_first() {
+            Some((tag, rest)) if *tag == codec.tag() => Ok(rest),
+            _ => Err(DecodeError::Tag(codec)),
+        },
+        _ => Err(DecodeError::Malformed("more than one part")),
     }
 }

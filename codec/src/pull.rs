@@ -5,7 +5,7 @@
 //! module only converts messages from and to bytes; the publisher and the viewer handle the
 //! sockets.
 
-use crate::Codec;
+use crate::{Codec, zstd};
 use hawser_cloud::{Digest, Level, MAX_POINTS};
 
 /// The first bytes of every message.
@@ -49,7 +49,7 @@ pub struct FrameHeader {
     pub codec: Codec,
     /// Number of points of the cloud, at most [`MAX_POINTS`].
     pub points: u32,
-    /// Length of the encoded cloud in bytes, at most [`Codec::max_encoded_bytes`] of the points.
+    /// Length of the encoded cloud in bytes, at most [`zstd::max_compressed_bytes`] of the points.
     pub length: u32,
     /// The digest of the cloud before encoding.
     pub digest: Digest,
@@ -101,12 +101,7 @@ impl FrameHeader {
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4..8].copy_from_slice(&[
-            VERSION,
-            KIND_FRAME,
-            level_id(self.level),
-            self.codec.wire_id(),
-        ]);
+        bytes[4..8].copy_from_slice(&[VERSION, KIND_FRAME, level_id(self.level), self.codec.tag()]);
         bytes[8..16].copy_from_slice(&self.number.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.captured_ns.to_be_bytes());
         bytes[24..32].copy_from_slice(&self.digest.0.to_be_bytes());
@@ -127,7 +122,7 @@ impl FrameHeader {
             number: u64_at(8),
             captured_ns: u64_at(16),
             level: level.ok_or(PullError::Level(bytes[6]))?,
-            codec: Codec::from_wire_id(bytes[7]).ok_or(PullError::Codec(bytes[7]))?,
+            codec: codec(bytes[7])?,
             points: u32_at(32),
             length: u32_at(36),
             digest: Digest(u64_at(24)),
@@ -136,11 +131,18 @@ impl FrameHeader {
         if points as usize > MAX_POINTS {
             return Err(PullError::Points(points));
         }
-        if length as usize > header.codec.max_encoded_bytes(points as usize) {
+        if length as usize > zstd::max_compressed_bytes(points as usize) {
             return Err(PullError::Length { length, points });
         }
         Ok(header)
     }
+}
+
+/// Returns the codec with a tag. This protocol carries whole clouds, which only one codec encodes
+/// to a length that is bounded by their number of points.
+fn codec(tag: u8) -> Result<Codec, PullError> {
+    let codec = Codec::from_tag(tag).filter(|codec| *codec == Codec::Zstd);
+    codec.ok_or(PullError::Codec(tag))
 }
 
 fn check_preamble(bytes: &[u8], expected: u8) -> Result<(), PullError> {
@@ -222,6 +224,8 @@ mod tests {
         );
         assert_eq!(change(6, 0), Err(PullError::Level(0)));
         assert_eq!(change(7, 9), Err(PullError::Codec(9)));
+        let other = Codec::Chunks.tag();
+        assert_eq!(change(7, other), Err(PullError::Codec(other)));
         assert_eq!(change(32, 1), Err(PullError::Points(0x0102_cad8)));
         assert_eq!(
             change(36, 1),

@@ -2,7 +2,7 @@ use crate::bytes::{join, split};
 use crate::{Target, cloud, codec, control, netem, wire, xnc};
 use hawser_cloud::Performer;
 use hawser_cloud::ply::{self, MILLIMETRES_PER_METRE};
-use hawser_codec::{Codec, Encoder};
+use hawser_codec::{Encoded, ZstdEncoder};
 use hawser_objects::checks;
 use hawser_wire::golden;
 use hawser_xnc::Scheme;
@@ -18,6 +18,7 @@ pub const TARGETS: &[Target] = &[
     PLY,
     LINKS,
     CODEC,
+    PARTS,
     #[cfg(feature = "io")]
     TUN,
     #[cfg(feature = "tunnel")]
@@ -157,17 +158,30 @@ pub const CODEC: Target = Target {
             codec::check_header(header);
         }
         if let Some((points, encoded)) = input.split_first_chunk() {
-            codec::check_decoder(u16::from_be_bytes(*points).into(), encoded);
+            codec::check_decompression(u16::from_be_bytes(*points).into(), encoded);
         }
     },
     seeds: || {
         let frame = |points: u16| {
             let cloud = Performer::new(1, points.into()).cloud(Duration::ZERO);
             let points = u16::try_from(cloud.len()).expect("few points");
-            let encoded = Encoder::new(Codec::Zstd).encode(&cloud);
+            let encoded = ZstdEncoder::new().compress(&cloud);
             [&points.to_be_bytes()[..], &encoded].concat()
         };
         vec![codec::header().to_bytes().into(), frame(3), frame(300)]
+    },
+};
+
+/// The parts of a frame, for the decoders of all codecs.
+pub const PARTS: Target = Target {
+    name: "parts",
+    check: |input| {
+        let parts = split(input);
+        codec::check_parts(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    },
+    seeds: || {
+        let parts = |frame: Encoded| join(&frame.layers.concat());
+        codec::frames().into_iter().map(parts).collect()
     },
 };
 

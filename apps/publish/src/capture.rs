@@ -3,7 +3,7 @@ use crate::server::{Counters, Server};
 use anyhow::Context;
 use hawser_cloud::{Cloud, Digest, Level};
 use hawser_codec::pull::FrameHeader;
-use hawser_codec::{Codec, Encoder};
+use hawser_codec::{Codec, ZstdEncoder};
 use hawser_io::clock::unix_ns;
 use std::fmt;
 use std::fs::File;
@@ -22,7 +22,7 @@ pub(crate) struct Capture {
     level: Level,
     interval: Duration,
     duration: Option<Duration>,
-    encoder: Encoder,
+    encoder: ZstdEncoder,
     log: Option<Log>,
 }
 
@@ -81,7 +81,7 @@ impl Capture {
             points_per_frame = points / frames.len(),
             "recording loaded"
         );
-        let mut encoder = Encoder::new(Codec::Zstd);
+        let mut encoder = ZstdEncoder::new();
         let frame = |cloud: Cloud| match config.encode_ahead {
             true => Frame::Encoded(Encoded::of(&cloud, &mut encoder)),
             false => Frame::Raw(cloud),
@@ -142,7 +142,7 @@ impl Capture {
             number: tick,
             captured_ns,
             level: self.level,
-            codec: self.encoder.codec(),
+            codec: Codec::Zstd,
             points: u32::try_from(encoded.points).context("the frame has too many points")?,
             length: u32::try_from(encoded.bytes.len()).context("the frame has too many bytes")?,
             digest: encoded.digest,
@@ -155,11 +155,11 @@ impl Capture {
 }
 
 impl Encoded {
-    fn of(cloud: &Cloud, encoder: &mut Encoder) -> Self {
+    fn of(cloud: &Cloud, encoder: &mut ZstdEncoder) -> Self {
         Encoded {
             points: cloud.len(),
             digest: cloud.digest(),
-            bytes: encoder.encode(cloud),
+            bytes: encoder.compress(cloud),
         }
     }
 }

@@ -1,7 +1,7 @@
 use crate::recorder::{Delivery, Recorder};
 use crate::{Config, Until};
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, PullError, REQUEST};
-use hawser_codec::{DecodeError, Decoder};
+use hawser_codec::{DecodeError, ZstdDecoder};
 use hawser_io::clock::unix_ns;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ pub(crate) struct Connection {
     /// The send times of the outstanding requests, oldest first. Frames arrive in the order of the
     /// requests.
     requested_ns: VecDeque<u64>,
-    decoder: Decoder,
+    decoder: ZstdDecoder,
     last_frame: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Connection {
             stream: socket.into(),
             in_flight: config.in_flight,
             requested_ns,
-            decoder: Decoder::new(),
+            decoder: ZstdDecoder::new(),
             last_frame: None,
         })
     }
@@ -120,7 +120,7 @@ impl Connection {
             let number = header.number;
             let cloud = self
                 .decoder
-                .decode(header.codec, header.points as usize, &encoded)
+                .decompress(header.points as usize, &encoded)
                 .map_err(|error| ProtocolError::Cloud { number, error })?;
             let decoded_ns = unix_ns();
             let delivery = Delivery {

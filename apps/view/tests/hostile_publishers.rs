@@ -2,7 +2,7 @@
 
 use hawser_cloud::{Digest, Level, Performer};
 use hawser_codec::pull::{FrameHeader, REQUEST};
-use hawser_codec::{Codec, Encoder};
+use hawser_codec::{Codec, ZstdEncoder};
 use hawser_view::{Config, Summary, watch};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
@@ -37,7 +37,7 @@ fn watch_scripts(scripts: &[Vec<u8>]) -> Summary {
 
 fn frame() -> (FrameHeader, Vec<u8>) {
     let cloud = Performer::new(1, 500).cloud(Duration::ZERO);
-    let encoded = Encoder::new(Codec::Zstd).encode(&cloud);
+    let encoded = ZstdEncoder::new().compress(&cloud);
     let header = FrameHeader {
         number: 1,
         captured_ns: 1_000,

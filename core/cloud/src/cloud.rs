@@ -39,6 +39,7 @@ impl Point {
     }
 
     /// Returns the packed form: x, y, z in little-endian, then red, green, blue.
+    #[inline]
     pub fn to_bytes(self) -> [u8; POINT_BYTES] {
         let ([x0, x1], [y0, y1], [z0, z1]) = (
             self.x.to_le_bytes(),
@@ -48,6 +49,7 @@ impl Point {
         [x0, x1, y0, y1, z0, z1, self.r, self.g, self.b]
     }
 
+    #[inline]
     fn from_bytes([x0, x1, y0, y1, z0, z1, r, g, b]: [u8; POINT_BYTES]) -> Point {
         let coordinate = i16::from_le_bytes;
         Point {
@@ -119,8 +121,14 @@ impl Cloud {
     }
 
     /// Appends a point.
+    #[inline]
     pub fn push(&mut self, point: Point) {
         self.packed.extend_from_slice(&point.to_bytes());
+    }
+
+    /// Removes the points after the first `points`.
+    pub fn truncate(&mut self, points: usize) {
+        self.packed.truncate(points.saturating_mul(POINT_BYTES));
     }
 
     /// Returns the points in capture order.

@@ -1,0 +1,278 @@
+//! Prefix codes of at most 64 symbols, made for the data at hand and sent in front of it
+//! (D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952).
+
+use crate::bits::{BitReader, BitWriter};
+
+/// The maximum length of a code word in bits. Bounds the table of a decoder.
+const MAX_BITS: u32 = 10;
+/// The maximum number of symbols.
+const MAX_SYMBOLS: usize = 64;
+/// Bits of the number of symbols, and of a length, in a code's description.
+const COUNT_BITS: u32 = 7;
+const LENGTH_BITS: u32 = 4;
+
+/// The code words of `N` symbols.
+#[derive(Debug, Clone)]
+pub(crate) struct Code<const N: usize> {
+    words: [u16; N],
+    lengths: [u8; N],
+    /// The lengths as they are sent: 1 for the empty word of a lone symbol.
+    sent: [u8; N],
+}
+
+impl<const N: usize> Code<N> {
+    /// Returns a code with the smallest total length for symbols that occur `counts` times, as far
+    /// as [`MAX_BITS`] allows. A symbol that does not occur has no word; the word of a symbol that
+    /// occurs alone is empty.
+    pub(crate) fn new(counts: &[u32; N]) -> Self {
+        const { assert!(N <= MAX_SYMBOLS) };
+        let lengths = limited_lengths(counts);
+        let sent = std::array::from_fn(|symbol| lengths[symbol].max((counts[symbol] > 0).into()));
+        Code {
+            words: words(&lengths),
+            lengths,
+            sent,
+        }
+    }
+
+    /// Returns a symbol's word, the first bit lowest, and its length.
+    #[inline]
+    pub(crate) fn word(&self, symbol: usize) -> (u64, u32) {
+        (self.words[symbol].into(), self.lengths[symbol].into())
+    }
+
+    /// Returns the length of the description of the code in bits.
+    pub(crate) fn description_bits(&self) -> usize {
+        (COUNT_BITS + LENGTH_BITS * self.described() as u32) as usize
+    }
+
+    fn described(&self) -> usize {
+        let last = self.sent.iter().rposition(|length| *length > 0);
+        last.map_or(0, |last| last + 1)
+    }
+
+    /// Returns the number of bits of symbols that occur `counts` times.
+    pub(crate) fn total_bits(&self, counts: &[u32; N]) -> usize {
+        let bits = counts.iter().zip(self.lengths);
+        bits.map(|(count, length)| *count as usize * usize::from(length))
+            .sum()
+    }
+
+    /// Writes the description of the code.
+    pub(crate) fn describe(&self, to: &mut BitWriter) {
+        let described = self.described();
+        to.put(described as u64, COUNT_BITS);
+        for length in &self.sent[..described] {
+            to.put((*length).into(), LENGTH_BITS);
+        }
+    }
+}
+
+/// Returns the lengths of a minimum-redundancy code of at most [`MAX_BITS`].
+fn limited_lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
+    let mut counts = *counts;
+    loop {
+        let lengths = lengths(&counts);
+        if lengths.iter().all(|length| u32::from(*length) <= MAX_BITS) {
+            return lengths;
+        }
+        // Flattened counts give shorter codes; with equal counts, six bits suffice for 64 symbols.
+        for count in counts.iter_mut().filter(|count| **count > 0) {
+            *count = *count / 4 + 1;
+        }
+    }
+}
+
+/// Returns the depths of the leaves of a Huffman tree.
+fn lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
+    let mut nodes = [(0u64, 0u8); 2 * MAX_SYMBOLS];
+    let mut open = 0;
+    for (symbol, count) in (0u64..).zip(counts) {
+        if *count > 0 {
+            nodes[open] = (u64::from(*count) << 8 | symbol, 0);
+            open += 1;
+        }
+    }
+    let leaves = open;
+    nodes[..leaves].sort_unstable();
+    let mut parents = [0u8; 2 * MAX_SYMBOLS];
+    // Leaves and inner nodes are both in order of weight: the lightest two are at the fronts.
+    let (mut leaf, mut inner) = (0, leaves);
+    for new in leaves..(2 * leaves).saturating_sub(1) {
+        let mut weight = 0;
+        for _ in 0..2 {
+            let take_leaf = leaf < leaves && (inner == new || nodes[leaf].0 <= nodes[inner].0);
+            let lightest = if take_leaf { &mut leaf } else { &mut inner };
+            weight += nodes[*lightest].0 >> 8;
+            parents[*lightest] = new as u8;
+            *lightest += 1;
+        }
+        nodes[new].0 = weight << 8 | 0xff;
+    }
+    leaf_depths(&mut nodes, &parents, leaves)
+}
+
+/// Returns the depth of each leaf, by symbol; the root is the last node.
+fn leaf_depths<const N: usize>(nodes: &mut [(u64, u8)], parents: &[u8], leaves: usize) -> [u8; N] {
+    let mut lengths = [0; N];
+    for node in (0..(2 * leaves).saturating_sub(2)).rev() {
+        nodes[node].1 = nodes[usize::from(parents[node])].1 + 1;
+    }
+    for (key, depth) in &nodes[..leaves] {
+        lengths[(key & 0xff) as usize] = *depth;
+    }
+    lengths
+}
+
+/// Returns the canonical words of lengths (RFC 1951, section 3.2.2), first bit lowest.
+fn words<const N: usize>(lengths: &[u8; N]) -> [u16; N] {
+    let mut words = [0; N];
+    let mut next = 0;
+    for length in 1..=MAX_BITS {
+        for symbol in 0..N {
+            if u32::from(lengths[symbol]) == length {
+                words[symbol] = (next as u16).reverse_bits() >> (16 - length);
+                next += 1;
+            }
+        }
+        next <<= 1;
+    }
+    words
+}
+
+/// The table with which words are decoded: the symbol and the length of the word that begins with
+/// each sequence of [`MAX_BITS`] bits.
+#[derive(Debug)]
+pub(crate) struct Table<const N: usize> {
+    entries: Box<[(u8, u8); 1 << MAX_BITS]>,
+}
+
+/// The error for a description of a code that no encoder writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InvalidCode;
+
+impl<const N: usize> Table<N> {
+    pub(crate) fn new() -> Self {
+        Table {
+            entries: Box::new([(0, 0); 1 << MAX_BITS]),
+        }
+    }
+
+    /// Reads the description of a code.
+    pub(crate) fn read(&mut self, from: &mut BitReader<'_>) -> Result<(), InvalidCode> {
+        let used = from.take(COUNT_BITS) as usize;
+        if used > N {
+            return Err(InvalidCode);
+        }
+        let mut lengths = [0; N];
+        for length in &mut lengths[..used] {
+            *length = from.take(LENGTH_BITS) as u8;
+        }
+        self.fill(&lengths)
+    }
+
+    fn fill(&mut self, lengths: &[u8; N]) -> Result<(), InvalidCode> {
+        let with_word = lengths.iter().filter(|length| **length > 0).count();
+        if with_word <= 1 {
+            let only = lengths.iter().position(|length| *length > 0).unwrap_or(0);
+            self.entries.fill((only as u8, 0));
+            return Ok(());
+        }
+        if lengths.iter().any(|length| u32::from(*length) > MAX_BITS) {
+            return Err(InvalidCode);
+        }
+        let shares = lengths.iter().filter(|length| **length > 0);
+        let total: u32 = shares
+            .map(|length| 1 << (MAX_BITS - u32::from(*length)))
+            .sum();
+        if total != 1 << MAX_BITS {
+            return Err(InvalidCode);
+        }
+        for (symbol, word) in words(lengths).into_iter().enumerate() {
+            if lengths[symbol] > 0 {
+                let of_word = self.entries[usize::from(word)..].iter_mut();
+                for entry in of_word.step_by(1 << lengths[symbol]) {
+                    *entry = (symbol as u8, lengths[symbol]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a symbol of at most [`MAX_BITS`] bits, without a refill.
+    #[inline]
+    pub(crate) fn take(&self, from: &mut BitReader<'_>) -> usize {
+        let (symbol, bits) = self.entries[from.peek(MAX_BITS) as usize];
+        from.skip(bits.into());
+        symbol.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip<const N: usize>(symbols: &[usize]) -> usize {
+        let mut counts = [0; N];
+        symbols.iter().for_each(|symbol| counts[*symbol] += 1);
+        let code = Code::new(&counts);
+        let mut writer = BitWriter::default();
+        code.describe(&mut writer);
+        for symbol in symbols {
+            let (word, bits) = code.word(*symbol);
+            writer.put(word, bits);
+        }
+        let bytes = writer.finish();
+
+        let mut reader = BitReader::new(&bytes);
+        let mut table = Table::<N>::new();
+        table.read(&mut reader).expect("a code that was written");
+        for symbol in symbols {
+            reader.refill();
+            assert_eq!(table.take(&mut reader), *symbol);
+        }
+        assert!(!reader.is_overrun());
+        bytes.len()
+    }
+
+    #[test]
+    fn a_lone_symbol_takes_no_bits_and_unequal_counts_stay_within_the_limit() {
+        assert_eq!(round_trip::<16>(&[3; 1000]), 3);
+        // Counts like Fibonacci's make the deepest tree.
+        let mut deep = Vec::new();
+        let (mut count, mut next) = (1, 1);
+        for symbol in 0..20 {
+            deep.extend(std::iter::repeat_n(symbol, count));
+            (count, next) = (next, count + next);
+        }
+        let bits = 8.0 * round_trip::<25>(&deep) as f64 / deep.len() as f64;
+        assert!(bits < 3.0, "{bits} bits a symbol, entropy 2.6");
+    }
+
+    proptest! {
+        #[test]
+        fn symbols_are_read_as_they_were_written(symbols in prop::collection::vec(0usize..49, 0..500)) {
+            round_trip::<49>(&symbols);
+        }
+
+        #[test]
+        fn a_code_is_not_longer_than_that_of_other_counts(counts in prop::array::uniform16(1u32..500), others in prop::array::uniform16(1u32..500)) {
+            // Counts below 500 make no word longer than the limit.
+            let best = Code::new(&counts).total_bits(&counts);
+            prop_assert!(best <= Code::new(&others).total_bits(&counts));
+        }
+
+        #[test]
+        fn any_description_is_refused_or_a_code(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let mut reader = BitReader::new(&bytes);
+            let mut table = Table::<49>::new();
+            if table.read(&mut reader).is_ok() {
+                for _ in 0..100 {
+                    reader.refill();
+                    prop_assert!(table.take(&mut reader) < 49);
+                }
+            }
+        }
+    }
+}
