@@ -17,13 +17,16 @@
 //! # Ok::<(), hawser_codec::DecodeError>(())
 //! ```
 
+mod ans;
 mod bits;
 pub mod chunks;
 mod huffman;
 pub mod pull;
+pub mod rgbd;
 pub mod zstd;
 
 pub use chunks::{ChunkConfig, ChunkDecoder, ChunkEncoder};
+pub use rgbd::{RgbdDecoder, RgbdEncoder};
 pub use zstd::{ZstdDecoder, ZstdEncoder};
 
 use hawser_cloud::MAX_POINTS;
@@ -35,7 +38,7 @@ pub enum Codec {
     /// blue, in capture order: lossless, and markedly smaller than compressing whole points,
     /// because neighbouring points have similar values.
     Zstd,
-    /// A view as a camera captured it.
+    /// A view as a camera captured it: see [`rgbd`].
     Rgbd,
     /// Points in chunks of a packet's size that are decoded independently: see [`chunks`].
     Chunks,

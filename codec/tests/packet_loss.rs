@@ -42,7 +42,7 @@ fn at_two_percent_loss_nearly_all_of_a_performer_is_shown() {
 
 #[test]
 fn at_two_percent_loss_nearly_all_of_the_recordings_is_shown() {
-    for frames in [recordings::talker(25), recordings::typist(6)] {
+    for frames in [recordings::talker(50), recordings::typist(8)] {
         let worst = worst_share(&frames);
         assert!(worst >= 0.97, "only {worst} of the points of a frame");
     }

@@ -1,10 +1,14 @@
 //! The checks of the pull protocol and the decoders, for the property tests and for `fuzz/`.
 
-use hawser_cloud::{Digest, Level, MAX_POINTS, Performer};
+use hawser_cloud::{
+    Camera, Digest, Extrinsics, Intrinsics, Level, MAX_PIXELS, MAX_POINTS, Performer, View,
+};
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES};
+use hawser_codec::rgbd::Layers;
 use hawser_codec::zstd::max_compressed_bytes;
 use hawser_codec::{
-    ChunkDecoder, ChunkEncoder, Codec, Decoder, Encoded, Encoder, Setting, ZstdDecoder, ZstdEncoder,
+    ChunkDecoder, ChunkEncoder, Codec, Decoder, Encoded, Encoder, RgbdDecoder, RgbdEncoder,
+    Setting, ZstdDecoder, ZstdEncoder,
 };
 use std::time::Duration;
 
@@ -44,13 +48,51 @@ pub(crate) fn frames() -> Vec<Encoded> {
     vec![
         ZstdEncoder::new().encode(&cloud, Setting::BEST),
         ChunkEncoder::default().encode(&cloud, Setting::BEST),
+        RgbdEncoder::new(Layers::One).encode(&view(), Setting::BEST),
+        RgbdEncoder::new(Layers::Two).encode(&view(), Setting::BEST),
     ]
+}
+
+/// Returns a small view of a ball.
+fn view() -> View {
+    let (width, height) = (45, 37);
+    let intrinsics = Intrinsics {
+        width,
+        height,
+        fx: 50.0,
+        fy: 50.0,
+        cx: 22.0,
+        cy: 18.0,
+    };
+    let extrinsics = Extrinsics {
+        rotation: [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+        translation_mm: [0.0; 3],
+    };
+    let pixels = 0..width * height;
+    let square = |at: usize| (at / width).abs_diff(18).pow(2) + (at % width).abs_diff(22).pow(2);
+    let depth = pixels.clone().map(|at| {
+        if square(at) < 200 {
+            800 + square(at) as u16
+        } else {
+            0
+        }
+    });
+    let color = pixels.flat_map(|at| [at as u8, 128, 200]);
+    let camera = Camera {
+        intrinsics,
+        extrinsics,
+    };
+    View::new(camera, 1.0, color.collect(), depth.collect()).expect("images of the camera's size")
 }
 
 /// Decodes parts with every decoder.
 pub(crate) fn check_parts(parts: &[&[u8]]) {
     if let Ok(cloud) = ZstdDecoder::new().decode(parts) {
         assert!(cloud.len() <= MAX_POINTS);
+    }
+    if let Ok(view) = RgbdDecoder::new().decode(parts) {
+        assert!(view.depth().len() <= MAX_PIXELS);
+        assert_eq!(view.color().len(), 3 * view.depth().len());
     }
     let mut decoder = ChunkDecoder::new();
     if let Ok(cloud) = decoder.decode(parts) {

@@ -1,8 +1,10 @@
 //! Real recordings, decoded by ffmpeg; none without `$HAWSER_DATA`.
+#![allow(dead_code, reason = "each test uses some of them")]
 
-use hawser_cloud::{Camera, Cloud, Extrinsics, HueRange, Intrinsics};
+use hawser_cloud::{Camera, Cloud, Extrinsics, HueRange, Intrinsics, View};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::slice;
 
 /// The cameras of `lab/recordings/talker.toml`.
 const TALKER: [(&str, Extrinsics); 2] = [
@@ -51,12 +53,12 @@ fn images(video: &Path, format: &str, step: usize) -> Vec<u8> {
     output.stdout
 }
 
-/// Returns one of `step` frames of the person who talks, both views merged.
-pub(crate) fn talker(step: usize) -> Vec<Cloud> {
+/// Returns one of `step` frames of the person who talks, with both views of each.
+pub(crate) fn talker_views(step: usize) -> Vec<Vec<View>> {
     let Some(folder) = folder().map(|folder| folder.join("talker")) else {
         return Vec::new();
     };
-    let mut clouds: Vec<Cloud> = Vec::new();
+    let mut frames: Vec<Vec<View>> = Vec::new();
     for (name, extrinsics) in TALKER {
         let intrinsics = Intrinsics {
             width: 848,
@@ -79,18 +81,46 @@ pub(crate) fn talker(step: usize) -> Vec<Cloud> {
         let pixels = intrinsics.width * intrinsics.height;
         let images = color.chunks(3 * pixels).zip(depth.chunks(2 * pixels));
         for (number, (color, depth)) in images.enumerate() {
-            if clouds.len() == number {
-                clouds.push(Cloud::new());
+            let depth = depth
+                .as_chunks()
+                .0
+                .iter()
+                .map(|bytes| u16::from_le_bytes(*bytes));
+            let view = View::new(camera, 1.0, color.to_vec(), depth.collect());
+            if frames.len() == number {
+                frames.push(Vec::new());
             }
-            let added = camera.add_rgbd(color, depth, 1.0, &mut clouds[number]);
-            added.expect("images of the camera's size");
+            frames[number].push(view.expect("images of the camera's size"));
         }
     }
-    clouds
+    frames
+}
+
+/// Returns one of `step` frames of the person who talks, both views merged.
+pub(crate) fn talker(step: usize) -> Vec<Cloud> {
+    talker_views(step)
+        .iter()
+        .map(|views| merged(views))
+        .collect()
 }
 
 /// Returns one of `step` frames of the person who types.
 pub(crate) fn typist(step: usize) -> Vec<Cloud> {
+    let views = typist_views(step);
+    views
+        .iter()
+        .map(|view| merged(slice::from_ref(view)))
+        .collect()
+}
+
+fn merged(views: &[View]) -> Cloud {
+    let mut cloud = Cloud::new();
+    views.iter().for_each(|view| view.add_to(&mut cloud));
+    cloud
+}
+
+/// Returns one of `step` frames of the person who types. Depths are rounded to millimetres.
+pub(crate) fn typist_views(step: usize) -> Vec<View> {
     let Some(folder) = folder() else {
         return Vec::new();
     };
@@ -114,14 +144,12 @@ pub(crate) fn typist(step: usize) -> Vec<Cloud> {
         far_mm: 1259.61,
     };
     let images = images(&folder.join("typist/Test.mov"), "rgb24", step);
-    let cloud = |image: &[u8]| {
-        let mut cloud = Cloud::new();
-        let added = camera.add_hue_depth(image, range, &mut cloud);
-        added.expect("images of the camera's size");
-        cloud
+    let bytes = 3 * intrinsics.width * intrinsics.height;
+    let view = |image: &[u8]| {
+        let (color, hues) = image.split_at(bytes);
+        let depth = |hue: &[u8; 3]| range.depth_mm(*hue).map_or(0, |depth| depth.round() as u16);
+        let depth = hues.as_chunks().0.iter().map(depth).collect();
+        View::new(camera, 1.0, color.to_vec(), depth).expect("images of the camera's size")
     };
-    images
-        .chunks(6 * intrinsics.width * intrinsics.height)
-        .map(cloud)
-        .collect()
+    images.chunks(2 * bytes).map(view).collect()
 }

@@ -111,8 +111,8 @@ impl Camera {
         unit_mm: f32,
         cloud: &mut Cloud,
     ) -> Result<(), ImageError> {
-        self.check_size("colour", color, 3)?;
-        self.check_size("depth", depth, 2)?;
+        self.check_size("colour", color.len(), 3)?;
+        self.check_size("depth", depth.len(), 2)?;
         let depths = depth
             .as_chunks()
             .0
@@ -135,7 +135,7 @@ impl Camera {
         range: HueRange,
         cloud: &mut Cloud,
     ) -> Result<(), ImageError> {
-        self.check_size("hue-depth", image, 6)?;
+        self.check_size("hue-depth", image.len(), 6)?;
         let (color, depth) = image.split_at(image.len() / 2);
         self.add_pixels(
             color,
@@ -165,20 +165,20 @@ impl Camera {
         }
     }
 
-    fn check_size(
+    pub(crate) fn check_size(
         &self,
         image: &'static str,
-        bytes: &[u8],
+        found: usize,
         pixel_bytes: usize,
     ) -> Result<(), ImageError> {
         let Intrinsics { width, height, .. } = self.intrinsics;
         let expected = width.saturating_mul(height).saturating_mul(pixel_bytes);
-        if bytes.len() == expected {
+        if found == expected {
             Ok(())
         } else {
             Err(ImageError {
                 image,
-                found: bytes.len(),
+                found,
                 expected,
             })
         }

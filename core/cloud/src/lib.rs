@@ -18,8 +18,10 @@ mod cloud;
 mod level;
 mod performer;
 pub mod ply;
+mod view;
 
 pub use camera::{Camera, Extrinsics, HueRange, ImageError, Intrinsics};
 pub use cloud::{Cloud, Digest, MAX_POINTS, POINT_BYTES, PartialPoint, Point};
 pub use level::{Level, UnknownLevel};
 pub use performer::Performer;
+pub use view::{MAX_PIXELS, View};
