@@ -155,11 +155,11 @@ fn mean_of_four(pixels: &[[u8; 3]], plane: &Plane, row: usize, column: usize) ->
     }
     let rows = row..(row + 2).min(plane.height());
     for at in rows.map(|row| row * plane.width) {
-        for at in at + column..at + (column + 2).min(plane.width) {
-            if plane.depth[at] != 0 {
-                (0..3).for_each(|channel| sum[channel] += u32::from(pixels[at][channel]));
-                count += 1;
-            }
+        let columns = at + column..at + (column + 2).min(plane.width);
+        let pair = plane.depth[columns.clone()].iter().zip(&pixels[columns]);
+        for (_, color) in pair.filter(|(depth, _)| **depth != 0) {
+            (0..3).for_each(|channel| sum[channel] += u32::from(color[channel]));
+            count += 1;
         }
     }
     sum.map(|sum| ((sum + count / 2) / count) as u8)

@@ -50,7 +50,7 @@ impl Point {
     }
 
     #[inline]
-    fn from_bytes([x0, x1, y0, y1, z0, z1, r, g, b]: [u8; POINT_BYTES]) -> Point {
+    pub(crate) fn from_bytes([x0, x1, y0, y1, z0, z1, r, g, b]: [u8; POINT_BYTES]) -> Point {
         let coordinate = i16::from_le_bytes;
         Point {
             x: coordinate([x0, x1]),

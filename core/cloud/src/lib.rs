@@ -13,15 +13,19 @@
 //! assert_eq!(ply::read(&file, ply::MILLIMETRES_PER_METRE).unwrap(), cloud);
 //! ```
 
+mod background;
 mod camera;
 mod cloud;
 mod level;
 mod performer;
 pub mod ply;
 mod view;
+mod visibility;
 
+pub use background::Background;
 pub use camera::{Camera, Extrinsics, HueRange, ImageError, Intrinsics};
 pub use cloud::{Cloud, Digest, MAX_POINTS, POINT_BYTES, PartialPoint, Point};
 pub use level::{Level, UnknownLevel};
 pub use performer::Performer;
 pub use view::{MAX_PIXELS, View};
+pub use visibility::{FieldOfView, Pose};
