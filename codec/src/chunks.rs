@@ -9,7 +9,7 @@ mod order;
 mod parity;
 mod run;
 
-use crate::{Codec, DecodeError, Decoder, Encoded, Encoder, Setting};
+use crate::{Choices, Codec, DecodeError, Decoder, Encoded, Encoder, Setting};
 use hawser_cloud::{Cloud, MAX_POINTS, Point};
 use header::{COMMON_BYTES, HEADER_BYTES, Header, MAX_LAYERS, Place};
 use order::{Grid, Keyed, Order, Sorted};
@@ -107,6 +107,11 @@ impl Encoder for ChunkEncoder {
 
     fn codec(&self) -> Codec {
         Codec::Chunks
+    }
+
+    fn choices(&self) -> Choices {
+        let steps = [(100, 2.4), (80, 2.1), (60, 1.7), (40, 1.4), (0, 1.0)];
+        Choices::new(&steps, true)
     }
 
     fn encode(&mut self, cloud: &Cloud, setting: Setting) -> Encoded {

@@ -20,16 +20,20 @@
 mod ans;
 mod bits;
 pub mod chunks;
+pub mod draco;
 mod huffman;
 pub mod pull;
+pub mod rate;
 pub mod rgbd;
 pub mod zstd;
 
 pub use chunks::{ChunkConfig, ChunkDecoder, ChunkEncoder};
+pub use draco::{DracoDecoder, DracoEncoder};
+pub use rate::{Choices, RateControl};
 pub use rgbd::{RgbdDecoder, RgbdEncoder};
 pub use zstd::{ZstdDecoder, ZstdEncoder};
 
-use hawser_cloud::MAX_POINTS;
+use hawser_cloud::{Cloud, MAX_POINTS, View};
 
 /// An encoding of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,7 +46,7 @@ pub enum Codec {
     Rgbd,
     /// Points in chunks of a packet's size that are decoded independently: see [`chunks`].
     Chunks,
-    /// Google's Draco, as the L4S paper uses it.
+    /// Google's Draco, as the L4S paper uses it: see [`draco`].
     Draco,
 }
 
@@ -77,6 +81,9 @@ pub trait Encoder {
     /// Returns the codec.
     fn codec(&self) -> Codec;
 
+    /// Returns the precisions that a rate control may choose from.
+    fn choices(&self) -> Choices;
+
     /// Encodes a frame.
     fn encode(&mut self, frame: &Self::Frame, setting: Setting) -> Encoded;
 }
@@ -94,6 +101,46 @@ pub trait Decoder {
     /// # Errors
     /// If the parts are not of this codec, or not enough for a frame.
     fn decode(&mut self, parts: &[&[u8]]) -> Result<Self::Frame, DecodeError>;
+}
+
+/// A decoded frame of any codec.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Frame {
+    /// Points of one view or several.
+    Cloud(Cloud),
+    /// One view.
+    View(View),
+}
+
+/// Decodes frames of all codecs, each with the one that its tag names.
+#[derive(Default)]
+pub struct FrameDecoder {
+    zstd: ZstdDecoder,
+    rgbd: RgbdDecoder,
+    chunks: ChunkDecoder,
+    draco: DracoDecoder,
+}
+
+impl FrameDecoder {
+    /// Creates a decoder.
+    pub fn new() -> Self {
+        FrameDecoder::default()
+    }
+}
+
+impl Decoder for FrameDecoder {
+    type Frame = Frame;
+
+    fn decode(&mut self, parts: &[&[u8]]) -> Result<Frame, DecodeError> {
+        let tag = parts.iter().find_map(|part| part.first());
+        let codec = Codec::from_tag(*tag.ok_or(DecodeError::Missing)?);
+        match codec.ok_or(DecodeError::Malformed("a tag of no codec"))? {
+            Codec::Zstd => self.zstd.decode(parts).map(Frame::Cloud),
+            Codec::Rgbd => self.rgbd.decode(parts).map(Frame::View),
+            Codec::Chunks => self.chunks.decode(parts).map(Frame::Cloud),
+            Codec::Draco => self.draco.decode(parts).map(Frame::Cloud),
+        }
+    }
 }
 
 /// The precision of an encoder, which decides the size of a frame.

@@ -10,7 +10,7 @@ mod header;
 mod mask;
 
 use crate::bits::{BitReader, BitWriter};
-use crate::{Codec, DecodeError, Decoder, Encoded, Encoder, Setting};
+use crate::{Choices, Codec, DecodeError, Decoder, Encoded, Encoder, Setting};
 use depth::{Pixels, Plane};
 use hawser_cloud::View;
 use header::{Header, Kind};
@@ -41,7 +41,7 @@ impl Precision {
 
     /// Depths are lossless from 75 on, and in steps of 2, 4 and 8 units from 50, 30 and 10. Within
     /// each of these, the quality of the colours rises with that of the view. Below 10 there is a
-    /// quarter of the pixels only, with depths in steps of 4 units.
+    /// quarter of the pixels only, with depths in steps of 1, 2 and 4 units from 7, 4 and 0.
     fn of(setting: Setting) -> Self {
         let quality = setting.quality.min(Setting::MAX_QUALITY);
         let (depth_shift, color) = match quality {
@@ -49,7 +49,9 @@ impl Precision {
             50.. => (1, 50 + (quality - 50) * 7 / 5),
             30.. => (2, 40 + (quality - 30) * 2),
             10.. => (3, 20 + (quality - 10) * 2),
-            _ => (2, 30 + quality * 4),
+            7.. => (0, 30 + quality * 6),
+            4.. => (1, 30 + quality * 6),
+            _ => (2, 30 + quality * 6),
         };
         Precision {
             depth_shift,
@@ -82,6 +84,22 @@ impl Encoder for RgbdEncoder {
         Codec::Rgbd
     }
 
+    fn choices(&self) -> Choices {
+        let steps = (0..=Setting::MAX_QUALITY).rev().map(|quality| {
+            let bytes_per_point = match quality {
+                // A better image of the colours takes ever more.
+                90.. => 0.33 + 0.017 * f32::from(quality - 90),
+                75.. => 0.27 + 0.004 * f32::from(quality - 75),
+                50.. => 0.22 + 0.0032 * f32::from(quality - 50),
+                30.. => 0.17 + 0.0034 * f32::from(quality - 30),
+                10.. => 0.12 + 0.0034 * f32::from(quality - 10),
+                _ => 0.05 + 0.007 * f32::from(quality),
+            };
+            (quality, bytes_per_point)
+        });
+        Choices::new(&steps.collect::<Vec<_>>(), false)
+    }
+
     /// # Panics
     /// If the view has more columns or rows than [`MAX_SIDE`], or more than
     /// [`MAX_PIXELS`](hawser_cloud::MAX_PIXELS) pixels.
@@ -91,7 +109,12 @@ impl Encoder for RgbdEncoder {
         let header = |kind| Header::of(view, kind, precision.depth_shift);
         let mut layers = Vec::new();
         if precision.is_half || self.layers == Layers::Two {
-            let quality = precision.color.min(Precision::BASE_COLOR);
+            let best = if precision.is_half {
+                100
+            } else {
+                Precision::BASE_COLOR
+            };
+            let quality = precision.color.min(best);
             layers.push(base_layer(
                 header(Kind::Base),
                 view.color(),

@@ -1,6 +1,6 @@
 //! The codec [`Codec::Zstd`]: whole clouds without loss.
 
-use crate::{Codec, DecodeError, Decoder, Encoded, Encoder, Setting, single_part};
+use crate::{Choices, Codec, DecodeError, Decoder, Encoded, Encoder, Setting, single_part};
 use hawser_cloud::{Cloud, MAX_POINTS, POINT_BYTES};
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::{compress_bound, get_frame_content_size};
@@ -48,6 +48,10 @@ impl Encoder for ZstdEncoder {
 
     fn codec(&self) -> Codec {
         Codec::Zstd
+    }
+
+    fn choices(&self) -> Choices {
+        Choices::only(3.3)
     }
 
     fn encode(&mut self, cloud: &Cloud, _: Setting) -> Encoded {

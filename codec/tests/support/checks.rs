@@ -7,8 +7,8 @@ use hawser_codec::pull::{FrameHeader, HEADER_BYTES};
 use hawser_codec::rgbd::Layers;
 use hawser_codec::zstd::max_compressed_bytes;
 use hawser_codec::{
-    ChunkDecoder, ChunkEncoder, Codec, Decoder, Encoded, Encoder, RgbdDecoder, RgbdEncoder,
-    Setting, ZstdDecoder, ZstdEncoder,
+    ChunkDecoder, ChunkEncoder, Codec, Decoder, DracoDecoder, DracoEncoder, Encoded, Encoder,
+    RgbdDecoder, RgbdEncoder, Setting, ZstdDecoder, ZstdEncoder,
 };
 use std::time::Duration;
 
@@ -48,6 +48,7 @@ pub(crate) fn frames() -> Vec<Encoded> {
     vec![
         ZstdEncoder::new().encode(&cloud, Setting::BEST),
         ChunkEncoder::default().encode(&cloud, Setting::BEST),
+        DracoEncoder::new().encode(&cloud, Setting::BEST),
         RgbdEncoder::new(Layers::One).encode(&view(), Setting::BEST),
         RgbdEncoder::new(Layers::Two).encode(&view(), Setting::BEST),
     ]
@@ -93,6 +94,9 @@ pub(crate) fn check_parts(parts: &[&[u8]]) {
     if let Ok(view) = RgbdDecoder::new().decode(parts) {
         assert!(view.depth().len() <= MAX_PIXELS);
         assert_eq!(view.color().len(), 3 * view.depth().len());
+    }
+    if let Ok(cloud) = DracoDecoder::new().decode(parts) {
+        assert!(cloud.len() <= MAX_POINTS);
     }
     let mut decoder = ChunkDecoder::new();
     if let Ok(cloud) = decoder.decode(parts) {
