@@ -127,6 +127,21 @@ impl Link {
         check(unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) }).map(drop)
     }
 
+    /// Ends the attachment, whatever other references there are. Dropping the link is not enough when the
+    /// same program is attached again at once: a child process has a copy of the descriptor until it
+    /// calls `exec`.
+    pub(crate) fn end(self) {
+        // This fails only if the interface is gone, and with it the attachment.
+        let _ = self.detach();
+    }
+
+    /// Ends the attachments to an interface.
+    pub(crate) fn end_all(links: &mut Vec<(u32, Link)>, ifindex: u32) {
+        links
+            .extract_if(.., |(attached, _)| *attached == ifindex)
+            .for_each(|(_, link)| link.end());
+    }
+
     /// Returns the interface that an XDP program is attached to; `None` if it is gone or the
     /// program was detached.
     pub fn interface(&self) -> io::Result<Option<u32>> {

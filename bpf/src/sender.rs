@@ -416,8 +416,8 @@ impl Sender {
     /// that no longer exists: the kernel does not reuse interface numbers, so its table entries
     /// would accumulate.
     pub fn detach(&mut self, ifindex: u32) -> Result<(), TableError> {
-        self.local.retain(|(attached, _)| *attached != ifindex);
-        self.links.retain(|(attached, _)| *attached != ifindex);
+        Link::end_all(&mut self.local, ifindex);
+        Link::end_all(&mut self.links, ifindex);
         self.remove_loop(ifindex)
     }
 
@@ -427,7 +427,7 @@ impl Sender {
         };
         self.tc.maps.loops.remove(&ends.device)?;
         self.tc.maps.loop_devices.remove(&ends.exit)?;
-        self.links.retain(|(attached, _)| *attached != ends.exit);
+        Link::end_all(&mut self.links, ends.exit);
         Ok(())
     }
 

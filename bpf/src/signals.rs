@@ -201,7 +201,11 @@ impl Signals {
 
     /// Replaces the interfaces that signals arrive on.
     fn attach(&mut self, interfaces: &[u32]) -> Result<(), AttachError> {
-        self.links.retain(|ifindex, _| interfaces.contains(ifindex));
+        let (kept, ended) = std::mem::take(&mut self.links)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(ifindex, _)| interfaces.contains(ifindex));
+        self.links = kept;
+        ended.into_values().for_each(Link::end);
         for ifindex in interfaces {
             if !self.links.contains_key(ifindex) {
                 let link = Link::tcx_ingress(fd(&self.skeleton.progs.receive_signal), *ifindex)?;
@@ -212,7 +216,9 @@ impl Signals {
     }
 
     pub(crate) fn disable(&mut self) {
-        self.links.clear();
+        std::mem::take(&mut self.links)
+            .into_values()
+            .for_each(Link::end);
     }
 
     pub(crate) fn events(&self) -> Result<SignalEvents, TableError> {

@@ -99,7 +99,7 @@ impl Watcher {
 
     /// Stops watching an interface.
     pub fn detach(&mut self, ifindex: u32) {
-        self.links.retain(|(watched, _)| *watched != ifindex);
+        Link::end_all(&mut self.links, ifindex);
     }
 
     /// Sets the rules that assign packets to a prefix to flows, see [`crate::Sender::select`].
