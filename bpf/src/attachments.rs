@@ -203,7 +203,11 @@ impl Attachments {
 
     /// Detaches all of them.
     pub(crate) fn detach(self) -> io::Result<()> {
-        self.pins.map_or(Ok(()), |pins| pins.remove())
+        if let Some(pins) = self.pins {
+            pins.remove()?;
+        }
+        self.links.into_values().for_each(Link::end);
+        Ok(())
     }
 
     /// Attaches again in another mode: the kernel cannot change the mode of an attachment.
