@@ -4,10 +4,12 @@
 //! has every k-th of them, the next layer the rest. Of the chunks of a layer, groups get a parity
 //! chunk each, which repairs the loss of any one of them. What arrives is shown.
 
+mod color;
 mod header;
 mod order;
 mod parity;
 mod run;
+mod symbols;
 
 use crate::{Choices, Codec, DecodeError, Decoder, Encoded, Encoder, Setting};
 use hawser_cloud::{Cloud, MAX_POINTS, Point};
@@ -117,11 +119,14 @@ impl Encoder for ChunkEncoder {
     fn encode(&mut self, cloud: &Cloud, setting: Setting) -> Encoded {
         let precision = Precision::of(setting);
         let (grid, points) = self.order.sort(cloud, precision.grid);
+        let shape = Shape {
+            grid,
+            color_shift: precision.color,
+            config: self.config,
+        };
         let layers = match points {
-            Sorted::Words(words) => self.runs.layers(words, grid, precision.color, self.config),
-            Sorted::Wide(points) => self
-                .runs
-                .layers(&points, grid, precision.color, self.config),
+            Sorted::Words(words) => shape.layers(words, &mut self.runs),
+            Sorted::Wide(points) => shape.layers(&points, &mut self.runs),
         };
         Encoded {
             codec: Codec::Chunks,
@@ -140,62 +145,80 @@ fn layer<P: Copy>(points: &[P], stride: usize, layer: u8) -> Vec<P> {
     kept
 }
 
-impl RunEncoder {
+/// The properties that all chunks of a frame have.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    grid: Grid,
+    color_shift: u8,
+    config: ChunkConfig,
+}
+
+impl Shape {
     /// Encodes sorted points to layers of chunks with their parity.
     fn layers<P: Copy + Into<Keyed>>(
-        &mut self,
+        &self,
         points: &[P],
-        grid: Grid,
-        color_shift: u8,
-        config: ChunkConfig,
+        runs: &mut RunEncoder,
     ) -> Vec<Vec<Vec<u8>>> {
-        let layers = if config.stride > 1 { 2 } else { 1 };
+        let layers = if self.config.stride > 1 { 2 } else { 1 };
         let encode = |number| {
-            let points = layer(points, config.stride, number);
-            let mut chunks = self.chunks(&points, number, grid, color_shift, config);
-            let parity = parity::of(&chunks, number, config.parity);
+            let points = layer(points, self.config.stride, number);
+            let mut chunks = self.chunks(&points, runs);
+            number_chunks(&mut chunks, number);
+            let parity = parity::of(&chunks, number, self.config.parity);
             chunks.extend(parity);
             chunks
         };
         (0..layers).map(encode).collect()
     }
 
-    /// Encodes the points of a layer to chunks.
+    /// Encodes the points of a layer to chunks without their places.
     fn chunks<P: Copy + Into<Keyed>>(
-        &mut self,
+        &self,
         mut points: &[P],
-        layer: u8,
-        grid: Grid,
-        color_shift: u8,
-        config: ChunkConfig,
+        runs: &mut RunEncoder,
     ) -> Vec<Vec<u8>> {
-        let max_bytes = config.payload - parity::OVERHEAD_BYTES;
         let mut chunks = Vec::new();
         // Even if each point takes the 18 bytes of the worst case, a layer has fewer chunks.
         while !points.is_empty() && chunks.len() < usize::from(u16::MAX) {
-            let mut chunk = Vec::with_capacity(config.payload);
-            chunk.resize(HEADER_BYTES, 0);
-            let (count, mut chunk) = self.encode(points, color_shift, max_bytes, chunk);
-            let header = Header {
-                points: u16::try_from(count).expect("a run has few points"),
-                grid,
-                color_shift,
-            };
-            chunk[COMMON_BYTES..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+            let (count, chunk) = self.chunk(points, runs);
             chunks.push(chunk);
             points = &points[count..];
         }
-        let total = u16::try_from(chunks.len()).expect("a frame has few chunks");
-        for (number, chunk) in (0..).zip(&mut chunks) {
-            let place = Place {
-                layer,
-                is_parity: false,
-                number,
-                total,
-            };
-            chunk[..COMMON_BYTES].copy_from_slice(&place.to_bytes());
-        }
         chunks
+    }
+
+    /// Encodes as many points as fit, and returns their number.
+    fn chunk<P: Copy + Into<Keyed>>(
+        &self,
+        points: &[P],
+        runs: &mut RunEncoder,
+    ) -> (usize, Vec<u8>) {
+        let max_bytes = self.config.payload - parity::OVERHEAD_BYTES;
+        let mut start = Vec::with_capacity(self.config.payload);
+        start.resize(HEADER_BYTES, 0);
+        let (count, mut chunk) = runs.encode(points, self.color_shift, max_bytes, start);
+        let header = Header {
+            points: u16::try_from(count).expect("a run has few points"),
+            grid: self.grid,
+            color_shift: self.color_shift,
+        };
+        chunk[COMMON_BYTES..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        (count, chunk)
+    }
+}
+
+/// Writes the places of the chunks of a layer.
+fn number_chunks(chunks: &mut [Vec<u8>], layer: u8) {
+    let total = u16::try_from(chunks.len()).expect("a layer has few chunks");
+    for (number, chunk) in (0..).zip(chunks) {
+        let place = Place {
+            layer,
+            is_parity: false,
+            number,
+            total,
+        };
+        chunk[..COMMON_BYTES].copy_from_slice(&place.to_bytes());
     }
 }
 
@@ -241,6 +264,18 @@ impl ChunkDecoder {
     /// Returns what became of the parts of the last frame.
     pub fn report(&self) -> ChunkReport {
         self.report
+    }
+
+    /// Returns the parts of each layer.
+    fn sort_parts<'a>(&mut self, parts: &[&'a [u8]]) -> [Arrived<'a>; MAX_LAYERS as usize] {
+        let mut layers: [Arrived<'a>; MAX_LAYERS as usize] = Default::default();
+        for part in parts {
+            let is_kept = Place::parse(part).is_some_and(|(place, rest)| {
+                layers[usize::from(place.layer)].insert(place, part, rest)
+            });
+            self.report.refused += usize::from(!is_kept);
+        }
+        layers
     }
 
     /// Adds the points of a chunk to `cloud`, or none if the chunk is damaged or they are too many.
@@ -319,13 +354,7 @@ impl Decoder for ChunkDecoder {
     /// encoded, which has no parts.
     fn decode(&mut self, parts: &[&[u8]]) -> Result<Cloud, DecodeError> {
         self.report = ChunkReport::default();
-        let mut layers: [Arrived<'_>; MAX_LAYERS as usize] = Default::default();
-        for part in parts {
-            let is_kept = Place::parse(part).is_some_and(|(place, rest)| {
-                layers[usize::from(place.layer)].insert(place, part, rest)
-            });
-            self.report.refused += usize::from(!is_kept);
-        }
+        let layers = self.sort_parts(parts);
         let mut cloud = Cloud::with_capacity(announced_points(&layers));
         for mut layer in layers {
             self.report.total += usize::from(layer.total);

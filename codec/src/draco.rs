@@ -60,31 +60,14 @@ impl Encoder for DracoEncoder {
 const POSITION: i32 = 0;
 
 fn point_cloud(cloud: &Cloud) -> PointCloud {
-    let mut positions = PointAttribute::new();
-    let points = cloud.len();
-    positions.init(
-        GeometryAttributeType::Position,
-        3,
-        DataType::Float32,
-        false,
-        points,
-    );
-    let mut colors = PointAttribute::new();
-    colors.init(
-        GeometryAttributeType::Color,
-        3,
-        DataType::Uint8,
-        true,
-        points,
-    );
-    let values: Vec<f32> = cloud
-        .points()
-        .flat_map(|point| [point.x, point.y, point.z].map(f32::from))
-        .collect();
+    let coordinates = |point: Point| [point.x, point.y, point.z].map(f32::from);
+    let values: Vec<f32> = cloud.points().flat_map(coordinates).collect();
     let rgb: Vec<u8> = cloud
         .points()
         .flat_map(|point| [point.r, point.g, point.b])
         .collect();
+    let mut positions = attribute(GeometryAttributeType::Position, DataType::Float32, cloud);
+    let mut colors = attribute(GeometryAttributeType::Color, DataType::Uint8, cloud);
     positions.buffer_mut().update_f32s_le(0, &values);
     colors.buffer_mut().write(0, &rgb);
     let mut points = PointCloud::new();
@@ -92,6 +75,26 @@ fn point_cloud(cloud: &Cloud) -> PointCloud {
     points.add_attribute(positions);
     points.add_attribute(colors);
     points
+}
+
+fn attribute(kind: GeometryAttributeType, data_type: DataType, cloud: &Cloud) -> PointAttribute {
+    let mut attribute = PointAttribute::new();
+    // Colours of a byte stand for numbers from 0 to 1.
+    let is_normalized = data_type == DataType::Uint8;
+    attribute.init(kind, 3, data_type, is_normalized, cloud.len());
+    attribute
+}
+
+/// Returns the three values of an attribute of each point; `None` if it is of another kind.
+fn values(
+    cloud: &PointCloud,
+    kind: GeometryAttributeType,
+    data_type: DataType,
+) -> Option<Vec<f32>> {
+    let count = cloud.num_points();
+    let attribute = cloud.named_attribute(kind)?;
+    let is_known = attribute.data_type() == data_type && attribute.num_components() == 3;
+    (is_known && count <= MAX_POINTS).then(|| attribute.read_f32s(count, 3))
 }
 
 /// Decodes clouds of [`Codec::Draco`].
@@ -123,14 +126,8 @@ impl Decoder for DracoDecoder {
         PointCloudDecoder::new()
             .decode(&mut buffer, &mut decoded)
             .map_err(|_| DecodeError::Malformed("not a point cloud of Draco"))?;
-        let count = decoded.num_points();
-        let values = |kind, data_type| {
-            let attribute = decoded.named_attribute(kind)?;
-            let is_known = attribute.data_type() == data_type && attribute.num_components() == 3;
-            (is_known && count <= MAX_POINTS).then(|| attribute.read_f32s(count, 3))
-        };
-        let positions = values(GeometryAttributeType::Position, DataType::Float32);
-        let colors = values(GeometryAttributeType::Color, DataType::Uint8);
+        let positions = values(&decoded, GeometryAttributeType::Position, DataType::Float32);
+        let colors = values(&decoded, GeometryAttributeType::Color, DataType::Uint8);
         let (Some(positions), Some(colors)) = (positions, colors) else {
             return Err(DecodeError::Malformed("not positions and colours"));
         };

@@ -86,14 +86,12 @@ fn limited_lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
 /// Returns the depths of the leaves of a Huffman tree.
 fn lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
     let mut nodes = [(0u64, 0u8); 2 * MAX_SYMBOLS];
-    let mut open = 0;
-    for (symbol, count) in (0u64..).zip(counts) {
-        if *count > 0 {
-            nodes[open] = (u64::from(*count) << 8 | symbol, 0);
-            open += 1;
-        }
+    let occurring = (0u64..).zip(counts).filter(|(_, count)| **count > 0);
+    let mut leaves = 0;
+    for (symbol, count) in occurring {
+        nodes[leaves] = (u64::from(*count) << 8 | symbol, 0);
+        leaves += 1;
     }
-    let leaves = open;
     nodes[..leaves].sort_unstable();
     let mut parents = [0u8; 2 * MAX_SYMBOLS];
     // Leaves and inner nodes are both in order of weight: the lightest two are at the fronts.
@@ -144,7 +142,8 @@ fn words<const N: usize>(lengths: &[u8; N]) -> [u16; N] {
 /// each sequence of [`MAX_BITS`] bits.
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {
-    entries: Box<[(u8, u8); 1 << MAX_BITS]>,
+    /// The symbol, and the length of its word in the upper byte.
+    entries: Box<[u16; 1 << MAX_BITS]>,
 }
 
 /// The error for a description of a code that no encoder writes.
@@ -154,7 +153,7 @@ pub(crate) struct InvalidCode;
 impl<const N: usize> Table<N> {
     pub(crate) fn new() -> Self {
         Table {
-            entries: Box::new([(0, 0); 1 << MAX_BITS]),
+            entries: Box::new([0; 1 << MAX_BITS]),
         }
     }
 
@@ -175,25 +174,19 @@ impl<const N: usize> Table<N> {
         let with_word = lengths.iter().filter(|length| **length > 0).count();
         if with_word <= 1 {
             let only = lengths.iter().position(|length| *length > 0).unwrap_or(0);
-            self.entries.fill((only as u8, 0));
+            self.entries.fill(only as u16);
             return Ok(());
         }
-        if lengths.iter().any(|length| u32::from(*length) > MAX_BITS) {
+        if !is_complete(lengths) {
             return Err(InvalidCode);
         }
-        let shares = lengths.iter().filter(|length| **length > 0);
-        let total: u32 = shares
-            .map(|length| 1 << (MAX_BITS - u32::from(*length)))
-            .sum();
-        if total != 1 << MAX_BITS {
-            return Err(InvalidCode);
-        }
-        for (symbol, word) in words(lengths).into_iter().enumerate() {
-            if lengths[symbol] > 0 {
-                let of_word = self.entries[usize::from(word)..].iter_mut();
-                for entry in of_word.step_by(1 << lengths[symbol]) {
-                    *entry = (symbol as u8, lengths[symbol]);
-                }
+        let words = words(lengths);
+        for bits in 1..=MAX_BITS {
+            // Words of fewer bits are found whatever the next bit is.
+            let size = 1 << (bits - 1);
+            self.entries.copy_within(..size, size);
+            for symbol in (0..N).filter(|symbol| u32::from(lengths[*symbol]) == bits) {
+                self.entries[usize::from(words[symbol])] = (bits << 8) as u16 | symbol as u16;
             }
         }
         Ok(())
@@ -202,10 +195,21 @@ impl<const N: usize> Table<N> {
     /// Reads a symbol of at most [`MAX_BITS`] bits, without a refill.
     #[inline]
     pub(crate) fn take(&self, from: &mut BitReader<'_>) -> usize {
-        let (symbol, bits) = self.entries[from.peek(MAX_BITS) as usize];
-        from.skip(bits.into());
-        symbol.into()
+        let entry = self.entries[from.peek(MAX_BITS) as usize];
+        from.skip(u32::from(entry >> 8));
+        usize::from(entry & 0xff)
     }
+}
+
+/// Returns whether each sequence of [`MAX_BITS`] bits begins with one word.
+fn is_complete(lengths: &[u8]) -> bool {
+    let mut words = lengths.iter().filter(|length| **length > 0);
+    let share = |length: &u8| {
+        (1u32 << MAX_BITS)
+            .checked_shr((*length).into())
+            .filter(|share| *share > 0)
+    };
+    words.try_fold(0, |sum, length| Some(sum + share(length)?)) == Some(1 << MAX_BITS)
 }
 
 #[cfg(test)]

@@ -107,29 +107,19 @@ impl Encoder for RgbdEncoder {
         let precision = Precision::of(setting);
         let plane = quantised(view, precision.depth_shift);
         let header = |kind| Header::of(view, kind, precision.depth_shift);
-        let mut layers = Vec::new();
-        if precision.is_half || self.layers == Layers::Two {
-            let best = if precision.is_half {
-                100
-            } else {
-                Precision::BASE_COLOR
-            };
-            let quality = precision.color.min(best);
-            layers.push(base_layer(
-                header(Kind::Base),
-                view.color(),
-                &plane,
-                quality,
-            ));
-        }
-        if !precision.is_half {
-            let (kind, pixels) = match self.layers {
-                Layers::One => (Kind::Whole, Pixels::All),
-                Layers::Two => (Kind::Refinement, Pixels::Refinement),
-            };
+        let upper = |kind, pixels| {
             let color = color::encode(view.color(), &plane.depth, plane.width, precision.color);
-            layers.push(layer(header(kind), &plane, pixels, &color));
-        }
+            layer(header(kind), &plane, pixels, &color)
+        };
+        let base = |quality| base_layer(header(Kind::Base), view.color(), &plane, quality);
+        let layers = match self.layers {
+            _ if precision.is_half => vec![base(precision.color)],
+            Layers::One => vec![upper(Kind::Whole, Pixels::All)],
+            Layers::Two => vec![
+                base(precision.color.min(Precision::BASE_COLOR)),
+                upper(Kind::Refinement, Pixels::Refinement),
+            ],
+        };
         Encoded {
             codec: Codec::Rgbd,
             layers: layers.into_iter().map(|part| vec![part]).collect(),
@@ -225,26 +215,13 @@ impl Decoder for RgbdDecoder {
     type Frame = View;
 
     fn decode(&mut self, parts: &[&[u8]]) -> Result<View, DecodeError> {
-        let (mut first, mut refinement) = (None, None);
-        for part in parts {
-            let (header, rest) = Header::parse(part)?;
-            let place = match header.kind {
-                Kind::Whole | Kind::Base => &mut first,
-                Kind::Refinement => &mut refinement,
-            };
-            if place.replace((header, rest)).is_some() {
-                return Err(DecodeError::Malformed("two parts of one layer"));
-            }
-        }
+        let (first, refinement) = sort_parts(parts)?;
         let (header, rest) = first.ok_or(DecodeError::Missing)?;
         let (width, height) = header.plane_size();
-        let mut plane = Plane {
-            width,
-            depth: vec![0; width * height],
-        };
+        let depth = vec![0; width * height];
+        let mut plane = Plane { width, depth };
         let color = read_layer(&mut plane, Pixels::All, rest)?;
         let Some((above, rest)) = refinement else {
-            let color = color::decode(color, &plane.depth, plane.width);
             return view(header, plane, color);
         };
         if !header.is_refined_by(&above) {
@@ -252,9 +229,27 @@ impl Decoder for RgbdDecoder {
         }
         let mut plane = doubled(&plane, above.plane_size());
         let color = read_layer(&mut plane, Pixels::Refinement, rest)?;
-        let color = color::decode(color, &plane.depth, plane.width);
         view(header.refined(), plane, color)
     }
+}
+
+/// The header of a layer, and what follows it.
+type Part<'a> = (Header, &'a [u8]);
+
+/// Returns the first layer and the refinement, as far as they are there.
+fn sort_parts<'a>(parts: &[&'a [u8]]) -> Result<(Option<Part<'a>>, Option<Part<'a>>), DecodeError> {
+    let (mut first, mut refinement) = (None, None);
+    for part in parts {
+        let part = Header::parse(part)?;
+        let place = match part.0.kind {
+            Kind::Whole | Kind::Base => &mut first,
+            Kind::Refinement => &mut refinement,
+        };
+        if place.replace(part).is_some() {
+            return Err(DecodeError::Malformed("two parts of one layer"));
+        }
+    }
+    Ok((first, refinement))
 }
 
 /// Reads the depths of a layer. Returns its JPEG image.
@@ -289,8 +284,10 @@ fn doubled(half: &Plane, (width, height): (usize, usize)) -> Plane {
     Plane { width, depth }
 }
 
-fn view(header: Header, plane: Plane, color: Option<Vec<u8>>) -> Result<View, DecodeError> {
-    let color = color.ok_or(DecodeError::Malformed("not the JPEG image of a view"))?;
+/// Returns the view of a plane and its JPEG image.
+fn view(header: Header, plane: Plane, color: &[u8]) -> Result<View, DecodeError> {
+    let color = color::decode(color, &plane.depth, plane.width)
+        .ok_or(DecodeError::Malformed("not the JPEG image of a view"))?;
     let mut depth = plane.depth;
     if header.depth_shift > 0 {
         let restore = |depth: &mut u16| {

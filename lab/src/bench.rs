@@ -1,10 +1,11 @@
 //! Costs per packet of the eBPF programs, each in the kernel's own test run, of network coding, of
-//! the tunnel, and of the emulator.
+//! the tunnel, and of the emulator; time and bytes per frame of the codecs.
 //!
 //! A figure is the median of many short runs. Alternatives that are compared are run alternately. A
 //! ratio is the median of the ratios of consecutive runs, so that changes of the machine's speed
 //! affect both sides. Parameters named `limit_*` are the targets of figures.
 
+mod codec;
 mod coding;
 mod dedup;
 mod edge;
@@ -40,6 +41,8 @@ pub enum Part {
     Edge,
     /// Network coding.
     Coding,
+    /// Encoding and decoding of frames.
+    Codec,
     /// Throughput of the tunnel.
     Tunnel,
     /// TCP inside the tunnel over uplinks with different delays.
@@ -50,11 +53,12 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Part; 7] = [
+    pub const ALL: [Part; 8] = [
         Part::Dedup,
         Part::Replicate,
         Part::Edge,
         Part::Coding,
+        Part::Codec,
         Part::Tunnel,
         Part::TunnelTcp,
         Part::Emulator,
@@ -67,6 +71,7 @@ impl Part {
             Part::Replicate => "replicate",
             Part::Edge => "edge",
             Part::Coding => "coding",
+            Part::Codec => "codec",
             Part::Tunnel => "tunnel",
             Part::TunnelTcp => "tunnel-tcp",
             Part::Emulator => "emulator",
@@ -90,6 +95,9 @@ pub fn run(parts: &[Part], hawser: &Path, out: &Path) -> Result<Summary> {
             }
             Part::Edge => network.run(|| on_one_cpu(|| edge::run(&mut summary)))??,
             Part::Coding => network.run(|| on_one_cpu(|| coding::run(&mut summary)))??,
+            Part::Codec => {
+                on_one_cpu(|| codec::run(&mut summary)).context("cannot measure the codecs")?
+            }
             Part::Tunnel => {
                 tunnel::run(hawser, &mut summary).context("cannot measure the tunnel")?
             }

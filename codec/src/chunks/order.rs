@@ -51,22 +51,32 @@ impl Grid {
     #[inline]
     pub(crate) fn position(self, key: u64) -> [i16; 3] {
         let middle = (1 << self.shift) >> 1;
-        std::array::from_fn(|axis| {
+        let value = |axis: usize| {
             let steps = gather(key >> axis) << self.shift;
             let value = i32::from(self.corner[axis]) + steps as i32 + middle;
             value.min(i16::MAX.into()) as i16
-        })
+        };
+        [value(0), value(1), value(2)]
     }
 }
+
+/// Each number of 8 bits with two zero bits between its bits.
+const SPREAD: [u32; 256] = {
+    let mut spread = [0; 256];
+    let mut value = 0;
+    while value < 256 * 8 {
+        let bit = value % 8;
+        spread[value / 8] |= ((((value / 8) >> bit) & 1) << (3 * bit)) as u32;
+        value += 1;
+    }
+    spread
+};
 
 /// Puts two zero bits between the low 16 bits of a number.
 #[inline]
 fn spread(value: u64) -> u64 {
-    let value = value & 0xffff;
-    let value = (value | value << 16) & 0x0000_ff00_00ff;
-    let value = (value | value << 8) & 0x00f0_0f00_f00f;
-    let value = (value | value << 4) & 0x0c30_c30c_30c3;
-    (value | value << 2) & 0x2492_4924_9249
+    let [low, high] = [value, value >> 8].map(|byte| u64::from(SPREAD[usize::from(byte as u8)]));
+    low | high << 24
 }
 
 /// The inverse of [`spread`]; ignores the bits between.

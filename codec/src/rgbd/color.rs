@@ -72,76 +72,70 @@ pub(super) fn encode(color: &[u8], depth: &[u16], width: usize, quality: u8) -> 
     if atlas.blocks.is_empty() {
         return Vec::new();
     }
-    let (atlas_width, atlas_height) = atlas.size();
-    let mut image = vec![REST; 3 * atlas_width * atlas_height];
-    for (row, column, to) in atlas.lines() {
-        let from = row * width + column;
-        let count = BLOCK.min(width - column);
-        if let Some(line) = color.get(3 * from..3 * (from + count)) {
-            image[to..to + line.len()].copy_from_slice(line);
-        }
-    }
-    for (number, block) in atlas.blocks.iter().enumerate() {
-        fill_block(&mut image, &atlas, number, *block, depth, width);
-    }
+    let image = atlas.image(color, depth, width);
+    let (width, height) = atlas.size();
     let mut jpeg = Vec::new();
     let mut encoder = Encoder::new(&mut jpeg, quality);
     encoder.set_sampling_factor(SamplingFactor::F_2_2);
     encoder
-        .encode(
-            &image,
-            atlas_width as u16,
-            atlas_height as u16,
-            ColorType::Rgb,
-        )
+        .encode(&image, width as u16, height as u16, ColorType::Rgb)
         .expect("a Vec takes all bytes, and the image has its size");
     without_huffman_tables(&jpeg)
 }
 
-/// Fills the pixels without depth of a block with the mean colour of the others.
-fn fill_block(
-    image: &mut [u8],
-    atlas: &Atlas,
-    number: usize,
-    (row, column): (usize, usize),
-    depth: &[u16],
-    width: usize,
-) {
-    let stride = atlas.columns * BLOCK;
-    let corner = number / atlas.columns * BLOCK * stride + number % atlas.columns * BLOCK;
-    let has_depth = |line: usize, pixel: usize| {
-        let (row, column) = (row * BLOCK + line, column * BLOCK + pixel);
-        column < width
-            && depth
-                .get(row * width + column)
-                .is_some_and(|depth| *depth != 0)
-    };
-    let (mut sum, mut count) = ([0u32; 3], 0);
-    let mut holes = [0u16; BLOCK];
-    for (line, holes) in holes.iter_mut().enumerate() {
-        let at = 3 * (corner + line * stride);
-        let pixels = image[at..at + 3 * BLOCK].as_chunks::<3>().0;
-        for (pixel, color) in pixels.iter().enumerate() {
-            if has_depth(line, pixel) {
-                (0..3).for_each(|channel| sum[channel] += u32::from(color[channel]));
-                count += 1;
-            } else {
-                *holes |= 1 << pixel;
+impl Atlas {
+    /// Returns the image that is to be encoded.
+    fn image(&self, color: &[u8], depth: &[u16], width: usize) -> Vec<u8> {
+        let (columns, rows) = self.size();
+        let mut image = vec![REST; 3 * columns * rows];
+        let mut holes = Vec::with_capacity(BLOCK);
+        for lines in self.lines().collect::<Vec<_>>().chunks(BLOCK) {
+            let mut mean = Mean::default();
+            holes.clear();
+            for (row, column, to) in lines {
+                let count = BLOCK.min(width - column);
+                let from = row * width + column;
+                let Some(depths) = depth.get(from..from + count) else {
+                    holes.push(u16::MAX);
+                    continue;
+                };
+                let line = &color[3 * from..3 * (from + count)];
+                image[*to..to + 3 * count].copy_from_slice(line);
+                holes.push(mean.add(line, depths));
+            }
+            for ((_, _, to), holes) in lines.iter().zip(&holes) {
+                mean.fill(&mut image[*to..to + 3 * BLOCK], *holes);
             }
         }
+        image
     }
-    let mean = sum.map(|sum| (sum / count.max(1)) as u8);
-    for (line, holes) in holes
-        .into_iter()
-        .enumerate()
-        .filter(|(_, holes)| *holes != 0)
-    {
-        let at = 3 * (corner + line * stride);
-        let pixels = image[at..at + 3 * BLOCK].as_chunks_mut::<3>().0;
-        let is_hole = |pixel: &usize| holes & 1 << pixel != 0;
-        (0..BLOCK)
-            .filter(is_hole)
-            .for_each(|pixel| pixels[pixel] = mean);
+}
+
+/// The mean colour of the pixels with depth of a block.
+#[derive(Default)]
+struct Mean {
+    sum: [u32; 3],
+    count: u32,
+}
+
+impl Mean {
+    /// Adds the pixels of a line. Returns the bits of those without depth.
+    fn add(&mut self, line: &[u8], depths: &[u16]) -> u16 {
+        let mut holes = u16::MAX;
+        let pixels = line.as_chunks::<3>().0.iter().zip(depths).enumerate();
+        for (pixel, (color, _)) in pixels.filter(|(_, (_, depth))| **depth != 0) {
+            (0..3).for_each(|channel| self.sum[channel] += u32::from(color[channel]));
+            self.count += 1;
+            holes &= !(1 << pixel);
+        }
+        holes
+    }
+
+    fn fill(&self, line: &mut [u8], holes: u16) {
+        let mean = self.sum.map(|sum| (sum / self.count.max(1)) as u8);
+        let pixels = line.as_chunks_mut::<3>().0.iter_mut().enumerate();
+        let holes = pixels.filter(|(pixel, _)| holes & 1 << pixel != 0);
+        holes.for_each(|(_, color)| *color = mean);
     }
 }
 
@@ -154,25 +148,20 @@ pub(super) fn decode(jpeg: &[u8], depth: &[u16], width: usize) -> Option<Vec<u8>
     if atlas.blocks.is_empty() {
         return jpeg.is_empty().then_some(color);
     }
-    let (atlas_width, atlas_height) = atlas.size();
-    let jpeg = with_huffman_tables(jpeg, (atlas_width, atlas_height))?;
+    let jpeg = with_huffman_tables(jpeg, atlas.size())?;
     let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&jpeg), options);
     let image = decoder.decode().ok()?;
-    if image.len() != 3 * atlas_width * atlas_height {
+    let (columns, lines) = atlas.size();
+    if image.len() != 3 * columns * lines {
         return None;
     }
     for (row, column, from) in atlas.lines() {
-        let Some(changes) = rows.get(row) else {
-            continue;
-        };
-        for Range { start, end } in mask::runs(changes) {
-            let (start, end) = (start.max(column), end.min(column + BLOCK));
+        for run in rows.get(row).into_iter().flat_map(mask::runs) {
+            let (start, end) = (run.start.max(column), run.end.min(column + BLOCK));
             if start < end {
-                let from = from + 3 * (start - column);
-                let to = 3 * (row * width + start);
-                let bytes = 3 * (end - start);
-                color[to..to + bytes].copy_from_slice(&image[from..from + bytes]);
+                let line = &image[from + 3 * (start - column)..from + 3 * (end - column)];
+                color[3 * (row * width + start)..][..line.len()].copy_from_slice(line);
             }
         }
     }

@@ -71,46 +71,50 @@ impl Plane {
         depth.map_or(0, |depth| i32::from(*depth))
     }
 
-    /// Predicts a depth, and chooses the code of the difference.
+    /// Predicts a depth, and chooses the model of the difference.
     #[inline]
     fn predict(&self, row: usize, column: usize, pixels: Pixels, last: i32) -> (i32, usize) {
-        let at = |down, right| self.at(row, column, down, right);
-        let (left, up, corner) = (at(0, -1), at(-1, 0), at(-1, -1));
         if pixels == Pixels::Refinement {
-            let (a, b) = match (row % 2, column % 2) {
-                (0, _) => (left, at(0, 1)),
-                (_, 0) => (up, at(1, 0)),
-                _ => (up, (at(1, -1) + at(1, 1)) / 2),
-            };
-            if a != 0 && b != 0 && (a - b).abs() < a / 16 {
-                let activity = 2 * (a - b).abs();
-                return ((a + b) / 2, ACTIVITIES + bucket(activity));
+            let (a, b) = self.known_pair(row, column);
+            let distance = (a - b).abs();
+            // Between the sides of an edge in depth, one of them is the better prediction.
+            if a != 0 && b != 0 && distance < a / 16 {
+                return ((a + b) / 2, ACTIVITIES + bucket(2 * distance));
             }
         }
+        let at = |down, right| self.at(row, column, down, right);
+        let (left, up, corner) = (at(0, -1), at(-1, 0), at(-1, -1));
         if left != 0 && up != 0 && corner != 0 {
-            let (right, further) = (at(-1, 1), at(0, -2));
-            let activity = (left - corner).abs()
-                + (up - corner).abs()
-                + if right != 0 {
-                    (up - right).abs()
-                } else {
-                    (up - corner).abs()
-                }
-                + if further != 0 {
-                    (left - further).abs()
-                } else {
-                    0
-                };
+            let [right, further] = [(at(-1, 1), corner), (at(0, -2), left)].map(known_or);
+            let activity = (left - corner).abs() + (up - corner).abs();
+            let activity = activity + (up - right).abs() + (left - further).abs();
             return (median_edge(left, up, corner), bucket(activity));
         }
         let predicted = match (left, up) {
             (0, 0) => last,
-            (0, up) => up,
             (left, 0) => left,
+            (0, up) => up,
             (left, up) => (left + up) / 2,
         };
         (predicted, OTHER)
     }
+
+    /// Returns the two depths of a refinement between which a pixel is: those beside it, those above
+    /// and below it, or that above and the mean of those diagonally below.
+    #[inline]
+    fn known_pair(&self, row: usize, column: usize) -> (i32, i32) {
+        let at = |down, right| self.at(row, column, down, right);
+        match (row % 2, column % 2) {
+            (0, _) => (at(0, -1), at(0, 1)),
+            (_, 0) => (at(-1, 0), at(1, 0)),
+            _ => (at(-1, 0), (at(1, -1) + at(1, 1)) / 2),
+        }
+    }
+}
+
+#[inline]
+fn known_or((depth, other): (i32, i32)) -> i32 {
+    if depth == 0 { other } else { depth }
 }
 
 /// The predictor of LOCO-I (Weinberger, Seroussi and Sapiro, 2000, section III-A).
@@ -168,6 +172,21 @@ impl Difference {
     }
 }
 
+impl Difference {
+    /// Returns the difference of a symbol, with the bits that follow it.
+    #[inline]
+    fn read(symbol: u32, from: &mut BitReader<'_>) -> i32 {
+        let value = match symbol {
+            0..SMALL => symbol,
+            _ => {
+                let bits = symbol - SMALL + SMALL.ilog2();
+                1 << bits | from.take(bits) as u32
+            }
+        };
+        (value >> 1) as i32 ^ -((value & 1) as i32)
+    }
+}
+
 /// Writes the pixels of a plane. Returns the symbols, which a reader needs beside the bits.
 pub(super) fn write(plane: &Plane, pixels: Pixels, to: &mut BitWriter) -> Vec<u8> {
     let rows = mask::of_rows(&plane.depth, plane.width);
@@ -184,18 +203,10 @@ pub(super) fn write(plane: &Plane, pixels: Pixels, to: &mut BitWriter) -> Vec<u8
     });
     let models = counts.map(|counts| Model::new(&counts));
     models.iter().for_each(|model| model.describe(to));
-    for difference in &differences {
-        to.put(difference.low.into(), difference.low_bits.into());
-    }
-    let symbols = differences.iter();
-    ans::encode(
-        &models,
-        symbols.map(
-            |Difference {
-                 context, symbol, ..
-             }| (*context, *symbol),
-        ),
-    )
+    let put_low = |of: &Difference| to.put(of.low.into(), of.low_bits.into());
+    differences.iter().for_each(put_low);
+    let symbols = differences.iter().map(|of| (of.context, of.symbol));
+    ans::encode(&models, symbols)
 }
 
 /// Calls `each` with row, column and the depth before for each pixel with a depth; it returns the
@@ -221,23 +232,16 @@ pub(super) fn read(
     symbols: &[u8],
 ) -> Result<(), InvalidCode> {
     let rows = mask::read(plane.width, plane.height(), from)?;
-    let mut models = Vec::with_capacity(CONTEXTS);
-    for _ in 0..CONTEXTS {
-        models.push(Model::<SYMBOLS>::read(from)?);
-    }
+    let models: Result<Vec<_>, _> = (0..CONTEXTS)
+        .map(|_| Model::<SYMBOLS>::read(from))
+        .collect();
+    let models = models?;
     let mut symbols = ans::Decoder::new(&models, symbols);
     each_pixel(&rows, pixels, |row, column, last| {
         let (predicted, context) = plane.predict(row, column, pixels, last);
-        let value = match symbols.take(context) as u32 {
-            symbol @ 0..SMALL => symbol,
-            symbol => {
-                let bits = symbol - SMALL + SMALL.ilog2();
-                1 << bits | from.take(bits) as u32
-            }
-        };
-        let depth = predicted.wrapping_add((value >> 1) as i32 ^ -((value & 1) as i32));
+        let difference = Difference::read(symbols.take(context) as u32, from);
         // A depth of 0 would be a pixel without depth; no encoder writes it.
-        let depth = depth.clamp(1, u16::MAX.into());
+        let depth = predicted.wrapping_add(difference).clamp(1, u16::MAX.into());
         plane.depth[row * plane.width + column] = depth as u16;
         depth
     });

@@ -81,7 +81,7 @@ impl Header {
     /// Returns columns and rows of the pixels of the layer and those below it.
     pub(super) fn plane_size(&self) -> (usize, usize) {
         match self.kind {
-            Kind::Base => (self.size.0.div_ceil(2), self.size.1.div_ceil(2)),
+            Kind::Base => half(self.size),
             Kind::Whole | Kind::Refinement => self.size,
         }
     }
@@ -101,9 +101,8 @@ impl Header {
 fn parse(part: &[u8]) -> Option<(Header, &[u8])> {
     let (common, rest) = part.split_first_chunk::<COMMON_BYTES>()?;
     let [_, kind, depth_shift, _, w0, w1, h0, h1] = *common;
-    let kind = [Kind::Whole, Kind::Base, Kind::Refinement]
-        .into_iter()
-        .find(|known| *known as u8 == kind)?;
+    let mut kinds = [Kind::Whole, Kind::Base, Kind::Refinement].into_iter();
+    let kind = kinds.find(|known| *known as u8 == kind)?;
     let side = |bytes| usize::from(u16::from_be_bytes(bytes));
     let size = (side([w0, w1]), side([h0, h1]));
     if !is_valid(size) || depth_shift > Precision::MAX_SHIFT {
@@ -113,11 +112,7 @@ fn parse(part: &[u8]) -> Option<(Header, &[u8])> {
         Kind::Refinement => (&[0; CAMERA_BYTES], rest),
         Kind::Whole | Kind::Base => rest.split_first_chunk()?,
     };
-    let (mut camera, unit_mm) = camera_of(camera, size);
-    if kind == Kind::Base {
-        let half = (size.0.div_ceil(2), size.1.div_ceil(2));
-        camera.intrinsics = scaled(camera.intrinsics, 0.5, half);
-    }
+    let (camera, unit_mm) = camera_of(camera, size, kind);
     let header = Header {
         kind,
         depth_shift,
@@ -142,13 +137,28 @@ fn values(camera: &Camera, unit_mm: f32) -> [f32; CAMERA_VALUES] {
     [fx, fy, cx, cy, a, b, c, d, e, f, g, h, i, x, y, z, unit_mm]
 }
 
-fn camera_of(bytes: &[u8; CAMERA_BYTES], (width, height): (usize, usize)) -> (Camera, f32) {
+/// Returns the camera of a layer's pixels and those below, and the unit of depths.
+fn camera_of(bytes: &[u8; CAMERA_BYTES], size: (usize, usize), kind: Kind) -> (Camera, f32) {
     let mut values = [0.0; CAMERA_VALUES];
     for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
         *value = f32::from_be_bytes(*bytes);
     }
-    let [fx, fy, cx, cy, a, b, c, d, e, f, g, h, i, x, y, z, unit_mm] = values;
-    let intrinsics = Intrinsics {
+    let [fx, fy, cx, cy, rest @ ..] = values;
+    let [a, b, c, d, e, f, g, h, i, x, y, z, unit_mm] = rest;
+    let extrinsics = Extrinsics {
+        rotation: [[a, b, c], [d, e, f], [g, h, i]],
+        translation_mm: [x, y, z],
+    };
+    let camera = Camera {
+        intrinsics: intrinsics([fx, fy, cx, cy], size, kind),
+        extrinsics,
+    };
+    (camera, unit_mm)
+}
+
+fn intrinsics([fx, fy, cx, cy]: [f32; 4], size: (usize, usize), kind: Kind) -> Intrinsics {
+    let (width, height) = size;
+    let whole = Intrinsics {
         width,
         height,
         fx,
@@ -156,17 +166,15 @@ fn camera_of(bytes: &[u8; CAMERA_BYTES], (width, height): (usize, usize)) -> (Ca
         cx,
         cy,
     };
-    let extrinsics = Extrinsics {
-        rotation: [[a, b, c], [d, e, f], [g, h, i]],
-        translation_mm: [x, y, z],
-    };
-    (
-        Camera {
-            intrinsics,
-            extrinsics,
-        },
-        unit_mm,
-    )
+    match kind {
+        Kind::Base => scaled(whole, 0.5, half(size)),
+        Kind::Whole | Kind::Refinement => whole,
+    }
+}
+
+/// Returns the size of every other column and row.
+fn half((width, height): (usize, usize)) -> (usize, usize) {
+    (width.div_ceil(2), height.div_ceil(2))
 }
 
 /// Returns the intrinsics of an image that is larger by a factor: the first pixels are the same.

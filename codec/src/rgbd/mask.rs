@@ -98,7 +98,7 @@ fn steps_of_row(changes: &[u16], above: &[u16], width: u16, steps: &mut Vec<Step
     let mut rest = changes.iter().copied();
     let mut next = || rest.next().unwrap_or(width);
     let mut change = next();
-    loop {
+    while cursor.at.is_none_or(|at| at < width) {
         let (first, second) = cursor.above();
         let distance = i32::from(change) - i32::from(first);
         if second < change {
@@ -106,17 +106,13 @@ fn steps_of_row(changes: &[u16], above: &[u16], width: u16, steps: &mut Vec<Step
             cursor.at = Some(second);
             continue;
         }
-        let (mut last, start) = (change, cursor.start());
         if distance.abs() <= REACH {
             steps.push(((distance + REACH) as u8, 0, 0));
             cursor.change(change);
         } else {
-            last = if change < width { next() } else { width };
-            steps.push((HORIZONTAL as u8, change - start, last - change));
+            let last = if change < width { next() } else { width };
+            steps.push((HORIZONTAL as u8, change - cursor.start(), last - change));
             cursor.at = Some(last);
-        }
-        if last >= width {
-            return;
         }
         change = next();
     }

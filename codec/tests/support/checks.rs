@@ -55,7 +55,7 @@ pub(crate) fn frames() -> Vec<Encoded> {
 }
 
 /// Returns a small view of a ball.
-fn view() -> View {
+pub(crate) fn view() -> View {
     let (width, height) = (45, 37);
     let intrinsics = Intrinsics {
         width,

@@ -35,21 +35,7 @@ impl Background {
 /// columns. Of parts with the same number of pixels it keeps the one that begins first.
 fn keep_largest_part(depth: &mut [u16], width: usize, max_step: u16) {
     let mut parts = Parts::default();
-    let mut labels: Vec<u32> = Vec::with_capacity(depth.len());
-    for (at, &here) in depth.iter().enumerate() {
-        let connected = |neighbour: usize| {
-            here != 0 && depth[neighbour] != 0 && depth[neighbour].abs_diff(here) <= max_step
-        };
-        let left = (at % width > 0 && connected(at - 1)).then(|| labels[at - 1]);
-        let up = (at >= width && connected(at - width)).then(|| labels[at - width]);
-        let label = match (left, up) {
-            _ if here == 0 => NONE,
-            (Some(left), Some(up)) => parts.join(left, up),
-            (Some(label), None) | (None, Some(label)) => label,
-            (None, None) => parts.begin(),
-        };
-        labels.push(label);
-    }
+    let labels = parts.label(depth, width, max_step);
     let mut sizes = vec![0u32; parts.parents.len()];
     for label in labels.iter().filter(|label| **label != NONE) {
         sizes[parts.root(*label) as usize] += 1;
@@ -74,6 +60,25 @@ struct Parts {
 }
 
 impl Parts {
+    /// Returns a label of the part of each pixel.
+    fn label(&mut self, depth: &[u16], width: usize, max_step: u16) -> Vec<u32> {
+        let mut labels: Vec<u32> = Vec::with_capacity(depth.len());
+        for (at, &here) in depth.iter().enumerate() {
+            let connected = |neighbour: usize| {
+                here != 0 && depth[neighbour] != 0 && depth[neighbour].abs_diff(here) <= max_step
+            };
+            let left = (at % width > 0 && connected(at - 1)).then(|| labels[at - 1]);
+            let up = (at >= width && connected(at - width)).then(|| labels[at - width]);
+            labels.push(match (left, up) {
+                _ if here == 0 => NONE,
+                (Some(left), Some(up)) => self.join(left, up),
+                (Some(label), None) | (None, Some(label)) => label,
+                (None, None) => self.begin(),
+            });
+        }
+        labels
+    }
+
     fn begin(&mut self) -> u32 {
         let label = self.parents.len() as u32;
         self.parents.push(label);

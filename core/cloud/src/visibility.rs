@@ -64,6 +64,18 @@ impl FieldOfView {
         for (corner, points) in runs(cloud) {
             cubes.entry(corner).or_default().points += points.len();
         }
+        self.allot(&mut cubes, pose, budget);
+        let mut sample = Vec::with_capacity(POINT_BYTES * budget.min(cloud.len()));
+        for (corner, points) in runs(cloud) {
+            let cube = cubes.get_mut(&corner).expect("a cube of the first pass");
+            let kept = points.iter().filter(|_| cube.keeps_next());
+            sample.extend(kept.flatten());
+        }
+        Cloud::from_packed(sample).expect("whole points")
+    }
+
+    /// Sets the numbers of points that the cubes keep.
+    fn allot(&self, cubes: &mut BTreeMap<[i16; 3], Cube>, pose: &Pose, budget: usize) {
         let wanted = |(corner, cube): (&[i16; 3], &Cube)| {
             let middle = corner.map(|corner| f32::from(corner) + f32::from(CUBE_MM) / 2.0);
             cube.points as f64 * f64::from(self.rate(pose, middle).clamp(0.0, 1.0))
@@ -72,18 +84,11 @@ impl FieldOfView {
         let scale = (budget as f64 / total).min(1.0);
         // The sum is rounded, not each cube, so that the budget is kept and used.
         let mut sum = 0.0;
-        for (corner, cube) in &mut cubes {
+        for (corner, cube) in cubes {
             let before = sum as usize;
             sum += wanted((corner, cube)) * scale;
             cube.kept = (sum as usize).min(budget) - before;
         }
-        let mut sample = Vec::with_capacity(POINT_BYTES * budget.min(cloud.len()));
-        for (corner, points) in runs(cloud) {
-            let cube = cubes.get_mut(&corner).expect("a cube of the first pass");
-            let kept = points.iter().filter(|_| cube.keeps_next());
-            sample.extend(kept.flatten());
-        }
-        Cloud::from_packed(sample).expect("whole points")
     }
 }
 
