@@ -86,9 +86,8 @@ fn limited_lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
 /// Returns the depths of the leaves of a Huffman tree.
 fn lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
     let mut nodes = [(0u64, 0u8); 2 * MAX_SYMBOLS];
-    let occurring = (0u64..).zip(counts).filter(|(_, count)| **count > 0);
     let mut leaves = 0;
-    for (symbol, count) in occurring {
+    for (symbol, count) in (0u64..).zip(counts).filter(|(_, count)| **count > 0) {
         nodes[leaves] = (u64::from(*count) << 8 | symbol, 0);
         leaves += 1;
     }

@@ -11,6 +11,8 @@ mod mask;
 
 use crate::bits::{BitReader, BitWriter};
 use crate::{Choices, Codec, DecodeError, Decoder, Encoded, Encoder, Setting};
+pub use header::MAX_SIDE;
+
 use depth::{Pixels, Plane};
 use hawser_cloud::View;
 use header::{Header, Kind};
@@ -133,8 +135,6 @@ fn base_layer(header: Header, color: &[u8], plane: &Plane, quality: u8) -> Vec<u
     let color = color::encode(&color, &half.depth, half.width, quality);
     layer(header, &half, Pixels::All, &color)
 }
-
-pub use header::MAX_SIDE;
 
 /// Returns the depths in steps. A depth never becomes 0.
 fn quantised(view: &View, shift: u8) -> Plane {

@@ -56,20 +56,18 @@ impl RunEncoder {
 
     /// Turns points to symbols until they are expected to take `max_bits`. Returns the counts of
     /// the symbols, and their expected size in bits.
-    fn take_points<P: Copy + Into<Keyed>>(
-        &mut self,
-        points: &[P],
-        color_shift: u8,
-        max_bits: usize,
-    ) -> (Counts, f32) {
+    fn take_points<P>(&mut self, points: &[P], color_shift: u8, max_bits: usize) -> (Counts, f32)
+    where
+        P: Copy + Into<Keyed>,
+    {
         self.symbols.clear();
         let mut counts = Counts::NONE;
-        let first: Keyed = points[0].into();
-        let mut history = History::new(ycc_of(first.rgb), color_shift);
-        let (mut key, mut cost) = (first.key, 0);
+        let Keyed { mut key, rgb } = points[0].into();
+        let mut history = History::new(ycc_of(rgb), color_shift);
         let max_cost = self
             .costs
             .within(max_bits.saturating_sub(TYPICAL_OVERHEAD_BITS));
+        let mut cost = 0;
         for point in points[1..].iter().take(MAX_POINTS - 1) {
             let point: Keyed = (*point).into();
             let steps = history.quantise(ycc_of(point.rgb));

@@ -148,14 +148,7 @@ pub(super) fn decode(jpeg: &[u8], depth: &[u16], width: usize) -> Option<Vec<u8>
     if atlas.blocks.is_empty() {
         return jpeg.is_empty().then_some(color);
     }
-    let jpeg = with_huffman_tables(jpeg, atlas.size())?;
-    let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
-    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&jpeg), options);
-    let image = decoder.decode().ok()?;
-    let (columns, lines) = atlas.size();
-    if image.len() != 3 * columns * lines {
-        return None;
-    }
+    let image = decode_jpeg(jpeg, atlas.size())?;
     for (row, column, from) in atlas.lines() {
         for run in rows.get(row).into_iter().flat_map(mask::runs) {
             let (start, end) = (run.start.max(column), run.end.min(column + BLOCK));
@@ -166,6 +159,15 @@ pub(super) fn decode(jpeg: &[u8], depth: &[u16], width: usize) -> Option<Vec<u8>
         }
     }
     Some(color)
+}
+
+/// Decodes a JPEG image of known columns and rows to RGB.
+fn decode_jpeg(jpeg: &[u8], (columns, rows): (usize, usize)) -> Option<Vec<u8>> {
+    let jpeg = with_huffman_tables(jpeg, (columns, rows))?;
+    let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&jpeg), options);
+    let image = decoder.decode().ok()?;
+    (image.len() == 3 * columns * rows).then_some(image)
 }
 
 /// A marker segment of a JPEG image: its marker, and its bytes with the marker.

@@ -90,12 +90,8 @@ impl Plane {
             let activity = activity + (up - right).abs() + (left - further).abs();
             return (median_edge(left, up, corner), bucket(activity));
         }
-        let predicted = match (left, up) {
-            (0, 0) => last,
-            (left, 0) => left,
-            (0, up) => up,
-            (left, up) => (left + up) / 2,
-        };
+        let [left, up] = [(left, up), (up, left)].map(known_or);
+        let predicted = if left == 0 { last } else { (left + up) / 2 };
         (predicted, OTHER)
     }
 

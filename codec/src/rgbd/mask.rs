@@ -177,24 +177,29 @@ fn read_row(
         from.refill();
         let (first, second) = cursor.above();
         let last = match table.take(from) {
-            PASS if second < width => {
+            PASS if second >= width => return None,
+            PASS => {
                 cursor.at = Some(second);
                 continue;
             }
-            PASS => return None,
             HORIZONTAL => read_pair(&mut cursor, &mut row, from)?,
-            mode => {
-                let at = i32::from(first) + mode as i32 - REACH;
-                let at = u16::try_from(at).ok().filter(|at| cursor.may_change(*at))?;
-                push(&mut row, at, cursor.inside, width);
-                cursor.change(at);
-                at
-            }
+            mode => change_near(first, mode, &mut cursor, &mut row)?,
         };
         if last == width {
             return Some(row);
         }
     }
+}
+
+/// Changes at most three columns from `first`.
+fn change_near(first: u16, mode: usize, cursor: &mut Cursor<'_>, row: &mut Changes) -> Option<u16> {
+    let at = u16::try_from(i32::from(first) + mode as i32 - REACH).ok()?;
+    if !cursor.may_change(at) {
+        return None;
+    }
+    push(row, at, cursor.inside, cursor.width);
+    cursor.change(at);
+    Some(at)
 }
 
 /// Reads two changes, the second only if the first is within the row. Returns the last.
