@@ -6,6 +6,7 @@ mod control;
 mod faults;
 mod figures;
 mod five_paths;
+mod l4s;
 mod live;
 mod qian;
 mod rtp_video;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Box<dyn Entry>> {
         Box::new(control::Control),
         Box::new(cellfusion::CellFusion),
         Box::new(cellfusion_live::CellFusionLive),
+        Box::new(l4s::L4s),
         Box::new(tunnel_faults::TunnelFaults),
         Box::new(tunnel_flows::TunnelFlows),
     ]
