@@ -6,6 +6,8 @@ use std::path::Path;
 #[test]
 fn the_tables_of_results_are_up_to_date() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let page = std::fs::read_to_string(docs.join("cellfusion.md")).unwrap();
+    assert!(page.contains("<!-- results: "), "the page has such a table");
     let changed = results::update_folder(&docs, false).unwrap();
     assert!(
         changed.is_empty(),
