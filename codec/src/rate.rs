@@ -65,7 +65,7 @@ pub struct RateControl {
     debt: f32,
 }
 
-/// What is known of a step.
+/// A step of quality, and its size as learnt from earlier frames.
 #[derive(Debug, Clone, Copy)]
 struct Learnt {
     quality: u8,

@@ -1,4 +1,4 @@
-//! What a viewer shows of chunks when packets are lost.
+//! The share of the points that a viewer shows when packets of chunks are lost.
 
 #[path = "support/recordings.rs"]
 mod recordings;

@@ -80,7 +80,7 @@ pub const OBJECTS: Target = Target {
     },
 };
 
-/// What a hostile peer of media does: the first byte selects the receiver, the sender or the session.
+/// Input from a hostile peer of media: the first byte selects the receiver, the sender or the session.
 pub const MEDIA: Target = Target {
     name: "media",
     check: |input| {

@@ -32,7 +32,7 @@ pub(crate) struct Node {
     config: Config,
     /// The flows that are replicated and deduplicated.
     flows: Flows,
-    /// What a failed attempt to set the flows may have left in the kernel.
+    /// Flows and selectors that a failed attempt to set the flows may have left in the kernel.
     remains: Flows,
     sender: Option<Sender>,
     receiver: Option<Receiver>,

@@ -3,13 +3,13 @@ use std::ops::RangeInclusive;
 
 /// The removal of all that is not the captured person from a view, by its depths.
 ///
-/// What is removed has depth 0 afterwards. The result depends on the view alone.
+/// A pixel that is removed gets the depth 0. The result depends on the view alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Background {
     /// The depths that are kept, in millimetres.
     pub range_mm: RangeInclusive<f32>,
-    /// Of the parts that remain, only the one with the most pixels is kept. Neighbouring pixels
-    /// belong to one part if their depths differ by at most this many millimetres. `None` keeps all.
+    /// The largest difference of depth, in millimetres, between neighbouring pixels of one part. Only
+    /// the part with the most pixels is kept. `None` keeps all parts.
     pub max_step_mm: Option<f32>,
 }
 

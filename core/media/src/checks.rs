@@ -217,7 +217,7 @@ pub fn check_sender(input: &[u8]) {
     }
 }
 
-/// What a sender has sent, and what became of it.
+/// The packets that a sender has sent, and their outcomes.
 #[derive(Debug, Default)]
 struct Ledger {
     sent: u64,

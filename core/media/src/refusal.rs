@@ -41,27 +41,27 @@ pub enum Refusal {
 /// Counts of refused packets by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Refusals {
-    /// Of [`Refusal::Header`].
+    /// Packets refused with [`Refusal::Header`].
     pub header: u64,
-    /// Of [`Refusal::HopTag`].
+    /// Packets refused with [`Refusal::HopTag`].
     pub hop_tag: u64,
-    /// Of [`Refusal::UnknownTrack`].
+    /// Packets refused with [`Refusal::UnknownTrack`].
     pub unknown_track: u64,
-    /// Of [`Refusal::UnknownEpoch`].
+    /// Packets refused with [`Refusal::UnknownEpoch`].
     pub unknown_epoch: u64,
-    /// Of [`Refusal::Duplicate`].
+    /// Packets refused with [`Refusal::Duplicate`].
     pub duplicate: u64,
-    /// Of [`Refusal::TooOld`].
+    /// Packets refused with [`Refusal::TooOld`].
     pub too_old: u64,
-    /// Of [`Refusal::Late`].
+    /// Packets refused with [`Refusal::Late`].
     pub late: u64,
-    /// Of [`Refusal::Forged`].
+    /// Packets refused with [`Refusal::Forged`].
     pub forged: u64,
-    /// Of [`Refusal::Contradiction`].
+    /// Packets refused with [`Refusal::Contradiction`].
     pub contradiction: u64,
-    /// Of [`Refusal::TooManyPackets`].
+    /// Packets refused with [`Refusal::TooManyPackets`].
     pub too_many_packets: u64,
-    /// Of [`Refusal::NoRoom`].
+    /// Packets refused with [`Refusal::NoRoom`].
     pub no_room: u64,
 }
 

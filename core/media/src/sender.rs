@@ -129,25 +129,25 @@ pub enum AdmitError {
 pub struct SenderStats {
     /// Objects that were admitted.
     pub admitted: u64,
-    /// Objects that were not admitted, and why.
+    /// Objects refused because there was no room.
     pub refused_no_room: u64,
-    /// Of [`AdmitError::Expired`].
+    /// Objects refused with [`AdmitError::Expired`].
     pub refused_expired: u64,
-    /// Of [`AdmitError::Dependent`].
+    /// Objects refused with [`AdmitError::Dependent`].
     pub refused_dependent: u64,
-    /// Of [`AdmitError::Duplicate`].
+    /// Objects refused with [`AdmitError::Duplicate`].
     pub refused_duplicate: u64,
     /// Objects that the viewer has acknowledged.
     pub delivered: u64,
-    /// Of [`DropReason::Expired`].
+    /// Objects dropped with [`DropReason::Expired`].
     pub expired: u64,
-    /// Of [`DropReason::Late`].
+    /// Objects dropped with [`DropReason::Late`].
     pub late: u64,
-    /// Of [`DropReason::Unconfirmed`].
+    /// Objects dropped with [`DropReason::Unconfirmed`].
     pub unconfirmed: u64,
-    /// Of [`DropReason::Displaced`].
+    /// Objects dropped with [`DropReason::Displaced`].
     pub displaced: u64,
-    /// Of [`DropReason::Dependent`].
+    /// Objects dropped with [`DropReason::Dependent`].
     pub dependent: u64,
     /// Packets that were sent for the first time.
     pub packets: u64,

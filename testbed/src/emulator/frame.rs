@@ -1,4 +1,4 @@
-//! What a queue discipline reads and writes in an Ethernet frame.
+//! The fields of an Ethernet frame that a queue discipline reads and writes.
 
 use hawser_netem::Packet;
 use hawser_units::{ByteSize, Ecn};

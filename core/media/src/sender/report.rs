@@ -66,7 +66,7 @@ pub enum FeedbackError {
     GoesBack,
 }
 
-/// What the viewer has reported.
+/// The viewer's reports so far.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
     newest: Option<Newest>,

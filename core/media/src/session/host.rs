@@ -142,17 +142,17 @@ pub struct HostStats {
     pub accepted: u64,
     /// Messages and reports that were not valid.
     pub invalid: u64,
-    /// Of [`OpenError::Forged`].
+    /// Datagrams refused with [`OpenError::Forged`].
     pub forged: u64,
-    /// Of [`OpenError::Replayed`].
+    /// Datagrams refused with [`OpenError::Replayed`].
     pub replayed: u64,
-    /// Of [`HostError::Unauthorised`].
+    /// Datagrams refused with [`HostError::Unauthorised`].
     pub unauthorised: u64,
-    /// Of [`HostError::Full`].
+    /// Datagrams refused with [`HostError::Full`].
     pub full: u64,
-    /// Of [`HostError::UnknownSession`].
+    /// Datagrams refused with [`HostError::UnknownSession`].
     pub unknown_session: u64,
-    /// Of [`HostError::Unexpected`].
+    /// Datagrams refused with [`HostError::Unexpected`].
     pub unexpected: u64,
 }
 

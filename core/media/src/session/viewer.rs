@@ -98,11 +98,11 @@ pub enum ViewerError {
 pub struct ViewerStats {
     /// Messages that were not valid.
     pub invalid: u64,
-    /// Of [`OpenError::Forged`].
+    /// Datagrams refused with [`OpenError::Forged`].
     pub forged: u64,
-    /// Of [`OpenError::Replayed`].
+    /// Datagrams refused with [`OpenError::Replayed`].
     pub replayed: u64,
-    /// Of [`ViewerError::Unexpected`].
+    /// Datagrams refused with [`ViewerError::Unexpected`].
     pub unexpected: u64,
     /// Time stamps of the sender that are impossible.
     pub impossible_times: u64,

@@ -28,7 +28,7 @@ const STEP: Duration = Duration::from_micros(1);
 /// The flow number of the media in the queue.
 const MEDIA_FLOW: u64 = 1;
 
-/// What happened.
+/// The outcome of a trial.
 pub(crate) struct Outcome {
     /// All frames. Their times are from the first frame's capture.
     pub(super) frames: Vec<Frame>,
