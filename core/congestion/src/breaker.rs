@@ -1,4 +1,5 @@
-use crate::sent::Confirmed;
+use crate::rtt::Rtt;
+use crate::sent::{Confirmed, SentPackets};
 use hawser_units::Instant;
 use std::time::Duration;
 
@@ -104,7 +105,7 @@ impl CircuitBreaker {
         Some(since + next.min(STOPS_AFTER))
     }
 
-    pub(crate) fn handle_timeout(&mut self, now: Instant, rtt: Duration) -> Silence {
+    fn handle_timeout(&mut self, now: Instant, rtt: Duration) -> Silence {
         if self.poll_timeout(rtt).is_none_or(|due| now < due) {
             return Silence::Short;
         }
@@ -117,6 +118,22 @@ impl CircuitBreaker {
         }
         self.halvings += 1;
         Silence::HalvesRate
+    }
+
+    /// Handles a timeout. When it halves the rate, packets older than two round trips no longer count as
+    /// in flight: the reports on them may be lost.
+    pub(crate) fn handle_silence(
+        &mut self,
+        now: Instant,
+        rtt: &Rtt,
+        sent: &mut SentPackets,
+    ) -> Silence {
+        let rtt = rtt.smoothed_or_assumed();
+        let silence = self.handle_timeout(now, rtt);
+        if silence == Silence::HalvesRate {
+            sent.give_up(now - rtt * 2);
+        }
+        silence
     }
 
     pub(crate) fn permission(&self) -> Permission {

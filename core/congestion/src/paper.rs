@@ -135,15 +135,9 @@ impl RateControl for PaperL4s {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        match self
-            .breaker
-            .handle_timeout(now, self.rtt.smoothed_or_assumed())
-        {
+        match self.breaker.handle_silence(now, &self.rtt, &mut self.sent) {
             Silence::Short => {}
-            Silence::HalvesRate => {
-                self.sent.give_up(now - self.rtt.smoothed_or_assumed() * 2);
-                self.set_rate(self.rate / 2.0);
-            }
+            Silence::HalvesRate => self.set_rate(self.rate / 2.0),
             Silence::Stops => self.set_rate(0.0),
         }
     }

@@ -186,13 +186,9 @@ impl RateControl for Prague {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        match self
-            .breaker
-            .handle_timeout(now, self.rtt.smoothed_or_assumed())
-        {
+        match self.breaker.handle_silence(now, &self.rtt, &mut self.sent) {
             Silence::Short => {}
             Silence::HalvesRate => {
-                self.sent.give_up(now - self.rtt.smoothed_or_assumed() * 2);
                 self.set_borne(self.borne / 2.0);
                 self.phase = Phase::Probing;
                 self.stats.silences += 1;
