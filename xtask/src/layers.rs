@@ -39,6 +39,7 @@ const BUILT_ON: &[(&str, &str)] = &[
     ("hawser-node", "hawser-control"),
     ("hawser-node", "hawser-pathset"),
     ("hawser-xnc", "hawser-coding"),
+    ("hawser-objects", "hawser-congestion"),
     ("hawser-client", "hawser-tls"),
     ("hawser-quic", "hawser-tls"),
 ];

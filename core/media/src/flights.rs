@@ -30,18 +30,20 @@ pub(crate) struct Flight {
     pub(crate) sent: Instant,
     /// The number of the first transmission. An acknowledgement may be of any.
     pub(crate) first: u64,
-    number: u64,
+    /// The number of the last transmission.
+    pub(crate) number: u64,
 }
 
 impl Flights {
-    /// Adds a packet that is sent now. `first` is the number of its first transmission.
+    /// Adds a packet that is sent now. `first` is the number of its first transmission, if this is not
+    /// the first.
     pub(crate) fn add(
         &mut self,
         now: Instant,
         packet: PacketId,
         size: ByteSize,
         first: Option<u64>,
-    ) -> u64 {
+    ) -> Flight {
         let number = self.next;
         self.next += 1;
         let flight = Flight {
@@ -54,7 +56,7 @@ impl Flights {
         self.by_number.insert(number, flight);
         self.by_packet.insert(packet, number);
         self.bytes += size.0;
-        flight.first
+        flight
     }
 
     /// Returns the bytes on their way.

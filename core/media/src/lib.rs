@@ -3,7 +3,8 @@
 //! An object is one encoded layer of one frame of one track. A [`Packetiser`] makes it into sealed
 //! packets whose bytes are the same for every viewer. A [`Sender`] is the in-flight buffer of one
 //! viewer: it admits objects, chooses the next packet, sends lost ones again while the deadline
-//! allows, and gives congestion control what the viewer reported. A [`Receiver`] verifies, opens,
+//! allows, and gives congestion control what the viewer reported. A [`Flow`] is a sender with rate
+//! control and pacer. A [`Receiver`] verifies, opens,
 //! reassembles and makes the reports. [`Host`] and [`Viewer`] open the session between them. Nothing
 //! here has a clock, a socket or a source of randomness. `docs/design/media.md` draws the bytes and
 //! gives the reasons.
@@ -46,20 +47,30 @@ pub mod checks;
 mod clock;
 mod epochs;
 mod flights;
+mod flow;
+mod frames;
 mod keys;
 mod object;
 mod packetiser;
+mod publication;
 mod reassembly;
 mod receiver;
 mod refusal;
 mod rtt;
 mod sender;
 mod session;
+mod track;
 
 pub use clock::{Clock, ClockError, Relation};
+pub use flow::{Departure, Flow, FlowConfig};
+pub use frames::{FrameAssembler, FrameId, FrameStats, ReceivedFrame};
 pub use keys::{AccessSecret, PACKETS_PER_KEY, Seed, TrackSecret};
 pub use object::{ObjectInfo, SealedObject, SealedPacket};
 pub use packetiser::{OpenObject, PacketiseError, Packetiser, PacketiserConfig};
+pub use publication::{
+    EncodedLayer, LayerContent, MakeControl, Outgoing, Publication, PublicationConfig,
+    PublicationEvent, Published, ViewerStatus,
+};
 pub use receiver::{ReceivedObject, Receiver, ReceiverConfig, ReceiverEvent};
 pub use refusal::{Refusal, Refusals};
 pub use rtt::RttEstimate;
@@ -71,3 +82,4 @@ pub use session::{
     EndReason, Host, HostConfig, HostError, HostEvent, HostStats, OpenError, Viewer, ViewerConfig,
     ViewerError, ViewerEvent, ViewerStats,
 };
+pub use track::TrackTiming;

@@ -234,12 +234,8 @@ impl Partial {
         self.count.map(NonZeroU16::get)
     }
 
-    /// Returns the bytes of a complete object.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.size());
-        for payload in self.payloads.values() {
-            bytes.extend_from_slice(payload);
-        }
-        bytes
+    /// Returns the payloads of the packets that have arrived, in ascending order.
+    pub(crate) fn into_payloads(self) -> Vec<Arc<[u8]>> {
+        self.payloads.into_values().collect()
     }
 }

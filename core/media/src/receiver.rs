@@ -1,12 +1,12 @@
 use crate::arrivals::Arrivals;
-use crate::clock::{Clock, ClockError, shifted};
+use crate::clock::{Clock, ClockError, Relation, shifted};
 use crate::epochs::{EpochKeys, HopKeys};
 use crate::keys::TrackSecret;
 use crate::reassembly::{Bounds, Ended, PACKET_OVERHEAD, Reassembly, Use};
 use crate::refusal::{Refusal, Refusals};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::{Block, Feedback, Pose, Totals};
-use hawser_wire::media::{AEAD_TAG, Flags, Header, ObjectId, Packet, PacketId};
+use hawser_wire::media::{AEAD_TAG, Flags, Header, MediaTime, ObjectId, Packet, PacketId};
 use hawser_wire::session::{Accept, Announcement, Sealed, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -85,6 +85,8 @@ pub enum ReceiverEvent {
         arrived: u16,
         /// The number of its packets, if it is known.
         count: Option<u16>,
+        /// The payloads that arrived, in ascending order, if each decodes alone.
+        payloads: Vec<Arc<[u8]>>,
     },
 }
 
@@ -95,8 +97,10 @@ pub struct ReceivedObject {
     pub id: ObjectId,
     /// The flags.
     pub flags: Flags,
-    /// The bytes.
-    pub bytes: Vec<u8>,
+    /// The time by the publisher's clock after which the object is of no use.
+    pub deadline: MediaTime,
+    /// The payloads of its packets.
+    pub payloads: Vec<Arc<[u8]>>,
     /// The arrival of the first packet.
     pub first_arrival: Instant,
     /// Whether a packet of the object was marked CE.
@@ -242,6 +246,13 @@ impl Receiver {
             .map(|relation| relation.to_local(sender))
     }
 
+    /// Returns the time of the own clock at a deadline that is near `now`; `None` before the first
+    /// exchange with the sender.
+    pub fn local_time_of_deadline(&self, now: Instant, deadline: MediaTime) -> Option<Instant> {
+        let publisher = self.publisher_time(&self.clock.relation()?, now);
+        self.local_time_of(deadline.nearest(publisher))
+    }
+
     /// Returns the counts of refused packets.
     pub const fn refusals(&self) -> Refusals {
         self.refusals
@@ -301,6 +312,7 @@ impl Receiver {
                 id: id.object,
                 arrived: 0,
                 count: None,
+                payloads: Vec::new(),
             });
         }
     }
@@ -348,6 +360,10 @@ impl Receiver {
             id,
             arrived: u16::try_from(partial.arrived()).unwrap_or(u16::MAX),
             count: partial.count(),
+            payloads: match partial.header.flags.packets_alone {
+                true => partial.into_payloads(),
+                false => Vec::new(),
+            },
         });
     }
 
@@ -361,13 +377,16 @@ impl Receiver {
         let Some(relation) = self.clock.relation() else {
             return now + self.config.patience;
         };
-        let sender = relation.to_remote(now);
-        let publisher = shifted(sender, self.publisher_ahead_nanos.into());
+        let publisher = self.publisher_time(&relation, now);
         let deadline = header.deadline.nearest(publisher);
         let ahead = deadline.saturating_since(publisher);
         let behind = publisher.saturating_since(deadline);
         // The relation of the clocks is wrong by half of the round trip at most.
         (now + ahead + relation.round_trip / 2 + self.config.grace) - behind
+    }
+
+    fn publisher_time(&self, relation: &Relation, now: Instant) -> Instant {
+        shifted(relation.to_remote(now), self.publisher_ahead_nanos.into())
     }
 
     fn report_due(&self) -> Instant {
@@ -417,14 +436,22 @@ impl ReceiverConfig {
     }
 }
 
+impl ReceivedObject {
+    /// Returns the bytes of the object.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.payloads.concat()
+    }
+}
+
 impl From<Ended> for ReceivedObject {
     fn from(Ended { id, partial }: Ended) -> Self {
         ReceivedObject {
             id,
             flags: partial.header.flags,
-            bytes: partial.bytes(),
+            deadline: partial.header.deadline,
             first_arrival: partial.first_arrival,
             marked: partial.marked,
+            payloads: partial.into_payloads(),
         }
     }
 }
@@ -432,11 +459,13 @@ impl From<Ended> for ReceivedObject {
 impl ReceiverEvent {
     /// Returns the number of bytes that the event takes.
     fn size(&self) -> usize {
-        let payload = match self {
-            ReceiverEvent::Packet { payload, .. } => payload.len(),
-            ReceiverEvent::Object(object) => object.bytes.len(),
-            ReceiverEvent::GivenUp { .. } => 0,
+        let payloads = match self {
+            ReceiverEvent::Packet { payload, .. } => std::slice::from_ref(payload),
+            ReceiverEvent::Object(object) => &object.payloads,
+            ReceiverEvent::GivenUp { payloads, .. } => payloads,
         };
-        payload + PACKET_OVERHEAD
+        let sizes = payloads.iter();
+        let size: usize = sizes.map(|payload| payload.len() + PACKET_OVERHEAD).sum();
+        size.max(PACKET_OVERHEAD)
     }
 }

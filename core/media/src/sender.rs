@@ -52,6 +52,7 @@ pub enum Rule {
 #[derive(Debug)]
 pub struct Sender {
     config: SenderConfig,
+    backlog: ByteSize,
     buffer: Buffer,
     dependencies: Dependencies,
     flights: Flights,
@@ -67,6 +68,10 @@ pub struct Sender {
 pub struct Transmit {
     /// The packet.
     pub id: PacketId,
+    /// The number of this transmission. It rises with each one.
+    pub number: u64,
+    /// The deadline of the object.
+    pub deadline: Instant,
     /// The UDP payload.
     pub datagram: Arc<[u8]>,
     /// Whether the packet was sent before.
@@ -183,6 +188,7 @@ impl Sender {
     pub fn new(config: SenderConfig) -> Self {
         Sender {
             config,
+            backlog: ByteSize(0),
             buffer: Buffer::default(),
             dependencies: Dependencies::default(),
             flights: Flights::default(),
@@ -217,6 +223,12 @@ impl Sender {
         admitted
     }
 
+    /// Sets the number of bytes that may wait before a base that is admitted goes ahead of them, so
+    /// that it does not interrupt an earlier frame without need. It is 0 at first.
+    pub fn set_backlog(&mut self, backlog: ByteSize) {
+        self.backlog = backlog;
+    }
+
     /// Adds packets to an admitted object; those of a dropped one are ignored.
     pub fn push(&mut self, id: &ObjectId, packets: &[SealedPacket]) {
         self.buffer.push(id, packets);
@@ -229,20 +241,21 @@ impl Sender {
         }
     }
 
-    /// Returns the next packet: of the object with the lowest priority number, then the earliest
-    /// deadline. Objects that cannot arrive in time any more are dropped first.
+    /// Returns the next packet: of a base that goes ahead ([`Sender::set_backlog`]), then of the
+    /// object with the earliest deadline, then the lowest priority number. Objects that cannot arrive
+    /// in time any more are dropped first.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        loop {
+        let deadline = loop {
             let info = self.buffer.next_object()?;
             if !self.is_too_late(now, &info) {
-                break;
+                break info.deadline;
             }
             self.drop_late(info.id);
-        }
+        };
         let next = self.buffer.take_packet()?;
         let size = next.packet.size();
-        let first = self.flights.add(now, next.packet.id, size, next.first);
-        self.buffer.sent(&next.packet.id, first);
+        let flight = self.flights.add(now, next.packet.id, size, next.first);
+        self.buffer.sent(&next.packet.id, flight.first);
         match next.first {
             Some(_) => self.stats.repeated += 1,
             None => {
@@ -252,6 +265,8 @@ impl Sender {
         }
         Some(Transmit {
             id: next.packet.id,
+            number: flight.number,
+            deadline,
             datagram: next.packet.datagram,
             is_repeated: next.first.is_some(),
         })
@@ -350,7 +365,10 @@ impl Sender {
             return Err(AdmitError::Expired);
         }
         self.make_room(&info, expected)?;
-        self.buffer.admit(now, info, expected);
+        let goes_ahead = self.config.rule == Rule::Deadline
+            && info.id.layer == 0
+            && self.buffer.waiting() > self.backlog;
+        self.buffer.admit(now, info, expected, goes_ahead);
         Ok(())
     }
 

@@ -23,7 +23,7 @@ fn link(loss: f64) -> LinkConfig {
 /// Checks that every frame that was received has the bytes that were published.
 fn check_content(rig: &Rig, length: usize) {
     for (_, object) in &rig.received {
-        assert_eq!(object.bytes, content(object.id.group, length));
+        assert_eq!(object.bytes(), content(object.id.group, length));
     }
 }
 

@@ -130,7 +130,7 @@ fn an_object_is_opened_and_reassembled_in_any_order() {
     let Some(ReceiverEvent::Object(object)) = receiver.poll_event() else {
         panic!("no object");
     };
-    assert_eq!(object.bytes, content(5, 10_000));
+    assert_eq!(object.bytes(), content(5, 10_000));
     assert_eq!((receiver.poll_event(), receiver.buffered()), (None, 0));
 }
 

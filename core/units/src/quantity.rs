@@ -89,6 +89,12 @@ impl Bitrate {
         let nanos = (u128::from(size.bits()) * 1_000_000_000).div_ceil(u128::from(self.0));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
+
+    /// Returns the size that a link of this rate sends in `duration`, rounded down to whole bytes.
+    pub fn bytes_in(self, duration: Duration) -> ByteSize {
+        let bytes = u128::from(self.0) * duration.as_nanos() / 8_000_000_000;
+        ByteSize(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
 }
 
 impl fmt::Display for Bitrate {
@@ -105,6 +111,8 @@ mod tests {
     fn a_frame_takes_its_bits_over_the_rate() {
         let rate = Bitrate::from_mbps(8.0);
         assert_eq!(rate.time_to_send(ByteSize(1000)), Duration::from_millis(1));
+        assert_eq!(rate.bytes_in(Duration::from_millis(1)), ByteSize(1000));
+        assert_eq!(rate.bytes_in(Duration::MAX), ByteSize(u64::MAX));
         assert_eq!(
             Bitrate::from_bps(0).time_to_send(ByteSize(1)),
             Duration::MAX

@@ -3,7 +3,6 @@
 
 mod encoder;
 mod frames;
-mod ledger;
 mod paper;
 mod publisher;
 mod report;

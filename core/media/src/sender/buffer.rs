@@ -9,15 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     entries: BTreeMap<ObjectId, Entry>,
-    /// The objects with packets to send, by priority, deadline and identifier.
-    ready: BTreeSet<(u8, Instant, ObjectId)>,
+    /// The objects with packets to send.
+    ready: BTreeSet<Turn>,
     bytes: u64,
     waiting: u64,
+}
+
+/// The place of an object in the order of sending: those that go ahead first, then by deadline,
+/// priority and identifier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    is_in_order: bool,
+    deadline: Instant,
+    priority: u8,
+    id: ObjectId,
 }
 
 #[derive(Debug)]
 struct Entry {
     info: ObjectInfo,
+    goes_ahead: bool,
     admitted: Instant,
     reserved: u64,
     size: u64,
@@ -97,9 +108,16 @@ impl Buffer {
         }
     }
 
-    pub(super) fn admit(&mut self, now: Instant, info: ObjectInfo, reserved: ByteSize) {
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        info: ObjectInfo,
+        reserved: ByteSize,
+        goes_ahead: bool,
+    ) {
         let entry = Entry {
             info,
+            goes_ahead,
             admitted: now,
             reserved: reserved.0,
             size: 0,
@@ -134,7 +152,7 @@ impl Buffer {
         }
         self.bytes = self.bytes - before + entry.held();
         if !entry.to_send.is_empty() {
-            self.ready.insert(entry.key());
+            self.ready.insert(entry.turn());
         }
     }
 
@@ -149,14 +167,14 @@ impl Buffer {
     }
 
     pub(super) fn next_object(&self) -> Option<ObjectInfo> {
-        let (_, _, id) = self.ready.first()?;
-        self.entries.get(id).map(|entry| entry.info)
+        let turn = self.ready.first()?;
+        self.entries.get(&turn.id).map(|entry| entry.info)
     }
 
     /// Takes the first packet of the first object that has one to send.
     pub(super) fn take_packet(&mut self) -> Option<Next> {
-        let (_, _, id) = self.ready.first()?;
-        let entry = self.entries.get_mut(id)?;
+        let turn = self.ready.first()?;
+        let entry = self.entries.get_mut(&turn.id)?;
         let index = entry.to_send.pop_first()?;
         let kept = entry.packets.get(usize::from(index))?;
         let next = Next {
@@ -165,8 +183,8 @@ impl Buffer {
         };
         self.waiting -= next.packet.size().0;
         if entry.to_send.is_empty() {
-            let key = entry.key();
-            self.ready.remove(&key);
+            let turn = entry.turn();
+            self.ready.remove(&turn);
         }
         Some(next)
     }
@@ -191,7 +209,7 @@ impl Buffer {
             && entry.to_send.insert(id.index)
         {
             self.waiting += kept.packet.size().0;
-            self.ready.insert(entry.key());
+            self.ready.insert(entry.turn());
         }
     }
 
@@ -217,8 +235,8 @@ impl Buffer {
         if entry.to_send.remove(&id.index) {
             self.waiting -= kept.packet.size().0;
             if entry.to_send.is_empty() {
-                let key = entry.key();
-                self.ready.remove(&key);
+                let turn = entry.turn();
+                self.ready.remove(&turn);
             }
         }
         entry
@@ -233,7 +251,7 @@ impl Buffer {
         let waiting = entry.to_send.iter();
         let waiting = waiting.filter_map(|index| entry.packets.get(usize::from(*index)));
         self.waiting -= waiting.map(|kept| kept.packet.size().0).sum::<u64>();
-        self.ready.remove(&entry.key());
+        self.ready.remove(&entry.turn());
         Some(Ended {
             id: *id,
             admitted: entry.admitted,
@@ -287,8 +305,13 @@ impl Buffer {
 }
 
 impl Entry {
-    fn key(&self) -> (u8, Instant, ObjectId) {
-        (self.info.priority, self.info.deadline, self.info.id)
+    fn turn(&self) -> Turn {
+        Turn {
+            is_in_order: !self.goes_ahead,
+            deadline: self.info.deadline,
+            priority: self.info.priority,
+            id: self.info.id,
+        }
     }
 
     /// Returns the bytes that the object has or has reserved.

@@ -30,6 +30,8 @@ pub struct Outcome {
 pub struct Acknowledged {
     /// The packet.
     pub id: PacketId,
+    /// The number of its last transmission.
+    pub number: u64,
     /// The length of its UDP payload.
     pub size: ByteSize,
     /// The time of its last transmission.
@@ -47,6 +49,8 @@ pub struct Acknowledged {
 pub struct Lost {
     /// The packet.
     pub id: PacketId,
+    /// The number of its last transmission.
+    pub number: u64,
     /// The length of its UDP payload.
     pub size: ByteSize,
     /// The time of its last transmission.
@@ -133,6 +137,7 @@ impl Acknowledged {
     fn new(flight: &Flight, arrived: Option<Instant>, ecn: Ecn) -> Self {
         Acknowledged {
             id: flight.packet,
+            number: flight.number,
             size: flight.size,
             sent: flight.sent,
             arrived,
@@ -262,6 +267,7 @@ impl Sender {
         self.buffer.send_again(&flight.packet);
         outcome.lost.push(Lost {
             id: flight.packet,
+            number: flight.number,
             size: flight.size,
             sent: flight.sent,
             by_timeout,

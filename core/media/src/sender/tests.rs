@@ -186,21 +186,31 @@ fn what_depends_on_a_dropped_object_is_dropped_and_not_admitted() {
 }
 
 #[test]
-fn packets_leave_by_priority_then_deadline() {
-    let mut sender = sender(100, Rule::Deadline);
-    for (id, deadline) in [
-        (id(0, 0, 1), 50),
-        (id(1, 0, 0), 200),
-        (id(2, 0, 0), 100),
-        (id(3, 0, 1), 40),
-    ] {
-        sender.offer(at(0), &object(id, 1, at(deadline))).unwrap();
-    }
-    let groups: Vec<u32> = send_all(&mut sender, at(0))
-        .iter()
-        .map(|(id, _)| id.group)
-        .collect();
-    assert_eq!(groups, [2, 1, 3, 0]);
+fn packets_leave_by_deadline_then_priority_and_a_base_goes_ahead_of_a_backlog() {
+    let groups = |rule, backlog| {
+        let mut sender = sender(100, rule);
+        sender.set_backlog(ByteSize(backlog * PACKET));
+        for (id, deadline) in [
+            (id(0, 0, 1), 50),
+            (id(1, 0, 0), 200),
+            (id(2, 0, 0), 100),
+            (id(3, 0, 1), 40),
+            (id(4, 0, 2), 40),
+        ] {
+            sender.offer(at(0), &object(id, 1, at(deadline))).unwrap();
+        }
+        let sent = send_all(&mut sender, at(0));
+        sent.iter().map(|(id, _)| id.group).collect::<Vec<_>>()
+    };
+    assert_eq!(groups(Rule::Deadline, 100), [3, 4, 0, 2, 1]);
+    assert_eq!(
+        groups(Rule::Deadline, 1),
+        [2, 3, 4, 0, 1],
+        "two waited before group 2"
+    );
+    assert_eq!(groups(Rule::Deadline, 0), [2, 1, 3, 4, 0]);
+    let never_ahead = groups(Rule::UntilAcknowledged, 0);
+    assert_eq!(never_ahead, [3, 4, 0, 2, 1]);
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl Simulation {
         while next < until {
             next = (next + SAMPLE).min(until);
             self.run_until(next);
-            let control = &self.publisher.control;
+            let control = self.publisher.flow.control();
             self.samples.push(Sample {
                 at: next.saturating_since(FIRST),
                 target_mbps: control.target().mbps(),
@@ -223,7 +223,8 @@ impl Simulation {
 
     fn outcome(self, before: &Histogram) -> Outcome {
         let from_first = |at: Instant| Instant::ZERO + at.saturating_since(FIRST);
-        let sender = *self.publisher.sender.stats();
+        let sender = *self.publisher.flow.sender().stats();
+        let refused_feedback = self.publisher.flow.control().refusals().total();
         let mut frames = self.publisher.frames;
         for frame in &mut frames {
             frame.captured = from_first(frame.captured);
@@ -241,7 +242,7 @@ impl Simulation {
                 packets: sender.packets,
                 repeated: sender.repeated,
                 refused_no_room: sender.refused_no_room,
-                refused_feedback: self.publisher.control.refusals().total(),
+                refused_feedback,
             },
         }
     }

@@ -1,0 +1,313 @@
+//! The stream to one viewer, at the rate that its path bears.
+
+use crate::object::SealedObject;
+use crate::sender::{AdmitError, FeedbackError, Outcome, Sender, SenderConfig, SenderEvent};
+use hawser_congestion::{Acked, Feedback as Report, Pacer, Permission, RateControl, Spread};
+use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
+use hawser_wire::feedback::{ClockStamp, Feedback};
+use hawser_wire::media::PacketId;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The settings of a [`Flow`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowConfig {
+    /// The settings of the in-flight buffer.
+    pub sender: SenderConfig,
+    /// How the packets of a capture are spread.
+    pub spread: Spread,
+    /// The headers below each datagram: 28 bytes of IPv4 and UDP, 48 of IPv6 and UDP. Rates include
+    /// them.
+    pub overhead: ByteSize,
+    /// The time that earlier frames may need to leave before the base of a newer one goes ahead of
+    /// them.
+    pub backlog: Duration,
+}
+
+/// The stream to one viewer: in-flight buffer, rate control and pacer.
+///
+/// All layers and tracks of one capture are offered together and have one deadline.
+pub struct Flow {
+    config: FlowConfig,
+    sender: Sender,
+    control: Box<dyn RateControl + Send>,
+    pacer: Pacer,
+    captures: Captures,
+    utilisation: Utilisation,
+}
+
+/// A datagram that leaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    /// The packet.
+    pub id: PacketId,
+    /// The UDP payload.
+    pub datagram: Arc<[u8]>,
+    /// The ECN field of its IP header.
+    pub ecn: Ecn,
+    /// Whether the packet was sent before.
+    pub is_repeated: bool,
+}
+
+/// The sizes of the captures that wait or leave, by deadline.
+#[derive(Debug, Default)]
+struct Captures {
+    sizes: Vec<(Instant, ByteSize)>,
+    leaving: Option<Instant>,
+}
+
+/// The share of the target that the encoder uses.
+#[derive(Debug)]
+struct Utilisation {
+    since: Option<Instant>,
+    offered: ByteSize,
+    is_low: bool,
+}
+
+/// The number of captures whose sizes are remembered.
+const CAPTURES: usize = 64;
+
+/// The time over which the encoder's rate is compared with the target, and the share of the target
+/// below which the application limits the rate.
+const WINDOW: Duration = Duration::from_millis(200);
+const LOW: f64 = 0.75;
+
+impl FlowConfig {
+    /// Returns settings for a buffer of this size over IPv4: paced at the rate that the path bears; a
+    /// base goes ahead of what needs more than 10 ms.
+    pub const fn new(capacity: ByteSize) -> Self {
+        FlowConfig {
+            sender: SenderConfig::new(capacity),
+            spread: Spread::BorneRate,
+            overhead: ByteSize(28),
+            backlog: Duration::from_millis(10),
+        }
+    }
+}
+
+impl Flow {
+    /// Creates a flow without packets.
+    pub fn new(config: FlowConfig, control: Box<dyn RateControl + Send>) -> Self {
+        Flow {
+            sender: Sender::new(config.sender),
+            control,
+            pacer: Pacer::new(config.spread),
+            captures: Captures::default(),
+            utilisation: Utilisation::default(),
+            config,
+        }
+    }
+
+    /// Offers the objects of one capture to the in-flight buffer, each layer after those that it
+    /// depends on. Returns whether each was admitted; the buffer counts what was not.
+    pub fn offer(&mut self, now: Instant, objects: &[SealedObject]) -> Vec<Result<(), AdmitError>> {
+        let rate = self.control.pacing_rate();
+        self.sender.set_backlog(rate.bytes_in(self.config.backlog));
+        for object in objects {
+            let size = self.size(object);
+            self.captures.add(object.info.deadline, size);
+            self.utilisation.add(size);
+        }
+        self.utilisation.update(now, self.control.target());
+        let admit = |object| self.sender.offer(now, object);
+        objects.iter().map(admit).collect()
+    }
+
+    /// Takes a report of the viewer.
+    ///
+    /// # Errors
+    /// If the report is impossible. It then has no effect.
+    pub fn handle_feedback(
+        &mut self,
+        now: Instant,
+        number: u64,
+        report: &Feedback,
+    ) -> Result<Outcome, FeedbackError> {
+        let outcome = self.sender.handle_feedback(now, number, report)?;
+        self.tell(now, report.clock.sent, &outcome);
+        Ok(outcome)
+    }
+
+    /// Returns the next datagram that leaves now. Does nothing before [`Flow::poll_timeout`].
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Departure> {
+        self.may_send_at().filter(|at| *at <= now)?;
+        let ecn = self.control.ecn();
+        let transmit = self.sender.poll_transmit(now)?;
+        if let Some(size) = self.captures.begin(transmit.deadline) {
+            self.pacer.begin_frame(size);
+        }
+        let size = ByteSize(transmit.datagram.len() as u64) + self.config.overhead;
+        let rate = self.control.pacing_rate();
+        self.pacer.handle_sent(now, size, rate);
+        self.control.handle_sent(now, transmit.number, size);
+        Some(Departure {
+            id: transmit.id,
+            datagram: transmit.datagram,
+            ecn,
+            is_repeated: transmit.is_repeated,
+        })
+    }
+
+    /// Returns the next event of the in-flight buffer.
+    pub fn poll_event(&mut self) -> Option<SenderEvent> {
+        self.sender.poll_event()
+    }
+
+    /// Returns when [`Flow::handle_timeout`] or [`Flow::poll_transmit`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let may_send = self.may_send_at().filter(|_| self.sender.has_transmit());
+        let others = [self.sender.poll_timeout(), self.control.poll_timeout()];
+        may_send
+            .into_iter()
+            .chain(others.into_iter().flatten())
+            .min()
+    }
+
+    /// Reacts to silence and drops what is late. Does nothing before the timeout.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
+        if is_due(self.control.poll_timeout()) {
+            self.control.handle_timeout(now);
+        }
+        if is_due(self.sender.poll_timeout()) {
+            let outcome = self.sender.handle_timeout(now);
+            self.tell(now, now, &outcome);
+        }
+    }
+
+    /// Returns a time stamp for a message to the viewer.
+    pub fn stamp(&mut self, now: Instant) -> ClockStamp {
+        self.sender.clock_mut().stamp(now)
+    }
+
+    /// Returns the time that pacing takes for a capture of `size`.
+    pub fn pacing_time(&self, size: ByteSize) -> Duration {
+        match self.config.spread {
+            Spread::Interval(interval) => interval,
+            Spread::BorneRate => self.control.pacing_rate().time_to_send(size),
+        }
+    }
+
+    /// Returns the bytes of all packets of an object, with all headers.
+    pub fn size(&self, object: &SealedObject) -> ByteSize {
+        let headers = self.config.overhead.0 * object.packets.len() as u64;
+        object.size() + ByteSize(headers)
+    }
+
+    /// Returns the in-flight buffer.
+    pub const fn sender(&self) -> &Sender {
+        &self.sender
+    }
+
+    /// Returns the rate control.
+    pub fn control(&self) -> &(dyn RateControl + Send) {
+        &*self.control
+    }
+
+    /// Returns whether the encoder lately used so little of the target that the rate does not grow.
+    pub const fn is_app_limited(&self) -> bool {
+        self.utilisation.is_low
+    }
+
+    /// Tells the rate control of a report that was sent at `reported` by the viewer's clock.
+    fn tell(&mut self, now: Instant, reported: Instant, outcome: &Outcome) {
+        let acknowledged = outcome.acknowledged.iter().filter_map(|packet| {
+            Some(Acked {
+                number: packet.number,
+                held: reported.saturating_since(packet.arrived?),
+                ecn: packet.ecn,
+            })
+        });
+        let acked: Vec<Acked> = acknowledged.collect();
+        let lost: Vec<u64> = outcome.lost.iter().map(|packet| packet.number).collect();
+        self.control.handle_feedback(&Report {
+            now,
+            acked: &acked,
+            lost: &lost,
+            app_limited: self.utilisation.is_low,
+        });
+    }
+
+    /// Returns when a packet may leave; `None` while the window is full.
+    fn may_send_at(&self) -> Option<Instant> {
+        let paced = self.pacer.next_send();
+        match self.control.permission() {
+            Permission::Send => (self.control.in_flight() < self.control.window()).then_some(paced),
+            Permission::Probe { at } => Some(paced.max(at)),
+        }
+    }
+}
+
+impl fmt::Debug for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = self.control.target();
+        f.debug_struct("Flow")
+            .field("config", &self.config)
+            .field("target", &target)
+            .field("sender", &self.sender)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Captures {
+    fn add(&mut self, deadline: Instant, size: ByteSize) {
+        match self.sizes.iter_mut().find(|(at, _)| *at == deadline) {
+            Some((_, sum)) => *sum += size,
+            None => self.sizes.push((deadline, size)),
+        }
+        if self.sizes.len() > CAPTURES {
+            self.sizes.remove(0);
+        }
+    }
+
+    /// Returns the size of a capture, if its first packet leaves now and none of a later one has left.
+    fn begin(&mut self, deadline: Instant) -> Option<ByteSize> {
+        if self.leaving.is_some_and(|leaving| deadline <= leaving) {
+            return None;
+        }
+        self.leaving = Some(deadline);
+        let found = self.sizes.iter().find(|(at, _)| *at == deadline);
+        let size = found.map(|(_, size)| *size);
+        self.sizes.retain(|(at, _)| *at > deadline);
+        size
+    }
+}
+
+impl Default for Utilisation {
+    fn default() -> Self {
+        Utilisation {
+            since: None,
+            offered: ByteSize(0),
+            is_low: false,
+        }
+    }
+}
+
+impl Utilisation {
+    fn add(&mut self, size: ByteSize) {
+        self.offered += size;
+    }
+
+    /// Compares what was offered since the window began with the target, when the window ends.
+    fn update(&mut self, now: Instant, target: Bitrate) {
+        let Some(since) = self.since else {
+            self.begin(now);
+            return;
+        };
+        let elapsed = now.saturating_since(since);
+        if elapsed >= WINDOW {
+            let full = target.bytes_in(elapsed).0 as f64;
+            self.is_low = (self.offered.0 as f64) < LOW * full;
+            self.begin(now);
+        }
+    }
+
+    fn begin(&mut self, now: Instant) {
+        self.since = Some(now);
+        self.offered = ByteSize(0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

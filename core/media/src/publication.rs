@@ -1,0 +1,379 @@
+//! The publisher's end of a broadcast: its tracks, and a session and a flow for each viewer.
+
+mod watching;
+
+use crate::flow::FlowConfig;
+use crate::keys::{Seed, TrackSecret};
+use crate::object::{ObjectInfo, SealedObject};
+use crate::packetiser::{PacketiseError, Packetiser, PacketiserConfig};
+use crate::sender::SenderEvent;
+use crate::session::{EndReason, Host, HostConfig, HostError, HostEvent, HostStats};
+use hawser_congestion::RateControl;
+use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
+use hawser_wire::feedback::{Feedback, Pose};
+use hawser_wire::media::{Flags, Hop, ObjectId};
+use hawser_wire::session::{Announcement, Goodbye, MessageError};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+pub use watching::ViewerStatus;
+use watching::Watching;
+
+/// The settings of a [`Publication`].
+#[derive(Debug, Clone)]
+pub struct PublicationConfig {
+    /// The tracks. The incarnation in it has to be random at each start.
+    pub announcement: Announcement,
+    /// The time from the capture of a frame to its deadline.
+    pub lifetime: Duration,
+    /// The settings of the flow to each viewer. The headers follow from the viewer's address.
+    pub flow: FlowConfig,
+    /// The maximum number of viewers.
+    pub viewers: usize,
+    /// Random bytes from which hop keys are derived, new for each start.
+    pub hop_salt: [u8; 16],
+    /// Random bytes for cookies and sessions.
+    pub seed: Seed,
+}
+
+/// Makes the rate control of a viewer who comes now.
+pub type MakeControl = Box<dyn Fn(Instant) -> Box<dyn RateControl + Send> + Send>;
+
+/// The publisher's end of a broadcast, without clock and socket.
+///
+/// Each layer is sealed once, for all viewers.
+pub struct Publication {
+    config: PublicationConfig,
+    make_control: MakeControl,
+    host: Host,
+    packetisers: BTreeMap<u32, Packetiser>,
+    viewers: BTreeMap<u32, Watching>,
+    group: u32,
+    events: VecDeque<PublicationEvent>,
+}
+
+/// An encoded layer of a frame.
+#[derive(Debug, Clone, Copy)]
+pub struct EncodedLayer<'a> {
+    /// The track.
+    pub alias: u32,
+    /// The layer; 0 is the base.
+    pub layer: u8,
+    /// The bytes.
+    pub content: LayerContent<'a>,
+}
+
+/// The bytes of a layer.
+#[derive(Debug, Clone, Copy)]
+pub enum LayerContent<'a> {
+    /// Bytes that are of use when all of them have arrived.
+    Whole(&'a [u8]),
+    /// Chunks that fit a packet each and decode alone.
+    Chunks(&'a [&'a [u8]]),
+}
+
+/// A datagram to a viewer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The viewer's address.
+    pub to: SocketAddr,
+    /// The UDP payload.
+    pub datagram: Arc<[u8]>,
+    /// The ECN field of the IP header.
+    pub ecn: Ecn,
+}
+
+/// An event of a [`Publication`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PublicationEvent {
+    /// A viewer has selected tracks for the first time.
+    Joined {
+        /// The session.
+        session: u32,
+        /// The viewer's address.
+        address: SocketAddr,
+    },
+    /// A viewer's session has ended.
+    Left {
+        /// The session.
+        session: u32,
+        /// The reason.
+        reason: EndReason,
+    },
+    /// The in-flight buffer of a viewer is done with an object.
+    Object {
+        /// The session.
+        session: u32,
+        /// The end of the object.
+        event: SenderEvent,
+    },
+}
+
+/// A frame that was published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// The number of its group. Each frame is a group.
+    pub group: u32,
+    /// The bytes of all UDP payloads.
+    pub size: ByteSize,
+}
+
+impl Publication {
+    /// Creates a publication without viewers.
+    ///
+    /// # Errors
+    /// If the tracks do not fit an announcement.
+    pub fn new(
+        config: PublicationConfig,
+        secret: &TrackSecret,
+        make_control: MakeControl,
+    ) -> Result<Self, MessageError> {
+        let access = secret.access();
+        let announced = secret.announce(&config.announcement)?;
+        let hop = access.hop(&config.hop_salt, 0);
+        let tracks = config.announcement.tracks.iter();
+        let packetisers = tracks.map(|track| {
+            let settings = PacketiserConfig::new(track.alias, config.announcement.incarnation);
+            let hop = Hop::clone(&hop);
+            (track.alias, Packetiser::new(settings, secret.clone(), hop))
+        });
+        let host = HostConfig {
+            sessions: config.viewers,
+            ..HostConfig::new(access, announced, config.hop_salt, config.seed.clone())
+        };
+        let mut publication = Publication {
+            packetisers: packetisers.collect(),
+            host: Host::new(host),
+            config,
+            make_control,
+            viewers: BTreeMap::new(),
+            group: 0,
+            events: VecDeque::new(),
+        };
+        publication.announce_epochs();
+        Ok(publication)
+    }
+
+    /// Takes a datagram from an address.
+    ///
+    /// # Errors
+    /// If it is not a valid message of a viewer. The host counts it.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        datagram: &[u8],
+    ) -> Result<(), HostError> {
+        let taken = self.host.handle_datagram(now, from, datagram);
+        self.take_events(now);
+        taken
+    }
+
+    /// Seals a frame and offers it to all viewers. The layers are ascending by alias and layer.
+    ///
+    /// # Errors
+    /// If a layer cannot be made into packets. [`PacketiseError::Exhausted`] lasts until a new start.
+    pub fn publish(
+        &mut self,
+        now: Instant,
+        captured: Instant,
+        layers: &[EncodedLayer<'_>],
+    ) -> Result<Published, PacketiseError> {
+        let group = self.group;
+        self.group += 1;
+        let seal = |layer: &EncodedLayer<'_>| self.seal(group, captured, layer);
+        let objects: Vec<SealedObject> = layers.iter().map(seal).collect::<Result<_, _>>()?;
+        self.announce_epochs();
+        for watching in self.viewers.values_mut() {
+            watching.offer(now, &objects);
+        }
+        let size = objects.iter().map(SealedObject::size).sum();
+        Ok(Published { group, size })
+    }
+
+    /// Returns the next datagram that leaves now.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
+        if let Some((to, message)) = self.host.poll_transmit() {
+            return Some(Outgoing {
+                to,
+                datagram: message.into(),
+                ecn: Ecn::NotEct,
+            });
+        }
+        let mut viewers = self.viewers.values_mut();
+        viewers.find_map(|watching| watching.poll_transmit(now))
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<PublicationEvent> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        let mut viewers = self.viewers.iter_mut();
+        viewers.find_map(|(session, watching)| {
+            let event = watching.flow.poll_event()?;
+            let session = *session;
+            Some(PublicationEvent::Object { session, event })
+        })
+    }
+
+    /// Returns when [`Publication::handle_timeout`] or [`Publication::poll_transmit`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let flows = self.viewers.values();
+        let flows = flows.filter_map(|watching| watching.flow.poll_timeout());
+        flows.chain(self.host.poll_timeout()).min()
+    }
+
+    /// Reacts to the time that has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for watching in self.viewers.values_mut() {
+            watching.flow.handle_timeout(now);
+        }
+        if self.host.poll_timeout().is_some_and(|due| due <= now) {
+            self.host.handle_timeout(now);
+            self.take_events(now);
+        }
+    }
+
+    /// Ends all sessions; the goodbyes are still to be transmitted.
+    pub fn close(&mut self, reason: Goodbye) {
+        for session in std::mem::take(&mut self.viewers).into_keys() {
+            self.host.close(session, reason);
+        }
+    }
+
+    /// Returns the rate at which to encode, with all headers: that of the fastest viewer. Slower ones
+    /// get fewer layers. `None` if nobody watches.
+    pub fn target(&self) -> Option<Bitrate> {
+        let viewers = self.viewers.values();
+        viewers
+            .map(|watching| watching.flow.control().target())
+            .max()
+    }
+
+    /// Returns the newest pose of the only viewer; `None` if there are several, who look elsewhere.
+    pub fn pose(&self) -> Option<Pose> {
+        let mut viewers = self.viewers.values();
+        match (viewers.next(), viewers.next()) {
+            (Some(only), None) => only.pose,
+            _ => None,
+        }
+    }
+
+    /// Returns the number of viewers who have selected tracks.
+    pub fn viewers(&self) -> usize {
+        self.viewers.len()
+    }
+
+    /// Returns the state of each viewer.
+    pub fn status(&self) -> Vec<ViewerStatus> {
+        let viewers = self.viewers.iter();
+        viewers
+            .map(|(session, watching)| watching.status(*session))
+            .collect()
+    }
+
+    /// Returns the counts of the sessions.
+    pub const fn host_stats(&self) -> &HostStats {
+        self.host.stats()
+    }
+
+    fn seal(
+        &mut self,
+        group: u32,
+        captured: Instant,
+        layer: &EncodedLayer<'_>,
+    ) -> Result<SealedObject, PacketiseError> {
+        let id = ObjectId {
+            alias: layer.alias,
+            group,
+            object: 0,
+            layer: layer.layer,
+        };
+        let info = ObjectInfo {
+            id,
+            priority: layer.layer,
+            deadline: captured + self.config.lifetime,
+            flags: Flags {
+                last_in_group: true,
+                packets_alone: matches!(layer.content, LayerContent::Chunks(_)),
+            },
+        };
+        let packetiser = self.packetisers.get_mut(&layer.alias);
+        let packetiser = packetiser.ok_or(PacketiseError::Unknown(id))?;
+        match layer.content {
+            LayerContent::Whole(bytes) => packetiser.packetise(info, bytes),
+            LayerContent::Chunks(chunks) => packetiser.packetise_chunks(info, chunks),
+        }
+    }
+
+    fn announce_epochs(&mut self) {
+        let epochs = self.packetisers.iter();
+        let epochs = epochs.map(|(alias, packetiser)| (*alias, packetiser.epoch()));
+        self.host.set_keys(0, epochs.collect());
+    }
+
+    fn take_events(&mut self, now: Instant) {
+        while let Some(event) = self.host.poll_event() {
+            match event {
+                HostEvent::Opened { .. } => {}
+                HostEvent::Subscribed { session, tracks } => self.select(now, session, tracks),
+                HostEvent::Report {
+                    session,
+                    number,
+                    report,
+                } => self.report(now, session, number, &report),
+                HostEvent::Ended { session, reason } => {
+                    if self.viewers.remove(&session).is_some() {
+                        let left = PublicationEvent::Left { session, reason };
+                        self.events.push_back(left);
+                    }
+                }
+            }
+        }
+    }
+
+    fn select(&mut self, now: Instant, session: u32, tracks: Vec<(u32, u8)>) {
+        let Some(address) = self.host.address(session) else {
+            return;
+        };
+        let selected = tracks.into_iter().collect();
+        if let Some(watching) = self.viewers.get_mut(&session) {
+            watching.selected = selected;
+        } else {
+            let control = (self.make_control)(now);
+            let watching = Watching::new(address, selected, self.config.flow, control);
+            self.viewers.insert(session, watching);
+            let joined = PublicationEvent::Joined { session, address };
+            self.events.push_back(joined);
+        }
+        self.send_status(now, session);
+    }
+
+    fn report(&mut self, now: Instant, session: u32, number: u64, report: &Feedback) {
+        if let Some(watching) = self.viewers.get_mut(&session) {
+            watching.handle_feedback(now, number, report);
+            self.send_status(now, session);
+        }
+    }
+
+    fn send_status(&mut self, now: Instant, session: u32) {
+        if let Some(watching) = self.viewers.get_mut(&session) {
+            let stamp = watching.flow.stamp(now);
+            self.host.send_status(session, stamp);
+        }
+    }
+}
+
+impl fmt::Debug for Publication {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publication")
+            .field("config", &self.config)
+            .field("host", &self.host)
+            .field("viewers", &self.viewers)
+            .field("group", &self.group)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,151 @@
+use super::Outgoing;
+use crate::flow::{Flow, FlowConfig};
+use crate::object::SealedObject;
+use crate::sender::{Outcome, SenderStats};
+use hawser_congestion::RateControl;
+use hawser_units::{Bitrate, ByteSize, Instant};
+use hawser_wire::feedback::{Feedback, Pose, Totals};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The bytes of the headers of IP and UDP.
+const IPV4_UDP: ByteSize = ByteSize(28);
+const IPV6_UDP: ByteSize = ByteSize(48);
+
+/// A viewer who has selected tracks.
+#[derive(Debug)]
+pub(super) struct Watching {
+    address: SocketAddr,
+    /// The number of layers of each track.
+    pub(super) selected: BTreeMap<u32, u8>,
+    pub(super) flow: Flow,
+    pub(super) pose: Option<Pose>,
+    totals: Totals,
+    one_way: Option<Duration>,
+    least_one_way: Option<Duration>,
+    refused_reports: u64,
+}
+
+/// The state of the flow to a viewer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ViewerStatus {
+    /// The session.
+    pub session: u32,
+    /// The viewer's address.
+    pub address: SocketAddr,
+    /// The rate at which to encode, with all headers.
+    pub target: Bitrate,
+    /// The rate at which packets leave.
+    pub pacing_rate: Bitrate,
+    /// The smoothed round-trip time.
+    pub rtt: Option<Duration>,
+    /// The newest one-way delay. It is wrong by half the difference between the directions at most.
+    pub one_way: Option<Duration>,
+    /// The part of it beyond the least one so far: what queues add.
+    pub queue: Option<Duration>,
+    /// The bytes that are sent and neither acknowledged nor lost.
+    pub in_flight: ByteSize,
+    /// The bytes that wait to be sent.
+    pub waiting: ByteSize,
+    /// What the viewer has received, as of its newest report.
+    pub received: Totals,
+    /// Whether the encoder uses so little of the target that the rate does not grow.
+    pub is_app_limited: bool,
+    /// Reports that were impossible.
+    pub refused_reports: u64,
+    /// The counts of the in-flight buffer.
+    pub sender: SenderStats,
+}
+
+impl Watching {
+    pub(super) fn new(
+        address: SocketAddr,
+        selected: BTreeMap<u32, u8>,
+        flow: FlowConfig,
+        control: Box<dyn RateControl + Send>,
+    ) -> Self {
+        let overhead = match address.ip().to_canonical() {
+            ip if ip.is_ipv4() => IPV4_UDP,
+            _ => IPV6_UDP,
+        };
+        Watching {
+            address,
+            selected,
+            flow: Flow::new(FlowConfig { overhead, ..flow }, control),
+            pose: None,
+            totals: Totals::default(),
+            one_way: None,
+            least_one_way: None,
+            refused_reports: 0,
+        }
+    }
+
+    /// Offers the selected objects of a frame.
+    pub(super) fn offer(&mut self, now: Instant, objects: &[SealedObject]) {
+        let is_selected = |object: &&SealedObject| {
+            let id = &object.info.id;
+            self.selected.get(&id.alias).is_some_and(|n| id.layer < *n)
+        };
+        let objects: Vec<SealedObject> = objects.iter().filter(is_selected).cloned().collect();
+        // The buffer counts what it does not admit.
+        let _ = self.flow.offer(now, &objects);
+    }
+
+    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
+        let departure = self.flow.poll_transmit(now)?;
+        Some(Outgoing {
+            to: self.address,
+            datagram: departure.datagram,
+            ecn: departure.ecn,
+        })
+    }
+
+    pub(super) fn handle_feedback(&mut self, now: Instant, number: u64, report: &Feedback) {
+        match self.flow.handle_feedback(now, number, report) {
+            Ok(outcome) => self.handle_outcome(&outcome),
+            Err(_) => self.refused_reports += 1,
+        }
+    }
+
+    fn handle_outcome(&mut self, outcome: &Outcome) {
+        self.totals.packets += outcome.growth.packets;
+        self.totals.bytes += outcome.growth.bytes;
+        self.totals.ce_bytes += outcome.growth.ce_bytes;
+        self.totals.refused += outcome.growth.refused;
+        self.pose = outcome.pose.or(self.pose);
+        let Some(relation) = self.flow.sender().clock().relation() else {
+            return;
+        };
+        let acknowledged = outcome.acknowledged.iter().filter(|p| !p.is_repeated);
+        let newest = acknowledged.max_by_key(|packet| packet.number);
+        if let Some((packet, arrived)) = newest.and_then(|p| Some((p, p.arrived?))) {
+            let one_way = relation.to_local(arrived).saturating_since(packet.sent);
+            self.one_way = Some(one_way);
+            let least = self
+                .least_one_way
+                .map_or(one_way, |least| least.min(one_way));
+            self.least_one_way = Some(least);
+        }
+    }
+
+    pub(super) fn status(&self, session: u32) -> ViewerStatus {
+        let (control, sender) = (self.flow.control(), self.flow.sender());
+        let queue = self.one_way.zip(self.least_one_way);
+        ViewerStatus {
+            session,
+            address: self.address,
+            target: control.target(),
+            pacing_rate: control.pacing_rate(),
+            rtt: control.smoothed_rtt(),
+            one_way: self.one_way,
+            queue: queue.map(|(one_way, least)| one_way.saturating_sub(least)),
+            in_flight: sender.in_flight(),
+            waiting: sender.waiting(),
+            received: self.totals,
+            is_app_limited: self.flow.is_app_limited(),
+            refused_reports: self.refused_reports,
+            sender: *sender.stats(),
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! A publication and its viewers over emulated links, in virtual time.
+
+mod support;
+
+use hawser_congestion::{Prague, PragueConfig};
+use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Packet, Rate};
+use hawser_objects::{
+    EncodedLayer, FlowConfig, FrameAssembler, HostError, LayerContent, PacketiseError, Publication,
+    PublicationConfig, PublicationEvent, ReceivedFrame, Seed, Viewer, ViewerConfig, ViewerEvent,
+};
+use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
+use hawser_wire::feedback::Pose;
+use hawser_wire::session::Goodbye;
+use std::net::SocketAddr;
+use std::time::Duration;
+use support::{ALIAS, announcement, ms, secret};
+
+const INTERVAL: Duration = Duration::from_micros(33_333);
+const STEP: Duration = Duration::from_micros(50);
+
+/// A viewer behind a link of its own.
+struct Watcher {
+    address: SocketAddr,
+    viewer: Viewer,
+    assembler: FrameAssembler,
+    there: Link<(Vec<u8>, Ecn)>,
+    back: Link<Vec<u8>>,
+    frames: Vec<ReceivedFrame>,
+    has_ended: bool,
+}
+
+impl Watcher {
+    fn new(port: u16, mbps: f64) -> Self {
+        let there = LinkConfig {
+            rate: Some(Rate::Constant(Bitrate::from_mbps(mbps))),
+            discipline: Some(Discipline::DualPi2(DualPi2::default())),
+            delay: Delay::Constant(ms(10)),
+            ..LinkConfig::default()
+        };
+        let back = LinkConfig {
+            delay: Delay::Constant(ms(10)),
+            ..LinkConfig::default()
+        };
+        let random = [port as u8; 16];
+        Watcher {
+            address: SocketAddr::from(([192, 0, 2, 1], port)),
+            viewer: Viewer::new(ViewerConfig::default(), secret(), random),
+            assembler: FrameAssembler::new([(ALIAS, 2)]),
+            there: Link::new(there, 1, Instant::ZERO).marking_by(|packet| packet.1 = Ecn::Ce),
+            back: Link::new(back, 1, Instant::ZERO),
+            frames: Vec::new(),
+            has_ended: false,
+        }
+    }
+
+    fn run(&mut self, now: Instant) {
+        while let Some((_, (datagram, ecn))) = self.there.pop(now) {
+            let _ = self.viewer.handle_datagram(now, &datagram, ecn);
+        }
+        if self.viewer.poll_timeout().is_some_and(|due| due <= now) {
+            self.viewer.handle_timeout(now);
+        }
+        while let Some(event) = self.viewer.poll_event() {
+            match event {
+                ViewerEvent::Opened(_) => self.viewer.subscribe(now, vec![(ALIAS, 2)]),
+                ViewerEvent::Ended(_) => self.has_ended = true,
+            }
+        }
+        while let Some(event) = self.viewer.poll_media() {
+            self.assembler.handle_event(now, event);
+        }
+        self.frames
+            .extend(std::iter::from_fn(|| self.assembler.poll_frame()));
+        while let Some(message) = self.viewer.poll_transmit(now) {
+            let size = ByteSize(message.len() as u64);
+            self.back.push(now, size, message);
+        }
+    }
+}
+
+struct World {
+    now: Instant,
+    publication: Publication,
+    watchers: Vec<Watcher>,
+    next_capture: Instant,
+    published: u32,
+    events: Vec<PublicationEvent>,
+    refused: Vec<HostError>,
+}
+
+impl World {
+    fn new(mbps: &[f64]) -> Self {
+        let config = PublicationConfig {
+            announcement: announcement(2),
+            lifetime: ms(150),
+            flow: FlowConfig::new(ByteSize(1_300_000)),
+            viewers: 8,
+            hop_salt: [0x33; 16],
+            seed: Seed::new([0x44; 32]),
+        };
+        let control = |now| Box::new(Prague::new(PragueConfig::default(), now)) as _;
+        let watchers = (1u16..).zip(mbps);
+        World {
+            now: Instant::ZERO + ms(1000),
+            publication: Publication::new(config, &secret(), Box::new(control)).unwrap(),
+            watchers: watchers
+                .map(|(port, mbps)| Watcher::new(port, *mbps))
+                .collect(),
+            next_capture: Instant::ZERO + ms(1000),
+            published: 0,
+            events: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while self.now < end {
+            self.now += STEP;
+            self.capture();
+            self.transmit();
+            for watcher in &mut self.watchers {
+                watcher.run(self.now);
+            }
+            self.publication.handle_timeout(self.now);
+            self.receive();
+            self.events
+                .extend(std::iter::from_fn(|| self.publication.poll_event()));
+        }
+    }
+
+    /// Publishes a frame of which the base has a quarter.
+    fn capture(&mut self) {
+        let Some(target) = self.publication.target() else {
+            return;
+        };
+        if self.now < self.next_capture {
+            return;
+        }
+        self.next_capture = self.now + INTERVAL;
+        let bytes = target.bytes_in(INTERVAL).0 as usize * 9 / 10;
+        let contents = [vec![0; bytes / 4], vec![1; bytes * 3 / 4]];
+        let layers = [0, 1].map(|layer| EncodedLayer {
+            alias: ALIAS,
+            layer,
+            content: LayerContent::Whole(&contents[usize::from(layer)]),
+        });
+        let published = self.publication.publish(self.now, self.now, &layers);
+        assert_eq!(published.unwrap().group, self.published);
+        self.published += 1;
+    }
+
+    fn transmit(&mut self) {
+        while let Some(outgoing) = self.publication.poll_transmit(self.now) {
+            let to = |watcher: &&mut Watcher| watcher.address == outgoing.to;
+            let watcher = self.watchers.iter_mut().find(to).unwrap();
+            let packet = Packet {
+                size: ByteSize(outgoing.datagram.len() as u64 + 28),
+                ecn: outgoing.ecn,
+                flow: 1,
+                payload: (outgoing.datagram.to_vec(), outgoing.ecn),
+            };
+            watcher.there.push_packet(self.now, packet);
+        }
+    }
+
+    fn receive(&mut self) {
+        for watcher in &mut self.watchers {
+            while let Some((_, message)) = watcher.back.pop(self.now) {
+                let taken = self
+                    .publication
+                    .handle_datagram(self.now, watcher.address, &message);
+                self.refused.extend(taken.err());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_viewer_gets_every_frame_whole_and_the_status_tells_of_the_path() {
+    let mut world = World::new(&[60.0]);
+    world.run(Duration::from_secs(10));
+
+    let frames = &world.watchers[0].frames;
+    assert!(
+        frames.len() + 2 >= world.published as usize,
+        "{}",
+        frames.len()
+    );
+    let whole = frames.iter().filter(|frame| frame.is_whole).count();
+    assert!(
+        whole * 100 >= frames.len() * 98,
+        "{whole} of {}",
+        frames.len()
+    );
+    let groups = frames.iter().map(|frame| frame.id.0);
+    assert!(groups.is_sorted());
+
+    let status = world.publication.status();
+    let target = status[0].target.mbps();
+    assert!((45.0..60.0).contains(&target), "{target}");
+    let one_way = status[0].one_way.unwrap();
+    assert!(one_way >= ms(9) && one_way < ms(16), "{one_way:?}");
+    assert!(status[0].received.ce_bytes > 0 && status[0].refused_reports == 0);
+    assert_eq!(status[0].sender.refused_no_room, 0);
+    assert_eq!(world.refused, []);
+}
+
+#[test]
+fn a_slow_viewer_gets_bases_and_costs_a_fast_one_nothing() {
+    let mut world = World::new(&[80.0, 20.0]);
+    world.run(Duration::from_secs(12));
+    let published = world.published as usize;
+    let share = |watcher: &Watcher, is_whole: bool| {
+        let frames = watcher.frames.iter().skip(published / 2);
+        frames.filter(|frame| frame.is_whole == is_whole).count() as f64 / (published / 2) as f64
+    };
+    let [fast, slow] = &world.watchers[..] else {
+        panic!("two viewers");
+    };
+    assert!(share(fast, true) > 0.97, "{}", share(fast, true));
+    let decodable = share(slow, true) + share(slow, false);
+    assert!(decodable > 0.9, "{decodable}");
+    assert!(share(slow, false) > share(slow, true));
+}
+
+#[test]
+fn the_pose_is_that_of_the_only_viewer() {
+    let pose = Pose::new([1.0, 2.0, 3.0], [0.0, 0.0, 0.0, 1.0]).unwrap();
+    let mut world = World::new(&[100.0, 100.0]);
+    let second = world.watchers.pop().unwrap();
+    world.watchers[0].viewer.set_pose(Some(pose));
+    world.run(ms(200));
+    assert_eq!(world.publication.pose(), Some(pose));
+    world.watchers.push(second);
+    world.run(ms(200));
+    assert_eq!(
+        (world.publication.viewers(), world.publication.pose()),
+        (2, None)
+    );
+}
+
+#[test]
+fn viewers_learn_that_the_publisher_leaves_and_it_that_they_do() {
+    let mut world = World::new(&[100.0, 100.0]);
+    world.run(ms(500));
+    let joined = |event: &&PublicationEvent| matches!(event, PublicationEvent::Joined { .. });
+    assert_eq!(world.events.iter().filter(joined).count(), 2);
+    world.watchers[0].viewer.close(Goodbye::Ended);
+    world.run(ms(100));
+    let left = |event: &&PublicationEvent| matches!(event, PublicationEvent::Left { .. });
+    assert_eq!(world.events.iter().filter(left).count(), 1);
+    assert_eq!(world.publication.viewers(), 1);
+    world.publication.close(Goodbye::Restarting);
+    world.run(ms(100));
+    assert!(world.watchers[1].has_ended);
+    assert_eq!(world.publication.target(), None);
+}
+
+#[test]
+fn layers_out_of_order_or_of_no_track_are_refused() {
+    let mut world = World::new(&[]);
+    let layer = |alias, layer| EncodedLayer {
+        alias,
+        layer,
+        content: LayerContent::Whole(&[1]),
+    };
+    let now = world.now;
+    let unknown = world.publication.publish(now, now, &[layer(99, 0)]);
+    assert!(matches!(unknown, Err(PacketiseError::Unknown(_))));
+    let layers = [layer(ALIAS, 1), layer(ALIAS, 0)];
+    let disordered = world.publication.publish(now, now, &layers);
+    assert_eq!(disordered, Err(PacketiseError::OutOfOrder));
+    let chunk = vec![0; 1200];
+    let chunks = [&chunk[..]];
+    let long = EncodedLayer {
+        content: LayerContent::Chunks(&chunks),
+        ..layer(ALIAS, 0)
+    };
+    let too_long = world.publication.publish(now, now, &[long]);
+    assert_eq!(too_long, Err(PacketiseError::Chunk(1200)));
+}
