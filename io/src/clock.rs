@@ -1,6 +1,7 @@
-//! The time of day. The kernel accepts none before 1970.
+//! The time of day, never before 1970, and a clock that does not jump.
 
-use std::time::{Duration, SystemTime};
+use hawser_units::Instant;
+use std::time::{self, Duration, SystemTime};
 
 /// Returns the time since 1970.
 pub fn since_1970() -> Duration {
@@ -22,6 +23,29 @@ pub fn unix_ns() -> u64 {
     u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A clock that shows the time of day when it starts, and then never jumps.
+#[derive(Debug, Clone, Copy)]
+pub struct SteadyClock {
+    started: time::Instant,
+    /// The time since 1970 at the start.
+    shown: Instant,
+}
+
+impl SteadyClock {
+    /// Starts a clock.
+    pub fn start() -> Self {
+        SteadyClock {
+            started: time::Instant::now(),
+            shown: Instant::from_nanos(unix_ns()),
+        }
+    }
+
+    /// Returns the time.
+    pub fn now(&self) -> Instant {
+        self.shown + self.started.elapsed()
+    }
+}
+
 fn until(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
@@ -30,6 +54,14 @@ fn until(time: SystemTime) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_steady_clock_begins_at_the_time_of_day_and_goes_on() {
+        let before = unix_ns();
+        let clock = SteadyClock::start();
+        let (first, second) = (clock.now(), clock.now());
+        assert!(first.as_nanos() >= before && second >= first);
+    }
 
     #[test]
     fn times_are_those_since_1970() {

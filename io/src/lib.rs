@@ -20,3 +20,4 @@ pub mod sockopt;
 pub mod stamped;
 pub mod tap;
 pub mod tun;
+pub mod udp;

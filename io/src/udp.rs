@@ -1,0 +1,273 @@
+//! A UDP socket with the ECN field and the time of arrival of each datagram, and precise waiting.
+
+use hawser_units::Ecn;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::prctl;
+use nix::sys::time::TimeSpec;
+use noq_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The number of reads of the socket before its caller may do other things.
+const READS: usize = 16;
+
+/// The number of buffers of a read, and the size of each: the longest run of datagrams that the
+/// kernel joins.
+const BUFFERS: usize = 8;
+const BUFFER_BYTES: usize = 65_536;
+
+/// The requested size of the kernel's buffers in bytes: 200 ms at 90 Mb/s. The kernel may give less
+/// (`net.core.rmem_max`, `net.core.wmem_max`).
+const KERNEL_BUFFER: usize = 2 << 20;
+
+/// A UDP socket that does not block.
+#[derive(Debug)]
+pub struct UdpSocket {
+    socket: std::net::UdpSocket,
+    state: UdpSocketState,
+    buffers: Vec<u8>,
+    waker: Waker,
+}
+
+/// A datagram that arrived.
+#[derive(Debug, Clone, Copy)]
+pub struct Received<'a> {
+    /// The address it came from.
+    pub from: SocketAddr,
+    /// The ECN field.
+    pub ecn: Ecn,
+    /// The time since its arrival at the machine.
+    pub age: Duration,
+    /// The payload.
+    pub bytes: &'a [u8],
+}
+
+/// Ends the waiting of a socket's thread from another one.
+#[derive(Debug, Clone)]
+pub struct Waker(Arc<EventFd>);
+
+impl UdpSocket {
+    /// Binds a socket to an address. `[::]` also receives IPv4.
+    ///
+    /// # Errors
+    /// If the address is in use or not one of this machine.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = std::net::UdpSocket::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let state = UdpSocketState::new((&socket).into())?;
+        state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER)?;
+        state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER)?;
+        let waker = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        Ok(UdpSocket {
+            socket,
+            state,
+            buffers: vec![0; BUFFERS * BUFFER_BYTES],
+            waker: Waker(Arc::new(waker)),
+        })
+    }
+
+    /// Connects the socket: it receives from this address only, and learns that nobody listens there.
+    pub fn connect(&self, address: SocketAddr) -> io::Result<()> {
+        self.socket.connect(address)
+    }
+
+    /// Returns the address to which the socket is bound.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Returns the number of datagrams that the kernel dropped because they were not taken in time.
+    pub fn drops(&self) -> io::Result<u32> {
+        crate::sockopt::drops(&self.socket)
+    }
+
+    /// Sends a datagram.
+    ///
+    /// # Errors
+    /// As of `sendmsg(2)`: [`ErrorKind::WouldBlock`] if the kernel's buffer is full.
+    pub fn send(&self, to: SocketAddr, ecn: Ecn, bytes: &[u8]) -> io::Result<()> {
+        let transmit = Transmit {
+            destination: to,
+            ecn: EcnCodepoint::from_bits(ecn.bits()),
+            contents: bytes,
+            segment_size: None,
+            src_ip: None,
+        };
+        self.state.try_send((&self.socket).into(), &transmit)
+    }
+
+    /// Hands over datagrams that have arrived, up to a bound. Returns whether there were any.
+    ///
+    /// # Errors
+    /// As of `recvmsg(2)`: [`ErrorKind::ConnectionRefused`] if nobody listens at the address to which
+    /// the socket is connected.
+    pub fn receive(&mut self, mut handle: impl FnMut(Received<'_>)) -> io::Result<bool> {
+        let mut metas = [RecvMeta::default(); BUFFERS];
+        for read in 0..READS {
+            let mut slices: Vec<IoSliceMut<'_>> = self
+                .buffers
+                .chunks_mut(BUFFER_BYTES)
+                .map(IoSliceMut::new)
+                .collect();
+            let count = match self
+                .state
+                .recv((&self.socket).into(), &mut slices, &mut metas)
+            {
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(read > 0),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let now = crate::clock::since_1970();
+            for (meta, buffer) in metas.iter().zip(&slices).take(count) {
+                hand_over(now, meta, buffer, &mut handle);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits for a datagram, for [`Waker::wake`], for a signal, or for `timeout` to pass; `None` is no
+    /// timeout.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let mut descriptors = [
+            PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.waker.0.as_fd(), PollFlags::POLLIN),
+        ];
+        match ppoll(&mut descriptors, timeout.map(TimeSpec::from), None) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // It is empty if nobody woke the thread.
+        let _ = self.waker.0.read();
+        Ok(())
+    }
+
+    /// Returns a waker of this socket.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+}
+
+impl Waker {
+    /// Ends the waiting of the socket's thread, or its next one.
+    pub fn wake(&self) {
+        // It fails when the counter is full, and the thread is then awake for other reasons.
+        let _ = self.0.write(1);
+    }
+}
+
+/// Has the calling thread wake up as precisely as the kernel can: within a microsecond or so, where
+/// the default is 50. Changes nothing where the kernel does not allow it.
+pub fn wake_precisely() {
+    if let Err(error) = prctl::set_timerslack(1) {
+        tracing::warn!("timers stay coarse: {error}");
+    }
+}
+
+fn hand_over(now: Duration, meta: &RecvMeta, buffer: &[u8], handle: &mut impl FnMut(Received<'_>)) {
+    let age = meta.timestamp.map(|arrival| now.saturating_sub(arrival));
+    let joined = buffer.get(..meta.len).unwrap_or_default();
+    for bytes in joined.chunks(meta.stride.max(1)) {
+        handle(Received {
+            from: meta.addr,
+            ecn: meta.ecn.map_or(Ecn::NotEct, ecn_of),
+            age: age.unwrap_or_default(),
+            bytes,
+        });
+    }
+}
+
+const fn ecn_of(codepoint: EcnCodepoint) -> Ecn {
+    match codepoint {
+        EcnCodepoint::Ect0 => Ecn::Ect0,
+        EcnCodepoint::Ect1 => Ecn::Ect1,
+        EcnCodepoint::Ce => Ecn::Ce,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::time::Instant;
+
+    fn received(socket: &mut UdpSocket) -> Vec<(SocketAddr, Ecn, Vec<u8>)> {
+        let mut datagrams = Vec::new();
+        while datagrams.is_empty() {
+            socket.wait(Some(Duration::from_secs(1))).unwrap();
+            let handle = |datagram: Received<'_>| {
+                assert!(datagram.age < Duration::from_secs(1), "{:?}", datagram.age);
+                datagrams.push((datagram.from, datagram.ecn, datagram.bytes.to_vec()));
+            };
+            socket.receive(handle).unwrap();
+        }
+        datagrams
+    }
+
+    #[test]
+    fn datagrams_keep_their_ecn_field_over_both_families() {
+        for (own, ecn) in [
+            ("127.0.0.1:0", Ecn::Ect1),
+            ("[::1]:0", Ecn::Ce),
+            ("[::1]:0", Ecn::NotEct),
+        ] {
+            let own: SocketAddr = own.parse().unwrap();
+            let mut receiver = UdpSocket::bind(own).unwrap();
+            let sender = UdpSocket::bind(own).unwrap();
+            let to = receiver.local_address().unwrap();
+            sender.send(to, ecn, b"one").unwrap();
+            let from = sender.local_address().unwrap();
+            assert_eq!(received(&mut receiver), [(from, ecn, b"one".to_vec())]);
+        }
+    }
+
+    #[test]
+    fn a_socket_of_any_address_has_ipv4_with_its_ecn_field() {
+        let mut receiver = UdpSocket::bind("[::]:0".parse().unwrap()).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = receiver.local_address().unwrap().port();
+        sender
+            .send(([127, 0, 0, 1], port).into(), Ecn::Ect1, b"a")
+            .unwrap();
+        let (from, ecn, _) = received(&mut receiver).remove(0);
+        assert_eq!(ecn, Ecn::Ect1);
+        receiver.send(from, Ecn::Ect1, b"b").unwrap();
+        let mut sender = sender;
+        assert_eq!(received(&mut sender)[0].1, Ecn::Ect1);
+    }
+
+    #[test]
+    fn waiting_ends_in_time_and_when_it_is_told_to() {
+        wake_precisely();
+        let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let started = Instant::now();
+        socket.wait(Some(Duration::from_millis(5))).unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(5));
+
+        let waker = socket.waker();
+        let thread = thread::spawn(move || waker.wake());
+        socket.wait(None).unwrap();
+        thread.join().unwrap();
+        let started = Instant::now();
+        socket.wait(Some(Duration::from_millis(5))).unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(5), "woken once");
+    }
+
+    #[test]
+    fn a_connected_socket_learns_that_nobody_listens() {
+        let mut socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let free = {
+            let gone = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            gone.local_address().unwrap()
+        };
+        socket.connect(free).unwrap();
+        socket.send(free, Ecn::Ect1, b"hello").unwrap();
+        socket.wait(Some(Duration::from_secs(1))).unwrap();
+        let error = socket.receive(|_| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
+}
