@@ -1,96 +1,69 @@
+use crate::ffmpeg::{Ffmpeg, PixelFormat, VideoError};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::thread::{self, JoinHandle};
+use std::process::{ChildStdout, Command, Stdio};
 
-/// The reason that a video cannot be decoded.
-#[derive(Debug, thiserror::Error)]
-pub enum VideoError {
-    /// The file does not exist or cannot be read.
-    #[error("cannot open {path}: {error}", path = path.display())]
-    Open {
-        /// The video.
-        path: PathBuf,
-        /// The error from the system.
-        error: io::Error,
-    },
-    /// A program is missing.
-    #[error("cannot run {program}: {error}; install it with \"apt install ffmpeg\"")]
-    Program {
-        /// `ffmpeg` or `ffprobe`.
-        program: &'static str,
-        /// The error from the system.
-        error: io::Error,
-    },
-    /// ffmpeg failed.
-    #[error("{path}: {complaint}", path = path.display())]
-    Decode {
-        /// The video.
-        path: PathBuf,
-        /// The error message of ffmpeg.
-        complaint: String,
-    },
-    /// A depth video that is not 16 bits deep.
-    #[error("{path} has the pixel format {found}, depth must be 16-bit grey (gray16le)", path = path.display())]
-    NotDepth {
-        /// The video.
-        path: PathBuf,
-        /// Its pixel format.
-        found: String,
-    },
-}
-
-/// The format in which the images of a video are decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PixelFormat {
-    /// Red, green, blue, one byte each.
-    Rgb24,
-    /// 16 bits, little-endian.
-    Gray16,
-}
-
-/// A video that ffmpeg decodes into a pipe, image by image.
-pub(crate) struct Video {
+/// A video file whose format is known, so that it can be played again and again without a search
+/// for it.
+pub(crate) struct Clip {
     path: PathBuf,
-    image: Vec<u8>,
-    ffmpeg: Child,
-    images: ChildStdout,
-    complaints: Option<JoinHandle<String>>,
+    format: PixelFormat,
+    image_bytes: usize,
 }
 
-impl Video {
+impl Clip {
     pub(crate) fn open(path: &Path, format: PixelFormat) -> Result<Self, VideoError> {
         std::fs::File::open(path).map_err(|error| VideoError::Open {
             path: path.to_owned(),
             error,
         })?;
         let (width, height, found) = probe(path)?;
-        let (name, pixel_bytes) = match format {
-            PixelFormat::Rgb24 => ("rgb24", 3),
-            PixelFormat::Gray16 => ("gray16le", 2),
-        };
         if format == PixelFormat::Gray16 && !found.starts_with("gray16") {
             return Err(VideoError::NotDepth {
                 path: path.to_owned(),
                 found,
             });
         }
-        let mut ffmpeg = decoder(path, name)?;
-        let images = ffmpeg.stdout.take().expect("stdout is piped");
-        let stderr = ffmpeg.stderr.take().expect("stderr is piped");
-        let complaints = thread::spawn(move || read_text(stderr));
-        let image = vec![0; width * height * pixel_bytes];
-        Ok(Video {
+        let pixel_bytes = match format {
+            PixelFormat::Rgb24 => 3,
+            PixelFormat::Gray16 => 2,
+        };
+        Ok(Clip {
             path: path.to_owned(),
-            image,
-            ffmpeg,
-            images,
-            complaints: Some(complaints),
+            format,
+            image_bytes: width * height * pixel_bytes,
         })
     }
 
+    /// Starts to decode the video from its first image.
+    pub(crate) fn play(&self) -> Result<Video, VideoError> {
+        let pixel_format = match self.format {
+            PixelFormat::Rgb24 => "rgb24",
+            PixelFormat::Gray16 => "gray16le",
+        };
+        let mut command = Ffmpeg::command();
+        command.args(["-xerror", "-i"]).arg(&self.path);
+        command.args(["-map", "0:v:0", "-fps_mode", "passthrough"]);
+        command.args(["-f", "rawvideo", "-pix_fmt", pixel_format, "-"]);
+        let (ffmpeg, images) = Ffmpeg::start(&self.path, command, Stdio::null())?;
+        Ok(Video {
+            image: vec![0; self.image_bytes],
+            ffmpeg,
+            images,
+        })
+    }
+}
+
+/// A video that ffmpeg decodes into a pipe, image by image.
+pub(crate) struct Video {
+    image: Vec<u8>,
+    ffmpeg: Ffmpeg,
+    images: ChildStdout,
+}
+
+impl Video {
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.ffmpeg.name()
     }
 
     /// Returns the image that was read last.
@@ -103,67 +76,11 @@ impl Video {
         match self.images.read_exact(&mut self.image) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.finish().map(|()| false)
+                self.ffmpeg.finish().map(|()| false)
             }
-            Err(error) => Err(self.decode_error(error.to_string())),
+            Err(error) => Err(self.ffmpeg.decode_error(error.to_string())),
         }
     }
-
-    fn finish(&mut self) -> Result<(), VideoError> {
-        let status = self
-            .ffmpeg
-            .wait()
-            .map_err(|error| self.decode_error(error.to_string()))?;
-        let complaint = self
-            .complaints
-            .take()
-            .and_then(|thread| thread.join().ok())
-            .unwrap_or_default();
-        if status.success() {
-            Ok(())
-        } else {
-            Err(self.decode_error(format!("{complaint} (ffmpeg: {status})")))
-        }
-    }
-
-    fn decode_error(&self, complaint: String) -> VideoError {
-        VideoError::Decode {
-            path: self.path.clone(),
-            complaint,
-        }
-    }
-}
-
-impl Drop for Video {
-    fn drop(&mut self) {
-        // It may have exited by itself; the rest of the video is not needed.
-        let _ = self.ffmpeg.kill();
-        let _ = self.ffmpeg.wait();
-    }
-}
-
-/// Starts to decode the first video stream of a file to raw images.
-fn decoder(path: &Path, pixel_format: &str) -> Result<Child, VideoError> {
-    Command::new("ffmpeg")
-        .args(["-nostdin", "-v", "error", "-xerror", "-i"])
-        .arg(path)
-        .args(["-map", "0:v:0", "-fps_mode", "passthrough"])
-        .args(["-f", "rawvideo", "-pix_fmt", pixel_format, "-"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| VideoError::Program {
-            program: "ffmpeg",
-            error,
-        })
-}
-
-fn read_text(mut from: impl Read) -> String {
-    let mut text = Vec::new();
-    // On an error, the text read so far is used.
-    let _ = from.read_to_end(&mut text);
-    String::from_utf8_lossy(&text).trim().to_owned()
 }
 
 /// Returns width, height and pixel format of the first video stream.

@@ -1,97 +1,32 @@
 //! Valid and invalid descriptions and videos. Needs the `ffmpeg` program.
 
+mod support;
+
 use hawser_cloud::{Level, Point};
 use hawser_media::Recording;
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use tempfile::TempDir;
-
-/// Two adjacent pixels; the camera is at the origin and looks along z.
-const CAMERA: &str = "intrinsics = { width = 16, height = 2, fx = 1, fy = 1, cx = 0, cy = 0 }\n\
-    extrinsics = { rotation = [[1, 0, 0], [0, 1, 0], [0, 0, 1]], translation_mm = [0, 0, 0] }\n";
-const PIXELS: usize = 32;
-
-fn description(directory: &TempDir, text: &str) -> PathBuf {
-    let path = directory.path().join("recording.toml");
-    fs::write(&path, text).unwrap();
-    path
-}
-
-fn rgbd(directory: &TempDir) -> PathBuf {
-    let cameras = format!(
-        "[[rgbd]]\ncolor = \"color.mkv\"\ndepth = \"depth.mkv\"\ndepth_unit_mm = 0.5\n{CAMERA}"
-    );
-    description(directory, &format!("fps = 25\n{cameras}"))
-}
-
-/// Writes a lossless video of 16x2 pixels.
-fn video(path: &Path, pixel_format: &str, stored_as: &str, frames: &[Vec<u8>]) {
-    let mut ffmpeg = Command::new("ffmpeg")
-        .args([
-            "-v",
-            "error",
-            "-f",
-            "rawvideo",
-            "-pix_fmt",
-            pixel_format,
-            "-s",
-            "16x2",
-            "-i",
-            "-",
-        ])
-        .args(["-c:v", "ffv1", "-pix_fmt", stored_as])
-        .arg(path)
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("ffmpeg is installed");
-    ffmpeg
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(&frames.concat())
-        .unwrap();
-    assert!(ffmpeg.wait().unwrap().success());
-}
-
-fn color_video(directory: &TempDir, frames: &[[u8; 3]]) {
-    let images: Vec<Vec<u8>> = frames.iter().map(|color| color.repeat(PIXELS)).collect();
-    video(
-        &directory.path().join("color.mkv"),
-        "rgb24",
-        "bgr0",
-        &images,
-    );
-}
-
-fn depth_video(directory: &TempDir, stored_as: &str, frames: &[[u16; 2]]) {
-    let image = |depths: &[u16; 2]| {
-        let mut pixels = vec![0u16; PIXELS];
-        pixels[..2].copy_from_slice(depths);
-        pixels.into_iter().flat_map(u16::to_le_bytes).collect()
-    };
-    let images: Vec<Vec<u8>> = frames.iter().map(image).collect();
-    video(
-        &directory.path().join("depth.mkv"),
-        "gray16le",
-        stored_as,
-        &images,
-    );
-}
+use std::path::Path;
+use support::{CAMERA, color_video, depth_video, description, read, rgbd};
 
 fn error_of(description: &Path) -> String {
-    let recording = Recording::read(description, Path::new("/data")).unwrap();
-    recording.load(Level::Fhd, 100).unwrap_err().to_string()
+    read(description)
+        .load(Level::Fhd, 100)
+        .unwrap_err()
+        .to_string()
 }
 
 #[test]
 fn colour_and_depth_become_points() {
     let directory = tempfile::tempdir().unwrap();
-    color_video(&directory, &[[10, 20, 30], [40, 50, 60]]);
-    depth_video(&directory, "gray16le", &[[2000, 4000], [0, 6000]]);
+    color_video(&directory, "color.mkv", &[[10, 20, 30], [40, 50, 60]]);
+    depth_video(
+        &directory,
+        "depth.mkv",
+        "gray16le",
+        &[[2000, 4000], [0, 6000]],
+    );
 
-    let recording = Recording::read(&rgbd(&directory), Path::new("/data")).unwrap();
+    let recording = read(&rgbd(&directory));
     let frames = recording.load(Level::Fhd, 100).unwrap();
 
     let point = |x, z, [r, g, b]: [u8; 3]| Point {
@@ -117,8 +52,8 @@ fn colour_and_depth_become_points() {
 #[test]
 fn videos_of_different_length_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
-    color_video(&directory, &[[1, 1, 1]]);
-    depth_video(&directory, "gray16le", &[[1, 1], [1, 1]]);
+    color_video(&directory, "color.mkv", &[[1, 1, 1]]);
+    depth_video(&directory, "depth.mkv", "gray16le", &[[1, 1], [1, 1]]);
     let error = error_of(&rgbd(&directory));
     assert!(
         error.contains("color.mkv ends after 1 frames") && error.contains("depth.mkv continues"),
@@ -147,8 +82,8 @@ fn videos_that_are_missing_or_no_videos_are_named() {
 #[test]
 fn a_depth_video_of_eight_bits_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
-    color_video(&directory, &[[1, 1, 1]]);
-    depth_video(&directory, "gray", &[[1, 1]]);
+    color_video(&directory, "color.mkv", &[[1, 1, 1]]);
+    depth_video(&directory, "depth.mkv", "gray", &[[1, 1]]);
     let error = error_of(&rgbd(&directory));
     assert!(
         error.contains("pixel format gray, depth must be 16-bit grey"),
@@ -159,8 +94,8 @@ fn a_depth_video_of_eight_bits_is_rejected() {
 #[test]
 fn videos_of_another_size_than_the_calibration_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
-    color_video(&directory, &[[1, 1, 1]]);
-    depth_video(&directory, "gray16le", &[[1, 1]]);
+    color_video(&directory, "color.mkv", &[[1, 1, 1]]);
+    depth_video(&directory, "depth.mkv", "gray16le", &[[1, 1]]);
     let text = fs::read_to_string(rgbd(&directory))
         .unwrap()
         .replace("width = 16", "width = 8");
@@ -226,10 +161,7 @@ fn ply_files_are_played_in_the_order_of_their_names() {
         "fps = 30\n[ply-sequence]\ndirectory = \".\"\nunit_mm = 1000\n",
     );
 
-    let frames = Recording::read(&path, Path::new("/data"))
-        .unwrap()
-        .load(Level::Fhd, 100)
-        .unwrap();
+    let frames = read(&path).load(Level::Fhd, 100).unwrap();
 
     assert_eq!(frames, [frame(1), frame(2)]);
 }
