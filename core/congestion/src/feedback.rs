@@ -10,6 +10,9 @@ pub struct Feedback<'a> {
     pub acked: &'a [Acked],
     /// Numbers of packets that the media layer now considers lost.
     pub lost: &'a [u64],
+    /// Numbers of packets that the media layer no longer waits for without knowing that they are
+    /// lost. They no longer count as in flight, and can still be acknowledged or lost.
+    pub abandoned: &'a [u64],
     /// Whether the application lately sent less than the target allowed. The estimate then does not
     /// grow.
     pub app_limited: bool,

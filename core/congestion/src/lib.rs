@@ -22,6 +22,7 @@
 //!     now: Instant::ZERO + ms(22),
 //!     acked: &acked,
 //!     lost: &[],
+//!     abandoned: &[],
 //!     app_limited: false,
 //! });
 //! assert_eq!(control.in_flight(), ByteSize(0));

@@ -62,6 +62,7 @@ mod tests {
             now: at(22),
             acked: &acked,
             lost: &[],
+            abandoned: &[],
             app_limited: false,
         };
         detector.handle_arrivals(&sent.confirm(&report));

@@ -259,6 +259,7 @@ mod tests {
             now,
             acked: &acked,
             lost,
+            abandoned: &[],
             app_limited: true,
         });
     }

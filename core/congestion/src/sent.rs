@@ -160,6 +160,9 @@ impl SentPackets {
         for number in feedback.lost {
             self.confirm_loss(*number, &mut confirmed);
         }
+        for number in feedback.abandoned {
+            self.abandon(*number);
+        }
         confirmed
     }
 
@@ -256,6 +259,16 @@ impl SentPackets {
         confirmed.lost.push(Lost { number, size });
     }
 
+    fn abandon(&mut self, number: u64) {
+        match self.find(number) {
+            Some(index) if self.packets[index].fate == Fate::InFlight => {
+                self.settle(index, Fate::Unheard);
+            }
+            Some(_) => {}
+            None => self.refuse_missing(number),
+        }
+    }
+
     fn settle(&mut self, index: usize, fate: Fate) {
         let packet = &mut self.packets[index];
         if packet.fate == Fate::InFlight {
@@ -310,6 +323,7 @@ mod tests {
             now: Instant::ZERO + MS * at,
             acked: &acked,
             lost,
+            abandoned: &[],
             app_limited: false,
         })
     }
@@ -364,5 +378,31 @@ mod tests {
         assert_eq!(packets.in_flight(), ByteSize(0));
         packets.insert(Instant::ZERO, 0, ByteSize(1));
         assert_eq!(packets.refusals().unsendable, 1);
+    }
+
+    #[test]
+    fn an_abandoned_packet_is_not_in_flight_and_can_still_arrive_or_be_lost() {
+        let mut packets = sent(3);
+        let report =
+            |packets: &mut SentPackets, acked: &[Acked], lost: &[u64], abandoned: &[u64]| {
+                packets.confirm(&Feedback {
+                    now: Instant::ZERO + 20 * MS,
+                    acked,
+                    lost,
+                    abandoned,
+                    app_limited: false,
+                })
+            };
+        assert!(report(&mut packets, &[], &[], &[1, 2, 2]).is_empty());
+        assert_eq!(packets.in_flight(), ByteSize(100));
+        let arrived = Acked {
+            number: 1,
+            held: Duration::ZERO,
+            ecn: Ecn::Ect1,
+        };
+        let confirmed = report(&mut packets, &[arrived], &[2], &[9]);
+        assert_eq!((confirmed.arrived.len(), confirmed.lost.len()), (1, 1));
+        assert_eq!(packets.in_flight(), ByteSize(100));
+        assert_eq!(packets.refusals().unknown, 1);
     }
 }

@@ -113,6 +113,7 @@ fn apply(control: &mut impl RateControl, bounds: &Bounds, operations: &[Operatio
                     now: now - Duration::from_nanos(*back),
                     acked,
                     lost,
+                    abandoned: &[],
                     app_limited: *app_limited,
                 });
             }
@@ -201,6 +202,7 @@ fn a_liar_gains_no_more_than_the_maximum() {
                 now,
                 acked: &acked,
                 lost: &[],
+                abandoned: &[],
                 app_limited: false,
             });
         }
@@ -233,6 +235,7 @@ fn refused_feedback_does_not_count_as_feedback() {
             now: Instant::ZERO + Duration::from_millis(step),
             acked: &[claim(7)],
             lost: &[9],
+            abandoned: &[],
             app_limited: false,
         });
     }
@@ -260,6 +263,7 @@ fn repeated_marks_reduce_no_further() {
                     now,
                     acked: &acked,
                     lost: &[],
+                    abandoned: &[],
                     app_limited: false,
                 });
             }

@@ -69,9 +69,10 @@ struct Utilisation {
 const CAPTURES: usize = 64;
 
 /// The time over which the encoder's rate is compared with the target, and the share of the target
-/// below which the application limits the rate.
+/// below which the application limits the rate. Above it, the packets of a frame still test the path
+/// at the rate at which they leave, and rate controls have a bound of their own.
 const WINDOW: Duration = Duration::from_millis(200);
-const LOW: f64 = 0.75;
+const LOW: f64 = 0.4;
 
 impl FlowConfig {
     /// Returns settings for a buffer of this size over IPv4: paced at the rate that the path bears; a
@@ -220,11 +221,11 @@ impl Flow {
             })
         });
         let acked: Vec<Acked> = acknowledged.collect();
-        let lost: Vec<u64> = outcome.lost.iter().map(|packet| packet.number).collect();
         self.control.handle_feedback(&Report {
             now,
             acked: &acked,
-            lost: &lost,
+            lost: &outcome.lost_numbers,
+            abandoned: &outcome.abandoned_numbers,
             app_limited: self.utilisation.is_low,
         });
     }

@@ -86,7 +86,7 @@ pub struct Outgoing {
 }
 
 /// An event of a [`Publication`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum PublicationEvent {
     /// A viewer has selected tracks for the first time.
     Joined {
@@ -97,8 +97,8 @@ pub enum PublicationEvent {
     },
     /// A viewer's session has ended.
     Left {
-        /// The session.
-        session: u32,
+        /// The last state of the flow.
+        status: Box<ViewerStatus>,
         /// The reason.
         reason: EndReason,
     },
@@ -326,8 +326,9 @@ impl Publication {
                     report,
                 } => self.report(now, session, number, &report),
                 HostEvent::Ended { session, reason } => {
-                    if self.viewers.remove(&session).is_some() {
-                        let left = PublicationEvent::Left { session, reason };
+                    if let Some(watching) = self.viewers.remove(&session) {
+                        let status = Box::new(watching.status(session));
+                        let left = PublicationEvent::Left { status, reason };
                         self.events.push_back(left);
                     }
                 }

@@ -16,10 +16,15 @@ use buffer::{Buffer, Ended, Progress};
 use dependencies::Dependencies;
 use hawser_units::{ByteSize, Instant};
 use hawser_wire::media::{ObjectId, PacketId};
-use report::Reported;
+use report::{Doubtful, Reported};
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The time by which a viewer may be late with a report because its processor does other things:
+/// with the usual interval of 5 ms, the 25 ms of RFC 9000, section 18.2.
+const REPORT_LATENESS: Duration = Duration::from_millis(20);
 
 /// The settings of a [`Sender`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +64,7 @@ pub struct Sender {
     rtt: RttEstimate,
     clock: Clock,
     reported: Reported,
+    doubtful: Doubtful,
     events: VecDeque<SenderEvent>,
     stats: SenderStats,
 }
@@ -172,6 +178,45 @@ pub struct SenderStats {
     pub refused_reports: u64,
 }
 
+impl SenderStats {
+    /// Returns the number of objects that were not delivered whole, for any reason but that they
+    /// were offered twice.
+    pub const fn dropped(&self) -> u64 {
+        self.refused_no_room
+            + self.refused_expired
+            + self.refused_dependent
+            + self.expired
+            + self.late
+            + self.unconfirmed
+            + self.displaced
+            + self.dependent
+    }
+}
+
+impl AddAssign for SenderStats {
+    fn add_assign(&mut self, other: SenderStats) {
+        self.admitted += other.admitted;
+        self.refused_no_room += other.refused_no_room;
+        self.refused_expired += other.refused_expired;
+        self.refused_dependent += other.refused_dependent;
+        self.refused_duplicate += other.refused_duplicate;
+        self.delivered += other.delivered;
+        self.expired += other.expired;
+        self.late += other.late;
+        self.unconfirmed += other.unconfirmed;
+        self.displaced += other.displaced;
+        self.dependent += other.dependent;
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.repeated += other.repeated;
+        self.lost += other.lost;
+        self.spurious += other.spurious;
+        self.acknowledged_unsent += other.acknowledged_unsent;
+        self.impossible_times += other.impossible_times;
+        self.refused_reports += other.refused_reports;
+    }
+}
+
 impl SenderConfig {
     /// Returns the settings for a buffer of this size: the rule of deadlines, reports every 5 ms.
     pub const fn new(capacity: ByteSize) -> Self {
@@ -195,6 +240,7 @@ impl Sender {
             rtt: RttEstimate::default(),
             clock: Clock::default(),
             reported: Reported::default(),
+            doubtful: Doubtful::default(),
             events: VecDeque::new(),
             stats: SenderStats::default(),
         }
@@ -284,7 +330,7 @@ impl Sender {
 
     /// Returns the next time at which [`Sender::handle_timeout`] has to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let lost = self.flights.timeout(&self.rtt, self.config.report_interval);
+        let lost = self.flights.timeout(&self.rtt, self.report_delay());
         let expiry = match self.config.rule {
             Rule::Deadline => self.buffer.first_deadline(),
             Rule::UntilAcknowledged => None,
@@ -296,9 +342,7 @@ impl Sender {
     pub fn handle_timeout(&mut self, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         self.detect_lost(now, &mut outcome);
-        let timeout = self
-            .flights
-            .probe_timeout(&self.rtt, self.config.report_interval);
+        let timeout = self.flights.probe_timeout(&self.rtt, self.report_delay());
         let before = outcome.lost.len();
         while let Some(flight) = self.flights.timed_out(now, timeout) {
             self.lose(flight, true, &mut outcome);
@@ -402,6 +446,11 @@ impl Sender {
             }
         }
         self.break_dependents(id);
+    }
+
+    /// Returns the longest time for which a viewer that is not ill holds a report.
+    fn report_delay(&self) -> Duration {
+        self.config.report_interval + REPORT_LATENESS
     }
 
     /// Returns whether a packet that is sent now arrives too late.

@@ -157,8 +157,9 @@ fn stalls(timeline: &[Frame], window: Window) -> Vec<Duration> {
     edges.windows(2).filter_map(in_window).collect()
 }
 
-/// Returns the nearest-rank percentile of sorted values.
-fn percentile(sorted: &[Duration], share: f64) -> Option<Duration> {
+/// Returns the nearest-rank percentile of sorted values: `share` is 0.99 for the 99th. `None` if there
+/// are no values.
+pub fn percentile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()
 }

@@ -164,6 +164,7 @@ impl<W: Window> Sender<W> {
             now,
             acked,
             lost,
+            abandoned: &[],
             app_limited: false,
         })
     }

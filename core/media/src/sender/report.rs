@@ -15,8 +15,13 @@ const REMEMBERED: usize = 512;
 pub struct Outcome {
     /// Packets that were acknowledged, in the order of the report.
     pub acknowledged: Vec<Acknowledged>,
-    /// Packets that were declared lost, in the order of sending.
+    /// Packets that were declared lost, in the order of sending. They are sent again.
     pub lost: Vec<Lost>,
+    /// The numbers of transmissions that were lost: other ones than those of a timeout, which may
+    /// arrive yet, and those of a timeout after which only the repeated packet arrived.
+    pub lost_numbers: Vec<u64>,
+    /// The numbers of transmissions that are not waited for any more, and may have arrived.
+    pub abandoned_numbers: Vec<u64>,
     /// The growth of the totals since the newest report before; zero for an older report.
     pub growth: Totals,
     /// The round trip of the newest of the acknowledged packets that were sent once.
@@ -83,6 +88,40 @@ struct Newest {
     number: u64,
     time: Instant,
     totals: Totals,
+}
+
+/// Transmissions that were declared lost and may arrive yet, the newest of each packet, with whether
+/// a timeout was the reason.
+#[derive(Debug, Default)]
+pub(super) struct Doubtful {
+    by_packet: BTreeMap<PacketId, (Flight, bool)>,
+    order: VecDeque<(u64, PacketId)>,
+}
+
+/// The number of transmissions that are remembered as doubtful.
+const DOUBTFUL: usize = 4096;
+
+impl Doubtful {
+    fn insert(&mut self, flight: Flight, by_timeout: bool) {
+        self.by_packet.insert(flight.packet, (flight, by_timeout));
+        self.order.push_back((flight.number, flight.packet));
+        while self.order.len() > DOUBTFUL {
+            let Some((number, packet)) = self.order.pop_front() else {
+                return;
+            };
+            if self
+                .by_packet
+                .get(&packet)
+                .is_some_and(|(f, _)| f.number == number)
+            {
+                self.by_packet.remove(&packet);
+            }
+        }
+    }
+
+    fn remove(&mut self, packet: &PacketId) -> Option<(Flight, bool)> {
+        self.by_packet.remove(packet)
+    }
 }
 
 impl Reported {
@@ -213,13 +252,25 @@ impl Sender {
             return None;
         }
         let flight = self.flights.acknowledge(&id);
-        match &flight {
-            Some(flight) => {
-                let at = self.arrival_time(report, flight, arrival);
-                let packet = Acknowledged::new(flight, at, arrival.ecn);
-                outcome.acknowledged.push(packet);
-            }
-            None => self.stats.spurious += u64::from(named == Named::Sent),
+        let arrived_at = flight.and_then(|flight| self.arrival_time(report, &flight, arrival));
+        let before = self.doubtful.remove(&id);
+        let is_original = before.is_some() && arrived_at.is_none();
+        if let Some(flight) = flight.filter(|_| !is_original) {
+            let packet = Acknowledged::new(&flight, arrived_at, arrival.ecn);
+            outcome.acknowledged.push(packet);
+            let lost = before.filter(|(_, by_timeout)| *by_timeout);
+            outcome
+                .lost_numbers
+                .extend(lost.map(|(lost, _)| lost.number));
+        } else if let Some((lost, _)) = before {
+            // The transmission that was declared lost has arrived after all.
+            let at = arrival.age.duration().map(|age| report - age);
+            let packet = Acknowledged::new(&lost, at, arrival.ecn);
+            outcome.acknowledged.push(packet);
+            outcome
+                .abandoned_numbers
+                .extend(flight.map(|flight| flight.number));
+            self.stats.spurious += 1;
         }
         if let Some(ended) = self.buffer.acknowledge(&id) {
             self.deliver(ended);
@@ -265,6 +316,11 @@ impl Sender {
     pub(super) fn lose(&mut self, flight: Flight, by_timeout: bool, outcome: &mut Outcome) {
         self.stats.lost += 1;
         self.buffer.send_again(&flight.packet);
+        self.doubtful.insert(flight, by_timeout);
+        match by_timeout {
+            true => outcome.abandoned_numbers.push(flight.number),
+            false => outcome.lost_numbers.push(flight.number),
+        }
         outcome.lost.push(Lost {
             id: flight.packet,
             number: flight.number,

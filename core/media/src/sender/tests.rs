@@ -372,12 +372,58 @@ fn a_late_acknowledgement_stops_the_repetition() {
     send_all(&mut sender, at(0));
     let outcome = acknowledge(&mut sender, at(20), &[(id(0, 0, 0), 4)]);
     assert_eq!(lost(&outcome), [0, 1]);
-    acknowledge(&mut sender, at(21), &[(id(0, 0, 0), 0), (id(0, 0, 0), 1)]);
+    assert_eq!(outcome.lost_numbers, [0, 1]);
+    let late = acknowledge(&mut sender, at(21), &[(id(0, 0, 0), 0), (id(0, 0, 0), 1)]);
+    let numbers: Vec<u64> = late.acknowledged.iter().map(|p| p.number).collect();
+    assert_eq!(numbers, [0, 1], "the rate control can undo what it did");
     assert_eq!(
         (sender.stats().spurious, sender.waiting()),
         (2, ByteSize(0))
     );
     assert!(sender.poll_transmit(at(21)).is_none());
+}
+
+#[test]
+fn a_timeout_is_a_loss_only_if_the_repeated_packet_arrives_and_not_the_first() {
+    let [known, doubtful] = [0, 1].map(|group| object(id(group, 0, 0), 1, at(5000)));
+    for is_original in [false, true] {
+        let mut sender = sender(100, Rule::Deadline);
+        sender.offer(at(0), &known).unwrap();
+        send_all(&mut sender, at(0));
+        acknowledge(&mut sender, at(21), &[(known.info.id, 0)]);
+        sender.offer(at(100), &doubtful).unwrap();
+        send_all(&mut sender, at(100));
+        let due = sender.poll_timeout().unwrap();
+        let outcome = sender.handle_timeout(due);
+        let told = (outcome.lost_numbers, outcome.abandoned_numbers);
+        assert_eq!(told, (vec![], vec![1]));
+        send_all(&mut sender, due);
+
+        // A report that leaves 10 ms later arrives after 10 ms more; the viewer's clock is ahead.
+        let (sent, now) = (due + ms(10), due + ms(20));
+        let arrived = if is_original { at(110) } else { sent };
+        let mut report = report(&[(doubtful.info.id, 0)]);
+        report.clock = ClockStamp {
+            sent: sent + ms(2_000_000),
+            echo: Some(StampEcho {
+                stamp: sender.clock_mut().stamp(due).sent,
+                held: Duration::ZERO,
+            }),
+        };
+        report.blocks[0].packets[0].as_mut().unwrap().age = Age::of(sent.saturating_since(arrived));
+        let outcome = sender.handle_feedback(now, 1, &report).unwrap();
+        let acknowledged = outcome.acknowledged[0].number;
+        let found = (
+            acknowledged,
+            outcome.lost_numbers,
+            outcome.abandoned_numbers,
+        );
+        let expected = match is_original {
+            true => (1, vec![], vec![2]),
+            false => (2, vec![1], vec![]),
+        };
+        assert_eq!(found, expected);
+    }
 }
 
 #[test]

@@ -324,6 +324,7 @@ impl<C: RateControl> Flow for Media<C> {
             now,
             acked: &acked,
             lost: &[],
+            abandoned: &[],
             app_limited: (self.demand)(now.as_secs_f64()) < 1.0,
         };
         self.losses.handle_arrivals(&self.sent.confirm(&feedback));
