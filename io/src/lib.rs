@@ -9,6 +9,7 @@ pub mod failures;
 pub mod file;
 pub mod interface;
 pub mod json_file;
+pub mod key_file;
 mod lifetime;
 pub mod netlink;
 pub mod netns;

@@ -5,7 +5,7 @@ mod lab;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use hawser_command::Logging;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Live volumetric video over unreliable networks
@@ -30,7 +30,7 @@ enum Command {
     /// keys.
     Agent(hawser_agent::Args),
     Status(hawser_agent::status::Args),
-    /// Generate a secret key for two nodes
+    /// Generate a secret key for two nodes, or for a broadcast
     Keygen(KeygenArgs),
     /// Decide the policies of flows, and assign flows to nodes
     ///
@@ -48,8 +48,11 @@ enum Command {
 #[derive(clap::Args)]
 struct KeygenArgs {
     /// File to write, which must not exist yet. Only its owner can read it. Copy it to the other
-    /// node
+    /// node, or to the viewers
     file: PathBuf,
+    /// Generate the secret of a broadcast, for `hawser publish --push` and `hawser view --push`
+    #[arg(long)]
+    media: bool,
 }
 
 /// Exits with 0 on success, 1 on failure, and 2 if the command line is wrong.
@@ -63,7 +66,7 @@ fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
     match command {
         Command::Agent(args) => hawser_agent::run(&args),
         Command::Status(args) => hawser_agent::status::run(&args),
-        Command::Keygen(args) => keygen(&args.file),
+        Command::Keygen(args) => keygen(&args),
         Command::Controller(args) => hawser_controller::run(&args),
         Command::Ctl(args) => hawser_ctl::run(&args, Cli::command()),
         Command::Tunnel(args) => hawser_tunnel::run(&args),
@@ -73,8 +76,12 @@ fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
     }
 }
 
-fn keygen(file: &Path) -> anyhow::Result<()> {
-    hawser_agent::generate_key(file).with_context(|| format!("cannot write {}", file.display()))
+fn keygen(KeygenArgs { file, media }: &KeygenArgs) -> anyhow::Result<()> {
+    let generated = match media {
+        true => hawser_publish::generate_secret(file),
+        false => hawser_agent::generate_key(file),
+    };
+    generated.with_context(|| format!("cannot write {}", file.display()))
 }
 
 #[cfg(test)]

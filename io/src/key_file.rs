@@ -1,0 +1,97 @@
+//! Files with a secret key in hexadecimal digits, which nobody but their owner may read.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Permission bits of the group and of others.
+const OTHERS: u32 = 0o077;
+
+/// Writes a new random key of `length` bytes to a file that must not exist yet. Only the owner can
+/// read it.
+pub fn generate(path: &Path, length: usize) -> io::Result<()> {
+    let mut key = vec![0; length];
+    getrandom::fill(&mut key).map_err(io::Error::other)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    writeln!(file, "{}", hex::encode(key))
+}
+
+/// Reads a key of `N` bytes. `made_by` is the command that makes such files, for the error.
+///
+/// # Errors
+/// A sentence that names the file, if it cannot be read, others may read it, or it is no key. It
+/// never contains the file's content.
+pub fn read<const N: usize>(path: &Path, made_by: &str) -> Result<[u8; N], String> {
+    let failed = |error: io::Error| format!("key file {}: {error}", path.display());
+    let mode = std::fs::metadata(path).map_err(failed)?.mode();
+    if mode & OTHERS != 0 {
+        return Err(format!(
+            "key file {0}: others may read it; run `chmod 600 {0}`",
+            path.display()
+        ));
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let mut key = [0; N];
+    match hex::decode_to_slice(text.trim(), &mut key) {
+        Ok(()) => Ok(key),
+        Err(_) => Err(format!(
+            "key file {}: a key is {} hexadecimal digits; `{made_by}` makes one",
+            path.display(),
+            2 * N
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn read(path: &Path) -> Result<[u8; 16], String> {
+        super::read(path, "make-key FILE")
+    }
+
+    #[test]
+    fn a_generated_key_is_private_and_readable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pair.key");
+        generate(&path, 16).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_ne!(read(&path).unwrap(), [0; 16]);
+        assert_eq!(
+            generate(&path, 16).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pair.key");
+        generate(&path, 16).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(read(&path).unwrap_err().contains("chmod 600"));
+    }
+
+    #[test]
+    fn a_bad_key_is_refused_without_being_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pair.key");
+        generate(&path, 32).unwrap();
+        let of_another_length = read(&path).unwrap_err();
+        fs::write(&path, "deadbeef").unwrap();
+        for message in [of_another_length, read(&path).unwrap_err()] {
+            assert!(
+                message.contains("32 hexadecimal digits; `make-key FILE`")
+                    && !message.contains("deadbeef"),
+                "{message}"
+            );
+        }
+    }
+}
