@@ -1,7 +1,9 @@
 //! The publisher: plays a recording as if it were live and answers every request of a viewer with
 //! the newest frame.
 //!
-//! The protocol is described in `docs/design/pull.md`. Every frame is captured, sampled and encoded
+//! With [`push`], frames are pushed over UDP instead, at the rate that each viewer's path bears.
+//!
+//! The protocol of requests is described in `docs/design/pull.md`. Every frame is captured, sampled and encoded
 //! once for all viewers. Each viewer has two threads and one mailbox, so a slow viewer skips frames
 //! and does not delay the others.
 //!
@@ -20,15 +22,18 @@
 
 mod capture;
 mod mailbox;
+pub mod push;
 mod server;
 mod transport;
 
 pub use capture::Report;
+pub use push::generate_secret;
 
 use anyhow::{Context, ensure};
 use capture::Capture;
 use hawser_cloud::Level;
 use hawser_media::Recording;
+use push::{PushArgs, PushConfig, PushPublisher};
 use server::Server;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -41,15 +46,16 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-/// The port of the pull protocol.
+/// The port of the publisher: TCP for requests, UDP for push.
 pub const DEFAULT_PORT: u16 = 14748;
 /// Maximum of the default frame rate, frames per second, as in the paper.
 const DEFAULT_MAX_FPS: f64 = 30.0;
 
 /// Stream a recording to viewers
 ///
-/// The recording is played forwards and backwards in a loop, as if it were captured live. Viewers
-/// request frames and get the newest one; see `hawser view`.
+/// The recording is played in a loop, as if it were captured live. Viewers request frames and get
+/// the newest one; see `hawser view`. With --push they are sent every frame over UDP, encrypted, at
+/// the rate that the path of each bears.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Description of the recording (TOML), or "synthetic" for a generated performer
@@ -81,8 +87,21 @@ pub struct Args {
     /// Exit after this many seconds [default: run until interrupted]
     #[arg(long)]
     seconds: Option<f64>,
-    /// Write every captured frame's number, time, points, bytes and digest to this CSV file
+    /// Write every captured frame's number, time, points, bytes and digest to this CSV file; with
+    /// --push its time, points, target, bytes and the time that encoding took
     #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    #[command(flatten)]
+    push: PushArgs,
+}
+
+/// The options that do not depend on how frames reach viewers, checked.
+struct Common {
+    recording: Recording,
+    level: Level,
+    fps: f64,
+    listen: SocketAddr,
+    duration: Option<Duration>,
     log: Option<PathBuf>,
 }
 
@@ -148,12 +167,28 @@ impl Config {
     }
 
     fn from_args(args: Args) -> anyhow::Result<Self> {
-        let recording = match args.recording {
+        let common = Common::from_args(&args)?;
+        Ok(Config {
+            fps: common.fps,
+            max_frames: args.frames,
+            listen: common.listen,
+            congestion: args.congestion,
+            mptcp: args.mptcp,
+            encode_ahead: args.encode_ahead,
+            duration: common.duration,
+            log: common.log,
+            ..Config::new(common.recording, common.level)
+        })
+    }
+}
+
+impl Common {
+    fn from_args(args: &Args) -> anyhow::Result<Self> {
+        let recording = match &args.recording {
             RecordingName::Synthetic => Recording::synthetic(),
-            RecordingName::File(path) => Recording::read(&path, &hawser_media::data_dir())?,
+            RecordingName::File(path) => Recording::read(path, &hawser_media::data_dir())?,
         };
-        let defaults = Config::new(recording, args.level);
-        let fps = args.fps.unwrap_or(defaults.fps);
+        let fps = args.fps.unwrap_or(recording.fps.min(DEFAULT_MAX_FPS));
         ensure!(
             (0.1..=240.0).contains(&fps),
             "--fps {fps} must be from 0.1 to 240"
@@ -163,16 +198,13 @@ impl Config {
             .map(Duration::try_from_secs_f64)
             .transpose()
             .context("--seconds")?;
-        Ok(Config {
+        Ok(Common {
+            recording,
+            level: args.level,
             fps,
-            max_frames: args.frames,
             listen: args.listen,
-            congestion: args.congestion,
-            mptcp: args.mptcp,
-            encode_ahead: args.encode_ahead,
             duration,
-            log: args.log,
-            ..defaults
+            log: args.log.clone(),
         })
     }
 }
@@ -192,8 +224,14 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             );
         }
     });
-    let publisher = Publisher::open(&Config::from_args(args)?)?;
-    println!("{}", publisher.run(&stop)?);
+    if args.push.push {
+        let common = Common::from_args(&args)?;
+        let publisher = PushPublisher::open(&PushConfig::from_args(args.push, common)?)?;
+        println!("{}", publisher.run(&stop)?);
+    } else {
+        let publisher = Publisher::open(&Config::from_args(args)?)?;
+        println!("{}", publisher.run(&stop)?);
+    }
     Ok(())
 }
 

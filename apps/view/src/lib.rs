@@ -1,5 +1,5 @@
 //! The viewer: requests frames from a publisher, decodes and verifies each one, and measures
-//! quality of experience.
+//! quality of experience. With [`push`], frames are received over UDP as the publisher sends them.
 //!
 //! ```no_run
 //! use hawser_view::{Config, watch};
@@ -13,6 +13,7 @@
 //! ```
 
 mod connection;
+pub mod push;
 mod recorder;
 mod summary;
 pub mod timeline;
@@ -22,6 +23,7 @@ pub use summary::Summary;
 use anyhow::{Context, bail};
 use connection::{Connection, Ended};
 use hawser_codec::pull::MAX_IN_FLIGHT;
+use push::{PushArgs, PushConfig};
 use recorder::Recorder;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
@@ -73,6 +75,8 @@ pub struct Args {
     /// endpoint` lists
     #[arg(long)]
     mptcp: bool,
+    #[command(flatten)]
+    push: PushArgs,
 }
 
 /// The publisher that is watched, and the files that are written.
@@ -111,12 +115,12 @@ impl Config {
         }
     }
 
-    fn from_args(args: Args) -> anyhow::Result<Self> {
+    fn from_args(args: &Args) -> anyhow::Result<Self> {
         Ok(Config {
-            address: args.address,
-            timeline: args.timeline,
-            arrivals: args.arrivals,
-            save: args.save,
+            address: args.address.clone(),
+            timeline: args.timeline.clone(),
+            arrivals: args.arrivals.clone(),
+            save: args.save.clone(),
             duration: args
                 .seconds
                 .map(Duration::try_from_secs_f64)
@@ -136,7 +140,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
     }
-    let config = Config::from_args(args)?;
+    if args.push.push {
+        return run_push(&args, &stop);
+    }
+    let config = Config::from_args(&args)?;
     let summary = watch(&config, &stop)?;
     println!("{summary}");
     if summary.frames_damaged > 0 {
@@ -153,6 +160,28 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         );
     }
     if summary.frames == 0 {
+        bail!("no frame arrived from {}", config.address);
+    }
+    Ok(())
+}
+
+fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
+    let key = args.push.key.clone().context("--push needs --key")?;
+    let common = Config::from_args(args)?;
+    let config = PushConfig {
+        layers: args.push.layers,
+        timeline: common.timeline,
+        save: common.save,
+        duration: common.duration,
+        frames: common.frames,
+        ..PushConfig::new(common.address, key)
+    };
+    let summary = push::watch(&config, stop)?;
+    println!("{summary}");
+    if summary.decoded.failed > 0 {
+        bail!("{} frames were damaged", summary.decoded.failed);
+    }
+    if summary.decoded.frames == 0 {
         bail!("no frame arrived from {}", config.address);
     }
     Ok(())

@@ -106,14 +106,7 @@ impl Recorder {
             arrivals.flush()?;
         }
         if let Some(directory) = &self.save {
-            let path = directory.join(format!("frame-{:019}.ply", row.captured_ns));
-            fs::write(&path, ply::write(delivery.cloud))
-                .inspect_err(|_| {
-                    // A partial frame would corrupt the sequence. If it cannot be removed, the
-                    // error names it.
-                    let _ = fs::remove_file(&path);
-                })
-                .with_context(|| format!("cannot save {}", path.display()))?;
+            save_ply(directory, row.captured_ns, delivery.cloud)?;
         }
         Ok(())
     }
@@ -132,14 +125,26 @@ impl Recorder {
     }
 }
 
+/// Writes a frame to a directory as a file of a PLY sequence.
+pub(crate) fn save_ply(directory: &Path, captured_ns: u64, cloud: &Cloud) -> anyhow::Result<()> {
+    let path = directory.join(format!("frame-{captured_ns:019}.ply"));
+    fs::write(&path, ply::write(cloud))
+        .inspect_err(|_| {
+            // A partial frame would corrupt the sequence. If it cannot be removed, the error names
+            // it.
+            let _ = fs::remove_file(&path);
+        })
+        .with_context(|| format!("cannot save {}", path.display()))
+}
+
 /// A CSV file.
-struct Table {
+pub(crate) struct Table {
     path: PathBuf,
     csv: csv::Writer<File>,
 }
 
 impl Table {
-    fn create(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let csv = csv::Writer::from_path(path)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Table {
@@ -148,13 +153,13 @@ impl Table {
         })
     }
 
-    fn write(&mut self, row: impl Serialize) -> anyhow::Result<()> {
+    pub(crate) fn write(&mut self, row: impl Serialize) -> anyhow::Result<()> {
         self.csv
             .serialize(row)
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    fn flush(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
         self.csv
             .flush()
             .with_context(|| format!("cannot write {}", self.path.display()))

@@ -26,6 +26,23 @@ impl Summary {
     }
 }
 
+/// Writes the quality of experience in a duration as the rest of a sentence.
+pub(crate) fn write_qoe(f: &mut fmt::Formatter<'_>, duration: Duration, qoe: &Qoe) -> fmt::Result {
+    let delay = |delay: Option<f64>| delay.unwrap_or(f64::NAN);
+    write!(
+        f,
+        " in {:.1} s: {:.1} fps, {:.1} Mb/s; delay {:.1} ms (median), {:.1} ms (p95), {:.1} ms (p99); {} stalls, {:.1} % of the time",
+        duration.as_secs_f64(),
+        qoe.fps_mean,
+        qoe.throughput_mbps,
+        delay(qoe.frame_delay_p50_ms),
+        delay(qoe.frame_delay_p95_ms),
+        delay(qoe.frame_delay_p99_ms),
+        qoe.stalls,
+        qoe.stall_ratio * 100.0
+    )
+}
+
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Summary {
@@ -37,19 +54,7 @@ impl fmt::Display for Summary {
         } = self;
         write!(f, "{frames} frames")?;
         if let Some((duration, qoe)) = qoe {
-            let delay = |delay: Option<f64>| delay.unwrap_or(f64::NAN);
-            write!(
-                f,
-                " in {:.1} s: {:.1} fps, {:.1} Mb/s; delay {:.1} ms (median), {:.1} ms (p95), {:.1} ms (p99); {} stalls, {:.1} % of the time",
-                duration.as_secs_f64(),
-                qoe.fps_mean,
-                qoe.throughput_mbps,
-                delay(qoe.frame_delay_p50_ms),
-                delay(qoe.frame_delay_p95_ms),
-                delay(qoe.frame_delay_p99_ms),
-                qoe.stalls,
-                qoe.stall_ratio * 100.0
-            )?;
+            write_qoe(f, *duration, qoe)?;
         }
         write!(
             f,

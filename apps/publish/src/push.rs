@@ -1,0 +1,156 @@
+//! Pushes frames over UDP, at the rate that each viewer's path bears.
+//!
+//! One thread plays the recording and encodes frames at the target of the rate control; another one
+//! has the socket, the sessions and the pacer. `docs/design/media.md` describes the packets.
+
+mod capture;
+mod encode;
+mod log;
+mod network;
+mod options;
+mod report;
+
+pub use options::{CodecName, PushArgs, PushConfig};
+pub use report::PushReport;
+
+use anyhow::{Context, anyhow};
+use capture::Capture;
+use encode::Encoders;
+use hawser_congestion::{Prague, PragueConfig};
+use hawser_io::clock::{SteadyClock, unix_ms};
+use hawser_io::key_file;
+use hawser_io::udp::UdpSocket;
+use hawser_media::Player;
+use hawser_objects::{Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
+use hawser_units::{ByteSize, Instant};
+use hawser_wire::session::Announcement;
+use network::Network;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+/// The number of encoded frames that wait for the network.
+const WAITING: usize = 2;
+
+/// Writes a new secret of a broadcast to a file that must not exist yet. Only the owner can read it.
+pub fn generate_secret(path: &Path) -> io::Result<()> {
+    key_file::generate(path, 32)
+}
+
+/// A publisher whose recording is open and whose address is bound.
+pub struct PushPublisher {
+    capture: Capture,
+    network: Network,
+    address: SocketAddr,
+}
+
+impl PushPublisher {
+    /// Opens the recording and the socket.
+    ///
+    /// # Errors
+    /// If the recording cannot be played with this codec, the address is not free, or the key file is
+    /// not valid.
+    pub fn open(config: &PushConfig) -> anyhow::Result<Self> {
+        let secret = key_file::read(&config.key, "hawser keygen --media FILE");
+        let secret = TrackSecret::new(secret.map_err(|error| anyhow!(error))?);
+        let mut player = open_recording(config)?;
+        let first = player
+            .next_frame()?
+            .context("the recording has no frames")?;
+        let encoders = Encoders::new(config.codec, &first)?;
+        let socket = UdpSocket::bind(config.listen)
+            .with_context(|| format!("cannot listen on {} (UDP)", config.listen))?;
+        let address = socket
+            .local_address()
+            .context("the socket has no address")?;
+        let clock = SteadyClock::start();
+        let publication = publication(config, &encoders, &secret)?;
+        let (frames, encoded) = sync_channel(WAITING);
+        let network = Network::new(config, clock, socket, publication, encoded)?;
+        let capture = Capture::new(config, clock, player, encoders, frames, network.sender())?;
+        Ok(PushPublisher {
+            capture,
+            network,
+            address,
+        })
+    }
+
+    /// Returns the address on which the publisher listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Captures and sends until the configured duration is over or `stop` is set.
+    ///
+    /// # Errors
+    /// If a frame cannot be read or encoded, or a file cannot be written.
+    pub fn run(self, stop: &AtomicBool) -> anyhow::Result<PushReport> {
+        let PushPublisher {
+            capture, network, ..
+        } = self;
+        tracing::info!(address = %self.address, "publishing by push");
+        let (captured, sent) = thread::scope(|scope| {
+            let capture = scope.spawn(|| capture.run(stop));
+            let sent = network.run();
+            (capture.join().expect("the capture does not panic"), sent)
+        });
+        Ok(PushReport {
+            captured: captured?,
+            sent: sent?,
+        })
+    }
+}
+
+fn open_recording(config: &PushConfig) -> anyhow::Result<Player> {
+    config.recording.open_looped().with_context(|| {
+        let data_dir = hawser_media::data_dir();
+        format!(
+            "cannot open the recording ($HAWSER_DATA stands for {})",
+            data_dir.display()
+        )
+    })
+}
+
+fn publication(
+    config: &PushConfig,
+    encoders: &Encoders,
+    secret: &TrackSecret,
+) -> anyhow::Result<Publication> {
+    let timing = TrackTiming {
+        lifetime: config.lifetime,
+        frames_per_1000_s: (config.fps * 1000.0).round() as u32,
+    };
+    let mut random = [0; 64];
+    getrandom::fill(&mut random).context("the system has no random numbers")?;
+    let (incarnation, rest) = random.split_first_chunk().expect("64 bytes");
+    let (hop_salt, rest) = rest.split_first_chunk().expect("48 bytes");
+    let settings = PublicationConfig {
+        announcement: Announcement {
+            incarnation: *incarnation,
+            started_unix_millis: unix_ms(),
+            tracks: encoders.tracks(timing),
+        },
+        lifetime: config.lifetime,
+        flow: config.flow(),
+        viewers: config.viewers,
+        hop_salt: *hop_salt,
+        seed: Seed::new(*rest.first_chunk().expect("32 bytes")),
+    };
+    let prague = PragueConfig {
+        bounds: config.bounds,
+        feedback_interval: config.flow().sender.report_interval,
+        ..PragueConfig::default()
+    };
+    let control = move |now: Instant| Box::new(Prague::new(prague, now)) as _;
+    Publication::new(settings, secret, Box::new(control))
+        .map_err(|error| anyhow!("the tracks cannot be announced: {error}"))
+}
+
+/// Returns the size of the in-flight buffer: what leaves within a frame's lifetime at the maximum
+/// rate.
+fn buffer(config: &PushConfig) -> ByteSize {
+    config.bounds.maximum().bytes_in(config.lifetime)
+}

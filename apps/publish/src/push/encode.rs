@@ -1,0 +1,181 @@
+//! The encoders of a stream: one for each track.
+
+use super::CodecName;
+use anyhow::{Result, bail};
+use hawser_cloud::{Cloud, FieldOfView, Pose, View};
+use hawser_codec::{
+    ChunkConfig, ChunkEncoder, Codec, DracoEncoder, Encoded, Encoder, RateControl, RgbdEncoder,
+    ZstdEncoder, rgbd,
+};
+use hawser_media::Frame;
+use hawser_objects::TrackTiming;
+use hawser_units::ByteSize;
+use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
+use hawser_wire::session::{MAX_TRACKS, Track};
+use std::thread;
+
+/// The payload of a full packet in bytes.
+const PAYLOAD: usize = DEFAULT_DATAGRAM - Header::OVERHEAD;
+
+/// A frame of all tracks.
+pub(super) struct EncodedFrame {
+    /// The tracks by alias.
+    pub(super) tracks: Vec<(u32, Encoded)>,
+    /// The number of points, or of pixels with depth.
+    pub(super) points: usize,
+}
+
+/// The encoders of all tracks, with their rate controls.
+pub(super) enum Encoders {
+    /// A track for each camera.
+    Views(Vec<(RgbdEncoder, RateControl)>),
+    /// One track of the merged points.
+    Cloud(CloudEncoder, RateControl),
+}
+
+/// An encoder of clouds.
+pub(super) type CloudEncoder = Box<dyn Encoder<Frame = Cloud> + Send>;
+
+impl Encoders {
+    /// Creates the encoders for frames like the first one.
+    ///
+    /// # Errors
+    /// If the codec does not encode such frames.
+    pub(super) fn new(codec: CodecName, first: &Frame) -> Result<Self> {
+        let cloud: CloudEncoder = match (codec, first) {
+            (CodecName::Rgbd, Frame::Views(views)) => return Encoders::of_views(views),
+            (CodecName::Rgbd, Frame::Cloud(_)) => bail!(
+                "--codec rgbd encodes the views of cameras, and this recording has merged points; \
+                 use chunks"
+            ),
+            (CodecName::Chunks, _) => Box::new(ChunkEncoder::new(ChunkConfig {
+                payload: PAYLOAD,
+                ..ChunkConfig::default()
+            })),
+            (CodecName::Draco, _) => Box::new(DracoEncoder::new()),
+            (CodecName::Zstd, _) => Box::new(ZstdEncoder::new()),
+        };
+        let rate = RateControl::new(&cloud.choices());
+        Ok(Encoders::Cloud(cloud, rate))
+    }
+
+    fn of_views(views: &[View]) -> Result<Self> {
+        if views.len() > MAX_TRACKS {
+            bail!("{} cameras are more than {MAX_TRACKS}", views.len());
+        }
+        let encoder = |_| {
+            let encoder = RgbdEncoder::new(rgbd::Layers::Two);
+            let rate = RateControl::new(&encoder.choices());
+            (encoder, rate)
+        };
+        Ok(Encoders::Views(views.iter().map(encoder).collect()))
+    }
+
+    /// Returns the tracks to announce.
+    pub(super) fn tracks(&self, timing: TrackTiming) -> Vec<Track> {
+        let (count, codec, prefix) = match self {
+            Encoders::Views(cameras) => (cameras.len(), Codec::Rgbd, "camera"),
+            Encoders::Cloud(encoder, _) => (1, encoder.codec(), "merged"),
+        };
+        let track = |alias: u32| Track {
+            alias,
+            codec: codec.tag(),
+            layers: layers(codec),
+            name: format!("{prefix} {}", alias + 1),
+            parameters: timing.emit().to_vec(),
+        };
+        (0..).take(count).map(track).collect()
+    }
+
+    /// Encodes a frame to about `target` bytes of payload. Clouds are sampled as `pose` sees them.
+    pub(super) fn encode(
+        &mut self,
+        frame: Frame,
+        budget: usize,
+        target: ByteSize,
+        pose: Option<&Pose>,
+    ) -> EncodedFrame {
+        match (self, frame) {
+            (Encoders::Views(cameras), Frame::Views(views)) => {
+                encode_views(cameras, &views, target)
+            }
+            (Encoders::Cloud(encoder, rate), frame) => {
+                let cloud = frame.into_cloud();
+                encode_cloud(encoder, rate, &cloud.sample(budget), target, pose)
+            }
+            (Encoders::Views(_), Frame::Cloud(_)) => {
+                unreachable!("all frames of a player are alike")
+            }
+        }
+    }
+}
+
+/// Returns the number of layers that the encoders make.
+const fn layers(codec: Codec) -> u8 {
+    match codec {
+        Codec::Rgbd | Codec::Chunks => 2,
+        Codec::Zstd | Codec::Draco => 1,
+    }
+}
+
+/// Encodes views at the same time. Each has the share of the target that it has of the points.
+fn encode_views(
+    cameras: &mut [(RgbdEncoder, RateControl)],
+    views: &[View],
+    target: ByteSize,
+) -> EncodedFrame {
+    let points: Vec<usize> = views.iter().map(View::points).collect();
+    let all = points.iter().sum::<usize>().max(1);
+    let share = |points: usize| ByteSize((target.0 as f64 * points as f64 / all as f64) as u64);
+    let tracks = thread::scope(|scope| {
+        let cameras = cameras.iter_mut().zip(views.iter().zip(&points));
+        let started: Vec<_> = cameras
+            .map(|(camera, (view, points))| {
+                scope.spawn(|| encode_view(camera, view, *points, share(*points)))
+            })
+            .collect();
+        let encoded = started.into_iter().map(|thread| {
+            let joined = thread.join();
+            joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        (0..).zip(encoded).collect()
+    });
+    EncodedFrame {
+        tracks,
+        points: all,
+    }
+}
+
+fn encode_view(
+    (encoder, rate): &mut (RgbdEncoder, RateControl),
+    view: &View,
+    points: usize,
+    target: ByteSize,
+) -> Encoded {
+    let plan = rate.plan(points, target);
+    let encoded = encoder.encode(view, plan.setting);
+    let size = ByteSize(encoded.bytes() as u64);
+    rate.handle_encoded(&plan, points, size, target);
+    encoded
+}
+
+fn encode_cloud(
+    encoder: &mut CloudEncoder,
+    rate: &mut RateControl,
+    cloud: &Cloud,
+    target: ByteSize,
+    pose: Option<&Pose>,
+) -> EncodedFrame {
+    let plan = rate.plan(cloud.len(), target);
+    let sampled = match pose {
+        Some(pose) => FieldOfView::default().sample(cloud, pose, plan.points),
+        None => cloud.sample(plan.points),
+    };
+    let encoded = encoder.encode(&sampled, plan.setting);
+    let size = ByteSize(encoded.bytes() as u64);
+    rate.handle_encoded(&plan, sampled.len(), size, target);
+    EncodedFrame {
+        tracks: vec![(0, encoded)],
+        points: sampled.len(),
+    }
+}

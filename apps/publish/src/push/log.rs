@@ -1,0 +1,113 @@
+//! The CSV files of a publisher that pushes.
+
+use super::encode::EncodedFrame;
+use anyhow::Context;
+use hawser_objects::ViewerStatus;
+use hawser_units::{ByteSize, Instant};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A CSV file whose lines are on the disk when they are written.
+struct Lines {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Lines {
+    fn create(path: &Path, head: &str) -> anyhow::Result<Self> {
+        let create = || {
+            let mut file = BufWriter::new(File::create(path)?);
+            writeln!(file, "{head}")?;
+            file.flush()?;
+            io::Result::Ok(file)
+        };
+        let file = create().with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Lines {
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    fn write(&mut self, line: &str) -> anyhow::Result<()> {
+        writeln!(self.file, "{line}")
+            .and_then(|()| self.file.flush())
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// The frames that were encoded.
+pub(super) struct FrameLog(Lines);
+
+impl FrameLog {
+    pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
+        let head = "captured_ns,points,target_bytes,bytes,base_bytes,encode_us";
+        Lines::create(path, head).map(FrameLog)
+    }
+
+    pub(super) fn write(
+        &mut self,
+        captured: Instant,
+        frame: &EncodedFrame,
+        took: Duration,
+        target: ByteSize,
+    ) -> anyhow::Result<()> {
+        let tracks = || frame.tracks.iter().map(|(_, encoded)| encoded);
+        let bytes: usize = tracks().map(hawser_codec::Encoded::bytes).sum();
+        let base = tracks()
+            .filter_map(|encoded| encoded.layers.first())
+            .flatten();
+        let base: usize = base.map(Vec::len).sum();
+        self.0.write(&format!(
+            "{},{},{},{bytes},{base},{}",
+            captured.as_nanos(),
+            frame.points,
+            target.0,
+            took.as_micros()
+        ))
+    }
+}
+
+/// The states of the flows to viewers.
+pub(super) struct StatsLog(Lines);
+
+impl StatsLog {
+    pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
+        let head = "time_ns,viewer,target_mbps,pacing_mbps,rtt_ms,one_way_ms,queue_ms,\
+                    in_flight_bytes,waiting_bytes,received_bytes,ce_bytes,lost,repeated,\
+                    objects_delivered,objects_dropped,app_limited";
+        Lines::create(path, head).map(StatsLog)
+    }
+
+    pub(super) fn write(&mut self, now: Instant, viewers: &[ViewerStatus]) -> anyhow::Result<()> {
+        let ms = |time: Option<Duration>| {
+            time.map_or_else(String::new, |time| {
+                format!("{:.3}", time.as_secs_f64() * 1e3)
+            })
+        };
+        for viewer in viewers {
+            let line = format!(
+                "{},{},{:.3},{:.3},{},{},{},{},{},{},{},{},{},{},{},{}",
+                now.as_nanos(),
+                viewer.session,
+                viewer.target.mbps(),
+                viewer.pacing_rate.mbps(),
+                ms(viewer.rtt),
+                ms(viewer.one_way),
+                ms(viewer.queue),
+                viewer.in_flight.0,
+                viewer.waiting.0,
+                viewer.received.bytes,
+                viewer.received.ce_bytes,
+                viewer.sender.lost,
+                viewer.sender.repeated,
+                viewer.sender.delivered,
+                viewer.sender.dropped(),
+                u8::from(viewer.is_app_limited)
+            );
+            self.0.write(&line)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! The thread that has the socket: sessions, pacing, reports.
+
+use super::PushConfig;
+use super::capture::{Captures, Demand, ToNetwork};
+use super::log::StatsLog;
+use super::report::Sent;
+use anyhow::Context;
+use hawser_cloud::Pose;
+use hawser_codec::{Codec, Encoded};
+use hawser_io::clock::SteadyClock;
+use hawser_io::udp::{UdpSocket, wake_precisely};
+use hawser_objects::{EncodedLayer, LayerContent, Publication, PublicationEvent};
+use hawser_units::Instant;
+use hawser_wire::feedback;
+use hawser_wire::session::Goodbye;
+use parking_lot::Mutex;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+/// The time between two lines of statistics.
+const STATS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The network's end of the publisher.
+pub(super) struct Network {
+    clock: SteadyClock,
+    socket: UdpSocket,
+    publication: Publication,
+    frames: Receiver<Captures>,
+    demand: Arc<Mutex<Demand>>,
+    stats: Option<StatsLog>,
+    next_stats: Instant,
+    report: Sent,
+}
+
+impl Network {
+    pub(super) fn new(
+        config: &PushConfig,
+        clock: SteadyClock,
+        socket: UdpSocket,
+        publication: Publication,
+        frames: Receiver<Captures>,
+    ) -> anyhow::Result<Self> {
+        Ok(Network {
+            clock,
+            socket,
+            publication,
+            frames,
+            demand: Arc::default(),
+            stats: config.stats.as_deref().map(StatsLog::create).transpose()?,
+            next_stats: clock.now(),
+            report: Sent::default(),
+        })
+    }
+
+    /// Returns the camera's way to this thread.
+    pub(super) fn sender(&self) -> ToNetwork {
+        ToNetwork {
+            demand: Arc::clone(&self.demand),
+            waker: self.socket.waker(),
+        }
+    }
+
+    /// Runs until the camera has ended.
+    pub(super) fn run(mut self) -> anyhow::Result<Sent> {
+        wake_precisely();
+        while self.take_frames()? {
+            self.receive()?;
+            self.publication.handle_timeout(self.clock.now());
+            self.transmit();
+            self.take_events();
+            self.write_stats()?;
+            self.tell_camera();
+            self.socket.wait(self.timeout()).context("cannot wait")?;
+        }
+        self.report.add_viewers(&self.publication.status());
+        self.publication.close(Goodbye::Ended);
+        self.transmit();
+        self.report.finish(&self.publication, &self.socket);
+        Ok(self.report)
+    }
+
+    /// Publishes the frames that wait. Returns `false` after the last one.
+    fn take_frames(&mut self) -> anyhow::Result<bool> {
+        loop {
+            match self.frames.try_recv() {
+                Ok(captures) => self.publish(&captures)?,
+                Err(TryRecvError::Empty) => return Ok(true),
+                Err(TryRecvError::Disconnected) => return Ok(false),
+            }
+        }
+    }
+
+    fn publish(&mut self, Captures { captured, frame }: &Captures) -> anyhow::Result<()> {
+        let parts = frame
+            .tracks
+            .iter()
+            .map(|(alias, encoded)| (*alias, Parts::of(encoded)));
+        let parts: Vec<(u32, Parts<'_>)> = parts.collect();
+        let layers = parts.iter().flat_map(|(alias, parts)| parts.layers(*alias));
+        let layers: Vec<EncodedLayer<'_>> = layers.collect();
+        let now = self.clock.now();
+        self.publication
+            .publish(now, *captured, &layers)
+            .context("a frame cannot be sent")?;
+        self.report.frames += 1;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> anyhow::Result<()> {
+        let Network {
+            clock,
+            socket,
+            publication,
+            ..
+        } = self;
+        let received = socket.receive(|datagram| {
+            let taken = publication.handle_datagram(clock.now(), datagram.from, datagram.bytes);
+            if let Err(error) = taken {
+                tracing::debug!(from = %datagram.from, "datagram refused: {error}");
+            }
+        });
+        match received {
+            Ok(_) => Ok(()),
+            // An ICMP message about a viewer that has gone.
+            Err(error) if is_of_a_peer(error.kind()) => {
+                self.report.unreachable += 1;
+                Ok(())
+            }
+            Err(error) => Err(error).context("cannot receive"),
+        }
+    }
+
+    fn transmit(&mut self) {
+        while let Some(outgoing) = self.publication.poll_transmit(self.clock.now()) {
+            match self
+                .socket
+                .send(outgoing.to, outgoing.ecn, &outgoing.datagram)
+            {
+                Ok(()) => self.report.datagrams += 1,
+                Err(error) => {
+                    // It counts as lost, and is sent again while that is of use.
+                    self.report.send_failures += 1;
+                    tracing::debug!(to = %outgoing.to, "cannot send: {error}");
+                }
+            }
+        }
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.publication.poll_event() {
+            match event {
+                PublicationEvent::Joined { address, .. } => {
+                    self.report.viewers += 1;
+                    tracing::info!(%address, viewers = self.publication.viewers(), "viewer joined");
+                }
+                PublicationEvent::Left { status, reason } => {
+                    let address = status.address;
+                    self.report.add_viewers(&[*status]);
+                    tracing::info!(%address, ?reason, "viewer left");
+                }
+                PublicationEvent::Object { session, event } => {
+                    tracing::trace!(session, ?event, "object ended");
+                }
+            }
+        }
+    }
+
+    fn write_stats(&mut self) -> anyhow::Result<()> {
+        let now = self.clock.now();
+        if now < self.next_stats {
+            return Ok(());
+        }
+        self.next_stats = now + STATS_INTERVAL;
+        match &mut self.stats {
+            Some(stats) => stats.write(now, &self.publication.status()),
+            None => Ok(()),
+        }
+    }
+
+    fn tell_camera(&self) {
+        let mut demand = self.demand.lock();
+        demand.target = self.publication.target();
+        demand.pose = self.publication.pose().map(pose_in_mm);
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let due = self.publication.poll_timeout()?.min(self.next_stats);
+        Some(due.saturating_since(self.clock.now()))
+    }
+}
+
+/// Returns whether an error of a socket is about one of its peers only.
+fn is_of_a_peer(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
+    )
+}
+
+fn pose_in_mm(pose: feedback::Pose) -> Pose {
+    Pose {
+        position_mm: pose.position().map(|metres| metres * 1000.0),
+        rotation: pose.rotation(),
+    }
+}
+
+/// The parts of a track's frame, borrowed for sealing.
+struct Parts<'a> {
+    layers: Vec<Vec<&'a [u8]>>,
+    are_chunks: bool,
+}
+
+impl<'a> Parts<'a> {
+    fn of(encoded: &'a Encoded) -> Self {
+        let layers = encoded.layers.iter();
+        Parts {
+            layers: layers
+                .map(|parts| parts.iter().map(Vec::as_slice).collect())
+                .collect(),
+            are_chunks: encoded.codec == Codec::Chunks,
+        }
+    }
+
+    /// Returns the layers that have parts.
+    fn layers(&self, alias: u32) -> impl Iterator<Item = EncodedLayer<'_>> {
+        let layers = (0..).zip(&self.layers);
+        layers.filter_map(move |(layer, parts)| {
+            let content = match parts.as_slice() {
+                [] => return None,
+                [only] if !self.are_chunks => LayerContent::Whole(only),
+                chunks => LayerContent::Chunks(chunks),
+            };
+            Some(EncodedLayer {
+                alias,
+                layer,
+                content,
+            })
+        })
+    }
+}

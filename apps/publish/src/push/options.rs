@@ -1,0 +1,185 @@
+use super::buffer;
+use crate::{Common, DEFAULT_MAX_FPS, DEFAULT_PORT};
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use hawser_cloud::Level;
+use hawser_congestion::{Bounds, Spread};
+use hawser_media::{Recording, Source};
+use hawser_objects::FlowConfig;
+use hawser_units::Bitrate;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The rates at which a sender may send, Mb/s.
+const RATES_MBPS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
+
+/// Options of `hawser publish --push`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Push")]
+pub struct PushArgs {
+    /// Push frames over UDP as fast as the path of each viewer bears, instead of answering requests
+    #[arg(long, requires = "key", conflicts_with_all = ["congestion", "mptcp", "encode_ahead", "frames"])]
+    pub push: bool,
+    /// File with the secret of the broadcast, which viewers need too; `hawser keygen --media FILE`
+    /// makes one
+    #[arg(long, value_name = "FILE", requires = "push")]
+    pub key: Option<PathBuf>,
+    /// Codec of the frames [default: rgbd for cameras, otherwise chunks]
+    #[arg(long, value_enum, requires = "push")]
+    pub codec: Option<CodecName>,
+    /// Rate with which a viewer's flow begins, Mb/s, with all headers
+    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = 12.5)]
+    pub initial_rate: f64,
+    /// Lowest rate of a viewer's flow, Mb/s
+    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = 2.0)]
+    pub min_rate: f64,
+    /// Highest rate of a viewer's flow, Mb/s
+    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = 90.0)]
+    pub max_rate: f64,
+    /// Time from the capture of a frame after which it is of no use, milliseconds
+    #[arg(long, value_name = "MS", requires = "push", default_value_t = 150,
+        value_parser = clap::value_parser!(u16).range(20..=5000))]
+    pub lifetime: u16,
+    /// Send every frame over this time, milliseconds, instead of as fast as the path bears; De Fré et
+    /// al. use 20
+    #[arg(long, value_name = "MS", requires = "push",
+        value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub pace: Option<u16>,
+    /// Maximum number of viewers at the same time
+    #[arg(long, value_name = "N", requires = "push", default_value_t = 8,
+        value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub viewers: u16,
+    /// Write the state of every viewer's flow to this CSV file, ten times a second
+    #[arg(long, value_name = "FILE", requires = "push")]
+    pub stats: Option<PathBuf>,
+}
+
+/// A codec that can be pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CodecName {
+    /// Views as the cameras captured them, in two layers
+    Rgbd,
+    /// Points in packets that decode alone, in two layers
+    Chunks,
+    /// Google's Draco with the parameters of De Fré et al.
+    Draco,
+    /// All points without loss, compressed by zstd
+    Zstd,
+}
+
+/// What is pushed, and how.
+#[derive(Debug, Clone)]
+pub struct PushConfig {
+    /// The recording that is played.
+    pub recording: Recording,
+    /// The codec.
+    pub codec: CodecName,
+    /// The maximum number of points of a frame; does not apply to [`CodecName::Rgbd`].
+    pub points: usize,
+    /// Frames per second.
+    pub fps: f64,
+    /// The address on which to listen.
+    pub listen: SocketAddr,
+    /// The file with the secret of the broadcast.
+    pub key: PathBuf,
+    /// The rates of a viewer's flow.
+    pub bounds: Bounds,
+    /// The time from capture to deadline.
+    pub lifetime: Duration,
+    /// How the packets of a frame are spread.
+    pub spread: Spread,
+    /// The maximum number of viewers.
+    pub viewers: usize,
+    /// The time after which to stop. Unlimited if `None`.
+    pub duration: Option<Duration>,
+    /// A CSV file of captured frames.
+    pub log: Option<PathBuf>,
+    /// A CSV file of the states of flows.
+    pub stats: Option<PathBuf>,
+}
+
+impl PushConfig {
+    /// Returns a configuration that pushes a recording on the loopback interface with default
+    /// parameters.
+    pub fn new(recording: Recording, key: impl Into<PathBuf>) -> Self {
+        let [lowest, initial, highest] = [2.0, 12.5, 90.0].map(Bitrate::from_mbps);
+        PushConfig {
+            codec: default_codec(&recording),
+            fps: recording.fps.min(DEFAULT_MAX_FPS),
+            recording,
+            points: Level::Fhd.points(),
+            listen: (Ipv4Addr::LOCALHOST, DEFAULT_PORT).into(),
+            key: key.into(),
+            bounds: Bounds::new(lowest, initial, highest),
+            lifetime: Duration::from_millis(150),
+            spread: Spread::BorneRate,
+            viewers: 8,
+            duration: None,
+            log: None,
+            stats: None,
+        }
+    }
+
+    pub(crate) fn from_args(args: PushArgs, common: Common) -> anyhow::Result<Self> {
+        for (name, rate) in [
+            ("--min-rate", args.min_rate),
+            ("--initial-rate", args.initial_rate),
+            ("--max-rate", args.max_rate),
+        ] {
+            let (low, high) = (RATES_MBPS.start(), RATES_MBPS.end());
+            ensure!(
+                RATES_MBPS.contains(&rate),
+                "{name} {rate} must be from {low} to {high} Mb/s"
+            );
+        }
+        ensure!(
+            args.min_rate <= args.initial_rate && args.initial_rate <= args.max_rate,
+            "--min-rate {} must not exceed --initial-rate {}, nor that --max-rate {}",
+            args.min_rate,
+            args.initial_rate,
+            args.max_rate
+        );
+        let [lowest, initial, highest] =
+            [args.min_rate, args.initial_rate, args.max_rate].map(Bitrate::from_mbps);
+        let interval = args.pace.map(|pace| Duration::from_millis(pace.into()));
+        let codec = args
+            .codec
+            .unwrap_or_else(|| default_codec(&common.recording));
+        Ok(PushConfig {
+            codec,
+            recording: common.recording,
+            points: common.level.points(),
+            fps: common.fps,
+            listen: common.listen,
+            key: args.key.context("--push needs --key")?,
+            bounds: Bounds::new(lowest, initial, highest),
+            lifetime: Duration::from_millis(args.lifetime.into()),
+            spread: interval.map_or(Spread::BorneRate, Spread::Interval),
+            viewers: args.viewers.into(),
+            duration: common.duration,
+            log: common.log,
+            stats: args.stats,
+        })
+    }
+
+    /// Returns the settings of a viewer's flow.
+    pub(super) fn flow(&self) -> FlowConfig {
+        FlowConfig {
+            spread: self.spread,
+            ..FlowConfig::new(buffer(self))
+        }
+    }
+
+    /// Returns the time from frame to frame.
+    pub(super) fn interval(&self) -> Duration {
+        Duration::from_secs_f64(1.0 / self.fps)
+    }
+}
+
+fn default_codec(recording: &Recording) -> CodecName {
+    match recording.source {
+        Source::Cameras { .. } => CodecName::Rgbd,
+        Source::PlySequence(_) | Source::Synthetic(_) => CodecName::Chunks,
+    }
+}

@@ -1,0 +1,141 @@
+//! The counts of a publisher's run.
+
+use hawser_io::udp::UdpSocket;
+use hawser_objects::{HostStats, Publication, SenderStats, ViewerStatus};
+use std::fmt;
+use std::time::Duration;
+
+/// The counts of a run of [`PushPublisher`](super::PushPublisher).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PushReport {
+    /// Those of the camera.
+    pub captured: Captured,
+    /// Those of the network.
+    pub sent: Sent,
+}
+
+/// The counts of the camera.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Captured {
+    /// Frames that were captured.
+    pub frames: u64,
+    /// Frames that were not captured, because an earlier one took longer than its interval.
+    pub missed: u64,
+    /// Frames that were encoded. None are while nobody watches.
+    pub encoded: u64,
+    /// Encoded frames that the network's thread had no time for.
+    pub discarded: u64,
+    /// The time that encoding took, in total and at most for a frame.
+    pub encode_total: Duration,
+    /// The longest time that encoding a frame took.
+    pub encode_max: Duration,
+}
+
+/// The counts of the network.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// Frames that were offered to the viewers.
+    pub frames: u64,
+    /// Viewers that joined.
+    pub viewers: u64,
+    /// Datagrams that were sent.
+    pub datagrams: u64,
+    /// Datagrams that the kernel did not take.
+    pub send_failures: u64,
+    /// Messages of the network that a viewer cannot be reached.
+    pub unreachable: u64,
+    /// Datagrams that the kernel dropped because they were not read in time.
+    pub receive_drops: u64,
+    /// The counts of the in-flight buffers of all viewers.
+    pub objects: SenderStats,
+    /// Bytes that viewers received, and those that were marked.
+    pub received_bytes: u64,
+    /// Bytes that viewers received with the mark CE.
+    pub marked_bytes: u64,
+    /// The counts of the sessions.
+    pub sessions: HostStats,
+}
+
+impl Captured {
+    pub(super) fn handle_encoded(&mut self, took: Duration) {
+        self.encoded += 1;
+        self.encode_total += took;
+        self.encode_max = self.encode_max.max(took);
+    }
+
+    /// Returns the mean time to encode a frame.
+    pub fn encode_mean(&self) -> Duration {
+        let frames = u32::try_from(self.encoded.max(1)).unwrap_or(u32::MAX);
+        self.encode_total / frames
+    }
+}
+
+impl Sent {
+    /// Adds the counts of viewers whose sessions end.
+    pub(super) fn add_viewers(&mut self, viewers: &[ViewerStatus]) {
+        for viewer in viewers {
+            self.objects += viewer.sender;
+            self.received_bytes += viewer.received.bytes;
+            self.marked_bytes += viewer.received.ce_bytes;
+        }
+    }
+
+    pub(super) fn finish(&mut self, publication: &Publication, socket: &UdpSocket) {
+        self.sessions = *publication.host_stats();
+        self.receive_drops = socket.drops().unwrap_or_default().into();
+    }
+}
+
+impl fmt::Display for PushReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PushReport { captured, sent } = self;
+        let objects = &sent.objects;
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        writeln!(
+            f,
+            "captured {} frames, missed {}; encoded {} in {:.1} ms each, at most {:.1}; discarded {}",
+            captured.frames,
+            captured.missed,
+            captured.encoded,
+            ms(captured.encode_mean()),
+            ms(captured.encode_max),
+            captured.discarded
+        )?;
+        writeln!(
+            f,
+            "sent {} packets to {} viewers ({:.1} MB received, {:.2} % marked); lost {}, sent again {}",
+            objects.packets,
+            sent.viewers,
+            sent.received_bytes as f64 / 1e6,
+            100.0 * sent.marked_bytes as f64 / sent.received_bytes.max(1) as f64,
+            objects.lost,
+            objects.repeated
+        )?;
+        writeln!(
+            f,
+            "objects: {} delivered; not sent: {} without room, {} too late, {} displaced, {} dependent; \
+             sent in part: {}; not confirmed in time: {}",
+            objects.delivered,
+            objects.refused_no_room,
+            objects.refused_expired + objects.expired,
+            objects.displaced,
+            objects.refused_dependent + objects.dependent,
+            objects.late,
+            objects.unconfirmed
+        )?;
+        write!(
+            f,
+            "refused: {} requests without the key, {} forged, {} repeated and {} other messages; \
+             kernel: {} datagrams not sent, {} not read",
+            sent.sessions.unauthorised,
+            sent.sessions.forged,
+            sent.sessions.replayed,
+            sent.sessions.invalid
+                + sent.sessions.full
+                + sent.sessions.unknown_session
+                + sent.sessions.unexpected,
+            sent.send_failures,
+            sent.receive_drops
+        )
+    }
+}

@@ -1,0 +1,132 @@
+//! Watches a broadcast that is pushed over UDP.
+//!
+//! One thread has the socket and the session; another one decodes. What neither has time for is
+//! counted, not waited for.
+
+mod decode;
+mod network;
+mod record;
+mod summary;
+
+pub use record::PushRow;
+pub use summary::PushSummary;
+
+use crate::Until;
+use anyhow::{Context, anyhow, bail};
+use decode::Decoding;
+use hawser_io::clock::SteadyClock;
+use hawser_io::key_file;
+use hawser_objects::TrackSecret;
+use hawser_wire::feedback::Pose;
+use network::Network;
+use record::Recorder;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The number of frames that wait to be decoded.
+const WAITING: usize = 4;
+
+/// Options of `hawser view --push`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Push")]
+pub struct PushArgs {
+    /// Watch a broadcast that is pushed over UDP; see `hawser publish --push`
+    #[arg(long, requires = "key", conflicts_with_all = ["in_flight", "mptcp", "arrivals"])]
+    pub push: bool,
+    /// File with the secret of the broadcast
+    #[arg(long, value_name = "FILE", requires = "push")]
+    pub key: Option<PathBuf>,
+    /// Number of layers of every track to receive; fewer take less of a slow path
+    #[arg(long, value_name = "N", requires = "push", default_value_t = 8,
+        value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub layers: u8,
+}
+
+/// The broadcast that is watched, and the files that are written.
+#[derive(Debug, Clone)]
+pub struct PushConfig {
+    /// Host and port of the publisher.
+    pub address: String,
+    /// The file with the secret of the broadcast.
+    pub key: PathBuf,
+    /// The maximum number of layers of each track.
+    pub layers: u8,
+    /// The pose that the publisher samples for.
+    pub pose: Option<Pose>,
+    /// A CSV file of [`PushRow`]s.
+    pub timeline: Option<PathBuf>,
+    /// A directory for PLY files.
+    pub save: Option<PathBuf>,
+    /// The time after which to stop. Unlimited if `None`.
+    pub duration: Option<Duration>,
+    /// The number of frames after which to stop. Unlimited if `None`.
+    pub frames: Option<u64>,
+}
+
+impl PushConfig {
+    /// Returns a configuration that watches until stopped and writes no files.
+    pub fn new(address: impl Into<String>, key: impl Into<PathBuf>) -> Self {
+        PushConfig {
+            address: address.into(),
+            key: key.into(),
+            layers: 8,
+            pose: None,
+            timeline: None,
+            save: None,
+            duration: None,
+            frames: None,
+        }
+    }
+}
+
+/// Watches until the configured duration or number of frames is reached or `stop` is set. Asks for a
+/// new session whenever one has ended.
+///
+/// # Errors
+/// If the address or the key file is not valid, or a file cannot be written. What the publisher does
+/// wrong is counted in the summary.
+pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSummary> {
+    let secret = key_file::read(&config.key, "hawser keygen --media FILE");
+    let secret = TrackSecret::new(secret.map_err(|error| anyhow!(error))?);
+    let publisher = resolve(&config.address)?;
+    let clock = SteadyClock::start();
+    let recorder = Recorder::create(config)?;
+    let (to_decoder, frames) = sync_channel(WAITING);
+    let decoded = Arc::new(AtomicU64::new(0));
+    let mut network = Network::open(config, clock, publisher, secret, to_decoder)?;
+    let decoding = Decoding::new(clock, frames, recorder, Arc::clone(&decoded));
+    let until = Until {
+        stop,
+        end: config.duration.map(|duration| Instant::now() + duration),
+    };
+    let is_over = || {
+        until.should_stop()
+            || config
+                .frames
+                .is_some_and(|frames| decoded.load(Relaxed) >= frames)
+    };
+    thread::scope(|scope| {
+        let decoding = scope.spawn(move || decoding.run());
+        let watched = network.run(is_over);
+        let received = network.finish();
+        let decoded = decoding.join().expect("the decoder does not panic")?;
+        watched?;
+        Ok(PushSummary::new(received, decoded))
+    })
+}
+
+fn resolve(address: &str) -> anyhow::Result<SocketAddr> {
+    let addresses = address
+        .to_socket_addrs()
+        .with_context(|| format!("\"{address}\" is not HOST:PORT"))?;
+    let mut addresses = addresses;
+    match addresses.next() {
+        Some(address) => Ok(address),
+        None => bail!("\"{address}\" has no address"),
+    }
+}

@@ -1,0 +1,168 @@
+//! The measurements of a viewer to whom frames are pushed.
+
+use super::record::PushRow;
+use crate::summary::write_qoe;
+use hawser_objects::{FrameStats, Viewer};
+use hawser_qoe::{Frame, Qoe, Window};
+use hawser_units::{ByteSize, Instant};
+use std::fmt;
+use std::time::Duration;
+
+/// The measurements of a viewer to whom frames are pushed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PushSummary {
+    /// What arrived.
+    pub received: Received,
+    /// What was decoded.
+    pub decoded: Decoded,
+}
+
+/// Counts of what arrived, over all sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Received {
+    /// Sessions that were opened.
+    pub sessions: u64,
+    /// Authentic packets of media.
+    pub packets: u64,
+    /// Bytes of their UDP payloads.
+    pub bytes: u64,
+    /// Those of the bytes that were marked CE.
+    pub marked_bytes: u64,
+    /// Datagrams that were refused: not authentic, repeated, late or not expected.
+    pub refused: u64,
+    /// Frames by how much of them arrived.
+    pub frames: Frames,
+    /// Frames that arrived and were not decoded, because earlier ones still were.
+    pub not_decoded: u64,
+    /// Datagrams that the kernel dropped because they were not read in time.
+    pub kernel_drops: u64,
+    /// Messages that the kernel did not take.
+    pub send_failures: u64,
+    /// Messages of the network that the publisher cannot be reached.
+    pub unreachable: u64,
+}
+
+/// Numbers of frames by how much of them arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Frames {
+    /// With all selected layers.
+    pub whole: u64,
+    /// Without some layers or packets, and decodable.
+    pub reduced: u64,
+    /// Of which something arrived, but no base.
+    pub undecodable: u64,
+}
+
+/// Measurements of decoded frames.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoded {
+    /// Frames that were decoded.
+    pub frames: u64,
+    /// Frames whose bytes could not be decoded.
+    pub failed: u64,
+    /// The duration from the first frame to the end, and the quality of experience in it. `None`
+    /// without frames, or if the clocks were never related.
+    pub qoe: Option<(Duration, Qoe)>,
+    /// From the arrival of a frame's first packet to its completeness, in milliseconds: mean and
+    /// 99th percentile.
+    pub transport_ms: Option<(f64, f64)>,
+    /// The time of decoding in milliseconds: mean and 99th percentile.
+    pub decode_ms: Option<(f64, f64)>,
+}
+
+impl PushSummary {
+    pub(super) fn new(received: Received, decoded: Decoded) -> Self {
+        PushSummary { received, decoded }
+    }
+}
+
+impl Received {
+    /// Adds the counts of a session.
+    pub(super) fn add(&mut self, viewer: &Viewer, frames: &FrameStats) {
+        if let Some(receiver) = viewer.receiver() {
+            let totals = receiver.totals();
+            self.packets += totals.packets;
+            self.bytes += totals.bytes;
+            self.marked_bytes += totals.ce_bytes;
+            self.refused += totals.refused;
+        }
+        let stats = viewer.stats();
+        self.refused += stats.invalid + stats.forged + stats.replayed + stats.unexpected;
+        self.frames.whole += frames.whole;
+        self.frames.reduced += frames.reduced;
+        self.frames.undecodable += frames.undecodable;
+    }
+}
+
+impl Decoded {
+    pub(super) fn measure(rows: &[PushRow], failed: u64, end: Instant) -> Self {
+        let timeline: Vec<Frame> = rows.iter().filter_map(frame).collect();
+        let window = timeline.first().and_then(|f| Window::new(f.decoded, end));
+        let qoe = window.map(|window| (window.duration(), hawser_qoe::measure(&timeline, window)));
+        let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
+        let transport = rows.iter();
+        let transport = transport.filter_map(|r| Some(ms(r.first_packet_ns?, r.received_ns)));
+        let decode = rows.iter().map(|r| ms(r.decoding_ns, r.decoded_ns));
+        Decoded {
+            frames: rows.len() as u64,
+            failed,
+            qoe,
+            transport_ms: mean_and_p99(transport.collect()),
+            decode_ms: mean_and_p99(decode.collect()),
+        }
+    }
+}
+
+fn frame(row: &PushRow) -> Option<Frame> {
+    Some(Frame {
+        captured: Instant::from_nanos(row.captured_ns?),
+        decoded: Instant::from_nanos(row.decoded_ns),
+        size: ByteSize(row.bytes),
+    })
+}
+
+/// Returns the mean and the 99th percentile.
+fn mean_and_p99(mut values: Vec<f64>) -> Option<(f64, f64)> {
+    values.sort_by(f64::total_cmp);
+    let p99 = hawser_qoe::percentile(&values, 0.99)?;
+    Some((values.iter().sum::<f64>() / values.len() as f64, p99))
+}
+
+impl fmt::Display for PushSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PushSummary { received, decoded } = self;
+        write!(f, "{} frames", decoded.frames)?;
+        if let Some((duration, qoe)) = &decoded.qoe {
+            write_qoe(f, *duration, qoe)?;
+        }
+        for (what, times) in [
+            ("first packet to last", decoded.transport_ms),
+            ("decoding", decoded.decode_ms),
+        ] {
+            if let Some((mean, p99)) = times {
+                write!(f, "\n{what}: {mean:.1} ms (mean), {p99:.1} ms (p99)")?;
+            }
+        }
+        let Frames {
+            whole,
+            reduced,
+            undecodable,
+        } = received.frames;
+        write!(
+            f,
+            "\nframes: {whole} whole, {reduced} without refinement, {undecodable} without base, {} \
+             damaged, {} not decoded for lack of time",
+            decoded.failed, received.not_decoded
+        )?;
+        write!(
+            f,
+            "\n{} packets, {:.2} % of the bytes marked; {} datagrams refused, {} not read in time; {} \
+             sessions",
+            received.packets,
+            100.0 * received.marked_bytes as f64 / received.bytes.max(1) as f64,
+            received.refused,
+            received.kernel_drops,
+            received.sessions
+        )
+    }
+}

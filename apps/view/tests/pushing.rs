@@ -1,0 +1,282 @@
+//! A viewer to whom a publisher pushes, on the loopback interface.
+
+use hawser_cloud::ply;
+use hawser_media::{Recording, Source, Synthetic};
+use hawser_publish::push::{CodecName, PushConfig, PushPublisher, PushReport};
+use hawser_view::push::{self, PushRow, PushSummary};
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn small_performance() -> Recording {
+    Recording {
+        fps: 60.0,
+        source: Source::Synthetic(Synthetic {
+            seed: 1,
+            points: 3000,
+            seconds: 1.0,
+        }),
+    }
+}
+
+/// A directory with the secret of a broadcast.
+struct Broadcast {
+    directory: TempDir,
+    codec: CodecName,
+    listen: SocketAddr,
+}
+
+impl Broadcast {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        hawser_publish::generate_secret(&directory.path().join("media.key")).unwrap();
+        Broadcast {
+            directory,
+            codec: CodecName::Chunks,
+            listen: "127.0.0.1:0".parse().unwrap(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn publisher_config(&self) -> PushConfig {
+        PushConfig {
+            codec: self.codec,
+            fps: 60.0,
+            listen: self.listen,
+            log: Some(self.path("frames.csv")),
+            stats: Some(self.path("stats.csv")),
+            ..PushConfig::new(small_performance(), self.path("media.key"))
+        }
+    }
+
+    fn publish(&self) -> Publishing {
+        Publishing::start(PushPublisher::open(&self.publisher_config()).unwrap())
+    }
+
+    fn viewer_config(&self, publisher: SocketAddr) -> push::PushConfig {
+        push::PushConfig {
+            frames: Some(30),
+            duration: Some(Duration::from_secs(20)),
+            ..push::PushConfig::new(publisher.to_string(), self.path("media.key"))
+        }
+    }
+}
+
+/// A publisher that runs in a thread.
+struct Publishing {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<PushReport>,
+}
+
+impl Publishing {
+    fn start(publisher: PushPublisher) -> Self {
+        let (address, stop) = (publisher.address(), Arc::new(AtomicBool::new(false)));
+        let thread = thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || publisher.run(&stop).unwrap()
+        });
+        Publishing {
+            address,
+            stop,
+            thread,
+        }
+    }
+
+    fn stop(self) -> PushReport {
+        self.stop.store(true, Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn watch(config: &push::PushConfig) -> PushSummary {
+    push::watch(config, &AtomicBool::new(false)).unwrap()
+}
+
+fn lines(path: &Path) -> usize {
+    fs::read_to_string(path).unwrap().lines().count()
+}
+
+#[test]
+fn frames_arrive_whole_and_in_time_and_files_tell_of_them() {
+    let broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    let config = push::PushConfig {
+        timeline: Some(broadcast.path("timeline.csv")),
+        save: Some(broadcast.path("saved")),
+        ..broadcast.viewer_config(publishing.address)
+    };
+    let summary = watch(&config);
+    let report = publishing.stop();
+
+    let frames = &summary.received.frames;
+    assert!(summary.decoded.frames >= 30, "{summary}");
+    assert!(frames.whole >= 28 && frames.undecodable == 0, "{summary}");
+    assert_eq!((summary.decoded.failed, summary.received.sessions), (0, 1));
+    let (_, qoe) = summary.decoded.qoe.as_ref().unwrap();
+    assert!(qoe.frame_delay_p50_ms.unwrap() < 100.0, "{summary}");
+
+    let mut rows = csv::Reader::from_path(broadcast.path("timeline.csv")).unwrap();
+    let rows: Vec<PushRow> = rows.deserialize().map(Result::unwrap).collect();
+    assert_eq!(rows.len() as u64, summary.decoded.frames);
+    for row in &rows {
+        // A whole millisecond, and the relation of the clocks, are what the time of capture may miss.
+        let captured = row.captured_ns.unwrap();
+        assert!(
+            captured <= row.first_packet_ns.unwrap() + 5_000_000,
+            "{row:?}"
+        );
+        assert!(row.received_ns <= row.decoding_ns && row.decoding_ns <= row.decoded_ns);
+    }
+    let saved = fs::read_dir(broadcast.path("saved"))
+        .unwrap()
+        .next()
+        .unwrap();
+    let cloud = ply::read(&fs::read(saved.unwrap().path()).unwrap(), 1.0).unwrap();
+    assert_eq!(cloud.len(), 3000);
+
+    assert_eq!((report.sent.viewers, report.sent.send_failures), (1, 0));
+    assert!(report.captured.encoded <= report.captured.frames);
+    assert!(lines(&broadcast.path("frames.csv")) > 20);
+    assert!(lines(&broadcast.path("stats.csv")) > 2);
+}
+
+#[test]
+fn every_codec_and_both_families_carry_frames() {
+    for (codec, listen) in [
+        (CodecName::Draco, "[::1]:0"),
+        (CodecName::Zstd, "127.0.0.1:0"),
+        (CodecName::Chunks, "[::]:0"),
+    ] {
+        let broadcast = Broadcast {
+            codec,
+            listen: listen.parse().unwrap(),
+            ..Broadcast::new()
+        };
+        let publishing = broadcast.publish();
+        // The last one is reached by IPv4 at a socket of IPv6.
+        let address = match publishing.address {
+            any if any.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], any.port())),
+            own => own,
+        };
+        let summary = watch(&broadcast.viewer_config(address));
+        publishing.stop();
+        assert!(summary.decoded.frames >= 30, "{codec:?}: {summary}");
+        assert_eq!(summary.decoded.failed, 0, "{codec:?}");
+    }
+}
+
+#[test]
+fn one_with_another_key_gets_nothing_and_is_counted() {
+    let broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    let stranger = Broadcast::new();
+    let config = push::PushConfig {
+        duration: Some(Duration::from_millis(1500)),
+        ..stranger.viewer_config(publishing.address)
+    };
+    let summary = watch(&config);
+    let report = publishing.stop();
+    assert_eq!((summary.decoded.frames, summary.received.sessions), (0, 0));
+    assert!(report.sent.sessions.unauthorised >= 2, "{report}");
+    assert_eq!((report.sent.viewers, report.captured.encoded), (0, 0));
+}
+
+#[test]
+fn a_viewer_goes_on_when_the_publisher_starts_again() {
+    let mut broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    broadcast.listen = publishing.address;
+    let config = push::PushConfig {
+        frames: Some(200),
+        ..broadcast.viewer_config(publishing.address)
+    };
+    let watching = thread::spawn(move || watch(&config));
+    thread::sleep(Duration::from_millis(1000));
+    publishing.stop();
+    let again = broadcast.publish();
+    let summary = watching.join().unwrap();
+    again.stop();
+    assert!(summary.decoded.frames >= 200, "{summary}");
+    assert_eq!(summary.received.sessions, 2, "{summary}");
+}
+
+#[test]
+fn garbage_at_both_ends_is_refused_and_counted() {
+    let broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    let address = publishing.address;
+    let stop = AtomicBool::new(false);
+    let summary = thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let mut bytes = vec![0x41, 5, 0, 0];
+            for length in (0..1400).cycle() {
+                if stop.load(Relaxed) {
+                    return;
+                }
+                bytes.resize(length, length as u8);
+                let _ = socket.send_to(&bytes, address);
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let summary = watch(&broadcast.viewer_config(address));
+        stop.store(true, Relaxed);
+        summary
+    });
+    let report = publishing.stop();
+    assert!(summary.decoded.frames >= 30, "{summary}");
+    assert!(report.sent.sessions.invalid > 0, "{report}");
+    assert_eq!(report.sent.viewers, 1);
+}
+
+#[test]
+fn two_viewers_have_a_flow_each() {
+    let broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    let config = broadcast.viewer_config(publishing.address);
+    let summaries: Vec<PushSummary> = thread::scope(|scope| {
+        let viewers = [(); 2].map(|()| scope.spawn(|| watch(&config)));
+        viewers.into_iter().map(|v| v.join().unwrap()).collect()
+    });
+    let report = publishing.stop();
+    assert_eq!(report.sent.viewers, 2);
+    for summary in summaries {
+        assert!(summary.decoded.frames >= 30, "{summary}");
+    }
+}
+
+#[test]
+fn what_cannot_be_published_or_watched_is_said_at_the_start() {
+    let broadcast = Broadcast::new();
+    let views = PushConfig {
+        codec: CodecName::Rgbd,
+        ..broadcast.publisher_config()
+    };
+    let error = |config: &PushConfig| format!("{:#}", PushPublisher::open(config).err().unwrap());
+    assert!(error(&views).contains("use chunks"));
+    let keyless = PushConfig {
+        key: broadcast.path("missing.key"),
+        ..broadcast.publisher_config()
+    };
+    assert!(error(&keyless).contains("missing.key"));
+    let publishing = broadcast.publish();
+    let taken = PushConfig {
+        listen: publishing.address,
+        ..broadcast.publisher_config()
+    };
+    assert!(error(&taken).contains("cannot listen"));
+    publishing.stop();
+
+    let nowhere = push::PushConfig::new("nowhere", broadcast.path("media.key"));
+    let error = push::watch(&nowhere, &AtomicBool::new(false)).unwrap_err();
+    assert!(format!("{error:#}").contains("HOST:PORT"), "{error:#}");
+}
