@@ -3,10 +3,12 @@
 mod cellfusion;
 mod cellfusion_live;
 mod control;
+mod cross_traffic;
 mod faults;
 mod figures;
 mod five_paths;
 mod l4s;
+mod l4s_live;
 mod live;
 mod qian;
 mod rtp_video;
@@ -26,6 +28,7 @@ pub fn all() -> Vec<Box<dyn Entry>> {
         Box::new(cellfusion::CellFusion),
         Box::new(cellfusion_live::CellFusionLive),
         Box::new(l4s::L4s),
+        Box::new(l4s_live::L4sLive),
         Box::new(tunnel_faults::TunnelFaults),
         Box::new(tunnel_flows::TunnelFlows),
     ]

@@ -11,6 +11,7 @@ pub mod edges;
 pub mod emulator;
 pub mod logs;
 pub mod program;
+pub mod push;
 pub mod stream;
 pub mod topology;
 pub mod traffic;

@@ -17,7 +17,7 @@ const PORT: u16 = 14748;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The maximum time for a process to exit.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The parameters of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -168,7 +168,7 @@ fn view(binary: &Path, directory: &Path, source: &Source, address: &str) -> Resu
 
 /// Waits until a process has written the first row of its table. The publisher has then loaded its
 /// recording and captures, the viewer has received a frame.
-fn await_rows(
+pub(crate) fn await_rows(
     process: &mut Process,
     directory: &Path,
     name: &str,
@@ -193,7 +193,7 @@ fn await_rows(
     Ok(())
 }
 
-fn command(binary: &Path, directory: &Path, name: &str) -> Result<Command> {
+pub(crate) fn command(binary: &Path, directory: &Path, name: &str) -> Result<Command> {
     let mut command = Command::new(binary);
     redirect(&mut command, &directory.join(format!("{name}.log")))?;
     Ok(command)

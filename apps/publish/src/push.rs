@@ -149,8 +149,12 @@ fn publication(
         .map_err(|error| anyhow!("the tracks cannot be announced: {error}"))
 }
 
+/// The largest in-flight buffer of a viewer.
+const MAX_BUFFER: ByteSize = ByteSize(64 << 20);
+
 /// Returns the size of the in-flight buffer: what leaves within a frame's lifetime at the maximum
 /// rate.
 fn buffer(config: &PushConfig) -> ByteSize {
-    config.bounds.maximum().bytes_in(config.lifetime)
+    let leaving = config.bounds.maximum().bytes_in(config.lifetime);
+    leaving.min(MAX_BUFFER)
 }

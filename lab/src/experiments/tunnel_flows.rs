@@ -1,14 +1,13 @@
 //! A video in the tunnel with cross traffic: uploads, a sender without congestion control, a second
 //! camera.
 
-mod cross_traffic;
 mod report;
 
 use crate::experiment::{Completed, Experiment, Measured, Run};
+use crate::experiments::cross_traffic::{ActiveCrossTraffic, CROSS_TRAFFIC, CrossTraffic, Stopped};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Metrics, Summary};
 use anyhow::{Result, bail};
-use cross_traffic::{ActiveCrossTraffic, CROSS_TRAFFIC, CrossTraffic, Stopped};
 use hawser_io::netns::Namespace;
 use hawser_io::ring;
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};

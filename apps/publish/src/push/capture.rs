@@ -33,6 +33,8 @@ pub(super) struct Demand {
     pub(super) target: Option<Bitrate>,
     /// The pose of the only viewer.
     pub(super) pose: Option<Pose>,
+    /// Whether the network's thread has ended.
+    pub(super) is_over: bool,
 }
 
 /// The way from the camera to the network's thread.
@@ -91,7 +93,7 @@ impl Capture {
         let started = self.clock.now();
         let end = self.duration.map(|duration| started + duration);
         let mut next = started;
-        while self.sleep_until(next, stop) && end.is_none_or(|end| next < end) {
+        while self.sleep_until(next, stop) && end.is_none_or(|end| next < end) && !self.is_over() {
             self.capture(next)?;
             let late = self.clock.now().saturating_since(next);
             let missed = (late.as_nanos() / self.interval.as_nanos()) as u32;
@@ -131,6 +133,11 @@ impl Capture {
             Err(TrySendError::Disconnected(_)) => {}
         }
         Ok(())
+    }
+
+    /// Returns whether the network's thread has ended, which then says why.
+    fn is_over(&self) -> bool {
+        self.network.demand.lock().is_over
     }
 
     /// Waits until a time. Returns `false` if `stop` was set before.

@@ -62,8 +62,15 @@ impl Network {
         }
     }
 
-    /// Runs until the camera has ended.
-    pub(super) fn run(mut self) -> anyhow::Result<Sent> {
+    /// Runs until the camera has ended, and the camera until this has.
+    pub(super) fn run(self) -> anyhow::Result<Sent> {
+        let demand = Arc::clone(&self.demand);
+        let sent = self.serve();
+        demand.lock().is_over = true;
+        sent
+    }
+
+    fn serve(mut self) -> anyhow::Result<Sent> {
         wake_precisely();
         while self.take_frames()? {
             self.receive()?;

@@ -1,4 +1,6 @@
-use super::super::rtp_video::Video;
+//! Traffic that competes with a video or a volumetric stream.
+
+use super::rtp_video::Video;
 use anyhow::{Context, Result, anyhow, ensure};
 use hawser_io::netns::Namespace;
 use hawser_io::sockopt;
@@ -15,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Cross traffic that competes with the video.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct CrossTraffic {
     pub(super) name: &'static str,
     kind: Kind,
@@ -38,10 +40,7 @@ enum Kind {
 }
 
 pub(super) const CROSS_TRAFFIC: [CrossTraffic; 6] = [
-    CrossTraffic {
-        name: "alone",
-        kind: Kind::Nothing,
-    },
+    CrossTraffic::NONE,
     CrossTraffic {
         name: "cubic-1",
         kind: Kind::Bulk {
@@ -83,6 +82,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl CrossTraffic {
+    pub(super) const NONE: CrossTraffic = CrossTraffic {
+        name: "alone",
+        kind: Kind::Nothing,
+    };
+
+    /// Returns so many TCP Cubic connections that send at full speed.
+    pub(super) const fn cubic(connections: usize) -> Self {
+        CrossTraffic {
+            name: "cubic",
+            kind: Kind::Bulk {
+                connections,
+                congestion: "cubic",
+            },
+        }
+    }
+
     pub(super) fn is_none(&self) -> bool {
         matches!(self.kind, Kind::Nothing)
     }

@@ -1,0 +1,168 @@
+//! A stream that is pushed through an emulated bottleneck in real time, by the programs themselves,
+//! beside TCP flows of the kernel.
+
+mod report;
+mod scenario;
+mod score;
+
+use super::cross_traffic::ActiveCrossTraffic;
+use crate::experiment::{Completed, Experiment, Measured, Run, write_json};
+use crate::summary::{Case, Summary};
+use anyhow::{Result, bail};
+use hawser_io::ring;
+use hawser_testbed::edges::{Edges, Replication};
+use hawser_testbed::emulator::{Emulator, EmulatorReport};
+use hawser_testbed::push::{PushLogs, PushedStream};
+use hawser_testbed::topology::{Lab, Topology};
+use scenario::{MAX_RATE_MBPS, Scenario};
+use score::Score;
+use std::time::Duration;
+
+/// The time for which the stream runs alone.
+const ALONE: Duration = Duration::from_secs(5);
+
+/// The time after the start of the cross traffic that is not measured.
+const WARM_UP: Duration = Duration::from_secs(10);
+
+/// Default duration of the measurement in seconds.
+const MEASURED_S: f64 = 30.0;
+
+/// The experiment.
+pub(crate) struct L4sLive;
+
+impl Experiment for L4sLive {
+    type Case = Scenario;
+    type Measured = Outcome;
+
+    fn name(&self) -> &'static str {
+        "l4s-live"
+    }
+
+    fn about(&self) -> &'static str {
+        "a volumetric stream pushed in real time through DualPI2: alone, beside the kernel's TCP Cubic, with steps, with loss, replicated"
+    }
+
+    fn names(&self) -> Vec<String> {
+        Scenario::ALL.iter().map(Scenario::to_string).collect()
+    }
+
+    fn cases(&self, run: &Run) -> Result<Vec<Scenario>> {
+        run.chosen(Scenario::ALL.to_vec())
+    }
+
+    fn measure(&self, scenario: &Scenario, run: &Run) -> Result<Outcome> {
+        measure(*scenario, run)
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Scenario, Outcome>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
+        let cases = completed.iter().map(|one| {
+            let mut case: Case = one.measured.case.clone();
+            case.set_param("attempts", one.attempts);
+            case
+        });
+        summary.cases = cases.collect();
+        report::write(summary, &completed, &run.out)
+    }
+}
+
+/// The result of one run.
+pub(crate) struct Outcome {
+    case: Case,
+    score: Score,
+    invalid_because: Vec<String>,
+}
+
+impl Measured for Outcome {
+    fn invalid_because(&self) -> Vec<String> {
+        self.invalid_because.clone()
+    }
+}
+
+/// The times of a measurement, nanoseconds since 1970, and what competed meanwhile.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    from_ns: u64,
+    to_ns: u64,
+    competitors_mbps: Option<f64>,
+}
+
+fn measure(scenario: Scenario, run: &Run) -> Result<Outcome> {
+    let directory = run.raw(&scenario.folder())?;
+    let lab = Topology::with_paths(scenario.paths()).build()?;
+    let measured = Duration::from_secs_f64(run.seconds.unwrap_or(MEASURED_S));
+    let links = scenario.links(&lab, ALONE + WARM_UP, measured)?;
+    let mut emulator = Emulator::start(lab.network(), links, run.seed)?;
+    emulator.steer(&[lab.source(), lab.ingress(), lab.egress(), lab.viewer()])?;
+    let replication = Replication::on(scenario.replicated_paths());
+    let edges = Edges::<hawser_agent::Status>::start(&lab, &run.hawser, &directory, &replication)?;
+    let source = scenario.source(&directory)?;
+    let stream = PushedStream::start(&lab, &run.hawser, &directory, &source, &run.stop)?;
+    emulator.set_origin(ring::now());
+    let (logs, window) = observe(scenario, run, &lab, stream, measured)?;
+    edges.stop()?;
+    let emulation = emulator.stop()?;
+    write_json(&directory.join("emulator.json"), &emulation)?;
+    let score = Score::read(&logs, window)?;
+    let invalid_because = invalid_because(&score, &emulation, source.fps);
+    let mut case = score.case(&scenario.to_string());
+    case.set_param("codec", source.codec);
+    case.set_param("max_rate_mbps", MAX_RATE_MBPS);
+    case.set_param("seconds", measured.as_secs_f64());
+    case.set("emulator_lateness_p99_us", emulation.health.lateness_p99_us);
+    Ok(Outcome {
+        case,
+        score,
+        invalid_because,
+    })
+}
+
+/// Runs the stream and its competitors. Returns the logs, and what was measured when.
+fn observe(
+    scenario: Scenario,
+    run: &Run,
+    lab: &Lab,
+    mut stream: PushedStream,
+    measured: Duration,
+) -> Result<(PushLogs, Window)> {
+    let pause = |stream: &mut PushedStream, duration| {
+        if run.stop.sleep(duration) {
+            bail!("stopped");
+        }
+        stream.check_running()
+    };
+    pause(&mut stream, ALONE)?;
+    let (from, to) = (lab.source(), lab.viewer());
+    let competitors = scenario.competitors();
+    let address = lab.viewer_v4().into();
+    let active = ActiveCrossTraffic::start(&competitors, from, to, address, run.seed)?;
+    pause(&mut stream, WARM_UP)?;
+    let (from_ns, before) = (hawser_io::clock::unix_ns(), active.received_bytes());
+    pause(&mut stream, measured)?;
+    let (to_ns, after) = (hawser_io::clock::unix_ns(), active.received_bytes());
+    let logs = stream.stop()?;
+    active.stop()?;
+    let mbps = (after - before) as f64 * 8e3 / (to_ns - from_ns) as f64;
+    let window = Window {
+        from_ns,
+        to_ns,
+        competitors_mbps: (!competitors.is_none()).then_some(mbps),
+    };
+    Ok((logs, window))
+}
+
+/// Returns the reasons why the figures are not valid.
+fn invalid_because(score: &Score, emulation: &EmulatorReport, fps: f64) -> Vec<String> {
+    let mut reasons = emulation.health.invalid_because();
+    let encoded = score.encoded_fps();
+    if encoded < fps * 0.99 {
+        reasons.push(format!(
+            "the publisher encoded {encoded:.1} frames/s instead of {fps}: the machine was overloaded"
+        ));
+    }
+    reasons
+}

@@ -1,0 +1,152 @@
+//! The cases: a bottleneck and what competes.
+
+use crate::experiments::cross_traffic::CrossTraffic;
+use crate::experiments::live;
+use anyhow::Result;
+use hawser_netem::{Delay, Discipline, DualPi2, LinkConfig, Loss, Probability, Rate, Steps};
+use hawser_testbed::emulator::EmulatedPath;
+use hawser_testbed::push::PushSource;
+use hawser_testbed::topology::{Lab, network_egress, network_ingress};
+use hawser_units::{Bitrate, PathSet};
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+/// The highest rate of the stream.
+pub(super) const MAX_RATE_MBPS: f64 = 60.0;
+
+/// The rates of the bottleneck, and during a step.
+const RATE_MBPS: f64 = 80.0;
+const STEP_MBPS: f64 = 20.0;
+
+/// The propagation delay in each direction, of the first and the second path.
+const DELAYS_MS: [u64; 2] = [10, 15];
+
+/// The share of packets that a path with loss loses.
+const LOSS: f64 = 0.01;
+
+/// A case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scenario {
+    /// Nothing competes.
+    Alone,
+    /// So many TCP Cubic flows of the kernel compete.
+    Cubic(usize),
+    /// The rate falls to a quarter in the second third of the measurement.
+    Steps,
+    /// Packets are lost at random.
+    Loss,
+    /// The stream is replicated over two paths that lose packets at random.
+    Replicated,
+}
+
+impl Scenario {
+    pub(super) const ALL: [Scenario; 6] = [
+        Scenario::Alone,
+        Scenario::Cubic(1),
+        Scenario::Cubic(3),
+        Scenario::Steps,
+        Scenario::Loss,
+        Scenario::Replicated,
+    ];
+
+    /// Returns the number of paths.
+    pub(super) fn paths(self) -> usize {
+        match self {
+            Scenario::Replicated => 2,
+            _ => 1,
+        }
+    }
+
+    /// Returns the paths on which the stream is replicated; none if it takes the default route.
+    pub(super) fn replicated_paths(self) -> PathSet {
+        match self {
+            Scenario::Replicated => PathSet::from_bits(0b11),
+            _ => PathSet::EMPTY,
+        }
+    }
+
+    /// Returns the folder of the raw data.
+    pub(super) fn folder(self) -> String {
+        self.to_string().replace('/', "-")
+    }
+
+    pub(super) fn competitors(self) -> CrossTraffic {
+        match self {
+            Scenario::Cubic(flows) => CrossTraffic::cubic(flows),
+            _ => CrossTraffic::NONE,
+        }
+    }
+
+    /// Returns the talker, or the synthetic performer on a machine without the recording, in a codec
+    /// that can fill the bottleneck.
+    pub(super) fn source(self, directory: &Path) -> Result<PushSource> {
+        let source = live::source("fhd", directory)?;
+        Ok(PushSource {
+            recording: source.recording,
+            codec: "chunks".to_owned(),
+            fps: 25.0,
+            max_rate_mbps: MAX_RATE_MBPS,
+        })
+    }
+
+    /// Returns the links. A step is in the second third of the `measured` time, which begins `after`
+    /// the start of the stream.
+    pub(super) fn links(
+        self,
+        lab: &Lab,
+        after: Duration,
+        measured: Duration,
+    ) -> Result<Vec<EmulatedPath>> {
+        let links = lab.paths().zip(DELAYS_MS).map(|(id, delay_ms)| {
+            let delay = Delay::Constant(Duration::from_millis(delay_ms));
+            let backward = LinkConfig {
+                delay: delay.clone(),
+                ..LinkConfig::default()
+            };
+            Ok(EmulatedPath {
+                name: id.to_string(),
+                ingress_device: network_ingress(id),
+                egress_device: network_egress(id),
+                forward: self.forward(delay, after, measured)?,
+                backward,
+            })
+        });
+        links.collect()
+    }
+
+    fn forward(self, delay: Delay, after: Duration, measured: Duration) -> Result<LinkConfig> {
+        let [fast, slow] = [RATE_MBPS, STEP_MBPS].map(Bitrate::from_mbps);
+        let rate = match self {
+            Scenario::Steps => Rate::Steps(Steps::new(vec![
+                (Duration::ZERO, fast),
+                (after + measured / 3, slow),
+                (after + measured * 2 / 3, fast),
+            ])?),
+            _ => Rate::Constant(fast),
+        };
+        let loses = matches!(self, Scenario::Loss | Scenario::Replicated);
+        Ok(LinkConfig {
+            rate: Some(rate),
+            discipline: Some(Discipline::DualPi2(DualPi2::default())),
+            delay,
+            loss: match loses {
+                true => Some(Loss::Independent(Probability::try_from(LOSS)?)),
+                false => None,
+            },
+            ..LinkConfig::default()
+        })
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scenario::Alone => write!(f, "prague/alone"),
+            Scenario::Cubic(flows) => write!(f, "prague/cubic-{flows}"),
+            Scenario::Steps => write!(f, "prague/steps"),
+            Scenario::Loss => write!(f, "prague/loss-1"),
+            Scenario::Replicated => write!(f, "prague/replicated-loss-1"),
+        }
+    }
+}
