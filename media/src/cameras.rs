@@ -3,6 +3,8 @@ use crate::description::{HueDepthCamera, RgbdCamera};
 use crate::ffmpeg::{PixelFormat, VideoError};
 use crate::video::{Clip, Video};
 use hawser_cloud::{Camera, Cloud, HueRange, ImageError, View};
+use std::iter;
+use std::time::Duration;
 
 /// The number of frames before the end of a loop at which its videos are opened again. ffmpeg needs
 /// a fraction of a second for the first image.
@@ -21,32 +23,51 @@ pub(crate) struct Cameras {
     frames: usize,
     /// Number of frames of the previous pass.
     length: Option<usize>,
+    /// The time between two frames.
+    interval: Duration,
+    is_live: bool,
 }
 
 impl Cameras {
     pub(crate) fn open(
         rgbd: &[RgbdCamera],
         hue_depth: &[HueDepthCamera],
+        interval: Duration,
     ) -> Result<Self, LoadError> {
         let rgbd = rgbd.iter().map(CameraClips::open_rgbd);
         let hue_depth = hue_depth.iter().map(CameraClips::open_hue_depth);
         let clips = rgbd.chain(hue_depth).collect::<Result<Vec<_>, _>>()?;
+        let videos = play(&clips)?;
+        let is_live = videos
+            .iter()
+            .flat_map(CameraVideos::videos)
+            .any(|video| matches!(video, Video::Live(_)));
         Ok(Cameras {
-            videos: play(&clips)?,
+            videos,
             clips,
             ahead: None,
             frames: 0,
             length: None,
+            interval,
+            is_live,
         })
     }
 
     /// Reads the next image of every video. Returns `false` if all have ended.
+    ///
+    /// Of live inputs, reads the newest images: one of them, and of the others those that arrive at
+    /// most half an interval before or, if the inputs have the frame rate, after it.
     pub(crate) fn advance(&mut self) -> Result<bool, LoadError> {
+        let mut newest = None;
+        for video in self.videos.iter_mut().flat_map(CameraVideos::videos_mut) {
+            newest = newest.max(video.wait()?);
+        }
+        let since = newest.and_then(|newest| newest.checked_sub(self.interval / 2));
         let (mut continuing, mut ended) = (None, None);
-        for video in self.videos.iter_mut().flat_map(CameraVideos::videos) {
-            match video.read_image()? {
-                true => continuing = Some(video.path().to_owned()),
-                false => ended = Some(video.path().to_owned()),
+        for video in self.videos.iter_mut().flat_map(CameraVideos::videos_mut) {
+            match video.read_image(since)? {
+                true => continuing = Some(video.name().to_owned()),
+                false => ended = Some(video.name().to_owned()),
             }
         }
         match (continuing, ended) {
@@ -68,15 +89,15 @@ impl Cameras {
         let start = self
             .length
             .map_or(0, |length| length.saturating_sub(FRAMES_AHEAD));
-        if self.ahead.is_none() && self.frames >= start {
+        if !self.is_live && self.ahead.is_none() && self.frames >= start {
             self.ahead = Some(play(&self.clips)?);
         }
         Ok(())
     }
 
-    /// Continues with the first images.
+    /// Continues with the first images. Live inputs continue as they are.
     pub(crate) fn rewind(&mut self) -> Result<(), LoadError> {
-        if self.frames == 0 {
+        if self.frames == 0 || self.is_live {
             return Ok(());
         }
         self.videos = match self.ahead.take() {
@@ -86,6 +107,12 @@ impl Cameras {
         self.length = Some(self.frames);
         self.frames = 0;
         Ok(())
+    }
+
+    /// Returns the number of images of live inputs that were not read.
+    pub(crate) fn skipped(&self) -> u64 {
+        let videos = self.videos.iter().flat_map(CameraVideos::videos);
+        videos.map(Video::skipped).sum()
     }
 
     /// Returns the views of the images that were read last.
@@ -125,11 +152,12 @@ enum CameraClips {
 
 impl CameraClips {
     fn open_rgbd(description: &RgbdCamera) -> Result<Self, LoadError> {
+        let (color, depth) = Clip::open_pair(&description.color, &description.depth)?;
         Ok(CameraClips::Rgbd {
             camera: description.camera(),
             unit_mm: description.depth_unit_mm,
-            color: Clip::open(&description.color, PixelFormat::Rgb24)?,
-            depth: Clip::open(&description.depth, PixelFormat::Gray16)?,
+            color,
+            depth,
         })
     }
 
@@ -183,12 +211,20 @@ enum CameraVideos {
 }
 
 impl CameraVideos {
-    fn videos(&mut self) -> impl Iterator<Item = &mut Video> {
+    fn videos(&self) -> impl Iterator<Item = &Video> {
         let (first, second) = match self {
             CameraVideos::Rgbd { color, depth, .. } => (color, Some(depth)),
             CameraVideos::HueDepth { video, .. } => (video, None),
         };
-        std::iter::once(first).chain(second)
+        iter::once(first).chain(second)
+    }
+
+    fn videos_mut(&mut self) -> impl Iterator<Item = &mut Video> {
+        let (first, second) = match self {
+            CameraVideos::Rgbd { color, depth, .. } => (color, Some(depth)),
+            CameraVideos::HueDepth { video, .. } => (video, None),
+        };
+        iter::once(first).chain(second)
     }
 
     fn view(&self) -> Result<View, LoadError> {
@@ -237,7 +273,7 @@ impl CameraVideos {
 
 fn size_error(video: &Video, error: ImageError) -> LoadError {
     LoadError::Size {
-        video: video.path().to_owned(),
+        video: video.name().to_owned(),
         error,
     }
 }

@@ -1,3 +1,4 @@
+use crate::images;
 use hawser_cloud::{Camera, Extrinsics, HueRange, Intrinsics};
 use serde::Deserialize;
 use std::fs;
@@ -29,15 +30,42 @@ pub enum Source {
     Synthetic(Synthetic),
 }
 
+/// The images of a camera.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "the path of a video, or { input = [options of ffmpeg] }"
+)]
+pub enum VideoSource {
+    /// Recorded images: a video; numbered images, by a pattern such as `color/%06d.png`, from the
+    /// smallest number that exists; or the images that an index file of the TUM RGB-D format
+    /// (`rgb.txt`) names.
+    File(PathBuf),
+    /// Images that are captured while they are played.
+    Live(LiveInput),
+}
+
+/// A live input, such as a camera.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveInput {
+    /// Options of ffmpeg that open the input. The last two are `-i` and the name of the device or
+    /// the address of the stream.
+    pub input: Vec<String>,
+}
+
 /// An RGB-D camera: a colour video and a 16-bit depth video of the same size and length. A depth of
 /// 0 means that nothing was measured.
+///
+/// If both are index files, colour and depth images belong together that are nearest in time, within
+/// 20 ms.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RgbdCamera {
     /// The colour video.
-    pub color: PathBuf,
+    pub color: VideoSource,
     /// The depth video.
-    pub depth: PathBuf,
+    pub depth: VideoSource,
     /// Depth of one step of the depth video, in millimetres.
     pub depth_unit_mm: f32,
     /// The projection of the camera; its size is that of both videos.
@@ -52,7 +80,7 @@ pub struct RgbdCamera {
 #[serde(deny_unknown_fields)]
 pub struct HueDepthCamera {
     /// The video, twice as high as the intrinsics.
-    pub video: PathBuf,
+    pub video: VideoSource,
     /// The depths that hue 0 and hue 1 stand for.
     pub range: HueRange,
     /// The projection of the camera; its size is that of one half.
@@ -131,13 +159,30 @@ impl Recording {
         }
     }
 
+    /// Returns whether the frames are captured while they are played.
+    pub fn is_live(&self) -> bool {
+        match &self.source {
+            Source::Cameras { rgbd, hue_depth } => {
+                rgbd.iter().any(|camera| camera.color.is_live())
+                    || hue_depth.iter().any(|camera| camera.video.is_live())
+            }
+            Source::PlySequence(_) | Source::Synthetic(_) => false,
+        }
+    }
+
     /// Reads a description. `data_dir` replaces `$HAWSER_DATA` at the beginning of a path.
     pub fn read(path: &Path, data_dir: &Path) -> Result<Self, DescriptionError> {
         let text = fs::read_to_string(path).map_err(|error| DescriptionError::Read {
             path: path.to_owned(),
             error,
         })?;
-        let file: File = toml::from_str(&text).map_err(|error| DescriptionError::Parse {
+        Self::parse(&text, path, data_dir)
+    }
+
+    /// Parses a description. `path` is named in errors, and the paths in the description are relative
+    /// to its directory; `data_dir` replaces `$HAWSER_DATA` at the beginning of a path.
+    pub fn parse(text: &str, path: &Path, data_dir: &Path) -> Result<Self, DescriptionError> {
+        let file: File = toml::from_str(text).map_err(|error| DescriptionError::Parse {
             path: path.to_owned(),
             error: Box::new(error),
         })?;
@@ -155,7 +200,56 @@ impl Recording {
     }
 }
 
+/// A key and its valid values.
+type Invalid = (&'static str, &'static str);
+
+impl VideoSource {
+    fn is_live(&self) -> bool {
+        matches!(self, VideoSource::Live(_))
+    }
+
+    fn is_index(&self) -> bool {
+        match self {
+            VideoSource::File(path) => images::is_index(path),
+            VideoSource::Live(_) => false,
+        }
+    }
+
+    fn resolve(&mut self, resolve: impl Fn(&mut PathBuf)) {
+        if let VideoSource::File(path) = self {
+            resolve(path);
+        }
+    }
+
+    fn check(&self) -> Result<(), Invalid> {
+        let is_complete = match self {
+            VideoSource::File(_) => true,
+            VideoSource::Live(LiveInput { input }) => {
+                let places = (0..input.len()).filter(|place| input[*place] == "-i");
+                input.len() >= 2 && places.eq([input.len() - 2])
+            }
+        };
+        require(
+            is_complete,
+            "input",
+            "must end with \"-i\" and the name of the input",
+        )
+    }
+}
+
 impl RgbdCamera {
+    fn check(&self) -> Result<(), Invalid> {
+        require(self.depth_unit_mm > 0.0, "depth_unit_mm", "must be above 0")?;
+        require(
+            self.color.is_index() == self.depth.is_index(),
+            "color and depth",
+            "must both be index files (.txt), or neither",
+        )?;
+        self.color.check()?;
+        self.depth.check()?;
+        check(&self.camera())
+    }
+
     /// Returns the calibration.
     pub fn camera(&self) -> Camera {
         Camera {
@@ -166,6 +260,17 @@ impl RgbdCamera {
 }
 
 impl HueDepthCamera {
+    fn check(&self) -> Result<(), Invalid> {
+        let HueRange { near_mm, far_mm } = self.range;
+        require(
+            0.0 < near_mm && near_mm < far_mm,
+            "range",
+            "must have 0 < near_mm < far_mm",
+        )?;
+        self.video.check()?;
+        check(&self.camera())
+    }
+
     /// Returns the calibration.
     pub fn camera(&self) -> Camera {
         Camera {
@@ -189,10 +294,7 @@ struct File {
 }
 
 impl File {
-    fn into_recording(
-        self,
-        resolve: impl Fn(&mut PathBuf),
-    ) -> Result<Recording, (&'static str, &'static str)> {
+    fn into_recording(self, resolve: impl Fn(&mut PathBuf)) -> Result<Recording, Invalid> {
         require(
             self.fps.is_finite() && self.fps > 0.0,
             "fps",
@@ -231,32 +333,36 @@ impl File {
         mut rgbd: Vec<RgbdCamera>,
         mut hue_depth: Vec<HueDepthCamera>,
         resolve: impl Fn(&mut PathBuf),
-    ) -> Result<Source, (&'static str, &'static str)> {
+    ) -> Result<Source, Invalid> {
         for camera in &mut rgbd {
-            require(
-                camera.depth_unit_mm > 0.0,
-                "depth_unit_mm",
-                "must be above 0",
-            )?;
-            check(&camera.camera())?;
-            resolve(&mut camera.color);
-            resolve(&mut camera.depth);
+            camera.check()?;
+            camera.color.resolve(&resolve);
+            camera.depth.resolve(&resolve);
         }
         for camera in &mut hue_depth {
-            let HueRange { near_mm, far_mm } = camera.range;
-            require(
-                0.0 < near_mm && near_mm < far_mm,
-                "range",
-                "must have 0 < near_mm < far_mm",
-            )?;
-            check(&camera.camera())?;
-            resolve(&mut camera.video);
+            camera.check()?;
+            camera.video.resolve(&resolve);
         }
+        require(
+            are_of_one_kind(&rgbd, &hue_depth),
+            "color, depth and video",
+            "must all be live inputs, or all be recorded",
+        )?;
         Ok(Source::Cameras { rgbd, hue_depth })
     }
 }
 
-fn check(camera: &Camera) -> Result<(), (&'static str, &'static str)> {
+/// Returns whether all videos are live or all are recorded.
+fn are_of_one_kind(rgbd: &[RgbdCamera], hue_depth: &[HueDepthCamera]) -> bool {
+    let of_rgbd = rgbd
+        .iter()
+        .flat_map(|camera| [&camera.color, &camera.depth]);
+    let mut videos = of_rgbd.chain(hue_depth.iter().map(|camera| &camera.video));
+    let first_is_live = videos.next().is_some_and(VideoSource::is_live);
+    videos.all(|video| video.is_live() == first_is_live)
+}
+
+fn check(camera: &Camera) -> Result<(), Invalid> {
     let Intrinsics {
         width,
         height,
@@ -281,11 +387,7 @@ fn check(camera: &Camera) -> Result<(), (&'static str, &'static str)> {
     )
 }
 
-fn require(
-    condition: bool,
-    key: &'static str,
-    reason: &'static str,
-) -> Result<(), (&'static str, &'static str)> {
+fn require(condition: bool, key: &'static str, reason: &'static str) -> Result<(), Invalid> {
     if condition {
         Ok(())
     } else {

@@ -1,6 +1,6 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::{self, JoinHandle};
 
 /// The reason that a video cannot be decoded.
@@ -25,10 +25,18 @@ pub enum VideoError {
     /// ffmpeg failed.
     #[error("{path}: {complaint}", path = path.display())]
     Decode {
-        /// The video.
+        /// The video, or the options of a live input.
         path: PathBuf,
         /// The error message of ffmpeg.
         complaint: String,
+    },
+    /// A pattern or an index file that does not name images that can be played.
+    #[error("{path}: {reason}", path = path.display())]
+    Images {
+        /// The pattern or the index file.
+        path: PathBuf,
+        /// The missing number, the wrong line, or the kind of the images.
+        reason: String,
     },
     /// A depth video that is not 16 bits deep.
     #[error("{path} has the pixel format {found}, depth must be 16-bit grey (gray16le)", path = path.display())]
@@ -37,6 +45,20 @@ pub enum VideoError {
         path: PathBuf,
         /// Its pixel format.
         found: String,
+    },
+    /// A live input delivers nothing.
+    #[error("{path} has delivered no image for {seconds} s", path = path.display())]
+    Stalled {
+        /// The options of the input.
+        path: PathBuf,
+        /// The time without an image.
+        seconds: f64,
+    },
+    /// A live input has ended.
+    #[error("{path} has ended, but a live input must not", path = path.display())]
+    Ended {
+        /// The options of the input.
+        path: PathBuf,
     },
 }
 
@@ -88,6 +110,11 @@ impl Ffmpeg {
             complaints: Some(thread::spawn(move || read_text(stderr))),
         };
         Ok((ffmpeg, output))
+    }
+
+    /// Returns the pipe into the process, if it was started with one.
+    pub(crate) fn take_stdin(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
     }
 
     pub(crate) fn name(&self) -> &Path {

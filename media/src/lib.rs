@@ -1,7 +1,7 @@
 //! Recordings of people: their description files, and their frames as RGB-D views or point clouds.
 //!
 //! A description is a small TOML file; the ones in `lab/recordings` are examples of every key.
-//! Videos are decoded by the `ffmpeg` program. A file's path is relative to the description, unless
+//! Videos, images and live inputs are decoded by the `ffmpeg` program. A file's path is relative to the description, unless
 //! it begins with `$HAWSER_DATA/`, which is replaced by the directory that [`data_dir`] returns.
 //!
 //! ```
@@ -16,11 +16,15 @@
 mod cameras;
 mod description;
 mod ffmpeg;
+mod images;
+mod live;
 mod player;
+mod recorded;
 mod video;
 
 pub use description::{
-    DescriptionError, HueDepthCamera, PlySequence, Recording, RgbdCamera, Source, Synthetic,
+    DescriptionError, HueDepthCamera, LiveInput, PlySequence, Recording, RgbdCamera, Source,
+    Synthetic, VideoSource,
 };
 pub use ffmpeg::VideoError;
 pub use player::{Frame, Player};
@@ -79,6 +83,9 @@ pub enum LoadError {
         /// The error in the file.
         error: PlyError,
     },
+    /// A live recording is to be loaded.
+    #[error("live inputs cannot be loaded before they are played")]
+    Live,
     /// The recording has no frames.
     #[error("the recording has no frames")]
     Empty,
@@ -89,7 +96,13 @@ impl Recording {
     ///
     /// Everything is decoded before this returns, so that streaming takes no time for decoding. A
     /// frame takes 9 bytes per point. [`Recording::open`] decodes frames when they are needed.
+    ///
+    /// # Errors
+    /// If the recording is live or empty, or if a frame cannot be decoded.
     pub fn load(&self, level: Level, max_frames: usize) -> Result<Vec<Cloud>, LoadError> {
+        if self.is_live() {
+            return Err(LoadError::Live);
+        }
         let budget = level.points();
         let mut player = Player::open(self, false, budget)?;
         let mut frames = Vec::new();

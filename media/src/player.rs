@@ -34,6 +34,10 @@ impl Frame {
 
 /// Plays a recording frame by frame, forwards. Frames are decoded when they are needed, so the
 /// memory does not depend on the length of the recording.
+///
+/// Of live inputs, a frame has the newest images. Frames come at the rate of the slowest input, and
+/// images of inputs that are faster are skipped. The images of a frame have arrived within an
+/// interval of each other if all inputs have the recording's frame rate.
 pub struct Player {
     frames: Frames,
     looped: bool,
@@ -47,7 +51,11 @@ impl Player {
         max_performer_points: usize,
     ) -> Result<Self, LoadError> {
         let frames = match &recording.source {
-            Source::Cameras { rgbd, hue_depth } => Frames::Cameras(Cameras::open(rgbd, hue_depth)?),
+            Source::Cameras { rgbd, hue_depth } => {
+                let interval = Duration::try_from_secs_f64(1.0 / recording.fps);
+                let interval = interval.unwrap_or(Duration::MAX);
+                Frames::Cameras(Cameras::open(rgbd, hue_depth, interval)?)
+            }
             Source::PlySequence(sequence) => Frames::Ply(PlyFiles::open(sequence)?),
             Source::Synthetic(synthetic) => {
                 let performance = Performance::new(synthetic, max_performer_points, recording.fps);
@@ -61,8 +69,8 @@ impl Player {
     /// loop. Waits until the frame is decoded.
     ///
     /// # Errors
-    /// If the frame cannot be decoded, or if some videos of a recording have ended and others have
-    /// not.
+    /// If the frame cannot be decoded, if some videos of a recording have ended and others have not,
+    /// or if a live input has ended or has delivered no image for 10 s.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, LoadError> {
         if !self.advance()? {
             return Ok(None);
@@ -82,6 +90,7 @@ impl Player {
     }
 
     /// Continues with the first frame, which is ready at once if the recording is played in a loop.
+    /// Live inputs continue with the next frame.
     pub fn rewind(&mut self) -> Result<(), LoadError> {
         match &mut self.frames {
             Frames::Cameras(cameras) => cameras.rewind()?,
@@ -89,6 +98,15 @@ impl Player {
             Frames::Performance(performance) => performance.shown = 0,
         }
         Ok(())
+    }
+
+    /// Returns the number of images of live inputs that were skipped so far, because newer ones
+    /// arrived before [`Player::next_frame`] was called, or because another camera was slower.
+    pub fn skipped_images(&self) -> u64 {
+        match &self.frames {
+            Frames::Cameras(cameras) => cameras.skipped(),
+            Frames::Ply(_) | Frames::Performance(_) => 0,
+        }
     }
 
     /// Moves to the next frame. Returns `false` after the last one.

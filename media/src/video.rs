@@ -1,161 +1,117 @@
-use crate::ffmpeg::{Ffmpeg, PixelFormat, VideoError};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
+use crate::description::VideoSource;
+use crate::ffmpeg::{PixelFormat, VideoError};
+use crate::images;
+use crate::live::Live;
+use crate::recorded::{self, Decoder};
+use std::path::Path;
+use std::time::Instant;
 
-/// A video file whose format is known, so that it can be played again and again without a search
-/// for it.
-pub(crate) struct Clip {
-    path: PathBuf,
-    format: PixelFormat,
-    image_bytes: usize,
+/// A video that can be played.
+pub(crate) enum Clip {
+    Recorded(recorded::Clip),
+    Live {
+        options: Vec<String>,
+        format: PixelFormat,
+    },
 }
 
 impl Clip {
-    pub(crate) fn open(path: &Path, format: PixelFormat) -> Result<Self, VideoError> {
-        std::fs::File::open(path).map_err(|error| VideoError::Open {
-            path: path.to_owned(),
-            error,
-        })?;
-        let (width, height, found) = probe(path)?;
-        if format == PixelFormat::Gray16 && !found.starts_with("gray16") {
-            return Err(VideoError::NotDepth {
-                path: path.to_owned(),
-                found,
-            });
-        }
-        let pixel_bytes = match format {
-            PixelFormat::Rgb24 => 3,
-            PixelFormat::Gray16 => 2,
+    pub(crate) fn open(source: &VideoSource, format: PixelFormat) -> Result<Self, VideoError> {
+        let path = match source {
+            VideoSource::Live(live) => {
+                return Ok(Clip::Live {
+                    options: live.input.clone(),
+                    format,
+                });
+            }
+            VideoSource::File(path) => path,
         };
-        Ok(Clip {
-            path: path.to_owned(),
-            format,
-            image_bytes: width * height * pixel_bytes,
-        })
+        let files = match images::is_index(path) {
+            true => Some(images::indexed(path)?),
+            false if path.is_file() => None,
+            false => images::find_numbered(path)?,
+        };
+        let clip = match files {
+            Some(files) => recorded::Clip::of_images(files, format),
+            None => recorded::Clip::open(path, format),
+        };
+        clip.map(Clip::Recorded)
     }
 
-    /// Starts to decode the video from its first image.
+    /// Opens the colour and the depth of one camera. Images that index files name are associated.
+    pub(crate) fn open_pair(
+        color: &VideoSource,
+        depth: &VideoSource,
+    ) -> Result<(Self, Self), VideoError> {
+        if let (VideoSource::File(color), VideoSource::File(depth)) = (color, depth)
+            && images::is_index(color)
+            && images::is_index(depth)
+        {
+            let (color, depth) = images::associated(color, depth)?;
+            let color = recorded::Clip::of_images(color, PixelFormat::Rgb24)?;
+            let depth = recorded::Clip::of_images(depth, PixelFormat::Gray16)?;
+            return Ok((Clip::Recorded(color), Clip::Recorded(depth)));
+        }
+        Ok((
+            Clip::open(color, PixelFormat::Rgb24)?,
+            Clip::open(depth, PixelFormat::Gray16)?,
+        ))
+    }
+
+    /// Starts to decode the video: from the first image if it is recorded.
     pub(crate) fn play(&self) -> Result<Video, VideoError> {
-        let pixel_format = match self.format {
-            PixelFormat::Rgb24 => "rgb24",
-            PixelFormat::Gray16 => "gray16le",
-        };
-        let mut command = Ffmpeg::command();
-        command.args(["-xerror", "-i"]).arg(&self.path);
-        command.args(["-map", "0:v:0", "-fps_mode", "passthrough"]);
-        command.args(["-f", "rawvideo", "-pix_fmt", pixel_format, "-"]);
-        let (ffmpeg, images) = Ffmpeg::start(&self.path, command, Stdio::null())?;
-        Ok(Video {
-            image: vec![0; self.image_bytes],
-            ffmpeg,
-            images,
-        })
+        match self {
+            Clip::Recorded(clip) => clip.play().map(Video::Recorded),
+            Clip::Live { options, format } => Live::open(options, *format).map(Video::Live),
+        }
     }
 }
 
-/// A video that ffmpeg decodes into a pipe, image by image.
-pub(crate) struct Video {
-    image: Vec<u8>,
-    ffmpeg: Ffmpeg,
-    images: ChildStdout,
+/// A video while it is decoded, image by image.
+pub(crate) enum Video {
+    Recorded(Decoder),
+    Live(Live),
 }
 
 impl Video {
-    pub(crate) fn path(&self) -> &Path {
-        self.ffmpeg.name()
+    /// Returns the path, or the options of a live input.
+    pub(crate) fn name(&self) -> &Path {
+        match self {
+            Video::Recorded(decoder) => decoder.name(),
+            Video::Live(live) => live.name(),
+        }
     }
 
     /// Returns the image that was read last.
     pub(crate) fn image(&self) -> &[u8] {
-        &self.image
-    }
-
-    /// Reads the next image. Returns `false` at the end of the video.
-    pub(crate) fn read_image(&mut self) -> Result<bool, VideoError> {
-        match self.images.read_exact(&mut self.image) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.ffmpeg.finish().map(|()| false)
-            }
-            Err(error) => Err(self.ffmpeg.decode_error(error.to_string())),
-        }
-    }
-}
-
-/// Returns width, height and pixel format of the first video stream.
-fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
-    let output = Command::new("ffprobe")
-        .args([
-            "-v",
-            "error",
-            "-select_streams",
-            "v:0",
-            "-of",
-            "default=noprint_wrappers=1:nokey=1",
-        ])
-        .args(["-show_entries", "stream=width,height,pix_fmt"])
-        .arg(path)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| VideoError::Program {
-            program: "ffprobe",
-            error,
-        })?;
-    let stream = parse_stream(&String::from_utf8_lossy(&output.stdout));
-    stream.filter(|_| output.status.success()).ok_or_else(|| {
-        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        VideoError::Decode {
-            path: path.to_owned(),
-            complaint: if complaint.is_empty() {
-                format!("it contains no video stream of at most {MAX_SIDE} x {MAX_SIDE} pixels")
-            } else {
-                complaint
-            },
-        }
-    })
-}
-
-/// The largest width and height of an image that is decoded, in pixels.
-const MAX_SIDE: usize = 16_384;
-
-/// Parses the lines of width, height and pixel format.
-fn parse_stream(text: &str) -> Option<(usize, usize, String)> {
-    let mut fields = text.lines();
-    let width: usize = fields.next()?.parse().ok()?;
-    let height: usize = fields.next()?.parse().ok()?;
-    let format = fields.next()?.to_owned();
-    let sides = 1..=MAX_SIDE;
-    (sides.contains(&width) && sides.contains(&height)).then_some((width, height, format))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn any_output_of_ffprobe_is_parsed_or_refused(text in r"(-?[0-9]{0,24}\r?\n?){0,2}\PC{0,16}(\n\PC{0,16}){0,3}") {
-            if let Some((width, height, _)) = parse_stream(&text) {
-                prop_assert!(width > 0 && height > 0);
-                prop_assert!(width * height <= MAX_SIDE * MAX_SIDE);
-            }
+        match self {
+            Video::Recorded(decoder) => decoder.image(),
+            Video::Live(live) => live.image(),
         }
     }
 
-    #[test]
-    fn a_stream_has_a_size_and_a_format() {
-        let parsed = parse_stream("848\n480\ngray16le\n").unwrap();
-        assert_eq!(parsed, (848, 480, "gray16le".to_owned()));
-        for refused in [
-            "",
-            "848\n480",
-            "0\n480\nrgb24",
-            "16385\n480\nrgb24",
-            "N/A\nN/A\n",
-        ] {
-            assert_eq!(parse_stream(refused), None, "{refused}");
+    /// Waits for the next image of a live input. Returns when it arrived.
+    pub(crate) fn wait(&mut self) -> Result<Option<Instant>, VideoError> {
+        match self {
+            Video::Recorded(_) => Ok(None),
+            Video::Live(live) => live.wait().map(Some),
+        }
+    }
+
+    /// Reads the next image, or the newest one of a live input as soon as there is one that has
+    /// arrived after `since`. Returns `false` at the end of a recorded video.
+    pub(crate) fn read_image(&mut self, since: Option<Instant>) -> Result<bool, VideoError> {
+        match self {
+            Video::Recorded(decoder) => decoder.read_image(),
+            Video::Live(live) => live.read_image(since).map(|()| true),
+        }
+    }
+
+    /// Returns the number of images of a live input that were replaced by newer ones.
+    pub(crate) fn skipped(&self) -> u64 {
+        match self {
+            Video::Recorded(_) => 0,
+            Video::Live(live) => live.skipped(),
         }
     }
 }

@@ -27,6 +27,16 @@ intrinsics = { width = 512, height = 424, fx = 366.5, fy = 366.5, cx = 254.5, cy
 extrinsics = { rotation = [[1, 0, 0], [0, -1, 0], [0, 0, -1]], translation_mm = [0, 0, 890] }
 "#;
 
+const LIVE: &str = r#"
+fps = 30
+[[rgbd]]
+color = { input = ["-f", "v4l2", "-i", "/dev/video2"] }
+depth = { input = ["-f", "v4l2", "-i", "/dev/video0"] }
+depth_unit_mm = 1
+intrinsics = { width = 640, height = 480, fx = 617, fy = 617, cx = 320, cy = 240 }
+extrinsics = { rotation = [[1, 0, 0], [0, -1, 0], [0, 0, -1]], translation_mm = [0, 0, 0] }
+"#;
+
 const PLY_SEQUENCE: &str = "fps = 30\n[ply-sequence]\ndirectory = \"frames\"\nunit_mm = 1000\n";
 
 const SYNTHETIC: &str = "fps = 30\n[synthetic]\nseed = 1\npoints = 184000\nseconds = 4\n";
@@ -69,7 +79,7 @@ proptest! {
 
     #[test]
     fn a_changed_description_is_rejected_or_a_recording(
-        valid in select(vec![CAMERAS, PLY_SEQUENCE, SYNTHETIC]),
+        valid in select(vec![CAMERAS, LIVE, PLY_SEQUENCE, SYNTHETIC]),
         changes in changes(),
     ) {
         check(&changed(valid.as_bytes(), &changes))?;
@@ -77,7 +87,7 @@ proptest! {
 
     #[test]
     fn a_description_with_any_number_is_rejected_or_a_recording(
-        valid in select(vec![CAMERAS, PLY_SEQUENCE, SYNTHETIC]),
+        valid in select(vec![CAMERAS, LIVE, PLY_SEQUENCE, SYNTHETIC]),
         place in any::<Index>(),
         number in select(vec![
             "nan", "inf", "-inf", "-1", "0", "1e-40", "1e300", "9223372036854775807",
@@ -105,7 +115,7 @@ fn a_rotation_that_is_not_a_number_is_rejected() {
 
 #[test]
 fn the_unchanged_descriptions_are_accepted() {
-    for text in [CAMERAS, PLY_SEQUENCE, SYNTHETIC] {
+    for text in [CAMERAS, LIVE, PLY_SEQUENCE, SYNTHETIC] {
         assert!(check(text.as_bytes()).unwrap());
     }
 }
