@@ -63,6 +63,21 @@ pub struct ImageError {
     pub expected: usize,
 }
 
+impl Intrinsics {
+    /// Creates the model of a camera without distortion whose optical axis is in the middle of the
+    /// image. `focal` is in pixels: half of the width for a horizontal field of view of 90 degrees.
+    pub const fn centred(width: usize, height: usize, focal: f32) -> Self {
+        Intrinsics {
+            width,
+            height,
+            fx: focal,
+            fy: focal,
+            cx: width as f32 / 2.0 - 0.5,
+            cy: height as f32 / 2.0 - 0.5,
+        }
+    }
+}
+
 impl Extrinsics {
     /// Returns how far `rotation` is from a proper rotation: the largest error of an element of
     /// `R * transpose(R)`, or infinity for a reflection and for elements that are not finite.

@@ -1,4 +1,4 @@
-//! RGB-D and point clouds: geometry, sampling, merging.
+//! RGB-D and point clouds: geometry, sampling, merging, pictures.
 //!
 //! All cameras use one world frame, in whole millimetres with y up, so merging views means
 //! appending their points. Images, files and clouds are passed as bytes; this crate opens no file
@@ -19,7 +19,9 @@ mod cloud;
 mod level;
 mod performer;
 pub mod ply;
+mod render;
 mod view;
+mod viewpoint;
 mod visibility;
 
 pub use background::Background;
@@ -27,5 +29,6 @@ pub use camera::{Camera, Extrinsics, HueRange, ImageError, Intrinsics};
 pub use cloud::{Cloud, Digest, MAX_POINTS, POINT_BYTES, PartialPoint, Point};
 pub use level::{Level, UnknownLevel};
 pub use performer::Performer;
+pub use render::{Image, Renderer, RendererError};
 pub use view::{MAX_PIXELS, View};
 pub use visibility::{FieldOfView, Pose};

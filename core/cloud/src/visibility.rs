@@ -127,7 +127,7 @@ fn runs(cloud: &Cloud) -> impl Iterator<Item = ([i16; 3], &[[u8; POINT_BYTES]])>
 
 impl Pose {
     /// Returns a position of the world in the viewer's axes.
-    fn relative(&self, position: [f32; 3]) -> [f32; 3] {
+    pub(crate) fn relative(&self, position: [f32; 3]) -> [f32; 3] {
         let offset: [f32; 3] = std::array::from_fn(|axis| position[axis] - self.position_mm[axis]);
         // The inverse of the rotation: v + 2 q x (q x v - w v), with the vector part q.
         let [x, y, z, w] = self.rotation;
