@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::{self, JoinHandle};
 
-/// The reason that a video cannot be decoded.
+/// The reason that a video cannot be decoded or encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum VideoError {
     /// The file does not exist or cannot be read.
@@ -37,6 +37,14 @@ pub enum VideoError {
         path: PathBuf,
         /// The missing number, the wrong line, or the kind of the images.
         reason: String,
+    },
+    /// ffmpeg failed to encode.
+    #[error("cannot write {path}: {complaint}", path = path.display())]
+    Encode {
+        /// The video.
+        path: PathBuf,
+        /// The error message of ffmpeg.
+        complaint: String,
     },
     /// A depth video that is not 16 bits deep.
     #[error("{path} has the pixel format {found}, depth must be 16-bit grey (gray16le)", path = path.display())]
@@ -155,7 +163,7 @@ impl Drop for Ffmpeg {
     }
 }
 
-fn read_text(mut from: impl Read) -> String {
+pub(crate) fn read_text(mut from: impl Read) -> String {
     let mut text = Vec::new();
     // On an error, the text read so far is used.
     let _ = from.read_to_end(&mut text);

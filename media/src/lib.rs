@@ -1,4 +1,5 @@
 //! Recordings of people: their description files, and their frames as RGB-D views or point clouds.
+//! Pictures of point clouds as PNG and MP4 files.
 //!
 //! A description is a small TOML file; the ones in `lab/recordings` are examples of every key.
 //! Videos, images and live inputs are decoded by the `ffmpeg` program. A file's path is relative to the description, unless
@@ -18,6 +19,7 @@ mod description;
 mod ffmpeg;
 mod images;
 mod live;
+mod picture;
 mod player;
 mod recorded;
 mod video;
@@ -27,6 +29,7 @@ pub use description::{
     Synthetic, VideoSource,
 };
 pub use ffmpeg::VideoError;
+pub use picture::{Mp4Writer, PictureError, encode_png};
 pub use player::{Frame, Player};
 
 use hawser_cloud::ply::PlyError;
