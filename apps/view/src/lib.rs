@@ -13,11 +13,13 @@
 //! ```
 
 mod connection;
+mod picture;
 pub mod push;
 mod recorder;
 mod summary;
 pub mod timeline;
 
+pub use picture::{Drawn, Pictures};
 pub use summary::Summary;
 
 use anyhow::{Context, bail};
@@ -60,6 +62,8 @@ pub struct Args {
     /// sequence
     #[arg(long, value_name = "DIRECTORY")]
     save: Option<PathBuf>,
+    #[command(flatten)]
+    pictures: Pictures,
     /// Exit after this many seconds [default: run until interrupted]
     #[arg(long)]
     seconds: Option<f64>,
@@ -90,6 +94,8 @@ pub struct Config {
     pub arrivals: Option<PathBuf>,
     /// A directory for PLY files.
     pub save: Option<PathBuf>,
+    /// Pictures and videos of the frames.
+    pub pictures: Pictures,
     /// The time after which to stop. Unlimited if `None`.
     pub duration: Option<Duration>,
     /// The number of frames after which to stop. Unlimited if `None`.
@@ -108,6 +114,7 @@ impl Config {
             timeline: None,
             arrivals: None,
             save: None,
+            pictures: Pictures::default(),
             duration: None,
             frames: None,
             in_flight: DEFAULT_IN_FLIGHT,
@@ -121,6 +128,7 @@ impl Config {
             timeline: args.timeline.clone(),
             arrivals: args.arrivals.clone(),
             save: args.save.clone(),
+            pictures: args.pictures.clone(),
             duration: args
                 .seconds
                 .map(Duration::try_from_secs_f64)
@@ -172,6 +180,7 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
         layers: args.push.layers,
         timeline: common.timeline,
         save: common.save,
+        pictures: common.pictures,
         duration: common.duration,
         frames: common.frames,
         ..PushConfig::new(common.address, key)

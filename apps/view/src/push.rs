@@ -11,13 +11,12 @@ mod summary;
 pub use record::PushRow;
 pub use summary::PushSummary;
 
-use crate::Until;
+use crate::{Pictures, Until};
 use anyhow::{Context, anyhow, bail};
 use decode::Decoding;
 use hawser_io::clock::SteadyClock;
 use hawser_io::key_file;
 use hawser_objects::TrackSecret;
-use hawser_wire::feedback::Pose;
 use network::Network;
 use record::Recorder;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -56,12 +55,12 @@ pub struct PushConfig {
     pub key: PathBuf,
     /// The maximum number of layers of each track.
     pub layers: u8,
-    /// The pose that the publisher samples for.
-    pub pose: Option<Pose>,
     /// A CSV file of [`PushRow`]s.
     pub timeline: Option<PathBuf>,
     /// A directory for PLY files.
     pub save: Option<PathBuf>,
+    /// Pictures and videos of the frames. The publisher samples points for the pose, if there is one.
+    pub pictures: Pictures,
     /// The time after which to stop. Unlimited if `None`.
     pub duration: Option<Duration>,
     /// The number of frames after which to stop. Unlimited if `None`.
@@ -75,9 +74,9 @@ impl PushConfig {
             address: address.into(),
             key: key.into(),
             layers: 8,
-            pose: None,
             timeline: None,
             save: None,
+            pictures: Pictures::default(),
             duration: None,
             frames: None,
         }

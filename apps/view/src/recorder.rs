@@ -1,3 +1,4 @@
+use crate::picture::PictureThread;
 use crate::timeline::{Arrival, Row};
 use crate::{Config, Summary};
 use anyhow::Context;
@@ -24,6 +25,7 @@ pub(crate) struct Recorder {
     timeline: Option<Table>,
     arrivals: Option<Table>,
     save: Option<PathBuf>,
+    pictures: Option<PictureThread>,
     max_frames: Option<u64>,
     frames: Vec<Frame>,
     damaged: u64,
@@ -41,6 +43,7 @@ impl Recorder {
             timeline: config.timeline.as_deref().map(Table::create).transpose()?,
             arrivals: config.arrivals.as_deref().map(Table::create).transpose()?,
             save: config.save.clone(),
+            pictures: PictureThread::start(&config.pictures)?,
             max_frames: config.frames,
             frames: Vec::new(),
             damaged: 0,
@@ -108,6 +111,9 @@ impl Recorder {
         if let Some(directory) = &self.save {
             save_ply(directory, row.captured_ns, delivery.cloud)?;
         }
+        if let Some(pictures) = &mut self.pictures {
+            pictures.show(row.captured_ns, delivery.cloud.clone())?;
+        }
         Ok(())
     }
 
@@ -115,12 +121,20 @@ impl Recorder {
         for table in self.timeline.iter_mut().chain(&mut self.arrivals) {
             table.flush()?;
         }
+        // Pictures are completed after the end of watching.
+        let end = Instant::from_nanos(unix_ns());
+        let pictures = self
+            .pictures
+            .take()
+            .map(PictureThread::finish)
+            .transpose()?;
         Ok(Summary {
             frames: self.frames(),
             frames_damaged: self.damaged,
             protocol_errors: self.protocol_errors,
             connections: self.connections,
-            qoe: Summary::measure(&self.frames, Instant::from_nanos(unix_ns())),
+            qoe: Summary::measure(&self.frames, end),
+            pictures,
         })
     }
 }

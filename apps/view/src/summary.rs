@@ -1,3 +1,4 @@
+use crate::Drawn;
 use hawser_qoe::{Frame, Qoe, Window};
 use hawser_units::Instant;
 use std::fmt;
@@ -17,6 +18,8 @@ pub struct Summary {
     /// The duration from the first frame to the end, and the quality of experience in it. `None`
     /// without frames.
     pub qoe: Option<(Duration, Qoe)>,
+    /// The pictures of the frames. `None` if none were requested.
+    pub pictures: Option<Drawn>,
 }
 
 impl Summary {
@@ -51,6 +54,7 @@ impl fmt::Display for Summary {
             protocol_errors,
             connections,
             qoe,
+            pictures,
         } = self;
         write!(f, "{frames} frames")?;
         if let Some((duration, qoe)) = qoe {
@@ -59,6 +63,10 @@ impl fmt::Display for Summary {
         write!(
             f,
             "\n{frames_damaged} frames differ from the captured ones; {connections} connections, {protocol_errors} protocol errors"
-        )
+        )?;
+        match pictures {
+            Some(pictures) => write!(f, "\n{pictures}"),
+            None => Ok(()),
+        }
     }
 }

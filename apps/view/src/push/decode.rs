@@ -62,7 +62,7 @@ impl Decoding {
                 Ok(cloud) => {
                     let times = [captured, Some(started), Some(self.clock.now())];
                     let row = PushRow::new(&frame, times, cloud.len());
-                    self.recorder.record(row, &cloud)?;
+                    self.recorder.record(row, cloud)?;
                     self.count.fetch_add(1, Relaxed);
                 }
                 Err(error) => {

@@ -94,6 +94,7 @@ impl Network {
         secret: TrackSecret,
         to_decoder: SyncSender<ToDecode>,
     ) -> anyhow::Result<Self> {
+        let pose = config.pictures.pose.as_ref().and_then(pose_in_metres);
         let any = match publisher {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -103,12 +104,12 @@ impl Network {
             .connect(publisher)
             .with_context(|| format!("there is no route to {publisher}"))?;
         Ok(Network {
-            session: Session::new(&secret, config.pose)?,
+            session: Session::new(&secret, pose)?,
             clock,
             publisher,
             secret,
             layers: config.layers,
-            pose: config.pose,
+            pose,
             socket,
             to_decoder: Some(to_decoder),
             received: Received::default(),
@@ -267,4 +268,9 @@ impl Network {
         } = &self.session;
         self.received.add(viewer, assembler.stats());
     }
+}
+
+fn pose_in_metres(pose: &hawser_cloud::Pose) -> Option<Pose> {
+    let position = pose.position_mm.map(|mm| mm / 1000.0);
+    Pose::new(position, pose.rotation)
 }

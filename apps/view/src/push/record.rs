@@ -2,6 +2,7 @@
 
 use super::PushConfig;
 use super::summary::Decoded;
+use crate::picture::PictureThread;
 use crate::recorder::{Table, save_ply};
 use anyhow::Context;
 use hawser_cloud::Cloud;
@@ -61,6 +62,7 @@ impl PushRow {
 pub(super) struct Recorder {
     timeline: Option<Table>,
     save: Option<PathBuf>,
+    pictures: Option<PictureThread>,
     rows: Vec<PushRow>,
     undecodable: u64,
 }
@@ -74,6 +76,7 @@ impl Recorder {
         Ok(Recorder {
             timeline: config.timeline.as_deref().map(Table::create).transpose()?,
             save: config.save.clone(),
+            pictures: PictureThread::start(&config.pictures)?,
             rows: Vec::new(),
             undecodable: 0,
         })
@@ -84,14 +87,17 @@ impl Recorder {
         self.undecodable += 1;
     }
 
-    pub(super) fn record(&mut self, row: PushRow, cloud: &Cloud) -> anyhow::Result<()> {
+    pub(super) fn record(&mut self, row: PushRow, cloud: Cloud) -> anyhow::Result<()> {
         self.rows.push(row);
         if let Some(timeline) = &mut self.timeline {
             timeline.write(row)?;
             timeline.flush()?;
         }
         if let Some(directory) = &self.save {
-            save_ply(directory, row.captured_ns.unwrap_or(row.received_ns), cloud)?;
+            save_ply(directory, row.captured_ns.unwrap_or(row.received_ns), &cloud)?;
+        }
+        if let Some(pictures) = &mut self.pictures {
+            pictures.show(row.captured_ns.unwrap_or(row.received_ns), cloud)?;
         }
         Ok(())
     }
@@ -100,6 +106,11 @@ impl Recorder {
         if let Some(timeline) = &mut self.timeline {
             timeline.flush()?;
         }
-        Ok(Decoded::measure(&self.rows, self.undecodable, end))
+        let pictures = self.pictures.map(PictureThread::finish).transpose()?;
+        let measured = Decoded::measure(&self.rows, self.undecodable, end);
+        Ok(Decoded {
+            pictures,
+            ..measured
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! The measurements of a viewer to whom frames are pushed.
 
 use super::record::PushRow;
+use crate::Drawn;
 use crate::summary::write_qoe;
 use hawser_objects::{FrameStats, Viewer};
 use hawser_qoe::{Frame, Qoe, Window};
@@ -68,6 +69,8 @@ pub struct Decoded {
     pub transport_ms: Option<(f64, f64)>,
     /// The time of decoding in milliseconds: mean and 99th percentile.
     pub decode_ms: Option<(f64, f64)>,
+    /// The pictures of the frames. `None` if none were requested.
+    pub pictures: Option<Drawn>,
 }
 
 impl PushSummary {
@@ -109,6 +112,7 @@ impl Decoded {
             qoe,
             transport_ms: mean_and_p99(transport.collect()),
             decode_ms: mean_and_p99(decode.collect()),
+            pictures: None,
         }
     }
 }
@@ -163,6 +167,10 @@ impl fmt::Display for PushSummary {
             received.refused,
             received.kernel_drops,
             received.sessions
-        )
+        )?;
+        match &decoded.pictures {
+            Some(pictures) => write!(f, "\n{pictures}"),
+            None => Ok(()),
+        }
     }
 }

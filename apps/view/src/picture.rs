@@ -1,0 +1,525 @@
+//! Pictures of the received frames: the newest one as a PNG file, all of them as an MP4 file. They
+//! are drawn in a thread of their own, so that receiving does not wait for them.
+
+use anyhow::{Context, anyhow};
+use hawser_cloud::{Cloud, Image, Intrinsics, Pose, Renderer};
+use hawser_media::{Mp4Writer, encode_png};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Columns and rows of a picture.
+const SIZE: (usize, usize) = (960, 720);
+/// The focal length in pixels for a horizontal field of view of 60 degrees.
+const FOCAL: f32 = 831.0;
+/// The number of frames that wait for being drawn.
+const QUEUE: usize = 3;
+/// The time between two snapshots.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest time without a frame that the video shows. A longer one is shortened to this, since
+/// the publisher's clock may have been changed.
+const MAX_GAP_NS: u64 = 10_000_000_000;
+/// A frame that is older than the one before by less than this is late. If it is older by more, the
+/// publisher's clock has been changed.
+const MAX_LATE_NS: u64 = 1_000_000_000;
+
+/// The pictures that are made of received frames.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Pictures {
+    /// Write a picture of the newest frame to this PNG file, once a second and at the end
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+    /// Write a video of the frames to this MP4 file, at the times of their capture. While frames
+    /// are missing, it shows the last one. Requires ffmpeg
+    #[arg(long = "render", value_name = "FILE")]
+    pub video: Option<PathBuf>,
+    /// Frames per second of the video
+    #[arg(long = "render-fps", value_name = "N", default_value_t = Pictures::DEFAULT_FPS,
+        value_parser = clap::value_parser!(u32).range(1..=240))]
+    pub fps: u32,
+    /// The position from which pictures show the scene, in metres, and the turn to the left and the
+    /// angle upwards in degrees, for example 0,1.4,2 or 2,1.4,0,90,-10. With angles of 0, they look
+    /// towards negative z [default: in front of the first frame]
+    #[arg(long, value_name = "X,Y,Z[,YAW,PITCH]", value_parser = parse_pose,
+        allow_hyphen_values = true)]
+    pub pose: Option<Pose>,
+}
+
+impl Pictures {
+    const DEFAULT_FPS: u32 = 30;
+}
+
+impl Default for Pictures {
+    /// No pictures.
+    fn default() -> Self {
+        Pictures {
+            snapshot: None,
+            video: None,
+            fps: Self::DEFAULT_FPS,
+            pose: None,
+        }
+    }
+}
+
+/// Numbers of frames of which pictures were or were not made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Drawn {
+    /// Pictures that were drawn.
+    pub pictures: u64,
+    /// Frames that were skipped because earlier ones were still being drawn or encoded.
+    pub skipped: u64,
+    /// Frames that the video does not show because it shows a newer one at that time.
+    pub hidden: u64,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Drawn {
+            pictures,
+            skipped,
+            hidden,
+        } = self;
+        write!(
+            f,
+            "{pictures} pictures drawn, {skipped} frames skipped because drawing took too long, {hidden} hidden by newer ones"
+        )
+    }
+}
+
+/// A frame, with its capture time.
+struct Frame {
+    captured_ns: u64,
+    cloud: Cloud,
+}
+
+/// The thread that draws pictures.
+pub(crate) struct PictureThread {
+    /// `None` when no more frames follow.
+    frames: Option<SyncSender<Frame>>,
+    thread: Option<JoinHandle<anyhow::Result<Drawn>>>,
+    /// The newest frame, if there was no room for it.
+    waiting: Option<Frame>,
+    skipped: u64,
+}
+
+impl PictureThread {
+    /// Starts to draw. Returns `None` if no pictures are requested.
+    pub(crate) fn start(pictures: &Pictures) -> anyhow::Result<Option<Self>> {
+        if pictures.snapshot.is_none() && pictures.video.is_none() {
+            return Ok(None);
+        }
+        let studio = Studio::open(pictures)?;
+        let (frames, received) = mpsc::sync_channel(QUEUE);
+        let thread = thread::Builder::new()
+            .name("pictures".to_owned())
+            .spawn(move || studio.run(&received))
+            .context("cannot start a thread for pictures")?;
+        Ok(Some(PictureThread {
+            frames: Some(frames),
+            thread: Some(thread),
+            waiting: None,
+            skipped: 0,
+        }))
+    }
+
+    /// Takes a frame without waiting. If there is no room, the newest frame is kept until there is.
+    ///
+    /// # Errors
+    /// If a picture of an earlier frame could not be written.
+    pub(crate) fn show(&mut self, captured_ns: u64, cloud: Cloud) -> anyhow::Result<()> {
+        let frame = Frame { captured_ns, cloud };
+        if let Some(waiting) = self.waiting.take()
+            && self.offer(waiting)?.is_some()
+        {
+            self.skipped += 1;
+            self.waiting = Some(frame);
+        } else {
+            self.waiting = self.offer(frame)?;
+        }
+        Ok(())
+    }
+
+    /// Passes a frame to the thread. Returns it if there is no room.
+    fn offer(&mut self, frame: Frame) -> anyhow::Result<Option<Frame>> {
+        let frames = self.frames.as_ref().context("pictures have ended")?;
+        match frames.try_send(frame) {
+            Ok(()) => Ok(None),
+            Err(TrySendError::Full(frame)) => Ok(Some(frame)),
+            Err(TrySendError::Disconnected(_)) => {
+                self.end()?;
+                Err(anyhow!("pictures have ended"))
+            }
+        }
+    }
+
+    /// Waits until all files are complete.
+    pub(crate) fn finish(mut self) -> anyhow::Result<Drawn> {
+        if let (Some(frames), Some(frame)) = (&self.frames, self.waiting.take()) {
+            // If the thread has ended, its error is returned below.
+            let _ = frames.send(frame);
+        }
+        let drawn = self.end()?;
+        Ok(Drawn {
+            skipped: self.skipped,
+            ..drawn
+        })
+    }
+
+    fn end(&mut self) -> anyhow::Result<Drawn> {
+        drop(self.frames.take());
+        let thread = self.thread.take().context("pictures have ended")?;
+        let panicked = |_| anyhow!("the thread for pictures panicked");
+        thread.join().map_err(panicked)?
+    }
+}
+
+impl Drop for PictureThread {
+    /// Completes the files also if watching ends with an error, which is the one that counts.
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// Draws frames and writes pictures.
+struct Studio {
+    renderer: Renderer,
+    pose: Option<Pose>,
+    snapshot: Option<Snapshot>,
+    video: Option<Video>,
+    drawn: Drawn,
+}
+
+impl Studio {
+    fn open(pictures: &Pictures) -> anyhow::Result<Self> {
+        let (width, height) = SIZE;
+        let renderer = Renderer::new(Intrinsics::centred(width, height, FOCAL))?;
+        let video = pictures.video.as_deref();
+        let video = video.map(|path| Video::create(path, pictures.fps));
+        Ok(Studio {
+            renderer,
+            pose: pictures.pose,
+            snapshot: pictures.snapshot.clone().map(Snapshot::new),
+            video: video.transpose()?,
+            drawn: Drawn::default(),
+        })
+    }
+
+    /// Draws frames until no more follow.
+    fn run(mut self, frames: &Receiver<Frame>) -> anyhow::Result<Drawn> {
+        loop {
+            let wait = self.snapshot.as_ref().map(Snapshot::wait);
+            match frames.recv_timeout(wait.unwrap_or(SNAPSHOT_INTERVAL)) {
+                Ok(frame) => self.show(frame)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.finish(),
+            }
+            if self.snapshot.as_ref().is_some_and(Snapshot::is_due) {
+                self.write_snapshot()?;
+            }
+        }
+    }
+
+    fn show(&mut self, frame: Frame) -> anyhow::Result<()> {
+        if self.video.is_some() {
+            let image = self.draw(&frame.cloud);
+            let video = self.video.as_mut().expect("there is a video");
+            self.drawn.hidden += u64::from(!video.show(frame.captured_ns, image)?);
+        }
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.newest = Some(frame.cloud);
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self, cloud: &Cloud) -> Image {
+        let in_front = || Pose::in_front_of(cloud, self.renderer.intrinsics());
+        self.pose = self.pose.or_else(in_front);
+        // Without points, every pose has the same picture.
+        let origin = Pose::looking([0.0; 3], 0.0, 0.0);
+        self.drawn.pictures += 1;
+        self.renderer.render(cloud, &self.pose.unwrap_or(origin))
+    }
+
+    fn write_snapshot(&mut self) -> anyhow::Result<()> {
+        let newest = self.snapshot.as_mut().and_then(|own| own.newest.take());
+        let Some(cloud) = newest else { return Ok(()) };
+        let image = self.draw(&cloud);
+        let snapshot = self.snapshot.as_mut().expect("there is a snapshot");
+        snapshot.write(&image)
+    }
+
+    fn finish(mut self) -> anyhow::Result<Drawn> {
+        self.write_snapshot()?;
+        if let Some(video) = self.video {
+            video.finish()?;
+        }
+        Ok(self.drawn)
+    }
+}
+
+/// A picture of the newest frame.
+struct Snapshot {
+    path: PathBuf,
+    /// The newest frame, unless the file shows it.
+    newest: Option<Cloud>,
+    written: Option<Instant>,
+}
+
+impl Snapshot {
+    fn new(path: PathBuf) -> Self {
+        Snapshot {
+            path,
+            newest: None,
+            written: None,
+        }
+    }
+
+    /// Returns the time until the next picture may be written.
+    fn wait(&self) -> Duration {
+        match (&self.newest, self.written) {
+            (Some(_), Some(written)) => SNAPSHOT_INTERVAL.saturating_sub(written.elapsed()),
+            _ => SNAPSHOT_INTERVAL,
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        let is_first = self.written.is_none();
+        self.newest.is_some() && (is_first || self.wait().is_zero())
+    }
+
+    /// Replaces the file, so that a reader sees the former picture or the whole new one.
+    fn write(&mut self, image: &Image) -> anyhow::Result<()> {
+        const MODE: u32 = 0o644;
+        hawser_io::file::replace(&self.path, &encode_png(image), MODE)
+            .with_context(|| format!("cannot write {}", self.path.display()))?;
+        self.written = Some(Instant::now());
+        Ok(())
+    }
+}
+
+/// A video of all frames.
+struct Video {
+    file: Mp4Writer,
+    cadence: Cadence,
+    /// The picture of the newest frame, which is shown until the next one.
+    shown: Option<Image>,
+}
+
+impl Video {
+    fn create(path: &Path, fps: u32) -> anyhow::Result<Self> {
+        let (width, height) = SIZE;
+        let file = Mp4Writer::create(path, width, height, fps)?;
+        let (encoder, path) = (file.encoder(), path.display());
+        tracing::info!(%path, encoder, fps, "rendering a video");
+        if !encoder.contains("264") {
+            tracing::warn!(%path, encoder, "ffmpeg has no encoder for H.264: browsers may not play the video");
+        }
+        Ok(Video {
+            file,
+            cadence: Cadence::new(fps),
+            shown: None,
+        })
+    }
+
+    /// Shows a picture from its capture time on. Returns whether every frame so far is shown: not if
+    /// this one is late, or takes the place of the one before.
+    fn show(&mut self, captured_ns: u64, image: Image) -> anyhow::Result<bool> {
+        let Some(ticks) = self.cadence.advance(captured_ns) else {
+            return Ok(false);
+        };
+        for _ in 0..ticks {
+            self.write()?;
+        }
+        let is_first = self.shown.replace(image).is_none();
+        Ok(is_first || ticks > 0)
+    }
+
+    fn write(&mut self) -> anyhow::Result<()> {
+        match &self.shown {
+            Some(image) => Ok(self.file.write(image)?),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        self.write()?;
+        Ok(self.file.finish()?)
+    }
+}
+
+/// Converts capture times to the ticks of a video with a constant frame rate.
+struct Cadence {
+    fps: u32,
+    /// The capture time at which the newest one is `tick` ticks later, and the newest one.
+    start_ns: Option<u64>,
+    newest_ns: u64,
+    tick: u64,
+}
+
+impl Cadence {
+    fn new(fps: u32) -> Self {
+        Cadence {
+            fps,
+            start_ns: None,
+            newest_ns: 0,
+            tick: 0,
+        }
+    }
+
+    /// Returns the ticks from the frame before to this one, or `None` if it is older.
+    fn advance(&mut self, captured_ns: u64) -> Option<u64> {
+        let newest_ns = std::mem::replace(&mut self.newest_ns, captured_ns);
+        let Some(start_ns) = self.start_ns else {
+            self.start_ns = Some(captured_ns);
+            return Some(0);
+        };
+        let (late, gap) = (
+            newest_ns.saturating_sub(captured_ns),
+            captured_ns.saturating_sub(newest_ns),
+        );
+        if (1..MAX_LATE_NS).contains(&late) {
+            self.newest_ns = newest_ns;
+            return None;
+        }
+        if late > 0 || gap > MAX_GAP_NS {
+            let seconds = (i128::from(captured_ns) - i128::from(newest_ns)) / 1_000_000_000;
+            tracing::warn!("capture times jump by {seconds} s: the video shows fewer");
+            (self.start_ns, self.tick) = (Some(captured_ns), 0);
+            return Some(self.ticks(gap.min(MAX_GAP_NS)).max(1));
+        }
+        let tick = self.ticks(captured_ns - start_ns);
+        let before = std::mem::replace(&mut self.tick, tick);
+        Some(tick - before)
+    }
+
+    /// Returns the ticks in a time, rounded.
+    fn ticks(&self, time_ns: u64) -> u64 {
+        const SECOND_NS: u128 = 1_000_000_000;
+        let ticks = (u128::from(time_ns) * u128::from(self.fps) + SECOND_NS / 2) / SECOND_NS;
+        ticks as u64
+    }
+}
+
+/// Parses the position in metres and optionally yaw and pitch in degrees.
+fn parse_pose(text: &str) -> Result<Pose, String> {
+    let numbers: Vec<f32> = text
+        .split(',')
+        .map(|number| number.trim().parse().ok().filter(|n: &f32| n.is_finite()))
+        .collect::<Option<_>>()
+        .ok_or("must be numbers separated by commas")?;
+    let (position, [yaw, pitch]) = match numbers[..] {
+        [x, y, z] => ([x, y, z], [0.0; 2]),
+        [x, y, z, yaw, pitch] => ([x, y, z], [yaw, pitch]),
+        _ => return Err(format!("has {} numbers: must be 3 or 5", numbers.len())),
+    };
+    let position_mm = position.map(|metres| metres * 1000.0);
+    Ok(Pose::looking(
+        position_mm,
+        yaw.to_radians(),
+        pitch.to_radians(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FRAME_NS: u64 = 33_333_333;
+
+    fn ticks(fps: u32, times: &[u64]) -> Vec<Option<u64>> {
+        let mut cadence = Cadence::new(fps);
+        times.iter().map(|time| cadence.advance(*time)).collect()
+    }
+
+    #[test]
+    fn frames_are_shown_at_their_capture_times_and_stalls_stay() {
+        let start = 1_700_000_000_000_000_000;
+        let times = [0, 1, 2, 62, 63].map(|frame| start + frame * FRAME_NS);
+        let expected = [0, 1, 1, 60, 1].map(Some);
+        assert_eq!(ticks(30, &times), expected);
+        // 25 frames per second in a video of 30 stay in time with each other.
+        let times: Vec<u64> = (0..26).map(|frame| start + frame * 40_000_000).collect();
+        assert_eq!(ticks(30, &times).into_iter().flatten().sum::<u64>(), 30);
+    }
+
+    #[test]
+    fn frames_of_the_same_tick_and_late_ones_are_hidden() {
+        let times = [0, 10_000_000, 40_000_000, 39_000_000, 70_000_000];
+        let expected = [Some(0), Some(0), Some(1), None, Some(1)];
+        assert_eq!(ticks(30, &times), expected);
+    }
+
+    #[test]
+    fn a_changed_clock_does_not_stop_the_video() {
+        let times = [5_000_000_000, 0, FRAME_NS, u64::MAX, u64::MAX];
+        let expected = [0, 1, 1, 300, 0].map(Some);
+        assert_eq!(ticks(30, &times), expected);
+    }
+
+    #[test]
+    fn a_pose_has_a_position_and_optionally_two_angles() {
+        let pose = parse_pose("-1,1.5, 2").unwrap();
+        assert_eq!(pose.position_mm, [-1000.0, 1500.0, 2000.0]);
+        assert_eq!(pose.rotation, [0.0, 0.0, 0.0, 1.0]);
+        let turned = parse_pose("0,0,0,90,0").unwrap().rotation;
+        assert!((turned[1] - turned[3]).abs() < 1e-6 && turned[1] > 0.7);
+        for (refused, reason) in [
+            ("", "must be numbers"),
+            ("1,2,nan", "must be numbers"),
+            ("1,2", "has 2 numbers"),
+            ("1,2,3,4", "has 4 numbers"),
+        ] {
+            let error = parse_pose(refused).unwrap_err();
+            assert!(error.starts_with(reason), "{refused}: {error}");
+        }
+    }
+
+    #[test]
+    fn pictures_that_cannot_be_written_end_with_the_file_s_name() {
+        let pictures = Pictures {
+            snapshot: Some("/nowhere/picture.png".into()),
+            ..Pictures::default()
+        };
+        let mut thread = PictureThread::start(&pictures).unwrap().unwrap();
+        thread.show(1, Cloud::new()).unwrap();
+        let error = thread.finish().unwrap_err();
+        assert!(format!("{error:#}").starts_with("cannot write /nowhere/picture.png: No such"));
+        assert!(
+            PictureThread::start(&Pictures::default())
+                .unwrap()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn frames_that_are_too_many_are_skipped_and_counted_but_not_the_newest() {
+        // Nobody takes the frames.
+        let (frames, received) = mpsc::sync_channel(QUEUE);
+        let thread = thread::spawn(|| Ok(Drawn::default()));
+        let mut pictures = PictureThread {
+            frames: Some(frames),
+            thread: Some(thread),
+            waiting: None,
+            skipped: 0,
+        };
+        for captured_ns in 0..QUEUE as u64 + 5 {
+            pictures.show(captured_ns, Cloud::new()).unwrap();
+        }
+        let first: Vec<u64> = received.try_iter().map(|f| f.captured_ns).collect();
+        let drawn = pictures.finish().unwrap();
+        let last: Vec<u64> = received.try_iter().map(|f| f.captured_ns).collect();
+        assert_eq!((first, last, drawn.skipped), (vec![0, 1, 2], vec![7], 4));
+    }
+
+    proptest! {
+        #[test]
+        fn any_capture_times_have_a_bounded_number_of_ticks(times: Vec<u64>, fps in 1u32..=240) {
+            for ticks in ticks(fps, &times).into_iter().flatten() {
+                prop_assert!(ticks <= 10 * u64::from(fps) + 1);
+            }
+        }
+    }
+}
