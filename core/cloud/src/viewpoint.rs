@@ -8,6 +8,13 @@ const OUTLIERS: usize = 100;
 const MARGIN: f32 = 0.1;
 /// The longest step between points that are next to each other in a row of a camera's image.
 const NEIGHBOUR_MM: i32 = 60;
+/// The least share of steps in one direction that shows how a cloud was captured.
+const MIN_ORDER: f64 = 0.25;
+/// The least correlation that shows on which side a surface is open.
+const MIN_OUTLINE: f64 = 0.1;
+/// Points in bands of `1 << BAND_BITS` millimetres of y are of the same height.
+const BAND_BITS: u32 = 6;
+const BANDS: usize = 1 << (16 - BAND_BITS);
 /// The least distance between a viewer and the bounds of a cloud.
 const MIN_DISTANCE_MM: f32 = 300.0;
 
@@ -30,11 +37,12 @@ impl Pose {
     }
 
     /// Returns a pose from which a pinhole camera sees the whole cloud, except for outliers, or
-    /// `None` if the cloud has no points. The viewer looks along the z axis, from the side of the
-    /// cameras if the order of the points shows it, and else from positive z.
+    /// `None` if the cloud has no points. The viewer looks along the z axis.
     ///
-    /// The points of a depth image follow each other from left to right, so that the sign of their
-    /// steps along x says from which side the camera looked.
+    /// The side is that from which cameras captured the cloud, as far as the cloud shows it. In
+    /// capture order, the points of a depth image follow each other from left to right, so that
+    /// their steps along x have one sign. In another order, a surface that recedes towards its
+    /// outline is seen from its front. A closed or flat surface is seen from positive z.
     pub fn in_front_of(cloud: &Cloud, intrinsics: &Intrinsics) -> Option<Pose> {
         let x = bounds(cloud, |point| point.x)?;
         let y = bounds(cloud, |point| point.y)?;
@@ -115,8 +123,20 @@ fn bounds(cloud: &Cloud, axis: fn(Point) -> i16) -> Option<(f32, f32)> {
     Some((low, f32::from(*high)))
 }
 
-/// Returns whether most steps between neighbours in the order of the points go towards negative x.
+/// Returns whether the cameras looked from negative z, by the order of the points or else by their
+/// outline.
 fn is_captured_from_negative_z(cloud: &Cloud) -> bool {
+    let order = order(cloud);
+    if order.abs() > MIN_ORDER {
+        order < 0.0
+    } else {
+        outline(cloud) > MIN_OUTLINE
+    }
+}
+
+/// Returns the sum of the steps along x between neighbours in the order of the points, as a share of
+/// their lengths: 1 if all go towards positive x, and 0 without steps.
+fn order(cloud: &Cloud) -> f64 {
     let coordinates = |point: Point| [point.x, point.y, point.z].map(i32::from);
     let (mut sum, mut total) = (0i64, 0i64);
     let mut last = None;
@@ -129,7 +149,62 @@ fn is_captured_from_negative_z(cloud: &Cloud) -> bool {
             }
         }
     }
-    4 * sum < -total
+    sum as f64 / total.max(1) as f64
+}
+
+/// Returns the correlation of z with the squared distance to the left or right from the middle, at
+/// the same height: positive if the surface recedes towards positive z at its outline, and 0 if it
+/// is closed.
+fn outline(cloud: &Cloud) -> f64 {
+    let band = |point: Point| (i32::from(point.y) - i32::from(i16::MIN)) as usize >> BAND_BITS;
+    let mut middles = [(0i64, 0i64); BANDS];
+    for point in cloud.points() {
+        let (sum, count) = &mut middles[band(point)];
+        *sum += i64::from(point.x);
+        *count += 1;
+    }
+    let mut bands = [Moments::default(); BANDS];
+    for point in cloud.points() {
+        let (sum, count) = middles[band(point)];
+        let side = f64::from(point.x) - sum as f64 / count as f64;
+        bands[band(point)].add(side * side, f64::from(point.z));
+    }
+    let sum = |part: fn(&Moments) -> f64| bands.iter().map(part).sum::<f64>();
+    let variances = sum(|band| band.central(band.aa, band.a, band.a))
+        * sum(|band| band.central(band.bb, band.b, band.b));
+    let covariance = sum(|band| band.central(band.ab, band.a, band.b));
+    if variances > 0.0 {
+        covariance / variances.sqrt()
+    } else {
+        0.0
+    }
+}
+
+/// Sums of two values and of their products.
+#[derive(Clone, Copy, Default)]
+struct Moments {
+    count: f64,
+    a: f64,
+    b: f64,
+    aa: f64,
+    ab: f64,
+    bb: f64,
+}
+
+impl Moments {
+    fn add(&mut self, a: f64, b: f64) {
+        self.count += 1.0;
+        self.a += a;
+        self.b += b;
+        self.aa += a * a;
+        self.ab += a * b;
+        self.bb += b * b;
+    }
+
+    /// Returns a sum of products about the means.
+    fn central(&self, products: f64, a: f64, b: f64) -> f64 {
+        products - a * b / self.count.max(1.0)
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +263,20 @@ mod tests {
         let cloud = Performer::new(1, 20_000).cloud(Duration::ZERO);
         let pose = Pose::in_front_of(&cloud, &SQUARE).unwrap();
         assert!(pose.position_mm[2] > 1500.0, "{pose:?}");
+    }
+
+    #[test]
+    fn a_surface_is_seen_from_the_front_in_any_order() {
+        // Half of a cylinder around the y axis, in an order that mixes left and right.
+        for front in [1, -1] {
+            let x = |step: i16| step % 101 * 37 % 101 * 6 - 300;
+            let y = |step: i16| step % 17 * 100;
+            let z = |x: i16| front * (f32::from(300 - x.abs()) * 2.0) as i16;
+            let steps = (0..1700).map(|step| (x(step), y(step)));
+            let points = steps.map(|(x, y)| Point::at([x, y, z(x)].map(f32::from), [9; 3]));
+            let pose = Pose::in_front_of(&points.flatten().collect(), &SQUARE).unwrap();
+            assert_eq!(pose.position_mm[2].signum(), f32::from(front));
+        }
     }
 
     #[test]
