@@ -1,4 +1,5 @@
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::{self, JoinHandle};
@@ -102,6 +103,9 @@ impl Ffmpeg {
         stdin: Stdio,
     ) -> Result<(Self, ChildStdout), VideoError> {
         let mut child = command
+            // A group of its own: an interrupt from the terminal is for the program, which then stops
+            // playing.
+            .process_group(0)
             .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
