@@ -1,15 +1,15 @@
 use super::{median, nanoseconds};
 use crate::summary::{Case, Summary};
-use anyhow::{Context, Result, ensure};
-use hawser_cloud::{Camera, Cloud, Extrinsics, Intrinsics, Performer, View};
+use anyhow::{Result, bail};
+use hawser_cloud::{Cloud, Performer, View};
 use hawser_codec::rgbd::Layers;
 use hawser_codec::{
     ChunkDecoder, ChunkEncoder, Decoder, DracoDecoder, DracoEncoder, Encoder, RgbdDecoder,
     RgbdEncoder, Setting, ZstdDecoder, ZstdEncoder,
 };
+use hawser_media::{Frame, Recording};
 use std::hint::black_box;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Frames of the recording, and how often each is encoded and decoded.
@@ -19,44 +19,22 @@ const ROUNDS: usize = 7;
 /// The target of encoding and decoding a frame together.
 const LIMIT_MS: f64 = 8.0;
 
-/// The cameras of `lab/recordings/talker.toml`.
-const CAMERAS: [(&str, Extrinsics); 2] = [
-    (
-        "cam0_yaw180",
-        Extrinsics {
-            rotation: [[-1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 1.0]],
-            translation_mm: [25.0, 1400.0, 1010.0],
-        },
-    ),
-    (
-        "cam1_yaw240",
-        Extrinsics {
-            rotation: [[-0.5, 0.0, 0.866], [0.0, -1.0, 0.0], [0.866, 0.0, 0.5]],
-            translation_mm: [280.97, 1400.0, 833.35],
-        },
-    ),
-];
-const INTRINSICS: Intrinsics = Intrinsics {
-    width: 848,
-    height: 480,
-    fx: 425.0,
-    fy: 425.0,
-    cx: 424.0,
-    cy: 240.0,
-};
-const PIXELS: usize = INTRINSICS.width * INTRINSICS.height;
+/// The description of the person who talks.
+const TALKER: &str = include_str!("../../recordings/talker.toml");
 
 /// Measures each codec on the recording of a person who talks or, where there is none, on the
 /// synthetic performer, who has no views.
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
-    let folder = hawser_media::data_dir().join("volumetric/talker");
-    let (of, clouds) = if folder.exists() {
-        let [left, right] = CAMERAS.map(|camera| views(&folder, camera));
-        let (left, right) = (left?, right?);
+    let data_dir = hawser_media::data_dir();
+    let (of, clouds) = if data_dir.join("volumetric/talker").exists() {
+        let recording = Recording::parse(TALKER, Path::new("talker.toml"), &data_dir)?;
+        let frames = views(&recording)?;
+        let left: Vec<View> = frames.iter().map(|views| views[0].clone()).collect();
         let rgbd = (RgbdEncoder::new(Layers::Two), RgbdDecoder::new());
         let case = measure("codec/rgbd/talker-view", rgbd, &left, Some(LIMIT_MS))?;
         summary.cases.push(case);
-        ("talker", merged(&left, &right))
+        let merged = |views| Frame::Views(views).into_cloud();
+        ("talker", frames.into_iter().map(merged).collect())
     } else {
         ("performer", performer())
     };
@@ -107,61 +85,18 @@ fn milliseconds(duration: Duration) -> f64 {
     nanoseconds(duration) / 1e6
 }
 
-/// Returns the first frames of a camera.
-fn views(folder: &Path, (name, extrinsics): (&str, Extrinsics)) -> Result<Vec<View>> {
-    let color = images(&folder.join(format!("{name}_color.mp4")), "rgb24", 3)?;
-    let depth = images(&folder.join(format!("{name}_depth_mm.mkv")), "gray16le", 2)?;
-    let camera = Camera {
-        intrinsics: INTRINSICS,
-        extrinsics,
-    };
-    let images = color.chunks(3 * PIXELS).zip(depth.chunks(2 * PIXELS));
-    let view = |(color, depth): (&[u8], &[u8])| {
-        let depth = depth
-            .as_chunks()
-            .0
-            .iter()
-            .map(|bytes| u16::from_le_bytes(*bytes));
-        Ok(View::new(camera, 1.0, color.to_vec(), depth.collect())?)
-    };
-    images.map(view).collect()
-}
-
-/// Decodes the first images of a video.
-fn images(video: &Path, format: &str, pixel_bytes: usize) -> Result<Vec<u8>> {
-    let output = Command::new("ffmpeg")
-        .args(["-nostdin", "-v", "error", "-i"])
-        .arg(video)
-        .args([
-            "-frames:v",
-            &FRAMES.to_string(),
-            "-f",
-            "rawvideo",
-            "-pix_fmt",
-            format,
-            "-",
-        ])
-        .output()
-        .context("cannot run ffmpeg")?;
-    let complete = output.stdout.len() == FRAMES * PIXELS * pixel_bytes;
-    ensure!(
-        complete,
-        "cannot decode {}: {}",
-        video.display(),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(output.stdout)
-}
-
-/// Returns the points of both views of each frame.
-fn merged(left: &[View], right: &[View]) -> Vec<Cloud> {
-    let merge = |(left, right): (&View, &View)| {
-        let mut cloud = Cloud::new();
-        left.add_to(&mut cloud);
-        right.add_to(&mut cloud);
-        cloud
-    };
-    left.iter().zip(right).map(merge).collect()
+/// Returns the views of the first frames.
+fn views(recording: &Recording) -> Result<Vec<Vec<View>>> {
+    let mut player = recording.open()?;
+    let mut frames = Vec::new();
+    while frames.len() < FRAMES {
+        match player.next_frame()? {
+            Some(Frame::Views(views)) => frames.push(views),
+            Some(Frame::Cloud(_)) => bail!("the recording has no cameras"),
+            None => bail!("the recording has fewer than {FRAMES} frames"),
+        }
+    }
+    Ok(frames)
 }
 
 /// Returns frames of the paper's number of points.
