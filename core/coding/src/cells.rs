@@ -6,6 +6,19 @@ pub(crate) const MAX_SPARE: usize = 32;
 /// Bytes that a symbol costs besides its own: the table entry and the allocator's overhead.
 pub(crate) const OVERHEAD: usize = 48;
 
+/// Returns the bytes of the cell for a symbol of `bytes`, if the longest symbols have `longest`.
+fn capacity(bytes: usize, longest: usize) -> usize {
+    match bytes > longest / 2 {
+        true => longest,
+        false => bytes,
+    }
+}
+
+/// Returns what the cell for a symbol of `bytes` costs, if the longest symbols have `longest`.
+pub(crate) fn cost(bytes: usize, longest: usize) -> usize {
+    capacity(bytes, longest) + OVERHEAD
+}
+
 /// Buffers that hold one symbol each. A buffer for a long symbol has the size of the longest symbol
 /// and is reused. A buffer for a short symbol has just the size it needs, so tiny packets do not
 /// take the memory of large ones.
@@ -39,13 +52,12 @@ impl Cells {
 
     /// Returns an empty cell for a symbol of `bytes` that does not grow.
     pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
-        let cell = match bytes > self.bytes / 2 {
-            true => self
-                .spare
-                .pop()
-                .unwrap_or_else(|| Vec::with_capacity(self.bytes)),
-            false => Vec::with_capacity(bytes),
+        let capacity = capacity(bytes, self.bytes);
+        let spare = match capacity == self.bytes {
+            true => self.spare.pop(),
+            false => None,
         };
+        let cell = spare.unwrap_or_else(|| Vec::with_capacity(capacity));
         self.used += cell.capacity() + OVERHEAD;
         cell
     }

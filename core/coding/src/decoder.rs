@@ -1,4 +1,4 @@
-use crate::cells::{Cells, MAX_SPARE, OVERHEAD};
+use crate::cells::{self, Cells, MAX_SPARE, OVERHEAD};
 use crate::equation::{Equation, MAX_SPAN};
 use crate::window::Window;
 use crate::{Counts, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, RejectReason, code};
@@ -51,6 +51,19 @@ impl Config {
         let determined = 2 * (MAX_DETERMINED + MAX_EQUATIONS) * size_of::<(u64, Vec<u8>)>();
         let spare = 2 * MAX_SPARE * size_of::<Vec<u8>>();
         ByteSize((room + window + equations + determined + spare) as u64)
+    }
+
+    /// Returns how much of the memory a packet of `bytes` takes.
+    pub fn packet_cost(&self, bytes: usize) -> ByteSize {
+        let longest = LENGTH_BYTES + self.packet_bytes;
+        ByteSize(cells::cost(LENGTH_BYTES + bytes, longest) as u64)
+    }
+
+    /// Returns how much of the memory the equations take at most, including the packets that they
+    /// determine and that were not polled yet, if those are polled after each packet.
+    pub fn equations_cost(&self) -> ByteSize {
+        let equations = MAX_EQUATIONS as u64 + 1;
+        ByteSize(equations * self.packet_cost(self.packet_bytes).0)
     }
 
     /// Returns the bytes available for packets and equations.

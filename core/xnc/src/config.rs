@@ -106,6 +106,7 @@ pub struct Config {
     /// The maximum size of the packets kept for recovery, and at the receiver for decoding and
     /// reordering. When a fully reliable scheme has this much unacknowledged data, it stops
     /// sending, as with the flow control of a stream. The other schemes give up the oldest packets.
+    /// Schemes that recover by coded packets do so before the receiver's decoder would forget them.
     pub packet_memory: ByteSize,
 }
 

@@ -32,6 +32,7 @@
 //! ```
 
 mod config;
+mod decoding;
 mod endpoint;
 mod liveness;
 mod memory;

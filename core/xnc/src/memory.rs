@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 const MIN_COST: u64 = 256;
 
 /// Returns the bytes that a packet counts towards a limit. Both ends use the same formula, so that
-/// a receiver can hold the packets that a sender may keep.
+/// a receiver can hold for reordering what a sender may keep.
 pub(crate) fn cost(bytes: &[u8]) -> u64 {
     (bytes.len() as u64).max(MIN_COST)
 }

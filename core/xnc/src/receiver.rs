@@ -1,7 +1,8 @@
 use crate::config::Config;
+use crate::decoding::decoder_config;
 use crate::numbers::{Insert, ReceivedRanges, ReplayWindow, expand};
 use crate::reorder_buffer::{Packet, ReorderBuffer};
-use crate::sender::{MAX_PACKET, Transmit, seed};
+use crate::sender::{Transmit, seed};
 use crate::stats::{ReceiverStats, RejectReason};
 use crate::timer::Timer;
 use hawser_coding::Decoder;
@@ -338,18 +339,6 @@ impl Receiver {
             is_due.then(|| incoming.block(now, path))
         });
         received.collect()
-    }
-}
-
-/// The packet size from which the length of the decoder's window is computed, in bytes.
-const WINDOW_PACKET_BYTES: u64 = 512;
-
-fn decoder_config(config: &Config) -> hawser_coding::Config {
-    hawser_coding::Config {
-        window_packets: (config.packet_memory.0 / WINDOW_PACKET_BYTES).clamp(64, ReplayWindow::SPAN)
-            as usize,
-        packet_bytes: MAX_PACKET,
-        memory: config.packet_memory,
     }
 }
 

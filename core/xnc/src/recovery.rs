@@ -5,6 +5,8 @@
 //! section 4.5).
 
 use crate::config::Config;
+use crate::decoding::DecoderLoad;
+use crate::memory::cost;
 use crate::sent_packets::{Fate, Hint, SentPacket, SentPackets};
 use crate::sent_transmissions::{Content, Outcome};
 use hawser_units::{Instant, PathId, PathSet};
@@ -57,6 +59,8 @@ pub(crate) struct Recovery {
     /// The number of settled packets that are kept because later coded packets may cover them.
     lookback: usize,
     packets: SentPackets,
+    /// What the receiver has to hold to decode any of `packets`, if it decodes.
+    decoder: Option<DecoderLoad>,
     ranges: EncodingRanges,
     /// Transmissions that are decided and not yet returned.
     planned: VecDeque<(PathId, Content)>,
@@ -70,11 +74,13 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     pub(crate) fn new(config: &Config, method: RecoveryMethod, lookback: usize) -> Self {
+        let is_decoded = method == RecoveryMethod::OneShot { coded: true };
         Recovery {
             config: config.clone(),
             method,
             lookback,
             packets: SentPackets::default(),
+            decoder: is_decoded.then(|| DecoderLoad::new(config)),
             ranges: EncodingRanges::new(config),
             planned: VecDeque::new(),
             retransmissions: VecDeque::new(),
@@ -111,6 +117,9 @@ impl Recovery {
     ) -> u64 {
         let id = self.packets.next();
         let range = self.ranges.add_packet(now, id, hint.end_of_frame);
+        if let Some(decoder) = &mut self.decoder {
+            decoder.add(bytes.len());
+        }
         self.packets.push(queued_at, bytes, hint, range);
         id
     }
@@ -123,8 +132,22 @@ impl Recovery {
         Some(packet)
     }
 
-    /// Gives up the packets of the oldest range, to make room for others.
-    pub(crate) fn give_up_oldest_range(&mut self) {
+    /// Returns whether a packet can be kept besides the others, by both ends.
+    pub(crate) fn has_room_for(&self, packet: &[u8]) -> bool {
+        let fits = self.packets.bytes() + cost(packet) <= self.config.packet_memory.0;
+        let decoder = self.decoder.as_ref();
+        fits && decoder.is_none_or(|decoder| decoder.has_room_for(packet.len()))
+    }
+
+    /// Gives up the oldest packets until there is room for another.
+    pub(crate) fn make_room_for(&mut self, packet: &[u8]) {
+        while !self.has_room_for(packet) && self.packets.len() > 0 {
+            self.give_up_oldest_range();
+        }
+    }
+
+    /// Gives up the packets of the oldest range.
+    fn give_up_oldest_range(&mut self) {
         self.counts.given_up += self.drop_oldest_range();
     }
 
@@ -134,6 +157,10 @@ impl Recovery {
         let Some(range) = self.ranges.pop_oldest() else {
             return 0;
         };
+        if let Some(decoder) = &mut self.decoder {
+            let packets = self.packets.in_range(range.ids());
+            packets.for_each(|(_, packet)| decoder.remove(packet.bytes.len()));
+        }
         self.packets.drop_oldest(range.len());
         range.unsettled
     }

@@ -1,4 +1,5 @@
 use crate::config::Config;
+use crate::decoding::MAX_PACKET;
 use crate::liveness::{Event, Liveness};
 use crate::memory::cost;
 use crate::path::{Path, PathState, Paths};
@@ -20,9 +21,6 @@ mod transmit;
 
 use queue::{Queue, QueuedPacket};
 pub(crate) use transmit::seed;
-
-/// The maximum size of a packet in bytes on any path, for which decoders allocate.
-pub(crate) const MAX_PACKET: usize = 1500;
 
 /// The usual number of outcomes at once on a path that is not busy. The buffer is shrunk to it.
 const USUAL_OUTCOMES: usize = 256;

@@ -3,7 +3,7 @@
 mod network;
 
 use hawser_units::ByteSize;
-use hawser_xnc::{Config, Hint, Scheme};
+use hawser_xnc::{Config, Hint, Scheme, SenderStats};
 use network::{MS, Network, Pipe, path};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -216,5 +216,38 @@ proptest! {
         total_share in prop_oneof![3 => Just(1.0), 1 => Just(f64::INFINITY)],
     ) {
         becomes_idle(scheme, total_share, &operations)?;
+    }
+}
+
+/// Sends packets of `bytes` and loses the first ten. Both ends may keep a megabyte. Returns the
+/// number of packets that arrived, and the sender's counters.
+fn lose_the_first_of(packets: u64, bytes: usize) -> (u64, SenderStats) {
+    let config = Config {
+        packet_memory: ByteSize(1 << 20),
+        ..Config::default()
+    };
+    let mut network = Network::new(config, vec![Pipe::new(50 * MS, 8 << 20)]);
+    network.run_for(150 * MS);
+    let pipe = network.pipes.get_mut(&path(0)).unwrap();
+    pipe.lose_next = 10;
+    for _ in 0..packets {
+        network.send(Hint::default(), bytes);
+    }
+    network.run_for(3000 * MS);
+    let sender = network.ends[0].stats().sender;
+    (network.numbers().len() as u64, sender)
+}
+
+#[test]
+fn packets_that_the_receiver_can_no_longer_decode_are_given_up() {
+    for (bytes, few, many) in [(1000, 600, 900), (8, 1900, 3000)] {
+        let (arrived, sender) = lose_the_first_of(few, bytes);
+        assert_eq!((arrived, sender.given_up), (few, 0), "{sender:?}");
+        assert!(sender.lost >= 10, "{sender:?}");
+
+        let (arrived, sender) = lose_the_first_of(many, bytes);
+        assert!(arrived < many, "the receiver has forgotten the first");
+        assert_eq!(sender.delivered + sender.given_up, many, "{sender:?}");
+        assert!(arrived >= sender.delivered, "{arrived} of {sender:?}");
     }
 }

@@ -2,7 +2,6 @@
 
 use super::queue::{Class, QueuedPacket};
 use super::{Sender, Transmit};
-use crate::memory::cost;
 use crate::path::QUIC_OVERHEAD;
 use crate::recovery::{CODED_OVERHEAD, Capacity, Recovery, RecoveryMethod};
 use crate::scheme::{Candidate, Extra, PathChoice, Scheduler, View};
@@ -88,10 +87,9 @@ impl Sender {
     fn poll_class(&mut self, now: Instant, class: Class) -> Option<Transmit> {
         loop {
             let front = self.queue.front(class, now, &self.config)?;
-            let (hint, size, cost) = (front.hint, front.bytes.len(), cost(&front.bytes));
-            let used = self.recovery.packets().bytes();
-            let is_full = used + cost > self.config.packet_memory.0;
-            if is_full && self.recovery.method() == RecoveryMethod::Retransmit {
+            let (hint, size) = (front.hint, front.bytes.len());
+            let has_room = self.recovery.has_room_for(&front.bytes);
+            if !has_room && self.recovery.method() == RecoveryMethod::Retransmit {
                 return None;
             }
             let choice = self.select_path(now, self.candidate(size, hint, class));
@@ -102,9 +100,7 @@ impl Sender {
                 continue;
             };
             let path = self.first_path(choice, self.recovery.packets().next())?;
-            if is_full {
-                self.recovery.give_up_oldest_range();
-            }
+            self.recovery.make_room_for(&packet.bytes);
             return self.send_first(now, path, packet);
         }
     }
