@@ -2,6 +2,7 @@
 //! lacks.
 
 mod encoder;
+mod flow;
 mod frames;
 mod paper;
 mod publisher;
@@ -11,6 +12,7 @@ mod scenario;
 mod score;
 mod simulation;
 mod viewer;
+mod webrtc;
 
 use crate::experiment::{Completed, Experiment, Measured, Run, matches, write_json};
 use crate::summary::Summary;
@@ -152,13 +154,14 @@ fn frames_csv(outcome: &Outcome) -> Result<String> {
 fn rates_csv(outcome: &Outcome) -> Result<String> {
     let mut text = "at_s,target_mbps,pacing_mbps,received_bytes,competitors_bytes\n".to_owned();
     for sample in &outcome.samples {
+        let pacing = sample.pacing_mbps.map(|mbps| format!("{mbps:.3}"));
         let rivals: u64 = sample.rivals.iter().map(|bytes| bytes.0).sum();
         writeln!(
             text,
-            "{:.1},{:.3},{:.3},{},{rivals}",
+            "{:.1},{:.3},{},{},{rivals}",
             sample.at.as_secs_f64(),
             sample.target_mbps,
-            sample.pacing_mbps,
+            pacing.unwrap_or_default(),
             sample.media.0
         )?;
     }

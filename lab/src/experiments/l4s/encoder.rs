@@ -15,22 +15,28 @@ pub(super) const INTERVAL: Duration = Duration::from_nanos(33_333_333);
 /// The part by which the size of a frame differs from the target at most.
 const VARIATION: f64 = 0.15;
 
-/// A full packet with all headers, and its headers, in bytes.
-const PACKET: u64 = DEFAULT_DATAGRAM as u64 + IP_UDP;
-const HEADERS: u64 = Header::OVERHEAD as u64 + IP_UDP;
+/// The bytes of a full packet with all headers.
+pub(super) const PACKET: u64 = DEFAULT_DATAGRAM as u64 + IP_UDP;
+
+/// The bytes of all headers of a packet of Hawser's media.
+pub(super) const HEADERS: u64 = Header::OVERHEAD as u64 + IP_UDP;
 
 /// Makes frames whose packets, with all headers, have the target's rate on average.
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
     random: ChaCha8Rng,
     next: Instant,
+    headers: u64,
 }
 
 impl Encoder {
-    pub(super) fn new(seed: u64, first: Instant) -> Self {
+    /// Creates an encoder whose first frame is captured at `first`. `headers` are the bytes of all
+    /// headers of a packet.
+    pub(super) fn new(seed: u64, first: Instant, headers: u64) -> Self {
         Encoder {
             random: ChaCha8Rng::seed_from_u64(seed),
             next: first,
+            headers,
         }
     }
 
@@ -52,16 +58,16 @@ impl Encoder {
         self.next += INTERVAL;
         let factor = 1.0 + self.random.random_range(-VARIATION..=VARIATION);
         let bytes = target.bps() as f64 / 8.0 * INTERVAL.as_secs_f64() * factor;
-        let sizes = layers.iter().map(|share| payload((bytes * share) as u64));
-        Some(sizes.collect())
+        let sizes = layers.iter().map(|share| bytes * share);
+        Some(sizes.map(|bytes| self.payload(bytes as u64)).collect())
     }
-}
 
-/// Returns the payload of packets that have so many bytes with all headers.
-fn payload(bytes: u64) -> usize {
-    let packets = bytes.div_ceil(PACKET).max(1);
-    let payload = bytes.saturating_sub(packets * HEADERS).max(1);
-    usize::try_from(payload).expect("a frame is small")
+    /// Returns the payload of packets that have so many bytes with all headers.
+    fn payload(&self, bytes: u64) -> usize {
+        let packets = bytes.div_ceil(PACKET).max(1);
+        let payload = bytes.saturating_sub(packets * self.headers).max(1);
+        usize::try_from(payload).expect("a frame is small")
+    }
 }
 
 #[cfg(test)]
@@ -70,7 +76,7 @@ mod tests {
 
     #[test]
     fn frames_have_the_targets_rate_with_all_headers() {
-        let mut encoder = Encoder::new(1, Instant::ZERO);
+        let mut encoder = Encoder::new(1, Instant::ZERO, HEADERS);
         let mut bytes = 0;
         let mut sizes = Vec::new();
         for _ in 0..3000 {

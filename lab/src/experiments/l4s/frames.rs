@@ -14,7 +14,8 @@ pub(super) struct Frame {
     pub(super) size: ByteSize,
     /// The time at which the first packet left.
     pub(super) began: Option<Instant>,
-    /// The time that pacing takes for the frame, as it was when the first packet left.
+    /// The time that pacing takes for the frame, as it was when the first packet left; with WebRTC
+    /// the time that passed from the first packet to the last.
     pub(super) pacing: Duration,
     /// The time at which each layer was complete at the viewer.
     pub(super) complete: Vec<Option<Instant>>,

@@ -1,31 +1,57 @@
 //! Figures of the paper: M. De Fré et al., *Low-latency volumetric video conferencing in congested
 //! networks through L4S*, MMSys 2025.
 
-use super::scenario::{Network, Rivals, Scenario};
+use super::scenario::{Media, Network, Rivals, Scenario};
 use crate::summary::Metrics;
 
 /// The transport latency: 10 ms of delay and 20 ms of pacing in all configurations (section 4.7).
 const LATENCY_MS: f64 = 30.0;
 
-/// Returns the paper's figures under our metric names, for both controllers: those of its own.
-/// They are from its text. Figure 7 shows the estimate, which is our target.
+/// Returns the paper's figures under our metric names: those of its own controller for both of
+/// Hawser's, and those of its WebRTC for WebRTC. They are from its text. Figures 6 and 7 show the
+/// estimate, which is our target.
 pub(super) fn figures(scenario: Scenario) -> Metrics {
-    if scenario.network != Network::Paper {
-        return Metrics::default();
+    let mut figures = Metrics::default();
+    if scenario.network != Network::Paper || scenario.rivals == Rivals::None {
+        return figures;
     }
-    let rate = match scenario.rivals {
-        Rivals::None => return Metrics::default(),
-        Rivals::Cubic(_) => 90.0,
+    match scenario.media {
+        Media::Hawser(_) => l4s(scenario.rivals, &mut figures),
+        Media::WebRtc => webrtc(scenario.rivals, &mut figures),
+    }
+    figures
+}
+
+/// Sections 4.4 to 4.7.
+fn l4s(rivals: Rivals, figures: &mut Metrics) {
+    let rate = match rivals {
+        Rivals::None | Rivals::Cubic(_) => 90.0,
         Rivals::Prague(1) => 58.0,
         Rivals::Prague(2) => 15.0,
         Rivals::Prague(_) => 12.5,
     };
-    let mut figures = Metrics::default();
-    if matches!(scenario.rivals, Rivals::Cubic(_)) {
+    if matches!(rivals, Rivals::Cubic(_)) {
         figures.set("convergence_s", 10.0);
     }
     figures.set("target_mbps", rate);
     figures.set("latency_mean_ms", LATENCY_MS);
     figures.set("undecodable_frames_ratio", 0.0);
-    figures
+}
+
+/// Sections 4.4 to 4.6. Figure 8, of the latency, has no numbers in the text.
+fn webrtc(rivals: Rivals, figures: &mut Metrics) {
+    match rivals {
+        Rivals::None => {}
+        Rivals::Cubic(flows) => {
+            figures.set("target_mbps", if flows == 1 { 46.0 } else { 30.0 });
+            if flows == 3 {
+                figures.set("undecodable_frames_ratio", 0.03);
+            }
+        }
+        Rivals::Prague(_) => {
+            figures.set("convergence_s", 22.0);
+            figures.set("target_mbps", 90.0);
+            figures.set("undecodable_frames_ratio", 0.0);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The publisher of the media flow: encoder, packetiser, session and flow.
 
-use super::encoder::{Encoder, IP_UDP};
+use super::encoder::{Encoder, HEADERS, IP_UDP};
 use super::frames::Frame;
 use super::scenario::{Controller, REPORT_INTERVAL};
 use super::viewer::{ALIAS, INCARNATION, announcement, secret};
@@ -61,7 +61,7 @@ impl Publisher {
             session: None,
             flow: Flow::new(config, controller.control(first)),
             packetiser: Packetiser::new(PacketiserConfig::new(ALIAS, INCARNATION), secret(), hop),
-            encoder: Encoder::new(seed, first),
+            encoder: Encoder::new(seed, first, HEADERS),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use hawser_congestion::{Bounds, PaperConfig, PaperL4s, Prague, PragueConfig, RateControl, Spread};
-use hawser_netem::{Delay, Discipline, DualPi2, LinkConfig, Loss, Paper, Rate, Steps};
+use hawser_netem::{Class, Delay, Discipline, DualPi2, LinkConfig, Loss, Paper, Rate, Steps};
 use hawser_objects::Rule;
 use hawser_units::{Bitrate, Instant};
 use std::fmt;
@@ -20,12 +20,20 @@ pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(5);
 /// One case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Scenario {
-    pub(super) controller: Controller,
+    pub(super) media: Media,
     pub(super) network: Network,
     pub(super) rivals: Rivals,
 }
 
-/// The rate control of the media flow, and how its packets leave.
+/// What carries the media flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Media {
+    Hawser(Controller),
+    /// WebRTC with Google's congestion control (GCC), both of `str0m`.
+    WebRtc,
+}
+
+/// The rate control of Hawser's media, and how its packets leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Controller {
     /// Ours: paced at the rate that the path bears, two layers, kept until their deadline.
@@ -67,13 +75,17 @@ pub(super) struct Times {
 impl Scenario {
     /// Returns all cases in the order in which they run.
     pub(super) fn all() -> Vec<Scenario> {
-        [Controller::Prague, Controller::Paper]
-            .into_iter()
-            .flat_map(Scenario::of)
-            .collect()
+        [
+            Media::Hawser(Controller::Prague),
+            Media::Hawser(Controller::Paper),
+            Media::WebRtc,
+        ]
+        .into_iter()
+        .flat_map(Scenario::of)
+        .collect()
     }
 
-    fn of(controller: Controller) -> impl Iterator<Item = Scenario> {
+    fn of(media: Media) -> impl Iterator<Item = Scenario> {
         let alone = [Rivals::None];
         let cubic = (1..=3).map(Rivals::Cubic);
         let prague = (1..=3).map(Rivals::Prague);
@@ -87,7 +99,7 @@ impl Scenario {
             (Network::Loss, Rivals::None),
         ];
         paper.chain(others).map(move |(network, rivals)| Scenario {
-            controller,
+            media,
             network,
             rivals,
         })
@@ -128,6 +140,16 @@ impl Network {
         match self {
             Network::Paper => Discipline::Paper(Paper::default()),
             _ => Discipline::DualPi2(DualPi2::default()),
+        }
+    }
+}
+
+impl Media {
+    /// Returns the class of its packets in the queues.
+    pub(super) fn class(self) -> Class {
+        match self {
+            Media::Hawser(_) => Class::L4s,
+            Media::WebRtc => Class::Classic,
         }
     }
 }
@@ -199,9 +221,10 @@ impl Times {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.controller {
-            Controller::Prague => write!(f, "prague/")?,
-            Controller::Paper => write!(f, "paper/")?,
+        match self.media {
+            Media::Hawser(Controller::Prague) => write!(f, "prague/")?,
+            Media::Hawser(Controller::Paper) => write!(f, "paper/")?,
+            Media::WebRtc => write!(f, "gcc/")?,
         }
         let network = match self.network {
             Network::Paper => "",

@@ -1,8 +1,9 @@
 //! The figures of a case, over all seeds.
 
 use super::frames::Frame;
-use super::scenario::{Controller, Network, Scenario, Times};
+use super::scenario::{Controller, Media, Network, Scenario, Times};
 use super::simulation::{Outcome, Sample};
+use super::webrtc::CONTROL;
 use super::{Trial, paper};
 use crate::summary::{Case, Metrics, quantile};
 use hawser_units::ByteSize;
@@ -56,6 +57,9 @@ impl Score {
             "plateau"
         };
         case.set_param("convergence_to", converges_to);
+        if self.scenario.media == Media::WebRtc {
+            case.set_param("control", CONTROL);
+        }
         case.metrics = self.metrics();
         case.paper = paper::figures(self.scenario);
         case
@@ -109,7 +113,7 @@ impl Score {
         let delay = self.spans(Frame::delay);
         metrics.set("frame_delay_p99_ms", quantile(&delay, 0.99));
         metrics.set("frame_delay_max_ms", quantile(&delay, 1.0));
-        let queue = |o: &Outcome| o.l4s_queue.quantile(0.99).as_secs_f64() * 1e3;
+        let queue = |o: &Outcome| o.queue.quantile(0.99).as_secs_f64() * 1e3;
         let highest = self.outcomes.iter().map(queue).fold(f64::NAN, f64::max);
         metrics.set("queue_delay_p99_ms", highest);
     }

@@ -1,15 +1,15 @@
 //! The media flow and its rivals over one bottleneck, in virtual time.
 
 use super::encoder::IP_UDP;
+use super::flow::{Flow, Hawser, Outgoing, Traffic};
 use super::frames::Frame;
-use super::publisher::{Outgoing, Publisher};
 use super::rival::Rival;
-use super::scenario::{ONE_WAY, RIVALS_AFTER, Rivals, Scenario, Times};
-use super::viewer::Viewer;
+use super::scenario::{Media, ONE_WAY, RIVALS_AFTER, Rivals, Scenario, Times};
+use super::webrtc::WebRtc;
 use anyhow::{Result, ensure};
 use hawser_congestion::bulk::{Acknowledgement, Segment};
 use hawser_netem::{Class, Delay, Histogram, Link, LinkConfig, LinkStats, Packet};
-use hawser_units::{ByteSize, Ecn, Instant};
+use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -34,8 +34,8 @@ pub(crate) struct Outcome {
     pub(super) frames: Vec<Frame>,
     /// The state every [`SAMPLE`].
     pub(super) samples: Vec<Sample>,
-    /// The times that L4S packets spent in the queue in the stable state.
-    pub(super) l4s_queue: Histogram,
+    /// The times that packets of the media's class spent in the queue in the stable state.
+    pub(super) queue: Histogram,
     pub(super) counters: Counters,
 }
 
@@ -44,13 +44,8 @@ pub(crate) struct Outcome {
 pub(super) struct Counters {
     /// Those of the bottleneck.
     pub(super) link: LinkStats,
-    /// Packets of media that were sent for the first time, and again.
-    pub(super) packets: u64,
-    pub(super) repeated: u64,
-    /// Objects that the in-flight buffer had no room for.
-    pub(super) refused_no_room: u64,
-    /// Items of feedback that the rate control refused.
-    pub(super) refused_feedback: u64,
+    #[serde(flatten)]
+    pub(super) traffic: Traffic,
 }
 
 /// The state at a time.
@@ -58,7 +53,7 @@ pub(super) struct Counters {
 pub(super) struct Sample {
     pub(super) at: Duration,
     pub(super) target_mbps: f64,
-    pub(super) pacing_mbps: f64,
+    pub(super) pacing_mbps: Option<f64>,
     /// The bytes of media packets received so far, with all headers.
     pub(super) media: ByteSize,
     /// The same of each rival.
@@ -86,8 +81,8 @@ struct Simulation {
     now: Instant,
     there: Link<There>,
     back: Link<Back>,
-    publisher: Publisher,
-    viewer: Viewer,
+    class: Class,
+    flow: Box<dyn Flow>,
     rivals: Vec<Rival>,
     media: ByteSize,
     samples: Vec<Sample>,
@@ -97,10 +92,12 @@ struct Simulation {
 pub(super) fn run(scenario: Scenario, times: Times, seed: u64) -> Result<Outcome> {
     let mut simulation = Simulation::new(scenario, times, seed)?;
     simulation.run_until(FIRST);
-    let is_open = simulation.publisher.is_watched();
-    ensure!(is_open, "the session did not open within a second");
+    ensure!(
+        simulation.flow.is_open(),
+        "the session did not open within a second"
+    );
     simulation.run_sampling(FIRST, FIRST + times.stable);
-    let before = simulation.there.sojourn(Class::L4s).clone();
+    let before = simulation.there.sojourn(simulation.class).clone();
     simulation.run_sampling(FIRST + times.stable, FIRST + times.end);
     Ok(simulation.outcome(&before))
 }
@@ -115,8 +112,8 @@ impl Simulation {
             now: Instant::ZERO,
             there: Link::new(scenario.link(times)?, seed, FIRST).marking_by(mark),
             back: Link::new(back, seed, FIRST),
-            publisher: Publisher::new(scenario.controller, seed, FIRST),
-            viewer: Viewer::new(),
+            class: scenario.media.class(),
+            flow: flow(scenario.media, seed),
             rivals: rivals(scenario.rivals, seed),
             media: ByteSize(0),
             samples: Vec::new(),
@@ -129,11 +126,10 @@ impl Simulation {
         while next < until {
             next = (next + SAMPLE).min(until);
             self.run_until(next);
-            let control = self.publisher.flow.control();
             self.samples.push(Sample {
                 at: next.saturating_since(FIRST),
-                target_mbps: control.target().mbps(),
-                pacing_mbps: control.pacing_rate().mbps(),
+                target_mbps: self.flow.target().mbps(),
+                pacing_mbps: self.flow.pacing_rate().map(Bitrate::mbps),
                 media: self.media,
                 rivals: self.rivals.iter().map(Rival::received).collect(),
             });
@@ -155,8 +151,7 @@ impl Simulation {
         let ends = [
             self.there.next_departure(),
             self.back.next_departure(),
-            self.publisher.poll_timeout(),
-            self.viewer.poll_timeout(),
+            self.flow.poll_timeout(),
         ];
         let rivals = self.rivals.iter().map(Rival::poll_timeout);
         let next = ends.into_iter().chain(rivals).flatten().min()?;
@@ -169,8 +164,7 @@ impl Simulation {
             match packet {
                 There::Media { datagram, ecn } => {
                     self.media += ByteSize(datagram.len() as u64 + IP_UDP);
-                    let frames = &mut self.publisher.frames;
-                    self.viewer.handle_datagram(at, &datagram, ecn, frames);
+                    self.flow.handle_at_viewer(at, &datagram, ecn);
                 }
                 There::Bulk { rival, segment } => {
                     let acknowledgement = self.rivals[rival].receive(&segment);
@@ -188,7 +182,7 @@ impl Simulation {
     fn answer(&mut self) {
         while let Some((_, packet)) = self.back.pop(self.now) {
             match packet {
-                Back::Media(message) => self.publisher.handle_datagram(self.now, &message),
+                Back::Media(message) => self.flow.handle_at_publisher(self.now, &message),
                 Back::Bulk {
                     rival,
                     acknowledgement,
@@ -198,8 +192,7 @@ impl Simulation {
     }
 
     fn act(&mut self) {
-        self.publisher.handle_timeout(self.now);
-        self.viewer.handle_timeout(self.now);
+        self.flow.handle_timeout(self.now);
         for rival in &mut self.rivals {
             rival.handle_timeout(self.now);
         }
@@ -207,11 +200,11 @@ impl Simulation {
 
     fn transmit(&mut self) {
         let now = self.now;
-        while let Some(message) = self.viewer.poll_transmit(now) {
+        while let Some(message) = self.flow.poll_viewer(now) {
             let size = ByteSize(message.len() as u64 + IP_UDP);
             self.back.push(now, size, Back::Media(message));
         }
-        while let Some(outgoing) = self.publisher.poll_transmit(now) {
+        while let Some(outgoing) = self.flow.poll_publisher(now) {
             self.there.push_packet(now, media_packet(outgoing));
         }
         for (number, rival) in self.rivals.iter_mut().enumerate() {
@@ -223,9 +216,8 @@ impl Simulation {
 
     fn outcome(self, before: &Histogram) -> Outcome {
         let from_first = |at: Instant| Instant::ZERO + at.saturating_since(FIRST);
-        let sender = *self.publisher.flow.sender().stats();
-        let refused_feedback = self.publisher.flow.control().refusals().total();
-        let mut frames = self.publisher.frames;
+        let traffic = self.flow.traffic();
+        let mut frames = self.flow.into_frames();
         for frame in &mut frames {
             frame.captured = from_first(frame.captured);
             frame.began = frame.began.map(from_first);
@@ -236,15 +228,19 @@ impl Simulation {
         Outcome {
             frames,
             samples: self.samples,
-            l4s_queue: self.there.sojourn(Class::L4s).since(before),
+            queue: self.there.sojourn(self.class).since(before),
             counters: Counters {
                 link: self.there.stats(),
-                packets: sender.packets,
-                repeated: sender.repeated,
-                refused_no_room: sender.refused_no_room,
-                refused_feedback,
+                traffic,
             },
         }
+    }
+}
+
+fn flow(media: Media, seed: u64) -> Box<dyn Flow> {
+    match media {
+        Media::Hawser(controller) => Box::new(Hawser::new(controller, seed, FIRST)),
+        Media::WebRtc => Box::new(WebRtc::new(seed, FIRST)),
     }
 }
 

@@ -1,7 +1,13 @@
+use super::frames::Frame;
 use super::*;
 use crate::summary::Case;
 
 fn case(name: &str, start_up: u64, stable: u64) -> Case {
+    let (trial, outcome) = outcome(name, start_up, stable);
+    score::collect(vec![(trial, outcome)])[0].case()
+}
+
+fn outcome(name: &str, start_up: u64, stable: u64) -> (Trial, Outcome) {
     let times = Times {
         stable: Duration::from_secs(start_up),
         end: Duration::from_secs(start_up + stable),
@@ -12,8 +18,7 @@ fn case(name: &str, start_up: u64, stable: u64) -> Case {
         times,
         number: 0,
     };
-    let outcome = trial.run(1).unwrap();
-    score::collect(vec![(trial, outcome)])[0].case()
+    (trial, trial.run(1).unwrap())
 }
 
 fn metric(case: &Case, name: &str) -> f64 {
@@ -23,8 +28,10 @@ fn metric(case: &Case, name: &str) -> f64 {
 
 #[test]
 fn the_same_seed_gives_the_same_case() {
-    let run = || serde_json::to_string(&case("prague/cubic-1", 5, 1)).unwrap();
-    assert_eq!(run(), run());
+    for name in ["prague/cubic-1", "gcc/cubic-1"] {
+        let run = || serde_json::to_string(&case(name, 5, 1)).unwrap();
+        assert_eq!(run(), run());
+    }
 }
 
 #[test]
@@ -45,10 +52,44 @@ fn the_papers_pacing_makes_a_frame_take_30_ms() {
 }
 
 #[test]
+fn webrtc_alone_delivers_every_frame_and_its_rate_rises() {
+    let (_, outcome) = outcome("gcc/alone", 2, 2);
+    let (last, first) = (outcome.frames.len() - 15, &outcome.frames[0]);
+    assert_eq!(first.target.mbps(), 12.5);
+    assert!(
+        outcome.frames[last].target > first.target,
+        "{:?}",
+        outcome.frames[last]
+    );
+    assert!(outcome.frames[..last].iter().all(Frame::is_whole));
+    let sent: u64 = outcome.frames[..last]
+        .iter()
+        .map(|frame| frame.size.0)
+        .sum();
+    let received = outcome.samples.last().unwrap().media.0;
+    assert!(
+        received > sent,
+        "{received} bytes received of {sent} in frames"
+    );
+}
+
+#[test]
+fn webrtc_sends_again_what_is_lost() {
+    let (_, outcome) = outcome("gcc/loss-1", 2, 2);
+    let sent = outcome.counters.traffic;
+    let share = sent.repeated as f64 / sent.packets as f64;
+    assert!((0.005..0.02).contains(&share), "{sent:?}");
+    let frames = &outcome.frames[..outcome.frames.len() - 15];
+    let whole = frames.iter().filter(|frame| frame.is_whole()).count();
+    assert!(whole as f64 > 0.9 * frames.len() as f64, "{whole} frames");
+}
+
+#[test]
 fn patterns_choose_cases() {
     let count = |pattern: &str| chosen(Some(pattern)).map_or(0, |cases| cases.len());
     assert_eq!(count("prague/alone"), 1);
     assert_eq!(count("prague/cubic-*,paper/cubic-*"), 6);
-    assert_eq!(count("*"), 24);
+    assert_eq!(count("gcc/*"), 12);
+    assert_eq!(count("*"), 36);
     assert_eq!(count("nothing"), 0);
 }
