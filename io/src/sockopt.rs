@@ -30,6 +30,21 @@ pub fn set_mtu_discovery(socket: impl AsFd, ipv6: bool, discovery: MtuDiscovery)
     set(socket, level, name, value)
 }
 
+/// Has the kernel say when each datagram arrived (`SO_TIMESTAMPNS`), one datagram at a time. What else
+/// it would say, the address to which the datagram was sent, is left out: the ancillary data of all
+/// has no room in the buffers of `noq-udp`.
+pub fn stamp_arrivals(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+    let socket = socket.as_fd();
+    // Kernels before 5.0 do not join datagrams.
+    let _ = set(socket, libc::SOL_UDP, libc::UDP_GRO, 0);
+    if ipv6 {
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 0)?;
+    } else {
+        set(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 0)?;
+    }
+    set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
+}
+
 fn set(socket: impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let length = mem::size_of::<c_int>() as socklen_t;
     // SAFETY: the descriptor is open, and the pointer and the length are those of a live integer.

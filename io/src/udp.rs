@@ -1,5 +1,6 @@
 //! A UDP socket with the ECN field and the time of arrival of each datagram, and precise waiting.
 
+use crate::sockopt;
 use hawser_units::Ecn;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -59,6 +60,7 @@ impl UdpSocket {
         let socket = std::net::UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
         let state = UdpSocketState::new((&socket).into())?;
+        sockopt::stamp_arrivals(&socket, address.is_ipv6())?;
         state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER)?;
         state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER)?;
         let waker = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
@@ -82,7 +84,7 @@ impl UdpSocket {
 
     /// Returns the number of datagrams that the kernel dropped because they were not taken in time.
     pub fn drops(&self) -> io::Result<u32> {
-        crate::sockopt::drops(&self.socket)
+        sockopt::drops(&self.socket)
     }
 
     /// Sends a datagram.
@@ -122,9 +124,8 @@ impl UdpSocket {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            let now = crate::clock::since_1970();
             for (meta, buffer) in metas.iter().zip(&slices).take(count) {
-                hand_over(now, meta, buffer, &mut handle);
+                hand_over(meta, buffer, &mut handle);
             }
         }
         Ok(true)
@@ -160,6 +161,20 @@ impl Waker {
     }
 }
 
+/// Returns whether an error of a socket says something about one of its peers, or of the network on
+/// the way there, and not about the socket.
+pub fn is_of_a_peer(error: &io::Error) -> bool {
+    const OF_THE_SOCKET: [i32; 5] = [
+        libc::EBADF,
+        libc::ENOTSOCK,
+        libc::EFAULT,
+        libc::EINVAL,
+        libc::ENOMEM,
+    ];
+    let number = error.raw_os_error();
+    number.is_some_and(|number| !OF_THE_SOCKET.contains(&number))
+}
+
 /// Has the calling thread wake up as precisely as the kernel can: within a microsecond or so, where
 /// the default is 50. Changes nothing where the kernel does not allow it.
 pub fn wake_precisely() {
@@ -168,10 +183,16 @@ pub fn wake_precisely() {
     }
 }
 
-fn hand_over(now: Duration, meta: &RecvMeta, buffer: &[u8], handle: &mut impl FnMut(Received<'_>)) {
-    let age = meta.timestamp.map(|arrival| now.saturating_sub(arrival));
+/// The longest age of a datagram that is believed: the time of day may be set meanwhile.
+const OLDEST: Duration = Duration::from_secs(1);
+
+fn hand_over(meta: &RecvMeta, buffer: &[u8], handle: &mut impl FnMut(Received<'_>)) {
     let joined = buffer.get(..meta.len).unwrap_or_default();
     for bytes in joined.chunks(meta.stride.max(1)) {
+        // Each is handled after the ones before, and older by the time that those took.
+        let now = crate::clock::since_1970();
+        let age = meta.timestamp.map(|arrival| now.saturating_sub(arrival));
+        let age = age.filter(|age| *age <= OLDEST);
         handle(Received {
             from: meta.addr,
             ecn: meta.ecn.map_or(Ecn::NotEct, ecn_of),
@@ -238,6 +259,30 @@ mod tests {
         receiver.send(from, Ecn::Ect1, b"b").unwrap();
         let mut sender = sender;
         assert_eq!(received(&mut sender)[0].1, Ecn::Ect1);
+    }
+
+    #[test]
+    fn the_age_of_a_datagram_is_the_time_since_it_arrived() {
+        for own in ["127.0.0.1:0", "[::1]:0"] {
+            let own: SocketAddr = own.parse().unwrap();
+            let mut receiver = UdpSocket::bind(own).unwrap();
+            let sender = UdpSocket::bind(own).unwrap();
+            let to = receiver.local_address().unwrap();
+            sender.send(to, Ecn::Ce, b"one").unwrap();
+            thread::sleep(Duration::from_millis(30));
+            sender.send(to, Ecn::Ect1, b"two").unwrap();
+            let mut ages = Vec::new();
+            receiver
+                .receive(|datagram| ages.push((datagram.age, datagram.ecn)))
+                .unwrap();
+            let [(first, Ecn::Ce), (second, Ecn::Ect1)] = ages[..] else {
+                panic!("{ages:?}");
+            };
+            assert!(first >= Duration::from_millis(30), "{first:?}");
+            assert!(
+                first < Duration::from_millis(500) && second < first - Duration::from_millis(20)
+            );
+        }
     }
 
     #[test]

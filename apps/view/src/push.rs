@@ -6,13 +6,14 @@
 mod decode;
 mod network;
 mod record;
+mod session;
 mod summary;
 
 pub use record::PushRow;
 pub use summary::PushSummary;
 
 use crate::{Pictures, Until};
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use decode::Decoding;
 use hawser_io::clock::SteadyClock;
 use hawser_io::key_file;
@@ -92,12 +93,12 @@ impl PushConfig {
 pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSummary> {
     let secret = key_file::read(&config.key, "hawser keygen --media FILE");
     let secret = TrackSecret::new(secret.map_err(|error| anyhow!(error))?);
-    let publisher = resolve(&config.address)?;
+    let publishers = resolve(&config.address)?;
     let clock = SteadyClock::start();
     let recorder = Recorder::create(config)?;
     let (to_decoder, frames) = sync_channel(WAITING);
     let decoded = Arc::new(AtomicU64::new(0));
-    let mut network = Network::open(config, clock, publisher, secret, to_decoder)?;
+    let mut network = Network::open(config, clock, publishers, secret, to_decoder)?;
     let decoding = Decoding::new(clock, frames, recorder, Arc::clone(&decoded));
     let until = Until {
         stop,
@@ -119,13 +120,10 @@ pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSumma
     })
 }
 
-fn resolve(address: &str) -> anyhow::Result<SocketAddr> {
+/// Returns the addresses of the publisher.
+fn resolve(address: &str) -> anyhow::Result<Vec<SocketAddr>> {
     let addresses = address
         .to_socket_addrs()
         .with_context(|| format!("\"{address}\" is not HOST:PORT"))?;
-    let mut addresses = addresses;
-    match addresses.next() {
-        Some(address) => Ok(address),
-        None => bail!("\"{address}\" has no address"),
-    }
+    Ok(addresses.collect())
 }

@@ -143,6 +143,7 @@ fn packet(now: Instant, action: &[u8; 12]) -> Vec<u8> {
         flags: Flags {
             last_in_group: flags & 4 != 0,
             packets_alone: flags & 8 != 0,
+            top_layer: flags & 16 != 0,
         },
         priority: 0,
         id: PacketId {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The number of later packets that are acknowledged before a packet is lost (RFC 9002, section
 /// 6.1.1).
-const REORDERING: u64 = 3;
+pub(crate) const REORDERING: u64 = 3;
 
 /// The largest exponent of the growing timeout.
 const MAX_BACKOFF: u32 = 6;
@@ -62,6 +62,11 @@ impl Flights {
     /// Returns the bytes on their way.
     pub(crate) fn bytes(&self) -> ByteSize {
         ByteSize(self.bytes)
+    }
+
+    /// Returns the highest number of a first transmission that was acknowledged.
+    pub(crate) fn largest_acknowledged(&self) -> Option<u64> {
+        self.largest_acknowledged
     }
 
     /// Removes an acknowledged packet.

@@ -103,8 +103,8 @@ impl Flow {
     /// Offers the objects of one capture to the in-flight buffer, each layer after those that it
     /// depends on. Returns whether each was admitted; the buffer counts what was not.
     pub fn offer(&mut self, now: Instant, objects: &[SealedObject]) -> Vec<Result<(), AdmitError>> {
-        let rate = self.control.pacing_rate();
-        self.sender.set_backlog(rate.bytes_in(self.config.backlog));
+        let backlog = self.control.pacing_rate().bytes_in(self.config.backlog);
+        self.sender.set_urgent(self.sender.waiting() > backlog);
         for object in objects {
             let size = self.size(object);
             self.captures.add(object.info.deadline, size);
@@ -213,19 +213,27 @@ impl Flow {
 
     /// Tells the rate control of a report that was sent at `reported` by the viewer's clock.
     fn tell(&mut self, now: Instant, reported: Instant, outcome: &Outcome) {
-        let acknowledged = outcome.acknowledged.iter().filter_map(|packet| {
-            Some(Acked {
-                number: packet.number,
-                held: reported.saturating_since(packet.arrived?),
-                ecn: packet.ecn,
-            })
-        });
-        let acked: Vec<Acked> = acknowledged.collect();
+        let can_send = self.control.permission() == Permission::Send;
+        let mut abandoned = outcome.abandoned_numbers.clone();
+        let mut acked = Vec::with_capacity(outcome.acknowledged.len());
+        for packet in &outcome.acknowledged {
+            // Which copy of a repeated packet arrived is not certain, so it measures no round trip
+            // (RFC 9002, section 5.1 has numbers for that) unless nothing else shows that the path
+            // works again.
+            match packet.arrived.filter(|_| !packet.is_repeated || !can_send) {
+                Some(arrived) => acked.push(Acked {
+                    number: packet.number,
+                    held: reported.saturating_since(arrived),
+                    ecn: packet.ecn,
+                }),
+                None => abandoned.push(packet.number),
+            }
+        }
         self.control.handle_feedback(&Report {
             now,
             acked: &acked,
             lost: &outcome.lost_numbers,
-            abandoned: &outcome.abandoned_numbers,
+            abandoned: &abandoned,
             app_limited: self.utilisation.is_low,
         });
     }

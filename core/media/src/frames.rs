@@ -1,10 +1,13 @@
 //! The frames of a viewer, put together from the objects of all tracks and layers.
 
+use crate::object::Begun;
+use crate::reassembly::PACKET_OVERHEAD;
 use crate::receiver::{ReceivedObject, ReceiverEvent};
 use hawser_units::Instant;
 use hawser_wire::media::{MediaTime, ObjectId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The name of a frame: group and object of its layers.
 pub type FrameId = (u32, u32);
@@ -14,13 +17,13 @@ pub type FrameId = (u32, u32);
 pub struct ReceivedFrame {
     /// Group and object.
     pub id: FrameId,
-    /// The deadline by the publisher's clock; `None` if no layer is complete.
+    /// The deadline by the publisher's clock; `None` if no packet arrived in time.
     pub deadline: Option<MediaTime>,
-    /// The arrival of the first packet of the layers that are complete.
+    /// The arrival of the first packet.
     pub first_arrival: Option<Instant>,
     /// The time at which the last of what is here was complete or given up.
     pub completed: Instant,
-    /// Whether all layers of all tracks arrived.
+    /// Whether all layers of all tracks arrived that the publisher made.
     pub is_whole: bool,
     /// Whether a packet was marked CE.
     pub marked: bool,
@@ -29,17 +32,30 @@ pub struct ReceivedFrame {
     pub tracks: BTreeMap<u32, Vec<Vec<Arc<[u8]>>>>,
 }
 
-/// Puts frames together, in order. Bounded by [`FrameAssembler::MAX_PENDING`] frames.
+/// The settings of a [`FrameAssembler`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrameConfig {
+    /// The selected number of layers of each track, by alias.
+    pub selected: BTreeMap<u32, u8>,
+    /// The time after the first of it is complete at which a frame is ready as it is: the lifetime of
+    /// frames.
+    pub patience: Duration,
+}
+
+/// Puts frames together, in order. Bounded by [`FrameAssembler::MAX_PENDING`] frames and
+/// [`FrameAssembler::MAX_BYTES`].
 ///
-/// A frame is ready when it is whole, when a layer of it was given up, when a later one is whole, or
-/// when it has its bases and layers of two later frames are complete: the publisher then dropped the
-/// rest before it left. It has every layer whose lower layers arrived.
+/// A frame is ready when it is whole, when a layer of it was given up, when a later one is whole,
+/// when its time is over, or when it has its bases, layers of two later frames are complete, and a
+/// lost packet would have been repaired: the publisher then dropped the rest before it left. It has
+/// every layer whose lower layers arrived.
 #[derive(Debug)]
 pub struct FrameAssembler {
-    /// The selected number of layers of each track.
-    selected: BTreeMap<u32, u8>,
+    config: FrameConfig,
+    round_trip: Duration,
     pending: BTreeMap<FrameId, Pending>,
     newest_ready: Option<FrameId>,
+    bytes: usize,
     ready: VecDeque<ReceivedFrame>,
     stats: FrameStats,
 }
@@ -49,41 +65,60 @@ pub struct FrameAssembler {
 pub struct FrameStats {
     /// Frames with all layers.
     pub whole: u64,
-    /// Frames without some layers or packets that can be decoded.
+    /// Frames with the bases of all tracks, without some layers or packets.
     pub reduced: u64,
+    /// Frames without the base of some tracks, and with that of others.
+    pub without_track: u64,
     /// Frames of which something arrived, but no base.
     pub undecodable: u64,
     /// Objects that arrived after their frame was ready.
     pub late_objects: u64,
 }
 
-#[derive(Debug, Default)]
+/// A frame that is not ready.
+#[derive(Debug)]
 struct Pending {
     layers: BTreeMap<(u32, u8), Layer>,
+    /// The time at which the frame is ready as it is.
+    due: Instant,
+    /// The time at which the bases of all tracks were complete.
+    based_at: Option<Instant>,
 }
 
+/// A layer of a track that is complete or was given up.
 #[derive(Debug)]
 struct Layer {
     payloads: Vec<Arc<[u8]>>,
     is_complete: bool,
-    deadline: Option<MediaTime>,
-    first_arrival: Option<Instant>,
-    marked: bool,
+    begun: Option<Begun>,
 }
+
+/// The time that is added to one and a half round trips for a lost packet to be repaired.
+const REPAIR: Duration = Duration::from_millis(10);
 
 impl FrameAssembler {
     /// The number of frames that are put together at the same time. An older one is ready as it is.
-    pub const MAX_PENDING: usize = 16;
+    pub const MAX_PENDING: usize = 64;
 
-    /// Creates an assembler of the selected tracks: alias and number of layers.
-    pub fn new(selected: impl IntoIterator<Item = (u32, u8)>) -> Self {
+    /// The bytes that they may have together.
+    pub const MAX_BYTES: usize = 32 << 20;
+
+    /// Creates an assembler.
+    pub fn new(config: FrameConfig) -> Self {
         FrameAssembler {
-            selected: selected.into_iter().collect(),
+            config,
+            round_trip: Duration::ZERO,
             pending: BTreeMap::new(),
             newest_ready: None,
+            bytes: 0,
             ready: VecDeque::new(),
             stats: FrameStats::default(),
         }
+    }
+
+    /// Sets the round-trip time, from which follows how long a repair takes.
+    pub fn set_round_trip(&mut self, round_trip: Duration) {
+        self.round_trip = round_trip;
     }
 
     /// Takes an event of the receiver.
@@ -91,8 +126,18 @@ impl FrameAssembler {
         match event {
             ReceiverEvent::Packet { .. } => {}
             ReceiverEvent::Object(object) => self.add(now, object.id, object.into()),
-            ReceiverEvent::GivenUp { id, payloads, .. } => {
-                self.add(now, id, Layer::given_up(payloads));
+            ReceiverEvent::GivenUp {
+                id,
+                begun,
+                payloads,
+                ..
+            } => {
+                let layer = Layer {
+                    payloads,
+                    is_complete: false,
+                    begun,
+                };
+                self.add(now, id, layer);
                 if self.pending.contains_key(&frame_of(&id)) {
                     self.finish_until(now, frame_of(&id));
                 }
@@ -105,14 +150,33 @@ impl FrameAssembler {
         self.ready.pop_front()
     }
 
+    /// Returns the next time at which [`FrameAssembler::handle_timeout`] has to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.pending.values().map(|pending| pending.due).min()
+    }
+
+    /// Makes frames ready whose time is over.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let mut newest_first = self.pending.iter().rev();
+        let over = newest_first.find(|(_, pending)| pending.due <= now);
+        if let Some(id) = over.map(|(id, _)| *id) {
+            self.finish_until(now, id);
+        }
+    }
+
+    /// Makes all frames ready as they are: nothing more arrives.
+    pub fn finish(&mut self, now: Instant) {
+        self.finish_until(now, (u32::MAX, u32::MAX));
+    }
+
     /// Returns the counts.
     pub const fn stats(&self) -> &FrameStats {
         &self.stats
     }
 
     fn add(&mut self, now: Instant, id: ObjectId, layer: Layer) {
-        let is_selected = self.selected.get(&id.alias).is_some_and(|n| id.layer < *n);
-        if !is_selected {
+        let selected = &self.config.selected;
+        if selected.get(&id.alias).is_none_or(|n| id.layer >= *n) {
             return;
         }
         let frame = frame_of(&id);
@@ -120,43 +184,58 @@ impl FrameAssembler {
             self.stats.late_objects += u64::from(layer.is_complete);
             return;
         }
-        let pending = self.pending.entry(frame).or_default();
-        pending.layers.insert((id.alias, id.layer), layer);
-        if pending.is_whole(&self.selected) {
+        let pending = self.pending.entry(frame).or_insert_with(|| Pending {
+            layers: BTreeMap::new(),
+            due: now + self.config.patience,
+            based_at: None,
+        });
+        self.bytes += layer.size();
+        if let Some(before) = pending.layers.insert((id.alias, id.layer), layer) {
+            self.bytes -= before.size();
+        }
+        if pending.based_at.is_none() && pending.has_bases(selected) {
+            pending.based_at = Some(now);
+        }
+        if pending.is_whole(selected) {
             self.finish_until(now, frame);
-        } else if let Some(passed) = self.passed() {
+        } else if let Some(passed) = self.passed(now) {
             self.finish_until(now, passed);
         }
     }
 
     /// Returns the newest frame that is not to be waited for any more.
-    fn passed(&self) -> Option<FrameId> {
-        let has_bases = |pending: &Pending| {
-            let mut aliases = self.selected.keys();
-            aliases.all(|alias| {
-                pending
-                    .layers
-                    .get(&(*alias, 0))
-                    .is_some_and(|l| l.is_complete)
-            })
+    fn passed(&self, now: Instant) -> Option<FrameId> {
+        let repair = self.round_trip * 3 / 2 + REPAIR;
+        let is_repaired = |pending: &Pending| pending.based_at.is_some_and(|at| at + repair <= now);
+        let mut followed = self.pending.iter().rev().skip(2);
+        let passed = followed.find(|(_, pending)| is_repaired(pending));
+        let surplus = || {
+            let is_full = self.bytes > FrameAssembler::MAX_BYTES;
+            let oldest = || self.pending.iter().next().filter(|_| is_full);
+            let newest_first = self.pending.iter().rev();
+            newest_first
+                .skip(FrameAssembler::MAX_PENDING)
+                .next()
+                .or_else(oldest)
         };
-        let third = self.pending.iter().rev().nth(2);
-        let third = third.filter(|(_, pending)| has_bases(pending));
-        let surplus = || self.pending.iter().rev().nth(FrameAssembler::MAX_PENDING);
-        third.or_else(surplus).map(|(id, _)| *id)
+        passed.or_else(surplus).map(|(id, _)| *id)
     }
 
     /// Makes a frame ready, and those before it.
     fn finish_until(&mut self, now: Instant, last: FrameId) {
         while let Some(entry) = self.pending.first_entry().filter(|e| *e.key() <= last) {
             let (id, pending) = entry.remove_entry();
+            self.bytes -= pending.size();
             self.newest_ready = Some(id);
-            let frame = pending.into_frame(id, now, &self.selected);
-            match (frame.tracks.is_empty(), frame.is_whole) {
-                (true, _) => self.stats.undecodable += 1,
-                (false, true) => self.stats.whole += 1,
-                (false, false) => self.stats.reduced += 1,
-            }
+            let has_bases = pending.has_bases(&self.config.selected);
+            let frame = pending.into_frame(id, now, &self.config.selected);
+            let count = match (frame.tracks.is_empty(), frame.is_whole, has_bases) {
+                (true, _, _) => &mut self.stats.undecodable,
+                (false, true, _) => &mut self.stats.whole,
+                (false, false, true) => &mut self.stats.reduced,
+                (false, false, false) => &mut self.stats.without_track,
+            };
+            *count += 1;
             if !frame.tracks.is_empty() {
                 self.ready.push_back(frame);
             }
@@ -165,11 +244,32 @@ impl FrameAssembler {
 }
 
 impl Pending {
+    /// Returns whether something of the base of every track is there.
+    fn has_bases(&self, selected: &BTreeMap<u32, u8>) -> bool {
+        let mut aliases = selected.keys();
+        aliases.all(|alias| {
+            let base = self.layers.get(&(*alias, 0));
+            base.is_some_and(|base| !base.payloads.is_empty())
+        })
+    }
+
     fn is_whole(&self, selected: &BTreeMap<u32, u8>) -> bool {
-        let mut wanted = selected
+        selected
             .iter()
-            .flat_map(|(alias, layers)| (0..*layers).map(|layer| (*alias, layer)));
-        wanted.all(|layer| self.layers.get(&layer).is_some_and(|l| l.is_complete))
+            .all(|(alias, count)| self.has_all(*alias, *count))
+    }
+
+    /// Returns whether all layers of a track are complete: those that are selected and were made.
+    fn has_all(&self, alias: u32, count: u8) -> bool {
+        for layer in 0..count {
+            match self.layers.get(&(alias, layer)) {
+                Some(layer) if !layer.is_complete => return false,
+                Some(layer) if layer.is_top() => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+        true
     }
 
     fn into_frame(
@@ -179,14 +279,14 @@ impl Pending {
         selected: &BTreeMap<u32, u8>,
     ) -> ReceivedFrame {
         let is_whole = self.is_whole(selected);
-        let layers = || self.layers.values();
+        let begun = || self.layers.values().filter_map(|layer| layer.begun);
         let mut frame = ReceivedFrame {
             id,
-            deadline: layers().find_map(|layer| layer.deadline),
-            first_arrival: layers().filter_map(|layer| layer.first_arrival).min(),
+            deadline: begun().map(|begun| begun.deadline).next(),
+            first_arrival: begun().map(|begun| begun.first_arrival).min(),
             completed,
             is_whole,
-            marked: layers().any(|layer| layer.marked),
+            marked: begun().any(|begun| begun.marked),
             tracks: BTreeMap::new(),
         };
         for (alias, count) in selected {
@@ -201,17 +301,24 @@ impl Pending {
         }
         frame
     }
+
+    fn size(&self) -> usize {
+        self.layers.values().map(Layer::size).sum()
+    }
 }
 
 impl Layer {
-    fn given_up(payloads: Vec<Arc<[u8]>>) -> Self {
-        Layer {
-            payloads,
-            is_complete: false,
-            deadline: None,
-            first_arrival: None,
-            marked: false,
-        }
+    /// Returns whether the publisher made no higher layer.
+    fn is_top(&self) -> bool {
+        self.begun.is_some_and(|begun| begun.flags.top_layer)
+    }
+
+    /// Returns the number of bytes that the layer takes.
+    fn size(&self) -> usize {
+        let payloads = self.payloads.iter();
+        payloads
+            .map(|payload| payload.len() + PACKET_OVERHEAD)
+            .sum()
     }
 }
 
@@ -220,9 +327,7 @@ impl From<ReceivedObject> for Layer {
         Layer {
             payloads: object.payloads,
             is_complete: true,
-            deadline: Some(object.deadline),
-            first_arrival: Some(object.first_arrival),
-            marked: object.marked,
+            begun: Some(object.begun),
         }
     }
 }
@@ -236,7 +341,6 @@ mod tests {
     use super::*;
     use hawser_wire::media::Flags;
     use proptest::prelude::*;
-    use std::time::Duration;
 
     fn at(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
@@ -251,14 +355,27 @@ mod tests {
         }
     }
 
+    fn assembler(selected: &[(u32, u8)]) -> FrameAssembler {
+        FrameAssembler::new(FrameConfig {
+            selected: selected.iter().copied().collect(),
+            patience: Duration::from_millis(150),
+        })
+    }
+
+    fn begun(id: ObjectId) -> Begun {
+        Begun {
+            flags: Flags::default(),
+            deadline: MediaTime(id.group * 33),
+            first_arrival: at(u64::from(id.layer) + 1),
+            marked: false,
+        }
+    }
+
     fn object(id: ObjectId) -> ReceiverEvent {
         ReceiverEvent::Object(ReceivedObject {
             id,
-            flags: Flags::default(),
-            deadline: MediaTime(id.group * 33),
+            begun: begun(id),
             payloads: vec![[id.layer].into(), [id.alias as u8].into()],
-            first_arrival: at(u64::from(id.layer) + 1),
-            marked: false,
         })
     }
 
@@ -267,6 +384,7 @@ mod tests {
             id,
             arrived: 1,
             count: None,
+            begun: Some(begun(id)),
             payloads: payloads.iter().map(|byte| [*byte].into()).collect(),
         }
     }
@@ -278,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_ready_when_all_layers_of_all_tracks_are_there() {
-        let mut assembler = FrameAssembler::new([(1, 2), (2, 1)]);
+        let mut assembler = assembler(&[(1, 2), (2, 1)]);
         for id in [id(1, 7, 1), id(2, 7, 0)] {
             assembler.handle_event(at(20), object(id));
             assert_eq!(assembler.poll_frame(), None);
@@ -298,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_frame_without_refinement_is_ready_when_a_later_one_is_whole() {
-        let mut assembler = FrameAssembler::new([(1, 2)]);
+        let mut assembler = assembler(&[(1, 2)]);
         assembler.handle_event(at(1), object(id(1, 1, 0)));
         assembler.handle_event(at(1), object(id(1, 2, 1)));
         for layer in [0, 1] {
@@ -313,20 +431,50 @@ mod tests {
     }
 
     #[test]
-    fn where_the_refinement_is_never_sent_a_frame_waits_for_two_others() {
-        let mut assembler = FrameAssembler::new([(1, 2)]);
-        let ready: Vec<usize> = (0..5)
-            .map(|group| {
-                assembler.handle_event(at(group.into()), object(id(1, group, 0)));
+    fn where_the_refinement_is_never_sent_a_frame_waits_for_two_others_and_a_repair() {
+        for (round_trip, expected) in [(0, [0, 0, 1, 1, 1]), (70, [0, 0, 0, 0, 1])] {
+            let mut assembler = assembler(&[(1, 2)]);
+            assembler.set_round_trip(Duration::from_millis(round_trip));
+            let ready = [0, 1, 2, 3, 4].map(|group| {
+                assembler.handle_event(at(33 * u64::from(group)), object(id(1, group, 0)));
                 groups(&mut assembler).len()
-            })
-            .collect();
-        assert_eq!(ready, [0, 0, 1, 1, 1]);
+            });
+            assert_eq!(ready, expected, "{round_trip} ms");
+        }
+    }
+
+    #[test]
+    fn a_frame_of_which_the_publisher_made_no_more_layers_is_whole() {
+        let mut assembler = assembler(&[(1, 2)]);
+        let ReceiverEvent::Object(mut base) = object(id(1, 1, 0)) else {
+            unreachable!()
+        };
+        base.begun.flags.top_layer = true;
+        assembler.handle_event(at(1), ReceiverEvent::Object(base));
+        assert_eq!(groups(&mut assembler), [(1, true)]);
+    }
+
+    #[test]
+    fn a_frame_is_ready_when_its_time_is_over_even_if_nothing_more_arrives() {
+        let mut assembler = assembler(&[(1, 1), (2, 1)]);
+        for group in [1, 2] {
+            assembler.handle_event(at(10 * u64::from(group)), object(id(1, group, 0)));
+        }
+        assert_eq!(assembler.poll_timeout(), Some(at(160)));
+        assembler.handle_timeout(at(159));
+        assert_eq!(assembler.poll_frame(), None);
+        assembler.handle_timeout(at(160));
+        assert_eq!(groups(&mut assembler), [(1, false)]);
+        assembler.finish(at(161));
+        assert_eq!(groups(&mut assembler), [(2, false)]);
+        let stats = *assembler.stats();
+        assert_eq!((stats.without_track, stats.reduced), (2, 0));
+        assert_eq!((assembler.bytes, assembler.poll_timeout()), (0, None));
     }
 
     #[test]
     fn what_arrived_of_a_layer_that_was_given_up_is_used_if_packets_decode_alone() {
-        let mut assembler = FrameAssembler::new([(1, 2)]);
+        let mut assembler = assembler(&[(1, 2)]);
         assembler.handle_event(at(1), object(id(1, 1, 0)));
         assembler.handle_event(at(9), given_up(id(1, 1, 1), &[4, 5]));
         let frame = assembler.poll_frame().unwrap();
@@ -341,7 +489,7 @@ mod tests {
 
     #[test]
     fn a_layer_that_was_not_selected_is_ignored() {
-        let mut assembler = FrameAssembler::new([(1, 1)]);
+        let mut assembler = assembler(&[(1, 1)]);
         assembler.handle_event(at(1), object(id(1, 1, 1)));
         assembler.handle_event(at(1), object(id(9, 1, 0)));
         assert_eq!(assembler.poll_frame(), None);
@@ -354,7 +502,7 @@ mod tests {
         fn frames_come_once_and_in_order_and_their_number_is_bounded(
             events in prop::collection::vec((0u32..40, 0u8..3, 1u32..3, any::<bool>()), 0..300),
         ) {
-            let mut assembler = FrameAssembler::new([(1, 2), (2, 3)]);
+            let mut assembler = assembler(&[(1, 2), (2, 3)]);
             let mut last = None;
             for (time, (group, layer, alias, is_complete)) in (0..).zip(events) {
                 let id = id(alias, group, layer);

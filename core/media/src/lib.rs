@@ -63,9 +63,9 @@ mod track;
 
 pub use clock::{Clock, ClockError, Relation};
 pub use flow::{Departure, Flow, FlowConfig};
-pub use frames::{FrameAssembler, FrameId, FrameStats, ReceivedFrame};
+pub use frames::{FrameAssembler, FrameConfig, FrameId, FrameStats, ReceivedFrame};
 pub use keys::{AccessSecret, PACKETS_PER_KEY, Seed, TrackSecret};
-pub use object::{ObjectInfo, SealedObject, SealedPacket};
+pub use object::{Begun, ObjectInfo, SealedObject, SealedPacket};
 pub use packetiser::{OpenObject, PacketiseError, Packetiser, PacketiserConfig};
 pub use publication::{
     EncodedLayer, LayerContent, MakeControl, Outgoing, Publication, PublicationConfig,

@@ -1,5 +1,5 @@
 use hawser_units::{ByteSize, Instant};
-use hawser_wire::media::{Flags, ObjectId, PacketId};
+use hawser_wire::media::{Flags, MediaTime, ObjectId, PacketId};
 use std::sync::Arc;
 
 /// An object without its bytes.
@@ -13,6 +13,19 @@ pub struct ObjectInfo {
     pub deadline: Instant,
     /// The flags.
     pub flags: Flags,
+}
+
+/// What is known of an object from its first packet on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun {
+    /// The flags.
+    pub flags: Flags,
+    /// The time by the publisher's clock after which the object is of no use.
+    pub deadline: MediaTime,
+    /// The arrival of the first packet.
+    pub first_arrival: Instant,
+    /// Whether a packet was marked CE.
+    pub marked: bool,
 }
 
 /// A sealed packet. Its bytes are the same for every viewer and each time that it is sent.

@@ -1,5 +1,6 @@
 //! The publisher's end of a broadcast: its tracks, and a session and a flow for each viewer.
 
+mod shares;
 mod watching;
 
 use crate::flow::FlowConfig;
@@ -13,6 +14,7 @@ use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::{Feedback, Pose};
 use hawser_wire::media::{Flags, Hop, ObjectId};
 use hawser_wire::session::{Announcement, Goodbye, MessageError};
+use shares::Shares;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
@@ -50,6 +52,7 @@ pub struct Publication {
     host: Host,
     packetisers: BTreeMap<u32, Packetiser>,
     viewers: BTreeMap<u32, Watching>,
+    shares: Shares,
     group: u32,
     events: VecDeque<PublicationEvent>,
 }
@@ -149,6 +152,7 @@ impl Publication {
             config,
             make_control,
             viewers: BTreeMap::new(),
+            shares: Shares::default(),
             group: 0,
             events: VecDeque::new(),
         };
@@ -183,9 +187,14 @@ impl Publication {
     ) -> Result<Published, PacketiseError> {
         let group = self.group;
         self.group += 1;
-        let seal = |layer: &EncodedLayer<'_>| self.seal(group, captured, layer);
-        let objects: Vec<SealedObject> = layers.iter().map(seal).collect::<Result<_, _>>()?;
+        let mut objects = Vec::with_capacity(layers.len());
+        for (at, layer) in layers.iter().enumerate() {
+            let next = layers.get(at + 1);
+            let is_top = next.is_none_or(|next| next.alias != layer.alias);
+            objects.push(self.seal(group, captured, layer, is_top)?);
+        }
         self.announce_epochs();
+        self.shares.add(&objects);
         for watching in self.viewers.values_mut() {
             watching.offer(now, &objects);
         }
@@ -244,27 +253,42 @@ impl Publication {
         }
     }
 
-    /// Returns the rate at which to encode, with all headers: that of the fastest viewer. Slower ones
-    /// get fewer layers. `None` if nobody watches.
+    /// Returns the rate at which to encode, with all headers: so that the fastest viewer gets all
+    /// layers that it has selected, and the slowest one the base. `None` if nobody watches.
     pub fn target(&self) -> Option<Bitrate> {
-        let viewers = self.viewers.values();
-        viewers
-            .map(|watching| watching.flow.control().target())
-            .max()
+        let target = |watching: &Watching| watching.flow.control().target().bps() as f64;
+        let of_layers = self
+            .watching()
+            .map(|watching| target(watching) / self.shares.of(&watching.selected));
+        let of_base = self
+            .watching()
+            .map(|watching| target(watching) / self.shares.base());
+        let fastest = of_layers.max_by(f64::total_cmp)?;
+        let slowest = of_base.min_by(f64::total_cmp)?;
+        Some(Bitrate::from_bps(fastest.min(slowest) as u64))
     }
 
     /// Returns the newest pose of the only viewer; `None` if there are several, who look elsewhere.
     pub fn pose(&self) -> Option<Pose> {
-        let mut viewers = self.viewers.values();
+        let mut viewers = self.watching();
         match (viewers.next(), viewers.next()) {
             (Some(only), None) => only.pose,
             _ => None,
         }
     }
 
-    /// Returns the number of viewers who have selected tracks.
+    /// Returns the number of viewers who have selected layers.
     pub fn viewers(&self) -> usize {
-        self.viewers.len()
+        self.watching().count()
+    }
+
+    /// Returns the viewers who have selected layers that there are.
+    fn watching(&self) -> impl Iterator<Item = &Watching> {
+        let is_watching = |watching: &&Watching| {
+            let mut selected = watching.selected.iter();
+            selected.any(|(alias, layers)| *layers > 0 && self.packetisers.contains_key(alias))
+        };
+        self.viewers.values().filter(is_watching)
     }
 
     /// Returns the state of each viewer.
@@ -285,6 +309,7 @@ impl Publication {
         group: u32,
         captured: Instant,
         layer: &EncodedLayer<'_>,
+        is_top: bool,
     ) -> Result<SealedObject, PacketiseError> {
         let id = ObjectId {
             alias: layer.alias,
@@ -299,6 +324,7 @@ impl Publication {
             flags: Flags {
                 last_in_group: true,
                 packets_alone: matches!(layer.content, LayerContent::Chunks(_)),
+                top_layer: is_top,
             },
         };
         let packetiser = self.packetisers.get_mut(&layer.alias);

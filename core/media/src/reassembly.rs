@@ -1,3 +1,4 @@
+use crate::object::Begun;
 use crate::refusal::Refusal;
 use hawser_units::{Ecn, Instant};
 use hawser_wire::media::{Header, ObjectId, PacketId};
@@ -232,6 +233,16 @@ impl Partial {
     /// Returns the number of packets of the object, if it is known.
     pub(crate) fn count(&self) -> Option<u16> {
         self.count.map(NonZeroU16::get)
+    }
+
+    /// Returns what is known of the object.
+    pub(crate) fn begun(&self) -> Begun {
+        Begun {
+            flags: self.header.flags,
+            deadline: self.header.deadline,
+            first_arrival: self.first_arrival,
+            marked: self.marked,
+        }
     }
 
     /// Returns the payloads of the packets that have arrived, in ascending order.

@@ -2,6 +2,7 @@ use crate::arrivals::Arrivals;
 use crate::clock::{Clock, ClockError, Relation, shifted};
 use crate::epochs::{EpochKeys, HopKeys};
 use crate::keys::TrackSecret;
+use crate::object::Begun;
 use crate::reassembly::{Bounds, Ended, PACKET_OVERHEAD, Reassembly, Use};
 use crate::refusal::{Refusal, Refusals};
 use hawser_units::{Ecn, Instant};
@@ -85,6 +86,8 @@ pub enum ReceiverEvent {
         arrived: u16,
         /// The number of its packets, if it is known.
         count: Option<u16>,
+        /// The flags, deadline and first arrival, if a packet arrived in time.
+        begun: Option<Begun>,
         /// The payloads that arrived, in ascending order, if each decodes alone.
         payloads: Vec<Arc<[u8]>>,
     },
@@ -95,16 +98,10 @@ pub enum ReceiverEvent {
 pub struct ReceivedObject {
     /// The object.
     pub id: ObjectId,
-    /// The flags.
-    pub flags: Flags,
-    /// The time by the publisher's clock after which the object is of no use.
-    pub deadline: MediaTime,
+    /// The flags, deadline and first arrival.
+    pub begun: Begun,
     /// The payloads of its packets.
     pub payloads: Vec<Arc<[u8]>>,
-    /// The arrival of the first packet.
-    pub first_arrival: Instant,
-    /// Whether a packet of the object was marked CE.
-    pub marked: bool,
 }
 
 impl Default for ReceiverConfig {
@@ -312,6 +309,7 @@ impl Receiver {
                 id: id.object,
                 arrived: 0,
                 count: None,
+                begun: None,
                 payloads: Vec::new(),
             });
         }
@@ -360,6 +358,7 @@ impl Receiver {
             id,
             arrived: u16::try_from(partial.arrived()).unwrap_or(u16::MAX),
             count: partial.count(),
+            begun: Some(partial.begun()),
             payloads: match partial.header.flags.packets_alone {
                 true => partial.into_payloads(),
                 false => Vec::new(),
@@ -447,10 +446,7 @@ impl From<Ended> for ReceivedObject {
     fn from(Ended { id, partial }: Ended) -> Self {
         ReceivedObject {
             id,
-            flags: partial.header.flags,
-            deadline: partial.header.deadline,
-            first_arrival: partial.first_arrival,
-            marked: partial.marked,
+            begun: partial.begun(),
             payloads: partial.into_payloads(),
         }
     }

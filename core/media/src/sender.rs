@@ -57,7 +57,7 @@ pub enum Rule {
 #[derive(Debug)]
 pub struct Sender {
     config: SenderConfig,
-    backlog: ByteSize,
+    is_urgent: bool,
     buffer: Buffer,
     dependencies: Dependencies,
     flights: Flights,
@@ -65,6 +65,8 @@ pub struct Sender {
     clock: Clock,
     reported: Reported,
     doubtful: Doubtful,
+    /// The shortest time from sending to arrival of packets that were sent once.
+    soonest: Option<Duration>,
     events: VecDeque<SenderEvent>,
     stats: SenderStats,
 }
@@ -233,7 +235,7 @@ impl Sender {
     pub fn new(config: SenderConfig) -> Self {
         Sender {
             config,
-            backlog: ByteSize(0),
+            is_urgent: true,
             buffer: Buffer::default(),
             dependencies: Dependencies::default(),
             flights: Flights::default(),
@@ -241,6 +243,7 @@ impl Sender {
             clock: Clock::default(),
             reported: Reported::default(),
             doubtful: Doubtful::default(),
+            soonest: None,
             events: VecDeque::new(),
             stats: SenderStats::default(),
         }
@@ -269,10 +272,10 @@ impl Sender {
         admitted
     }
 
-    /// Sets the number of bytes that may wait before a base that is admitted goes ahead of them, so
-    /// that it does not interrupt an earlier frame without need. It is 0 at first.
-    pub fn set_backlog(&mut self, backlog: ByteSize) {
-        self.backlog = backlog;
+    /// Sets whether bases that are admitted from now on go ahead of what waits. They do at first.
+    /// Where little waits, a base interrupts an earlier frame without need.
+    pub fn set_urgent(&mut self, is_urgent: bool) {
+        self.is_urgent = is_urgent;
     }
 
     /// Adds packets to an admitted object; those of a dropped one are ignored.
@@ -287,7 +290,7 @@ impl Sender {
         }
     }
 
-    /// Returns the next packet: of a base that goes ahead ([`Sender::set_backlog`]), then of the
+    /// Returns the next packet: of a base that goes ahead ([`Sender::set_urgent`]), then of the
     /// object with the earliest deadline, then the lowest priority number. Objects that cannot arrive
     /// in time any more are dropped first.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
@@ -409,9 +412,7 @@ impl Sender {
             return Err(AdmitError::Expired);
         }
         self.make_room(&info, expected)?;
-        let goes_ahead = self.config.rule == Rule::Deadline
-            && info.id.layer == 0
-            && self.buffer.waiting() > self.backlog;
+        let goes_ahead = self.is_urgent && self.config.rule == Rule::Deadline && info.id.layer == 0;
         self.buffer.admit(now, info, expected, goes_ahead);
         Ok(())
     }

@@ -5,8 +5,9 @@ mod support;
 use hawser_congestion::{Prague, PragueConfig};
 use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Packet, Rate};
 use hawser_objects::{
-    EncodedLayer, FlowConfig, FrameAssembler, HostError, LayerContent, PacketiseError, Publication,
-    PublicationConfig, PublicationEvent, ReceivedFrame, Seed, Viewer, ViewerConfig, ViewerEvent,
+    EncodedLayer, FlowConfig, FrameAssembler, FrameConfig, HostError, LayerContent, PacketiseError,
+    Publication, PublicationConfig, PublicationEvent, ReceivedFrame, Seed, Viewer, ViewerConfig,
+    ViewerEvent,
 };
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::Pose;
@@ -25,6 +26,7 @@ struct Watcher {
     assembler: FrameAssembler,
     there: Link<(Vec<u8>, Ecn)>,
     back: Link<Vec<u8>>,
+    layers: u8,
     frames: Vec<ReceivedFrame>,
     has_ended: bool,
 }
@@ -45,9 +47,13 @@ impl Watcher {
         Watcher {
             address: SocketAddr::from(([192, 0, 2, 1], port)),
             viewer: Viewer::new(ViewerConfig::default(), secret(), random),
-            assembler: FrameAssembler::new([(ALIAS, 2)]),
+            assembler: FrameAssembler::new(FrameConfig {
+                selected: [(ALIAS, 2)].into(),
+                patience: ms(150),
+            }),
             there: Link::new(there, 1, Instant::ZERO).marking_by(|packet| packet.1 = Ecn::Ce),
             back: Link::new(back, 1, Instant::ZERO),
+            layers: 2,
             frames: Vec::new(),
             has_ended: false,
         }
@@ -62,13 +68,14 @@ impl Watcher {
         }
         while let Some(event) = self.viewer.poll_event() {
             match event {
-                ViewerEvent::Opened(_) => self.viewer.subscribe(now, vec![(ALIAS, 2)]),
+                ViewerEvent::Opened(_) => self.viewer.subscribe(now, vec![(ALIAS, self.layers)]),
                 ViewerEvent::Ended(_) => self.has_ended = true,
             }
         }
         while let Some(event) = self.viewer.poll_media() {
             self.assembler.handle_event(now, event);
         }
+        self.assembler.handle_timeout(now);
         self.frames
             .extend(std::iter::from_fn(|| self.assembler.poll_frame()));
         while let Some(message) = self.viewer.poll_transmit(now) {
@@ -222,6 +229,24 @@ fn a_slow_viewer_gets_bases_and_costs_a_fast_one_nothing() {
     let decodable = share(slow, true) + share(slow, false);
     assert!(decodable > 0.9, "{decodable}");
     assert!(share(slow, false) > share(slow, true));
+}
+
+#[test]
+fn a_viewer_of_bases_only_gets_what_its_path_bears_and_one_of_nothing_does_not_count() {
+    let mut world = World::new(&[40.0]);
+    world.watchers[0].layers = 1;
+    world.run(Duration::from_secs(10));
+    let status = world.publication.status();
+    assert!(status[0].target.mbps() > 28.0, "{}", status[0].target);
+    assert!(world.publication.target().unwrap().mbps() > 100.0);
+
+    let mut world = World::new(&[40.0]);
+    world.watchers[0].layers = 0;
+    world.run(ms(500));
+    assert_eq!(
+        (world.publication.viewers(), world.publication.target()),
+        (0, None)
+    );
 }
 
 #[test]

@@ -50,6 +50,7 @@ pub const DEFAULT_DATAGRAM: usize = 1200;
 
 const LAST_IN_GROUP: u8 = 0x01;
 const PACKETS_ALONE: u8 = 0x02;
+const TOP_LAYER: u8 = 0x04;
 
 /// The number of bytes that the hop tag covers: the immutable ones and the number of the hop key.
 const HOP_COVERED: usize = 28;
@@ -83,6 +84,8 @@ pub struct Flags {
     pub last_in_group: bool,
     /// Each packet can be decoded without the other packets of the object.
     pub packets_alone: bool,
+    /// The publisher made no higher layer of this frame.
+    pub top_layer: bool,
 }
 
 /// A time of the publisher's clock in milliseconds. It wraps after 49.7 days and is compared as
@@ -155,16 +158,19 @@ pub enum HeaderError {
 
 impl Flags {
     const fn bits(self) -> u8 {
-        (self.last_in_group as u8 * LAST_IN_GROUP) | (self.packets_alone as u8 * PACKETS_ALONE)
+        (self.last_in_group as u8 * LAST_IN_GROUP)
+            | (self.packets_alone as u8 * PACKETS_ALONE)
+            | (self.top_layer as u8 * TOP_LAYER)
     }
 
     const fn from_bits(bits: u8) -> Result<Self, HeaderError> {
-        if bits & !(LAST_IN_GROUP | PACKETS_ALONE) != 0 {
+        if bits & !(LAST_IN_GROUP | PACKETS_ALONE | TOP_LAYER) != 0 {
             return Err(HeaderError::Flags(bits));
         }
         Ok(Flags {
             last_in_group: bits & LAST_IN_GROUP != 0,
             packets_alone: bits & PACKETS_ALONE != 0,
+            top_layer: bits & TOP_LAYER != 0,
         })
     }
 }
@@ -358,12 +364,13 @@ mod tests {
 
     prop_compose! {
         fn headers()(
-            last_in_group: bool, packets_alone: bool, priority: u8, alias: u32, group: u32, object: u32,
+            last_in_group: bool, packets_alone: bool, top_layer: bool, priority: u8, alias: u32, group: u32,
+            object: u32,
             layer in 0..=MAX_LAYER, count: u16, index: u16, deadline: u32, epoch: u16,
         ) -> Header {
             let limit = if count == 0 { u16::MAX } else { count };
             Header {
-                flags: Flags { last_in_group, packets_alone },
+                flags: Flags { last_in_group, packets_alone, top_layer },
                 priority,
                 id: PacketId {
                     object: ObjectId { alias, group, object, layer },
@@ -432,7 +439,7 @@ mod tests {
             Packet::parse(&bytes).map(|packet| packet.header)
         };
         assert_eq!(with(0, 2), Err(HeaderError::Version(2)));
-        assert_eq!(with(1, 0x04), Err(HeaderError::Flags(0x04)));
+        assert_eq!(with(1, 0x08), Err(HeaderError::Flags(0x08)));
         assert_eq!(with(3, 8), Err(HeaderError::Layer(8)));
         let error = HeaderError::Index { index: 5, count: 5 };
         assert_eq!(with(17, 5), Err(error));

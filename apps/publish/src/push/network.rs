@@ -8,13 +8,13 @@ use anyhow::Context;
 use hawser_cloud::Pose;
 use hawser_codec::{Codec, Encoded};
 use hawser_io::clock::SteadyClock;
-use hawser_io::udp::{UdpSocket, wake_precisely};
+use hawser_io::udp::{self, UdpSocket};
 use hawser_objects::{EncodedLayer, LayerContent, Publication, PublicationEvent};
 use hawser_units::Instant;
 use hawser_wire::feedback;
+use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
@@ -63,15 +63,18 @@ impl Network {
     }
 
     /// Runs until the camera has ended, and the camera until this has.
-    pub(super) fn run(self) -> anyhow::Result<Sent> {
-        let demand = Arc::clone(&self.demand);
-        let sent = self.serve();
-        demand.lock().is_over = true;
-        sent
+    pub(super) fn run(mut self) -> anyhow::Result<Sent> {
+        udp::wake_precisely();
+        let served = self.serve();
+        self.demand.lock().is_over = true;
+        self.report.add_viewers(&self.publication.status());
+        self.publication.close(Goodbye::Ended);
+        self.transmit();
+        self.report.finish(&self.publication, &self.socket);
+        served.map(|()| self.report)
     }
 
-    fn serve(mut self) -> anyhow::Result<Sent> {
-        wake_precisely();
+    fn serve(&mut self) -> anyhow::Result<()> {
         while self.take_frames()? {
             self.receive()?;
             self.publication.handle_timeout(self.clock.now());
@@ -81,11 +84,7 @@ impl Network {
             self.tell_camera();
             self.socket.wait(self.timeout()).context("cannot wait")?;
         }
-        self.report.add_viewers(&self.publication.status());
-        self.publication.close(Goodbye::Ended);
-        self.transmit();
-        self.report.finish(&self.publication, &self.socket);
-        Ok(self.report)
+        Ok(())
     }
 
     /// Publishes the frames that wait. Returns `false` after the last one.
@@ -120,9 +119,14 @@ impl Network {
             clock,
             socket,
             publication,
+            report,
             ..
         } = self;
         let received = socket.receive(|datagram| {
+            if datagram.bytes.len() > DEFAULT_DATAGRAM {
+                report.too_long += 1;
+                return;
+            }
             let taken = publication.handle_datagram(clock.now(), datagram.from, datagram.bytes);
             if let Err(error) = taken {
                 tracing::debug!(from = %datagram.from, "datagram refused: {error}");
@@ -130,11 +134,8 @@ impl Network {
         });
         match received {
             Ok(_) => Ok(()),
-            // An ICMP message about a viewer that has gone.
-            Err(error) if is_of_a_peer(error.kind()) => {
-                self.report.unreachable += 1;
-                Ok(())
-            }
+            // A message of the network about a viewer that has gone.
+            Err(error) if udp::is_of_a_peer(&error) => Ok(()),
             Err(error) => Err(error).context("cannot receive"),
         }
     }
@@ -196,14 +197,6 @@ impl Network {
         let due = self.publication.poll_timeout()?.min(self.next_stats);
         Some(due.saturating_since(self.clock.now()))
     }
-}
-
-/// Returns whether an error of a socket is about one of its peers only.
-fn is_of_a_peer(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable
-    )
 }
 
 fn pose_in_mm(pose: feedback::Pose) -> Pose {

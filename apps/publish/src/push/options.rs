@@ -39,7 +39,7 @@ pub struct PushArgs {
     pub max_rate: f64,
     /// Time from the capture of a frame after which it is of no use, milliseconds
     #[arg(long, value_name = "MS", requires = "push", default_value_t = 150,
-        value_parser = clap::value_parser!(u16).range(20..=5000))]
+        value_parser = clap::value_parser!(u16).range(20..=1000))]
     pub lifetime: u16,
     /// Send every frame over this time, milliseconds, instead of as fast as the path bears; De Fré et
     /// al. use 20
@@ -142,6 +142,11 @@ impl PushConfig {
         );
         let [lowest, initial, highest] =
             [args.min_rate, args.initial_rate, args.max_rate].map(Bitrate::from_mbps);
+        ensure!(
+            args.pace.is_none_or(|pace| pace < args.lifetime / 2),
+            "--pace must be less than half of --lifetime ({} ms)",
+            args.lifetime
+        );
         let interval = args.pace.map(|pace| Duration::from_millis(pace.into()));
         let codec = args
             .codec

@@ -42,8 +42,10 @@ pub struct Sent {
     pub datagrams: u64,
     /// Datagrams that the kernel did not take.
     pub send_failures: u64,
-    /// Messages of the network that a viewer cannot be reached.
-    pub unreachable: u64,
+    /// Datagrams that are longer than any message of a viewer.
+    pub too_long: u64,
+    /// Reports of viewers that were impossible.
+    pub refused_reports: u64,
     /// Datagrams that the kernel dropped because they were not read in time.
     pub receive_drops: u64,
     /// The counts of the in-flight buffers of all viewers.
@@ -77,6 +79,7 @@ impl Sent {
             self.objects += viewer.sender;
             self.received_bytes += viewer.received.bytes;
             self.marked_bytes += viewer.received.ce_bytes;
+            self.refused_reports += viewer.refused_reports;
         }
     }
 
@@ -123,19 +126,24 @@ impl fmt::Display for PushReport {
             objects.late,
             objects.unconfirmed
         )?;
-        write!(
+        writeln!(
             f,
-            "refused: {} requests without the key, {} forged, {} repeated and {} other messages; \
-             kernel: {} datagrams not sent, {} not read",
+            "refused: {} requests without the key, {} for lack of room, {} forged, {} repeated and {} \
+             other messages, {} impossible reports",
             sent.sessions.unauthorised,
+            sent.sessions.full,
             sent.sessions.forged,
             sent.sessions.replayed,
             sent.sessions.invalid
-                + sent.sessions.full
                 + sent.sessions.unknown_session
-                + sent.sessions.unexpected,
-            sent.send_failures,
-            sent.receive_drops
+                + sent.sessions.unexpected
+                + sent.too_long,
+            sent.refused_reports
+        )?;
+        write!(
+            f,
+            "kernel: {} datagrams not sent, {} not read",
+            sent.send_failures, sent.receive_drops
         )
     }
 }

@@ -2,19 +2,15 @@
 
 use super::PushConfig;
 use super::decode::ToDecode;
+use super::session::Session;
 use super::summary::Received;
 use anyhow::Context;
 use hawser_io::clock::SteadyClock;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_objects::{
-    EndReason, FrameAssembler, ReceivedFrame, TrackSecret, TrackTiming, Viewer, ViewerConfig,
-    ViewerEvent,
-};
+use hawser_objects::{EndReason, TrackSecret, ViewerEvent};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::Pose;
-use hawser_wire::session::{Announcement, Goodbye, Track};
-use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use hawser_wire::session::Goodbye;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -32,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The network's end of a viewer.
 pub(super) struct Network {
     clock: SteadyClock,
+    /// The addresses of the publisher, of which the first is tried next.
+    publishers: Vec<SocketAddr>,
     publisher: SocketAddr,
     secret: TrackSecret,
     layers: u8,
@@ -41,79 +39,40 @@ pub(super) struct Network {
     to_decoder: Option<SyncSender<ToDecode>>,
     received: Received,
     report_at: Instant,
-}
-
-/// A session, and what it has announced.
-struct Session {
-    viewer: Viewer,
-    assembler: FrameAssembler,
-    tracks: Arc<BTreeMap<u32, Track>>,
-    lifetime: Duration,
-    /// The time at which a new session is asked for, if this one has ended.
-    again_at: Option<Instant>,
-}
-
-impl Session {
-    fn new(secret: &TrackSecret, pose: Option<Pose>) -> anyhow::Result<Self> {
-        let mut random = [0; 16];
-        getrandom::fill(&mut random).context("the system has no random numbers")?;
-        let mut viewer = Viewer::new(ViewerConfig::default(), secret.clone(), random);
-        viewer.set_pose(pose);
-        Ok(Session {
-            viewer,
-            assembler: FrameAssembler::new([]),
-            tracks: Arc::default(),
-            lifetime: Duration::ZERO,
-            again_at: None,
-        })
-    }
-
-    /// Selects up to `layers` of each announced track.
-    fn subscribe(&mut self, now: Instant, announcement: Announcement, layers: u8) {
-        let selected = announcement.tracks.iter();
-        let selected = selected.map(|track| (track.alias, track.layers.min(layers)));
-        let selected: Vec<(u32, u8)> = selected.collect();
-        self.assembler = FrameAssembler::new(selected.iter().copied());
-        self.viewer.subscribe(now, selected);
-        let timings = announcement.tracks.iter();
-        let timing = timings.filter_map(|track| TrackTiming::parse(&track.parameters));
-        self.lifetime = timing
-            .map(|timing| timing.lifetime)
-            .max()
-            .unwrap_or_default();
-        let tracks = announcement.tracks.into_iter();
-        self.tracks = Arc::new(tracks.map(|track| (track.alias, track)).collect());
-    }
+    /// The arrival of the newest datagram.
+    newest: Instant,
+    /// What the network last said about the publisher.
+    unreachable: Option<String>,
 }
 
 impl Network {
+    /// Opens a socket to the first of the publisher's addresses.
+    ///
+    /// # Errors
+    /// If there is no address or no socket.
     pub(super) fn open(
         config: &PushConfig,
         clock: SteadyClock,
-        publisher: SocketAddr,
+        publishers: Vec<SocketAddr>,
         secret: TrackSecret,
         to_decoder: SyncSender<ToDecode>,
     ) -> anyhow::Result<Self> {
         let pose = config.pictures.pose.as_ref().and_then(pose_in_metres);
-        let any = match publisher {
-            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        let socket = UdpSocket::bind((any, 0).into()).context("cannot open a UDP socket")?;
-        socket
-            .connect(publisher)
-            .with_context(|| format!("there is no route to {publisher}"))?;
+        let publisher = *publishers.first().context("the publisher has no address")?;
         Ok(Network {
             session: Session::new(&secret, pose)?,
             clock,
+            publishers,
             publisher,
             secret,
             layers: config.layers,
             pose,
-            socket,
+            socket: socket_to(publisher)?,
             to_decoder: Some(to_decoder),
             received: Received::default(),
             report_at: clock.now() + NO_ANSWER,
+            newest: clock.now(),
+            unreachable: None,
         })
     }
 
@@ -123,16 +82,9 @@ impl Network {
         while !is_over() {
             self.receive()?;
             let now = self.clock.now();
-            if self
-                .session
-                .viewer
-                .poll_timeout()
-                .is_some_and(|due| due <= now)
-            {
-                self.session.viewer.handle_timeout(now);
-            }
+            self.session.handle_timeout(now);
             self.take_events(now)?;
-            if !self.take_media(now) {
+            if !self.hand_over(now) {
                 // The decoder has failed, and says why.
                 return Ok(());
             }
@@ -146,11 +98,11 @@ impl Network {
 
     /// Leaves the session, and returns the counts.
     pub(super) fn finish(&mut self) -> Received {
-        self.add_session();
+        self.end_session();
         self.session.viewer.close(Goodbye::Ended);
         self.transmit();
         self.to_decoder = None;
-        self.received.kernel_drops = self.socket.drops().unwrap_or_default().into();
+        self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
         self.received
     }
 
@@ -159,29 +111,25 @@ impl Network {
             clock,
             socket,
             session,
+            newest,
             ..
         } = self;
         let received = socket.receive(|datagram| {
-            let arrived = clock.now() - datagram.age;
+            // Never before what was handled already, whatever happens to the time of day.
+            *newest = (clock.now() - datagram.age).max(*newest);
             let taken = session
                 .viewer
-                .handle_datagram(arrived, datagram.bytes, datagram.ecn);
+                .handle_datagram(*newest, datagram.bytes, datagram.ecn);
             if let Err(error) = taken {
                 tracing::debug!("datagram refused: {error}");
             }
         });
         match received {
             Ok(_) => Ok(()),
-            // Nobody listens there at the moment.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::ConnectionRefused
-                        | ErrorKind::HostUnreachable
-                        | ErrorKind::NetworkUnreachable
-                ) =>
-            {
+            // The network says that the publisher cannot be reached at the moment.
+            Err(error) if udp::is_of_a_peer(&error) => {
                 self.received.unreachable += 1;
+                self.unreachable = Some(error.to_string());
                 Ok(())
             }
             Err(error) => Err(error).context("cannot receive"),
@@ -200,32 +148,43 @@ impl Network {
             }
         }
         if self.session.again_at.is_some_and(|at| at <= now) {
-            self.add_session();
-            self.session = Session::new(&self.secret, self.pose)?;
+            self.begin_again()?;
         }
-        if self.session.viewer.receiver().is_none() && self.report_at <= now {
+        if !self.session.was_open() && self.report_at <= now {
             self.report_at = now + NO_ANSWER * 10;
-            let publisher = self.publisher;
-            tracing::warn!(%publisher, "no answer: is the publisher running with --push and the same key?");
+            let (publisher, network) = (self.publisher, self.unreachable.take());
+            tracing::warn!(%publisher, network, "no answer: is the publisher running with --push and the same key, and has it room for one more viewer?");
         }
         Ok(())
     }
 
     fn ended(&mut self, now: Instant, reason: EndReason) {
-        let publisher = self.publisher;
-        tracing::warn!(%publisher, ?reason, "session ended; asking for another one");
         self.session.again_at = Some(now + PAUSE);
-        self.report_at = now + NO_ANSWER;
+        if self.session.was_open() {
+            let publisher = self.publisher;
+            tracing::warn!(%publisher, ?reason, "session ended; asking for another one");
+            self.report_at = now + NO_ANSWER;
+        }
     }
 
-    /// Hands complete frames to the decoder. Returns `false` if there is none any more.
-    fn take_media(&mut self, now: Instant) -> bool {
-        while let Some(event) = self.session.viewer.poll_media() {
-            self.session.assembler.handle_event(now, event);
+    /// Asks for a new session, at the next address if this one has not answered.
+    fn begin_again(&mut self) -> anyhow::Result<()> {
+        if !self.session.was_open() && self.publishers.len() > 1 {
+            self.publishers.rotate_left(1);
+            self.publisher = self.publishers[0];
+            self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
+            self.socket = socket_to(self.publisher)?;
         }
+        self.end_session();
+        self.session = Session::new(&self.secret, self.pose)?;
+        Ok(())
+    }
+
+    /// Hands frames that are ready to the decoder. Returns `false` if there is none any more.
+    fn hand_over(&mut self, now: Instant) -> bool {
         while let Some(frame) = self.session.assembler.poll_frame() {
             let to_decode = ToDecode {
-                captured: self.captured(now, &frame),
+                captured: self.session.captured(now, &frame),
                 tracks: Arc::clone(&self.session.tracks),
                 frame,
             };
@@ -236,13 +195,6 @@ impl Network {
             }
         }
         true
-    }
-
-    /// Returns the time of capture by the own clock.
-    fn captured(&self, now: Instant, frame: &ReceivedFrame) -> Option<Instant> {
-        let receiver = self.session.viewer.receiver()?;
-        let deadline = receiver.local_time_of_deadline(now, frame.deadline?)?;
-        Some(deadline - self.session.lifetime)
     }
 
     fn transmit(&mut self) {
@@ -256,18 +208,34 @@ impl Network {
     }
 
     fn timeout(&self) -> Duration {
-        let due = self.session.viewer.poll_timeout();
+        let due = self.session.poll_timeout();
         let left = due.map(|due| due.saturating_since(self.clock.now()));
         left.map_or(STOP_POLL, |left| left.min(STOP_POLL))
     }
 
-    /// Adds the counts of the session to those of all.
-    fn add_session(&mut self) {
+    /// Hands over what is left of the session, and adds its counts to those of all.
+    fn end_session(&mut self) {
+        let now = self.clock.now();
+        self.session.finish(now);
+        self.hand_over(now);
         let Session {
             viewer, assembler, ..
         } = &self.session;
         self.received.add(viewer, assembler.stats());
     }
+}
+
+/// Opens a socket that is connected to an address.
+fn socket_to(publisher: SocketAddr) -> anyhow::Result<UdpSocket> {
+    let any = match publisher {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((any, 0).into()).context("cannot open a UDP socket")?;
+    socket
+        .connect(publisher)
+        .with_context(|| format!("there is no route to {publisher}"))?;
+    Ok(socket)
 }
 
 fn pose_in_metres(pose: &hawser_cloud::Pose) -> Option<Pose> {

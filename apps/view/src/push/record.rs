@@ -94,7 +94,11 @@ impl Recorder {
             timeline.flush()?;
         }
         if let Some(directory) = &self.save {
-            save_ply(directory, row.captured_ns.unwrap_or(row.received_ns), &cloud)?;
+            save_ply(
+                directory,
+                row.captured_ns.unwrap_or(row.received_ns),
+                &cloud,
+            )?;
         }
         if let Some(pictures) = &mut self.pictures {
             pictures.show(row.captured_ns.unwrap_or(row.received_ns), cloud)?;

@@ -29,8 +29,12 @@ pub struct Received {
     pub bytes: u64,
     /// Those of the bytes that were marked CE.
     pub marked_bytes: u64,
-    /// Datagrams that were refused: not authentic, repeated, late or not expected.
+    /// Datagrams that were refused: not authentic, repeated, or not expected.
     pub refused: u64,
+    /// Packets that arrived after the deadline of their object.
+    pub late_packets: u64,
+    /// Layers that were complete after their frame was shown without them.
+    pub late_objects: u64,
     /// Frames by how much of them arrived.
     pub frames: Frames,
     /// Frames that arrived and were not decoded, because earlier ones still were.
@@ -48,8 +52,10 @@ pub struct Received {
 pub struct Frames {
     /// With all selected layers.
     pub whole: u64,
-    /// Without some layers or packets, and decodable.
+    /// With the bases of all tracks, without some layers or packets.
     pub reduced: u64,
+    /// Without the base of some tracks.
+    pub without_track: u64,
     /// Of which something arrived, but no base.
     pub undecodable: u64,
 }
@@ -88,11 +94,14 @@ impl Received {
             self.bytes += totals.bytes;
             self.marked_bytes += totals.ce_bytes;
             self.refused += totals.refused;
+            self.late_packets += receiver.refusals().late;
         }
         let stats = viewer.stats();
         self.refused += stats.invalid + stats.forged + stats.replayed + stats.unexpected;
         self.frames.whole += frames.whole;
         self.frames.reduced += frames.reduced;
+        self.frames.without_track += frames.without_track;
+        self.late_objects += frames.late_objects;
         self.frames.undecodable += frames.undecodable;
     }
 }
@@ -147,26 +156,31 @@ impl fmt::Display for PushSummary {
                 write!(f, "\n{what}: {mean:.1} ms (mean), {p99:.1} ms (p99)")?;
             }
         }
-        let Frames {
-            whole,
-            reduced,
-            undecodable,
-        } = received.frames;
+        let frames = &received.frames;
         write!(
             f,
-            "\nframes: {whole} whole, {reduced} without refinement, {undecodable} without base, {} \
+            "\nframes: {} whole, {} without refinement, {} without some camera, {} without base, {} \
              damaged, {} not decoded for lack of time",
-            decoded.failed, received.not_decoded
+            frames.whole,
+            frames.reduced,
+            frames.without_track,
+            frames.undecodable,
+            decoded.failed,
+            received.not_decoded
         )?;
         write!(
             f,
-            "\n{} packets, {:.2} % of the bytes marked; {} datagrams refused, {} not read in time; {} \
-             sessions",
+            "\n{} packets, {:.2} % of the bytes marked; late: {} packets, {} layers; {} datagrams \
+             refused, {} not read in time, {} not sent; {} sessions, publisher unreachable {} times",
             received.packets,
             100.0 * received.marked_bytes as f64 / received.bytes.max(1) as f64,
+            received.late_packets,
+            received.late_objects,
             received.refused,
             received.kernel_drops,
-            received.sessions
+            received.send_failures,
+            received.sessions,
+            received.unreachable
         )?;
         match &decoded.pictures {
             Some(pictures) => write!(f, "\n{pictures}"),

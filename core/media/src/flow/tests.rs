@@ -21,6 +21,7 @@ struct Told {
     sent: Vec<(Instant, u64)>,
     acknowledged: Vec<u64>,
     lost: Vec<u64>,
+    abandoned: Vec<u64>,
     app_limited: bool,
 }
 
@@ -33,6 +34,7 @@ impl Fixed {
             sent: Vec::new(),
             acknowledged: Vec::new(),
             lost: Vec::new(),
+            abandoned: Vec::new(),
             app_limited: false,
         })))
     }
@@ -54,6 +56,7 @@ impl RateControl for Fixed {
         let numbers = feedback.acked.iter().map(|packet| packet.number);
         told.acknowledged.extend(numbers);
         told.lost.extend(feedback.lost);
+        told.abandoned.extend(feedback.abandoned);
         told.app_limited = feedback.app_limited;
     }
 
@@ -249,7 +252,8 @@ fn the_rate_control_learns_the_numbers_of_transmissions() {
     let numbers: Vec<u64> = told.sent.iter().map(|(_, number)| *number).collect();
     assert_eq!(numbers, (0..8).collect::<Vec<_>>());
     assert_eq!(told.lost, [0]);
-    assert_eq!(told.acknowledged, [1, 2, 3, 7]);
+    assert_eq!(told.acknowledged, [1, 2, 3]);
+    assert_eq!(told.abandoned, [7], "it measures no round trip");
 }
 
 #[test]

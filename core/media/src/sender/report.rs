@@ -1,6 +1,6 @@
 use super::Sender;
 use super::buffer::{Ended, Named};
-use crate::flights::Flight;
+use crate::flights::{Flight, REORDERING};
 use hawser_units::{ByteSize, Ecn, Instant};
 use hawser_wire::feedback::{Arrival, Feedback, Pose, Totals};
 use hawser_wire::media::{ObjectId, PacketId};
@@ -96,7 +96,12 @@ struct Newest {
 pub(super) struct Doubtful {
     by_packet: BTreeMap<PacketId, (Flight, bool)>,
     order: VecDeque<(u64, PacketId)>,
+    /// Transmissions that timed out and are not known to be lost, in the order of sending.
+    timed_out: VecDeque<(u64, PacketId)>,
 }
+
+/// The time by which a packet may be sooner than all before it.
+const SOONER: Duration = Duration::from_micros(500);
 
 /// The number of transmissions that are remembered as doubtful.
 const DOUBTFUL: usize = 4096;
@@ -105,6 +110,12 @@ impl Doubtful {
     fn insert(&mut self, flight: Flight, by_timeout: bool) {
         self.by_packet.insert(flight.packet, (flight, by_timeout));
         self.order.push_back((flight.number, flight.packet));
+        if by_timeout {
+            self.timed_out.push_back((flight.number, flight.packet));
+        }
+        while self.timed_out.len() > DOUBTFUL {
+            self.timed_out.pop_front();
+        }
         while self.order.len() > DOUBTFUL {
             let Some((number, packet)) = self.order.pop_front() else {
                 return;
@@ -121,6 +132,22 @@ impl Doubtful {
 
     fn remove(&mut self, packet: &PacketId) -> Option<(Flight, bool)> {
         self.by_packet.remove(packet)
+    }
+
+    /// Returns the next transmission that timed out and is lost, since one that left `REORDERING`
+    /// packets later was acknowledged.
+    fn lost_by_timeout(&mut self, acknowledged: u64) -> Option<u64> {
+        loop {
+            let (number, packet) = *self.timed_out.front()?;
+            if number + REORDERING > acknowledged {
+                return None;
+            }
+            self.timed_out.pop_front();
+            if let Some((flight, by_timeout)) = self.by_packet.get_mut(&packet) {
+                *by_timeout &= flight.number != number;
+                return Some(number);
+            }
+        }
     }
 }
 
@@ -286,13 +313,22 @@ impl Sender {
         arrival: &Arrival,
     ) -> Option<Instant> {
         let arrived = report - arrival.age.duration()?;
-        let is_impossible = self.clock.relation().is_some_and(|relation| {
-            relation.to_local(arrived) + relation.round_trip / 2 < flight.sent
-        });
-        if is_impossible && flight.is_first() {
-            self.stats.impossible_times += 1;
+        let Some(relation) = self.clock.relation() else {
+            return Some(arrived);
+        };
+        let local = relation.to_local(arrived);
+        if !flight.is_first() {
+            // A copy that arrived sooner than any packet after its sending was sent before.
+            let soonest = self.soonest.unwrap_or_default().saturating_sub(SOONER);
+            return (local >= flight.sent + soonest).then_some(arrived);
         }
-        (!is_impossible).then_some(arrived)
+        if local + relation.round_trip / 2 < flight.sent {
+            self.stats.impossible_times += 1;
+            return None;
+        }
+        let took = local.saturating_since(flight.sent);
+        self.soonest = Some(self.soonest.map_or(took, |soonest| soonest.min(took)));
+        Some(arrived)
     }
 
     /// Takes the round trip of a packet that was sent once.
@@ -310,6 +346,11 @@ impl Sender {
     pub(super) fn detect_lost(&mut self, now: Instant, outcome: &mut Outcome) {
         while let Some(flight) = self.flights.lost(now, &self.rtt) {
             self.lose(flight, false, outcome);
+        }
+        if let Some(acknowledged) = self.flights.largest_acknowledged() {
+            let doubtful = &mut self.doubtful;
+            let lost = std::iter::from_fn(|| doubtful.lost_by_timeout(acknowledged));
+            outcome.lost_numbers.extend(lost);
         }
     }
 

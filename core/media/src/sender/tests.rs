@@ -189,7 +189,6 @@ fn what_depends_on_a_dropped_object_is_dropped_and_not_admitted() {
 fn packets_leave_by_deadline_then_priority_and_a_base_goes_ahead_of_a_backlog() {
     let groups = |rule, backlog| {
         let mut sender = sender(100, rule);
-        sender.set_backlog(ByteSize(backlog * PACKET));
         for (id, deadline) in [
             (id(0, 0, 1), 50),
             (id(1, 0, 0), 200),
@@ -197,6 +196,7 @@ fn packets_leave_by_deadline_then_priority_and_a_base_goes_ahead_of_a_backlog() 
             (id(3, 0, 1), 40),
             (id(4, 0, 2), 40),
         ] {
+            sender.set_urgent(sender.waiting() > ByteSize(backlog * PACKET));
             sender.offer(at(0), &object(id, 1, at(deadline))).unwrap();
         }
         let sent = send_all(&mut sender, at(0));
@@ -424,6 +424,38 @@ fn a_timeout_is_a_loss_only_if_the_repeated_packet_arrives_and_not_the_first() {
         };
         assert_eq!(found, expected);
     }
+}
+
+#[test]
+fn what_timed_out_is_lost_when_later_packets_arrive() {
+    let mut sender = sender(100, Rule::Deadline);
+    sender
+        .offer(at(0), &object(id(0, 0, 0), 1, at(5000)))
+        .unwrap();
+    send_all(&mut sender, at(0));
+    acknowledge(&mut sender, at(21), &[(id(0, 0, 0), 0)]);
+    // Its deadline is over when it times out, so that it is not sent again.
+    sender
+        .offer(at(100), &object(id(1, 0, 0), 1, at(150)))
+        .unwrap();
+    send_all(&mut sender, at(100));
+    let timed_out = sender.handle_timeout(at(400));
+    assert_eq!(
+        (timed_out.lost_numbers, timed_out.abandoned_numbers),
+        (vec![], vec![1])
+    );
+    sender
+        .offer(at(500), &object(id(2, 0, 0), 3, at(5000)))
+        .unwrap();
+    assert_eq!(send_all(&mut sender, at(500)).len(), 3);
+    let first = acknowledge(&mut sender, at(520), &[(id(2, 0, 0), 0), (id(2, 0, 0), 1)]);
+    assert_eq!(
+        first.lost_numbers,
+        [] as [u64; 0],
+        "two later ones may have overtaken it"
+    );
+    let third = acknowledge(&mut sender, at(521), &[(id(2, 0, 0), 2)]);
+    assert_eq!(third.lost_numbers, [1]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use hawser_wire::session::{
     Status, Subscribe,
 };
 use std::collections::VecDeque;
+use std::mem;
 use std::time::Duration;
 
 /// The number of cookies that a viewer answers, so that it is not made to send without end.
@@ -43,7 +44,8 @@ pub struct Viewer {
 enum State {
     Asking(Asking),
     Open(Box<Open>),
-    Ended,
+    /// With what is left of a session that was open.
+    Ended(Option<Box<Open>>),
 }
 
 /// A session that the sender has not opened.
@@ -182,7 +184,7 @@ impl Viewer {
         {
             self.outgoing.push_back(goodbye);
         }
-        self.state = State::Ended;
+        self.end_state();
     }
 
     /// Returns the next datagram to the sender.
@@ -193,7 +195,7 @@ impl Viewer {
         let made = match &mut self.state {
             State::Asking(asking) => Ok(asking.poll_hello(now, &self.secret, self.config.retry)),
             State::Open(open) => open.poll_message(now, self.pose, self.config.retry),
-            State::Ended => Ok(None),
+            State::Ended(_) => Ok(None),
         };
         made.unwrap_or_else(|UsedUp| {
             self.end(EndReason::KeyUsedUp);
@@ -206,10 +208,10 @@ impl Viewer {
         self.events.pop_front()
     }
 
-    /// Returns the next event of the media.
+    /// Returns the next event of the media, also of a session that has ended.
     pub fn poll_media(&mut self) -> Option<ReceiverEvent> {
         match &mut self.state {
-            State::Open(open) => open.receiver.poll_event(),
+            State::Open(open) | State::Ended(Some(open)) => open.receiver.poll_event(),
             _ => None,
         }
     }
@@ -224,7 +226,7 @@ impl Viewer {
                 let times = times.into_iter().chain([open.receiver.poll_timeout()]);
                 times.flatten().min()
             }
-            State::Ended => None,
+            State::Ended(_) => None,
         }
     }
 
@@ -236,17 +238,17 @@ impl Viewer {
                 open.receiver.handle_timeout(now);
                 open.heard
             }
-            State::Ended => return,
+            State::Ended(_) => return,
         };
         if now.saturating_since(last) >= self.config.idle {
             self.end(EndReason::TimedOut);
         }
     }
 
-    /// Returns the receiver of an open session.
+    /// Returns the receiver of a session that is open, or was when it ended.
     pub fn receiver(&self) -> Option<&Receiver> {
         match &self.state {
-            State::Open(open) => Some(&open.receiver),
+            State::Open(open) | State::Ended(Some(open)) => Some(&open.receiver),
             _ => None,
         }
     }
@@ -312,8 +314,16 @@ impl Viewer {
         Ok(())
     }
 
+    fn end_state(&mut self) {
+        let left = match mem::replace(&mut self.state, State::Ended(None)) {
+            State::Open(open) | State::Ended(Some(open)) => Some(open),
+            _ => None,
+        };
+        self.state = State::Ended(left);
+    }
+
     fn end(&mut self, reason: EndReason) {
-        self.state = State::Ended;
+        self.end_state();
         self.events.push_back(ViewerEvent::Ended(reason));
     }
 }

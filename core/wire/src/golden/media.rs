@@ -198,6 +198,7 @@ fn media_packet(name: &'static str, text: &str) -> MediaVector {
             flags: Flags {
                 last_in_group: flags & 1 != 0,
                 packets_alone: flags & 2 != 0,
+                top_layer: flags & 4 != 0,
             },
             priority,
             id: PacketId {

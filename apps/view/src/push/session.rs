@@ -1,0 +1,102 @@
+//! A session with a publisher, and the frames that are put together from it.
+
+use anyhow::Context;
+use hawser_objects::{
+    FrameAssembler, FrameConfig, ReceivedFrame, TrackSecret, TrackTiming, Viewer, ViewerConfig,
+};
+use hawser_units::Instant;
+use hawser_wire::feedback::Pose;
+use hawser_wire::session::{Announcement, Track};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time for which a frame is waited for if the publisher does not tell its lifetime.
+const PATIENCE: Duration = Duration::from_millis(150);
+
+/// A session, and what it has announced.
+pub(super) struct Session {
+    pub(super) viewer: Viewer,
+    pub(super) assembler: FrameAssembler,
+    pub(super) tracks: Arc<BTreeMap<u32, Track>>,
+    /// The time from capture to deadline, if the publisher tells it.
+    lifetime: Option<Duration>,
+    /// The time at which a new session is asked for, if this one has ended.
+    pub(super) again_at: Option<Instant>,
+}
+
+impl Session {
+    pub(super) fn new(secret: &TrackSecret, pose: Option<Pose>) -> anyhow::Result<Self> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).context("the system has no random numbers")?;
+        let mut viewer = Viewer::new(ViewerConfig::default(), secret.clone(), random);
+        viewer.set_pose(pose);
+        Ok(Session {
+            viewer,
+            assembler: assembler(&[], PATIENCE),
+            tracks: Arc::default(),
+            lifetime: None,
+            again_at: None,
+        })
+    }
+
+    /// Returns whether the session is open, or was when it ended.
+    pub(super) fn was_open(&self) -> bool {
+        self.viewer.receiver().is_some()
+    }
+
+    /// Selects up to `layers` of each announced track.
+    pub(super) fn subscribe(&mut self, now: Instant, announcement: Announcement, layers: u8) {
+        let tracks = announcement.tracks.iter();
+        let selected = tracks.map(|track| (track.alias, track.layers.min(layers)));
+        let selected: Vec<(u32, u8)> = selected.collect();
+        let tracks = announcement.tracks.iter();
+        let timings = tracks.filter_map(|track| TrackTiming::parse(&track.parameters));
+        self.lifetime = timings.map(|timing| timing.lifetime).max();
+        self.assembler = assembler(&selected, self.lifetime.unwrap_or(PATIENCE));
+        self.viewer.subscribe(now, selected);
+        let tracks = announcement.tracks.into_iter();
+        self.tracks = Arc::new(tracks.map(|track| (track.alias, track)).collect());
+    }
+
+    /// Returns the next time at which [`Session::handle_timeout`] is due.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let times = [self.viewer.poll_timeout(), self.assembler.poll_timeout()];
+        times.into_iter().flatten().min()
+    }
+
+    /// Does what is due, and puts together what has arrived.
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        if self.viewer.poll_timeout().is_some_and(|due| due <= now) {
+            self.viewer.handle_timeout(now);
+        }
+        let receiver = self.viewer.receiver();
+        if let Some(relation) = receiver.and_then(|receiver| receiver.clock().relation()) {
+            self.assembler.set_round_trip(relation.round_trip);
+        }
+        while let Some(event) = self.viewer.poll_media() {
+            self.assembler.handle_event(now, event);
+        }
+        self.assembler.handle_timeout(now);
+    }
+
+    /// Makes all frames ready: nothing more arrives.
+    pub(super) fn finish(&mut self, now: Instant) {
+        self.handle_timeout(now);
+        self.assembler.finish(now);
+    }
+
+    /// Returns the time of a frame's capture by the own clock.
+    pub(super) fn captured(&self, now: Instant, frame: &ReceivedFrame) -> Option<Instant> {
+        let receiver = self.viewer.receiver()?;
+        let deadline = receiver.local_time_of_deadline(now, frame.deadline?)?;
+        Some(deadline - self.lifetime?)
+    }
+}
+
+fn assembler(selected: &[(u32, u8)], patience: Duration) -> FrameAssembler {
+    FrameAssembler::new(FrameConfig {
+        selected: selected.iter().copied().collect(),
+        patience,
+    })
+}
