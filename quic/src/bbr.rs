@@ -20,6 +20,11 @@ const HEADROOM: f64 = 0.85;
 /// Factor by which a bound is reduced after a round trip with too many losses.
 const BETA: f64 = 0.7;
 
+/// Factor by which the data in flight is reduced after a round trip with marks of the network (RFC
+/// 8511). QUIC's packets are ECT(0), which a queue marks where it would drop; the
+/// library does not tell how many were marked.
+const MARKED_BETA: f64 = 0.85;
+
 /// Share of a round trip's packets that may be lost before the loss counts as congestion.
 const LOSS_THRESHOLD: f64 = 0.02;
 
@@ -51,12 +56,13 @@ const INITIAL_PACING: f64 = STARTUP_GAIN * INITIAL_WINDOW as f64 / 1e-3;
 const OUTAGE: Duration = Duration::from_millis(500);
 
 /// The congestion controller: a model of the path as in BBR version 3, of the maximum recent
-/// bandwidth, the minimum round-trip time, and bounds learnt from losses.
+/// bandwidth, the minimum round-trip time, and bounds learnt from losses and congestion marks.
 ///
 /// It follows draft-ietf-ccwg-bbr, with differences that suit a tunnel of live media:
 ///
 /// - A round trip whose loss is below the threshold lowers nothing, because radio links lose
-///   packets without being congested.
+///   packets without being congested. A single mark of the network (ECN CE) does, because only a
+///   queue marks: less is in flight from the next round trip on, until bandwidth is probed again.
 /// - Bounds come only from round trips in which the connection was not application-limited.
 /// - Bandwidth and minimum round-trip time expire within seconds even when the application is the
 ///   limit, because both change on a moving car's path. Bandwidth probing empties the queue often
@@ -88,6 +94,8 @@ pub struct Bbr {
     /// The minimum round-trip time of this period and of the previous one.
     min_rtt: [Option<Duration>; 2],
     round: Round,
+    /// Marks of packets that were sent before this time caused a reduction already.
+    reduced_at: Option<Instant>,
     /// The longest time without an acknowledgement before the acknowledgements being processed.
     outage: Duration,
     cycle_end: Option<Instant>,
@@ -146,6 +154,8 @@ struct Round {
     end: u64,
     delivered_before: u64,
     lost: u64,
+    /// Whether the network marked a packet.
+    is_marked: bool,
     is_app_limited: bool,
     /// The maximum bandwidth sample.
     bandwidth: f64,
@@ -172,6 +182,7 @@ impl Bbr {
             short_bound: u64::MAX,
             min_rtt: [None; 2],
             round: Round::default(),
+            reduced_at: None,
             outage: Duration::ZERO,
             cycle_end: None,
             period_began: None,
@@ -269,6 +280,9 @@ impl Bbr {
             self.was_saturated = true;
             self.check_growth();
         }
+        if round.is_marked && !round.is_app_limited {
+            self.respond_to_marks(now, round);
+        }
         match self.phase {
             Phase::Startup if is_lossy && !round.is_app_limited => {
                 self.is_bandwidth_full = true;
@@ -310,6 +324,25 @@ impl Bbr {
         self.bandwidth_bound = round_bandwidth.max(BETA * bandwidth);
         let bound = self.short_bound.min(self.window);
         self.short_bound = delivered.max((BETA * bound as f64) as u64);
+    }
+
+    /// Reduces what is in flight after a round with marks of the network, until bandwidth is probed
+    /// again. The bound of the long term is left alone: while all packets are marked, it would
+    /// become so low that probing takes minutes afterwards.
+    fn respond_to_marks(&mut self, now: Instant, round: Round) {
+        match self.phase {
+            // The next round shows the bandwidth, and drains the queue.
+            Phase::Startup => self.is_bandwidth_full = true,
+            Phase::Drain { .. } | Phase::Refill => {}
+            Phase::Down | Phase::Cruise | Phase::Up => {
+                let in_flight = self.short_bound.min(round.in_flight);
+                self.short_bound = (MARKED_BETA * in_flight as f64) as u64;
+                if self.phase == Phase::Up {
+                    self.begin_cycle(now);
+                }
+            }
+        }
+        self.reduced_at = Some(now);
     }
 
     /// Raises the bound while probing, until there is too much loss or the bandwidth grows no
@@ -513,15 +546,17 @@ impl Controller for Bbr {
     fn on_congestion_event(
         &mut self,
         _now: Instant,
-        _sent: Instant,
+        sent: Instant,
         is_persistent_congestion: bool,
-        _is_ecn: bool,
+        is_ecn: bool,
         _lost_bytes: u64,
         _largest_lost_pn: u64,
     ) {
         if is_persistent_congestion {
             self.window = MIN_PACKETS * self.packet;
         }
+        // One reduction in a round trip (RFC 9002, section 7.3.2).
+        self.round.is_marked |= is_ecn && self.reduced_at.is_none_or(|at| at <= sent);
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, _now: Instant) {
