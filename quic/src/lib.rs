@@ -16,10 +16,12 @@
 mod bbr;
 mod congestion;
 mod live;
+mod marks;
 pub mod tls;
 mod transport;
 
 pub use bbr::{Bbr, BbrConfig};
 pub use congestion::Congestion;
 pub use live::{Figures, Live, RoundTrip};
+pub use marks::{MarkCounter, MarkedDatagrams, Received};
 pub use transport::{InvalidTransport, Transport};

@@ -1,7 +1,7 @@
 //! Two endpoints of a connection, directly connected.
 
 use bytes::{Bytes, BytesMut};
-use hawser_quic::{Congestion, Live, Transport, tls};
+use hawser_quic::{Congestion, Live, MarkCounter, MarkedDatagrams, Transport, tls};
 use noq_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig, Event,
     FourTuple, ServerConfig,
@@ -39,6 +39,8 @@ struct End {
     endpoint: Endpoint,
     connection: Option<(ConnectionHandle, Connection)>,
     live: Arc<Live>,
+    marked: Arc<MarkedDatagrams>,
+    counter: MarkCounter,
     peer: SocketAddr,
     is_connected: bool,
     is_lost: bool,
@@ -51,8 +53,10 @@ impl End {
         server: Option<Arc<noq_proto::crypto::rustls::QuicServerConfig>>,
     ) -> Self {
         let live = Arc::new(Live::new(|| {}));
+        let marked = Arc::new(MarkedDatagrams::default());
+        let counter = MarkCounter::new(Arc::clone(&marked));
         let server = server.map(|crypto| {
-            let mut config = ServerConfig::with_crypto(crypto);
+            let mut config = ServerConfig::with_crypto(counter.server(crypto));
             config.transport_config(Arc::new(
                 transport
                     .config(Congestion::bbr(Arc::clone(&live), 1))
@@ -64,6 +68,8 @@ impl End {
             endpoint: Endpoint::new(Arc::new(EndpointConfig::default()), server, false),
             connection: None,
             live,
+            marked,
+            counter,
             peer: SocketAddr::from(([127, 0, 0, 1], peer)),
             is_connected: false,
             is_lost: false,
@@ -75,7 +81,7 @@ impl End {
         transport: Transport,
         crypto: Arc<noq_proto::crypto::rustls::QuicClientConfig>,
     ) {
-        let mut config = ClientConfig::new(crypto);
+        let mut config = ClientConfig::new(self.counter.client(crypto));
         config.transport_config(Arc::new(
             transport
                 .config(Congestion::bbr(Arc::clone(&self.live), 1))
@@ -201,6 +207,42 @@ fn datagrams_of_the_pinned_size_arrive() {
     );
     assert!(client.live.figures(Instant::now()).rtt.is_some());
     assert!(client.live.figures(Instant::now()).congestion_window.0 > 0);
+}
+
+#[test]
+fn marked_packets_count_if_they_are_authentic() {
+    let authority = Authority::new();
+    let (mut client, mut server) = pair(&authority, &authority, &Transport::default());
+    for (from_client, is_marked, is_forged) in [
+        (true, false, false),
+        (true, true, false),
+        (false, true, false),
+        (true, true, true),
+    ] {
+        let (from, to) = match from_client {
+            true => (&mut client, &mut server),
+            false => (&mut server, &mut client),
+        };
+        let before = to.counter.received().totals();
+        let datagram = Bytes::from(vec![7; 1000]);
+        from.connection().datagrams().send(datagram, false).unwrap();
+        for mut packet in from.transmit() {
+            packet[500] ^= u8::from(is_forged);
+            if is_marked {
+                to.marked.note(&packet);
+            }
+            to.receive(packet);
+        }
+        let after = to.counter.received().totals();
+        let (all, marked) = (after.0 - before.0, after.1 - before.1);
+        assert_eq!(
+            all,
+            if is_forged { 0 } else { 1003 },
+            "with the frame's header"
+        );
+        assert_eq!(marked, if is_marked { all } else { 0 });
+        talk(&mut client, &mut server);
+    }
 }
 
 #[test]

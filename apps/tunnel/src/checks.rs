@@ -3,7 +3,7 @@
 use crate::config::FrameBoundary;
 use crate::join::{Answer, Hello, Notice, message_bytes};
 use crate::packet::{Flows, MIN_URGENT_DSCP, destination, source};
-use hawser_units::Instant;
+use hawser_units::{Ecn, Instant};
 use hawser_wire::ip;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -91,7 +91,12 @@ pub(crate) fn check_packet(flows: &mut Flows, packet: &[u8]) {
     assert_eq!(destination(packet).is_some(), is_ip);
     let hint = flows.hint(Instant::ZERO, packet);
     let class = ip::traffic_class(packet).unwrap_or_default();
-    assert_eq!(hint.ecn, is_ip && class & ip::ECN_MASK != 0);
+    let ecn = if is_ip {
+        Ecn::from_octet(class)
+    } else {
+        Ecn::NotEct
+    };
+    assert_eq!(hint.ecn, ecn);
     assert_eq!(hint.urgent, is_ip && class >> 2 >= MIN_URGENT_DSCP);
     assert!(is_ip || !hint.end_of_frame);
 }

@@ -119,7 +119,7 @@ const STATUS_METRICS: [Metric<Status>; 2] = [
     ),
 ];
 
-const SESSION_METRICS: [Metric<SessionStatus>; 8] = [
+const SESSION_METRICS: [Metric<SessionStatus>; 9] = [
     counter(
         "sent_bytes",
         "Bytes of packets accepted for sending to the peer",
@@ -147,6 +147,11 @@ const SESSION_METRICS: [Metric<SessionStatus>; 8] = [
         "marked_packets",
         "Sent packets that were marked to slow down their senders (ECN)",
         |s| s.marked_packets,
+    ),
+    counter(
+        "network_marked_packets",
+        "Received packets that were marked because the network had marked their datagram (ECN)",
+        |s| s.network_marked_packets,
     ),
     gauge(
         "redundancy_ratio",

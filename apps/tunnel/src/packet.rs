@@ -3,7 +3,7 @@
 mod rtp;
 
 use crate::config::FrameBoundary;
-use hawser_units::Instant;
+use hawser_units::{Ecn, Instant};
 use hawser_wire::ip::{self, UDP};
 use hawser_xnc::Hint;
 use rtp::Streams;
@@ -66,7 +66,7 @@ impl Flows {
             end_of_frame,
             flow_hash,
             urgent: class >> 2 >= MIN_URGENT_DSCP,
-            ecn: class & ip::ECN_MASK != 0,
+            ecn: Ecn::from_octet(class),
         }
     }
 }
@@ -261,14 +261,14 @@ mod tests {
                 packet[1] = dscp << 2 | ecn;
                 assert_eq!(
                     of(&packet),
-                    (urgent, ecn > 0),
+                    (urgent, Ecn::from_octet(ecn)),
                     "DSCP {dscp}, ECN {ecn} over IPv4"
                 );
                 let mut packet = vec![0; 40];
                 (packet[0], packet[1]) = (0x60 | dscp >> 2, dscp << 6 | ecn << 4 | 0xf);
                 assert_eq!(
                     of(&packet),
-                    (urgent, ecn > 0),
+                    (urgent, Ecn::from_octet(ecn)),
                     "DSCP {dscp}, ECN {ecn} over IPv6"
                 );
             }

@@ -22,6 +22,7 @@ use allowlist::Allowlist;
 use anyhow::{Context, Result};
 use handshakes::HandshakeSlots;
 use hawser_io::tun::Buffer;
+use hawser_quic::MarkedDatagrams;
 use noq::Endpoint;
 use noq::crypto::rustls::QuicServerConfig;
 use parking_lot::Mutex;
@@ -62,6 +63,8 @@ pub(crate) struct Server {
     /// The memory of all sessions.
     budget: Arc<Budget>,
     unmatched: Arc<UnmatchedDatagrams>,
+    /// The datagrams of all clients that the network has marked, until they are decrypted.
+    marked: Arc<MarkedDatagrams>,
     /// The clients that a controller admits. Without a controller, any client with a certificate of
     /// the authority is admitted.
     pub(crate) allowlist: Option<Arc<Allowlist>>,
@@ -138,6 +141,7 @@ impl Server {
             registry,
             budget: Budget::new(config.memory),
             unmatched: Arc::default(),
+            marked: Arc::default(),
             allowlist: allowlist.map(Arc::new),
             draining: watch::Sender::new(false),
             tables,
@@ -155,7 +159,10 @@ impl Server {
         let open = |address: &SocketAddr| {
             let parameters = endpoint(SERVER_ID_BYTES, payload)?;
             let socket = socket(*address, None)?;
-            Ok(self.unmatched.endpoint(parameters, tls.clone(), socket)?)
+            let tls = tls.clone();
+            Ok(self
+                .unmatched
+                .endpoint(parameters, tls, socket, &self.marked)?)
         };
         config.listen.iter().map(open).collect()
     }

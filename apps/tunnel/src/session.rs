@@ -20,9 +20,9 @@ use crate::join::{CloseCode, PathNumber};
 use crate::packet::Flows;
 use crate::time;
 use bytes::Bytes;
-use hawser_units::{Instant, MAX_PATHS, PathId};
-use hawser_xnc::{Config, Ecn, Endpoint, Event, is_control};
-use path::{Datagrams, Path, READ_BATCH, Wake};
+use hawser_units::{Ecn, Instant, MAX_PATHS, PathId};
+use hawser_xnc::{Config, Endpoint, Event, is_control};
+use path::{Datagram, Datagrams, Path, READ_BATCH, Wake};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -371,16 +371,15 @@ impl Session {
             return;
         };
         path.received(&batch.datagrams);
-        for datagram in &batch.datagrams {
+        for Datagram { bytes, is_marked } in &batch.datagrams {
             // Acknowledgements and pings take no memory, and acknowledgements free some.
-            if !is_control(datagram) && !self.settings.claim.may_grow() {
+            if !is_control(bytes) && !self.settings.claim.may_grow() {
                 self.dropped.memory += 1;
                 continue;
             }
+            let ecn = is_marked.then_some(Ecn::Ce);
             // The endpoint counts rejected ones.
-            let _ = self
-                .endpoint
-                .handle_datagram(now, batch.path, datagram, Ecn::Unknown);
+            let _ = self.endpoint.handle_datagram(now, batch.path, bytes, ecn);
         }
     }
 

@@ -77,6 +77,9 @@ pub struct SessionStatus {
     /// Sent packets that were marked to slow down their senders (ECN).
     #[serde(default)]
     pub marked_packets: u64,
+    /// Received packets that were marked because the network had marked their datagram (ECN).
+    #[serde(default)]
+    pub network_marked_packets: u64,
     /// Bytes sent besides the first transmission of each packet, as a share of the first
     /// transmissions.
     pub redundancy_ratio: f64,
@@ -226,6 +229,7 @@ impl SessionStatus {
             recovered_packets: stats.receiver.recovered,
             lost_packets: stats.sender.lost,
             marked_packets: stats.sender.marked,
+            network_marked_packets: stats.receiver.marked,
             redundancy_ratio: stats.sender.redundancy(),
             sent_mbps: 0.0,
             received_mbps: 0.0,

@@ -56,6 +56,10 @@ pub struct Config {
     /// a flow wait for longer than this during `codel_interval`, packets are dropped, or marked if
     /// the sender supports ECN, at increasing frequency until the queue is shorter.
     pub codel_target: Duration,
+    /// The time that a packet marked ECT(1) may wait behind others of its flow, also of a flow with
+    /// marked ends of frames. Above it, every such packet is marked, as L4S senders expect (RFC
+    /// 9331). Longer than in a router, because windows open in steps of some milliseconds.
+    pub l4s_threshold: Duration,
     /// The interval of CoDel: the time that senders take to react, a round-trip time that is rarely
     /// exceeded. The default is 150 ms, with a tenth of it as the target. With the 100 ms of RFC
     /// 8289, a single CUBIC flow uses less of the capacity that a video leaves.
@@ -132,6 +136,7 @@ impl Config {
             queue_target_shared: Duration::from_millis(20),
             codel_target: Duration::from_millis(15),
             codel_interval: Duration::from_millis(150),
+            l4s_threshold: Duration::from_millis(5),
             max_path_backlog: Duration::from_millis(100),
             quiet_after: Duration::from_millis(50),
             delivered_within: Duration::from_millis(60),

@@ -1,13 +1,13 @@
 use crate::config::Config;
 use crate::liveness::{Event, Liveness};
 use crate::path::PathState;
-use crate::receiver::{Ecn, Receiver};
+use crate::receiver::Receiver;
 use crate::reorder_buffer::Packet;
 use crate::sender::{Sender, Transmit};
 use crate::sent_packets::Hint;
 use crate::stats::{RejectReason, Stats};
 use crate::timer::Timer;
-use hawser_units::{ByteSize, Instant, PathId};
+use hawser_units::{ByteSize, Ecn, Instant, PathId};
 use hawser_wire::xnc::Frame;
 
 /// Returns whether a datagram is an acknowledgement or a ping, which carry no packet.
@@ -100,7 +100,9 @@ impl Endpoint {
         self.count(result)
     }
 
-    /// Handles a datagram that the QUIC connection of `path` received.
+    /// Handles a datagram that the QUIC connection of `path` received. `ecn` is the ECN field of the
+    /// IP packet that brought it, if the driver can read it. A packet inside whose sender supports
+    /// ECN gets the mark "congestion experienced".
     ///
     /// # Errors
     /// If the datagram is rejected.
@@ -109,7 +111,7 @@ impl Endpoint {
         now: Instant,
         path: PathId,
         datagram: &[u8],
-        ecn: Ecn,
+        ecn: Option<Ecn>,
     ) -> Result<(), RejectReason> {
         let result = match Frame::parse(datagram) {
             Err(_) => Err(RejectReason::Malformed),

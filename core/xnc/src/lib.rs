@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use hawser_units::{ByteSize, Instant, PathId};
-//! use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt};
+//! use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt};
 //!
 //! let (mut car, mut server) = (Endpoint::new(Config::default()), Endpoint::new(Config::default()));
 //! let now = Instant::ZERO;
@@ -25,7 +25,7 @@
 //!
 //! car.handle_packet(now, b"an IP packet".to_vec(), Hint::default())?;
 //! while let Some(transmit) = car.poll_transmit(now) {
-//!     server.handle_datagram(now, transmit.path, &transmit.datagram, Ecn::Unknown)?;
+//!     server.handle_datagram(now, transmit.path, &transmit.datagram, None)?;
 //! }
 //! assert_eq!(server.poll_packet().unwrap().bytes, b"an IP packet");
 //! # Ok::<(), hawser_xnc::RejectReason>(())
@@ -35,6 +35,7 @@ mod config;
 mod decoding;
 mod endpoint;
 mod liveness;
+mod mark_share;
 mod memory;
 mod numbers;
 mod path;
@@ -52,8 +53,8 @@ mod timing;
 pub use config::{Config, Scheme, UnknownScheme};
 pub use endpoint::{Endpoint, is_control};
 pub use liveness::{Event, Liveness};
+pub use mark_share::MarkShare;
 pub use path::{PathState, Rtt};
-pub use receiver::Ecn;
 pub use recovery::CODED_OVERHEAD;
 pub use reorder_buffer::Packet;
 pub use sender::Transmit;

@@ -6,7 +6,8 @@ use crate::sender::{Transmit, seed};
 use crate::stats::{ReceiverStats, RejectReason};
 use crate::timer::Timer;
 use hawser_coding::Decoder;
-use hawser_units::{Instant, MAX_PATHS, PathId, PathSet};
+use hawser_units::{Ecn, Instant, MAX_PATHS, PathId, PathSet};
+use hawser_wire::ip::mark_congestion;
 use hawser_wire::xnc::{AckBlock, EcnCounts, PacketHeader, emit_acks};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,22 +20,6 @@ const ACK_PATHS: usize = 2;
 
 /// The interval at which a new [`Horizon`] is added.
 const HORIZON_INTERVAL: Duration = Duration::from_millis(100);
-
-/// The ECN field of the IP packet that brought a datagram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Ecn {
-    /// The receiver cannot read it.
-    #[default]
-    Unknown,
-    /// Not ECN-capable.
-    NotEct,
-    /// ECN-capable, ECT(0).
-    Ect0,
-    /// ECN-capable, ECT(1).
-    Ect1,
-    /// Congestion experienced.
-    Ce,
-}
 
 /// The receiving side of a session.
 #[derive(Debug)]
@@ -111,7 +96,7 @@ impl Receiver {
         path: PathId,
         header: PacketHeader,
         bytes: &[u8],
-        ecn: Ecn,
+        ecn: Option<Ecn>,
     ) -> Result<(), RejectReason> {
         let incoming = self.incoming(path)?;
         let number = expand(header.transmission.into(), 16, incoming.received.largest());
@@ -123,16 +108,19 @@ impl Receiver {
         self.record_transmission(now, path, number, ecn)?;
         self.largest = self.largest.max(Some(last));
         self.note_horizon(now);
+        // The mark passes to the first packet that the datagram delivers.
+        let mut mark = ecn == Some(Ecn::Ce);
         match header.count {
-            0 | 1 => self.handle_original(now, start, bytes),
+            0 | 1 => self.handle_original(now, start, bytes, &mut mark),
             count => self.handle_coded(start, count, seed(path, number, start), bytes)?,
         }
-        self.deliver_decoded(now);
+        self.deliver_decoded(now, &mut mark);
         Ok(())
     }
 
-    fn handle_original(&mut self, now: Instant, id: u64, bytes: &[u8]) {
-        if self.deliver(now, id, || bytes.to_vec(), false)
+    fn handle_original(&mut self, now: Instant, id: u64, bytes: &[u8], mark: &mut bool) {
+        // The decoder gets the bytes that were sent, because coded packets are made of these.
+        if self.deliver(now, id, || bytes.to_vec(), false, mark)
             && let Some(decoder) = &mut self.decoder
         {
             // The decoder rejects packets that it knows, or that are too old to be useful.
@@ -155,9 +143,9 @@ impl Receiver {
             .map_err(|_| RejectReason::Undecodable)
     }
 
-    fn deliver_decoded(&mut self, now: Instant) {
+    fn deliver_decoded(&mut self, now: Instant, mark: &mut bool) {
         while let Some((id, bytes)) = self.decoder.as_mut().and_then(Decoder::poll_packet) {
-            self.deliver(now, id, || bytes, true);
+            self.deliver(now, id, || bytes, true, mark);
         }
     }
 
@@ -166,7 +154,7 @@ impl Receiver {
         now: Instant,
         path: PathId,
         number: u64,
-        ecn: Ecn,
+        ecn: Option<Ecn>,
     ) -> Result<(), RejectReason> {
         let largest = self.incoming(path)?.received.largest();
         if number > largest.unwrap_or(0).saturating_add(MAX_JUMP) {
@@ -188,7 +176,7 @@ impl Receiver {
         now: Instant,
         path: PathId,
         number: u64,
-        ecn: Ecn,
+        ecn: Option<Ecn>,
     ) -> Result<(), RejectReason> {
         let ack_due = now + self.ack_delay;
         match self.incoming(path)?.insert(now, number, ecn) {
@@ -199,13 +187,16 @@ impl Receiver {
         Ok(())
     }
 
-    /// Delivers a packet, unless it was delivered before. Returns whether it was delivered now.
+    /// Delivers a packet, unless it was delivered before. Returns whether it was delivered now. A
+    /// mark is used up, also by a packet whose sender does not support ECN: the other packets of
+    /// the path get no more than their share of the marks.
     fn deliver(
         &mut self,
         now: Instant,
         id: u64,
         bytes: impl FnOnce() -> Vec<u8>,
         recovered: bool,
+        mark: &mut bool,
     ) -> bool {
         if !self.replay_window.insert(id) {
             self.stats.duplicates += 1;
@@ -213,11 +204,14 @@ impl Receiver {
         }
         self.stats.delivered += 1;
         self.stats.recovered += u64::from(recovered);
+        let mut bytes = bytes();
+        let is_marked = std::mem::take(mark) && mark_congestion(&mut bytes);
+        self.stats.marked += u64::from(is_marked);
         self.reorder_buffer.push(
             now,
             Packet {
                 id,
-                bytes: bytes(),
+                bytes,
                 recovered,
             },
         );
@@ -345,7 +339,7 @@ impl Receiver {
 impl Incoming {
     /// Records a transmission. A number that is too old cannot be acknowledged any more. Whether
     /// its packet is new is decided by the replay window.
-    fn insert(&mut self, now: Instant, number: u64, ecn: Ecn) -> Insert {
+    fn insert(&mut self, now: Instant, number: u64, ecn: Option<Ecn>) -> Insert {
         let largest = self.received.largest();
         let inserted = self.received.insert(number);
         if inserted == Insert::Repeated {
@@ -368,13 +362,13 @@ impl Incoming {
         }
     }
 
-    fn count(&mut self, ecn: Ecn) {
-        if ecn == Ecn::Unknown {
+    fn count(&mut self, ecn: Option<Ecn>) {
+        let Some(ecn) = ecn else {
             return;
-        }
+        };
         let counts = self.ecn.get_or_insert_default();
         let count = match ecn {
-            Ecn::Unknown | Ecn::NotEct => return,
+            Ecn::NotEct => return,
             Ecn::Ect0 => &mut counts.ect0,
             Ecn::Ect1 => &mut counts.ect1,
             Ecn::Ce => &mut counts.ce,

@@ -1,7 +1,7 @@
 //! The packets that were sent and may have to be recovered, and the frames that they are part of.
 
 use crate::memory::{cost, shrink_if_sparse};
-use hawser_units::{Instant, PathId};
+use hawser_units::{Ecn, Instant, PathId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -18,9 +18,10 @@ pub struct Hint {
     /// Whether the packet precedes waiting packets that are not urgent. An urgent packet is never a
     /// part of a frame.
     pub urgent: bool,
-    /// Whether this is an IP packet whose sender supports ECN, so that it may be marked instead of
-    /// dropped (RFC 3168).
-    pub ecn: bool,
+    /// The ECN field of an IP packet. A packet whose sender supports ECN may be marked instead of
+    /// dropped (RFC 3168). One marked ECT(1) is marked earlier, because its sender responds to the
+    /// share of marked packets (RFC 9331).
+    pub ecn: Ecn,
 }
 
 /// A packet that was sent at least once.

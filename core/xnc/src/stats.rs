@@ -79,7 +79,7 @@ pub struct SenderStats {
     pub overflowed: u64,
     /// Packets that were dropped by CoDel, as a congestion signal to their sender.
     pub congested: u64,
-    /// Packets that were marked by CoDel (ECN) and sent.
+    /// Packets that were marked because they waited too long (ECN) and sent.
     pub marked: u64,
     /// Packets that were sent and lost, and are not recovered any more.
     pub given_up: u64,
@@ -150,6 +150,8 @@ pub struct ReceiverStats {
     pub delivered: u64,
     /// Delivered packets that were decoded from coded packets.
     pub recovered: u64,
+    /// Delivered packets that were marked because the network had marked their datagram (ECN).
+    pub marked: u64,
     /// Packets that were delivered before, or are too old to tell.
     pub duplicates: u64,
     /// Received coded packets.

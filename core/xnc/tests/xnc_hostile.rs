@@ -1,8 +1,8 @@
 //! No sequence of inputs from a peer, a network and a driver causes a panic.
 
-use hawser_units::{ByteSize, Instant, PathId};
+use hawser_units::{ByteSize, Ecn, Instant, PathId};
 use hawser_wire::xnc::emit_ping;
-use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt, Scheme};
+use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Scheme};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -150,7 +150,7 @@ fn acks(blocks: Vec<Block>) -> Vec<u8> {
 
 fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
     let received = |end: &mut Endpoint, index, datagram: &[u8]| {
-        let _ = end.handle_datagram(*now, path(index), datagram, Ecn::Ce);
+        let _ = end.handle_datagram(*now, path(index), datagram, Some(Ecn::Ce));
     };
     match operation {
         Operation::Clock { ms: None, .. } => *now = Instant::MAX,
@@ -168,7 +168,7 @@ fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
                     end_of_frame: index + 1 == count,
                     flow_hash: u64::from(index % 3),
                     urgent: index % 5 == 0,
-                    ecn: index % 7 == 0,
+                    ecn: Ecn::from_octet(index as u8 % 7),
                 };
                 let _ = end.handle_packet(*now, vec![1; bytes], hint);
             }

@@ -3,7 +3,7 @@
 
 use hawser_units::{ByteSize, Instant, PathId};
 use hawser_wire::xnc::{AckBlock, Frame, emit_acks};
-use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt, Stats};
+use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Stats};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn coded_packets(
         ranges: vec![last..=last],
         ecn: None,
     };
-    end.handle_datagram(now, path, &emit_acks(&[block], 1400).0, Ecn::Unknown)
+    end.handle_datagram(now, path, &emit_acks(&[block], 1400).0, None)
         .unwrap();
     now += 3 * MS;
     end.handle_timeout(now);

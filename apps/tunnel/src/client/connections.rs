@@ -6,6 +6,7 @@ use super::path::{self, Stream};
 use crate::join::{CloseCode, Opened, PathNumber, Secret};
 use crate::session::{Command as SessionCommand, Handle};
 use anyhow::Result;
+use hawser_quic::MarkCounter;
 use hawser_units::PathId;
 use hawser_uplinks::{Command, ConnectionId, FAILED_AFTER, Notice, Server, Uplink};
 use noq::{Connection, ConnectionError, Endpoint};
@@ -50,6 +51,7 @@ pub(super) struct PathEntry {
     pub(super) index: PathId,
     connection: Connection,
     endpoint: Endpoint,
+    marks: MarkCounter,
     task: AbortHandle,
 }
 
@@ -186,6 +188,7 @@ impl Connections {
             index: attached.number.index,
             connection: attached.connection,
             endpoint: attached.endpoint,
+            marks: attached.marks,
             task,
         }
     }
@@ -273,7 +276,8 @@ impl Connections {
 impl PathEntry {
     /// Moves the connection to another address of its uplink.
     pub(super) fn readdress(&self, dialer: &Dialer, interface: &str, own: IpAddr) -> Result<()> {
-        Ok(self.endpoint.rebind(dialer.socket(own, interface)?)?)
+        let socket = dialer.socket(own, interface, &self.marks)?;
+        Ok(self.endpoint.rebind_abstract(Box::new(socket))?)
     }
 
     /// Closes the connection and removes the path from the session.

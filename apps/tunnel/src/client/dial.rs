@@ -1,6 +1,7 @@
 use super::dial_errors::DialErrors;
 use super::kill_switch::{self, KillSwitch};
 use crate::config::{ClientConfig, Credentials};
+use crate::ecn_socket::EcnSocket;
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{
     CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, headers, transport, udp_payload, uplink_socket,
@@ -9,10 +10,10 @@ use crate::session::{Link, WakeCell};
 use crate::tls;
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
-use hawser_quic::Live;
+use hawser_quic::{Live, MarkCounter};
 use hawser_uplinks::{Route, Server, Uplink};
 use noq::{Connecting, Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,7 @@ pub(crate) struct Dialed {
     pub(crate) endpoint: Endpoint,
     pub(crate) connection: Connection,
     live: Arc<Live>,
+    marks: MarkCounter,
     wake: WakeCell,
     send: SendStream,
     receive: RecvStream,
@@ -60,6 +62,7 @@ pub(crate) struct Attached {
     pub(crate) endpoint: Endpoint,
     pub(crate) connection: Connection,
     pub(crate) live: Arc<Live>,
+    pub(crate) marks: MarkCounter,
     pub(crate) send: SendStream,
     pub(crate) receive: RecvStream,
     pub(crate) number: PathNumber,
@@ -90,10 +93,17 @@ impl Dialer {
         })
     }
 
-    /// Opens a socket bound to the interface and its address.
-    pub(crate) fn socket(&self, own: IpAddr, interface: &str) -> Result<UdpSocket> {
+    /// Opens a socket bound to the interface and its address. `marks` counts what the network has
+    /// marked.
+    pub(crate) fn socket(
+        &self,
+        own: IpAddr,
+        interface: &str,
+        marks: &MarkCounter,
+    ) -> Result<EcnSocket> {
         let mark = self.kill_switch.is_some().then_some(kill_switch::MARK);
-        uplink_socket(SocketAddr::new(own, 0), interface, mark)
+        let socket = uplink_socket(SocketAddr::new(own, 0), interface, mark)?;
+        Ok(EcnSocket::new(socket, marks.datagrams())?)
     }
 
     /// Allows packets to the servers through the kill switch, if there is one.
@@ -117,9 +127,12 @@ impl Dialer {
             .mtu
             .map_or_else(|| interface_mtu(&uplink.interface), Ok)?;
         let payload = udp_payload(mtu, remote.ip(), self.inner_mtu);
-        let endpoint = self.endpoint(own, uplink, payload)?;
+        let marks = MarkCounter::default();
+        let socket = self.socket(own, &uplink.interface, &marks)?;
+        let endpoint = client_endpoint(socket, payload)?;
         let (live, wake) = Link::live();
-        let mut config = noq::ClientConfig::new(tls::client(&self.credentials)?);
+        let tls = marks.client(tls::client(&self.credentials)?);
+        let mut config = noq::ClientConfig::new(tls);
         config.transport_config(transport(payload, &live)?);
         let connecting = endpoint.connect_with(config, remote, &server.name)?;
         let connection = complete(connecting, remote, uplink).await?;
@@ -129,6 +142,7 @@ impl Dialer {
             endpoint,
             connection,
             live,
+            marks,
             wake,
             send,
             receive,
@@ -136,13 +150,14 @@ impl Dialer {
             headers: headers(remote.ip()),
         })
     }
+}
 
-    fn endpoint(&self, own: IpAddr, uplink: &Uplink, payload: u16) -> Result<Endpoint> {
-        let socket = self.socket(own, &uplink.interface)?;
-        let config = endpoint(CLIENT_ID_BYTES, payload)?;
-        let endpoint = Endpoint::new(config, None, socket, Arc::new(TokioRuntime))?;
-        Ok(endpoint)
-    }
+fn client_endpoint(socket: EcnSocket, payload: u16) -> Result<Endpoint> {
+    let config = endpoint(CLIENT_ID_BYTES, payload)?;
+    let (socket, runtime) = (Box::new(socket), Arc::new(TokioRuntime));
+    Ok(Endpoint::new_with_abstract_socket(
+        config, None, socket, runtime,
+    )?)
 }
 
 /// Waits for the end of the handshake, and checks that the server supports what a path needs.
@@ -246,6 +261,7 @@ impl Dialed {
             endpoint,
             connection,
             live,
+            marks,
             wake,
             send,
             receive,
@@ -256,6 +272,7 @@ impl Dialed {
             endpoint,
             connection,
             live,
+            marks,
             send,
             receive,
             number,
@@ -271,6 +288,7 @@ impl Attached {
         Link {
             connection: self.connection.clone(),
             live: Arc::clone(&self.live),
+            received: Arc::clone(self.marks.received()),
             wake: Arc::clone(&self.wake),
             name: self.uplink.interface.clone(),
             cost: self.uplink.cost,

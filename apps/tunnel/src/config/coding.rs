@@ -215,6 +215,7 @@ mod tests {
             "queue_target_shared_ms",
             "codel_target_ms",
             "codel_interval_ms",
+            "l4s_threshold_ms",
         ];
         for key in keys.chain(hidden) {
             let error = toml::from_str::<Coding>(&format!("{key} = 1")).unwrap_err();
@@ -245,7 +246,7 @@ mod tests {
     fn parameters_that_are_not_given_are_not_sent_to_clients_that_may_not_know_them() {
         let json = serde_json::to_string(&Parameters::default()).unwrap();
         assert!(
-            !json.contains("codel") && !json.contains("shared"),
+            !json.contains("codel") && !json.contains("l4s") && !json.contains("shared"),
             "{json}"
         );
     }

@@ -45,6 +45,9 @@ pub struct Tuning {
     /// The time for which the delay has to stay above the target before that (CoDel).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codel_interval_ms: Option<u64>,
+    /// The queueing delay above which packets marked ECT(1) are marked (L4S).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l4s_threshold_ms: Option<u64>,
     /// The queueing delay above which an uplink gets no new packets.
     pub max_path_backlog_ms: Option<u64>,
     /// The number of coded packets in addition to the number of lost ones, while packets wait for
@@ -118,6 +121,7 @@ impl Tuning {
             queue_target_shared_ms => queue_target_shared,
             codel_target_ms => codel_target,
             codel_interval_ms => codel_interval,
+            l4s_threshold_ms => l4s_threshold,
             max_path_backlog_ms => max_path_backlog,
             quiet_after_ms => quiet_after,
             delivered_within_ms => delivered_within,
@@ -151,6 +155,7 @@ mod tests {
             "queue_target_shared_ms",
             "codel_target_ms",
             "codel_interval_ms",
+            "l4s_threshold_ms",
         ] {
             keys[key] = serde_json::Value::Null;
         }

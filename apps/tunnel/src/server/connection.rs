@@ -8,6 +8,7 @@ use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
 use crate::tls::{Peer, peer};
 use anyhow::Result;
+use hawser_quic::MarkCounter;
 use hawser_units::PathId;
 use noq::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig};
 use std::net::{IpAddr, SocketAddr};
@@ -172,6 +173,8 @@ async fn handshake(
     let (outer_mtu, inner_mtu) = (server.config.outer_mtu, server.config.common.mtu);
     let payload = udp_payload(outer_mtu, remote.ip(), inner_mtu);
     quic.transport_config(transport(payload, &live)?);
+    let marks = MarkCounter::new(Arc::clone(&server.marked));
+    quic.crypto = marks.server(quic.crypto);
     let Some(connection) = complete_tls(server, incoming, slot, quic).await? else {
         return Ok(None);
     };
@@ -194,6 +197,7 @@ async fn handshake(
     let link = Link {
         connection,
         live,
+        received: Arc::clone(marks.received()),
         wake,
         name: remote.to_string(),
         cost: 0,

@@ -10,16 +10,18 @@
 //!   unknown connection;
 //! - the keys of Initial packets, where a wrong packet shows by its reserved bits.
 
+use crate::ecn_socket::EcnSocket;
 use crate::quic::SERVER_ID_BYTES;
 use bytes::BytesMut;
 use hawser_io::sockopt::drops;
+use hawser_quic::MarkedDatagrams;
 use lru::LruCache;
 use noq::crypto::{self, HeaderKey, Keys, UnsupportedVersion};
 use noq::udp::RecvMeta;
 use noq::{
     AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, InvalidCid,
 };
-use noq::{Runtime, ServerConfig, TokioRuntime, UdpSender};
+use noq::{ServerConfig, TokioRuntime, UdpSender};
 use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{FixedLengthConnectionIdParser, PartialDecode, RandomConnectionIdGenerator};
 use parking_lot::Mutex;
@@ -78,12 +80,14 @@ impl Default for UnmatchedDatagrams {
 }
 
 impl UnmatchedDatagrams {
-    /// Creates an endpoint at `socket` whose unmatched datagrams are counted.
+    /// Creates an endpoint at `socket` whose unmatched datagrams are counted, and whose marked ones
+    /// are noted.
     pub(super) fn endpoint(
         self: &Arc<Self>,
         mut config: EndpointConfig,
         tls: Arc<dyn crypto::ServerConfig>,
         socket: UdpSocket,
+        marked: &Arc<MarkedDatagrams>,
     ) -> io::Result<Endpoint> {
         self.sockets.lock().push(socket.try_clone()?);
         let unmatched = Arc::clone(self);
@@ -104,7 +108,7 @@ impl UnmatchedDatagrams {
             .incoming_buffer_size_total(MAX_INCOMING_BYTES);
         let runtime = Arc::new(TokioRuntime);
         let socket = Socket {
-            socket: runtime.wrap_udp_socket(socket)?,
+            socket: EcnSocket::new(socket, marked)?,
             unmatched: Arc::clone(self),
         };
         Endpoint::new_with_abstract_socket(config, Some(server), Box::new(socket), runtime)
@@ -169,7 +173,7 @@ impl UnmatchedDatagrams {
 /// A socket that inspects every datagram before the library does.
 #[derive(Debug)]
 struct Socket {
-    socket: Box<dyn AsyncUdpSocket>,
+    socket: EcnSocket,
     unmatched: Arc<UnmatchedDatagrams>,
 }
 

@@ -1,9 +1,9 @@
 use crate::join::{CloseCode, PathNumber};
 use crate::quic::RECEIVED_BYTES;
 use bytes::Bytes;
-use hawser_quic::Live;
+use hawser_quic::{Live, Received};
 use hawser_units::{ByteSize, PathId};
-use hawser_xnc::{CODED_OVERHEAD, PathState, Rtt};
+use hawser_xnc::{CODED_OVERHEAD, MarkShare, PathState, Rtt};
 use noq::Connection;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +47,8 @@ pub(crate) type WakeCell = Arc<OnceLock<Arc<Wake>>>;
 pub(crate) struct Link {
     pub(crate) connection: Connection,
     pub(crate) live: Arc<Live>,
+    /// What the connection received, and how much of it the network has marked.
+    pub(crate) received: Arc<Received>,
     /// The session to wake for acknowledgements.
     pub(crate) wake: WakeCell,
     /// The name shown to people.
@@ -82,7 +84,21 @@ impl Link {
 pub(super) struct Datagrams {
     pub(super) path: PathId,
     pub(super) connection: usize,
-    pub(super) datagrams: Vec<Bytes>,
+    pub(super) datagrams: Vec<Datagram>,
+}
+
+pub(super) struct Datagram {
+    pub(super) bytes: Bytes,
+    /// Whether it counts as marked by the network (ECN).
+    pub(super) is_marked: bool,
+}
+
+/// The marks of the datagrams of a connection.
+struct Marks {
+    received: Arc<Received>,
+    /// The bytes of packets, and of marked ones, when they were last looked at.
+    seen: (u64, u64),
+    share: MarkShare,
 }
 
 /// A path of the session.
@@ -107,7 +123,9 @@ impl Path {
             is_behind: Arc::default(),
         };
         let is_behind = Arc::clone(&handover.is_behind);
-        let reader = tokio::spawn(read(number.index, link.connection.clone(), handover));
+        let marks = Marks::new(Arc::clone(&link.received));
+        let connection = link.connection.clone();
+        let reader = tokio::spawn(read(number.index, connection, marks, handover));
         Path {
             id: number.index,
             // The peer supports datagrams, since the handshake checks it; 0 means that nothing
@@ -139,10 +157,10 @@ impl Path {
         u16::try_from(self.datagram_size.saturating_sub(CODED_OVERHEAD)).unwrap_or(u16::MAX)
     }
 
-    pub(super) fn received(&mut self, datagrams: &[Bytes]) {
+    pub(super) fn received(&mut self, datagrams: &[Datagram]) {
         self.received_bytes += datagrams
             .iter()
-            .map(|datagram| datagram.len() as u64)
+            .map(|datagram| datagram.bytes.len() as u64)
             .sum::<u64>();
     }
 
@@ -205,11 +223,39 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-async fn read(path: PathId, connection: Connection, handover: Handover) {
+impl Marks {
+    fn new(received: Arc<Received>) -> Marks {
+        Marks {
+            received,
+            seen: (0, 0),
+            share: MarkShare::default(),
+        }
+    }
+
+    /// Decides which datagrams of a batch are marked. A batch that is not full has all datagrams
+    /// that the connection had.
+    fn mark(&mut self, batch: &mut [Bytes]) -> Vec<Datagram> {
+        let (bytes, marked) = self.received.totals();
+        self.share
+            .handle_packets(bytes - self.seen.0, marked - self.seen.1);
+        self.seen = (bytes, marked);
+        let with_mark = |bytes: &mut Bytes| Datagram {
+            is_marked: self.share.next(bytes.len()),
+            bytes: std::mem::take(bytes),
+        };
+        let datagrams = batch.iter_mut().map(with_mark).collect();
+        if batch.len() < READ_BATCH {
+            self.share.handle_end();
+        }
+        datagrams
+    }
+}
+
+async fn read(path: PathId, connection: Connection, mut marks: Marks, handover: Handover) {
     let id = connection.stable_id();
     let mut room = vec![Bytes::new(); READ_BATCH];
     while let Ok(count) = connection.read_many_datagrams(&mut room).await {
-        let datagrams = room[..count].iter_mut().map(std::mem::take).collect();
+        let datagrams = marks.mark(&mut room[..count]);
         if handover
             .send(Datagrams {
                 path,

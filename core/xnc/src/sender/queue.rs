@@ -1,5 +1,5 @@
 //! The queue of packets that wait for window: fair queueing by flow, with CoDel for each flow (RFC
-//! 8290).
+//! 8290), and earlier marks for flows of L4S.
 
 use crate::config::Config;
 use crate::memory::{cost, shrink_if_sparse};
@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod codel;
 mod flow;
+mod l4s;
 #[cfg(test)]
 mod tests;
 
@@ -67,7 +68,7 @@ pub(super) struct Counts {
     pub(super) overflowed: u64,
     /// Dropped by CoDel.
     pub(super) congested: u64,
-    /// Marked by CoDel and sent.
+    /// Marked by CoDel, or above the threshold of L4S, and sent.
     pub(super) marked: u64,
 }
 
@@ -208,24 +209,31 @@ impl Queue {
     ) -> Option<QueuedPacket> {
         if class == Class::Urgent {
             self.urgent_in_a_row = (self.urgent_in_a_row + 1).min(URGENT_IN_A_ROW);
-            return self.remove_urgent();
+            let is_congested =
+                l4s::is_congested(self.urgent.front()?, now, self.urgent_bytes, config);
+            let sent = self.remove_urgent()?;
+            return Some(self.marked_if(is_congested, sent));
         }
         let is_live = class == Class::Live;
         let key = self.round_robin(is_live).first()?;
         let flow = self.flows.get_mut(&key)?;
         let is_congested = flow.is_congested(now, config);
-        if is_congested && !flow.front()?.hint.ecn {
+        if is_congested && !flow.front()?.hint.ecn.is_capable() {
             self.counts.congested += 1;
             self.change(key, Flow::drop_front);
             return None;
         }
-        let mut sent = self.change(key, Flow::send)?;
-        if is_congested && mark_congestion(&mut sent.bytes) {
-            self.counts.marked += 1;
-        }
+        let sent = self.change(key, Flow::send)?;
         self.urgent_in_a_row = self.urgent_in_a_row.saturating_sub(1);
         self.balance(is_live, sent.bytes.len() as i64);
-        Some(sent)
+        Some(self.marked_if(is_congested, sent))
+    }
+
+    /// Marks a packet that is sent from a congested queue.
+    fn marked_if(&mut self, is_congested: bool, mut sent: QueuedPacket) -> QueuedPacket {
+        let is_marked = is_congested && mark_congestion(&mut sent.bytes);
+        self.counts.marked += u64::from(is_marked);
+        sent
     }
 
     /// Charges the flow for bytes that were sent in addition, such as recovery packets.

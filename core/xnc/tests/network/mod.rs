@@ -3,9 +3,9 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use hawser_units::{ByteSize, Instant, PathId};
+use hawser_units::{ByteSize, Ecn, Instant, PathId};
 use hawser_wire::xnc::Frame;
-use hawser_xnc::{Config, Ecn, Endpoint, Event, Hint, Packet, PathState, RejectReason, Rtt};
+use hawser_xnc::{Config, Endpoint, Event, Hint, Packet, PathState, RejectReason, Rtt};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -470,8 +470,12 @@ impl Network {
                     .is_some_and(|(at, _)| *at <= self.now)
                 {
                     let (_, datagram) = direction.in_transit.pop_front().unwrap();
-                    let result =
-                        self.ends[1 - from].handle_datagram(self.now, *id, &datagram, Ecn::Ect0);
+                    let result = self.ends[1 - from].handle_datagram(
+                        self.now,
+                        *id,
+                        &datagram,
+                        Some(Ecn::Ect0),
+                    );
                     // Datagrams of a removed path, or of packets that are no longer useful, are
                     // rejected.
                     assert!(

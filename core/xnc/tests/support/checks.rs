@@ -1,7 +1,7 @@
 //! The check of an end of a session, for the property tests and for `fuzz/`.
 
-use hawser_units::{ByteSize, Instant, PathId};
-use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt, Scheme, is_control};
+use hawser_units::{ByteSize, Ecn, Instant, PathId};
+use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Scheme, is_control};
 use std::time::Duration;
 
 /// The largest datagram on a path.
@@ -57,7 +57,7 @@ pub(crate) fn check(scheme: Scheme, received: &[Vec<u8>]) {
     let longest = received.iter().map(Vec::len).max().unwrap_or(0);
     for (number, datagram) in received.iter().enumerate() {
         let on = path((number % 3) as u8);
-        let result = end.handle_datagram(now, on, datagram, Ecn::Ect0);
+        let result = end.handle_datagram(now, on, datagram, Some(Ecn::Ect0));
         rejected += u64::from(result.is_err());
         assert!(!datagram.is_empty() || result.is_err());
         now += Duration::from_millis(3);

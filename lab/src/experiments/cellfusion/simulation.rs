@@ -6,7 +6,7 @@ use super::drive::{self, Drive};
 use super::video::{Source, Viewer, ends_frame};
 use anyhow::{Context, Result};
 use hawser_units::{Instant, PathId};
-use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt};
+use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt};
 use std::time::Duration;
 
 /// The time before the drive begins, in which connections are established and congestion windows
@@ -135,12 +135,10 @@ impl Simulation {
         for (id, uplink) in &mut self.uplinks {
             // The endpoints count rejected datagrams; they are part of the outcome.
             while let Some(datagram) = uplink.cloud.poll_datagram() {
-                let _ = self
-                    .cloud
-                    .handle_datagram(now, *id, &datagram, Ecn::Unknown);
+                let _ = self.cloud.handle_datagram(now, *id, &datagram, None);
             }
             while let Some(datagram) = uplink.car.poll_datagram() {
-                let _ = self.car.handle_datagram(now, *id, &datagram, Ecn::Unknown);
+                let _ = self.car.handle_datagram(now, *id, &datagram, None);
             }
         }
         while let Some(packet) = self.cloud.poll_packet() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A queue shorter than this is left alone, because a packet that is being sent is not a queue (RFC
 /// 8289, section 5.4).
-const MIN_BYTES: u64 = 1500;
+pub(super) const MIN_BYTES: u64 = 1500;
 
 /// If the last drop is fewer intervals ago than this, the drop rate continues from its previous
 /// value (RFC 8289, section 5.4).

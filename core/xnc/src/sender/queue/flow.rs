@@ -2,9 +2,10 @@
 
 use super::QueuedPacket;
 use super::codel::Codel;
+use super::l4s;
 use crate::config::Config;
 use crate::memory::{cost, shrink_if_sparse};
-use hawser_units::Instant;
+use hawser_units::{Ecn, Instant};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -107,12 +108,19 @@ impl Flow {
         self.waiting.push_back(waiting);
     }
 
-    /// Returns whether CoDel drops or marks the packet at the head. Live flows have a maximum
-    /// queueing delay for frames instead.
+    /// Returns whether the packet at the head is dropped or marked: by CoDel, or above the threshold
+    /// of L4S. Instead of CoDel, live flows have a maximum queueing delay for frames.
     pub(super) fn is_congested(&mut self, now: Instant, config: &Config) -> bool {
-        let Some(front) = self.waiting.front().filter(|_| !self.is_live()) else {
+        let is_live = self.is_live();
+        let Some(front) = self.waiting.front() else {
             return false;
         };
+        if front.hint.ecn == Ecn::Ect1 {
+            return l4s::is_congested(front, now, self.bytes, config);
+        }
+        if is_live {
+            return false;
+        }
         self.codel.should_drop(
             now,
             now.saturating_since(front.queued_at),

@@ -1,4 +1,5 @@
 use super::*;
+use hawser_units::Ecn;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -347,11 +348,11 @@ fn urgent_packets_are_dropped_when_they_are_the_longest_queue() {
 
 /// Pushes a packet of one flow each millisecond until `until`, and takes one each millisecond from
 /// 50 ms on.
-fn standing(ecn: bool, until: u32) -> (Queue, Vec<QueuedPacket>) {
+fn standing(ecn: Ecn, until: u32) -> (Queue, Vec<QueuedPacket>) {
     let (mut queue, mut taken) = (Queue::new(true), Vec::new());
     for ms in 0..until {
         let source = "10.0.0.1:1".parse().unwrap();
-        let bytes = hawser_wire::ip::udp_packet(source, source, u8::from(ecn) << 1, &[0; 600]);
+        let bytes = hawser_wire::ip::udp_packet(source, source, ecn.bits(), &[0; 600]);
         let hint = Hint {
             flow_hash: 1,
             ecn,
@@ -374,7 +375,7 @@ fn standing(ecn: bool, until: u32) -> (Queue, Vec<QueuedPacket>) {
 
 #[test]
 fn codel_drops_from_a_standing_queue() {
-    let (queue, _) = standing(false, 2000);
+    let (queue, _) = standing(Ecn::NotEct, 2000);
     let counts = queue.counts();
     assert!(counts.congested > 30 && counts.expired == 0, "{counts:?}");
     assert!(
@@ -386,7 +387,7 @@ fn codel_drops_from_a_standing_queue() {
 
 #[test]
 fn packets_of_an_ecn_sender_are_marked_instead() {
-    let (queue, taken) = standing(true, 1000);
+    let (queue, taken) = standing(Ecn::Ect0, 1000);
     let counts = queue.counts();
     assert!(counts.marked > 5 && counts.congested == 0, "{counts:?}");
     let marked = taken
@@ -397,6 +398,67 @@ fn packets_of_an_ecn_sender_are_marked_instead() {
     let is_whole =
         |waiting: &QueuedPacket| hawser_wire::ip::Ipv4Header::parse(&waiting.bytes).is_ok();
     assert!(taken.iter().all(is_whole), "with right checksums");
+}
+
+#[test]
+fn every_packet_of_an_l4s_sender_that_waits_is_marked() {
+    let (queue, taken) = standing(Ecn::Ect1, 1000);
+    let counts = queue.counts();
+    assert_eq!((counts.marked, counts.congested), (950, 0), "{counts:?}");
+    assert!(
+        taken
+            .iter()
+            .all(|waiting| waiting.bytes[1] == Ecn::Ce.bits())
+    );
+}
+
+/// Pushes `packets` of an L4S sender at once, and returns how many of them are marked if they are
+/// taken after `wait` ms.
+fn marked_after(wait: u32, packets: u32, hint: Hint) -> u64 {
+    let source = "[fd00::1]:1".parse().unwrap();
+    let mut queue = Queue::new(true);
+    for _ in 0..packets {
+        let bytes = hawser_wire::ip::udp_packet(source, source, Ecn::Ect1.bits(), &[0; 1000]);
+        let (hint, queued_at) = (
+            Hint {
+                ecn: Ecn::Ect1,
+                ..hint
+            },
+            at(0),
+        );
+        queue.push(
+            QueuedPacket {
+                bytes,
+                hint,
+                queued_at,
+            },
+            LIMIT,
+        );
+    }
+    while take(&mut queue, at(wait)).is_some() {}
+    queue.counts().marked
+}
+
+#[test]
+fn the_threshold_of_l4s_is_that_of_the_configuration_for_every_class() {
+    let threshold = u32::try_from(config().l4s_threshold.as_millis()).unwrap();
+    let live = Hint {
+        end_of_frame: true,
+        ..Hint::default()
+    };
+    let urgent = Hint {
+        urgent: true,
+        ..Hint::default()
+    };
+    for hint in [Hint::default(), live, urgent] {
+        assert_eq!(marked_after(threshold, 10, hint), 0, "{hint:?}");
+        assert_eq!(
+            marked_after(threshold + 1, 1, hint),
+            0,
+            "one packet is no queue: {hint:?}"
+        );
+        assert_eq!(marked_after(threshold + 1, 10, hint), 9, "{hint:?}");
+    }
 }
 
 #[test]
