@@ -6,10 +6,11 @@
 mod decode;
 mod network;
 mod record;
+mod row;
 mod session;
 mod summary;
 
-pub use record::PushRow;
+pub use row::PushRow;
 pub use summary::PushSummary;
 
 use crate::{Pictures, Until};

@@ -212,10 +212,9 @@ impl FrameAssembler {
         let surplus = || {
             let is_full = self.bytes > FrameAssembler::MAX_BYTES;
             let oldest = || self.pending.iter().next().filter(|_| is_full);
-            let newest_first = self.pending.iter().rev();
+            let mut newest_first = self.pending.iter().rev();
             newest_first
-                .skip(FrameAssembler::MAX_PENDING)
-                .next()
+                .nth(FrameAssembler::MAX_PENDING)
                 .or_else(oldest)
         };
         passed.or_else(surplus).map(|(id, _)| *id)

@@ -113,7 +113,8 @@ fn measure(scenario: Scenario, run: &Run) -> Result<Outcome> {
     case.set_param("codec", source.codec);
     case.set_param("max_rate_mbps", MAX_RATE_MBPS);
     case.set_param("seconds", measured.as_secs_f64());
-    case.set("emulator_lateness_p99_us", emulation.health.lateness_p99_us);
+    case.metrics
+        .set("emulator_lateness_p99_us", emulation.health.lateness_p99_us);
     Ok(Outcome {
         case,
         score,

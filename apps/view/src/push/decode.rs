@@ -1,6 +1,7 @@
 //! The thread that decodes frames.
 
-use super::record::{PushRow, Recorder};
+use super::record::Recorder;
+use super::row::PushRow;
 use super::summary::Decoded;
 use hawser_cloud::Cloud;
 use hawser_codec::{Codec, DecodeError, Decoder, Frame, FrameDecoder};

@@ -1,6 +1,6 @@
 //! The measurements of a viewer to whom frames are pushed.
 
-use super::record::PushRow;
+use super::row::PushRow;
 use crate::Drawn;
 use crate::summary::write_qoe;
 use hawser_objects::{FrameStats, Viewer};

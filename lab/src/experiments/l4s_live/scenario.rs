@@ -13,10 +13,10 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The highest rate of the stream.
-pub(super) const MAX_RATE_MBPS: f64 = 60.0;
+pub(super) const MAX_RATE_MBPS: f64 = 40.0;
 
 /// The rates of the bottleneck, and during a step.
-const RATE_MBPS: f64 = 80.0;
+const RATE_MBPS: f64 = 60.0;
 const STEP_MBPS: f64 = 20.0;
 
 /// The propagation delay in each direction, of the first and the second path.
