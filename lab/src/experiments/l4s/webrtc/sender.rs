@@ -11,9 +11,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{self, Duration};
-use str0m::bwe::{Bitrate as Payload, BweKind};
+use str0m::bwe::Bitrate as Payload;
 use str0m::media::Pt;
 use str0m::rtp::RtpWrite;
+use str0m::stats::PeerStats;
 use str0m::{Event, RtcConfig};
 
 /// The type of payload of the codec that stands for ours.
@@ -24,6 +25,10 @@ const PAYLOAD: u64 = PACKET - HEADERS;
 
 /// The number of packets that are kept to be sent again (section 4.6).
 const KEPT: usize = 1024;
+
+/// The time between two looks at the estimate, in the statistics. The event that tells of it has the
+/// mean of 3 s, by which an encoder would send for seconds what the pacer no longer lets out.
+const ESTIMATES: Duration = Duration::from_millis(5);
 
 /// A packet of the stream of frames.
 struct Packet {
@@ -50,7 +55,9 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(origin: time::Instant, seed: u64, first: Instant) -> Self {
         let minimum = Bounds::default().minimum();
-        let config = RtcConfig::new().enable_bwe(Some(of_payload(minimum)));
+        let config = RtcConfig::new()
+            .enable_bwe(Some(of_payload(minimum)))
+            .set_stats_interval(Some(ESTIMATES));
         Sender {
             endpoint: Endpoint::new(Side::Publisher, origin, config),
             encoder: Encoder::new(seed, first, HEADERS),
@@ -123,9 +130,9 @@ impl Sender {
     fn handle_events(&mut self, now: Instant) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
-                Event::EgressBitrateEstimate(BweKind::Twcc { estimate, .. }) => {
+                Event::PeerStats(PeerStats { bwe_tx, .. }) => {
                     let bounds = Bounds::default();
-                    let rate = of_packets(estimate);
+                    let rate = bwe_tx.map_or(self.target, of_packets);
                     self.target = rate.clamp(bounds.minimum(), bounds.maximum());
                 }
                 Event::AppSpecificFeedback(feedback) => {
