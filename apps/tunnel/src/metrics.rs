@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn the_metrics_are_those_of_the_documentation() {
         let (served, documented) = (served(&text(status())), documented());
-        assert_eq!(served.len(), 18);
+        assert_eq!(served.len(), 19);
         assert_eq!(served, documented);
     }
 

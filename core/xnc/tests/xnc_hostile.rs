@@ -168,7 +168,7 @@ fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
                     end_of_frame: index + 1 == count,
                     flow_hash: u64::from(index % 3),
                     urgent: index % 5 == 0,
-                    ecn: Ecn::from_octet(index as u8 % 7),
+                    ecn: Ecn::from_octet(index % 7),
                 };
                 let _ = end.handle_packet(*now, vec![1; bytes], hint);
             }

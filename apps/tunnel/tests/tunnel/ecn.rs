@@ -136,55 +136,6 @@ fn network_marked(end: &End) -> u64 {
     end.session().network_marked_packets
 }
 
-#[test]
-fn marks_of_an_uplink_reach_flows_that_support_ecn_in_both_directions() {
-    const PACKETS: u32 = 200;
-    let rig = Rig::new();
-    let server = rig.server(0, "nat = false", "");
-    let client = rig.client("");
-    let directions = directions(&rig, &client);
-    assert_eq!(directions.len(), 4);
-    let pass = |direction: &Direction<'_>| {
-        direction.watch();
-        direction.send(PACKETS, 300, Duration::from_millis(2));
-        direction.wait_for(PACKETS)
-    };
-    for direction in &directions {
-        let [not_ect, ect0, _] = pass(direction);
-        let unmarked = Arrived {
-            all: PACKETS.into(),
-            marked: 0,
-        };
-        assert_eq!([&not_ect, &ect0], [&unmarked, &unmarked]);
-    }
-    assert_eq!([network_marked(&client), network_marked(&server)], [0, 0]);
-
-    nft(
-        &rig.router,
-        "table inet marking {\nchain forward {\ntype filter hook forward priority 0\n\
-         ip ecn ect0 ip ecn set ce\nip6 ecn ect0 ip6 ecn set ce\n}\n}",
-    );
-    for direction in &directions {
-        let [not_ect, ect0, ect1] = pass(direction);
-        assert_eq!(
-            not_ect,
-            Arrived {
-                all: PACKETS.into(),
-                marked: 0
-            }
-        );
-        for flow in [ect0, ect1] {
-            assert_eq!(flow.all, u64::from(PACKETS));
-            assert!(flow.marked > 9 * flow.all / 10, "{flow:?}");
-        }
-    }
-    for end in [&client, &server] {
-        end.until("it is counted", |status| {
-            status.sessions[0].network_marked_packets > u64::from(PACKETS)
-        });
-    }
-}
-
 /// Limits the uplinks to 4 Mb/s in both directions, with queues that mark nothing.
 fn limit_uplinks(rig: &Rig) {
     for end in [&rig.client, &rig.router] {
