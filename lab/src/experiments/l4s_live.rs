@@ -100,7 +100,7 @@ fn measure(scenario: Scenario, run: &Run) -> Result<Outcome> {
     emulator.steer(&[lab.source(), lab.ingress(), lab.egress(), lab.viewer()])?;
     let replication = Replication::on(scenario.replicated_paths());
     let edges = Edges::<hawser_agent::Status>::start(&lab, &run.hawser, &directory, &replication)?;
-    let source = scenario.source(&directory)?;
+    let source = Scenario::source(&directory)?;
     let stream = PushedStream::start(&lab, &run.hawser, &directory, &source, &run.stop)?;
     emulator.set_origin(ring::now());
     let (logs, window) = observe(scenario, run, &lab, stream, measured)?;

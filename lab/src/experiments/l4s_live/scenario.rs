@@ -1,29 +1,32 @@
 //! The cases: a bottleneck and what competes.
 
 use crate::experiments::cross_traffic::CrossTraffic;
-use crate::experiments::live;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use hawser_netem::{Delay, Discipline, DualPi2, LinkConfig, Loss, Probability, Rate, Steps};
 use hawser_testbed::emulator::EmulatedPath;
 use hawser_testbed::push::PushSource;
 use hawser_testbed::topology::{Lab, network_egress, network_ingress};
 use hawser_units::{Bitrate, PathSet};
 use std::fmt;
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 /// The highest rate of the stream.
-pub(super) const MAX_RATE_MBPS: f64 = 40.0;
+pub(super) const MAX_RATE_MBPS: f64 = 30.0;
 
 /// The rates of the bottleneck, and during a step.
-const RATE_MBPS: f64 = 60.0;
-const STEP_MBPS: f64 = 20.0;
+const RATE_MBPS: f64 = 40.0;
+const STEP_MBPS: f64 = 10.0;
 
 /// The propagation delay in each direction, of the first and the second path.
 const DELAYS_MS: [u64; 2] = [10, 15];
 
 /// The share of packets that a path with loss loses.
 const LOSS: f64 = 0.01;
+
+/// The description of the recording.
+const PERFORMER: &str = "fps = 25\n[synthetic]\nseed = 1\npoints = 60000\nseconds = 4\n";
 
 /// A case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,12 +81,14 @@ impl Scenario {
         }
     }
 
-    /// Returns the talker, or the synthetic performer on a machine without the recording, in a codec
-    /// that can fill the bottleneck.
-    pub(super) fn source(self, directory: &Path) -> Result<PushSource> {
-        let source = live::source("fhd", directory)?;
+    /// Returns the synthetic performer in a codec that can fill the bottleneck. Two processors that
+    /// also emulate the network have no time to decode the videos of a recording.
+    pub(super) fn source(directory: &Path) -> Result<PushSource> {
+        let description = directory.join("performer.toml");
+        fs::write(&description, PERFORMER)
+            .with_context(|| format!("cannot write {}", description.display()))?;
         Ok(PushSource {
-            recording: source.recording,
+            recording: description.to_string_lossy().into_owned(),
             codec: "chunks".to_owned(),
             fps: 25.0,
             max_rate_mbps: MAX_RATE_MBPS,
