@@ -253,10 +253,10 @@ impl Publication {
         }
     }
 
-    /// Returns the rate at which to encode, with all headers: so that the fastest viewer gets all
+    /// Returns the rate at which to encode a frame now, with all headers: so that the fastest viewer gets all
     /// layers that it has selected, and the slowest one the base. `None` if nobody watches.
     pub fn target(&self) -> Option<Bitrate> {
-        let target = |watching: &Watching| watching.flow.control().target().bps() as f64;
+        let target = |watching: &Watching| watching.target();
         let of_layers = self
             .watching()
             .map(|watching| target(watching) / self.shares.of(&watching.selected));

@@ -93,6 +93,8 @@ struct World {
     published: u32,
     events: Vec<PublicationEvent>,
     refused: Vec<HostError>,
+    /// The factor by which frames are larger than the target.
+    excess: usize,
 }
 
 impl World {
@@ -117,6 +119,7 @@ impl World {
             published: 0,
             events: Vec::new(),
             refused: Vec::new(),
+            excess: 1,
         }
     }
 
@@ -145,7 +148,7 @@ impl World {
             return;
         }
         self.next_capture = self.now + INTERVAL;
-        let bytes = target.bytes_in(INTERVAL).0 as usize * 9 / 10;
+        let bytes = target.bytes_in(INTERVAL).0 as usize * 9 / 10 * self.excess;
         let contents = [vec![0; bytes / 4], vec![1; bytes * 3 / 4]];
         let layers = [0, 1].map(|layer| EncodedLayer {
             alias: ALIAS,
@@ -247,6 +250,31 @@ fn a_viewer_of_bases_only_gets_what_its_path_bears_and_one_of_nothing_does_not_c
         (world.publication.viewers(), world.publication.target()),
         (0, None)
     );
+}
+
+#[test]
+fn a_backlog_leaves_and_does_not_delay_every_frame() {
+    let mut world = World::new(&[60.0]);
+    world.run(Duration::from_secs(5));
+    // Frames three times as large as they should be for a moment.
+    world.excess = 3;
+    world.run(ms(100));
+    world.excess = 1;
+    let target = world.publication.target().unwrap().mbps();
+    let control = world.publication.status()[0].target.mbps();
+    assert!(target < 0.8 * control, "{target} of {control}");
+    world.run(ms(500));
+    let before = world.watchers[0].frames.len();
+    world.run(ms(1000));
+    let frames = &world.watchers[0].frames[before..];
+    let whole = frames.iter().filter(|frame| frame.is_whole).count();
+    assert!(whole + 1 >= frames.len(), "{whole} of {}", frames.len());
+    for frame in frames {
+        let took = frame
+            .completed
+            .saturating_since(frame.first_arrival.unwrap());
+        assert!(took < ms(45), "{took:?}");
+    }
 }
 
 #[test]

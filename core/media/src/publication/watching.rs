@@ -13,6 +13,11 @@ use std::time::Duration;
 const IPV4_UDP: ByteSize = ByteSize(28);
 const IPV6_UDP: ByteSize = ByteSize(48);
 
+/// The time in which a backlog is to leave, and the time that packets may need to leave without being
+/// a backlog.
+const DRAIN_TIME: Duration = Duration::from_millis(100);
+const USUAL_WAIT: Duration = Duration::from_millis(5);
+
 /// A viewer who has selected tracks.
 #[derive(Debug)]
 pub(super) struct Watching {
@@ -79,6 +84,18 @@ impl Watching {
             least_one_way: None,
             refused_reports: 0,
         }
+    }
+
+    /// Returns the rate at which to encode a frame now, bits per second: that of the rate control, less
+    /// what lets the packets that wait leave in [`DRAIN_TIME`], and at least half of it. Otherwise a
+    /// backlog that arose once would stay, and delay every frame.
+    pub(super) fn target(&self) -> f64 {
+        let control = self.flow.control();
+        let target = control.target().bps() as f64;
+        let usual = control.pacing_rate().bytes_in(USUAL_WAIT);
+        let backlog = self.flow.sender().waiting().0.saturating_sub(usual.0);
+        let drained = backlog as f64 * 8.0 / DRAIN_TIME.as_secs_f64();
+        (target - drained).max(target / 2.0)
     }
 
     /// Offers the selected objects of a frame.
