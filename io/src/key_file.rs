@@ -21,6 +21,23 @@ pub fn generate(path: &Path, length: usize) -> io::Result<()> {
     writeln!(file, "{}", hex::encode(key))
 }
 
+/// The length of the secret of a broadcast of media in bytes.
+const MEDIA: usize = 32;
+
+/// Writes a new secret of a broadcast of media to a file that must not exist yet. Only the owner can
+/// read it.
+pub fn generate_media(path: &Path) -> io::Result<()> {
+    generate(path, MEDIA)
+}
+
+/// Reads the secret of a broadcast of media.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_media(path: &Path) -> Result<[u8; MEDIA], String> {
+    read(path, "hawser keygen --media FILE")
+}
+
 /// Reads a key of `N` bytes. `made_by` is the command that makes such files, for the error.
 ///
 /// # Errors

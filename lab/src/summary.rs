@@ -251,6 +251,12 @@ fn command_line(arguments: impl Iterator<Item = String>) -> String {
     words.join(" ")
 }
 
+/// Returns the mean of values. NaN if there are none.
+pub(crate) fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    sum / count
+}
+
 /// Returns the quantile of sorted values by the nearest-rank method: the smallest value that at
 /// least this share of the values do not exceed. NaN if there are none.
 pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {

@@ -80,6 +80,29 @@ pub(crate) enum PixelFormat {
     Gray16,
 }
 
+impl PixelFormat {
+    /// Returns the bytes of an image of this size.
+    pub(crate) fn image_bytes(self, (width, height): (usize, usize)) -> usize {
+        let pixel_bytes = match self {
+            PixelFormat::Rgb24 => 3,
+            PixelFormat::Gray16 => 2,
+        };
+        width * height * pixel_bytes
+    }
+}
+
+/// The largest width and height of an image that is decoded, in pixels.
+pub(crate) const MAX_SIDE: usize = 16_384;
+
+/// Parses the width and height of an image.
+pub(crate) fn parse_size(width: &str, height: &str) -> Option<(usize, usize)> {
+    let side = |text: &str| {
+        let side: usize = text.parse().ok()?;
+        (1..=MAX_SIDE).contains(&side).then_some(side)
+    };
+    Some((side(width)?, side(height)?))
+}
+
 /// A process of ffmpeg, which is killed when this is dropped.
 pub(crate) struct Ffmpeg {
     /// The name of the input in errors.

@@ -1,4 +1,4 @@
-use crate::ffmpeg::{Ffmpeg, PixelFormat, VideoError};
+use crate::ffmpeg::{Ffmpeg, PixelFormat, VideoError, parse_size};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -10,9 +10,6 @@ use std::time::{Duration, Instant};
 /// The time for which a live input may deliver nothing. The first image takes longest: ffmpeg
 /// analyses some streams for 5 s.
 const STALL: Duration = Duration::from_secs(10);
-
-/// The largest width and height of an image, in pixels.
-const MAX_SIDE: usize = 16_384;
 
 /// The longest line in front of an image, in bytes.
 const MAX_LINE: u64 = 1024;
@@ -212,9 +209,9 @@ impl<R: BufRead> Images<R> {
         };
         let (size, maximum) = (self.line()?, self.line()?);
         let size = size.as_deref().and_then(|size| size.split_once(' '));
-        match size.and_then(|(width, height)| pixels(width, height)) {
-            Some(pixels) if magic == "P6" && maximum.as_deref() == Some("255") => {
-                self.image_bytes = Some(3 * pixels);
+        match size.and_then(|(width, height)| parse_size(width, height)) {
+            Some(size) if magic == "P6" && maximum.as_deref() == Some("255") => {
+                self.image_bytes = Some(self.format.image_bytes(size));
                 Ok(true)
             }
             _ => Err(self.invalid("ffmpeg wrote no PPM image")),
@@ -244,11 +241,11 @@ impl<R: BufRead> Images<R> {
                 .find_map(|word| word.strip_prefix(key))
         };
         let (width, height) = (parameter('W'), parameter('H'));
-        let Some(pixels) = width.zip(height).and_then(|(w, h)| pixels(w, h)) else {
+        let Some(size) = width.zip(height).and_then(|(w, h)| parse_size(w, h)) else {
             return Err(self.invalid("ffmpeg wrote no YUV4MPEG2 stream"));
         };
         match parameter('C') {
-            Some("mono16") => Ok(2 * pixels),
+            Some("mono16") => Ok(self.format.image_bytes(size)),
             other => Err(VideoError::NotDepth {
                 path: self.name.clone(),
                 found: other.unwrap_or("420").to_owned(),
@@ -277,15 +274,6 @@ impl<R: BufRead> Images<R> {
             complaint: complaint.to_owned(),
         }
     }
-}
-
-fn pixels(width: &str, height: &str) -> Option<usize> {
-    let side = |text: &str| {
-        text.parse::<usize>()
-            .ok()
-            .filter(|side| (1..=MAX_SIDE).contains(side))
-    };
-    Some(side(width)? * side(height)?)
 }
 
 #[cfg(test)]

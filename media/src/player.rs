@@ -22,11 +22,7 @@ impl Frame {
     /// Returns the points of the cloud or of all views, in the order of the cameras.
     pub fn into_cloud(self) -> Cloud {
         match self {
-            Frame::Views(views) => {
-                let mut cloud = Cloud::with_capacity(views.iter().map(View::points).sum());
-                views.iter().for_each(|view| view.add_to(&mut cloud));
-                cloud
-            }
+            Frame::Views(views) => View::merge(&views),
             Frame::Cloud(cloud) => cloud,
         }
     }

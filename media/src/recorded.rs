@@ -1,4 +1,4 @@
-use crate::ffmpeg::{Ffmpeg, PixelFormat, VideoError};
+use crate::ffmpeg::{Ffmpeg, MAX_SIDE, PixelFormat, VideoError, parse_size};
 use crate::images::ImageFiles;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -49,7 +49,7 @@ impl Clip {
 
     fn of_stream(
         name: &Path,
-        (width, height, found): (usize, usize, String),
+        (size, found): ((usize, usize), String),
         input: Input,
         format: PixelFormat,
     ) -> Result<Self, VideoError> {
@@ -59,15 +59,11 @@ impl Clip {
                 found,
             });
         }
-        let pixel_bytes = match format {
-            PixelFormat::Rgb24 => 3,
-            PixelFormat::Gray16 => 2,
-        };
         Ok(Clip {
             name: name.to_owned(),
             input,
             format,
-            image_bytes: width * height * pixel_bytes,
+            image_bytes: format.image_bytes(size),
         })
     }
 
@@ -200,7 +196,7 @@ impl Decoder {
 
 /// Returns width, height and pixel format of the first video stream of a file that ffprobe opens with
 /// these options.
-fn probe(path: &Path, options: &[&str]) -> Result<(usize, usize, String), VideoError> {
+fn probe(path: &Path, options: &[&str]) -> Result<((usize, usize), String), VideoError> {
     let output = Command::new("ffprobe")
         .args([
             "-v",
@@ -233,17 +229,11 @@ fn probe(path: &Path, options: &[&str]) -> Result<(usize, usize, String), VideoE
     })
 }
 
-/// The largest width and height of an image that is decoded, in pixels.
-const MAX_SIDE: usize = 16_384;
-
 /// Parses the lines of width, height and pixel format.
-fn parse_stream(text: &str) -> Option<(usize, usize, String)> {
+fn parse_stream(text: &str) -> Option<((usize, usize), String)> {
     let mut fields = text.lines();
-    let width: usize = fields.next()?.parse().ok()?;
-    let height: usize = fields.next()?.parse().ok()?;
-    let format = fields.next()?.to_owned();
-    let sides = 1..=MAX_SIDE;
-    (sides.contains(&width) && sides.contains(&height)).then_some((width, height, format))
+    let size = parse_size(fields.next()?, fields.next()?)?;
+    Some((size, fields.next()?.to_owned()))
 }
 
 #[cfg(test)]
@@ -254,7 +244,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_output_of_ffprobe_is_parsed_or_refused(text in r"(-?[0-9]{0,24}\r?\n?){0,2}\PC{0,16}(\n\PC{0,16}){0,3}") {
-            if let Some((width, height, _)) = parse_stream(&text) {
+            if let Some(((width, height), _)) = parse_stream(&text) {
                 prop_assert!(width > 0 && height > 0);
                 prop_assert!(width * height <= MAX_SIDE * MAX_SIDE);
             }
@@ -264,7 +254,7 @@ mod tests {
     #[test]
     fn a_stream_has_a_size_and_a_format() {
         let parsed = parse_stream("848\n480\ngray16le\n").unwrap();
-        assert_eq!(parsed, (848, 480, "gray16le".to_owned()));
+        assert_eq!(parsed, ((848, 480), "gray16le".to_owned()));
         for refused in [
             "",
             "848\n480",

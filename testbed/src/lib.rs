@@ -9,6 +9,7 @@ pub mod control;
 pub mod counters;
 pub mod edges;
 pub mod emulator;
+mod ends;
 pub mod logs;
 pub mod program;
 pub mod push;

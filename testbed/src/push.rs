@@ -1,17 +1,12 @@
 //! A volumetric stream that is pushed through a lab, with a publisher at the source and a viewer at
 //! the other end.
 
-use crate::logs::last_log_line;
-use crate::stream::{EXIT_TIMEOUT, await_rows, command};
+use crate::ends::{self, End, Ends};
 use crate::topology::{Lab, Stop};
-use anyhow::{Context, Result, bail, ensure};
-use hawser_io::clock::unix_ns;
-use hawser_io::process::Process;
+use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-const PORT: u16 = 14748;
 
 /// The parameters of a stream that is pushed.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,12 +23,7 @@ pub struct PushSource {
 
 /// A running stream. It stops when this is dropped.
 #[derive(Debug)]
-pub struct PushedStream {
-    publisher: Process,
-    viewer: Process,
-    directory: PathBuf,
-    began_ns: u64,
-}
+pub struct PushedStream(Ends);
 
 /// The logs of a stream that has stopped.
 #[derive(Debug, Clone)]
@@ -58,56 +48,44 @@ impl PushedStream {
         source: &PushSource,
         stop: &Stop,
     ) -> Result<Self> {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
-        generate_key(binary, &directory.join("media.key"))?;
-        let address = format!("{}:{PORT}", lab.source_v4());
-        let mut publisher =
-            Process::spawn(lab.source(), publish(binary, directory, source, &address)?)?;
-        let mut viewer = Process::spawn(lab.viewer(), view(binary, directory, &address)?)?;
-        await_rows(&mut viewer, directory, "viewer", "frames.csv", stop)?;
-        await_rows(&mut publisher, directory, "publisher", "encoded.csv", stop)?;
-        Ok(PushedStream {
-            publisher,
-            viewer,
-            directory: directory.to_owned(),
-            began_ns: unix_ns(),
-        })
+        ends::create(directory)?;
+        let key = directory.join("media.key");
+        generate_key(binary, &key)?;
+        let mut publisher = End::publisher(lab, binary, directory, |publish| {
+            publish.args(["--push", "--recording", &source.recording]);
+            publish.args(["--codec", &source.codec]);
+            publish.args(["--fps", &source.fps.to_string()]);
+            publish.args(["--max-rate", &source.max_rate_mbps.to_string()]);
+            publish.arg("--key").arg(&key);
+            publish.arg("--log").arg(directory.join("encoded.csv"));
+            publish.arg("--stats").arg(directory.join("flows.csv"));
+        })?;
+        let mut viewer = End::viewer(lab, binary, directory, |view| {
+            view.args(["--push", &ends::address(lab)]);
+            view.arg("--key").arg(&key);
+            view.arg("--timeline").arg(directory.join("frames.csv"));
+            view.arg("--snapshot").arg(directory.join("picture.png"));
+        })?;
+        viewer.await_rows(&directory.join("frames.csv"), stop)?;
+        publisher.await_rows(&directory.join("encoded.csv"), stop)?;
+        Ok(PushedStream(Ends::new(publisher, viewer, directory)))
     }
 
     /// Stops both processes and returns their logs.
-    pub fn stop(mut self) -> Result<PushLogs> {
-        self.check_running()?;
-        for (process, name) in [(self.viewer, "viewer"), (self.publisher, "publisher")] {
-            let status = process.stop(EXIT_TIMEOUT)?;
-            let log = self.directory.join(format!("{name}.log"));
-            ensure!(
-                status.success(),
-                "the {name} exited with {status}: {}",
-                last_log_line(&log)
-            );
-        }
-        let file = |name: &str| self.directory.join(name);
-        Ok(PushLogs {
-            frames: file("frames.csv"),
-            encoded: file("encoded.csv"),
-            flows: file("flows.csv"),
-            began_ns: self.began_ns,
-        })
+    pub fn stop(self) -> Result<PushLogs> {
+        let logs = PushLogs {
+            frames: self.0.file("frames.csv"),
+            encoded: self.0.file("encoded.csv"),
+            flows: self.0.file("flows.csv"),
+            began_ns: self.0.began_ns,
+        };
+        self.0.stop()?;
+        Ok(logs)
     }
 
     /// Returns an error if the publisher or the viewer has exited.
     pub fn check_running(&mut self) -> Result<()> {
-        for (process, name) in [
-            (&mut self.publisher, "publisher"),
-            (&mut self.viewer, "viewer"),
-        ] {
-            if let Some(status) = process.ended()? {
-                let log = self.directory.join(format!("{name}.log"));
-                bail!("the {name} exited with {status}: {}", last_log_line(&log));
-            }
-        }
-        Ok(())
+        self.0.check_running()
     }
 }
 
@@ -125,27 +103,4 @@ fn generate_key(binary: &Path, key: &Path) -> Result<()> {
         "the secret of the broadcast is not generated"
     );
     Ok(())
-}
-
-/// Returns the command of the publisher, which listens at `address`.
-fn publish(binary: &Path, directory: &Path, source: &PushSource, address: &str) -> Result<Command> {
-    let mut publish = command(binary, directory, "publisher")?;
-    publish.args(["publish", "--push", "--recording", &source.recording]);
-    publish.args(["--codec", &source.codec, "--listen", address]);
-    publish.args(["--fps", &source.fps.to_string()]);
-    publish.args(["--max-rate", &source.max_rate_mbps.to_string()]);
-    publish.arg("--key").arg(directory.join("media.key"));
-    publish.arg("--log").arg(directory.join("encoded.csv"));
-    publish.arg("--stats").arg(directory.join("flows.csv"));
-    Ok(publish)
-}
-
-/// Returns the command of the viewer of the publisher at `address`.
-fn view(binary: &Path, directory: &Path, address: &str) -> Result<Command> {
-    let mut view = command(binary, directory, "viewer")?;
-    view.args(["view", "--push", address]);
-    view.arg("--key").arg(directory.join("media.key"));
-    view.arg("--timeline").arg(directory.join("frames.csv"));
-    view.arg("--snapshot").arg(directory.join("picture.png"));
-    Ok(view)
 }

@@ -1,20 +1,15 @@
-use crate::Config;
+use crate::lines::Lines;
 use crate::server::{Counters, Server};
+use crate::ticks::Ticks;
+use crate::{Config, with_data_dir};
 use anyhow::Context;
 use hawser_cloud::{Cloud, Digest, Level};
 use hawser_codec::pull::FrameHeader;
 use hawser_codec::{Codec, ZstdEncoder};
 use hawser_io::clock::unix_ns;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// Interval at which a waiting capture checks whether it should stop.
-const STOP_POLL: Duration = Duration::from_millis(50);
+use std::time::Duration;
 
 /// The camera: plays the loaded frames at the configured rate.
 pub(crate) struct Capture {
@@ -23,7 +18,8 @@ pub(crate) struct Capture {
     interval: Duration,
     duration: Option<Duration>,
     encoder: ZstdEncoder,
-    log: Option<Log>,
+    /// The CSV file of captured frames.
+    log: Option<Lines>,
 }
 
 /// A frame of the recording.
@@ -64,17 +60,13 @@ pub struct Report {
 
 impl Capture {
     pub(crate) fn open(config: &Config) -> anyhow::Result<Self> {
-        let log = config.log.as_deref().map(Log::create).transpose()?;
+        let headings = "frame,captured_ns,points,bytes,digest";
+        let log = config.log.as_deref();
+        let log = log.map(|path| Lines::create(path, headings)).transpose()?;
         let frames = config
             .recording
             .load(config.level, config.max_frames)
-            .with_context(|| {
-                let data_dir = hawser_media::data_dir();
-                format!(
-                    "cannot load the recording ($HAWSER_DATA stands for {})",
-                    data_dir.display()
-                )
-            })?;
+            .with_context(|| with_data_dir("cannot load the recording"))?;
         let points: usize = frames.iter().map(Cloud::len).sum();
         tracing::info!(
             frames = frames.len(),
@@ -109,20 +101,12 @@ impl Capture {
         stop: &AtomicBool,
         report: &mut Report,
     ) -> anyhow::Result<()> {
-        let started = Instant::now();
-        let end = self.duration.map(|duration| started + duration);
-        let mut next = started;
-        let mut tick = 0;
-        while sleep_until(next, stop) && end.is_none_or(|end| next < end) {
+        let mut ticks = Ticks::start(self.interval, self.duration);
+        while let Some(tick) = ticks.wait(stop) {
             let frame = self.capture(tick)?;
             server.publish(frame);
             report.frames_captured += 1;
-
-            let late = Instant::now().saturating_duration_since(next);
-            let ticks = 1 + (late.as_nanos() / self.interval.as_nanos()) as u64;
-            report.frames_missed += ticks - 1;
-            tick += ticks;
-            next = started + self.interval.mul_f64(tick as f64);
+            report.frames_missed += ticks.advance();
         }
         Ok(())
     }
@@ -148,7 +132,10 @@ impl Capture {
             digest: encoded.digest,
         };
         if let Some(log) = &mut self.log {
-            log.write(&header)?;
+            log.write(format_args!(
+                "{tick},{captured_ns},{},{},{}",
+                header.points, header.length, header.digest
+            ))?;
         }
         Ok([header.to_bytes().as_slice(), &encoded.bytes].concat())
     }
@@ -193,18 +180,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// Waits until `deadline`. Returns `false` if `stop` was set before.
-fn sleep_until(deadline: Instant, stop: &AtomicBool) -> bool {
-    while !stop.load(Relaxed) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return true;
-        }
-        thread::sleep(left.min(STOP_POLL));
-    }
-    false
-}
-
 /// Returns the index of the frame at a tick. Frames are played forwards and backwards in turn, so
 /// that there is no jump from the last to the first.
 fn ping_pong(frames: usize, tick: u64) -> usize {
@@ -214,45 +189,6 @@ fn ping_pong(frames: usize, tick: u64) -> usize {
     }
     let step = (tick % (2 * turn as u64)) as usize;
     if step <= turn { step } else { 2 * turn - step }
-}
-
-/// The CSV file of captured frames.
-struct Log {
-    path: PathBuf,
-    file: BufWriter<File>,
-}
-
-impl Log {
-    fn create(path: &Path) -> anyhow::Result<Self> {
-        let create = || {
-            let mut file = BufWriter::new(File::create(path)?);
-            writeln!(file, "frame,captured_ns,points,bytes,digest")?;
-            file.flush()?;
-            io::Result::Ok(file)
-        };
-        let file = create().with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Log {
-            path: path.to_owned(),
-            file,
-        })
-    }
-
-    fn write(&mut self, header: &FrameHeader) -> anyhow::Result<()> {
-        let FrameHeader {
-            number,
-            captured_ns,
-            points,
-            length,
-            digest,
-            ..
-        } = header;
-        writeln!(
-            self.file,
-            "{number},{captured_ns},{points},{length},{digest}"
-        )
-        .and_then(|()| self.file.flush())
-        .with_context(|| format!("cannot write {}", self.path.display()))
-    }
 }
 
 #[cfg(test)]

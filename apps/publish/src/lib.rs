@@ -21,9 +21,11 @@
 //! ```
 
 mod capture;
+mod lines;
 mod mailbox;
 pub mod push;
 mod server;
+mod ticks;
 mod transport;
 
 pub use capture::Report;
@@ -207,6 +209,12 @@ impl Common {
             log: args.log.clone(),
         })
     }
+}
+
+/// Returns an error's first part that says where `$HAWSER_DATA` is.
+fn with_data_dir(error: &str) -> String {
+    let data_dir = hawser_media::data_dir();
+    format!("{error} ($HAWSER_DATA stands for {})", data_dir.display())
 }
 
 /// Publishes as the command line says, until its duration is over or SIGINT or SIGTERM arrives.

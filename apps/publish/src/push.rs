@@ -13,6 +13,7 @@ mod report;
 pub use options::{CodecName, PushArgs, PushConfig};
 pub use report::PushReport;
 
+use crate::with_data_dir;
 use anyhow::{Context, anyhow};
 use capture::Capture;
 use encode::Encoders;
@@ -20,9 +21,8 @@ use hawser_congestion::{Prague, PragueConfig};
 use hawser_io::clock::{SteadyClock, unix_ms};
 use hawser_io::key_file;
 use hawser_io::udp::UdpSocket;
-use hawser_media::Player;
 use hawser_objects::{Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
-use hawser_units::{ByteSize, Instant};
+use hawser_units::Instant;
 use hawser_wire::session::Announcement;
 use network::Network;
 use std::io;
@@ -37,7 +37,7 @@ const WAITING: usize = 2;
 
 /// Writes a new secret of a broadcast to a file that must not exist yet. Only the owner can read it.
 pub fn generate_secret(path: &Path) -> io::Result<()> {
-    key_file::generate(path, 32)
+    key_file::generate_media(path)
 }
 
 /// A publisher whose recording is open and whose address is bound.
@@ -54,9 +54,12 @@ impl PushPublisher {
     /// If the recording cannot be played with this codec, the address is not free, or the key file is
     /// not valid.
     pub fn open(config: &PushConfig) -> anyhow::Result<Self> {
-        let secret = key_file::read(&config.key, "hawser keygen --media FILE");
-        let secret = TrackSecret::new(secret.map_err(|error| anyhow!(error))?);
-        let mut player = open_recording(config)?;
+        let secret = key_file::read_media(&config.key).map_err(|error| anyhow!(error))?;
+        let secret = TrackSecret::new(secret);
+        let mut player = config
+            .recording
+            .open_looped()
+            .with_context(|| with_data_dir("cannot open the recording"))?;
         let first = player
             .next_frame()?
             .context("the recording has no frames")?;
@@ -104,16 +107,6 @@ impl PushPublisher {
     }
 }
 
-fn open_recording(config: &PushConfig) -> anyhow::Result<Player> {
-    config.recording.open_looped().with_context(|| {
-        let data_dir = hawser_media::data_dir();
-        format!(
-            "cannot open the recording ($HAWSER_DATA stands for {})",
-            data_dir.display()
-        )
-    })
-}
-
 fn publication(
     config: &PushConfig,
     encoders: &Encoders,
@@ -147,14 +140,4 @@ fn publication(
     let control = move |now: Instant| Box::new(Prague::new(prague, now)) as _;
     Publication::new(settings, secret, Box::new(control))
         .map_err(|error| anyhow!("the tracks cannot be announced: {error}"))
-}
-
-/// The largest in-flight buffer of a viewer.
-const MAX_BUFFER: ByteSize = ByteSize(64 << 20);
-
-/// Returns the size of the in-flight buffer: what leaves within a frame's lifetime at the maximum
-/// rate.
-fn buffer(config: &PushConfig) -> ByteSize {
-    let leaving = config.bounds.maximum().bytes_in(config.lifetime);
-    leaving.min(MAX_BUFFER)
 }

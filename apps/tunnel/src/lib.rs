@@ -14,7 +14,7 @@ pub mod checks;
 mod client;
 pub mod config;
 mod device;
-mod ecn_socket;
+mod inspected_socket;
 mod interfaces;
 mod join;
 mod metrics;

@@ -92,8 +92,8 @@ impl PushConfig {
 /// If the address or the key file is not valid, or a file cannot be written. What the publisher does
 /// wrong is counted in the summary.
 pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSummary> {
-    let secret = key_file::read(&config.key, "hawser keygen --media FILE");
-    let secret = TrackSecret::new(secret.map_err(|error| anyhow!(error))?);
+    let secret = key_file::read_media(&config.key).map_err(|error| anyhow!(error))?;
+    let secret = TrackSecret::new(secret);
     let publishers = resolve(&config.address)?;
     let clock = SteadyClock::start();
     let recorder = Recorder::create(config)?;

@@ -1,4 +1,4 @@
-use crate::{Cloud, Digest, Intrinsics, Point, Pose, View};
+use crate::{Cloud, Digest, Intrinsics, Point, Pose};
 use twox_hash::XxHash3_64;
 
 /// The maximum number of pixels of a picture. Bounds the memory of a [`Renderer`] (8 bytes each,
@@ -171,15 +171,6 @@ impl Renderer {
         self.image()
     }
 
-    /// Draws the points of views as [`Renderer::render`] draws those of a cloud.
-    pub fn render_views(&mut self, views: &[View], pose: &Pose) -> Image {
-        let mut cloud = Cloud::with_capacity(views.iter().map(View::points).sum());
-        for view in views {
-            view.add_to(&mut cloud);
-        }
-        self.render(&cloud, pose)
-    }
-
     fn draw(&mut self, viewer: &Viewer, point: Point, side_mm: f32) {
         let [x, y, depth_mm] = viewer.relative(point);
         if !DEPTH_MM.contains(&depth_mm) {
@@ -344,7 +335,7 @@ fn side_mm(cloud: &Cloud) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Camera, Extrinsics, Performer};
+    use crate::{Camera, Extrinsics, Performer, View};
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -493,7 +484,7 @@ mod tests {
         let renderer = Renderer::new(LENS).unwrap();
         let image = renderer
             .with_point_mm(1.0)
-            .render_views(&views, &Pose::from(camera.extrinsics));
+            .render(&View::merge(&views), &Pose::from(camera.extrinsics));
         assert_eq!(drawn(&image), seen);
     }
 

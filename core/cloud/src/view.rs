@@ -71,6 +71,14 @@ impl View {
         self.depth.iter().filter(|depth| **depth != 0).count()
     }
 
+    /// Returns the points of all views, in their order. Points out of range of 16-bit millimetres are
+    /// left out.
+    pub fn merge(views: &[View]) -> Cloud {
+        let mut cloud = Cloud::with_capacity(views.iter().map(View::points).sum());
+        views.iter().for_each(|view| view.add_to(&mut cloud));
+        cloud
+    }
+
     /// Adds the points to a cloud, row by row. Points out of range of 16-bit millimetres are left
     /// out.
     pub fn add_to(&self, cloud: &mut Cloud) {

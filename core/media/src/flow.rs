@@ -17,8 +17,7 @@ pub struct FlowConfig {
     pub sender: SenderConfig,
     /// How the packets of a capture are spread.
     pub spread: Spread,
-    /// The headers below each datagram: 28 bytes of IPv4 and UDP, 48 of IPv6 and UDP. Rates include
-    /// them.
+    /// The headers below each datagram. Rates include them.
     pub overhead: ByteSize,
     /// The time that earlier frames may need to leave before the base of a newer one goes ahead of
     /// them.
@@ -65,6 +64,10 @@ struct Utilisation {
     is_low: bool,
 }
 
+/// The bytes of the headers of IPv4 and UDP, and of IPv6 and UDP.
+pub const IPV4_UDP: ByteSize = ByteSize(28);
+pub(crate) const IPV6_UDP: ByteSize = ByteSize(48);
+
 /// The number of captures whose sizes are remembered.
 const CAPTURES: usize = 64;
 
@@ -81,7 +84,7 @@ impl FlowConfig {
         FlowConfig {
             sender: SenderConfig::new(capacity),
             spread: Spread::BorneRate,
-            overhead: ByteSize(28),
+            overhead: IPV4_UDP,
             backlog: Duration::from_millis(10),
         }
     }

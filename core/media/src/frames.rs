@@ -6,6 +6,7 @@ use crate::receiver::{ReceivedObject, ReceiverEvent};
 use hawser_units::Instant;
 use hawser_wire::media::{MediaTime, ObjectId};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,10 +70,20 @@ pub struct FrameStats {
     pub reduced: u64,
     /// Frames without the base of some tracks, and with that of others.
     pub without_track: u64,
-    /// Frames of which something arrived, but no base.
+    /// Frames that cannot be decoded: packets arrived, but no base.
     pub undecodable: u64,
     /// Objects that arrived after their frame was ready.
     pub late_objects: u64,
+}
+
+impl AddAssign for FrameStats {
+    fn add_assign(&mut self, other: FrameStats) {
+        self.whole += other.whole;
+        self.reduced += other.reduced;
+        self.without_track += other.without_track;
+        self.undecodable += other.undecodable;
+        self.late_objects += other.late_objects;
+    }
 }
 
 /// A frame that is not ready.

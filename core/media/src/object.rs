@@ -15,7 +15,7 @@ pub struct ObjectInfo {
     pub flags: Flags,
 }
 
-/// What is known of an object from its first packet on.
+/// The properties of an object that its first packet tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
     /// The flags.

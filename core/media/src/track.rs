@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// What viewers are told of a track besides its codec: the timing of its frames.
+/// The timing of a track's frames, which viewers need besides the codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackTiming {
     /// The time from the capture of a frame to its deadline, in whole milliseconds up to 65,535.

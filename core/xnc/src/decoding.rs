@@ -26,8 +26,8 @@ pub(crate) fn decoder_config(config: &Config) -> hawser_coding::Config {
     }
 }
 
-/// What the decoder has to hold so that any of the packets kept by the sender can be decoded: all of
-/// them, because the decoder forgets the oldest packets first.
+/// The load of the receiver's decoder. To decode any of the packets that the sender keeps, the decoder
+/// has to hold all of them, because it forgets the oldest packets first.
 #[derive(Debug)]
 pub(crate) struct DecoderLoad {
     limits: hawser_coding::Config,

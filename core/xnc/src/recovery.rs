@@ -59,7 +59,7 @@ pub(crate) struct Recovery {
     /// The number of settled packets that are kept because later coded packets may cover them.
     lookback: usize,
     packets: SentPackets,
-    /// What the receiver has to hold to decode any of `packets`, if it decodes.
+    /// The load of the receiver that decodes any of `packets`, if it decodes.
     decoder: Option<DecoderLoad>,
     ranges: EncodingRanges,
     /// Transmissions that are decided and not yet returned.

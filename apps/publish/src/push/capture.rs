@@ -4,21 +4,19 @@ use super::PushConfig;
 use super::encode::{EncodedFrame, Encoders};
 use super::log::FrameLog;
 use super::report::Captured;
+use crate::ticks::Ticks;
 use hawser_cloud::Pose;
 use hawser_io::clock::SteadyClock;
 use hawser_io::udp::Waker;
 use hawser_media::Player;
+use hawser_objects::IPV4_UDP;
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::thread;
 use std::time::Duration;
-
-/// The time between two looks at whether to stop.
-const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// A frame on its way to the network.
 pub(super) struct Captures {
@@ -26,10 +24,10 @@ pub(super) struct Captures {
     pub(super) frame: EncodedFrame,
 }
 
-/// What the network tells the camera.
+/// The network's demand on the camera.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
-    /// The rate at which to encode, with all headers; `None` if nobody watches.
+    /// The rate at which to encode, with all headers; `None` without viewers.
     pub(super) target: Option<Bitrate>,
     /// The pose of the only viewer.
     pub(super) pose: Option<Pose>,
@@ -90,21 +88,16 @@ impl Capture {
     }
 
     fn play(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
-        let started = self.clock.now();
-        let end = self.duration.map(|duration| started + duration);
-        let mut next = started;
-        while self.sleep_until(next, stop) && end.is_none_or(|end| next < end) && !self.is_over() {
-            self.capture(next)?;
-            let late = self.clock.now().saturating_since(next);
-            let missed = (late.as_nanos() / self.interval.as_nanos()) as u32;
-            self.report.missed += u64::from(missed);
-            next += self.interval * (missed + 1);
+        let mut ticks = Ticks::start(self.interval, self.duration);
+        while ticks.wait(stop).is_some() && !self.is_over() {
+            self.capture()?;
+            self.report.missed += ticks.advance();
         }
         Ok(())
     }
 
-    /// Captures the frame that is due, and encodes it if somebody watches.
-    fn capture(&mut self, due: Instant) -> anyhow::Result<()> {
+    /// Takes the next frame of the recording, and encodes it if there are viewers.
+    fn capture(&mut self) -> anyhow::Result<()> {
         let Some(frame) = self.player.next_frame()? else {
             anyhow::bail!("the recording has ended");
         };
@@ -126,7 +119,6 @@ impl Capture {
         if let Some(log) = &mut self.log {
             log.write(captured, &frame, took, size)?;
         }
-        tracing::trace!(late = ?captured.saturating_since(due), ?took, "frame encoded");
         match self.frames.try_send(Captures { captured, frame }) {
             Ok(()) => self.network.waker.wake(),
             Err(TrySendError::Full(_)) => self.report.discarded += 1,
@@ -139,23 +131,11 @@ impl Capture {
     fn is_over(&self) -> bool {
         self.network.demand.lock().is_over
     }
-
-    /// Waits until a time. Returns `false` if `stop` was set before.
-    fn sleep_until(&self, time: Instant, stop: &AtomicBool) -> bool {
-        while !stop.load(Relaxed) {
-            let left = time.saturating_since(self.clock.now());
-            if left.is_zero() {
-                return true;
-            }
-            thread::sleep(left.min(STOP_POLL));
-        }
-        false
-    }
 }
 
 /// Returns the payload of packets that have so many bytes with all headers.
 fn payload(size: ByteSize) -> ByteSize {
-    let packet = DEFAULT_DATAGRAM as u64 + 28;
-    let headers = Header::OVERHEAD as u64 + 28;
+    let packet = DEFAULT_DATAGRAM as u64 + IPV4_UDP.0;
+    let headers = Header::OVERHEAD as u64 + IPV4_UDP.0;
     ByteSize(size.0 * (packet - headers) / packet)
 }

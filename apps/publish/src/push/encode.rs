@@ -100,8 +100,8 @@ impl Encoders {
                 encode_views(cameras, &views, target)
             }
             (Encoders::Cloud(encoder, rate), frame) => {
-                let cloud = frame.into_cloud();
-                encode_cloud(encoder, rate, &cloud.sample(budget), target, pose)
+                let cloud = sampled(frame.into_cloud(), budget);
+                encode_cloud(encoder, rate, cloud, target, pose)
             }
             (Encoders::Views(_), Frame::Cloud(_)) => {
                 unreachable!("all frames of a player are alike")
@@ -162,20 +162,28 @@ fn encode_view(
 fn encode_cloud(
     encoder: &mut CloudEncoder,
     rate: &mut RateControl,
-    cloud: &Cloud,
+    cloud: Cloud,
     target: ByteSize,
     pose: Option<&Pose>,
 ) -> EncodedFrame {
     let plan = rate.plan(cloud.len(), target);
-    let sampled = match pose {
-        Some(pose) => FieldOfView::default().sample(cloud, pose, plan.points),
-        None => cloud.sample(plan.points),
+    let cloud = match pose {
+        Some(pose) => FieldOfView::default().sample(&cloud, pose, plan.points),
+        None => sampled(cloud, plan.points),
     };
-    let encoded = encoder.encode(&sampled, plan.setting);
+    let encoded = encoder.encode(&cloud, plan.setting);
     let size = ByteSize(encoded.bytes() as u64);
-    rate.handle_encoded(&plan, sampled.len(), size, target);
+    rate.handle_encoded(&plan, cloud.len(), size, target);
     EncodedFrame {
         tracks: vec![(0, encoded)],
-        points: sampled.len(),
+        points: cloud.len(),
+    }
+}
+
+/// Returns a cloud with at most `budget` points.
+fn sampled(cloud: Cloud, budget: usize) -> Cloud {
+    match cloud.len() <= budget {
+        true => cloud,
+        false => cloud.sample(budget),
     }
 }

@@ -1,41 +1,11 @@
 //! The CSV files of a publisher that pushes.
 
 use super::encode::EncodedFrame;
-use anyhow::Context;
+use crate::lines::Lines;
 use hawser_objects::ViewerStatus;
 use hawser_units::{ByteSize, Instant};
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-
-/// A CSV file whose lines are on the disk when they are written.
-struct Lines {
-    path: PathBuf,
-    file: BufWriter<File>,
-}
-
-impl Lines {
-    fn create(path: &Path, head: &str) -> anyhow::Result<Self> {
-        let create = || {
-            let mut file = BufWriter::new(File::create(path)?);
-            writeln!(file, "{head}")?;
-            file.flush()?;
-            io::Result::Ok(file)
-        };
-        let file = create().with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Lines {
-            path: path.to_owned(),
-            file,
-        })
-    }
-
-    fn write(&mut self, line: &str) -> anyhow::Result<()> {
-        writeln!(self.file, "{line}")
-            .and_then(|()| self.file.flush())
-            .with_context(|| format!("cannot write {}", self.path.display()))
-    }
-}
 
 /// The frames that were encoded.
 pub(super) struct FrameLog(Lines);
@@ -59,7 +29,7 @@ impl FrameLog {
             .filter_map(|encoded| encoded.layers.first())
             .flatten();
         let base: usize = base.map(Vec::len).sum();
-        self.0.write(&format!(
+        self.0.write(format_args!(
             "{},{},{},{bytes},{base},{}",
             captured.as_nanos(),
             frame.points,
@@ -87,7 +57,7 @@ impl StatsLog {
             })
         };
         for viewer in viewers {
-            let line = format!(
+            self.0.write(format_args!(
                 "{},{},{:.3},{:.3},{},{},{},{},{},{},{},{},{},{},{},{}",
                 now.as_nanos(),
                 viewer.session,
@@ -105,8 +75,7 @@ impl StatsLog {
                 viewer.sender.delivered,
                 viewer.sender.dropped(),
                 u8::from(viewer.is_app_limited)
-            );
-            self.0.write(&line)?;
+            ))?;
         }
         Ok(())
     }

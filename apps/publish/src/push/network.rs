@@ -177,14 +177,11 @@ impl Network {
 
     fn write_stats(&mut self) -> anyhow::Result<()> {
         let now = self.clock.now();
-        if now < self.next_stats {
+        let Some(stats) = self.stats.as_mut().filter(|_| now >= self.next_stats) else {
             return Ok(());
-        }
+        };
         self.next_stats = now + STATS_INTERVAL;
-        match &mut self.stats {
-            Some(stats) => stats.write(now, &self.publication.status()),
-            None => Ok(()),
-        }
+        stats.write(now, &self.publication.status())
     }
 
     fn tell_camera(&self) {
@@ -194,8 +191,9 @@ impl Network {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let due = self.publication.poll_timeout()?.min(self.next_stats);
-        Some(due.saturating_since(self.clock.now()))
+        let stats = self.stats.is_some().then_some(self.next_stats);
+        let due = self.publication.poll_timeout().into_iter().chain(stats);
+        Some(due.min()?.saturating_since(self.clock.now()))
     }
 }
 

@@ -1,4 +1,3 @@
-use super::buffer;
 use crate::{Common, DEFAULT_MAX_FPS, DEFAULT_PORT};
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
@@ -6,13 +5,27 @@ use hawser_cloud::Level;
 use hawser_congestion::{Bounds, Spread};
 use hawser_media::{Recording, Source};
 use hawser_objects::FlowConfig;
-use hawser_units::Bitrate;
+use hawser_units::{Bitrate, ByteSize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The rates at which a sender may send, Mb/s.
 const RATES_MBPS: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
+
+/// The defaults of the rates, Mb/s: the initial and the highest one are those of De Fré et al.
+const MIN_MBPS: f64 = 2.0;
+const INITIAL_MBPS: f64 = 12.5;
+const MAX_MBPS: f64 = 90.0;
+
+/// The default lifetime of frames in milliseconds.
+const LIFETIME_MS: u16 = 150;
+
+/// The default maximum number of viewers.
+const VIEWERS: u16 = 8;
+
+/// The largest in-flight buffer of a viewer.
+const MAX_BUFFER: ByteSize = ByteSize(64 << 20);
 
 /// Options of `hawser publish --push`.
 #[derive(Debug, Clone, clap::Args)]
@@ -29,16 +42,16 @@ pub struct PushArgs {
     #[arg(long, value_enum, requires = "push")]
     pub codec: Option<CodecName>,
     /// Rate with which a viewer's flow begins, Mb/s, with all headers
-    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = 12.5)]
+    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = INITIAL_MBPS)]
     pub initial_rate: f64,
     /// Lowest rate of a viewer's flow, Mb/s
-    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = 2.0)]
+    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = MIN_MBPS)]
     pub min_rate: f64,
     /// Highest rate of a viewer's flow, Mb/s
-    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = 90.0)]
+    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = MAX_MBPS)]
     pub max_rate: f64,
     /// Time from the capture of a frame after which it is of no use, milliseconds
-    #[arg(long, value_name = "MS", requires = "push", default_value_t = 150,
+    #[arg(long, value_name = "MS", requires = "push", default_value_t = LIFETIME_MS,
         value_parser = clap::value_parser!(u16).range(20..=1000))]
     pub lifetime: u16,
     /// Send every frame over this time, milliseconds, instead of as fast as the path bears; De Fré et
@@ -47,7 +60,7 @@ pub struct PushArgs {
         value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub pace: Option<u16>,
     /// Maximum number of viewers at the same time
-    #[arg(long, value_name = "N", requires = "push", default_value_t = 8,
+    #[arg(long, value_name = "N", requires = "push", default_value_t = VIEWERS,
         value_parser = clap::value_parser!(u16).range(1..=64))]
     pub viewers: u16,
     /// Write the state of every viewer's flow to this CSV file, ten times a second
@@ -68,7 +81,7 @@ pub enum CodecName {
     Zstd,
 }
 
-/// What is pushed, and how.
+/// The parameters of a publisher that pushes.
 #[derive(Debug, Clone)]
 pub struct PushConfig {
     /// The recording that is played.
@@ -103,7 +116,6 @@ impl PushConfig {
     /// Returns a configuration that pushes a recording on the loopback interface with default
     /// parameters.
     pub fn new(recording: Recording, key: impl Into<PathBuf>) -> Self {
-        let [lowest, initial, highest] = [2.0, 12.5, 90.0].map(Bitrate::from_mbps);
         PushConfig {
             codec: default_codec(&recording),
             fps: recording.fps.min(DEFAULT_MAX_FPS),
@@ -111,10 +123,10 @@ impl PushConfig {
             points: Level::Fhd.points(),
             listen: (Ipv4Addr::LOCALHOST, DEFAULT_PORT).into(),
             key: key.into(),
-            bounds: Bounds::new(lowest, initial, highest),
-            lifetime: Duration::from_millis(150),
+            bounds: bounds([MIN_MBPS, INITIAL_MBPS, MAX_MBPS]),
+            lifetime: Duration::from_millis(LIFETIME_MS.into()),
             spread: Spread::BorneRate,
-            viewers: 8,
+            viewers: VIEWERS.into(),
             duration: None,
             log: None,
             stats: None,
@@ -140,39 +152,37 @@ impl PushConfig {
             args.initial_rate,
             args.max_rate
         );
-        let [lowest, initial, highest] =
-            [args.min_rate, args.initial_rate, args.max_rate].map(Bitrate::from_mbps);
         ensure!(
             args.pace.is_none_or(|pace| pace < args.lifetime / 2),
             "--pace must be less than half of --lifetime ({} ms)",
             args.lifetime
         );
         let interval = args.pace.map(|pace| Duration::from_millis(pace.into()));
-        let codec = args
-            .codec
-            .unwrap_or_else(|| default_codec(&common.recording));
+        let key = args.key.context("--push needs --key")?;
+        let defaults = PushConfig::new(common.recording, key);
         Ok(PushConfig {
-            codec,
-            recording: common.recording,
+            codec: args.codec.unwrap_or(defaults.codec),
             points: common.level.points(),
             fps: common.fps,
             listen: common.listen,
-            key: args.key.context("--push needs --key")?,
-            bounds: Bounds::new(lowest, initial, highest),
+            bounds: bounds([args.min_rate, args.initial_rate, args.max_rate]),
             lifetime: Duration::from_millis(args.lifetime.into()),
             spread: interval.map_or(Spread::BorneRate, Spread::Interval),
             viewers: args.viewers.into(),
             duration: common.duration,
             log: common.log,
             stats: args.stats,
+            ..defaults
         })
     }
 
-    /// Returns the settings of a viewer's flow.
+    /// Returns the settings of a viewer's flow. The in-flight buffer has room for what leaves within a
+    /// frame's lifetime at the highest rate.
     pub(super) fn flow(&self) -> FlowConfig {
+        let leaving = self.bounds.maximum().bytes_in(self.lifetime);
         FlowConfig {
             spread: self.spread,
-            ..FlowConfig::new(buffer(self))
+            ..FlowConfig::new(leaving.min(MAX_BUFFER))
         }
     }
 
@@ -180,6 +190,12 @@ impl PushConfig {
     pub(super) fn interval(&self) -> Duration {
         Duration::from_secs_f64(1.0 / self.fps)
     }
+}
+
+/// Returns the bounds of the lowest, the initial and the highest rate in Mb/s.
+fn bounds(mbps: [f64; 3]) -> Bounds {
+    let [lowest, initial, highest] = mbps.map(Bitrate::from_mbps);
+    Bounds::new(lowest, initial, highest)
 }
 
 fn default_codec(recording: &Recording) -> CodecName {

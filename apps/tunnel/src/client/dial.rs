@@ -1,7 +1,7 @@
 use super::dial_errors::DialErrors;
 use super::kill_switch::{self, KillSwitch};
 use crate::config::{ClientConfig, Credentials};
-use crate::ecn_socket::EcnSocket;
+use crate::inspected_socket::InspectedSocket;
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{
     CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, headers, transport, udp_payload, uplink_socket,
@@ -10,7 +10,7 @@ use crate::session::{Link, WakeCell};
 use crate::tls;
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
-use hawser_quic::{Live, MarkCounter};
+use hawser_quic::{Live, MarkCounter, MarkedDatagrams};
 use hawser_uplinks::{Route, Server, Uplink};
 use noq::{Connecting, Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
 use std::net::{IpAddr, SocketAddr};
@@ -20,6 +20,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+
+/// The socket of an uplink, which notes the marked datagrams.
+type UplinkSocket = InspectedSocket<Arc<MarkedDatagrams>>;
 
 /// The time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -100,10 +103,10 @@ impl Dialer {
         own: IpAddr,
         interface: &str,
         marks: &MarkCounter,
-    ) -> Result<EcnSocket> {
+    ) -> Result<UplinkSocket> {
         let mark = self.kill_switch.is_some().then_some(kill_switch::MARK);
         let socket = uplink_socket(SocketAddr::new(own, 0), interface, mark)?;
-        Ok(EcnSocket::new(socket, marks.datagrams())?)
+        Ok(UplinkSocket::new(socket, Arc::clone(marks.datagrams()))?)
     }
 
     /// Allows packets to the servers through the kill switch, if there is one.
@@ -152,7 +155,7 @@ impl Dialer {
     }
 }
 
-fn client_endpoint(socket: EcnSocket, payload: u16) -> Result<Endpoint> {
+fn client_endpoint(socket: UplinkSocket, payload: u16) -> Result<Endpoint> {
     let config = endpoint(CLIENT_ID_BYTES, payload)?;
     let (socket, runtime) = (Box::new(socket), Arc::new(TokioRuntime));
     Ok(Endpoint::new_with_abstract_socket(

@@ -10,28 +10,24 @@
 //!   unknown connection;
 //! - the keys of Initial packets, where a wrong packet shows by its reserved bits.
 
-use crate::ecn_socket::EcnSocket;
+use crate::inspected_socket::{InspectedSocket, Inspector};
 use crate::quic::SERVER_ID_BYTES;
 use bytes::BytesMut;
 use hawser_io::sockopt::drops;
 use hawser_quic::MarkedDatagrams;
 use lru::LruCache;
 use noq::crypto::{self, HeaderKey, Keys, UnsupportedVersion};
-use noq::udp::RecvMeta;
-use noq::{
-    AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, InvalidCid,
-};
-use noq::{ServerConfig, TokioRuntime, UdpSender};
+use noq::udp::EcnCodepoint;
+use noq::{ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, InvalidCid};
+use noq::{ServerConfig, TokioRuntime};
 use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{FixedLengthConnectionIdParser, PartialDecode, RandomConnectionIdGenerator};
 use parking_lot::Mutex;
-use std::io::{self, IoSliceMut};
-use std::net::{SocketAddr, UdpSocket};
+use std::io;
+use std::net::UdpSocket;
 use std::num::NonZeroUsize;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// The QUIC version of both ends.
@@ -107,10 +103,11 @@ impl UnmatchedDatagrams {
             .max_incoming(MAX_INCOMING)
             .incoming_buffer_size_total(MAX_INCOMING_BYTES);
         let runtime = Arc::new(TokioRuntime);
-        let socket = Socket {
-            socket: EcnSocket::new(socket, marked)?,
+        let inspector = ServerInspector {
+            marked: Arc::clone(marked),
             unmatched: Arc::clone(self),
         };
+        let socket = InspectedSocket::new(socket, inspector)?;
         Endpoint::new_with_abstract_socket(config, Some(server), Box::new(socket), runtime)
     }
 
@@ -170,46 +167,17 @@ impl UnmatchedDatagrams {
     }
 }
 
-/// A socket that inspects every datagram before the library does.
+/// Notes the marked datagrams, and counts those that match no connection.
 #[derive(Debug)]
-struct Socket {
-    socket: EcnSocket,
+struct ServerInspector {
+    marked: Arc<MarkedDatagrams>,
     unmatched: Arc<UnmatchedDatagrams>,
 }
 
-impl AsyncUdpSocket for Socket {
-    fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
-        self.socket.create_sender()
-    }
-
-    fn poll_recv(
-        &mut self,
-        context: &mut Context<'_>,
-        buffers: &mut [IoSliceMut<'_>],
-        metas: &mut [RecvMeta],
-    ) -> Poll<io::Result<usize>> {
-        let count = ready!(self.socket.poll_recv(context, buffers, metas))?;
-        for (meta, buffer) in metas.iter().zip(buffers).take(count) {
-            match &buffer[..meta.len] {
-                [] => self.unmatched.inspect(&[]),
-                datagrams => datagrams
-                    .chunks(meta.stride)
-                    .for_each(|datagram| self.unmatched.inspect(datagram)),
-            }
-        }
-        Poll::Ready(Ok(count))
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
-    }
-
-    fn max_receive_segments(&self) -> NonZeroUsize {
-        self.socket.max_receive_segments()
-    }
-
-    fn may_fragment(&self) -> bool {
-        self.socket.may_fragment()
+impl Inspector for ServerInspector {
+    fn inspect(&self, ecn: Option<EcnCodepoint>, datagram: &[u8]) {
+        self.marked.inspect(ecn, datagram);
+        self.unmatched.inspect(datagram);
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) type WakeCell = Arc<OnceLock<Arc<Wake>>>;
 pub(crate) struct Link {
     pub(crate) connection: Connection,
     pub(crate) live: Arc<Live>,
-    /// What the connection received, and how much of it the network has marked.
+    /// The bytes that the connection received, and those that the network has marked.
     pub(crate) received: Arc<Received>,
     /// The session to wake for acknowledgements.
     pub(crate) wake: WakeCell,

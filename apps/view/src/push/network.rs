@@ -41,7 +41,7 @@ pub(super) struct Network {
     report_at: Instant,
     /// The arrival of the newest datagram.
     newest: Instant,
-    /// What the network last said about the publisher.
+    /// The last error of the network on the way to the publisher.
     unreachable: Option<String>,
 }
 

@@ -12,13 +12,13 @@ use std::time::Duration;
 /// The measurements of a viewer to whom frames are pushed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PushSummary {
-    /// What arrived.
+    /// Counts of packets and frames that arrived.
     pub received: Received,
-    /// What was decoded.
+    /// Measurements of decoded frames.
     pub decoded: Decoded,
 }
 
-/// Counts of what arrived, over all sessions.
+/// Counts of packets and frames that arrived, over all sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Received {
     /// Sessions that were opened.
@@ -33,10 +33,8 @@ pub struct Received {
     pub refused: u64,
     /// Packets that arrived after the deadline of their object.
     pub late_packets: u64,
-    /// Layers that were complete after their frame was shown without them.
-    pub late_objects: u64,
-    /// Frames by how much of them arrived.
-    pub frames: Frames,
+    /// Frames by how much of them arrived, and layers that were complete too late.
+    pub frames: FrameStats,
     /// Frames that arrived and were not decoded, because earlier ones still were.
     pub not_decoded: u64,
     /// Datagrams that the kernel dropped because they were not read in time.
@@ -45,19 +43,6 @@ pub struct Received {
     pub send_failures: u64,
     /// Messages of the network that the publisher cannot be reached.
     pub unreachable: u64,
-}
-
-/// Numbers of frames by how much of them arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Frames {
-    /// With all selected layers.
-    pub whole: u64,
-    /// With the bases of all tracks, without some layers or packets.
-    pub reduced: u64,
-    /// Without the base of some tracks.
-    pub without_track: u64,
-    /// Of which something arrived, but no base.
-    pub undecodable: u64,
 }
 
 /// Measurements of decoded frames.
@@ -98,11 +83,7 @@ impl Received {
         }
         let stats = viewer.stats();
         self.refused += stats.invalid + stats.forged + stats.replayed + stats.unexpected;
-        self.frames.whole += frames.whole;
-        self.frames.reduced += frames.reduced;
-        self.frames.without_track += frames.without_track;
-        self.late_objects += frames.late_objects;
-        self.frames.undecodable += frames.undecodable;
+        self.frames += *frames;
     }
 }
 
@@ -175,7 +156,7 @@ impl fmt::Display for PushSummary {
             received.packets,
             100.0 * received.marked_bytes as f64 / received.bytes.max(1) as f64,
             received.late_packets,
-            received.late_objects,
+            frames.late_objects,
             received.refused,
             received.kernel_drops,
             received.send_failures,

@@ -1,5 +1,5 @@
 use super::Outgoing;
-use crate::flow::{Flow, FlowConfig};
+use crate::flow::{Flow, FlowConfig, IPV4_UDP, IPV6_UDP};
 use crate::object::SealedObject;
 use crate::sender::{Outcome, SenderStats};
 use hawser_congestion::RateControl;
@@ -8,10 +8,6 @@ use hawser_wire::feedback::{Feedback, Pose, Totals};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
-
-/// The bytes of the headers of IP and UDP.
-const IPV4_UDP: ByteSize = ByteSize(28);
-const IPV6_UDP: ByteSize = ByteSize(48);
 
 /// The time in which a backlog is to leave, and the time that packets may need to leave without being
 /// a backlog.
@@ -53,7 +49,7 @@ pub struct ViewerStatus {
     pub in_flight: ByteSize,
     /// The bytes that wait to be sent.
     pub waiting: ByteSize,
-    /// What the viewer has received, as of its newest report.
+    /// The totals of the viewer's newest report.
     pub received: Totals,
     /// Whether the encoder uses so little of the target that the rate does not grow.
     pub is_app_limited: bool,

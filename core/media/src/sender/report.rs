@@ -54,8 +54,6 @@ pub struct Acknowledged {
 pub struct Lost {
     /// The packet.
     pub id: PacketId,
-    /// The number of its last transmission.
-    pub number: u64,
     /// The length of its UDP payload.
     pub size: ByteSize,
     /// The time of its last transmission.
@@ -364,7 +362,6 @@ impl Sender {
         }
         outcome.lost.push(Lost {
             id: flight.packet,
-            number: flight.number,
             size: flight.size,
             sent: flight.sent,
             by_timeout,

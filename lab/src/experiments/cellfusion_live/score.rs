@@ -4,7 +4,7 @@ use super::XNC;
 use super::clip::FPS;
 use super::setting::{Setting, Trial};
 use super::view::{Frame, View};
-use crate::summary::{Case, Metrics};
+use crate::summary::{Case, Metrics, mean, quantile};
 use hawser_qoe::{Qoe, Window};
 use hawser_testbed::emulator::EmulatorReport;
 use hawser_units::Instant;
@@ -105,9 +105,7 @@ fn percentiles(
         .collect();
     delays.sort_by(f64::total_cmp);
     for (percentile, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
-        let rank = (share * delays.len() as f64).ceil() as usize;
-        let delay = delays.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN);
-        metrics.set(&format!("{name}_{percentile}_ms"), delay);
+        metrics.set(&format!("{name}_{percentile}_ms"), quantile(&delays, share));
     }
     1.0 - delays.len() as f64 / all.len() as f64
 }
@@ -151,11 +149,6 @@ fn average(scheme: &str, drives: &[&Case]) -> Case {
         ]);
     }
     case
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
-    sum / f64::from(count)
 }
 
 fn share(frames: &[&Frame], which: impl Fn(&Frame) -> bool) -> f64 {

@@ -1,5 +1,6 @@
 //! The encoder: 30 frames per second whose sizes follow the target.
 
+use hawser_objects::IPV4_UDP;
 use hawser_units::{Bitrate, Instant};
 use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
 use rand::{RngExt, SeedableRng};
@@ -7,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use std::time::Duration;
 
 /// The bytes of the IPv4 and UDP headers in front of a datagram.
-pub(super) const IP_UDP: u64 = 28;
+pub(super) const IP_UDP: u64 = IPV4_UDP.0;
 
 /// The time from frame to frame.
 pub(super) const INTERVAL: Duration = Duration::from_nanos(33_333_333);

@@ -45,7 +45,7 @@ pub(super) trait Flow {
     fn into_frames(self: Box<Self>) -> Vec<Frame>;
 }
 
-/// What the publisher sent, and what was refused.
+/// Counts of packets that the publisher sent, and of refusals.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Traffic {
     /// Packets of media that were sent for the first time, and again.

@@ -1,9 +1,8 @@
 //! The figures of a run, from the tables of publisher and viewer.
 
 use super::Window;
-use crate::summary::{Case, Metrics};
+use crate::summary::{Case, Metrics, mean, quantile};
 use anyhow::{Context, Result};
-use hawser_qoe::percentile;
 use hawser_testbed::push::PushLogs;
 use hawser_view::push::PushRow;
 use serde::Deserialize;
@@ -183,18 +182,12 @@ struct Figures {
 impl Figures {
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
-        let at = |share| percentile(&values, share).unwrap_or(f64::NAN);
         Figures {
             mean: mean(values.iter().copied()),
-            p50: at(0.5),
-            p99: at(0.99),
+            p50: quantile(&values, 0.5),
+            p99: quantile(&values, 0.99),
         }
     }
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    sum / count
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {

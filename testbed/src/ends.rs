@@ -1,0 +1,153 @@
+//! The two processes of a stream: a publisher at the source of a lab, and a viewer at the other end.
+
+use crate::logs::{last_log_line, redirect};
+use crate::topology::{Lab, Stop};
+use anyhow::{Context, Result, bail, ensure};
+use hawser_io::clock::unix_ns;
+use hawser_io::process::Process;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 14748;
+
+/// The maximum time for the publisher to open its recording, and for the first frame to arrive.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The maximum time for a process to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns the address at which the publisher listens.
+pub(crate) fn address(lab: &Lab) -> String {
+    format!("{}:{PORT}", lab.source_v4())
+}
+
+/// A running publisher and its viewer. They stop when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    publisher: End,
+    viewer: End,
+    directory: PathBuf,
+    /// The time at which the first frame had arrived, nanoseconds since 1970.
+    pub(crate) began_ns: u64,
+}
+
+impl Ends {
+    /// Returns the ends of a stream whose first frame has arrived.
+    pub(crate) fn new(publisher: End, viewer: End, directory: &Path) -> Self {
+        Ends {
+            publisher,
+            viewer,
+            directory: directory.to_owned(),
+            began_ns: unix_ns(),
+        }
+    }
+
+    /// Returns the path of a log of the stream.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Returns an error if the publisher or the viewer has exited.
+    pub(crate) fn check_running(&mut self) -> Result<()> {
+        self.publisher.check_running()?;
+        self.viewer.check_running()
+    }
+
+    /// Stops both processes.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        self.check_running()?;
+        self.viewer.stop()?;
+        self.publisher.stop()
+    }
+}
+
+/// One of the two processes, which writes its messages to `NAME.log`.
+#[derive(Debug)]
+pub(crate) struct End {
+    process: Process,
+    name: &'static str,
+    log: PathBuf,
+}
+
+impl End {
+    /// Starts the publisher of a lab. `configure` adds its arguments.
+    pub(crate) fn publisher(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        configure: impl FnOnce(&mut Command),
+    ) -> Result<Self> {
+        let mut command = Command::new(binary);
+        configure(command.arg("publish").args(["--listen", &address(lab)]));
+        let log = directory.join("publisher.log");
+        redirect(&mut command, &log)?;
+        Ok(End {
+            process: Process::spawn(lab.source(), command)?,
+            name: "publisher",
+            log,
+        })
+    }
+
+    /// Starts the viewer of a lab. `configure` adds its arguments.
+    pub(crate) fn viewer(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        configure: impl FnOnce(&mut Command),
+    ) -> Result<Self> {
+        let mut command = Command::new(binary);
+        configure(command.arg("view"));
+        let log = directory.join("viewer.log");
+        redirect(&mut command, &log)?;
+        Ok(End {
+            process: Process::spawn(lab.viewer(), command)?,
+            name: "viewer",
+            log,
+        })
+    }
+
+    /// Waits until the process has written the first row of its table. The publisher has then opened
+    /// its recording and captures, the viewer has received a frame.
+    pub(crate) fn await_rows(&mut self, table: &Path, stop: &Stop) -> Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while !fs::read_to_string(table).is_ok_and(|text| text.lines().count() > 1) {
+            self.check_running()?;
+            ensure!(!stop.requested(), "stopped");
+            ensure!(
+                Instant::now() <= deadline,
+                "the {} has no frame within {START_TIMEOUT:?}: {}",
+                self.name,
+                last_log_line(&self.log)
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn check_running(&mut self) -> Result<()> {
+        if let Some(status) = self.process.ended()? {
+            let line = last_log_line(&self.log);
+            bail!("the {} exited with {status}: {line}", self.name);
+        }
+        Ok(())
+    }
+
+    fn stop(self) -> Result<()> {
+        let status = self.process.stop(EXIT_TIMEOUT)?;
+        ensure!(
+            status.success(),
+            "the {} exited with {status}: {}",
+            self.name,
+            last_log_line(&self.log)
+        );
+        Ok(())
+    }
+}
+
+/// Creates the directory of a stream's logs.
+pub(crate) fn create(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))
+}
