@@ -2,18 +2,14 @@
 
 use crate::rig::{End, HOST4, HOST6, Rig, TIMEOUT, UPLINKS, nft};
 use hawser_io::netns::Namespace;
+use hawser_io::udp::UdpSocket;
 use hawser_units::Ecn;
-use socket2::SockRef;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The ECN fields that the senders of the flows set.
 const FLOWS: [Ecn; 3] = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1];
-
-/// The port of the flow with this ECN field.
-fn port(ecn: Ecn) -> u16 {
-    4000 + u16::from(ecn.bits())
-}
 
 /// One direction through the tunnel.
 struct Direction<'a> {
@@ -23,86 +19,87 @@ struct Direction<'a> {
     address: IpAddr,
 }
 
-/// Packets of a flow that arrived.
-#[derive(Debug, PartialEq)]
-struct Arrived {
-    all: u64,
-    marked: u64,
-}
-
 impl Direction<'_> {
-    /// Begins to count the packets that arrive.
-    fn watch(&self) {
-        let flow = |ecn| {
-            let port = port(ecn);
-            format!(
-                "udp dport {port} counter name all{port}\nudp dport {port} ip ecn ce counter name ce{port}\nudp dport {port} ip6 ecn ce counter name ce{port}\n"
-            )
+    fn flow(&self, ecn: Ecn) -> Flow {
+        let bound = |namespace: &Namespace, address: IpAddr| {
+            let bind = || UdpSocket::bind(SocketAddr::new(address, 0)).unwrap();
+            namespace.run(bind).unwrap()
         };
-        let counter = |ecn| {
-            let port = port(ecn);
-            let zero = "{ packets 0 bytes 0 }";
-            format!("counter all{port} {zero}\ncounter ce{port} {zero}\n")
-        };
-        let (counters, rules) = (FLOWS.map(counter).concat(), FLOWS.map(flow).concat());
-        let hook = "type filter hook input priority 0";
-        let table =
-            format!("table inet arrivals {{\n{counters}chain input {{\n{hook}\n{rules}}}\n}}");
-        nft(
-            self.to,
-            &format!("table inet arrivals\ndelete table inet arrivals\n{table}"),
-        );
+        Flow {
+            ecn,
+            sender: bound(self.from, self.own),
+            receiver: bound(self.to, self.address),
+            arrived: Arrived::default(),
+        }
     }
 
-    /// Sends packets of each flow, one after another with pauses.
-    fn send(&self, packets: u32, bytes: usize, pause: Duration) {
-        let socket = |ecn: Ecn| {
-            let socket = UdpSocket::bind((self.own, 0)).unwrap();
-            let class = ecn.bits().into();
-            match self.own {
-                IpAddr::V4(_) => SockRef::from(&socket).set_tos_v4(class).unwrap(),
-                IpAddr::V6(_) => SockRef::from(&socket).set_tclass_v6(class).unwrap(),
-            }
-            socket
-        };
-        let sockets = self
-            .from
-            .run(|| FLOWS.map(|ecn| (ecn, socket(ecn))))
-            .unwrap();
+    /// Sends packets until one has arrived. A new network needs more than a second to resolve its IPv6
+    /// neighbours, and keeps only the last packets meanwhile.
+    fn resolve_neighbours(&self) {
+        let mut flow = self.flow(Ecn::NotEct);
+        let started = Instant::now();
+        while flow.arrived.all == 0 {
+            assert!(started.elapsed() < TIMEOUT, "nothing arrives");
+            flow.send(300);
+            thread::sleep(Duration::from_millis(20));
+            flow.receive();
+        }
+    }
+
+    /// Sends packets of each flow, one after another with pauses, and waits until at least `expected`
+    /// packets of each flow have arrived.
+    fn pass(&self, packets: u32, bytes: usize, pause: Duration, expected: u32) -> [Arrived; 3] {
+        self.resolve_neighbours();
+        let mut flows = FLOWS.map(|ecn| self.flow(ecn));
         for _ in 0..packets {
-            for (ecn, socket) in &sockets {
-                socket
-                    .send_to(&vec![0; bytes], (self.address, port(*ecn)))
-                    .unwrap();
+            for flow in &mut flows {
+                flow.send(bytes);
+                flow.receive();
             }
             thread::sleep(pause);
         }
-    }
-
-    fn arrived(&self, ecn: Ecn) -> Arrived {
-        let count = |name: &str| {
-            let counter = format!("list counter inet arrivals {name}{}", port(ecn));
-            let text = nft(self.to, &counter);
-            let packets = text.split("packets ").nth(1).unwrap();
-            packets.split(' ').next().unwrap().parse::<u64>().unwrap()
-        };
-        Arrived {
-            all: count("all"),
-            marked: count("ce"),
-        }
-    }
-
-    /// Waits until this many packets of each flow have arrived.
-    fn wait_for(&self, packets: u32) -> [Arrived; 3] {
-        let start = Instant::now();
+        let sent = Instant::now();
         loop {
-            let arrived = FLOWS.map(|ecn| self.arrived(ecn));
-            if arrived.iter().all(|flow| flow.all >= packets.into()) {
+            flows.iter_mut().for_each(Flow::receive);
+            let arrived = flows.each_ref().map(|flow| flow.arrived);
+            if arrived.iter().all(|flow| flow.all >= expected) {
                 return arrived;
             }
-            assert!(start.elapsed() < TIMEOUT, "{arrived:?} of {packets}");
+            assert!(sent.elapsed() < TIMEOUT, "{arrived:?} of {expected}");
             thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// Packets whose sender sets one ECN field.
+struct Flow {
+    ecn: Ecn,
+    sender: UdpSocket,
+    receiver: UdpSocket,
+    arrived: Arrived,
+}
+
+/// Packets of a flow that arrived.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Arrived {
+    all: u32,
+    marked: u32,
+}
+
+impl Flow {
+    fn send(&self, bytes: usize) {
+        let to = self.receiver.local_address().unwrap();
+        self.sender.send(to, self.ecn, &vec![0; bytes]).unwrap();
+    }
+
+    fn receive(&mut self) {
+        let arrived = &mut self.arrived;
+        self.receiver
+            .receive(|datagram| {
+                arrived.all += 1;
+                arrived.marked += u32::from(datagram.ecn == Ecn::Ce);
+            })
+            .unwrap();
     }
 }
 
@@ -136,6 +133,46 @@ fn network_marked(end: &End) -> u64 {
     end.session().network_marked_packets
 }
 
+#[test]
+fn marks_of_an_uplink_reach_flows_that_support_ecn_in_both_directions() {
+    const PACKETS: u32 = 200;
+    let unmarked = Arrived {
+        all: PACKETS,
+        marked: 0,
+    };
+    let rig = Rig::new();
+    let server = rig.server(0, "nat = false", "");
+    let client = rig.client("");
+    let directions = directions(&rig, &client);
+    assert_eq!(directions.len(), 4);
+    let pass =
+        |direction: &Direction<'_>| direction.pass(PACKETS, 300, Duration::from_millis(2), PACKETS);
+    for direction in &directions {
+        let [not_ect, ect0, _] = pass(direction);
+        assert_eq!([not_ect, ect0], [unmarked, unmarked]);
+    }
+    assert_eq!([network_marked(&client), network_marked(&server)], [0, 0]);
+
+    nft(
+        &rig.router,
+        "table inet marking {\nchain forward {\ntype filter hook forward priority 0\n\
+         ip ecn ect0 ip ecn set ce\nip6 ecn ect0 ip6 ecn set ce\n}\n}",
+    );
+    for direction in &directions {
+        let [not_ect, ect0, ect1] = pass(direction);
+        assert_eq!(not_ect, unmarked);
+        for flow in [ect0, ect1] {
+            assert_eq!(flow.all, PACKETS);
+            assert!(flow.marked > 9 * flow.all / 10, "{flow:?}");
+        }
+    }
+    for end in [&client, &server] {
+        end.until("it is counted", |status| {
+            status.sessions[0].network_marked_packets > u64::from(PACKETS)
+        });
+    }
+}
+
 /// Limits the uplinks to 4 Mb/s in both directions, with queues that mark nothing.
 fn limit_uplinks(rig: &Rig) {
     for end in [&rig.client, &rig.router] {
@@ -156,10 +193,8 @@ fn a_full_queue_of_the_tunnel_marks_flows_that_support_ecn_in_both_directions() 
     let client = rig.client("");
     limit_uplinks(&rig);
     for direction in directions(&rig, &client).iter().take(2) {
-        direction.watch();
         // 24 Mb/s.
-        direction.send(3000, 1000, Duration::from_millis(1));
-        let [not_ect, ect0, ect1] = direction.wait_for(100);
+        let [not_ect, ect0, ect1] = direction.pass(3000, 1000, Duration::from_millis(1), 100);
         assert_eq!(not_ect.marked, 0, "{not_ect:?}");
         assert!(ect0.marked > 0, "{ect0:?}");
         assert!(ect1.marked > ect1.all / 2, "{ect1:?}");
