@@ -1,5 +1,5 @@
 //! The check of the direction of dependencies: `units <- wire <- algorithms <- {codec, media, bpf, io,
-//! tls, client, command, quic} <- testbed <- apps <- lab <- cli`. Nothing that ships depends on the
+//! metrics, tls, client, command, quic} <- testbed <- apps <- lab <- cli`. Nothing that ships depends on the
 //! testbed or the lab.
 
 use anyhow::{Result, bail};
@@ -17,6 +17,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("media", 3),
     ("bpf", 3),
     ("io", 3),
+    ("metrics", 3),
     ("tls", 3),
     ("client", 3),
     ("command", 3),

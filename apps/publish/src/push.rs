@@ -6,6 +6,7 @@
 mod capture;
 mod encode;
 mod log;
+mod metrics;
 mod network;
 mod options;
 mod report;
@@ -24,10 +25,13 @@ use hawser_io::udp::UdpSocket;
 use hawser_objects::{Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
 use hawser_units::Instant;
 use hawser_wire::session::Announcement;
+use metrics::Figures;
 use network::Network;
+use parking_lot::Mutex;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -45,6 +49,7 @@ pub struct PushPublisher {
     capture: Capture,
     network: Network,
     address: SocketAddr,
+    metrics: Option<SocketAddr>,
 }
 
 impl PushPublisher {
@@ -72,18 +77,29 @@ impl PushPublisher {
         let clock = SteadyClock::start();
         let publication = publication(config, &encoders, &secret)?;
         let (frames, encoded) = sync_channel(WAITING);
-        let network = Network::new(config, clock, socket, publication, encoded)?;
+        let figures: Arc<Mutex<Figures>> = Arc::default();
+        let metrics = config.metrics;
+        let metrics = metrics.map(|address| metrics::serve(address, &figures));
+        let metrics = metrics.transpose()?;
+        let figures = metrics.map(|_| figures);
+        let network = Network::new(config, clock, socket, publication, encoded, figures)?;
         let capture = Capture::new(config, clock, player, encoders, frames, network.sender())?;
         Ok(PushPublisher {
             capture,
             network,
             address,
+            metrics,
         })
     }
 
     /// Returns the address on which the publisher listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the address at which metrics are served.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics
     }
 
     /// Captures and sends until the configured duration is over or `stop` is set.

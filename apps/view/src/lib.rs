@@ -178,6 +178,7 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
     let common = Config::from_args(args)?;
     let config = PushConfig {
         layers: args.push.layers,
+        metrics: args.push.metrics,
         timeline: common.timeline,
         save: common.save,
         pictures: common.pictures,

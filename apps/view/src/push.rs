@@ -4,6 +4,7 @@
 //! counted, not waited for.
 
 mod decode;
+mod metrics;
 mod network;
 mod record;
 mod row;
@@ -18,13 +19,16 @@ use anyhow::{Context, anyhow};
 use decode::Decoding;
 use hawser_io::clock::SteadyClock;
 use hawser_io::key_file;
+use hawser_metrics::server::parse_loopback;
 use hawser_objects::TrackSecret;
+use metrics::DecodedFrames;
 use network::Network;
+use parking_lot::Mutex;
 use record::Recorder;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,6 +50,9 @@ pub struct PushArgs {
     #[arg(long, value_name = "N", requires = "push", default_value_t = 8,
         value_parser = clap::value_parser!(u8).range(1..=8))]
     pub layers: u8,
+    /// Serve metrics over HTTP at this loopback address, for example 127.0.0.1:9480
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "push", value_parser = parse_loopback)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The broadcast that is watched, and the files that are written.
@@ -67,6 +74,8 @@ pub struct PushConfig {
     pub duration: Option<Duration>,
     /// The number of frames after which to stop. Unlimited if `None`.
     pub frames: Option<u64>,
+    /// The loopback address at which metrics are served.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl PushConfig {
@@ -81,6 +90,7 @@ impl PushConfig {
             pictures: Pictures::default(),
             duration: None,
             frames: None,
+            metrics: None,
         }
     }
 }
@@ -98,8 +108,12 @@ pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSumma
     let clock = SteadyClock::start();
     let recorder = Recorder::create(config)?;
     let (to_decoder, frames) = sync_channel(WAITING);
-    let decoded = Arc::new(AtomicU64::new(0));
-    let mut network = Network::open(config, clock, publishers, secret, to_decoder)?;
+    let decoded: Arc<Mutex<DecodedFrames>> = Arc::default();
+    let figures = config
+        .metrics
+        .map(|address| metrics::serve(address, &decoded));
+    let figures = figures.transpose()?;
+    let mut network = Network::open(config, clock, publishers, secret, to_decoder, figures)?;
     let decoding = Decoding::new(clock, frames, recorder, Arc::clone(&decoded));
     let until = Until {
         stop,
@@ -109,7 +123,7 @@ pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSumma
         until.should_stop()
             || config
                 .frames
-                .is_some_and(|frames| decoded.load(Relaxed) >= frames)
+                .is_some_and(|frames| decoded.lock().frames >= frames)
     };
     thread::scope(|scope| {
         let decoding = scope.spawn(move || decoding.run());

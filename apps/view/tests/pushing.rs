@@ -5,12 +5,13 @@ use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::push::{CodecName, PushConfig, PushPublisher, PushReport};
 use hawser_view::push::{self, PushRow, PushSummary};
 use std::fs;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 fn small_performance() -> Recording {
@@ -279,4 +280,80 @@ fn what_cannot_be_published_or_watched_is_said_at_the_start() {
     let nowhere = push::PushConfig::new("nowhere", broadcast.path("media.key"));
     let error = push::watch(&nowhere, &AtomicBool::new(false)).unwrap_err();
     assert!(format!("{error:#}").contains("HOST:PORT"), "{error:#}");
+}
+
+/// Returns what is served at an address.
+fn page(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+        .unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+/// Returns the value of a sample on a page; 0 if it is not there.
+fn value(page: &str, sample: &str) -> f64 {
+    let values = page.lines().filter_map(|line| line.split_once(' '));
+    let mut values = values.filter(|(name, _)| *name == sample);
+    values
+        .next()
+        .map_or(0.0, |(_, value)| value.parse().unwrap())
+}
+
+#[test]
+fn metrics_of_both_ends_follow_the_stream() {
+    let broadcast = Broadcast::new();
+    let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let publisher = PushPublisher::open(&PushConfig {
+        metrics: Some(loopback),
+        ..broadcast.publisher_config()
+    });
+    let publisher = publisher.unwrap();
+    let of_publisher = publisher.metrics_address().unwrap();
+    let publishing = Publishing::start(publisher);
+    let of_viewer = TcpListener::bind(loopback).unwrap().local_addr().unwrap();
+    let config = push::PushConfig {
+        metrics: Some(of_viewer),
+        frames: None,
+        ..broadcast.viewer_config(publishing.address)
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let viewer = thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || push::watch(&config, &stop).unwrap()
+    });
+    let started = Instant::now();
+    let (sent, received) = loop {
+        thread::sleep(Duration::from_millis(200));
+        let (sent, received) = (page(of_publisher), page(of_viewer));
+        let decoded = value(&received, "hawser_view_frames_decoded_total{}");
+        let delivered = value(&sent, "hawser_publish_objects_delivered_total{}");
+        if decoded > 20.0 && delivered > 20.0 {
+            break (sent, received);
+        }
+        assert!(started.elapsed().as_secs() < 15, "{sent}\n{received}");
+    };
+    assert_eq!(value(&sent, "hawser_publish_viewers{}"), 1.0);
+    assert!(
+        value(&sent, "hawser_publish_packets_total{}") > 20.0,
+        "{sent}"
+    );
+    assert!(sent.contains("hawser_publish_viewer_rtt_seconds{viewer=\"127.0.0.1:"));
+    assert_eq!(value(&received, "hawser_view_session_open{}"), 1.0);
+    let delay = value(&received, "hawser_view_frame_delay_seconds{}");
+    assert!(delay > 0.0 && delay < 0.5, "{received}");
+
+    stop.store(true, Relaxed);
+    let summary = viewer.join().unwrap();
+    assert!(
+        summary.decoded.frames as f64 >= value(&received, "hawser_view_frames_decoded_total{}")
+    );
+    let is_alone = || value(&page(of_publisher), "hawser_publish_viewers{}") == 0.0;
+    while !is_alone() {
+        assert!(started.elapsed().as_secs() < 20, "{}", page(of_publisher));
+        thread::sleep(Duration::from_millis(50));
+    }
+    publishing.stop();
 }

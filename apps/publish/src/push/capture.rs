@@ -39,6 +39,7 @@ pub(super) struct Demand {
 #[derive(Debug, Clone)]
 pub(super) struct ToNetwork {
     pub(super) demand: Arc<Mutex<Demand>>,
+    pub(super) captured: Arc<Mutex<Captured>>,
     pub(super) waker: Waker,
 }
 
@@ -92,6 +93,7 @@ impl Capture {
         while ticks.wait(stop).is_some() && !self.is_over() {
             self.capture()?;
             self.report.missed += ticks.advance();
+            *self.network.captured.lock() = self.report;
         }
         Ok(())
     }

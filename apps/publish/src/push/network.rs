@@ -3,7 +3,8 @@
 use super::PushConfig;
 use super::capture::{Captures, Demand, ToNetwork};
 use super::log::StatsLog;
-use super::report::Sent;
+use super::metrics::Figures;
+use super::report::{Captured, Sent};
 use anyhow::Context;
 use hawser_cloud::Pose;
 use hawser_codec::{Codec, Encoded};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-/// The time between two lines of statistics.
+/// The time between two lines of statistics, and between two updates of the metrics.
 const STATS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The network's end of the publisher.
@@ -29,7 +30,9 @@ pub(super) struct Network {
     publication: Publication,
     frames: Receiver<Captures>,
     demand: Arc<Mutex<Demand>>,
+    captured: Arc<Mutex<Captured>>,
     stats: Option<StatsLog>,
+    figures: Option<Arc<Mutex<Figures>>>,
     next_stats: Instant,
     report: Sent,
 }
@@ -41,6 +44,7 @@ impl Network {
         socket: UdpSocket,
         publication: Publication,
         frames: Receiver<Captures>,
+        figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         Ok(Network {
             clock,
@@ -48,7 +52,9 @@ impl Network {
             publication,
             frames,
             demand: Arc::default(),
+            captured: Arc::default(),
             stats: config.stats.as_deref().map(StatsLog::create).transpose()?,
+            figures,
             next_stats: clock.now(),
             report: Sent::default(),
         })
@@ -58,6 +64,7 @@ impl Network {
     pub(super) fn sender(&self) -> ToNetwork {
         ToNetwork {
             demand: Arc::clone(&self.demand),
+            captured: Arc::clone(&self.captured),
             waker: self.socket.waker(),
         }
     }
@@ -80,7 +87,7 @@ impl Network {
             self.publication.handle_timeout(self.clock.now());
             self.transmit();
             self.take_events();
-            self.write_stats()?;
+            self.update_stats()?;
             self.tell_camera();
             self.socket.wait(self.timeout()).context("cannot wait")?;
         }
@@ -175,13 +182,30 @@ impl Network {
         }
     }
 
-    fn write_stats(&mut self) -> anyhow::Result<()> {
+    fn update_stats(&mut self) -> anyhow::Result<()> {
         let now = self.clock.now();
-        let Some(stats) = self.stats.as_mut().filter(|_| now >= self.next_stats) else {
+        if !self.has_stats() || now < self.next_stats {
             return Ok(());
-        };
+        }
         self.next_stats = now + STATS_INTERVAL;
-        stats.write(now, &self.publication.status())
+        let viewers = self.publication.status();
+        if let Some(stats) = &mut self.stats {
+            stats.write(now, &viewers)?;
+        }
+        if let Some(figures) = &self.figures {
+            let mut sent = self.report.clone();
+            sent.add_viewers(&viewers);
+            sent.finish(&self.publication, &self.socket);
+            let mut figures = figures.lock();
+            figures.captured = *self.captured.lock();
+            figures.sent = sent;
+            figures.viewers = viewers;
+        }
+        Ok(())
+    }
+
+    fn has_stats(&self) -> bool {
+        self.stats.is_some() || self.figures.is_some()
     }
 
     fn tell_camera(&self) {
@@ -191,7 +215,7 @@ impl Network {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let stats = self.stats.is_some().then_some(self.next_stats);
+        let stats = self.has_stats().then_some(self.next_stats);
         let due = self.publication.poll_timeout().into_iter().chain(stats);
         Some(due.min()?.saturating_since(self.clock.now()))
     }

@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use hawser_cloud::Level;
 use hawser_congestion::{Bounds, Spread};
 use hawser_media::{Recording, Source};
+use hawser_metrics::server::parse_loopback;
 use hawser_objects::FlowConfig;
 use hawser_units::{Bitrate, ByteSize};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -66,6 +67,9 @@ pub struct PushArgs {
     /// Write the state of every viewer's flow to this CSV file, ten times a second
     #[arg(long, value_name = "FILE", requires = "push")]
     pub stats: Option<PathBuf>,
+    /// Serve metrics over HTTP at this loopback address, for example 127.0.0.1:9479
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "push", value_parser = parse_loopback)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// A codec that can be pushed.
@@ -110,6 +114,8 @@ pub struct PushConfig {
     pub log: Option<PathBuf>,
     /// A CSV file of the states of flows.
     pub stats: Option<PathBuf>,
+    /// The loopback address at which metrics are served.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl PushConfig {
@@ -130,6 +136,7 @@ impl PushConfig {
             duration: None,
             log: None,
             stats: None,
+            metrics: None,
         }
     }
 
@@ -172,6 +179,7 @@ impl PushConfig {
             duration: common.duration,
             log: common.log,
             stats: args.stats,
+            metrics: args.metrics,
             ..defaults
         })
     }

@@ -15,7 +15,7 @@ pub struct PushReport {
 }
 
 /// The counts of the camera.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Captured {
     /// Frames that were captured.
     pub frames: u64,

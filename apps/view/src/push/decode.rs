@@ -1,5 +1,6 @@
 //! The thread that decodes frames.
 
+use super::metrics::DecodedFrames;
 use super::record::Recorder;
 use super::row::PushRow;
 use super::summary::Decoded;
@@ -9,9 +10,9 @@ use hawser_io::clock::SteadyClock;
 use hawser_objects::ReceivedFrame;
 use hawser_units::Instant;
 use hawser_wire::session::Track;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Receiver;
 use std::thread;
 
@@ -30,8 +31,8 @@ pub(super) struct Decoding {
     /// A decoder for each track, by alias.
     decoders: BTreeMap<u32, FrameDecoder>,
     recorder: Recorder,
-    /// The number of decoded frames, for others.
-    count: Arc<AtomicU64>,
+    /// The counts, for others.
+    decoded: Arc<Mutex<DecodedFrames>>,
 }
 
 impl Decoding {
@@ -39,14 +40,14 @@ impl Decoding {
         clock: SteadyClock,
         frames: Receiver<ToDecode>,
         recorder: Recorder,
-        count: Arc<AtomicU64>,
+        decoded: Arc<Mutex<DecodedFrames>>,
     ) -> Self {
         Decoding {
             clock,
             frames,
             decoders: BTreeMap::new(),
             recorder,
-            count,
+            decoded,
         }
     }
 
@@ -64,12 +65,15 @@ impl Decoding {
                     let times = [captured, Some(started), Some(self.clock.now())];
                     let row = PushRow::new(&frame, times, cloud.len());
                     self.recorder.record(row, cloud)?;
-                    self.count.fetch_add(1, Relaxed);
+                    let mut decoded = self.decoded.lock();
+                    decoded.frames += 1;
+                    decoded.delay = row.delay();
                 }
                 Err(error) => {
                     let (group, object) = frame.id;
                     tracing::warn!(group, object, "frame cannot be decoded: {error}");
                     self.recorder.failed();
+                    self.decoded.lock().failed += 1;
                 }
             }
         }

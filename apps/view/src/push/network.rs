@@ -2,6 +2,7 @@
 
 use super::PushConfig;
 use super::decode::ToDecode;
+use super::metrics::Figures;
 use super::session::Session;
 use super::summary::Received;
 use anyhow::Context;
@@ -11,6 +12,7 @@ use hawser_objects::{EndReason, TrackSecret, ViewerEvent};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::Pose;
 use hawser_wire::session::Goodbye;
+use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -21,6 +23,9 @@ const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// The time without an answer after which the user is told.
 const NO_ANSWER: Duration = Duration::from_secs(3);
+
+/// The time between two updates of the metrics.
+const FIGURES_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pause before a new session is asked for.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -38,6 +43,8 @@ pub(super) struct Network {
     session: Session,
     to_decoder: Option<SyncSender<ToDecode>>,
     received: Received,
+    figures: Option<Arc<Mutex<Figures>>>,
+    next_figures: Instant,
     report_at: Instant,
     /// The arrival of the newest datagram.
     newest: Instant,
@@ -56,6 +63,7 @@ impl Network {
         publishers: Vec<SocketAddr>,
         secret: TrackSecret,
         to_decoder: SyncSender<ToDecode>,
+        figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         let pose = config.pictures.pose.as_ref().and_then(pose_in_metres);
         let publisher = *publishers.first().context("the publisher has no address")?;
@@ -70,6 +78,8 @@ impl Network {
             socket: socket_to(publisher)?,
             to_decoder: Some(to_decoder),
             received: Received::default(),
+            figures,
+            next_figures: clock.now(),
             report_at: clock.now() + NO_ANSWER,
             newest: clock.now(),
             unreachable: None,
@@ -89,6 +99,7 @@ impl Network {
                 return Ok(());
             }
             self.transmit();
+            self.update_figures(now);
             self.socket
                 .wait(Some(self.timeout()))
                 .context("cannot wait")?;
@@ -178,6 +189,22 @@ impl Network {
         self.end_session();
         self.session = Session::new(&self.secret, self.pose)?;
         Ok(())
+    }
+
+    /// Updates the figures of the metrics, if there are any.
+    fn update_figures(&mut self, now: Instant) {
+        let Some(figures) = self.figures.as_ref().filter(|_| self.next_figures <= now) else {
+            return;
+        };
+        self.next_figures = now + FIGURES_INTERVAL;
+        let session = &self.session;
+        let mut received = self.received;
+        received.add(&session.viewer, session.assembler.stats());
+        received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
+        let mut figures = figures.lock();
+        figures.is_open = session.was_open() && session.again_at.is_none();
+        figures.round_trip = session.round_trip();
+        figures.received = received;
     }
 
     /// Hands frames that are ready to the decoder. Returns `false` if there is none any more.

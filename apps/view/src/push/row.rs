@@ -3,6 +3,7 @@
 use hawser_objects::ReceivedFrame;
 use hawser_units::Instant;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// A frame. All times are nanoseconds since 1970 by the viewer's clock; the publisher's clock is
 /// related to it by the exchange of reports.
@@ -47,5 +48,11 @@ impl PushRow {
             is_whole: frame.is_whole,
             is_marked: frame.marked,
         }
+    }
+
+    /// Returns the time from capture to the end of decoding; `None` if the clocks are not related.
+    pub(super) fn delay(&self) -> Option<Duration> {
+        let nanos = self.decoded_ns.saturating_sub(self.captured_ns?);
+        Some(Duration::from_nanos(nanos))
     }
 }

@@ -70,14 +70,19 @@ impl Session {
         if self.viewer.poll_timeout().is_some_and(|due| due <= now) {
             self.viewer.handle_timeout(now);
         }
-        let receiver = self.viewer.receiver();
-        if let Some(relation) = receiver.and_then(|receiver| receiver.clock().relation()) {
-            self.assembler.set_round_trip(relation.round_trip);
+        if let Some(round_trip) = self.round_trip() {
+            self.assembler.set_round_trip(round_trip);
         }
         while let Some(event) = self.viewer.poll_media() {
             self.assembler.handle_event(now, event);
         }
         self.assembler.handle_timeout(now);
+    }
+
+    /// Returns the round trip that relates the clocks; `None` before the first one.
+    pub(super) fn round_trip(&self) -> Option<Duration> {
+        let relation = self.viewer.receiver()?.clock().relation()?;
+        Some(relation.round_trip)
     }
 
     /// Makes all frames ready: nothing more arrives.

@@ -1,0 +1,249 @@
+//! Serves pages of metrics over HTTP.
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{io, thread};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The largest number of connections; more wait until one is closed.
+const MAX_CONNECTIONS: usize = 64;
+
+/// The time limit of a connection, which carries one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time limit for the head of a request. A collector sends it at once.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The largest head of a request, in bytes. Bodies are not read.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+/// The pause after a failure to accept a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Parses an address at which metrics may be served. It has to be of the loopback interface, because
+/// metrics are not protected.
+///
+/// # Errors
+/// A message that says what is wrong.
+pub fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| format!("\"{text}\" is not ADDRESS:PORT"))?;
+    if !address.ip().is_loopback() {
+        return Err(format!(
+            "{address} is not a loopback address such as 127.0.0.1:9478: metrics are not protected"
+        ));
+    }
+    Ok(address)
+}
+
+/// Serves the text that `page` returns at `address`, for any request path.
+///
+/// # Errors
+/// If the address is in use or not one of this machine.
+pub async fn serve(
+    address: SocketAddr,
+    page: impl Fn() -> String + Clone + Send + Sync + 'static,
+) -> io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    tokio::spawn(accept(listener, router(page), REQUEST_TIMEOUT));
+    Ok(())
+}
+
+/// Does what [`serve`] does, in a thread of its own, for a program that has no executor. Returns the
+/// address, whose port is free before if that of `address` is 0.
+///
+/// # Errors
+/// If the address is in use or not one of this machine, or no thread can be started.
+pub fn serve_in_thread(
+    address: SocketAddr,
+    page: impl Fn() -> String + Clone + Send + Sync + 'static,
+) -> io::Result<SocketAddr> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let listener = runtime.block_on(TcpListener::bind(address))?;
+    let address = listener.local_addr()?;
+    let accept = accept(listener, router(page), REQUEST_TIMEOUT);
+    thread::Builder::new()
+        .name("metrics".to_owned())
+        .spawn(move || runtime.block_on(accept))?;
+    Ok(address)
+}
+
+fn router(page: impl Fn() -> String + Clone + Send + Sync + 'static) -> Router {
+    Router::new().fallback(async move || ([(CONTENT_TYPE, OPENMETRICS)], page()))
+}
+
+/// Accepts connections and closes each after its request, or after `limit`.
+async fn accept(listener: TcpListener, router: Router, limit: Duration) {
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    while let Ok(permit) = Arc::clone(&connections).acquire_owned().await {
+        // `accept` fails if the connection was closed before, or if no file descriptor is left;
+        // neither stops the server.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let router = router.clone();
+        tokio::spawn(async move {
+            // A client that is slow or disconnects gets no answer.
+            let _ = timeout(limit, answer(stream, router)).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn answer(stream: TcpStream, router: Router) {
+    let mut http = Builder::new(TokioExecutor::new()).http1_only();
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD_BYTES);
+    let service = TowerToHyperService::new(router);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!("cannot answer a request for metrics: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::watch;
+    use tokio::task::JoinSet;
+
+    /// Starts a server that closes connections after `limit`; returns its address.
+    async fn server(router: Router, limit: Duration) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(accept(listener, router, limit));
+        address
+    }
+
+    async fn request(stream: &mut TcpStream) -> String {
+        let request = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.unwrap();
+        page
+    }
+
+    #[tokio::test]
+    async fn silent_connections_are_closed_before_the_next_requests_time_out() {
+        let address = server(Router::new().fallback(async || "page"), REQUEST_TIMEOUT).await;
+        let mut silent = Vec::new();
+        for _ in 0..2 * MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let began = tokio::time::Instant::now();
+        let page = request(&mut TcpStream::connect(address).await.unwrap()).await;
+        assert!(page.ends_with("page"), "{page}");
+        assert!(began.elapsed() < 2 * HEAD_TIMEOUT + REQUEST_TIMEOUT / 2);
+    }
+
+    #[tokio::test]
+    async fn connections_beyond_the_limit_wait_until_another_one_is_closed() {
+        let (running, release) = (watch::Sender::new(0), Arc::new(Semaphore::new(0)));
+        let router = Router::new().fallback({
+            let (running, release) = (running.clone(), Arc::clone(&release));
+            async move || {
+                running.send_modify(|count| *count += 1);
+                let _ = release.acquire().await;
+                let count = *running.borrow();
+                running.send_modify(|count| *count -= 1);
+                count.to_string()
+            }
+        });
+        let address = server(router, REQUEST_TIMEOUT * 100).await;
+        let mut clients = JoinSet::new();
+        for _ in 0..2 * MAX_CONNECTIONS {
+            clients.spawn(async move {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                request(&mut stream).await
+            });
+        }
+        let mut running = running.subscribe();
+        running
+            .wait_for(|count| *count == MAX_CONNECTIONS)
+            .await
+            .unwrap();
+        release.close();
+        for page in clients.join_all().await {
+            let (_, count) = page.split_once("\r\n\r\n").unwrap();
+            assert!(count.parse::<usize>().unwrap() <= MAX_CONNECTIONS, "{page}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_no_request_is_disconnected() {
+        let address = server(Router::new(), Duration::from_millis(50)).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\n")
+            .await
+            .unwrap();
+        assert_eq!(stream.read(&mut [0; 64]).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_without_end_is_rejected() {
+        let address = server(Router::new().fallback(async || ""), REQUEST_TIMEOUT * 100).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let header = [b'a'; 2 * MAX_HEAD_BYTES];
+        // The server may close the connection before it has read all.
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nname: ").await;
+        let _ = stream.write_all(&header).await;
+        let mut page = Vec::new();
+        let _ = stream.read_to_end(&mut page).await;
+        assert!(!page.starts_with(b"HTTP/1.1 200"));
+    }
+
+    #[test]
+    fn metrics_are_served_on_loopback_only() {
+        for address in ["127.0.0.1:9478", "[::1]:0"] {
+            assert_eq!(parse_loopback(address).unwrap().to_string(), address);
+        }
+        for (address, message) in [
+            ("0.0.0.0:9478", "not a loopback address"),
+            ("192.0.2.1:9478", "not a loopback address"),
+            ("localhost", "is not ADDRESS:PORT"),
+        ] {
+            assert!(parse_loopback(address).unwrap_err().contains(message));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_without_executor_serves_pages_of_the_present() {
+        let count = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let page = move || {
+            let before = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            format!("page {before}")
+        };
+        let address = std::thread::spawn(move || {
+            serve_in_thread("127.0.0.1:0".parse().unwrap(), page).unwrap()
+        });
+        let address = address.join().unwrap();
+        for expected in ["page 0", "page 1"] {
+            let page = request(&mut TcpStream::connect(address).await.unwrap()).await;
+            assert!(
+                page.contains(OPENMETRICS) && page.ends_with(expected),
+                "{page}"
+            );
+        }
+        let taken = std::thread::spawn(move || serve_in_thread(address, String::new));
+        let error = taken.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}
