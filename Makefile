@@ -4,7 +4,7 @@ CARGO ?= cargo
 HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build size test hostile fuzz bench demo advisories clean
+.PHONY: help setup build size test hostile fuzz bench codecs demo advisories clean
 
 help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, and write a report; needs root'
@@ -14,6 +14,7 @@ help:
 	@echo 'make hostile     send a controller requests that its OpenAPI document does not describe'
 	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (default: every file of fuzz/src/bin), SECONDS=60 for each'
 	@echo 'make bench       measure the cost per packet of the eBPF programs, the coding and the emulator, the time and bytes per frame of the codecs, and the throughput of the tunnel, and of TCP in it over two different uplinks; results in target/bench; needs root'
+	@echo 'make codecs      compare the codecs over the recordings in HAWSER_DATA, also with the C++ Draco, by bytes, time, point distance and VMAF; takes 20 minutes; needs no root'
 	@echo 'make advisories  check the dependencies for known vulnerabilities; downloads the list of them'
 	@echo 'make setup       install what the other targets need; each of them does this itself'
 	@echo 'make clean       remove everything that was built'
@@ -46,6 +47,10 @@ fuzz: setup
 bench: build
 	@xtask/setup.sh bench
 	$(AS_ROOT) $(HAWSER) lab bench
+
+codecs: build
+	@xtask/setup.sh codecs
+	@HAWSER_VMAF=$$(xtask/vmaf.sh) && export HAWSER_VMAF && $(HAWSER) lab run codecs
 
 demo: build
 	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd --seconds 36 --attempts 1 --out target/lab/demo

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the missing packages for building and running Hawser. With `checks`, `hostile`, `fuzz` or `bench`, also installs
-# those for `make test`, `make hostile`, `make fuzz` or `make bench`. Prints what it installs, and does nothing if nothing is missing.
+# Installs the missing packages for building and running Hawser. With `checks`, `hostile`, `fuzz`, `bench` or `codecs`, also
+# installs those for the target of `make` with this name, or `make test`. Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
 # <command or file, possibly a pattern> <Debian package that provides it>. `ip` is for the namespaces of the lab.
@@ -42,6 +42,12 @@ c++                          g++
 needed_by_bench='
 wireguard-go                 wireguard-go
 wg                           wireguard-tools
+'
+# For `make codecs`, which compares Draco's programs. xtask/vmaf.sh installs the rest from PyPI.
+needed_by_codecs='
+draco_encoder                draco
+python3                      python3
+/usr/lib/python3*/ensurepip  python3-venv
 '
 
 die() {
@@ -121,5 +127,6 @@ checks)
 hostile) install_packages "$needed_by_hostile" ;;
 fuzz) install_packages "$needed_by_fuzz" ;;
 bench) install_packages "$needed_by_bench" ;;
+codecs) install_packages "$needed_by_codecs" ;;
 *) die "unknown argument $1" ;;
 esac

@@ -70,6 +70,10 @@ struct RunArgs {
     /// Duration of a case in seconds [default: that of the experiment]
     #[arg(long)]
     seconds: Option<f64>,
+    /// Description of the recording to use instead of the experiment's (TOML), where the experiment
+    /// has one to choose
+    #[arg(long, value_name = "FILE")]
+    recording: Option<PathBuf>,
     /// Output directory [default: target/lab/EXPERIMENT]
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
@@ -185,6 +189,12 @@ fn run_experiment(args: RunArgs, hawser: PathBuf) -> Result<()> {
     {
         bail!("--seconds must be greater than zero");
     }
+    if args.recording.is_some() && !experiment.takes_recording() {
+        bail!(
+            "{} has its own recording: --recording is not for it",
+            experiment.name()
+        );
+    }
     let run = Run {
         hawser,
         seed: args.seed,
@@ -193,6 +203,7 @@ fn run_experiment(args: RunArgs, hawser: PathBuf) -> Result<()> {
         pattern: args
             .case
             .or_else(|| args.policy.map(|policy| format!("{policy}/*"))),
+        recording: args.recording,
         out: args
             .out
             .unwrap_or_else(|| PathBuf::from("target/lab").join(experiment.name())),

@@ -34,6 +34,11 @@ pub trait Experiment: Sync {
     /// The names of all cases, in the order in which they run.
     fn names(&self) -> Vec<String>;
 
+    /// Returns whether a run may use another recording than the experiment's.
+    fn takes_recording(&self) -> bool {
+        false
+    }
+
     /// Returns the cases that a run selects, in the order in which they run.
     fn cases(&self, run: &Run) -> Result<Vec<Self::Case>>;
 
@@ -84,6 +89,9 @@ pub trait Entry: Sync {
     /// The names of all cases, in the order in which they run.
     fn cases(&self) -> Vec<String>;
 
+    /// Returns whether a run may use another recording than the experiment's.
+    fn takes_recording(&self) -> bool;
+
     /// Runs the selected cases and writes all files but the summary to the output folder.
     fn run(&self, run: &Run) -> Result<Summary>;
 }
@@ -99,6 +107,10 @@ impl<E: Experiment> Entry for E {
 
     fn cases(&self) -> Vec<String> {
         self.names()
+    }
+
+    fn takes_recording(&self) -> bool {
+        Experiment::takes_recording(self)
     }
 
     fn run(&self, run: &Run) -> Result<Summary> {
@@ -196,6 +208,8 @@ pub struct Run {
     /// Pattern of the names of the cases to run: `*` matches any text, commas separate
     /// alternatives.
     pub pattern: Option<String>,
+    /// Description of the recording to use instead of the experiment's.
+    pub recording: Option<PathBuf>,
     /// The output folder.
     pub out: PathBuf,
     /// Ends the run early when requested.
@@ -357,6 +371,7 @@ mod tests {
             seconds: None,
             attempts: 3,
             pattern: Some(pattern.to_owned()),
+            recording: None,
             out: PathBuf::new(),
             stop: Stop::default(),
         }

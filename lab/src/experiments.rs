@@ -2,6 +2,7 @@
 
 mod cellfusion;
 mod cellfusion_live;
+mod codecs;
 mod control;
 mod cross_traffic;
 mod faults;
@@ -12,6 +13,7 @@ mod l4s_live;
 mod live;
 mod qian;
 mod rtp_video;
+mod studio;
 mod table1;
 mod tunnel_faults;
 mod tunnel_flows;
@@ -27,6 +29,7 @@ pub fn all() -> Vec<Box<dyn Entry>> {
         Box::new(control::Control),
         Box::new(cellfusion::CellFusion),
         Box::new(cellfusion_live::CellFusionLive),
+        Box::new(codecs::Codecs),
         Box::new(l4s::L4s),
         Box::new(l4s_live::L4sLive),
         Box::new(tunnel_faults::TunnelFaults),

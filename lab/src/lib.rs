@@ -10,3 +10,4 @@ pub mod report;
 pub mod results;
 pub mod self_test;
 pub mod summary;
+pub mod vmaf;

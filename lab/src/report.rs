@@ -5,6 +5,10 @@ mod table;
 use crate::plot::{MAX_SERIES, Mark, Plot, escape};
 use crate::summary::Summary;
 use anyhow::{Context, Result};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use hawser_cloud::Image;
+use hawser_media::encode_png;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,6 +61,17 @@ pub enum Item {
     Table(Table),
     /// Plots side by side.
     Figure(Figure),
+    /// A picture.
+    Picture(Picture),
+}
+
+/// A picture with its caption.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picture {
+    /// The text below the picture.
+    pub caption: String,
+    /// The bytes of a PNG file.
+    pub png: Vec<u8>,
 }
 
 /// Panels that share a legend.
@@ -100,6 +115,14 @@ impl Item {
         Item::Figure(Figure {
             caption: caption.into(),
             panels,
+        })
+    }
+
+    /// Creates a picture.
+    pub fn picture(caption: impl Into<String>, image: &Image) -> Self {
+        Item::Picture(Picture {
+            caption: caption.into(),
+            png: encode_png(image),
         })
     }
 }
@@ -239,9 +262,22 @@ impl Section {
             match item {
                 Item::Table(table) => table.html(page),
                 Item::Figure(figure) => figure.write(page, palette),
+                Item::Picture(picture) => picture.write(page),
             }
         }
         page.push_str("</section>\n");
+    }
+}
+
+impl Picture {
+    fn write(&self, page: &mut String) {
+        let caption = escape(&self.caption);
+        let _ = write!(
+            page,
+            "<figure class=\"wide\">\n<img alt=\"{caption}\" src=\"data:image/png;base64,{}\">\n\
+             <figcaption>{caption}</figcaption>\n</figure>",
+            BASE64_STANDARD.encode(&self.png)
+        );
     }
 }
 
@@ -287,6 +323,7 @@ mod tests {
     use super::*;
     use crate::plot::{Axis, Series};
     use crate::summary::{Case, Provenance};
+    use hawser_cloud::{Cloud, Intrinsics, Pose, Renderer};
 
     fn summary() -> Summary {
         let provenance = Provenance {
@@ -320,10 +357,13 @@ mod tests {
             panels: vec![panel],
         };
         let table = Table::of_cases(&summary.cases, "All figures");
+        let mut renderer = Renderer::new(Intrinsics::centred(2, 2, 1.0)).unwrap();
+        let image = renderer.render(&Cloud::new(), &Pose::looking([0.0; 3], 0.0, 0.0));
+        let picture = Item::picture("Nothing", &image);
         let section = Section {
             title: "Figures".into(),
             text: String::new(),
-            items: vec![Item::Table(table), Item::Figure(figure)],
+            items: vec![Item::Table(table), Item::Figure(figure), picture],
         };
         Report {
             title: "Table I".into(),
@@ -347,7 +387,9 @@ mod tests {
 
     #[test]
     fn the_page_needs_nothing_from_outside() {
-        let page = html(&summary()).replace("http://www.w3.org/2000/svg", "");
+        let page = html(&summary())
+            .replace("http://www.w3.org/2000/svg", "")
+            .replace("src=\"data:image/png;base64,", "");
         for outside in [
             "http:", "https:", "src=", "<script", "<link", "@import", "url(",
         ] {

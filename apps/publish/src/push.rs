@@ -11,13 +11,13 @@ mod network;
 mod options;
 mod report;
 
+pub use encode::{EncodedFrame, Encoders};
 pub use options::{CodecName, PushArgs, PushConfig};
 pub use report::PushReport;
 
 use crate::with_data_dir;
 use anyhow::{Context, anyhow};
 use capture::Capture;
-use encode::Encoders;
 use hawser_congestion::{Prague, PragueConfig};
 use hawser_io::clock::{SteadyClock, unix_ms};
 use hawser_io::key_file;

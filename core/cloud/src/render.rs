@@ -100,6 +100,26 @@ impl Image {
         is_inside.then(|| pixels[row * self.width + column])
     }
 
+    /// Returns a picture of this one on the left and another one on the right.
+    ///
+    /// # Panics
+    /// If the other one has a different number of rows.
+    #[must_use]
+    pub fn beside(&self, right: &Image) -> Image {
+        assert_eq!(self.height, right.height, "pictures of one height");
+        let rows = |image: &Image| 3 * image.width.max(1);
+        let left_rows = self.rgb.chunks(rows(self));
+        let right_rows = right.rgb.chunks(rows(right));
+        let rgb = left_rows
+            .zip(right_rows)
+            .flat_map(|(left, right)| [left, right].concat());
+        Image {
+            width: self.width + right.width,
+            height: self.height,
+            rgb: rgb.collect(),
+        }
+    }
+
     /// Returns the XXH3-64 of the pixels.
     pub fn digest(&self) -> Digest {
         Digest(XxHash3_64::oneshot(&self.rgb))
@@ -389,6 +409,15 @@ mod tests {
         let image = render(&points([([153, 0, -300], RED)]), &ORIGIN);
         let edge: Vec<_> = (39..43).map(|row| (100, row, RED)).collect();
         assert_eq!(drawn(&image), edge);
+    }
+
+    #[test]
+    fn two_pictures_stand_side_by_side() {
+        let left = render(&points([([200, 100, -1000], RED)]), &ORIGIN);
+        let right = render(&points([([200, 100, -1000], BLUE)]), &ORIGIN);
+        let both = left.beside(&right);
+        assert_eq!((both.width(), both.height()), (202, 81));
+        assert_eq!(drawn(&both), [(70, 30, RED), (171, 30, BLUE)]);
     }
 
     #[test]

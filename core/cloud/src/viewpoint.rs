@@ -36,6 +36,34 @@ impl Pose {
         }
     }
 
+    /// Returns the pose of a viewer who has walked around the vertical line through a position in
+    /// millimetres, counterclockwise as seen from above by an angle in radians, and looks at the
+    /// same side of it as before.
+    #[must_use]
+    pub fn around(&self, [x, _, z]: [f32; 3], angle: f32) -> Pose {
+        let (sin, cos) = angle.sin_cos();
+        let [from_x, height, from_z] = self.position_mm;
+        let (from_x, from_z) = (from_x - x, from_z - z);
+        let position_mm = [
+            x + cos * from_x + sin * from_z,
+            height,
+            z - sin * from_x + cos * from_z,
+        ];
+        // The product of the turn around the vertical axis and the rotation.
+        let (turn, scale) = (angle / 2.0).sin_cos();
+        let [x, y, z, w] = self.rotation;
+        let rotation = [
+            scale * x + turn * z,
+            scale * y + turn * w,
+            scale * z - turn * x,
+            scale * w - turn * y,
+        ];
+        Pose {
+            position_mm,
+            rotation,
+        }
+    }
+
     /// Returns a pose from which a pinhole camera sees the whole cloud, except for outliers, or
     /// `None` if the cloud has no points. The viewer looks along the z axis.
     ///
@@ -237,6 +265,18 @@ mod tests {
             b: 9,
         };
         positions.map(point).collect()
+    }
+
+    #[test]
+    fn a_viewer_walks_around_and_looks_at_the_same_side() {
+        let middle = [100.0, 5.0, -300.0];
+        let start = Pose::looking([100.0, 1000.0, 1700.0], 0.0, 0.2);
+        let walked = start.around(middle, PI / 2.0);
+        let expected = Pose::looking([2100.0, 1000.0, -300.0], PI / 2.0, 0.2);
+        let parts = |pose: &Pose| [&pose.position_mm[..], &pose.rotation].concat();
+        for (found, expected) in parts(&walked).iter().zip(parts(&expected)) {
+            assert!((found - expected).abs() < 1e-3, "{walked:?}");
+        }
     }
 
     #[test]

@@ -18,30 +18,31 @@ use std::thread;
 const PAYLOAD: usize = DEFAULT_DATAGRAM - Header::OVERHEAD;
 
 /// A frame of all tracks.
-pub(super) struct EncodedFrame {
+pub struct EncodedFrame {
     /// The tracks by alias.
-    pub(super) tracks: Vec<(u32, Encoded)>,
+    pub tracks: Vec<(u32, Encoded)>,
     /// The number of points, or of pixels with depth.
-    pub(super) points: usize,
+    pub points: usize,
 }
 
-/// The encoders of all tracks, with their rate controls.
-pub(super) enum Encoders {
+/// The encoders of all tracks of a stream, with their rate controls.
+pub struct Encoders(Tracks);
+
+enum Tracks {
     /// A track for each camera.
     Views(Vec<(RgbdEncoder, RateControl)>),
     /// One track of the merged points.
     Cloud(CloudEncoder, RateControl),
 }
 
-/// An encoder of clouds.
-pub(super) type CloudEncoder = Box<dyn Encoder<Frame = Cloud> + Send>;
+type CloudEncoder = Box<dyn Encoder<Frame = Cloud> + Send>;
 
 impl Encoders {
     /// Creates the encoders for frames like the first one.
     ///
     /// # Errors
     /// If the codec does not encode such frames.
-    pub(super) fn new(codec: CodecName, first: &Frame) -> Result<Self> {
+    pub fn new(codec: CodecName, first: &Frame) -> Result<Self> {
         let cloud: CloudEncoder = match (codec, first) {
             (CodecName::Rgbd, Frame::Views(views)) => return Encoders::of_views(views),
             (CodecName::Rgbd, Frame::Cloud(_)) => bail!(
@@ -56,7 +57,7 @@ impl Encoders {
             (CodecName::Zstd, _) => Box::new(ZstdEncoder::new()),
         };
         let rate = RateControl::new(&cloud.choices());
-        Ok(Encoders::Cloud(cloud, rate))
+        Ok(Encoders(Tracks::Cloud(cloud, rate)))
     }
 
     fn of_views(views: &[View]) -> Result<Self> {
@@ -68,14 +69,15 @@ impl Encoders {
             let rate = RateControl::new(&encoder.choices());
             (encoder, rate)
         };
-        Ok(Encoders::Views(views.iter().map(encoder).collect()))
+        let cameras = views.iter().map(encoder).collect();
+        Ok(Encoders(Tracks::Views(cameras)))
     }
 
     /// Returns the tracks to announce.
     pub(super) fn tracks(&self, timing: TrackTiming) -> Vec<Track> {
-        let (count, codec, prefix) = match self {
-            Encoders::Views(cameras) => (cameras.len(), Codec::Rgbd, "camera"),
-            Encoders::Cloud(encoder, _) => (1, encoder.codec(), "merged"),
+        let (count, codec, prefix) = match &self.0 {
+            Tracks::Views(cameras) => (cameras.len(), Codec::Rgbd, "camera"),
+            Tracks::Cloud(encoder, _) => (1, encoder.codec(), "merged"),
         };
         let track = |alias: u32| Track {
             alias,
@@ -87,23 +89,25 @@ impl Encoders {
         (0..).take(count).map(track).collect()
     }
 
-    /// Encodes a frame to about `target` bytes of payload. Clouds are sampled as `pose` sees them.
-    pub(super) fn encode(
+    /// Encodes a frame to about `target` bytes of payload. Clouds are sampled to at most `budget`
+    /// points, as `pose` sees them.
+    ///
+    /// # Panics
+    /// If the encoders were created for views and the frame is a cloud.
+    pub fn encode(
         &mut self,
         frame: Frame,
         budget: usize,
         target: ByteSize,
         pose: Option<&Pose>,
     ) -> EncodedFrame {
-        match (self, frame) {
-            (Encoders::Views(cameras), Frame::Views(views)) => {
-                encode_views(cameras, &views, target)
-            }
-            (Encoders::Cloud(encoder, rate), frame) => {
+        match (&mut self.0, frame) {
+            (Tracks::Views(cameras), Frame::Views(views)) => encode_views(cameras, &views, target),
+            (Tracks::Cloud(encoder, rate), frame) => {
                 let cloud = sampled(frame.into_cloud(), budget);
                 encode_cloud(encoder, rate, cloud, target, pose)
             }
-            (Encoders::Views(_), Frame::Cloud(_)) => {
+            (Tracks::Views(_), Frame::Cloud(_)) => {
                 unreachable!("all frames of a player are alike")
             }
         }

@@ -1,0 +1,104 @@
+//! The codecs of volumetric video against each other: bytes, times and quality at the rates of a
+//! stream.
+
+mod coding;
+mod distance;
+mod report;
+mod scenario;
+mod score;
+mod trial;
+
+use crate::experiment::{Completed, Experiment, Measured, Run, progress};
+use crate::summary::Summary;
+use anyhow::{Result, ensure};
+use scenario::{Clip, Scenario};
+use score::Score;
+use trial::Outcome;
+
+/// See [`about`](Experiment::about).
+pub(crate) struct Codecs;
+
+impl Experiment for Codecs {
+    type Case = Scenario;
+    type Measured = Outcome;
+
+    fn name(&self) -> &'static str {
+        "codecs"
+    }
+
+    fn about(&self) -> &'static str {
+        "bytes, times and quality of the codecs over recordings; needs an ffmpeg with libvmaf, see `make codecs`, and no root"
+    }
+
+    fn names(&self) -> Vec<String> {
+        Scenario::all().iter().map(Scenario::to_string).collect()
+    }
+
+    fn takes_recording(&self) -> bool {
+        true
+    }
+
+    fn cases(&self, run: &Run) -> Result<Vec<Scenario>> {
+        let all = match &run.recording {
+            Some(file) => Scenario::of(&Clip::of_file(file)?),
+            None => Scenario::all(),
+        };
+        let mut chosen = run.chosen(all)?;
+        if run.recording.is_none() {
+            leave_out_missing(&mut chosen)?;
+        }
+        Ok(chosen)
+    }
+
+    fn measure(&self, scenario: &Scenario, run: &Run) -> Result<Outcome> {
+        trial::run(scenario, run)
+    }
+
+    fn summarise(
+        &self,
+        completed: Vec<Completed<Scenario, Outcome>>,
+        summary: &mut Summary,
+        run: &Run,
+    ) -> Result<()> {
+        let scores: Vec<Score> = completed
+            .into_iter()
+            .map(|one| Score::new(one.case, one.measured))
+            .collect();
+        summary.cases = scores.iter().map(Score::case).collect();
+        summary.cases.extend(score::crossings(&scores));
+        report::write(summary, &scores, &run.out)
+    }
+}
+
+impl Measured for Outcome {
+    /// Sizes and quality are the same on any machine.
+    fn invalid_because(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Leaves out the cases of recordings that are not on this machine, and says so.
+fn leave_out_missing(cases: &mut Vec<Scenario>) -> Result<()> {
+    let mut there: Vec<(String, bool)> = Vec::new();
+    cases.retain(|case| {
+        let name = case.clip.name();
+        match there.iter().find(|(known, _)| known == name) {
+            Some((_, is_there)) => *is_there,
+            None => {
+                let is_there = case.clip.is_there();
+                there.push((name.to_owned(), is_there));
+                if !is_there {
+                    progress(&format!(
+                        "left out: the recording {name} is not in $HAWSER_DATA"
+                    ));
+                }
+                is_there
+            }
+        }
+    });
+    ensure!(
+        !cases.is_empty(),
+        "none of these recordings is in $HAWSER_DATA"
+    );
+    Ok(())
+}
