@@ -30,7 +30,7 @@ pub fn all() -> Vec<Box<dyn Entry>> {
         Box::new(cellfusion::CellFusion),
         Box::new(cellfusion_live::CellFusionLive),
         Box::new(codecs::Codecs),
-        Box::new(l4s::L4s),
+        Box::new(l4s::L4s::default()),
         Box::new(l4s_live::L4sLive),
         Box::new(tunnel_faults::TunnelFaults),
         Box::new(tunnel_flows::TunnelFlows),

@@ -257,6 +257,12 @@ pub(crate) fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
+/// Returns the standard deviation of values. NaN if there are none.
+pub(crate) fn deviation(values: &[f64]) -> f64 {
+    let middle = mean(values.iter().copied());
+    mean(values.iter().map(|value| (value - middle).powi(2))).sqrt()
+}
+
 /// Returns the quantile of sorted values by the nearest-rank method: the smallest value that at
 /// least this share of the values do not exceed. NaN if there are none.
 pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
@@ -279,6 +285,7 @@ mod tests {
             ),
             (50.0, 99.0, 100.0)
         );
+        assert_eq!(deviation(&[1.0, 3.0]), 1.0);
         assert_eq!(quantile(&[7.0], 0.99), 7.0);
         assert!(quantile(&[], 0.5).is_nan());
     }

@@ -120,6 +120,20 @@ impl Image {
         }
     }
 
+    /// Returns a picture of this one above another one.
+    ///
+    /// # Panics
+    /// If the other one has a different number of columns.
+    #[must_use]
+    pub fn above(&self, below: &Image) -> Image {
+        assert_eq!(self.width, below.width, "pictures of one width");
+        Image {
+            width: self.width,
+            height: self.height + below.height,
+            rgb: [&self.rgb[..], &below.rgb].concat(),
+        }
+    }
+
     /// Returns the XXH3-64 of the pixels.
     pub fn digest(&self) -> Digest {
         Digest(XxHash3_64::oneshot(&self.rgb))
@@ -412,12 +426,15 @@ mod tests {
     }
 
     #[test]
-    fn two_pictures_stand_side_by_side() {
+    fn two_pictures_are_put_together() {
         let left = render(&points([([200, 100, -1000], RED)]), &ORIGIN);
         let right = render(&points([([200, 100, -1000], BLUE)]), &ORIGIN);
         let both = left.beside(&right);
         assert_eq!((both.width(), both.height()), (202, 81));
         assert_eq!(drawn(&both), [(70, 30, RED), (171, 30, BLUE)]);
+        let both = left.above(&right);
+        assert_eq!((both.width(), both.height()), (101, 162));
+        assert_eq!(drawn(&both), [(70, 30, RED), (70, 111, BLUE)]);
     }
 
     #[test]

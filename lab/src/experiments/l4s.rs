@@ -5,6 +5,7 @@ mod encoder;
 mod flow;
 mod frames;
 mod paper;
+mod pictures;
 mod publisher;
 mod report;
 mod rival;
@@ -14,14 +15,16 @@ mod simulation;
 mod viewer;
 mod webrtc;
 
-use crate::experiment::{Completed, Experiment, Measured, Run, matches, write_json};
+use crate::experiment::{Completed, Experiment, Measured, Run, matches, progress, write_json};
 use crate::summary::Summary;
 use anyhow::{Context, Result, ensure};
+use pictures::Gallery;
 use scenario::{Scenario, Times};
 use simulation::Outcome;
 use std::fmt::{self, Write as _};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -42,7 +45,24 @@ pub(crate) struct Trial {
 }
 
 /// See [`about`](Experiment::about).
-pub(crate) struct L4s;
+#[derive(Default)]
+pub(crate) struct L4s {
+    /// `None` without VMAF.
+    gallery: OnceLock<Option<Gallery>>,
+}
+
+impl L4s {
+    /// Returns the recording for pictures, or nothing where VMAF is not installed.
+    fn gallery(&self) -> Option<&Gallery> {
+        let open = || {
+            let gallery = Gallery::open();
+            gallery
+                .inspect_err(|error| progress(&format!("no pictures of the frames: {error:#}")))
+                .ok()
+        };
+        self.gallery.get_or_init(open).as_ref()
+    }
+}
 
 impl Experiment for L4s {
     type Case = Trial;
@@ -87,8 +107,17 @@ impl Experiment for L4s {
     }
 
     fn measure(&self, trial: &Trial, run: &Run) -> Result<Outcome> {
-        let outcome = trial.run(run.seed)?;
+        let mut outcome = trial.run(run.seed)?;
         trial.write(&outcome, &run.out)?;
+        if let Some(gallery) = self.gallery() {
+            let folder = trial
+                .folder(&run.out)
+                .join(format!("pictures-{}", trial.number));
+            fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
+            let stable = trial.times.stable_frames(&outcome.frames);
+            outcome.pictures = gallery.show(trial.scenario, &outcome.frames, stable, &folder)?;
+        }
         Ok(outcome)
     }
 
@@ -119,9 +148,13 @@ impl Trial {
         simulation::run(self.scenario, self.times, seed)
     }
 
+    fn folder(&self, out: &Path) -> PathBuf {
+        out.join("raw").join(self.scenario.to_string())
+    }
+
     /// Writes all frames and rates to the raw data of the experiment.
     fn write(&self, outcome: &Outcome, out: &Path) -> Result<()> {
-        let folder = out.join("raw").join(self.scenario.to_string());
+        let folder = self.folder(out);
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let name = |kind: &str| folder.join(format!("{kind}-{}.csv", self.number));

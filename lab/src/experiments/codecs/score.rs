@@ -3,7 +3,7 @@
 use super::distance::Psnr;
 use super::scenario::{Coder, Rate, Scenario};
 use super::trial::Outcome;
-use crate::summary::{Case, Metrics, mean, quantile};
+use crate::summary::{Case, Metrics, deviation, mean, quantile};
 use hawser_publish::push::CodecName;
 use std::time::Duration;
 
@@ -54,7 +54,6 @@ fn metrics(outcome: &Outcome) -> Metrics {
     let bytes = mean(frames.iter().map(|frame| frame.bytes as f64));
     let scores = &outcome.scores;
     let vmaf = mean(scores.iter().copied());
-    let variance = mean(scores.iter().map(|score| (score - vmaf).powi(2)));
     let compared = || frames.iter().filter_map(|frame| frame.psnr);
     let psnr = |figure: fn(&Psnr) -> f64| mean(compared().map(|psnr| figure(&psnr)));
     let time = |stage: fn(&super::trial::Shown) -> Duration| {
@@ -78,7 +77,7 @@ fn metrics(outcome: &Outcome) -> Metrics {
     metrics.set("geometry_psnr_db", psnr(|psnr| psnr.geometry_db));
     metrics.set("luma_psnr_db", psnr(|psnr| psnr.luma_db));
     metrics.set("vmaf_mean_score", vmaf);
-    metrics.set("vmaf_within_run_stddev_score", variance.sqrt());
+    metrics.set("vmaf_within_run_stddev_score", deviation(scores));
     metrics.set(
         "vmaf_min_score",
         scores.iter().copied().fold(f64::NAN, f64::min),

@@ -2,6 +2,7 @@
 
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::media::ObjectId;
+use std::ops::Range;
 use std::time::Duration;
 
 /// A frame from capture to completeness.
@@ -47,6 +48,18 @@ impl Frame {
     pub(super) fn delay(&self) -> Option<Duration> {
         Some(self.shown()?.saturating_since(self.captured))
     }
+}
+
+/// The time before the end in which captured frames are not counted, so that each can arrive.
+const LAST: Duration = Duration::from_millis(500);
+
+/// Returns the frames that were captured in a time and could arrive within it. Their times are from the
+/// first frame's capture.
+pub(super) fn captured_within(frames: &[Frame], time: Range<Duration>) -> Range<usize> {
+    let captured = |frame: &Frame| Duration::from_nanos(frame.captured.as_nanos());
+    let start = frames.partition_point(|frame| captured(frame) < time.start);
+    let end = frames.partition_point(|frame| captured(frame) + LAST < time.end);
+    start..end.max(start)
 }
 
 /// Marks a layer as complete. The group of an object is the number of its frame.

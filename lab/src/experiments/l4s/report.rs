@@ -116,12 +116,12 @@ fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
 fn section(title: &str, text: &str, scores: &[&Score]) -> Option<Section> {
     let figure = |score: &&Score| {
         let outcome = score.outcomes.first()?;
-        Some(Item::figure(
-            "",
-            vec![rates(score, outcome), latencies(score, outcome)],
-        ))
+        let mut plots = vec![rates(score, outcome), latencies(score, outcome)];
+        plots.extend(quality(score, outcome));
+        Some(Item::figure("", plots))
     };
-    let items: Vec<Item> = scores.iter().filter_map(figure).collect();
+    let mut items: Vec<Item> = scores.iter().filter_map(figure).collect();
+    items.extend(scores.last().and_then(|score| picture(score)));
     (!items.is_empty()).then(|| Section::new(title, text, items))
 }
 
@@ -179,6 +179,30 @@ fn latencies(score: &Score, outcome: &Outcome) -> Plot {
         series: vec![Series::dots("latency", points.collect())],
         bands: start_up(score),
     }
+}
+
+/// Returns the scores over the stable state (figures 10 and 11), if there are pictures.
+fn quality(score: &Score, outcome: &Outcome) -> Option<Plot> {
+    let at = |number: usize| outcome.frames[number].captured.as_secs_f64();
+    let scores = outcome.pictures.scores.iter();
+    let points: Vec<(f64, f64)> = scores.map(|(number, vmaf)| (at(*number), *vmaf)).collect();
+    (!points.is_empty()).then(|| Plot {
+        title: format!("{}: picture", score.scenario),
+        x: Axis::linear("time (s)"),
+        y: Axis::linear("VMAF").showing(0.0..=100.0),
+        series: vec![Series::line("VMAF", points)],
+        bands: Vec::new(),
+    })
+}
+
+/// Returns the last picture of a case's first run below what was captured.
+fn picture(score: &Score) -> Option<Item> {
+    let (captured, shown) = score.outcomes.first()?.pictures.last.as_ref()?;
+    let caption = format!(
+        "{}: the last frame, captured above and shown below",
+        score.scenario
+    );
+    Some(Item::picture(caption, &captured.above(shown)))
 }
 
 fn start_up(score: &Score) -> Vec<Band> {

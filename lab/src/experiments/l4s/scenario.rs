@@ -1,11 +1,13 @@
 //! The cases: a controller, the flows that it competes with, and the bottleneck.
 
+use super::frames::{Frame, captured_within};
 use anyhow::Result;
 use hawser_congestion::{Bounds, PaperConfig, PaperL4s, Prague, PragueConfig, RateControl, Spread};
 use hawser_netem::{Class, Delay, Discipline, DualPi2, LinkConfig, Loss, Paper, Rate, Steps};
 use hawser_objects::Rule;
 use hawser_units::{Bitrate, Instant};
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 /// The propagation delay in each direction (section 4.2).
@@ -208,6 +210,11 @@ impl Rivals {
 }
 
 impl Times {
+    /// Returns the frames of the stable state.
+    pub(super) fn stable_frames(self, frames: &[Frame]) -> Range<usize> {
+        captured_within(frames, self.stable..self.end)
+    }
+
     /// Returns the time at which the rate falls in [`Network::Steps`].
     pub(super) fn fall(self) -> Duration {
         self.stable + (self.end - self.stable) / 3

@@ -5,15 +5,12 @@ use super::scenario::{Controller, Media, Network, Scenario, Times};
 use super::simulation::{Outcome, Sample};
 use super::webrtc::CONTROL;
 use super::{Trial, paper};
-use crate::summary::{Case, Metrics, quantile};
+use crate::summary::{Case, Metrics, deviation, mean, quantile};
 use hawser_units::ByteSize;
 use std::time::Duration;
 
 /// The time from capture after which a frame counts as late: three frames.
 const LATE: Duration = Duration::from_millis(100);
-
-/// The time before the end in which captured frames are not counted, so that each can arrive.
-const LAST: Duration = Duration::from_millis(500);
 
 /// A case with the outcomes of its seeds.
 pub(super) struct Score {
@@ -74,6 +71,7 @@ impl Score {
         self.rates(&mut metrics);
         self.delays(&mut metrics);
         self.losses(&mut metrics);
+        self.pictures(&mut metrics);
         if self.scenario.network == Network::Steps {
             metrics.set("recovery_s", self.mean(|outcome| self.recovery(outcome)));
         }
@@ -136,6 +134,27 @@ impl Score {
         });
     }
 
+    /// The mean and the deviation within a run, each as the mean over the runs.
+    fn pictures(&self, metrics: &mut Metrics) {
+        let runs: Vec<Vec<f64>> = self
+            .outcomes
+            .iter()
+            .map(|outcome| outcome.pictures.scores.iter().map(|(_, score)| *score))
+            .map(Iterator::collect)
+            .collect();
+        let all = || runs.iter().flatten().copied();
+        if all().next().is_none() {
+            return;
+        }
+        let means: Vec<f64> = runs.iter().map(|run| mean(run.iter().copied())).collect();
+        let within = runs.iter().map(|run| deviation(run));
+        metrics.set("vmaf_mean_score", mean(means.iter().copied()));
+        metrics.set("vmaf_between_runs_stddev_score", deviation(&means));
+        metrics.set("vmaf_within_run_stddev_score", mean(within));
+        metrics.set("vmaf_min_score", all().fold(f64::NAN, f64::min));
+        metrics.set("vmaf_max_score", all().fold(f64::NAN, f64::max));
+    }
+
     fn reaches_maximum(&self) -> bool {
         let reaches = |outcome: &Outcome| first_target(outcome, maximum()).is_some();
         self.outcomes.iter().all(reaches)
@@ -186,12 +205,8 @@ impl Score {
 
     /// Returns the frames of the stable state of all seeds.
     fn stable_frames(&self) -> impl Iterator<Item = &Frame> {
-        let within = |frame: &&Frame| {
-            let captured = Duration::from_nanos(frame.captured.as_nanos());
-            captured >= self.times.stable && captured + LAST < self.times.end
-        };
-        let frames = self.outcomes.iter().flat_map(|outcome| &outcome.frames);
-        frames.filter(within)
+        let outcomes = self.outcomes.iter();
+        outcomes.flat_map(|outcome| &outcome.frames[self.times.stable_frames(&outcome.frames)])
     }
 
     /// Returns a time of each frame in ascending order, in milliseconds.

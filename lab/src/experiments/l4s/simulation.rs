@@ -3,6 +3,7 @@
 use super::encoder::IP_UDP;
 use super::flow::{Flow, Hawser, Outgoing, Traffic};
 use super::frames::Frame;
+use super::pictures::Pictures;
 use super::rival::Rival;
 use super::scenario::{Media, ONE_WAY, RIVALS_AFTER, Rivals, Scenario, Times};
 use super::webrtc::WebRtc;
@@ -37,6 +38,8 @@ pub(crate) struct Outcome {
     /// The times that packets of the media's class spent in the queue in the stable state.
     pub(super) queue: Histogram,
     pub(super) counters: Counters,
+    /// Empty without VMAF.
+    pub(super) pictures: Pictures,
 }
 
 /// Counters of the whole run.
@@ -233,6 +236,7 @@ impl Simulation {
                 link: self.there.stats(),
                 traffic,
             },
+            pictures: Pictures::default(),
         }
     }
 }

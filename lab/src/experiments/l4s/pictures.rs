@@ -1,0 +1,172 @@
+//! What a viewer sees of a run: its frames as pictures, and their VMAF.
+
+use super::encoder::{HEADERS, INTERVAL, PACKET};
+use super::frames::Frame;
+use super::scenario::{Controller, Media, Scenario};
+use crate::experiments::studio::{SIZE, Studio};
+use crate::vmaf::Vmaf;
+use anyhow::{Context, Result, ensure};
+use hawser_cloud::{Cloud, Image, Level};
+use hawser_codec::{Decoder, FrameDecoder};
+use hawser_media::{Frame as Captured, Recording, data_dir};
+use hawser_publish::push::{CodecName, Encoders};
+use hawser_units::ByteSize;
+use std::ops::Range;
+use std::path::Path;
+
+/// The recording whose frames are encoded: a person talking.
+const RECORDING: &str = include_str!("../../../recordings/talker.toml");
+
+/// The number of frames of the recording that are played in a loop.
+const FRAMES: usize = 100;
+
+/// A picture is made of one frame in so many.
+const EVERY: usize = 3;
+
+/// The frames before the first picture that teach the rate control of the encoder.
+const LEARNING: usize = 10;
+
+/// The pictures of a run.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pictures {
+    /// The number of the frame that was to be seen, and the score of what was shown.
+    pub(super) scores: Vec<(usize, f64)>,
+    /// The last picture: as captured, and as shown.
+    pub(super) last: Option<(Image, Image)>,
+}
+
+/// The recording, and its pictures as they were captured.
+pub(super) struct Gallery {
+    frames: Vec<Cloud>,
+    references: Vec<Image>,
+    vmaf: Vmaf,
+}
+
+impl Gallery {
+    /// Loads the recording of a person, or the synthetic performer where there is none.
+    ///
+    /// # Errors
+    /// If there is no ffmpeg with libvmaf, or the recording cannot be loaded.
+    pub(super) fn open() -> Result<Self> {
+        let vmaf = Vmaf::find()?;
+        let data_dir = data_dir();
+        let recording = if data_dir.join("volumetric/talker").exists() {
+            Recording::parse(RECORDING, Path::new("talker.toml"), &data_dir)?
+        } else {
+            Recording::synthetic()
+        };
+        let frames = recording.load(Level::Fhd, FRAMES)?;
+        let mut studio = Studio::in_front_of(&frames[0])?;
+        let references = frames.iter().map(|frame| studio.draw(frame)).collect();
+        Ok(Gallery {
+            frames,
+            references,
+            vmaf,
+        })
+    }
+
+    /// Encodes frames of a run for the targets that they had, decodes the layers that arrived, and
+    /// compares the pictures. Where a frame cannot be decoded, the one before stays.
+    ///
+    /// # Errors
+    /// If ffmpeg fails.
+    pub(super) fn show(
+        &self,
+        scenario: Scenario,
+        frames: &[Frame],
+        pictured: Range<usize>,
+        folder: &Path,
+    ) -> Result<Pictures> {
+        let mut screen = Screen::new(self, scenario.media)?;
+        let learning = pictured.start.saturating_sub(LEARNING)..pictured.start;
+        for number in learning {
+            screen.show(number, &frames[number])?;
+        }
+        let mut comparison = self.vmaf.compare(SIZE, &folder.join("vmaf.json"))?;
+        let mut numbers = Vec::new();
+        for number in pictured.step_by(EVERY) {
+            let newest = frames[..=number].iter().rposition(Frame::is_decodable);
+            if let Some(newest) = newest {
+                screen.show(newest, &frames[newest])?;
+            }
+            // Before the first frame, there is nothing to compare.
+            if let Some((_, shown)) = &screen.shown {
+                comparison.write(self.reference(number), shown)?;
+                numbers.push(number);
+            }
+        }
+        let scores = comparison.finish()?;
+        ensure!(scores.len() == numbers.len(), "VMAF of some pictures only");
+        let last = numbers.last().map(|number| self.reference(*number).clone());
+        Ok(Pictures {
+            last: last.zip(screen.shown.map(|(_, shown)| shown)),
+            scores: numbers.into_iter().zip(scores).collect(),
+        })
+    }
+
+    fn reference(&self, number: usize) -> &Image {
+        &self.references[number % self.references.len()]
+    }
+}
+
+/// A viewer with the encoder that works for it.
+struct Screen<'a> {
+    gallery: &'a Gallery,
+    encoders: Encoders,
+    decoder: FrameDecoder,
+    studio: Studio,
+    /// The frame that is shown.
+    shown: Option<(usize, Image)>,
+}
+
+impl<'a> Screen<'a> {
+    fn new(gallery: &'a Gallery, media: Media) -> Result<Self> {
+        let first = gallery.frames.first().context("no frames")?;
+        Ok(Screen {
+            gallery,
+            encoders: Encoders::new(codec(media), &Captured::Cloud(first.clone()))?,
+            decoder: FrameDecoder::new(),
+            studio: Studio::in_front_of(first)?,
+            shown: None,
+        })
+    }
+
+    /// Shows what arrived of a frame, unless it is shown already.
+    fn show(&mut self, number: usize, frame: &Frame) -> Result<()> {
+        if self
+            .shown
+            .as_ref()
+            .is_some_and(|(shown, _)| *shown == number)
+        {
+            return Ok(());
+        }
+        let captured = self.gallery.frames[number % self.gallery.frames.len()].clone();
+        let size = frame.target.bytes_in(INTERVAL);
+        let size = ByteSize(size.0 * (PACKET - HEADERS) / PACKET);
+        let captured = Captured::Cloud(captured);
+        let encoded = self.encoders.encode(captured, usize::MAX, size, None);
+        let (_, track) = encoded.tracks.first().context("a cloud has one track")?;
+        let layers = track.layers.iter().zip(&frame.complete);
+        let arrived = layers.filter(|(_, complete)| complete.is_some());
+        let parts: Vec<&[u8]> = arrived
+            .flat_map(|(parts, _)| parts.iter().map(Vec::as_slice))
+            .collect();
+        // A frame of which nothing arrived only teaches the rate control.
+        if !parts.is_empty() {
+            let hawser_codec::Frame::Cloud(cloud) = self.decoder.decode(&parts)? else {
+                unreachable!("the codecs of clouds decode to clouds");
+            };
+            self.shown = Some((number, self.studio.draw(&cloud)));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the codec of the frames: Hawser's own for points, whose layers are those of the
+/// simulation, and that of the paper for the paper's senders.
+fn codec(media: Media) -> CodecName {
+    match media {
+        Media::Hawser(Controller::Prague) => CodecName::Chunks,
+        Media::Hawser(Controller::Paper) | Media::WebRtc => CodecName::Draco,
+    }
+}
