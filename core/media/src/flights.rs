@@ -4,8 +4,8 @@ use hawser_wire::media::PacketId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The number of later packets that are acknowledged before a packet is lost (RFC 9002, section
-/// 6.1.1).
+/// The number of later packets that are acknowledged before a packet is lost, where none was
+/// overtaken lately (RFC 9002, section 6.1.1).
 pub(crate) const REORDERING: u64 = 3;
 
 /// The largest exponent of the growing timeout.
@@ -78,13 +78,20 @@ impl Flights {
         Some(flight)
     }
 
-    /// Removes the next packet that is lost because later ones were acknowledged.
-    pub(crate) fn lost(&mut self, now: Instant, rtt: &RttEstimate) -> Option<Flight> {
+    /// Removes the next packet that is lost because later ones were acknowledged. `patience` is the
+    /// time for which one that was overtaken is waited for; without it, their number decides.
+    pub(crate) fn lost(
+        &mut self,
+        now: Instant,
+        rtt: &RttEstimate,
+        patience: Duration,
+    ) -> Option<Flight> {
         let largest = self.largest_acknowledged?;
-        let delay = rtt.loss_delay();
         let mut earlier = self.by_number.range(..largest);
         let (number, _) = earlier.find(|(number, flight)| {
-            **number + REORDERING <= largest || flight.sent + delay <= now
+            let is_overtaken = **number + REORDERING <= largest;
+            let delay = overtaken_delay(rtt, patience, is_overtaken);
+            (is_overtaken && patience.is_zero()) || flight.sent + delay <= now
         })?;
         self.remove(*number)
     }
@@ -109,13 +116,20 @@ impl Flights {
     }
 
     /// Returns the next time at which a packet is lost.
-    pub(crate) fn timeout(&self, rtt: &RttEstimate, report_interval: Duration) -> Option<Instant> {
+    pub(crate) fn timeout(
+        &self,
+        rtt: &RttEstimate,
+        patience: Duration,
+        report_interval: Duration,
+    ) -> Option<Instant> {
         let first = self.by_number.first_key_value().map(|(_, flight)| flight)?;
         let probe = first.sent + self.probe_timeout(rtt, report_interval);
-        let is_passed = self
-            .largest_acknowledged
-            .is_some_and(|largest| first.number < largest);
-        let passed = is_passed.then(|| first.sent + rtt.loss_delay());
+        let largest = self.largest_acknowledged;
+        let passed = largest.filter(|largest| first.number < *largest);
+        let passed = passed.map(|largest| {
+            let is_overtaken = first.number + REORDERING <= largest;
+            first.sent + overtaken_delay(rtt, patience, is_overtaken)
+        });
         Some(passed.map_or(probe, |passed| passed.min(probe)))
     }
 
@@ -124,6 +138,17 @@ impl Flights {
         self.by_packet.remove(&flight.packet);
         self.bytes -= flight.size.0;
         Some(flight)
+    }
+}
+
+/// Returns the time from sending after which a packet is lost if a later one was acknowledged. With
+/// patience, one that several packets have overtaken has their time and the patience (RFC 8985,
+/// section 6.2).
+fn overtaken_delay(rtt: &RttEstimate, patience: Duration, is_overtaken: bool) -> Duration {
+    if is_overtaken && !patience.is_zero() {
+        rtt.acknowledged_after() + patience
+    } else {
+        rtt.loss_delay() + patience
     }
 }
 

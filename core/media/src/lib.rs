@@ -56,6 +56,7 @@ mod publication;
 mod reassembly;
 mod receiver;
 mod refusal;
+mod reordering;
 mod rtt;
 mod sender;
 mod session;

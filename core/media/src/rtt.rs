@@ -47,6 +47,11 @@ impl RttEstimate {
         self.min = Some(self.min.map_or(sample, |min| min.min(sample)));
     }
 
+    /// Returns the latest time until an acknowledgement, with the time for which the viewer held it.
+    pub(crate) fn acknowledged_after(&self) -> Duration {
+        self.acknowledged_after.unwrap_or(INITIAL)
+    }
+
     /// Returns the time after which a packet is lost if one that was sent after it was acknowledged
     /// (RFC 9002, section 6.1.2).
     pub(crate) fn loss_delay(&self) -> Duration {

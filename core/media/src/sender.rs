@@ -11,6 +11,7 @@ pub use report::{Acknowledged, FeedbackError, Lost, Outcome};
 use crate::clock::Clock;
 use crate::flights::Flights;
 use crate::object::{ObjectInfo, SealedObject, SealedPacket};
+use crate::reordering::Reordering;
 use crate::rtt::RttEstimate;
 use buffer::{Buffer, Ended, Progress};
 use dependencies::Dependencies;
@@ -65,6 +66,7 @@ pub struct Sender {
     clock: Clock,
     reported: Reported,
     doubtful: Doubtful,
+    reordering: Reordering,
     /// The shortest time from sending to arrival of packets that were sent once.
     soonest: Option<Duration>,
     events: VecDeque<SenderEvent>,
@@ -243,6 +245,7 @@ impl Sender {
             clock: Clock::default(),
             reported: Reported::default(),
             doubtful: Doubtful::default(),
+            reordering: Reordering::default(),
             soonest: None,
             events: VecDeque::new(),
             stats: SenderStats::default(),
@@ -333,7 +336,9 @@ impl Sender {
 
     /// Returns the next time at which [`Sender::handle_timeout`] has to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let lost = self.flights.timeout(&self.rtt, self.report_delay());
+        let lost = self
+            .flights
+            .timeout(&self.rtt, self.patience(), self.report_delay());
         let expiry = match self.config.rule {
             Rule::Deadline => self.buffer.first_deadline(),
             Rule::UntilAcknowledged => None,
@@ -452,6 +457,18 @@ impl Sender {
     /// Returns the longest time for which a viewer that is not ill holds a report.
     fn report_delay(&self) -> Duration {
         self.config.report_interval + REPORT_LATENESS
+    }
+
+    /// Returns the time for which a packet that was overtaken is waited for: at most a round trip and, if
+    /// packets were overtaken lately, at least a quarter of the shortest one (RFC 8985, section 6.2).
+    fn patience(&self) -> Duration {
+        let window = self.reordering.window();
+        if window.is_zero() {
+            return window;
+        }
+        let least = self.rtt.min().unwrap_or_default() / 4;
+        let most = self.rtt.smoothed().unwrap_or_default();
+        window.max(least).min(most)
     }
 
     /// Returns whether a packet that is sent now arrives too late.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_netem::{Delay, LinkConfig, Loss, Order, Probability, Reorder, Span};
+use hawser_netem::{Delay, ExtraDelay, LinkConfig, Loss, Order, Probability, Reorder, Span};
 use hawser_objects::{AdmitError, Rule, SenderConfig, SenderEvent};
 use hawser_units::ByteSize;
 use std::time::Duration;
@@ -63,6 +63,32 @@ fn every_frame_arrives_in_time_over_a_link_that_loses_reorders_and_duplicates() 
         assert_eq!(rig.sender.in_flight(), ByteSize(0));
         assert_eq!(rig.sender.buffered(), ByteSize(0));
     }
+}
+
+/// As over paths of different length, or the delays of Wi-Fi.
+#[test]
+fn packets_that_overtake_each_other_all_the_time_are_waited_for() {
+    let there = LinkConfig {
+        order: Order::Free,
+        extra_delay: vec![ExtraDelay {
+            range: Span::new(ms(0), ms(15)).unwrap(),
+            hold: ms(0),
+            during: None,
+        }],
+        ..link(0.0)
+    };
+    let mut rig = Rig::new(Scenario {
+        there,
+        back: link(0.0),
+        ..Scenario::default()
+    });
+    rig.run(ms(3000));
+    rig.is_publishing = false;
+    rig.run(ms(500));
+    let stats = *rig.sender.stats();
+    assert_eq!(rig.received.len(), rig.offered.len());
+    // The first ones teach how long to wait.
+    assert!(stats.lost * 100 < stats.packets, "{stats:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 use super::Sender;
 use super::buffer::{Ended, Named};
 use crate::flights::{Flight, REORDERING};
+use crate::reordering::Transit;
 use hawser_units::{ByteSize, Ecn, Instant};
 use hawser_wire::feedback::{Arrival, Feedback, Pose, Totals};
 use hawser_wire::media::{ObjectId, PacketId};
@@ -235,6 +236,7 @@ impl Sender {
             newest = newer(newest, flight.map(|flight| (flight, arrival)));
         }
         outcome.round_trip = newest.and_then(|(flight, a)| self.round_trip(now, &flight, &a));
+        self.reordering.add(now, transits(&outcome.acknowledged));
         self.detect_lost(now, &mut outcome);
         Ok(outcome)
     }
@@ -342,7 +344,8 @@ impl Sender {
     }
 
     pub(super) fn detect_lost(&mut self, now: Instant, outcome: &mut Outcome) {
-        while let Some(flight) = self.flights.lost(now, &self.rtt) {
+        let patience = self.patience();
+        while let Some(flight) = self.flights.lost(now, &self.rtt, patience) {
             self.lose(flight, false, outcome);
         }
         if let Some(acknowledged) = self.flights.largest_acknowledged() {
@@ -367,6 +370,19 @@ impl Sender {
             by_timeout,
         });
     }
+}
+
+/// Returns the packets that were sent once and whose times of arrival are known.
+fn transits(acknowledged: &[Acknowledged]) -> Vec<Transit> {
+    let once = acknowledged.iter().filter(|packet| !packet.is_repeated);
+    let transit = |packet: &Acknowledged| {
+        Some(Transit {
+            number: packet.number,
+            sent: packet.sent,
+            arrived: packet.arrived?,
+        })
+    };
+    once.filter_map(transit).collect()
 }
 
 /// Returns the packets of a report that have arrived.
