@@ -7,7 +7,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 .PHONY: help setup build size test hostile fuzz bench codecs demo advisories clean
 
 help:
-	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, and write a report; needs root'
+	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
 	@echo 'make test        run all checks that a change has to pass; checks that cannot run here are listed with the reason'
 	@echo 'make build       build the optimised programs: $(HAWSER), and hawser-lab beside it'
 	@echo 'make size        build, and check that the program to install has less than 25 MB without debugging information'
@@ -53,7 +53,7 @@ codecs: build
 	@HAWSER_VMAF=$$(xtask/vmaf.sh) && export HAWSER_VMAF && $(HAWSER) lab run codecs
 
 demo: build
-	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd --seconds 36 --attempts 1 --out target/lab/demo
+	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd,single/push,replicate/push --seconds 15 --attempts 1 --out target/lab/demo
 
 advisories:
 	@xtask/setup.sh checks

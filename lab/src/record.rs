@@ -2,8 +2,10 @@
 
 use anyhow::{Context, Result};
 use hawser_qoe::{Frame, Window};
+use hawser_testbed::push::PushLogs;
 use hawser_testbed::stream::Logs;
 use hawser_units::Instant;
+use hawser_view::push::PushRow;
 use hawser_view::timeline::{self, Arrival, Row};
 use std::path::Path;
 use std::time::Duration;
@@ -28,6 +30,25 @@ impl Record {
             frames: timeline::read(&logs.frames)?,
             arrivals: timeline::read_arrivals(&logs.arrivals)?,
             captured_ns: captured(&logs.captured)?,
+            began_ns: logs.began_ns,
+        })
+    }
+
+    /// Reads the logs of a stream that is pushed. Frames that arrived before the clocks were related are
+    /// left out. The others count as identical: their parts are authenticated.
+    pub fn read_pushed(logs: &PushLogs) -> Result<Self> {
+        let frames: Result<Vec<PushRow>, _> = csv::Reader::from_path(&logs.frames)?
+            .deserialize()
+            .collect();
+        let frames = frames.with_context(|| format!("cannot read {}", logs.frames.display()))?;
+        let arrival = |row: &PushRow| Arrival {
+            received_ns: row.received_ns,
+            bytes: row.bytes,
+        };
+        Ok(Record {
+            arrivals: frames.iter().map(arrival).collect(),
+            frames: frames.iter().filter_map(pushed).collect(),
+            captured_ns: captured(&logs.encoded)?,
             began_ns: logs.began_ns,
         })
     }
@@ -61,6 +82,21 @@ impl Record {
             .count();
         count as f64 / (to - from).as_secs_f64()
     }
+}
+
+/// Converts a line of a viewer's table, if the time of its capture is known.
+fn pushed(row: &PushRow) -> Option<Row> {
+    let captured_ns = row.captured_ns?;
+    Some(Row {
+        frame: u64::from(row.group),
+        captured_ns,
+        requested_ns: captured_ns,
+        received_ns: row.received_ns,
+        decoded_ns: row.decoded_ns,
+        bytes: row.bytes,
+        points: row.points,
+        is_identical: true,
+    })
 }
 
 fn captured(path: &Path) -> Result<Vec<u64>> {

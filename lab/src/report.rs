@@ -61,8 +61,8 @@ pub enum Item {
     Table(Table),
     /// Plots side by side.
     Figure(Figure),
-    /// A picture.
-    Picture(Picture),
+    /// Pictures side by side.
+    Pictures(Vec<Picture>),
 }
 
 /// A picture with its caption.
@@ -118,12 +118,12 @@ impl Item {
         })
     }
 
-    /// Creates a picture.
+    /// Creates a picture over the whole width.
     pub fn picture(caption: impl Into<String>, image: &Image) -> Self {
-        Item::Picture(Picture {
+        Item::Pictures(vec![Picture {
             caption: caption.into(),
             png: encode_png(image),
-        })
+        }])
     }
 }
 
@@ -262,23 +262,30 @@ impl Section {
             match item {
                 Item::Table(table) => table.html(page),
                 Item::Figure(figure) => figure.write(page, palette),
-                Item::Picture(picture) => picture.write(page),
+                Item::Pictures(pictures) => write_pictures(pictures, page),
             }
         }
         page.push_str("</section>\n");
     }
 }
 
-impl Picture {
-    fn write(&self, page: &mut String) {
-        let caption = escape(&self.caption);
-        let _ = write!(
+fn write_pictures(pictures: &[Picture], page: &mut String) {
+    let class = if pictures.len() == 1 {
+        ""
+    } else {
+        " class=\"panels\""
+    };
+    let _ = writeln!(page, "<div class=\"wide\"><div{class}>");
+    for Picture { caption, png } in pictures {
+        let caption = escape(caption);
+        let _ = writeln!(
             page,
-            "<figure class=\"wide\">\n<img alt=\"{caption}\" src=\"data:image/png;base64,{}\">\n\
-             <figcaption>{caption}</figcaption>\n</figure>",
-            BASE64_STANDARD.encode(&self.png)
+            "<figure><img alt=\"{caption}\" src=\"data:image/png;base64,{}\">\n\
+             <figcaption>{caption}</figcaption></figure>",
+            BASE64_STANDARD.encode(png)
         );
     }
+    page.push_str("</div></div>\n");
 }
 
 impl Figure {

@@ -21,6 +21,9 @@ pub struct PushSource {
     pub max_rate_mbps: f64,
 }
 
+/// The name of the viewer's picture of the newest frame, which it writes once a second.
+pub const PICTURE: &str = "picture.png";
+
 /// A running stream. It stops when this is dropped.
 #[derive(Debug)]
 pub struct PushedStream(Ends);
@@ -64,7 +67,7 @@ impl PushedStream {
             view.args(["--push", &ends::address(lab)]);
             view.arg("--key").arg(&key);
             view.arg("--timeline").arg(directory.join("frames.csv"));
-            view.arg("--snapshot").arg(directory.join("picture.png"));
+            view.arg("--snapshot").arg(directory.join(PICTURE));
         })?;
         viewer.await_rows(&directory.join("frames.csv"), stop)?;
         publisher.await_rows(&directory.join("encoded.csv"), stop)?;

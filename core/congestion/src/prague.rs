@@ -206,7 +206,8 @@ impl RateControl for Prague {
     }
 
     fn window(&self) -> ByteSize {
-        let time = self.rtt.base() + self.config.feedback_interval + WINDOW_SLACK;
+        let slack = self.config.feedback_interval + WINDOW_SLACK;
+        let time = self.rtt.base() + slack + self.rtt.jitter();
         let bytes = self.borne / 8.0 * time.as_secs_f64();
         ByteSize(bytes as u64).max(ByteSize(2 * self.config.segment.0.max(1)))
     }

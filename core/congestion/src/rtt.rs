@@ -1,4 +1,5 @@
 use hawser_units::{Instant, smoothed_rtt};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The reference round-trip time (Prague draft, section 2.4.4): flows with a shorter one behave as if
@@ -7,6 +8,12 @@ pub(crate) const REFERENCE: Duration = Duration::from_millis(25);
 
 /// The smoothed time that is assumed before the first sample.
 const ASSUMED: Duration = Duration::from_millis(100);
+
+/// The time in which a queue that stands delays every packet, where delays vary for other reasons.
+const RECENT: Duration = Duration::from_millis(50);
+
+/// The maximum number of samples of that time.
+const RECENT_SAMPLES: usize = 64;
 
 /// Half of the time for which a minimum is remembered.
 const EPOCH: Duration = Duration::from_secs(5);
@@ -19,6 +26,8 @@ pub(crate) struct Rtt {
     minimum: Option<Duration>,
     previous_minimum: Option<Duration>,
     epoch_began: Instant,
+    /// The lowest samples of recent reports.
+    recent: VecDeque<(Instant, Duration)>,
 }
 
 impl Rtt {
@@ -31,6 +40,13 @@ impl Rtt {
         let minimum = self.minimum.unwrap_or(lowest).min(lowest);
         self.minimum = Some(minimum);
         self.latest = sample;
+        self.recent.push_back((now, lowest));
+        let is_old = |at: Instant| now.saturating_since(at) > RECENT;
+        while self.recent.len() > RECENT_SAMPLES
+            || self.recent.front().is_some_and(|(at, _)| is_old(*at))
+        {
+            self.recent.pop_front();
+        }
         self.smoothed = Some(smoothed_rtt(self.smoothed, sample));
     }
 
@@ -53,9 +69,26 @@ impl Rtt {
         lowest.into_iter().flatten().min().unwrap_or(ASSUMED)
     }
 
-    /// Returns the delay of the newest packet above the base, which is the queue's.
+    /// Returns the delay of the newest packet above the base, which is the queue's unless delays vary
+    /// for other reasons.
     pub(crate) fn queue(&self) -> Duration {
         self.latest.saturating_sub(self.base())
+    }
+
+    /// Returns the delay above the base that no recent packet escaped.
+    pub(crate) fn standing_queue(&self) -> Duration {
+        self.recent_lowest().saturating_sub(self.base())
+    }
+
+    /// Returns by how much the smoothed time exceeds that of the quickest recent packet.
+    pub(crate) fn jitter(&self) -> Duration {
+        let smoothed = self.smoothed.unwrap_or_default();
+        smoothed.saturating_sub(self.recent_lowest())
+    }
+
+    fn recent_lowest(&self) -> Duration {
+        let samples = self.recent.iter().map(|(_, sample)| *sample);
+        samples.min().unwrap_or(self.latest)
     }
 }
 
@@ -74,6 +107,25 @@ mod tests {
         assert_eq!(rtt.queue(), 9 * MS);
         assert_eq!(rtt.smoothed(), Some(21 * MS));
         assert_eq!(rtt.virtual_rtt(), REFERENCE);
+    }
+
+    #[test]
+    fn delays_that_vary_are_no_queue() {
+        let mut rtt = Rtt::default();
+        for (report, delay) in [0, 31, 2, 45, 9, 50, 1, 38].into_iter().enumerate() {
+            let now = Instant::ZERO + MS * 5 * report as u32;
+            rtt.add(now, (20 + delay) * MS, (20 + delay) * MS);
+        }
+        assert_eq!(
+            (rtt.queue(), rtt.standing_queue()),
+            (38 * MS, Duration::ZERO)
+        );
+        assert!(rtt.jitter() > 10 * MS, "{:?}", rtt.jitter());
+
+        // From now on, every packet takes longer.
+        let later = Instant::ZERO + Duration::from_secs(1);
+        rtt.add(later, 50 * MS, 50 * MS);
+        assert_eq!(rtt.standing_queue(), 30 * MS);
     }
 
     #[test]

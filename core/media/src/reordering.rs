@@ -5,23 +5,37 @@ use std::time::Duration;
 /// The time after which reordering that is not seen any more is forgotten, at most twice this.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// How much longer packets take than packets that overtake them (RFC 8985, section 3.1).
-#[derive(Debug, Default)]
+/// How much later packets that are overtaken are acknowledged than the quickest ones (RFC 8985, section
+/// 3.1). Reports may overtake each other, too.
+#[derive(Debug)]
 pub(crate) struct Reordering {
-    /// The packet that left last of those that arrived.
+    /// The packet that left last of those that were acknowledged.
     newest: Option<Transit>,
     /// The longest such time in this period, and in the one before.
     longest: [Duration; 2],
+    /// The time until the quickest acknowledgement in this period, and in the one before.
+    quickest: [Duration; 2],
     period_began: Option<Instant>,
 }
 
-/// A packet from sending, by the own clock, to arrival, by the viewer's.
+/// A packet from sending to acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Transit {
     /// The number of the transmission.
     pub(crate) number: u64,
     pub(crate) sent: Instant,
-    pub(crate) arrived: Instant,
+    pub(crate) acknowledged: Instant,
+}
+
+impl Default for Reordering {
+    fn default() -> Self {
+        Reordering {
+            newest: None,
+            longest: [Duration::ZERO; 2],
+            quickest: [Duration::MAX; 2],
+            period_began: None,
+        }
+    }
 }
 
 impl Reordering {
@@ -30,14 +44,18 @@ impl Reordering {
         let began = *self.period_began.get_or_insert(now);
         if now.saturating_since(began) >= PERIOD {
             self.longest = [Duration::ZERO, self.longest[0]];
+            self.quickest = [Duration::MAX, self.quickest[0]];
             self.period_began = Some(now);
         }
         // The one that left last first, so that those of the same report are compared with it.
         transits.sort_unstable_by_key(|transit| Reverse(transit.number));
         for transit in transits {
+            self.quickest[0] = self.quickest[0].min(transit.took());
             match self.newest {
                 Some(newest) if transit.number < newest.number => {
-                    self.longest[0] = self.longest[0].max(newest.lead(&transit));
+                    if newest.acknowledged < transit.acknowledged {
+                        self.longest[0] = self.longest[0].max(self.beyond_quickest(&transit));
+                    }
                 }
                 _ => self.newest = Some(transit),
             }
@@ -49,16 +67,17 @@ impl Reordering {
     pub(crate) fn window(&self) -> Duration {
         self.longest[0].max(self.longest[1])
     }
+
+    /// Any packet may be compared with the quickest one, whichever overtook this one.
+    fn beyond_quickest(&self, transit: &Transit) -> Duration {
+        let quickest = self.quickest[0].min(self.quickest[1]);
+        transit.took().saturating_sub(quickest)
+    }
 }
 
 impl Transit {
-    /// Returns by how much longer a packet that left earlier took, if this one overtook it.
-    fn lead(&self, earlier: &Transit) -> Duration {
-        let later_by = earlier.arrived.saturating_since(self.arrived);
-        if later_by.is_zero() {
-           
-        }
-        later_by + self.sent.saturating_since(earlier.sent)
+    fn took(&self) -> Duration {
+        self.acknowledged.saturating_since(self.sent)
     }
 }
 
@@ -70,11 +89,11 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    fn transit(number: u64, sent: u64, arrived: u64) -> Transit {
+    fn transit(number: u64, sent: u64, acknowledged: u64) -> Transit {
         Transit {
             number,
             sent: Instant::ZERO + ms(sent),
-            arrived: Instant::ZERO + ms(arrived),
+            acknowledged: Instant::ZERO + ms(acknowledged),
         }
     }
 
@@ -99,6 +118,9 @@ mod tests {
         assert_eq!(window(vec![vec![slow, fast]]), ms(30), "50 against 20 ms");
         assert_eq!(window(vec![vec![fast], vec![slow]]), ms(30));
         assert_eq!(window(vec![vec![fast, slow]]), ms(30));
+        // The quickest one, which overtook nothing, took 10 ms.
+        let quickest = transit(2, 30, 40);
+        assert_eq!(window(vec![vec![fast, quickest], vec![slow]]), ms(40));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Figures of a stream over the five paths: 5a to 5c and 6a of the paper.
 
 use super::five_paths::Variation;
-use super::live::{FPS, LEVELS, Outcome};
+use super::live::{FPS, LEVELS, Outcome, PUSH};
 use crate::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Item};
 use hawser_qoe::{Qoe, measure};
@@ -53,7 +53,8 @@ pub(super) fn panels(
             .collect();
         Some(over_time(level, variation, axis(), series))
     };
-    LEVELS.into_iter().filter_map(panel).collect()
+    let levels = LEVELS.into_iter().chain([PUSH]);
+    levels.filter_map(panel).collect()
 }
 
 /// Returns a panel over the time of a stream.

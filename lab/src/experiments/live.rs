@@ -11,6 +11,7 @@ use hawser_io::ring;
 use hawser_media::data_dir;
 use hawser_qoe::measure;
 use hawser_testbed::emulator::{Emulator, EmulatorReport};
+use hawser_testbed::push::{PushSource, PushedStream};
 use hawser_testbed::stream::{Source, Stream};
 use hawser_testbed::topology::{Lab, Topology};
 use std::fs;
@@ -20,8 +21,19 @@ use std::time::Duration;
 /// The resolutions of a frame, in ascending number of points.
 pub(super) const LEVELS: [&str; 3] = ["nfov", "hd", "fhd"];
 
-/// Frame rate of the stream.
+/// The name in place of a level of a stream that is pushed: its resolution follows the rate.
+pub(super) const PUSH: &str = "push";
+
+/// Frame rate of a stream that is pulled.
 pub(super) const FPS: f64 = 30.0;
+
+/// The recording of a stream that is pushed, which is decoded meanwhile: one camera, at 15 frames a
+/// second.
+const PUSH_RECORDING: &str = include_str!("../../recordings/talker-front.toml");
+const PUSH_FPS: f64 = 15.0;
+
+/// The highest rate of a stream that is pushed: more than the recording takes.
+const PUSH_RATE_MBPS: f64 = 30.0;
 
 /// The recording of the paper's figures: a person talking.
 const RECORDING: &str = include_str!("../../recordings/talker.toml");
@@ -38,12 +50,37 @@ pub(super) struct Live {
 pub(crate) struct Outcome {
     /// The treatment of the stream, the first part of the case's name.
     pub(super) policy: &'static str,
-    /// The resolution of a frame, or "uncapped": the second part of the case's name.
+    /// The resolution of a frame, "uncapped" or [`PUSH`]: the second part of the case's name.
     pub(super) level: &'static str,
     pub(super) case: Case,
     pub(super) record: Record,
     pub(super) variation: Variation,
     pub(super) invalid_because: Vec<String>,
+    /// A PNG file of what the viewer saw at the end of the variation, of a stream that is pushed.
+    pub(super) picture: Option<Vec<u8>>,
+}
+
+/// A stream that runs.
+pub(super) enum RunningStream {
+    Pulled(Stream),
+    Pushed(PushedStream),
+}
+
+impl RunningStream {
+    /// Stops publisher and viewer. Returns what they recorded.
+    pub(super) fn stop(self) -> Result<Record> {
+        match self {
+            RunningStream::Pulled(stream) => Record::read(&stream.stop()?),
+            RunningStream::Pushed(stream) => Record::read_pushed(&stream.stop()?),
+        }
+    }
+
+    fn check_running(&mut self) -> Result<()> {
+        match self {
+            RunningStream::Pulled(stream) => stream.check_running(),
+            RunningStream::Pushed(stream) => stream.check_running(),
+        }
+    }
 }
 
 impl Measured for Outcome {
@@ -71,18 +108,26 @@ impl Live {
         })
     }
 
-    /// Starts the stream and the schedule of the network.
-    pub(super) fn stream(&self, run: &Run, source: &Source) -> Result<Stream> {
+    /// Starts a stream that is pulled, and the schedule of the network.
+    pub(super) fn stream(&self, run: &Run, source: &Source) -> Result<RunningStream> {
         let stream = Stream::start(&self.lab, &run.hawser, &self.directory, source, &run.stop)?;
         self.emulator.set_origin(ring::now());
-        Ok(stream)
+        Ok(RunningStream::Pulled(stream))
+    }
+
+    /// Starts a stream that is pushed, and the schedule of the network.
+    pub(super) fn push(&self, run: &Run, source: &PushSource) -> Result<RunningStream> {
+        let stream =
+            PushedStream::start(&self.lab, &run.hawser, &self.directory, source, &run.stop)?;
+        self.emulator.set_origin(ring::now());
+        Ok(RunningStream::Pushed(stream))
     }
 
     /// Waits while the stream runs from one time after its start to another.
     pub(super) fn sleep(
         &self,
         run: &Run,
-        stream: &mut Stream,
+        stream: &mut RunningStream,
         from: Duration,
         to: Duration,
     ) -> Result<()> {
@@ -103,19 +148,40 @@ impl Live {
 /// Returns a source that publishes the talker at a level, or the synthetic performer on a machine
 /// without the recording. The recording's description is written to `directory`.
 pub(super) fn source(level: &str, directory: &Path) -> Result<Source> {
-    let recording = if data_dir().join("volumetric/talker").exists() {
-        let description = directory.join("talker.toml");
-        fs::write(&description, RECORDING)?;
-        description.to_string_lossy().into_owned()
-    } else {
-        "synthetic".to_owned()
-    };
     Ok(Source {
-        recording,
+        recording: recording(RECORDING, directory)?,
         level: level.to_owned(),
         fps: FPS,
         ..Source::default()
     })
+}
+
+/// Returns a source that pushes one view of the talker, or the synthetic performer.
+pub(super) fn push_source(directory: &Path) -> Result<PushSource> {
+    let recording = recording(PUSH_RECORDING, directory)?;
+    let codec = if recording == SYNTHETIC {
+        "chunks"
+    } else {
+        "rgbd"
+    };
+    Ok(PushSource {
+        codec: codec.to_owned(),
+        recording,
+        fps: PUSH_FPS,
+        max_rate_mbps: PUSH_RATE_MBPS,
+    })
+}
+
+/// The name of the synthetic performer.
+const SYNTHETIC: &str = "synthetic";
+
+fn recording(talker: &str, directory: &Path) -> Result<String> {
+    if !data_dir().join("volumetric/talker").exists() {
+        return Ok(SYNTHETIC.to_owned());
+    }
+    let description = directory.join("talker.toml");
+    fs::write(&description, talker)?;
+    Ok(description.to_string_lossy().into_owned())
 }
 
 /// Returns the viewer's metrics during the variation, and those of the emulator.
@@ -129,8 +195,6 @@ pub(super) fn metrics(
     let health = &emulation.health;
     let or_nan = |value: Option<f64>| value.unwrap_or(f64::NAN);
     let fps_min = qoe.fps.iter().copied().fold(f64::INFINITY, f64::min);
-    let identical = record.frames.len() - damaged(record);
-    let identical = identical as f64 / record.frames.len() as f64;
     Metrics::from([
         ("fps_mean", qoe.fps_mean),
         ("fps_min", fps_min),
@@ -138,23 +202,27 @@ pub(super) fn metrics(
         ("frame_delay_p95_ms", or_nan(qoe.frame_delay_p95_ms)),
         ("throughput_mbps", qoe.throughput_mbps),
         ("stall_ratio", qoe.stall_ratio),
-        ("identical_frames_ratio", identical),
         ("emulator_lateness_p99_us", health.lateness_p99_us),
         ("emulator_lateness_p999_us", health.lateness_p999_us),
         ("emulator_cpu_cores", health.cpu_cores()),
     ])
 }
 
-/// Creates a case with the parameters that all cases have.
-pub(super) fn case(name: &str, source: &Source, variation: &Variation) -> Case {
+/// Returns the share of frames that were delivered as they were captured.
+pub(super) fn identical(record: &Record) -> f64 {
+    let identical = record.frames.len() - damaged(record);
+    identical as f64 / record.frames.len() as f64
+}
+
+/// Creates a case with the parameters that all cases have. `recording` is that of the source.
+pub(super) fn case(name: &str, recording: &str, variation: &Variation) -> Case {
     let mut case = Case::new(name);
-    let recording = if source.recording == "synthetic" {
-        "synthetic"
+    let recording = if recording == SYNTHETIC {
+        SYNTHETIC
     } else {
         "talker"
     };
     case.set_param("recording", recording);
-    case.set_param("congestion", source.congestion.clone());
     case.set_param("seconds", variation.end.as_secs_f64());
     case.set_param("measured_from_s", variation.from().as_secs_f64());
     case.set_param("measured_to_s", variation.to().as_secs_f64());
@@ -185,17 +253,16 @@ pub(super) fn bandwidth_cost(before: &Status, after: &Status) -> f64 {
 
 /// Returns the reasons why the figures are not valid.
 pub(super) fn invalid_because(
-    source: &Source,
+    fps: f64,
     record: &Record,
     emulation: &EmulatorReport,
     variation: &Variation,
 ) -> Vec<String> {
     let mut reasons = emulation.health.invalid_because();
     let captured = record.captured_fps(variation.from(), variation.to());
-    if captured < source.fps * 0.99 {
-        let wanted = source.fps;
+    if captured < fps * 0.99 {
         reasons.push(format!(
-            "the publisher captured {captured:.1} frames/s instead of {wanted}: the machine was overloaded"
+            "the publisher captured {captured:.1} frames/s instead of {fps}: the machine was overloaded"
         ));
     }
     let damaged = damaged(record);

@@ -4,16 +4,19 @@
 mod report;
 
 use super::five_paths::Variation;
-use super::live::{self, LEVELS, Live, Outcome, bandwidth_cost};
+use super::live::{self, LEVELS, Live, Outcome, PUSH, RunningStream, bandwidth_cost};
 use crate::experiment::{Completed, Experiment, Run};
 use crate::record::Record;
-use crate::summary::{Metrics, Summary};
+use crate::summary::{Case, Metrics, Summary};
 use anyhow::Result;
 use hawser_testbed::edges::{Edges, Replication};
+use hawser_testbed::push::{PICTURE, PushSource};
 use hawser_testbed::stream::Source;
 use hawser_testbed::topology::Topology;
 use hawser_units::PathSet;
 use std::fmt;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// The treatment of the stream.
@@ -60,23 +63,30 @@ impl Experiment for Table1 {
     fn measure(&self, scene: &Scene, run: &Run) -> Result<Outcome> {
         let variation = Variation::once(run.seconds);
         let live = Live::prepare(run, &scene.folder(), &Topology::default(), &variation)?;
-        let source = live::source(scene.level, &live.directory)?;
-        let (record, cost) = scene.stream(run, &live, &source, &variation)?;
+        let played = Played::prepare(scene.level, &live.directory)?;
+        let seen = scene.stream(run, &live, &played, &variation)?;
         let emulation = live.finish()?;
 
         let name = scene.to_string();
-        let mut case = live::case(&name, &source, &variation);
-        case.metrics = live::metrics(&record, &emulation, &variation);
-        case.metrics.set("bandwidth_cost_ratio", cost);
+        let mut case = live::case(&name, played.recording(), &variation);
+        played.describe(&mut case);
+        case.metrics = live::metrics(&seen.record, &emulation, &variation);
+        if matches!(played, Played::Pull(_)) {
+            let identical = live::identical(&seen.record);
+            case.metrics.set("identical_frames_ratio", identical);
+        }
+        case.metrics.set("bandwidth_cost_ratio", seen.cost);
         case.paper = paper(&name);
-        let invalid_because = live::invalid_because(&source, &record, &emulation, &variation);
+        let invalid_because =
+            live::invalid_because(played.fps(), &seen.record, &emulation, &variation);
         Ok(Outcome {
             policy: scene.policy.name(),
             level: scene.level,
             case,
-            record,
+            record: seen.record,
             variation,
             invalid_because,
+            picture: seen.picture,
         })
     }
 
@@ -103,7 +113,63 @@ impl Experiment for Table1 {
 
 fn scenes() -> Vec<Scene> {
     let of_level = |level| Policy::ALL.map(|policy| Scene { policy, level });
-    LEVELS.into_iter().flat_map(of_level).collect()
+    let levels = LEVELS.into_iter().chain([PUSH]);
+    levels.flat_map(of_level).collect()
+}
+
+/// What is streamed.
+enum Played {
+    Pull(Source),
+    Push(PushSource),
+}
+
+impl Played {
+    fn prepare(level: &str, directory: &Path) -> Result<Self> {
+        Ok(match level {
+            PUSH => Played::Push(live::push_source(directory)?),
+            _ => Played::Pull(live::source(level, directory)?),
+        })
+    }
+
+    fn recording(&self) -> &str {
+        match self {
+            Played::Pull(source) => &source.recording,
+            Played::Push(source) => &source.recording,
+        }
+    }
+
+    fn fps(&self) -> f64 {
+        match self {
+            Played::Pull(source) => source.fps,
+            Played::Push(source) => source.fps,
+        }
+    }
+
+    fn describe(&self, case: &mut Case) {
+        match self {
+            Played::Pull(source) => case.set_param("congestion", source.congestion.clone()),
+            Played::Push(source) => {
+                case.set_param("codec", source.codec.clone());
+                case.set_param("max_rate_mbps", source.max_rate_mbps);
+            }
+        }
+    }
+
+    fn start(&self, run: &Run, live: &Live) -> Result<RunningStream> {
+        match self {
+            Played::Pull(source) => live.stream(run, source),
+            Played::Push(source) => live.push(run, source),
+        }
+    }
+}
+
+/// What was seen of a stream.
+struct Seen {
+    record: Record,
+    /// The bandwidth cost during the variation.
+    cost: f64,
+    /// The picture at the end of the variation, of a stream that is pushed.
+    picture: Option<Vec<u8>>,
 }
 
 impl Scene {
@@ -112,25 +178,32 @@ impl Scene {
         format!("{}-{}", self.policy.name(), self.level)
     }
 
-    /// Runs the stream. Returns its record, and the bandwidth cost during the variation.
     fn stream(
         &self,
         run: &Run,
         live: &Live,
-        source: &Source,
+        played: &Played,
         variation: &Variation,
-    ) -> Result<(Record, f64)> {
+    ) -> Result<Seen> {
         let replication = Replication::on(self.policy.paths());
         let edges = Edges::start(&live.lab, &run.hawser, &live.directory, &replication)?;
-        let mut stream = live.stream(run, source)?;
+        let mut stream = played.start(run, live)?;
         live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
         let before = edges.ingress()?;
         live.sleep(run, &mut stream, variation.from(), variation.to())?;
         let after = edges.ingress()?;
+        let picture = match played {
+            Played::Pull(_) => None,
+            Played::Push(_) => Some(fs::read(live.directory.join(PICTURE))?),
+        };
         live.sleep(run, &mut stream, variation.to(), variation.end)?;
-        let record = Record::read(&stream.stop()?)?;
+        let record = stream.stop()?;
         edges.stop()?;
-        Ok((record, bandwidth_cost(&before, &after)))
+        Ok(Seen {
+            record,
+            cost: bandwidth_cost(&before, &after),
+            picture,
+        })
     }
 }
 

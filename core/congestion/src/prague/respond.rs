@@ -85,7 +85,7 @@ impl Prague {
         } else if confirmed.marked.0 > 0 {
             self.respond_to_marks(now, confirmed);
         }
-        let is_delayed = self.rtt.queue() > PROBING_DELAY;
+        let is_delayed = self.rtt.standing_queue() > PROBING_DELAY;
         if self.phase == Phase::Probing && is_delayed {
             self.leave_probing();
         }
@@ -161,7 +161,7 @@ impl Prague {
         let queue = self.rtt.queue();
         let marked = confirmed.marked.0 as f64 / confirmed.acked.0.max(1) as f64;
         let by_marks = queue > OVERLOAD_DELAY && marked > OVERLOAD_MARKED;
-        let by_delay = queue > OVERLOAD_DELAY_UNMARKED
+        let by_delay = self.rtt.standing_queue() > OVERLOAD_DELAY_UNMARKED
             && rates.arrived_bps < OVERLOAD_DISPERSION * rates.sent_bps;
         (by_marks || by_delay).then_some(rates.arrived_bps * OVERLOAD_SHARE)
     }

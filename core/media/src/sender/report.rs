@@ -236,7 +236,8 @@ impl Sender {
             newest = newer(newest, flight.map(|flight| (flight, arrival)));
         }
         outcome.round_trip = newest.and_then(|(flight, a)| self.round_trip(now, &flight, &a));
-        self.reordering.add(now, transits(&outcome.acknowledged));
+        self.reordering
+            .add(now, transits(now, &outcome.acknowledged));
         self.detect_lost(now, &mut outcome);
         Ok(outcome)
     }
@@ -372,17 +373,15 @@ impl Sender {
     }
 }
 
-/// Returns the packets that were sent once and whose times of arrival are known.
-fn transits(acknowledged: &[Acknowledged]) -> Vec<Transit> {
+/// Returns the packets that were sent once.
+fn transits(now: Instant, acknowledged: &[Acknowledged]) -> Vec<Transit> {
     let once = acknowledged.iter().filter(|packet| !packet.is_repeated);
-    let transit = |packet: &Acknowledged| {
-        Some(Transit {
-            number: packet.number,
-            sent: packet.sent,
-            arrived: packet.arrived?,
-        })
+    let transit = |packet: &Acknowledged| Transit {
+        number: packet.number,
+        sent: packet.sent,
+        acknowledged: now,
     };
-    once.filter_map(transit).collect()
+    once.map(transit).collect()
 }
 
 /// Returns the packets of a report that have arrived.

@@ -38,14 +38,17 @@ pub(super) fn run(run: &Run, scene: &Scene) -> Result<Trial> {
     let (record, history, cost) = stream(run, scene, &live, &source, &variation)?;
     let emulation = live.finish()?;
 
-    let mut case = live::case(&scene.to_string(), &source, &variation);
+    let mut case = live::case(&scene.to_string(), &source.recording, &variation);
+    case.set_param("congestion", source.congestion.clone());
     case.params.extend(scene.params());
     case.metrics = live::metrics(&record, &emulation, &variation);
+    let identical = live::identical(&record);
+    case.metrics.set("identical_frames_ratio", identical);
     case.metrics.set("bandwidth_cost_ratio", cost);
     if let Some(history) = &history {
         describe(history, scene, &variation, &mut case.metrics);
     }
-    let invalid_because = live::invalid_because(&source, &record, &emulation, &variation);
+    let invalid_because = live::invalid_because(source.fps, &record, &emulation, &variation);
     Ok(Trial {
         seed: run.seed,
         scene: scene.clone(),
@@ -56,6 +59,7 @@ pub(super) fn run(run: &Run, scene: &Scene) -> Result<Trial> {
             record,
             variation,
             invalid_because,
+            picture: None,
         },
         history,
     })
@@ -80,7 +84,7 @@ fn stream(
     live.sleep(run, &mut stream, variation.from(), variation.to())?;
     let after = Reading::take(&live.lab, controlled.as_ref())?;
     live.sleep(run, &mut stream, variation.to(), variation.end)?;
-    let record = Record::read(&stream.stop()?)?;
+    let record = stream.stop()?;
     let history = controlled
         .map(|controlled| controlled.stop(live, &record))
         .transpose()?;

@@ -1,6 +1,6 @@
 use crate::experiments::figures;
 use crate::experiments::live::Outcome;
-use crate::report::{Highlight, Item, Report, Section, Table};
+use crate::report::{Highlight, Item, Picture, Report, Section, Table};
 use crate::summary::Summary;
 use anyhow::Result;
 use std::path::Path;
@@ -52,7 +52,9 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 }
 
 fn sections(summary: &Summary, outcomes: &[&Outcome]) -> Vec<Section> {
-    vec![
+    let mut sections = vec![pictures(outcomes)];
+    sections.retain(|section| !section.items.is_empty());
+    sections.extend([
         Section {
             title: "Experience at the viewer".to_owned(),
             text: "Per second of the stream. The paper's figures 5a, 5b and 5c, with redirection in addition."
@@ -67,7 +69,33 @@ fn sections(summary: &Summary, outcomes: &[&Outcome]) -> Vec<Section> {
             items: vec![figures::arrivals(outcomes)],
         },
         table(summary),
-    ]
+    ]);
+    sections
+}
+
+/// Returns what the viewers of pushed streams saw at the end of the variation.
+fn pictures(outcomes: &[&Outcome]) -> Section {
+    let picture = |outcome: &&Outcome| {
+        let rate = outcome.case.metrics.get("throughput_mbps");
+        Some(Picture {
+            caption: format!(
+                "{}: {:.1} frames per second, {:.1} Mb/s",
+                outcome.policy,
+                outcome.case.metrics.get("fps_mean").unwrap_or(f64::NAN),
+                rate.unwrap_or(f64::NAN)
+            ),
+            png: outcome.picture.clone()?,
+        })
+    };
+    let pictures: Vec<Picture> = outcomes.iter().filter_map(picture).collect();
+    let items = (!pictures.is_empty()).then_some(Item::Pictures(pictures));
+    Section {
+        title: "The picture".to_owned(),
+        text: "What a viewer sees at the end of the shaded time of a stream that is pushed at the rate that the network bears \
+               (push), encrypted from end to end."
+            .to_owned(),
+        items: items.into_iter().collect(),
+    }
 }
 
 fn table(summary: &Summary) -> Section {
