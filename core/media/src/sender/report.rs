@@ -1,7 +1,6 @@
 use super::Sender;
 use super::buffer::{Ended, Named};
 use crate::flights::{Flight, REORDERING};
-use crate::reordering::Transit;
 use hawser_units::{ByteSize, Ecn, Instant};
 use hawser_wire::feedback::{Arrival, Feedback, Pose, Totals};
 use hawser_wire::media::{ObjectId, PacketId};
@@ -236,8 +235,10 @@ impl Sender {
             newest = newer(newest, flight.map(|flight| (flight, arrival)));
         }
         outcome.round_trip = newest.and_then(|(flight, a)| self.round_trip(now, &flight, &a));
+        let acknowledged = outcome.acknowledged.iter();
+        let once = acknowledged.filter(|packet| !packet.is_repeated);
         self.reordering
-            .add(now, transits(now, &outcome.acknowledged));
+            .add(now, once.map(|packet| (packet.number, packet.sent)));
         self.detect_lost(now, &mut outcome);
         Ok(outcome)
     }
@@ -371,17 +372,6 @@ impl Sender {
             by_timeout,
         });
     }
-}
-
-/// Returns the packets that were sent once.
-fn transits(now: Instant, acknowledged: &[Acknowledged]) -> Vec<Transit> {
-    let once = acknowledged.iter().filter(|packet| !packet.is_repeated);
-    let transit = |packet: &Acknowledged| Transit {
-        number: packet.number,
-        sent: packet.sent,
-        acknowledged: now,
-    };
-    once.map(transit).collect()
 }
 
 /// Returns the packets of a report that have arrived.
