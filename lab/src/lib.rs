@@ -6,6 +6,7 @@ pub mod experiment;
 pub mod experiments;
 pub mod plot;
 pub mod record;
+mod recordings;
 pub mod report;
 pub mod results;
 pub mod self_test;

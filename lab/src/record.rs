@@ -7,6 +7,7 @@ use hawser_testbed::stream::Logs;
 use hawser_units::Instant;
 use hawser_view::push::PushRow;
 use hawser_view::timeline::{self, Arrival, Row};
+use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::Duration;
 
@@ -37,10 +38,7 @@ impl Record {
     /// Reads the logs of a stream that is pushed. Frames that arrived before the clocks were related are
     /// left out. The others count as identical: their parts are authenticated.
     pub fn read_pushed(logs: &PushLogs) -> Result<Self> {
-        let frames: Result<Vec<PushRow>, _> = csv::Reader::from_path(&logs.frames)?
-            .deserialize()
-            .collect();
-        let frames = frames.with_context(|| format!("cannot read {}", logs.frames.display()))?;
+        let frames: Vec<PushRow> = read_table(&logs.frames)?;
         let arrival = |row: &PushRow| Arrival {
             received_ns: row.received_ns,
             bytes: row.bytes,
@@ -104,10 +102,14 @@ fn captured(path: &Path) -> Result<Vec<u64>> {
     struct Row {
         captured_ns: u64,
     }
-    let rows: Result<Vec<Row>, _> = csv::Reader::from_path(path)?.deserialize().collect();
-    Ok(rows
-        .with_context(|| format!("cannot read {}", path.display()))?
-        .iter()
-        .map(|row| row.captured_ns)
-        .collect())
+    let rows: Vec<Row> = read_table(path)?;
+    Ok(rows.iter().map(|row| row.captured_ns).collect())
+}
+
+/// Reads the lines of a CSV file.
+pub(crate) fn read_table<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
+    let context = || format!("cannot read {}", path.display());
+    let mut table = csv::Reader::from_path(path).with_context(context)?;
+    let rows: Result<Vec<T>, _> = table.deserialize().collect();
+    rows.with_context(context)
 }

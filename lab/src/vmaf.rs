@@ -1,5 +1,6 @@
 //! VMAF, the video quality metric of Netflix, as the program `ffmpeg` computes it with libvmaf.
 
+use crate::summary::{Metrics, deviation, mean};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_cloud::Image;
 use serde::Deserialize;
@@ -159,6 +160,25 @@ impl Drop for Comparison {
     }
 }
 
+/// Sets the figures of the scores of runs: the mean and the deviation within a run, each as the mean over
+/// the runs; the lowest and the highest of all; and the deviation of the means where there are several
+/// runs. Sets none if no picture was scored.
+pub(crate) fn describe(runs: &[&[f64]], metrics: &mut Metrics) {
+    let all = || runs.iter().copied().flatten().copied();
+    if all().next().is_none() {
+        return;
+    }
+    let means: Vec<f64> = runs.iter().map(|run| mean(run.iter().copied())).collect();
+    metrics.set("vmaf_mean_score", mean(means.iter().copied()));
+    if runs.len() > 1 {
+        metrics.set("vmaf_between_runs_stddev_score", deviation(&means));
+    }
+    let within = runs.iter().map(|run| deviation(run));
+    metrics.set("vmaf_within_run_stddev_score", mean(within));
+    metrics.set("vmaf_min_score", all().fold(f64::NAN, f64::min));
+    metrics.set("vmaf_max_score", all().fold(f64::NAN, f64::max));
+}
+
 /// Parses the log of libvmaf.
 fn scores(log: &str) -> Result<Vec<f64>> {
     #[derive(Deserialize)]
@@ -233,6 +253,22 @@ mod tests {
                 .write(&picture([1; 3]), &picture([2; 3]))
                 .is_err()
         );
+    }
+
+    #[test]
+    fn figures_are_over_runs() {
+        let mut metrics = Metrics::default();
+        describe(&[&[], &[]], &mut metrics);
+        assert_eq!(metrics, Metrics::default());
+        describe(&[&[80.0, 90.0], &[95.0, 95.0]], &mut metrics);
+        let expected = [
+            ("vmaf_mean_score", 90.0),
+            ("vmaf_between_runs_stddev_score", 5.0),
+            ("vmaf_within_run_stddev_score", 2.5),
+            ("vmaf_min_score", 80.0),
+            ("vmaf_max_score", 95.0),
+        ];
+        assert_eq!(metrics, Metrics::from(expected));
     }
 
     #[test]

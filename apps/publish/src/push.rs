@@ -11,7 +11,7 @@ mod network;
 mod options;
 mod report;
 
-pub use encode::{EncodedFrame, Encoders};
+pub use encode::{EncodedFrame, Encoders, payload};
 pub use options::{CodecName, PushArgs, PushConfig};
 pub use report::PushReport;
 

@@ -1,4 +1,5 @@
 use super::{median, nanoseconds};
+use crate::recordings;
 use crate::summary::{Case, Summary};
 use anyhow::{Result, bail};
 use hawser_cloud::{Cloud, Performer, View};
@@ -9,7 +10,6 @@ use hawser_codec::{
 };
 use hawser_media::{Frame, Recording};
 use std::hint::black_box;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Frames of the recording, and how often each is encoded and decoded.
@@ -19,15 +19,10 @@ const ROUNDS: usize = 7;
 /// The target of encoding and decoding a frame together.
 const LIMIT_MS: f64 = 8.0;
 
-/// The description of the person who talks.
-const TALKER: &str = include_str!("../../recordings/talker.toml");
-
 /// Measures each codec on the recording of a person who talks or, where there is none, on the
 /// synthetic performer, who has no views.
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
-    let data_dir = hawser_media::data_dir();
-    let (of, clouds) = if data_dir.join("volumetric/talker").exists() {
-        let recording = Recording::parse(TALKER, Path::new("talker.toml"), &data_dir)?;
+    let (of, clouds) = if let Some(recording) = recordings::talker()? {
         let frames = views(&recording)?;
         let left: Vec<View> = frames.iter().map(|views| views[0].clone()).collect();
         let rgbd = (RgbdEncoder::new(Layers::Two), RgbdDecoder::new());

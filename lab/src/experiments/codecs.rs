@@ -79,23 +79,16 @@ impl Measured for Outcome {
 
 /// Leaves out the cases of recordings that are not on this machine, and says so.
 fn leave_out_missing(cases: &mut Vec<Scenario>) -> Result<()> {
-    let mut there: Vec<(String, bool)> = Vec::new();
-    cases.retain(|case| {
-        let name = case.clip.name();
-        match there.iter().find(|(known, _)| known == name) {
-            Some((_, is_there)) => *is_there,
-            None => {
-                let is_there = case.clip.is_there();
-                there.push((name.to_owned(), is_there));
-                if !is_there {
-                    progress(&format!(
-                        "left out: the recording {name} is not in $HAWSER_DATA"
-                    ));
-                }
-                is_there
-            }
-        }
-    });
+    // The cases of a recording follow each other.
+    let mut clips: Vec<Clip> = cases.iter().map(|case| case.clip.clone()).collect();
+    clips.dedup();
+    for clip in clips.iter().filter(|clip| !clip.is_there()) {
+        let name = clip.name();
+        progress(&format!(
+            "left out: the recording {name} is not in $HAWSER_DATA"
+        ));
+        cases.retain(|case| case.clip != *clip);
+    }
     ensure!(
         !cases.is_empty(),
         "none of these recordings is in $HAWSER_DATA"

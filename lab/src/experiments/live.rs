@@ -4,11 +4,11 @@
 use super::five_paths::{Variation, emulated};
 use crate::experiment::{Measured, Run, write_json};
 use crate::record::Record;
+use crate::recordings;
 use crate::summary::{Case, Metrics};
 use anyhow::{Result, bail};
 use hawser_agent::Status;
 use hawser_io::ring;
-use hawser_media::data_dir;
 use hawser_qoe::measure;
 use hawser_testbed::emulator::{Emulator, EmulatorReport};
 use hawser_testbed::push::{PushSource, PushedStream};
@@ -29,14 +29,14 @@ pub(super) const FPS: f64 = 30.0;
 
 /// The recording of a stream that is pushed, which is decoded meanwhile: one camera, at 15 frames a
 /// second.
-const PUSH_RECORDING: &str = include_str!("../../recordings/talker-front.toml");
+const PUSH_RECORDING: &str = recordings::TALKER_FRONT;
 const PUSH_FPS: f64 = 15.0;
 
 /// The highest rate of a stream that is pushed: more than the recording takes.
 const PUSH_RATE_MBPS: f64 = 30.0;
 
 /// The recording of the paper's figures: a person talking.
-const RECORDING: &str = include_str!("../../recordings/talker.toml");
+const RECORDING: &str = recordings::TALKER;
 
 /// A lab with the five paths, through which a stream runs.
 pub(super) struct Live {
@@ -176,7 +176,7 @@ pub(super) fn push_source(directory: &Path) -> Result<PushSource> {
 const SYNTHETIC: &str = "synthetic";
 
 fn recording(talker: &str, directory: &Path) -> Result<String> {
-    if !data_dir().join("volumetric/talker").exists() {
+    if !recordings::has_talker() {
         return Ok(SYNTHETIC.to_owned());
     }
     let description = directory.join("talker.toml");

@@ -117,7 +117,7 @@ fn scenes() -> Vec<Scene> {
     levels.flat_map(of_level).collect()
 }
 
-/// What is streamed.
+/// The source of a case, by the way in which it is streamed.
 enum Played {
     Pull(Source),
     Push(PushSource),
@@ -163,7 +163,7 @@ impl Played {
     }
 }
 
-/// What was seen of a stream.
+/// The results of a stream.
 struct Seen {
     record: Record,
     /// The bandwidth cost during the variation.

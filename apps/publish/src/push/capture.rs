@@ -1,7 +1,7 @@
 //! The camera: plays the recording, and encodes each frame for the rate of the network.
 
 use super::PushConfig;
-use super::encode::{EncodedFrame, Encoders};
+use super::encode::{EncodedFrame, Encoders, payload};
 use super::log::FrameLog;
 use super::report::Captured;
 use crate::ticks::Ticks;
@@ -9,9 +9,7 @@ use hawser_cloud::Pose;
 use hawser_io::clock::SteadyClock;
 use hawser_io::udp::Waker;
 use hawser_media::Player;
-use hawser_objects::IPV4_UDP;
-use hawser_units::{Bitrate, ByteSize, Instant};
-use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
+use hawser_units::{Bitrate, Instant};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -133,11 +131,4 @@ impl Capture {
     fn is_over(&self) -> bool {
         self.network.demand.lock().is_over
     }
-}
-
-/// Returns the payload of packets that have so many bytes with all headers.
-fn payload(size: ByteSize) -> ByteSize {
-    let packet = DEFAULT_DATAGRAM as u64 + IPV4_UDP.0;
-    let headers = Header::OVERHEAD as u64 + IPV4_UDP.0;
-    ByteSize(size.0 * (packet - headers) / packet)
 }

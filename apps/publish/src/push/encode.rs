@@ -8,7 +8,7 @@ use hawser_codec::{
     ZstdEncoder, rgbd,
 };
 use hawser_media::Frame;
-use hawser_objects::TrackTiming;
+use hawser_objects::{IPV4_UDP, TrackTiming};
 use hawser_units::ByteSize;
 use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
 use hawser_wire::session::{MAX_TRACKS, Track};
@@ -112,6 +112,13 @@ impl Encoders {
             }
         }
     }
+}
+
+/// Returns the payload of full packets that have so many bytes with all headers.
+pub fn payload(size: ByteSize) -> ByteSize {
+    let packet = DEFAULT_DATAGRAM as u64 + IPV4_UDP.0;
+    let headers = Header::OVERHEAD as u64 + IPV4_UDP.0;
+    ByteSize(size.0 * (packet - headers) / packet)
 }
 
 /// Returns the number of layers that the encoders make.

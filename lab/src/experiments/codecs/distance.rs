@@ -11,9 +11,9 @@ const LOSSLESS_DB: f64 = 100.0;
 /// smaller one of both directions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Psnr {
-    /// Of the positions. The peak is the diagonal of the reference's bounds.
+    /// The ratio for positions. The peak is the diagonal of the captured cloud's bounding box.
     pub(super) geometry_db: f64,
-    /// Of the luma (BT.709) of the nearest points. The peak is 255.
+    /// The ratio for the luma (BT.709) of nearest points. The peak is 255.
     pub(super) luma_db: f64,
 }
 

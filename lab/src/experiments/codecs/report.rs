@@ -1,10 +1,10 @@
 //! `report.html`, and the pictures.
 
-use super::scenario::{Coder, Rate};
-use super::score::{SCORE, Score, curve};
+use super::scenario::Rate;
+use super::score::{SCORE, Score, VMAF, curve, subjects};
 use crate::plot::{Axis, Plot, Series};
 use crate::report::{Highlight, Item, Report, Section, Table};
-use crate::summary::Summary;
+use crate::summary::{Case, Summary};
 use anyhow::{Context, Result};
 use hawser_media::encode_png;
 use std::fs;
@@ -38,31 +38,13 @@ pub(super) fn write(summary: &Summary, scores: &[Score], out: &Path) -> Result<(
 
 /// Returns the names of the recordings.
 fn clips(scores: &[Score]) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for score in scores {
-        let name = score.scenario.clip.name();
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
+    let mut names: Vec<&str> = subjects(scores).iter().map(|(clip, _)| *clip).collect();
+    names.dedup();
     names
 }
 
-fn coders<'a>(scores: &'a [Score], clip: &'a str) -> Vec<Coder> {
-    let mut coders = Vec::new();
-    for score in scores
-        .iter()
-        .filter(|score| score.scenario.clip.name() == clip)
-    {
-        if !coders.contains(&score.scenario.coder) {
-            coders.push(score.scenario.coder);
-        }
-    }
-    coders
-}
-
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let highlight = |case: &crate::summary::Case| {
+    let highlight = |case: &Case| {
         let (clip, rest) = case.name.split_once('/')?;
         let codec = rest.strip_suffix(&format!("/vmaf-{SCORE:.0}"))?;
         let mbps = case.metrics.get("rate_mbps")?;
@@ -83,7 +65,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 
 fn section(scores: &[Score], clip: &str) -> Section {
     let plots = vec![
-        plot(scores, clip, "VMAF", "vmaf_mean_score"),
+        plot(scores, clip, "VMAF", VMAF),
         plot(scores, clip, "geometry (dB)", "geometry_psnr_db"),
         plot(scores, clip, "luma (dB)", "luma_psnr_db"),
     ];
@@ -94,11 +76,9 @@ fn section(scores: &[Score], clip: &str) -> Section {
 }
 
 fn plot(scores: &[Score], clip: &str, label: &str, metric: &str) -> Plot {
-    let series = coders(scores, clip).into_iter().map(|coder| {
-        let points: Vec<(f64, f64)> = match metric {
-            "vmaf_mean_score" => curve(scores, clip, coder),
-            _ => figures(scores, clip, coder, metric),
-        };
+    let of_clip = subjects(scores).into_iter().filter(|(of, _)| *of == clip);
+    let series = of_clip.map(|(_, coder)| {
+        let points = curve(scores, clip, coder, metric);
         if points.len() > 1 {
             Series::line(coder.name(), points)
         } else {
@@ -112,16 +92,6 @@ fn plot(scores: &[Score], clip: &str, label: &str, metric: &str) -> Plot {
         series: series.collect(),
         bands: Vec::new(),
     }
-}
-
-/// Returns rates and a figure of a codec in the order of the cases.
-fn figures(scores: &[Score], clip: &str, coder: Coder, metric: &str) -> Vec<(f64, f64)> {
-    let of_coder = scores
-        .iter()
-        .filter(|score| score.scenario.clip.name() == clip && score.scenario.coder == coder);
-    of_coder
-        .map(|score| (score.get("rate_mbps"), score.get(metric)))
-        .collect()
 }
 
 /// Returns what was captured and what the codecs make of it.
@@ -139,7 +109,7 @@ fn pictures(scores: &[Score], clip: &str) -> Vec<Item> {
             "{}: {:.1} Mb/s, VMAF {:.0}, {:.0} points",
             score.scenario.coder.name(),
             score.get("rate_mbps"),
-            score.get("vmaf_mean_score"),
+            score.get(VMAF),
             score.get("frame_points"),
         );
         items.push(Item::picture(caption, &score.outcome.picture));

@@ -1,5 +1,6 @@
 //! The cases: a recording, a codec and a rate.
 
+use crate::recordings;
 use anyhow::{Context, Result};
 use hawser_media::{Recording, data_dir};
 use hawser_publish::push::CodecName;
@@ -85,12 +86,9 @@ impl Clip {
             source: Source::Known(text),
         };
         [
-            ("talker", include_str!("../../../recordings/talker.toml")),
-            ("typist", include_str!("../../../recordings/typist.toml")),
-            (
-                "synthetic",
-                include_str!("../../../recordings/synthetic.toml"),
-            ),
+            ("talker", recordings::TALKER),
+            ("typist", recordings::TYPIST),
+            ("synthetic", recordings::SYNTHETIC),
         ]
         .map(clip)
         .to_vec()
@@ -194,7 +192,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dancer.toml");
         assert!(Clip::of_file(&path).is_err());
-        std::fs::write(&path, include_str!("../../../recordings/synthetic.toml")).unwrap();
+        std::fs::write(&path, recordings::SYNTHETIC).unwrap();
         let clip = Clip::of_file(&path).unwrap();
         assert_eq!(clip.name(), "dancer");
         assert!(clip.is_there());

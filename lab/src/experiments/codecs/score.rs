@@ -3,12 +3,16 @@
 use super::distance::Psnr;
 use super::scenario::{Coder, Rate, Scenario};
 use super::trial::Outcome;
-use crate::summary::{Case, Metrics, deviation, mean, quantile};
+use crate::summary::{Case, Metrics, mean, quantile};
+use crate::vmaf;
 use hawser_publish::push::CodecName;
 use std::time::Duration;
 
 /// The score of VMAF at which rates are compared.
 pub(super) const SCORE: f64 = 85.0;
+
+/// The metric that has the score.
+pub(super) const VMAF: &str = "vmaf_mean_score";
 
 /// The codec to which rates are compared.
 const RIVAL: Coder = Coder::Product(CodecName::Draco);
@@ -43,17 +47,11 @@ impl Score {
     pub(super) fn get(&self, metric: &str) -> f64 {
         self.metrics.get(metric).unwrap_or(f64::NAN)
     }
-
-    fn rate_and_score(&self) -> (f64, f64) {
-        (self.get("rate_mbps"), self.get("vmaf_mean_score"))
-    }
 }
 
 fn metrics(outcome: &Outcome) -> Metrics {
     let frames = &outcome.frames;
     let bytes = mean(frames.iter().map(|frame| frame.bytes as f64));
-    let scores = &outcome.scores;
-    let vmaf = mean(scores.iter().copied());
     let compared = || frames.iter().filter_map(|frame| frame.psnr);
     let psnr = |figure: fn(&Psnr) -> f64| mean(compared().map(|psnr| figure(&psnr)));
     let time = |stage: fn(&super::trial::Shown) -> Duration| {
@@ -76,16 +74,7 @@ fn metrics(outcome: &Outcome) -> Metrics {
     metrics.set("render_ms", time(|frame| frame.render));
     metrics.set("geometry_psnr_db", psnr(|psnr| psnr.geometry_db));
     metrics.set("luma_psnr_db", psnr(|psnr| psnr.luma_db));
-    metrics.set("vmaf_mean_score", vmaf);
-    metrics.set("vmaf_within_run_stddev_score", deviation(scores));
-    metrics.set(
-        "vmaf_min_score",
-        scores.iter().copied().fold(f64::NAN, f64::min),
-    );
-    metrics.set(
-        "vmaf_max_score",
-        scores.iter().copied().fold(f64::NAN, f64::max),
-    );
+    vmaf::describe(&[&outcome.scores], &mut metrics);
     metrics
 }
 
@@ -93,14 +82,8 @@ fn metrics(outcome: &Outcome) -> Metrics {
 /// reaches the score, and with that rate's share of Draco's.
 pub(super) fn crossings(scores: &[Score]) -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut seen: Vec<(&str, Coder)> = Vec::new();
-    for score in scores {
-        let (clip, coder) = (score.scenario.clip.name(), score.scenario.coder);
-        if seen.contains(&(clip, coder)) {
-            continue;
-        }
-        seen.push((clip, coder));
-        let curve = curve(scores, clip, coder);
+    for (clip, coder) in subjects(scores) {
+        let curve = curve(scores, clip, coder, VMAF);
         if curve.len() < 2 {
             continue;
         }
@@ -109,7 +92,7 @@ pub(super) fn crossings(scores: &[Score]) -> Vec<Case> {
         case.set_param("is_bound", matches!(crossing, Crossing::Below(_)));
         case.metrics.set("rate_mbps", crossing.mbps());
         if coder != RIVAL {
-            let rival = self::crossing(&self::curve(scores, clip, RIVAL));
+            let rival = self::crossing(&self::curve(scores, clip, RIVAL, VMAF));
             let ratio = crossing.mbps() / rival.mbps();
             case.metrics.set("rate_of_draco_ratio", ratio);
         }
@@ -118,14 +101,24 @@ pub(super) fn crossings(scores: &[Score]) -> Vec<Case> {
     cases
 }
 
-/// Returns rates and scores of a codec in the order of the rates.
-pub(super) fn curve(scores: &[Score], clip: &str, coder: Coder) -> Vec<(f64, f64)> {
+/// Returns the recordings with their codecs, in the order of the cases, which follow each other.
+pub(super) fn subjects(scores: &[Score]) -> Vec<(&str, Coder)> {
+    let scenarios = scores.iter().map(|score| &score.scenario);
+    let mut subjects: Vec<_> = scenarios
+        .map(|scenario| (scenario.clip.name(), scenario.coder))
+        .collect();
+    subjects.dedup();
+    subjects
+}
+
+/// Returns rates and a figure of a codec in the order of the rates.
+pub(super) fn curve(scores: &[Score], clip: &str, coder: Coder, metric: &str) -> Vec<(f64, f64)> {
     let is_wanted =
         |score: &&Score| score.scenario.clip.name() == clip && score.scenario.coder == coder;
     let mut curve: Vec<(f64, f64)> = scores
         .iter()
         .filter(is_wanted)
-        .map(Score::rate_and_score)
+        .map(|score| (score.get("rate_mbps"), score.get(metric)))
         .collect();
     curve.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     curve

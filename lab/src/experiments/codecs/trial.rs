@@ -8,7 +8,6 @@ use crate::experiments::studio::{SIZE, Studio};
 use crate::vmaf::Vmaf;
 use anyhow::{Context, Result, ensure};
 use hawser_cloud::Image;
-use hawser_media::{Frame, Player};
 use std::time::{Duration, Instant};
 
 /// The default number of frames, and the number of those that only teach the rate control.
@@ -39,7 +38,7 @@ pub(super) struct Shown {
     pub(super) encode: Duration,
     pub(super) decode: Duration,
     pub(super) render: Duration,
-    /// Of some frames.
+    /// The distance from what was captured, which is computed for some frames only.
     pub(super) psnr: Option<Psnr>,
 }
 
@@ -57,7 +56,8 @@ pub(super) fn run(scenario: &Scenario, run: &Run) -> Result<Outcome> {
         Coder::DracoCpp => frames.min(CPP_FRAMES),
     };
     let mut player = recording.open()?;
-    let mut next = first(&mut player)?;
+    let first = player.next_frame()?;
+    let mut next = first.context("the recording has no frames")?;
     let mut studio = Studio::in_front_of(&next.clone().into_cloud())?;
     let mut coding = Coding::new(scenario, &next, fps)?;
     let mut comparison = Vmaf::find()?.compare(SIZE, &folder.join("vmaf.json"))?;
@@ -105,8 +105,4 @@ pub(super) fn run(scenario: &Scenario, run: &Run) -> Result<Outcome> {
         captured,
         picture,
     })
-}
-
-fn first(player: &mut Player) -> Result<Frame> {
-    player.next_frame()?.context("the recording has no frames")
 }

@@ -1,21 +1,18 @@
-//! What a viewer sees of a run: its frames as pictures, and their VMAF.
+//! Pictures of the frames of a run, as a viewer sees them, and their VMAF.
 
-use super::encoder::{HEADERS, INTERVAL, PACKET};
+use super::encoder::INTERVAL;
 use super::frames::Frame;
 use super::scenario::{Controller, Media, Scenario};
 use crate::experiments::studio::{SIZE, Studio};
+use crate::recordings;
 use crate::vmaf::Vmaf;
 use anyhow::{Context, Result, ensure};
 use hawser_cloud::{Cloud, Image, Level};
 use hawser_codec::{Decoder, FrameDecoder};
-use hawser_media::{Frame as Captured, Recording, data_dir};
-use hawser_publish::push::{CodecName, Encoders};
-use hawser_units::ByteSize;
+use hawser_media::{Frame as Captured, Recording};
+use hawser_publish::push::{CodecName, Encoders, payload};
 use std::ops::Range;
 use std::path::Path;
-
-/// The recording whose frames are encoded: a person talking.
-const RECORDING: &str = include_str!("../../../recordings/talker.toml");
 
 /// The number of frames of the recording that are played in a loop.
 const FRAMES: usize = 100;
@@ -49,12 +46,7 @@ impl Gallery {
     /// If there is no ffmpeg with libvmaf, or the recording cannot be loaded.
     pub(super) fn open() -> Result<Self> {
         let vmaf = Vmaf::find()?;
-        let data_dir = data_dir();
-        let recording = if data_dir.join("volumetric/talker").exists() {
-            Recording::parse(RECORDING, Path::new("talker.toml"), &data_dir)?
-        } else {
-            Recording::synthetic()
-        };
+        let recording = recordings::talker()?.unwrap_or_else(Recording::synthetic);
         let frames = recording.load(Level::Fhd, FRAMES)?;
         let mut studio = Studio::in_front_of(&frames[0])?;
         let references = frames.iter().map(|frame| studio.draw(frame)).collect();
@@ -121,7 +113,7 @@ struct Screen<'a> {
 
 impl<'a> Screen<'a> {
     fn new(gallery: &'a Gallery, media: Media) -> Result<Self> {
-        let first = gallery.frames.first().context("no frames")?;
+        let first = &gallery.frames[0];
         Ok(Screen {
             gallery,
             encoders: Encoders::new(codec(media), &Captured::Cloud(first.clone()))?,
@@ -141,8 +133,7 @@ impl<'a> Screen<'a> {
             return Ok(());
         }
         let captured = self.gallery.frames[number % self.gallery.frames.len()].clone();
-        let size = frame.target.bytes_in(INTERVAL);
-        let size = ByteSize(size.0 * (PACKET - HEADERS) / PACKET);
+        let size = payload(frame.target.bytes_in(INTERVAL));
         let captured = Captured::Cloud(captured);
         let encoded = self.encoders.encode(captured, usize::MAX, size, None);
         let (_, track) = encoded.tracks.first().context("a cloud has one track")?;

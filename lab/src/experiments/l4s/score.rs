@@ -5,7 +5,8 @@ use super::scenario::{Controller, Media, Network, Scenario, Times};
 use super::simulation::{Outcome, Sample};
 use super::webrtc::CONTROL;
 use super::{Trial, paper};
-use crate::summary::{Case, Metrics, deviation, mean, quantile};
+use crate::summary::{Case, Metrics, quantile};
+use crate::vmaf;
 use hawser_units::ByteSize;
 use std::time::Duration;
 
@@ -134,25 +135,13 @@ impl Score {
         });
     }
 
-    /// The mean and the deviation within a run, each as the mean over the runs.
     fn pictures(&self, metrics: &mut Metrics) {
-        let runs: Vec<Vec<f64>> = self
-            .outcomes
-            .iter()
-            .map(|outcome| outcome.pictures.scores.iter().map(|(_, score)| *score))
-            .map(Iterator::collect)
+        let pictures = self.outcomes.iter().map(|outcome| &outcome.pictures);
+        let runs: Vec<Vec<f64>> = pictures
+            .map(|pictures| pictures.scores.iter().map(|(_, score)| *score).collect())
             .collect();
-        let all = || runs.iter().flatten().copied();
-        if all().next().is_none() {
-            return;
-        }
-        let means: Vec<f64> = runs.iter().map(|run| mean(run.iter().copied())).collect();
-        let within = runs.iter().map(|run| deviation(run));
-        metrics.set("vmaf_mean_score", mean(means.iter().copied()));
-        metrics.set("vmaf_between_runs_stddev_score", deviation(&means));
-        metrics.set("vmaf_within_run_stddev_score", mean(within));
-        metrics.set("vmaf_min_score", all().fold(f64::NAN, f64::min));
-        metrics.set("vmaf_max_score", all().fold(f64::NAN, f64::max));
+        let runs: Vec<&[f64]> = runs.iter().map(Vec::as_slice).collect();
+        vmaf::describe(&runs, metrics);
     }
 
     fn reaches_maximum(&self) -> bool {

@@ -1,13 +1,12 @@
 //! The figures of a run, from the tables of publisher and viewer.
 
 use super::Window;
+use crate::record::read_table;
 use crate::summary::{Case, Metrics, mean, quantile};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use hawser_testbed::push::PushLogs;
 use hawser_view::push::PushRow;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use std::path::Path;
 
 /// A line of the publisher's table of encoded frames.
 #[derive(Debug, Clone, Deserialize)]
@@ -41,9 +40,9 @@ impl Score {
         Ok(Score {
             window,
             began_ns: logs.began_ns,
-            frames: read(&logs.frames)?,
-            encoded: read(&logs.encoded)?,
-            flows: read(&logs.flows)?,
+            frames: read_table(&logs.frames)?,
+            encoded: read_table(&logs.encoded)?,
+            flows: read_table(&logs.flows)?,
         })
     }
 
@@ -188,11 +187,4 @@ impl Figures {
             p99: quantile(&values, 0.99),
         }
     }
-}
-
-fn read<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
-    let context = || format!("cannot read {}", path.display());
-    let mut table = csv::Reader::from_path(path).with_context(context)?;
-    let rows: Result<Vec<T>, _> = table.deserialize().collect();
-    rows.with_context(context)
 }
