@@ -1,29 +1,15 @@
 #!/bin/sh
 # Sends valid and invalid requests to a controller, and checks the responses against its OpenAPI document.
 # Usage: xtask/schemathesis.sh HAWSER [EXAMPLES [SEED]]: the program, the number of random requests for each operation
-# (default 50) in addition to those that cover the document, and their seed (default 1). Creates a Python environment in the
-# target directory at the first run. Fails if a response is wrong, if the controller exits, or if requests were not handled
-# as far as they should be. Exits with 77 if it cannot run at all.
+# (default 50) in addition to those that cover the document, and their seed (default 1). Fails if a response is wrong, if the
+# controller exits, or if requests were not handled as far as they should be. Exits with 77 if it cannot run at all.
 set -eu
 
 hawser=$(realpath "${1:?usage: xtask/schemathesis.sh HAWSER [EXAMPLES [SEED]]}")
 examples=${2-50}
 seed=${3-1}
-version=4.32.5
 cd "$(dirname "$0")/.."
-target=${CARGO_TARGET_DIR:-target}
-mkdir -p "$target"
-environment=$(realpath "$target")/schemathesis
-
-is_installed() {
-    [ "$("$environment/bin/schemathesis" --version 2>/dev/null)" = "schemathesis, version $version" ]
-}
-if ! is_installed; then
-    echo "schemathesis: creating a Python environment in $environment"
-    python3 -m venv --clear "$environment" &&
-        "$environment/bin/pip" install --quiet --disable-pip-version-check "schemathesis==$version" ||
-        { echo "schemathesis: cannot install it from PyPI" >&2; exit 77; }
-fi
+environment=$(xtask/python.sh schemathesis 4.32.5) || exit 77
 
 folder=$(mktemp -d)
 controller=
