@@ -185,14 +185,6 @@ impl Flow {
         self.sender.clock_mut().stamp(now)
     }
 
-    /// Returns the time that pacing takes for a capture of `size`.
-    pub fn pacing_time(&self, size: ByteSize) -> Duration {
-        match self.config.spread {
-            Spread::Interval(interval) => interval,
-            Spread::BorneRate => self.control.pacing_rate().time_to_send(size),
-        }
-    }
-
     /// Returns the bytes of all packets of an object, with all headers.
     pub fn size(&self, object: &SealedObject) -> ByteSize {
         let headers = self.config.overhead.0 * object.packets.len() as u64;

@@ -121,6 +121,8 @@ pub struct Published {
     pub group: u32,
     /// The bytes of all UDP payloads.
     pub size: ByteSize,
+    /// The number of packets.
+    pub packets: u64,
 }
 
 impl Publication {
@@ -198,8 +200,14 @@ impl Publication {
         for watching in self.viewers.values_mut() {
             watching.offer(now, &objects);
         }
-        let size = objects.iter().map(SealedObject::size).sum();
-        Ok(Published { group, size })
+        Ok(Published {
+            group,
+            size: objects.iter().map(SealedObject::size).sum(),
+            packets: objects
+                .iter()
+                .map(|object| object.packets.len() as u64)
+                .sum(),
+        })
     }
 
     /// Returns the next datagram that leaves now.

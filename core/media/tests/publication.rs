@@ -211,7 +211,7 @@ fn a_viewer_gets_every_frame_whole_and_the_status_tells_of_the_path() {
     assert!((45.0..60.0).contains(&target), "{target}");
     let one_way = status[0].one_way.unwrap();
     assert!(one_way >= ms(9) && one_way < ms(16), "{one_way:?}");
-    assert!(status[0].received.ce_bytes > 0 && status[0].refused_reports == 0);
+    assert!(status[0].received.ce_bytes > 0 && status[0].sender.refused_reports == 0);
     assert_eq!(status[0].sender.refused_no_room, 0);
     assert_eq!(world.refused, []);
 }

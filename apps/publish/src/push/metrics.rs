@@ -191,7 +191,7 @@ fn refused(sent: &Sent) -> [Reason; 9] {
         ("unknown_session", sessions.unknown_session),
         ("unexpected", sessions.unexpected),
         ("too_long", sent.too_long),
-        ("impossible_report", sent.refused_reports),
+        ("impossible_report", sent.objects.refused_reports),
     ]
 }
 
@@ -220,7 +220,7 @@ mod tests {
             waiting: ByteSize(0),
             received: hawser_wire::feedback::Totals::default(),
             is_app_limited: true,
-            refused_reports: 0,
+            refusals: hawser_congestion::Refusals::default(),
             sender: hawser_objects::SenderStats::default(),
         };
         let mut figures = Figures {

@@ -44,8 +44,8 @@ pub struct Sent {
     pub send_failures: u64,
     /// Datagrams that are longer than any message of a viewer.
     pub too_long: u64,
-    /// Reports of viewers that were impossible.
-    pub refused_reports: u64,
+    /// Parts of reports of viewers that the rate control refused.
+    pub refused_parts: u64,
     /// Datagrams that the kernel dropped because they were not read in time.
     pub receive_drops: u64,
     /// The counts of the in-flight buffers of all viewers.
@@ -79,7 +79,7 @@ impl Sent {
             self.objects += viewer.sender;
             self.received_bytes += viewer.received.bytes;
             self.marked_bytes += viewer.received.ce_bytes;
-            self.refused_reports += viewer.refused_reports;
+            self.refused_parts += viewer.refusals.total();
         }
     }
 
@@ -129,7 +129,7 @@ impl fmt::Display for PushReport {
         writeln!(
             f,
             "refused: {} requests without the key, {} for lack of room, {} forged, {} repeated and {} \
-             other messages, {} impossible reports",
+             other messages, {} impossible reports, {} impossible parts of others",
             sent.sessions.unauthorised,
             sent.sessions.full,
             sent.sessions.forged,
@@ -138,7 +138,8 @@ impl fmt::Display for PushReport {
                 + sent.sessions.unknown_session
                 + sent.sessions.unexpected
                 + sent.too_long,
-            sent.refused_reports
+            objects.refused_reports,
+            sent.refused_parts
         )?;
         write!(
             f,

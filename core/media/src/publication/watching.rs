@@ -2,7 +2,7 @@ use super::Outgoing;
 use crate::flow::{Flow, FlowConfig, IPV4_UDP, IPV6_UDP};
 use crate::object::SealedObject;
 use crate::sender::{Outcome, SenderStats};
-use hawser_congestion::RateControl;
+use hawser_congestion::{RateControl, Refusals};
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::feedback::{Feedback, Pose, Totals};
 use std::collections::BTreeMap;
@@ -25,7 +25,6 @@ pub(super) struct Watching {
     totals: Totals,
     one_way: Option<Duration>,
     least_one_way: Option<Duration>,
-    refused_reports: u64,
 }
 
 /// The state of the flow to a viewer.
@@ -53,8 +52,8 @@ pub struct ViewerStatus {
     pub received: Totals,
     /// Whether the encoder uses so little of the target that the rate does not grow.
     pub is_app_limited: bool,
-    /// Reports that were impossible.
-    pub refused_reports: u64,
+    /// Items of reports that the rate control refused.
+    pub refusals: Refusals,
     /// The counts of the in-flight buffer.
     pub sender: SenderStats,
 }
@@ -78,7 +77,6 @@ impl Watching {
             totals: Totals::default(),
             one_way: None,
             least_one_way: None,
-            refused_reports: 0,
         }
     }
 
@@ -115,9 +113,9 @@ impl Watching {
     }
 
     pub(super) fn handle_feedback(&mut self, now: Instant, number: u64, report: &Feedback) {
-        match self.flow.handle_feedback(now, number, report) {
-            Ok(outcome) => self.handle_outcome(&outcome),
-            Err(_) => self.refused_reports += 1,
+        // The buffer counts what it refuses.
+        if let Ok(outcome) = self.flow.handle_feedback(now, number, report) {
+            self.handle_outcome(&outcome);
         }
     }
 
@@ -157,7 +155,7 @@ impl Watching {
             waiting: sender.waiting(),
             received: self.totals,
             is_app_limited: self.flow.is_app_limited(),
-            refused_reports: self.refused_reports,
+            refusals: control.refusals(),
             sender: *sender.stats(),
         }
     }

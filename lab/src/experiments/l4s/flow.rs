@@ -106,21 +106,15 @@ impl Flow for Hawser {
     }
 
     fn target(&self) -> Bitrate {
-        self.publisher.flow.control().target()
+        self.publisher.target()
     }
 
     fn pacing_rate(&self) -> Option<Bitrate> {
-        Some(self.publisher.flow.control().pacing_rate())
+        self.publisher.pacing_rate()
     }
 
     fn traffic(&self) -> Traffic {
-        let sender = self.publisher.flow.sender().stats();
-        Traffic {
-            packets: sender.packets,
-            repeated: sender.repeated,
-            refused_no_room: sender.refused_no_room,
-            refused_feedback: self.publisher.flow.control().refusals().total(),
-        }
+        self.publisher.traffic()
     }
 
     fn into_frames(self: Box<Self>) -> Vec<Frame> {

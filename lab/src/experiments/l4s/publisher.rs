@@ -1,15 +1,17 @@
-//! The publisher of the media flow: encoder, packetiser, session and flow.
+//! The publisher of the media flow: the encoder, and the publication of the product.
 
 use super::encoder::{Encoder, HEADERS, IP_UDP};
+use super::flow::Traffic;
 use super::frames::Frame;
 use super::scenario::{Controller, REPORT_INTERVAL};
-use super::viewer::{ALIAS, INCARNATION, announcement, secret};
+use super::viewer::{ALIAS, announcement, secret};
+use hawser_congestion::Spread;
 use hawser_objects::{
-    Departure, Flow, FlowConfig, Host, HostConfig, HostEvent, ObjectInfo, Packetiser,
-    PacketiserConfig, SealedObject, Seed, SenderConfig,
+    EncodedLayer, FlowConfig, LayerContent, Publication, PublicationConfig, PublicationEvent, Seed,
+    SenderConfig, ViewerStatus,
 };
-use hawser_units::{ByteSize, Ecn, Instant};
-use hawser_wire::media::{Flags, ObjectId};
+use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
+use hawser_wire::media::Packet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +29,7 @@ const HOP_SALT: [u8; 16] = [0x33; 16];
 pub(super) struct Publisher {
     pub(super) frames: Vec<Frame>,
     controller: Controller,
-    host: Host,
-    session: Option<u32>,
-    pub(super) flow: Flow,
-    packetiser: Packetiser,
+    publication: Publication,
     encoder: Encoder,
 }
 
@@ -43,174 +42,152 @@ pub(super) struct Outgoing {
 impl Publisher {
     /// Creates a publisher whose first frame is captured at `first`.
     pub(super) fn new(controller: Controller, seed: u64, first: Instant) -> Self {
-        let hop = secret().access().hop(&HOP_SALT, 0);
-        let config = FlowConfig {
-            sender: SenderConfig {
-                rule: controller.rule(),
-                report_interval: REPORT_INTERVAL,
-                ..SenderConfig::new(BUFFER)
-            },
-            spread: controller.spread(),
-            overhead: ByteSize(IP_UDP),
-            ..FlowConfig::new(BUFFER)
-        };
         Publisher {
             frames: Vec::new(),
             controller,
-            host: host(controller),
-            session: None,
-            flow: Flow::new(config, controller.control(first)),
-            packetiser: Packetiser::new(PacketiserConfig::new(ALIAS, INCARNATION), secret(), hop),
+            publication: publication(controller),
             encoder: Encoder::new(seed, first, HEADERS),
         }
     }
 
     /// Returns whether a viewer has subscribed.
     pub(super) fn is_watched(&self) -> bool {
-        self.session.is_some()
+        self.publication.viewers() > 0
     }
 
     /// Returns when [`handle_timeout`](Publisher::handle_timeout) or
     /// [`poll_transmit`](Publisher::poll_transmit) is due.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        [
-            Some(self.encoder.next()),
-            self.flow.poll_timeout(),
-            self.host.poll_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let next = self.encoder.next();
+        let due = self.publication.poll_timeout();
+        Some(due.map_or(next, |due| due.min(next)))
     }
 
     /// Captures a frame and reacts to silence, when they are due.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
-        self.flow.handle_timeout(now);
-        if self.host.poll_timeout().is_some_and(|due| due <= now) {
-            self.host.handle_timeout(now);
-        }
-        while self.flow.poll_event().is_some() {}
+        self.publication.handle_timeout(now);
+        self.discard_events();
         self.capture(now);
     }
 
     /// Takes a message of the viewer.
     pub(super) fn handle_datagram(&mut self, now: Instant, datagram: &[u8]) {
         let viewer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        if let Err(error) = self.host.handle_datagram(now, viewer, datagram) {
+        if let Err(error) = self.publication.handle_datagram(now, viewer, datagram) {
             tracing::debug!("a message of the viewer is refused: {error}");
         }
-        while let Some(event) = self.host.poll_event() {
-            self.handle_event(now, event);
-        }
+        self.discard_events();
     }
 
     /// Returns the next datagram that leaves now.
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
-        let ecn = self.flow.control().ecn();
-        if let Some((_, message)) = self.host.poll_transmit() {
-            let datagram = message.into();
-            return Some(Outgoing { datagram, ecn });
+        let outgoing = self.publication.poll_transmit(now)?;
+        if let Ok(packet) = Packet::parse(&outgoing.datagram) {
+            self.begin_frame(now, packet.header.id.object.group);
         }
-        let departure = self.flow.poll_transmit(now)?;
-        self.begin_frame(now, &departure);
         Some(Outgoing {
-            datagram: departure.datagram,
-            ecn: departure.ecn,
+            datagram: outgoing.datagram,
+            ecn: outgoing.ecn,
         })
     }
 
-    fn handle_event(&mut self, now: Instant, event: HostEvent) {
-        match event {
-            HostEvent::Opened { .. } => {}
-            HostEvent::Subscribed { session, .. } => {
-                self.session = Some(session);
-                self.send_status(now, session);
+    /// Returns the rate of the next frame, with all headers: as the product encodes, or the target of the
+    /// paper's controller. It is 0 without a viewer.
+    pub(super) fn target(&self) -> Bitrate {
+        let target = match self.controller {
+            Controller::Prague => self.publication.target(),
+            Controller::Paper => self.viewer().map(|viewer| viewer.target),
+        };
+        target.unwrap_or(Bitrate::from_bps(0))
+    }
+
+    /// Returns the rate at which packets leave, if there is a viewer.
+    pub(super) fn pacing_rate(&self) -> Option<Bitrate> {
+        self.viewer().map(|viewer| viewer.pacing_rate)
+    }
+
+    /// Returns the counts of packets and refusals so far.
+    pub(super) fn traffic(&self) -> Traffic {
+        self.viewer().map_or(Traffic::default(), |viewer| Traffic {
+            packets: viewer.sender.packets,
+            repeated: viewer.sender.repeated,
+            refused_no_room: viewer.sender.refused_no_room,
+            refused_feedback: viewer.refusals.total(),
+        })
+    }
+
+    fn viewer(&self) -> Option<ViewerStatus> {
+        self.publication.status().pop()
+    }
+
+    fn discard_events(&mut self) {
+        while let Some(event) = self.publication.poll_event() {
+            if let PublicationEvent::Left { reason, .. } = event {
+                tracing::warn!(?reason, "the viewer has left");
             }
-            HostEvent::Report {
-                session,
-                number,
-                report,
-            } => {
-                if let Err(error) = self.flow.handle_feedback(now, number, &report) {
-                    tracing::debug!("a report of the viewer is refused: {error}");
-                }
-                self.send_status(now, session);
-            }
-            HostEvent::Ended { .. } => self.session = None,
         }
     }
 
-    fn send_status(&mut self, now: Instant, session: u32) {
-        let stamp = self.flow.stamp(now);
-        self.host.send_status(session, stamp);
-    }
-
     fn capture(&mut self, now: Instant) {
-        let (target, layers) = (self.flow.control().target(), self.controller.layers());
-        let Some(sizes) = self.encoder.encode(now, target, layers) else {
+        let target = self.target();
+        let Some(sizes) = self.encoder.encode(now, target, self.controller.layers()) else {
             return;
         };
-        let objects = self.packetise(now, &sizes);
-        let size = objects.iter().map(|object| self.flow.size(object)).sum();
-        // The buffer counts what it does not admit; the layer is then never complete.
-        let _ = self.flow.offer(now, &objects);
+        let contents: Vec<Vec<u8>> = (0..).zip(&sizes).map(|(n, size)| vec![n; *size]).collect();
+        let layers = (0..).zip(&contents).map(|(layer, content)| EncodedLayer {
+            alias: ALIAS,
+            layer,
+            content: LayerContent::Whole(content),
+        });
+        let layers: Vec<EncodedLayer<'_>> = layers.collect();
+        let published = self.publication.publish(now, now, &layers);
+        let published = published.expect("minutes of video do not exhaust the numbers");
         self.frames.push(Frame {
             captured: now,
             target,
-            size,
+            size: published.size + ByteSize(IP_UDP * published.packets),
             began: None,
             pacing: Duration::ZERO,
             complete: vec![None; sizes.len()],
         });
     }
 
-    /// Seals the layers of the next frame.
-    fn packetise(&mut self, now: Instant, sizes: &[usize]) -> Vec<SealedObject> {
-        let number = u32::try_from(self.frames.len()).expect("minutes of video");
-        let layers = (0..).zip(sizes).map(|(layer, bytes)| {
-            let object = self
-                .packetiser
-                .packetise(info(number, layer, now), &vec![layer; *bytes]);
-            object.expect("frames are in order")
-        });
-        layers.collect()
-    }
-
-    /// Writes down when the first packet of a frame leaves.
-    fn begin_frame(&mut self, now: Instant, departure: &Departure) {
-        let frame = self.frames.get_mut(departure.id.object.group as usize);
-        let Some(frame) = frame.filter(|frame| frame.began.is_none()) else {
+    /// Writes down when the first packet of a frame, whose number is that of its group, leaves.
+    fn begin_frame(&mut self, now: Instant, group: u32) {
+        let frame = usize::try_from(group).expect("minutes of video");
+        if self.frames[frame].began.is_some() {
             return;
+        }
+        let pacing = match self.controller.spread() {
+            Spread::Interval(interval) => interval,
+            Spread::BorneRate => {
+                let rate = self.pacing_rate().expect("a packet leaves for a viewer");
+                rate.time_to_send(self.frames[frame].size)
+            }
         };
-        frame.began = Some(now);
-        frame.pacing = self.flow.pacing_time(frame.size);
+        self.frames[frame].began = Some(now);
+        self.frames[frame].pacing = pacing;
     }
 }
 
-fn host(controller: Controller) -> Host {
-    let announced = secret().announce(&announcement(controller));
-    let announced = announced.expect("the announcement is short");
-    let seed = Seed::new([0x44; 32]);
-    let mut host = Host::new(HostConfig::new(
-        secret().access(),
-        announced,
-        HOP_SALT,
-        seed,
-    ));
-    host.set_keys(0, vec![(ALIAS, 0)]);
-    host
-}
-
-fn info(frame: u32, layer: u8, captured: Instant) -> ObjectInfo {
-    ObjectInfo {
-        id: ObjectId {
-            alias: ALIAS,
-            group: frame,
-            object: 0,
-            layer,
+fn publication(controller: Controller) -> Publication {
+    let flow = FlowConfig {
+        sender: SenderConfig {
+            rule: controller.rule(),
+            report_interval: REPORT_INTERVAL,
+            ..SenderConfig::new(BUFFER)
         },
-        priority: layer,
-        deadline: captured + DEADLINE,
-        flags: Flags::default(),
-    }
+        spread: controller.spread(),
+        ..FlowConfig::new(BUFFER)
+    };
+    let config = PublicationConfig {
+        announcement: announcement(controller),
+        lifetime: DEADLINE,
+        flow,
+        viewers: 1,
+        hop_salt: HOP_SALT,
+        seed: Seed::new([0x44; 32]),
+    };
+    let control = Box::new(move |now| controller.control(now));
+    Publication::new(config, &secret(), control).expect("the announcement is short")
 }

@@ -3,18 +3,26 @@
 use super::frames::{Frame, captured_within};
 use anyhow::Result;
 use hawser_congestion::{Bounds, PaperConfig, PaperL4s, Prague, PragueConfig, RateControl, Spread};
-use hawser_netem::{Class, Delay, Discipline, DualPi2, LinkConfig, Loss, Paper, Rate, Steps};
+use hawser_netem::{
+    Class, Delay, Discipline, DualPi2, ExtraDelay, LinkConfig, Loss, Order, Paper, Rate, Span,
+    Steps,
+};
 use hawser_objects::Rule;
 use hawser_units::{Bitrate, Instant};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
 /// The propagation delay in each direction (section 4.2).
-pub(super) const ONE_WAY: Duration = Duration::from_millis(10);
+const ONE_WAY: Duration = Duration::from_millis(10);
 
 /// The time from the first frame to the start of the competing flows (section 4.1).
 pub(super) const RIVALS_AFTER: Duration = Duration::from_secs(5);
+
+/// The longest additional delay of a packet in [`Network::Jitter`].
+const JITTER: Duration = Duration::from_millis(10);
 
 /// The time between reports of the viewer.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(5);
@@ -55,6 +63,11 @@ pub(super) enum Network {
     Steps,
     /// The same with 1 % of random loss.
     Loss,
+    /// The same; each packet takes up to 10 ms longer, and may be overtaken.
+    Jitter,
+    /// The same; nothing passes in either direction for 20 to 100 ms, about once a second, as when a
+    /// Wi-Fi station scans or its channel is taken.
+    Pauses,
 }
 
 /// The competing flows.
@@ -99,6 +112,8 @@ impl Scenario {
             (Network::DualPi2, Rivals::Prague(3)),
             (Network::Steps, Rivals::None),
             (Network::Loss, Rivals::None),
+            (Network::Jitter, Rivals::None),
+            (Network::Pauses, Rivals::None),
         ];
         paper.chain(others).map(move |(network, rivals)| Scenario {
             media,
@@ -108,23 +123,44 @@ impl Scenario {
     }
 
     /// Returns the link from the senders to the receivers.
-    pub(super) fn link(self, times: Times) -> Result<LinkConfig> {
-        let loss = match self.network {
-            Network::Loss => Some(Loss::Independent(0.01.try_into()?)),
+    pub(super) fn link(self, times: Times, seed: u64) -> Result<LinkConfig> {
+        let mut link = LinkConfig {
+            rate: Some(self.network.rate(times, seed)?),
+            discipline: Some(self.network.discipline()),
+            delay: Delay::Constant(ONE_WAY),
+            ..LinkConfig::default()
+        };
+        match self.network {
+            Network::Loss => link.loss = Some(Loss::Independent(0.01.try_into()?)),
+            Network::Jitter => {
+                link.order = Order::Free;
+                link.extra_delay = vec![ExtraDelay {
+                    range: Span::new(Duration::ZERO, JITTER)?,
+                    hold: Duration::ZERO,
+                    during: None,
+                }];
+            }
+            _ => {}
+        }
+        Ok(link)
+    }
+
+    /// Returns the link from the receivers to the senders.
+    pub(super) fn link_back(self, times: Times, seed: u64) -> Result<LinkConfig> {
+        let rate = match self.network {
+            Network::Pauses => Some(self.network.rate(times, seed)?),
             _ => None,
         };
         Ok(LinkConfig {
-            rate: Some(self.network.rate(times)?),
-            discipline: Some(self.network.discipline()),
+            rate,
             delay: Delay::Constant(ONE_WAY),
-            loss,
             ..LinkConfig::default()
         })
     }
 }
 
 impl Network {
-    fn rate(self, times: Times) -> Result<Rate> {
+    fn rate(self, times: Times, seed: u64) -> Result<Rate> {
         let [fast, slow] = [100.0, 20.0].map(Bitrate::from_mbps);
         let steps = vec![
             (Duration::ZERO, fast),
@@ -134,7 +170,8 @@ impl Network {
         Ok(match self {
             Network::Paper => Rate::Constant(Bitrate::from_mbps(200.0)),
             Network::Steps => Rate::Steps(Steps::new(steps)?),
-            Network::DualPi2 | Network::Loss => Rate::Constant(fast),
+            Network::Pauses => Rate::Steps(Steps::new(pauses(fast, times, seed))?),
+            Network::DualPi2 | Network::Loss | Network::Jitter => Rate::Constant(fast),
         })
     }
 
@@ -144,6 +181,21 @@ impl Network {
             _ => Discipline::DualPi2(DualPi2::default()),
         }
     }
+}
+
+/// Returns the rates of a link that pauses for 20 to 100 ms, 500 to 1500 ms after the last pause.
+fn pauses(rate: Bitrate, times: Times, seed: u64) -> Vec<(Duration, Bitrate)> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    random.set_stream(2);
+    let mut steps = vec![(Duration::ZERO, rate)];
+    let mut at = Duration::ZERO;
+    while at < times.end {
+        at += Duration::from_millis(random.random_range(500..1500));
+        steps.push((at, Bitrate::from_bps(0)));
+        at += Duration::from_millis(random.random_range(20..=100));
+        steps.push((at, rate));
+    }
+    steps
 }
 
 impl Media {
@@ -238,6 +290,8 @@ impl fmt::Display for Scenario {
             Network::DualPi2 => "dual-pi2",
             Network::Steps => "steps",
             Network::Loss => "loss-1",
+            Network::Jitter => "jitter",
+            Network::Pauses => "pauses",
         };
         let dash = if network.is_empty() { "" } else { "-" };
         match self.rivals {

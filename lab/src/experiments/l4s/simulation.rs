@@ -5,11 +5,11 @@ use super::flow::{Flow, Hawser, Outgoing, Traffic};
 use super::frames::Frame;
 use super::pictures::Pictures;
 use super::rival::Rival;
-use super::scenario::{Media, ONE_WAY, RIVALS_AFTER, Rivals, Scenario, Times};
+use super::scenario::{Media, RIVALS_AFTER, Rivals, Scenario, Times};
 use super::webrtc::WebRtc;
 use anyhow::{Result, ensure};
 use hawser_congestion::bulk::{Acknowledgement, Segment};
-use hawser_netem::{Class, Delay, Histogram, Link, LinkConfig, LinkStats, Packet};
+use hawser_netem::{Class, Histogram, Link, LinkStats, Packet};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -107,13 +107,13 @@ pub(super) fn run(scenario: Scenario, times: Times, seed: u64) -> Result<Outcome
 
 impl Simulation {
     fn new(scenario: Scenario, times: Times, seed: u64) -> Result<Self> {
-        let back = LinkConfig {
-            delay: Delay::Constant(ONE_WAY),
-            ..LinkConfig::default()
-        };
+        let (there, back) = (
+            scenario.link(times, seed)?,
+            scenario.link_back(times, seed)?,
+        );
         Ok(Simulation {
             now: Instant::ZERO,
-            there: Link::new(scenario.link(times)?, seed, FIRST).marking_by(mark),
+            there: Link::new(there, seed, FIRST).marking_by(mark),
             back: Link::new(back, seed, FIRST),
             class: scenario.media.class(),
             flow: flow(scenario.media, seed),

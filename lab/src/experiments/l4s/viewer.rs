@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(super) const ALIAS: u32 = 1;
 
 /// The publisher's incarnation. Time and keys are virtual: nothing is sealed twice.
-pub(super) const INCARNATION: [u8; 16] = [0x22; 16];
+const INCARNATION: [u8; 16] = [0x22; 16];
 
 /// The time by which the viewer's clock is ahead of the publisher's.
 const AHEAD: Duration = Duration::from_secs(3600);
