@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// Permission bits of the group and of others.
 const OTHERS: u32 = 0o077;
@@ -11,14 +12,15 @@ const OTHERS: u32 = 0o077;
 /// Writes a new random key of `length` bytes to a file that must not exist yet. Only the owner can
 /// read it.
 pub fn generate(path: &Path, length: usize) -> io::Result<()> {
-    let mut key = vec![0; length];
+    let mut key = Zeroizing::new(vec![0; length]);
     getrandom::fill(&mut key).map_err(io::Error::other)?;
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    writeln!(file, "{}", hex::encode(key))
+    let digits = Zeroizing::new(hex::encode(&*key));
+    writeln!(file, "{}", *digits)
 }
 
 /// The length of the secret of a broadcast of media in bytes.
@@ -34,16 +36,16 @@ pub fn generate_media(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_media(path: &Path) -> Result<[u8; MEDIA], String> {
+pub fn read_media(path: &Path) -> Result<Zeroizing<[u8; MEDIA]>, String> {
     read(path, "hawser keygen --media FILE")
 }
 
-/// Reads a key of `N` bytes. `made_by` is the command that makes such files, for the error.
+/// Reads a key of `N` bytes; what was read is wiped from memory. `made_by` is the command that makes such files, for the error.
 ///
 /// # Errors
 /// A sentence that names the file, if it cannot be read, others may read it, or it is no key. It
 /// never contains the file's content.
-pub fn read<const N: usize>(path: &Path, made_by: &str) -> Result<[u8; N], String> {
+pub fn read<const N: usize>(path: &Path, made_by: &str) -> Result<Zeroizing<[u8; N]>, String> {
     let failed = |error: io::Error| format!("key file {}: {error}", path.display());
     let mode = std::fs::metadata(path).map_err(failed)?.mode();
     if mode & OTHERS != 0 {
@@ -52,9 +54,9 @@ pub fn read<const N: usize>(path: &Path, made_by: &str) -> Result<[u8; N], Strin
             path.display()
         ));
     }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    let mut key = [0; N];
-    match hex::decode_to_slice(text.trim(), &mut key) {
+    let text = Zeroizing::new(std::fs::read_to_string(path).map_err(failed)?);
+    let mut key = Zeroizing::new([0; N]);
+    match hex::decode_to_slice(text.trim(), &mut *key) {
         Ok(()) => Ok(key),
         Err(_) => Err(format!(
             "key file {}: a key is {} hexadecimal digits; `{made_by}` makes one",
@@ -70,7 +72,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    fn read(path: &Path) -> Result<[u8; 16], String> {
+    fn read(path: &Path) -> Result<Zeroizing<[u8; 16]>, String> {
         super::read(path, "make-key FILE")
     }
 
@@ -80,7 +82,7 @@ mod tests {
         let path = directory.path().join("pair.key");
         generate(&path, 16).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert_ne!(read(&path).unwrap(), [0; 16]);
+        assert_ne!(*read(&path).unwrap(), [0; 16]);
         assert_eq!(
             generate(&path, 16).unwrap_err().kind(),
             io::ErrorKind::AlreadyExists

@@ -51,13 +51,14 @@ struct Step {
     took: Duration,
 }
 
-/// The totals of the result lines of `cargo test`. Each step that failed or was skipped as a whole
-/// adds one.
+/// The totals of the result lines of `cargo test`, and the tests that failed by name. Each step that
+/// failed or was skipped as a whole adds one.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Count {
     passed: u64,
     failed: u64,
     skipped: u64,
+    failures: Vec<String>,
 }
 
 #[derive(Default)]
@@ -171,7 +172,11 @@ impl Run {
             passed,
             failed,
             skipped,
+            failures,
         } = self.count;
+        for name in failures {
+            println!("failed: {name}");
+        }
         println!("{passed} passed, {failed} failed, {skipped} skipped");
         if failed > 0 {
             bail!("make test: failed");
@@ -425,9 +430,15 @@ fn counted(mut command: Command, count: &mut Count) -> Result<Outcome> {
 }
 
 impl Count {
-    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; ...`. Other lines are
-    /// ignored.
+    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, or the name of a
+    /// line such as `test name ... FAILED`. Other lines are ignored.
     fn add(&mut self, line: &str) {
+        if let Some(name) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            self.failures.push(name.to_string());
+        }
         let Some((_, figures)) = line
             .strip_prefix("test result: ")
             .and_then(|rest| rest.split_once(". "))
@@ -457,6 +468,8 @@ mod tests {
     fn closing_lines_add_up() {
         let mut count = Count::default();
         count.add("running 4 tests");
+        count.add("test loss::is_noticed ... ok");
+        count.add("test loss::is_repaired ... FAILED");
         count.add(
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s",
         );
@@ -468,7 +481,8 @@ mod tests {
             Count {
                 passed: 5,
                 failed: 5,
-                skipped: 1
+                skipped: 1,
+                failures: vec!["loss::is_repaired".to_string()],
             }
         );
     }

@@ -60,7 +60,7 @@ impl PushPublisher {
     /// not valid.
     pub fn open(config: &PushConfig) -> anyhow::Result<Self> {
         let secret = key_file::read_media(&config.key).map_err(|error| anyhow!(error))?;
-        let secret = TrackSecret::new(secret);
+        let secret = TrackSecret::new(*secret);
         let mut player = config
             .recording
             .open_looped()
@@ -83,7 +83,8 @@ impl PushPublisher {
         let metrics = metrics.transpose()?;
         let figures = metrics.map(|_| figures);
         let network = Network::new(config, clock, socket, publication, encoded, figures)?;
-        let capture = Capture::new(config, clock, player, encoders, frames, network.sender())?;
+        let to_network = network.sender(frames);
+        let capture = Capture::new(config, clock, player, encoders, to_network)?;
         Ok(PushPublisher {
             capture,
             network,

@@ -103,7 +103,7 @@ impl PushConfig {
 /// wrong is counted in the summary.
 pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSummary> {
     let secret = key_file::read_media(&config.key).map_err(|error| anyhow!(error))?;
-    let secret = TrackSecret::new(secret);
+    let secret = TrackSecret::new(*secret);
     let publishers = resolve(&config.address)?;
     let clock = SteadyClock::start();
     let recorder = Recorder::create(config)?;

@@ -1,5 +1,6 @@
 //! Sessions between a viewer and the sender of its packets.
 
+mod allowance;
 mod channel;
 mod cookie;
 mod host;

@@ -4,8 +4,8 @@ mod support;
 
 use hawser_netem::{Delay, LinkConfig, Loss, Probability};
 use hawser_objects::{
-    EndReason, Host, HostConfig, HostError, HostEvent, Seed, TrackSecret, Viewer, ViewerConfig,
-    ViewerError, ViewerEvent,
+    EndReason, Host, HostConfig, HostError, HostEvent, OpenError, Seed, TrackSecret, Viewer,
+    ViewerConfig, ViewerError, ViewerEvent,
 };
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::ClockStamp;
@@ -218,6 +218,35 @@ fn no_message_is_taken_twice_from_elsewhere_or_changed() {
     let again = host.handle_datagram(START, viewer_address(), &subscribe);
     assert!(matches!(again, Err(HostError::Open(_))));
     assert_eq!(host.stats().replayed, before + 1);
+}
+
+#[test]
+fn a_viewer_that_sends_too_many_messages_is_not_served_faster_and_uses_up_its_own_allowance_only() {
+    let mut host = host();
+    let mut viewer = opened(&mut host, 1, START);
+    let mut message = |number: u8| {
+        viewer.subscribe(START, vec![(ALIAS, number % 2)]);
+        viewer.poll_transmit(START).unwrap()
+    };
+    let messages: Vec<Vec<u8>> = (0..2000u16).map(|number| message(number as u8)).collect();
+    let mut forged = messages[0].clone();
+    *forged.last_mut().unwrap() ^= 1;
+    let mut host_takes =
+        |now: Instant, datagram: &[u8]| host.handle_datagram(now, viewer_address(), datagram);
+    for _ in 0..2000 {
+        let taken = host_takes(START, &forged);
+        assert_eq!(taken, Err(HostError::Open(OpenError::Forged)));
+    }
+    let taken = messages.iter().map(|message| host_takes(START, message));
+    let taken = taken.take_while(Result::is_ok).count();
+    assert!((900..=1000).contains(&taken), "{taken}");
+    let refused = host_takes(START, &messages[taken + 1]);
+    assert_eq!(refused, Err(HostError::TooMany));
+    let later = START + ms(10);
+    let next = messages[taken + 2..].iter();
+    let taken = next.map(|message| host_takes(later, message));
+    assert_eq!(taken.filter(Result::is_ok).count(), 20);
+    assert!(host.stats().too_many > 900 && host.sessions() == 1);
 }
 
 #[test]

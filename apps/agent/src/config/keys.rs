@@ -13,7 +13,8 @@ pub fn generate_key(path: &Path) -> io::Result<()> {
 
 /// Reads a key of 32 hexadecimal digits. The error never contains the file's content.
 pub(super) fn read_key(path: &Path) -> Result<Key, String> {
-    key_file::read(path, "hawser keygen FILE").map(Key::from_bytes)
+    let key = key_file::read(path, "hawser keygen FILE")?;
+    Ok(Key::from_bytes(*key))
 }
 
 /// Parses a key of 32 hexadecimal digits.

@@ -33,12 +33,23 @@ pub(super) struct Demand {
     pub(super) is_over: bool,
 }
 
-/// The way from the camera to the network's thread.
-#[derive(Debug, Clone)]
+/// The way from the camera to the network's thread, which is woken when it is dropped: also when the
+/// camera panics.
 pub(super) struct ToNetwork {
     pub(super) demand: Arc<Mutex<Demand>>,
     pub(super) captured: Arc<Mutex<Captured>>,
-    pub(super) waker: Waker,
+    pub(super) frames: SyncSender<Captures>,
+    // Dropped after the frames, so that the thread finds their end when it wakes.
+    pub(super) waker: WakeOnDrop,
+}
+
+/// Wakes a socket's thread when it is dropped.
+pub(super) struct WakeOnDrop(pub(super) Waker);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
 }
 
 /// The camera.
@@ -49,7 +60,6 @@ pub(super) struct Capture {
     points: usize,
     player: Player,
     encoders: Encoders,
-    frames: SyncSender<Captures>,
     network: ToNetwork,
     log: Option<FrameLog>,
     report: Captured,
@@ -61,7 +71,6 @@ impl Capture {
         clock: SteadyClock,
         player: Player,
         encoders: Encoders,
-        frames: SyncSender<Captures>,
         network: ToNetwork,
     ) -> anyhow::Result<Self> {
         Ok(Capture {
@@ -71,7 +80,6 @@ impl Capture {
             points: config.points,
             player,
             encoders,
-            frames,
             network,
             log: config.log.as_deref().map(FrameLog::create).transpose()?,
             report: Captured::default(),
@@ -80,10 +88,8 @@ impl Capture {
 
     /// Captures until the duration is over or `stop` is set. The network ends with it.
     pub(super) fn run(mut self, stop: &AtomicBool) -> anyhow::Result<Captured> {
-        let played = self.play(stop);
-        drop(self.frames);
-        self.network.waker.wake();
-        played.map(|()| self.report)
+        self.play(stop)?;
+        Ok(self.report)
     }
 
     fn play(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
@@ -119,8 +125,8 @@ impl Capture {
         if let Some(log) = &mut self.log {
             log.write(captured, &frame, took, size)?;
         }
-        match self.frames.try_send(Captures { captured, frame }) {
-            Ok(()) => self.network.waker.wake(),
+        match self.network.frames.try_send(Captures { captured, frame }) {
+            Ok(()) => self.network.waker.0.wake(),
             Err(TrySendError::Full(_)) => self.report.discarded += 1,
             Err(TrySendError::Disconnected(_)) => {}
         }

@@ -180,7 +180,7 @@ fn dropped(sent: &Sent) -> [Reason; 6] {
     ]
 }
 
-fn refused(sent: &Sent) -> [Reason; 9] {
+fn refused(sent: &Sent) -> [Reason; 10] {
     let sessions = &sent.sessions;
     [
         ("without_key", sessions.unauthorised),
@@ -189,6 +189,7 @@ fn refused(sent: &Sent) -> [Reason; 9] {
         ("repeated", sessions.replayed),
         ("invalid", sessions.invalid),
         ("unknown_session", sessions.unknown_session),
+        ("too_many", sessions.too_many),
         ("unexpected", sessions.unexpected),
         ("too_long", sent.too_long),
         ("impossible_report", sent.objects.refused_reports),

@@ -1,7 +1,7 @@
 //! The thread that has the socket: sessions, pacing, reports.
 
 use super::PushConfig;
-use super::capture::{Captures, Demand, ToNetwork};
+use super::capture::{Captures, Demand, ToNetwork, WakeOnDrop};
 use super::log::StatsLog;
 use super::metrics::Figures;
 use super::report::{Captured, Sent};
@@ -17,7 +17,7 @@ use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
 
 /// The time between two lines of statistics, and between two updates of the metrics.
@@ -60,20 +60,22 @@ impl Network {
         })
     }
 
-    /// Returns the camera's way to this thread.
-    pub(super) fn sender(&self) -> ToNetwork {
+    /// Returns the camera's way to this thread, with the sender of the frames.
+    pub(super) fn sender(&self, frames: SyncSender<Captures>) -> ToNetwork {
         ToNetwork {
             demand: Arc::clone(&self.demand),
             captured: Arc::clone(&self.captured),
-            waker: self.socket.waker(),
+            frames,
+            waker: WakeOnDrop(self.socket.waker()),
         }
     }
 
     /// Runs until the camera has ended, and the camera until this has.
     pub(super) fn run(mut self) -> anyhow::Result<Sent> {
         udp::wake_precisely();
+        let over = OverOnDrop(Arc::clone(&self.demand));
         let served = self.serve();
-        self.demand.lock().is_over = true;
+        drop(over);
         self.report.add_viewers(&self.publication.status());
         self.publication.close(Goodbye::Ended);
         self.transmit();
@@ -221,6 +223,15 @@ impl Network {
     }
 }
 
+/// Ends the camera when it is dropped: also when the network's thread panics.
+struct OverOnDrop(Arc<Mutex<Demand>>);
+
+impl Drop for OverOnDrop {
+    fn drop(&mut self) {
+        self.0.lock().is_over = true;
+    }
+}
+
 fn pose_in_mm(pose: feedback::Pose) -> Pose {
     Pose {
         position_mm: pose.position().map(|metres| metres * 1000.0),
@@ -260,5 +271,43 @@ impl<'a> Parts<'a> {
                 content,
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::mpsc::sync_channel;
+    use std::thread;
+
+    #[test]
+    fn a_camera_that_panics_ends_the_network() {
+        let socket = UdpSocket::bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let (frames, encoded) = sync_channel::<Captures>(1);
+        let network = ToNetwork {
+            demand: Arc::default(),
+            captured: Arc::default(),
+            frames,
+            waker: WakeOnDrop(socket.waker()),
+        };
+        let camera = thread::spawn(move || {
+            let _network = network;
+            std::panic::resume_unwind(Box::new("a panic"));
+        });
+        while !matches!(encoded.try_recv(), Err(TryRecvError::Disconnected)) {
+            socket.wait(None).unwrap();
+        }
+        assert!(camera.join().is_err());
+    }
+
+    #[test]
+    fn a_network_that_panics_ends_the_camera() {
+        let demand: Arc<Mutex<Demand>> = Arc::default();
+        let network = catch_unwind(AssertUnwindSafe(|| {
+            let _over = OverOnDrop(Arc::clone(&demand));
+            std::panic::resume_unwind(Box::new("a panic"));
+        }));
+        assert!(network.is_err() && demand.lock().is_over);
     }
 }

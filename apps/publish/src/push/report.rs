@@ -136,6 +136,7 @@ impl fmt::Display for PushReport {
             sent.sessions.replayed,
             sent.sessions.invalid
                 + sent.sessions.unknown_session
+                + sent.sessions.too_many
                 + sent.sessions.unexpected
                 + sent.too_long,
             objects.refused_reports,

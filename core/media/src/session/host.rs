@@ -1,4 +1,5 @@
 use super::EndReason;
+use super::allowance::Allowance;
 use super::channel::{Channel, OpenError, UsedUp};
 use super::cookie::Cookies;
 use crate::keys::{AccessSecret, Seed};
@@ -57,6 +58,7 @@ struct HostSession {
     address: SocketAddr,
     randoms: [[u8; 16]; 2],
     channel: Channel,
+    allowance: Allowance,
     accepts: u8,
     is_confirmed: bool,
     heard: Instant,
@@ -128,6 +130,9 @@ pub enum HostError {
     /// The session does not exist, or is of another address.
     #[error("the session does not exist at this address")]
     UnknownSession,
+    /// The viewer sends more messages than it may. They are not opened.
+    #[error("the viewer sends too many messages")]
+    TooMany,
     /// The kind of message is not one of a viewer, or is repeated too often.
     #[error("the message is not expected")]
     Unexpected,
@@ -152,6 +157,8 @@ pub struct HostStats {
     pub full: u64,
     /// Datagrams refused with [`HostError::UnknownSession`].
     pub unknown_session: u64,
+    /// Datagrams refused with [`HostError::TooMany`].
+    pub too_many: u64,
     /// Datagrams refused with [`HostError::Unexpected`].
     pub unexpected: u64,
 }
@@ -328,6 +335,7 @@ impl Host {
             address: from,
             randoms,
             channel: Channel::of_sender(number, keys),
+            allowance: Allowance::new(),
             accepts: 0,
             is_confirmed: false,
             heard: now,
@@ -374,7 +382,12 @@ impl Host {
         let session = session
             .filter(|session| session.address == from)
             .ok_or(HostError::UnknownSession)?;
+        if !session.allowance.has_room(now) {
+            return Err(HostError::TooMany);
+        }
         let plaintext = session.channel.open(sealed)?;
+        // Only what the viewer itself sent: nobody else uses its allowance up.
+        session.allowance.take(now);
         session.heard = now;
         if !session.is_confirmed {
             self.confirm(sealed.session);
@@ -489,6 +502,7 @@ impl HostStats {
             HostError::Unauthorised => self.unauthorised += 1,
             HostError::Full => self.full += 1,
             HostError::UnknownSession => self.unknown_session += 1,
+            HostError::TooMany => self.too_many += 1,
             HostError::Unexpected => self.unexpected += 1,
         }
     }
