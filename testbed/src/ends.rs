@@ -4,8 +4,10 @@ use crate::logs::{last_log_line, redirect};
 use crate::topology::{Lab, Stop};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::clock::unix_ns;
+use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use std::fs;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -19,9 +21,37 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum time for a process to exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the address at which the publisher listens.
-pub(crate) fn address(lab: &Lab) -> String {
-    format!("{}:{PORT}", lab.source_v4())
+/// The two places of a stream.
+#[derive(Debug, Clone, Copy)]
+pub struct Places<'a> {
+    publisher: &'a Namespace,
+    viewer: &'a Namespace,
+    address: IpAddr,
+}
+
+impl<'a> Places<'a> {
+    /// The publisher at the source of a lab, the viewer at the other end.
+    pub fn across(lab: &'a Lab) -> Self {
+        Places {
+            publisher: lab.source(),
+            viewer: lab.viewer(),
+            address: lab.source_v4().into(),
+        }
+    }
+
+    /// The publisher at a tunnel's client with this inner address, the viewer at its server.
+    pub fn in_tunnel(lab: &'a Lab, client: IpAddr) -> Self {
+        Places {
+            publisher: lab.ingress(),
+            viewer: lab.egress(),
+            address: client,
+        }
+    }
+
+    /// Returns the address at which the publisher listens.
+    pub(crate) fn address(&self) -> String {
+        SocketAddr::new(self.address, PORT).to_string()
+    }
 }
 
 /// A running publisher and its viewer. They stop when this is dropped.
@@ -73,27 +103,27 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Starts the publisher of a lab. `configure` adds its arguments.
+    /// Starts the publisher. `configure` adds its arguments.
     pub(crate) fn publisher(
-        lab: &Lab,
+        places: &Places<'_>,
         binary: &Path,
         directory: &Path,
         configure: impl FnOnce(&mut Command),
     ) -> Result<Self> {
         let mut command = Command::new(binary);
-        configure(command.arg("publish").args(["--listen", &address(lab)]));
+        configure(command.arg("publish").args(["--listen", &places.address()]));
         let log = directory.join("publisher.log");
         redirect(&mut command, &log)?;
         Ok(End {
-            process: Process::spawn(lab.source(), command)?,
+            process: Process::spawn(places.publisher, command)?,
             name: "publisher",
             log,
         })
     }
 
-    /// Starts the viewer of a lab. `configure` adds its arguments.
+    /// Starts the viewer. `configure` adds its arguments.
     pub(crate) fn viewer(
-        lab: &Lab,
+        places: &Places<'_>,
         binary: &Path,
         directory: &Path,
         configure: impl FnOnce(&mut Command),
@@ -103,7 +133,7 @@ impl End {
         let log = directory.join("viewer.log");
         redirect(&mut command, &log)?;
         Ok(End {
-            process: Process::spawn(lab.viewer(), command)?,
+            process: Process::spawn(places.viewer, command)?,
             name: "viewer",
             log,
         })

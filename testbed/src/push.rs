@@ -1,12 +1,13 @@
-//! A volumetric stream that is pushed through a lab, with a publisher at the source and a viewer at
-//! the other end.
+//! A volumetric stream that is pushed through a lab or its tunnel.
 
 use crate::ends::{self, End, Ends};
-use crate::topology::{Lab, Stop};
+use crate::topology::Stop;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+pub use crate::ends::Places;
 
 /// The parameters of a stream that is pushed.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +46,7 @@ impl PushedStream {
     /// Starts publisher and viewer and waits for the first frame. `binary` is `hawser`. Logs and the
     /// secret of the broadcast go to `directory`.
     pub fn start(
-        lab: &Lab,
+        places: &Places<'_>,
         binary: &Path,
         directory: &Path,
         source: &PushSource,
@@ -54,7 +55,7 @@ impl PushedStream {
         ends::create(directory)?;
         let key = directory.join("media.key");
         generate_key(binary, &key)?;
-        let mut publisher = End::publisher(lab, binary, directory, |publish| {
+        let mut publisher = End::publisher(places, binary, directory, |publish| {
             publish.args(["--push", "--recording", &source.recording]);
             publish.args(["--codec", &source.codec]);
             publish.args(["--fps", &source.fps.to_string()]);
@@ -63,8 +64,8 @@ impl PushedStream {
             publish.arg("--log").arg(directory.join("encoded.csv"));
             publish.arg("--stats").arg(directory.join("flows.csv"));
         })?;
-        let mut viewer = End::viewer(lab, binary, directory, |view| {
-            view.args(["--push", &ends::address(lab)]);
+        let mut viewer = End::viewer(places, binary, directory, |view| {
+            view.args(["--push", &places.address()]);
             view.arg("--key").arg(&key);
             view.arg("--timeline").arg(directory.join("frames.csv"));
             view.arg("--snapshot").arg(directory.join(PICTURE));

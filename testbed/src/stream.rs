@@ -1,6 +1,6 @@
 //! A volumetric stream through a lab, with a publisher at the source and a viewer at the other end.
 
-use crate::ends::{self, End, Ends};
+use crate::ends::{self, End, Ends, Places};
 use crate::topology::{Lab, Stop};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,8 @@ impl Stream {
         stop: &Stop,
     ) -> Result<Self> {
         ends::create(directory)?;
-        let mut publisher = End::publisher(lab, binary, directory, |publish| {
+        let places = Places::across(lab);
+        let mut publisher = End::publisher(&places, binary, directory, |publish| {
             publish.args(["--recording", &source.recording]);
             publish.args(["--level", &source.level]);
             publish.args(["--fps", &source.fps.to_string()]);
@@ -77,8 +78,8 @@ impl Stream {
             publish.arg("--log").arg(directory.join("captured.csv"));
         })?;
         publisher.await_rows(&directory.join("captured.csv"), stop)?;
-        let mut viewer = End::viewer(lab, binary, directory, |view| {
-            view.arg(ends::address(lab));
+        let mut viewer = End::viewer(&places, binary, directory, |view| {
+            view.arg(places.address());
             view.arg("--timeline").arg(directory.join("frames.csv"));
             view.arg("--arrivals").arg(directory.join("arrivals.csv"));
             let in_flight = source.in_flight;

@@ -4,6 +4,7 @@
 mod encoder;
 mod flow;
 mod frames;
+mod hawser;
 mod paper;
 mod pictures;
 mod publisher;

@@ -12,10 +12,13 @@ use anyhow::{Result, bail};
 use hawser_io::ring;
 use hawser_testbed::edges::{Edges, Replication};
 use hawser_testbed::emulator::{Emulator, EmulatorReport};
-use hawser_testbed::push::{PushLogs, PushedStream};
+use hawser_testbed::push::{Places, PushLogs, PushedStream};
 use hawser_testbed::topology::{Lab, Topology};
+use hawser_testbed::tunnel::{self, TunnelProcesses};
 use scenario::{MAX_RATE_MBPS, Scenario};
 use score::Score;
+use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 /// The time for which the stream runs alone.
@@ -39,7 +42,7 @@ impl Experiment for L4sLive {
     }
 
     fn about(&self) -> &'static str {
-        "a volumetric stream pushed in real time through DualPI2: alone, beside the kernel's TCP Cubic, with steps, with loss, replicated"
+        "a volumetric stream pushed in real time through DualPI2: alone, beside the kernel's TCP Cubic, with steps, with loss, replicated, in the tunnel"
     }
 
     fn names(&self) -> Vec<String> {
@@ -98,13 +101,13 @@ fn measure(scenario: Scenario, run: &Run) -> Result<Outcome> {
     let links = scenario.links(&lab, ALONE + WARM_UP, measured)?;
     let mut emulator = Emulator::start(lab.network(), links, run.seed)?;
     emulator.steer(&[lab.source(), lab.ingress(), lab.egress(), lab.viewer()])?;
-    let replication = Replication::on(scenario.replicated_paths());
-    let edges = Edges::<hawser_agent::Status>::start(&lab, &run.hawser, &directory, &replication)?;
+    let carrier = Carrier::start(scenario, &lab, &run.hawser, &directory)?;
     let source = Scenario::source(&directory)?;
-    let stream = PushedStream::start(&lab, &run.hawser, &directory, &source, &run.stop)?;
+    let places = carrier.places(&lab);
+    let stream = PushedStream::start(&places, &run.hawser, &directory, &source, &run.stop)?;
     emulator.set_origin(ring::now());
     let (logs, window) = observe(scenario, run, &lab, stream, measured)?;
-    edges.stop()?;
+    carrier.stop()?;
     let emulation = emulator.stop()?;
     write_json(&directory.join("emulator.json"), &emulation)?;
     let score = Score::read(&logs, window)?;
@@ -120,6 +123,54 @@ fn measure(scenario: Scenario, run: &Run) -> Result<Outcome> {
         score,
         invalid_because,
     })
+}
+
+/// What carries the stream over the network of the lab.
+enum Carrier {
+    /// Agents at both edges.
+    Edges(Edges<hawser_agent::Status>),
+    /// The tunnel.
+    Tunnel {
+        ends: TunnelProcesses,
+        /// The client's inner address.
+        client: IpAddr,
+    },
+}
+
+impl Carrier {
+    fn start(scenario: Scenario, lab: &Lab, hawser: &Path, directory: &Path) -> Result<Self> {
+        if !scenario.is_in_tunnel() {
+            let replication = Replication::on(scenario.replicated_paths());
+            let edges = Edges::start(lab, hawser, directory, &replication)?;
+            return Ok(Carrier::Edges(edges));
+        }
+        tunnel::route_to_server(lab)?;
+        let (client, server) = (lab.ingress(), lab.egress());
+        let ends = TunnelProcesses::start(hawser, client, server, directory, "path*", "")?;
+        let address = ends.client_address(scenario.paths())?;
+        tunnel::wait_for_route(client, tunnel::INNER, tunnel::DEVICE)?;
+        Ok(Carrier::Tunnel {
+            ends,
+            client: address,
+        })
+    }
+
+    fn places<'a>(&self, lab: &'a Lab) -> Places<'a> {
+        match self {
+            Carrier::Edges(_) => Places::across(lab),
+            Carrier::Tunnel { client, .. } => Places::in_tunnel(lab, *client),
+        }
+    }
+
+    fn stop(self) -> Result<()> {
+        match self {
+            Carrier::Edges(edges) => edges.stop().map(drop),
+            Carrier::Tunnel { ends, .. } => {
+                drop(ends);
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Runs the stream and its competitors. Returns the logs, and what was measured when.

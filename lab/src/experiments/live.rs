@@ -11,7 +11,7 @@ use hawser_agent::Status;
 use hawser_io::ring;
 use hawser_qoe::measure;
 use hawser_testbed::emulator::{Emulator, EmulatorReport};
-use hawser_testbed::push::{PushSource, PushedStream};
+use hawser_testbed::push::{Places, PushSource, PushedStream};
 use hawser_testbed::stream::{Source, Stream};
 use hawser_testbed::topology::{Lab, Topology};
 use std::fs;
@@ -117,8 +117,8 @@ impl Live {
 
     /// Starts a stream that is pushed, and the schedule of the network.
     pub(super) fn push(&self, run: &Run, source: &PushSource) -> Result<RunningStream> {
-        let stream =
-            PushedStream::start(&self.lab, &run.hawser, &self.directory, source, &run.stop)?;
+        let places = Places::across(&self.lab);
+        let stream = PushedStream::start(&places, &run.hawser, &self.directory, source, &run.stop)?;
         self.emulator.set_origin(ring::now());
         Ok(RunningStream::Pushed(stream))
     }

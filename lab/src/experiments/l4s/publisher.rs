@@ -1,7 +1,7 @@
 //! The publisher of the media flow: the encoder, and the publication of the product.
 
 use super::encoder::{Encoder, HEADERS, IP_UDP};
-use super::flow::Traffic;
+use super::flow::{Outgoing, Traffic};
 use super::frames::Frame;
 use super::scenario::{Controller, REPORT_INTERVAL};
 use super::viewer::{ALIAS, announcement, secret};
@@ -10,10 +10,9 @@ use hawser_objects::{
     EncodedLayer, FlowConfig, LayerContent, Publication, PublicationConfig, PublicationEvent, Seed,
     SenderConfig, ViewerStatus,
 };
-use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
+use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::media::Packet;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The time from capture after which a frame is of no use.
@@ -31,12 +30,6 @@ pub(super) struct Publisher {
     controller: Controller,
     publication: Publication,
     encoder: Encoder,
-}
-
-/// A datagram that leaves.
-pub(super) struct Outgoing {
-    pub(super) datagram: Arc<[u8]>,
-    pub(super) ecn: Ecn,
 }
 
 impl Publisher {

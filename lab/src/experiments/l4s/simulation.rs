@@ -1,8 +1,9 @@
 //! The media flow and its rivals over one bottleneck, in virtual time.
 
 use super::encoder::IP_UDP;
-use super::flow::{Flow, Hawser, Outgoing, Traffic};
+use super::flow::{Flow, Outgoing, Traffic};
 use super::frames::Frame;
+use super::hawser::Hawser;
 use super::pictures::Pictures;
 use super::rival::Rival;
 use super::scenario::{Media, RIVALS_AFTER, Rivals, Scenario, Times};

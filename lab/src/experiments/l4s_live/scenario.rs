@@ -41,24 +41,35 @@ pub(crate) enum Scenario {
     Loss,
     /// The stream is replicated over two paths that lose packets at random.
     Replicated,
+    /// The stream is in the tunnel, from the client to the server, over one uplink.
+    Tunnel,
+    /// The same over two uplinks that lose packets at random.
+    LossyTunnel,
 }
 
 impl Scenario {
-    pub(super) const ALL: [Scenario; 6] = [
+    pub(super) const ALL: [Scenario; 8] = [
         Scenario::Alone,
         Scenario::Cubic(1),
         Scenario::Cubic(3),
         Scenario::Steps,
         Scenario::Loss,
         Scenario::Replicated,
+        Scenario::Tunnel,
+        Scenario::LossyTunnel,
     ];
 
     /// Returns the number of paths.
     pub(super) fn paths(self) -> usize {
         match self {
-            Scenario::Replicated => 2,
+            Scenario::Replicated | Scenario::LossyTunnel => 2,
             _ => 1,
         }
+    }
+
+    /// Returns whether the stream is in the tunnel.
+    pub(super) fn is_in_tunnel(self) -> bool {
+        matches!(self, Scenario::Tunnel | Scenario::LossyTunnel)
     }
 
     /// Returns the paths on which the stream is replicated; none if it takes the default route.
@@ -130,7 +141,10 @@ impl Scenario {
             ])?),
             _ => Rate::Constant(fast),
         };
-        let loses = matches!(self, Scenario::Loss | Scenario::Replicated);
+        let loses = matches!(
+            self,
+            Scenario::Loss | Scenario::Replicated | Scenario::LossyTunnel
+        );
         Ok(LinkConfig {
             rate: Some(rate),
             discipline: Some(Discipline::DualPi2(DualPi2::default())),
@@ -152,6 +166,8 @@ impl fmt::Display for Scenario {
             Scenario::Steps => write!(f, "prague/steps"),
             Scenario::Loss => write!(f, "prague/loss-1"),
             Scenario::Replicated => write!(f, "prague/replicated-loss-1"),
+            Scenario::Tunnel => write!(f, "prague/tunnel"),
+            Scenario::LossyTunnel => write!(f, "prague/tunnel-loss-1"),
         }
     }
 }
