@@ -1,9 +1,14 @@
 use hawser_units::{Bitrate, ByteSize, Instant};
 use std::time::Duration;
 
-/// The time by which a late sender may catch up: packets that leave as one burst (`udp_prague` has the
-/// same limit).
+/// The time that a late sender catches up at once, by packets that leave as one burst (`udp_prague` has
+/// the same limit).
 const BURST: Duration = Duration::from_micros(250);
+
+/// The maximum time that it catches up afterwards, and the share of the time by which packets then
+/// follow sooner. A busy machine wakes a sender late all the time.
+const CATCH_UP: Duration = Duration::from_millis(5);
+const CATCH_UP_SHARE: u32 = 5;
 
 /// How the packets of a frame are spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +43,10 @@ pub struct Pacer {
     spread: Spread,
     frame: ByteSize,
     next: Instant,
+    /// Whether nothing waited for `next`.
+    is_idle: bool,
+    /// The time to be caught up.
+    behind: Duration,
 }
 
 impl Pacer {
@@ -47,6 +56,8 @@ impl Pacer {
             spread,
             frame: ByteSize(0),
             next: Instant::ZERO,
+            is_idle: true,
+            behind: Duration::ZERO,
         }
     }
 
@@ -63,7 +74,19 @@ impl Pacer {
     /// Records a packet that leaves `now`. `borne` is the pacing rate of the rate control.
     pub fn handle_sent(&mut self, now: Instant, size: ByteSize, borne: Bitrate) {
         let due = self.next.max(now - BURST);
-        self.next = due + self.gap(size, borne);
+        if !std::mem::take(&mut self.is_idle) {
+            self.behind = (self.behind + due.saturating_since(self.next)).min(CATCH_UP);
+        }
+        let gap = self.gap(size, borne);
+        let caught_up = self.behind.min(gap / CATCH_UP_SHARE);
+        self.behind -= caught_up;
+        self.next = due + (gap - caught_up);
+    }
+
+    /// Records that no packet waits for the pacer: the next one will not be late.
+    pub fn handle_idle(&mut self) {
+        self.is_idle = true;
+        self.behind = Duration::ZERO;
     }
 
     fn gap(&self, size: ByteSize, borne: Bitrate) -> Duration {
@@ -130,5 +153,53 @@ mod tests {
             burst += 1;
         }
         assert_eq!(burst, 3);
+    }
+
+    /// Returns the number of packets of 100 µs that leave within 100 ms if the sender wakes every
+    /// 500 µs only.
+    fn leaving_on_a_busy_machine(pacer: &mut Pacer, is_idle: bool) -> u32 {
+        let rate = Bitrate::from_mbps(80.0);
+        let mut sent = 0;
+        let start = Instant::ZERO + Duration::from_secs(1);
+        for wake in 0..200 {
+            let now = start + wake * Duration::from_micros(500);
+            while pacer.next_send() <= now {
+                pacer.handle_sent(now, ByteSize(1000), rate);
+                sent += 1;
+            }
+            if is_idle {
+                pacer.handle_idle();
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn a_sender_that_is_always_late_keeps_more_of_its_rate_without_larger_bursts() {
+        let mut pacer = Pacer::new(Spread::BorneRate);
+        let late = leaving_on_a_busy_machine(&mut pacer, false);
+        let mut pacer = Pacer::new(Spread::BorneRate);
+        let idle = leaving_on_a_busy_machine(&mut pacer, true);
+        assert!(
+            (500..=1000).contains(&late) && late > idle,
+            "{late}, {idle}"
+        );
+    }
+
+    #[test]
+    fn what_was_missed_is_caught_up_and_no_more() {
+        let mut pacer = Pacer::new(Spread::BorneRate);
+        let rate = Bitrate::from_mbps(80.0);
+        let start = Instant::ZERO + Duration::from_secs(1);
+        let mut now = start;
+        let mut sent = 0;
+        while now < start + 100 * MS {
+            pacer.handle_sent(now, ByteSize(1000), rate);
+            sent += 1;
+            // Once, the sender wakes 3 ms late.
+            let late = if sent == 100 { 3 * MS } else { Duration::ZERO };
+            now = pacer.next_send().max(now + late);
+        }
+        assert!((998..=1006).contains(&sent), "{sent}");
     }
 }

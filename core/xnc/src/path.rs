@@ -55,6 +55,8 @@ pub(crate) struct Path {
     pub(crate) state: PathState,
     /// Bytes passed to the connection since the last update of `state`.
     handed_out: u64,
+    /// When the window had no room left.
+    was_full_at: Option<Instant>,
     /// The share of the congestion window that may wait in the connection.
     queue_share: f64,
     pub(crate) transmissions: SentTransmissions,
@@ -76,6 +78,7 @@ impl Path {
             id,
             state,
             handed_out: 0,
+            was_full_at: None,
             queue_share: config.connection_share,
             transmissions,
             next_probe: now,
@@ -90,6 +93,13 @@ impl Path {
 
     pub(crate) fn hand_out(&mut self, bytes: usize) {
         self.handed_out += bytes as u64 + QUIC_OVERHEAD;
+    }
+
+    /// Notes whether the window has no room for another `bytes`.
+    pub(crate) fn note_full(&mut self, now: Instant, bytes: usize) {
+        if self.window() < bytes as u64 + QUIC_OVERHEAD {
+            self.was_full_at = Some(now);
+        }
     }
 
     /// Returns the bytes that the congestion window still allows, limited by the queue in the
@@ -134,10 +144,10 @@ impl Path {
         self.room_below(self.transmissions.limit(queue), bytes)
     }
 
-    /// Same as [`Path::room_within`], for bulk packets. These periodically leave the path half
-    /// empty, so that its minimum time can be measured without a queue. Otherwise the queue of
-    /// flows that always have data to send would hide the minimum, and would be taken for a part of
-    /// the path's delay after some seconds.
+    /// Same as [`Path::room_within`], for bulk packets. While the path is busy, these periodically
+    /// leave it half empty, so that its minimum time can be measured without a queue.
+    /// Otherwise the queue of flows that always have data to send would hide the minimum, and would
+    /// be taken for a part of the path's delay after some seconds.
     pub(crate) fn room_for_bulk(&self, now: Instant, bytes: usize, queue: Duration) -> usize {
         match self.is_measured(now) {
             true => self.room_below(self.transmissions.limit_without_queue(), bytes),
@@ -152,7 +162,12 @@ impl Path {
     }
 
     /// Returns whether the path's minimum round-trip time is being measured. The paths take turns.
+    /// A path that neither had a queue nor was full recently shows it all the time.
     fn is_measured(&self, now: Instant) -> bool {
+        let was_busy_at = self.was_full_at.max(self.transmissions.had_queue_at());
+        if was_busy_at.is_none_or(|at| at + PERIOD < now) {
+            return false;
+        }
         let every = PERIOD.as_nanos() as u64;
         let turn = every / MAX_PATHS as u64 * self.id.index() as u64;
         let since = Duration::from_nanos((now.as_nanos() % every + turn) % every);

@@ -104,6 +104,8 @@ pub(crate) struct SentTransmissions {
     rate: Option<f64>,
     /// The time by which the last acknowledgement was later than expected.
     lateness: Duration,
+    /// When a queue of the path last delayed an acknowledgement.
+    had_queue_at: Option<Instant>,
     /// When the largest acknowledged transmission was sent.
     largest_acked_sent_at: Option<Instant>,
     /// When the largest acknowledged number last increased.
@@ -286,6 +288,11 @@ impl SentTransmissions {
         self.limit_of(|min_time| min_time / 2)
     }
 
+    /// Returns when a queue of the path last delayed an acknowledgement.
+    pub(crate) fn had_queue_at(&self) -> Option<Instant> {
+        self.had_queue_at
+    }
+
     fn limit_of(&self, time: impl FnOnce(Duration) -> Duration) -> u64 {
         match (self.timing.min(), self.rate) {
             (Some(min_time), Some(rate)) => {
@@ -321,6 +328,9 @@ impl SentTransmissions {
         }
         let seen = sent.in_flight.saturating_add(sent.bytes) as f64 / took.as_secs_f64();
         let had_queue = min_time.is_some_and(|min_time| took > min_time + JITTER);
+        if had_queue {
+            self.had_queue_at = Some(now);
+        }
         self.rate = Some(match self.rate {
             None => seen,
             Some(rate) if had_queue => rate + (seen - rate) * RATE_GAIN,

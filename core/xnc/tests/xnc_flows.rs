@@ -181,6 +181,21 @@ fn a_flow_that_sends_little_is_not_late_beside_those_that_send_much() {
 }
 
 #[test]
+fn a_flow_that_leaves_the_path_room_is_never_held_back() {
+    let pipes = vec![Pipe::new(20 * MS, 20 * TEN_MBPS)];
+    let mut traffic = Traffic::new(Network::new(Config::of(Scheme::Xnc), pipes));
+    traffic.stream(&[], 6000, |traffic, _| {
+        (0..3).for_each(|_| traffic.send(flow(1)));
+    });
+    let delays = traffic.delays(1);
+    // In the first second the path's rate is not known.
+    let late = delays[3000..]
+        .iter()
+        .filter(|(_, delay)| delay.is_none_or(|delay| delay > 22 * MS));
+    assert_eq!((late.count(), delays.len()), (0, 18_000));
+}
+
+#[test]
 fn after_a_blackout_no_expired_packet_is_sent() {
     let mut traffic = Traffic::new(two_paths(TEN_MBPS));
     traffic.stream(&[VIDEO], 1000, |_, _| {});

@@ -205,6 +205,7 @@ impl Sender {
             .transmissions
             .push(now, content, bytes as u64 + QUIC_OVERHEAD, in_flight);
         known.hand_out(bytes);
+        known.note_full(now, bytes);
         known.next_probe = now + known.probe_interval(now, &self.config, is_idle);
         Some(Transmit { path, datagram })
     }
