@@ -145,8 +145,8 @@ impl Flow {
         let rate = self.control.pacing_rate();
         self.pacer.handle_sent(now, size, rate);
         self.control.handle_sent(now, transmit.number, size);
-        if !self.sender.has_transmit() || self.may_send_at().is_none() {
-            self.pacer.handle_idle();
+        if self.sender.has_transmit() && self.may_send_at().is_some() {
+            self.pacer.handle_waiting();
         }
         Some(Departure {
             id: transmit.id,
