@@ -18,6 +18,9 @@ const TYPICAL_OVERHEAD_BITS: usize = 320;
 /// The maximum number of points of a run.
 const MAX_POINTS: usize = 8192;
 
+/// The number of points after which the decoder looks whether bytes are left.
+const CHECKED_EVERY: usize = 256;
+
 /// Encodes runs. What is learnt from a run predicts how many points of the next one fit.
 #[derive(Debug)]
 pub(crate) struct RunEncoder {
@@ -144,6 +147,9 @@ impl RunDecoder {
         color_shift: u8,
         mut each: impl FnMut(Keyed),
     ) -> Result<(), InvalidRun> {
+        if count > MAX_POINTS {
+            return Err(InvalidRun);
+        }
         let mut from = BitReader::new(bytes);
         let mut key = from.take(KEY_BITS);
         let [_, r, g, b] = (from.take(COLOR_BITS) as u32).to_be_bytes();
@@ -151,7 +157,11 @@ impl RunDecoder {
         self.tables.read(&mut from).map_err(|_| InvalidRun)?;
         each(Keyed { key, rgb });
         let mut history = History::new(ycc_of(rgb), color_shift);
-        for _ in 1..count {
+        for point in 1..count {
+            // Nobody makes the loop run far beyond the bytes.
+            if point % CHECKED_EVERY == 0 && from.is_overrun() {
+                return Err(InvalidRun);
+            }
             key = key.wrapping_add(self.tables.gap(&mut from));
             let rgb = rgb_of(history.restore(self.tables.color(&mut from)));
             each(Keyed { key, rgb });

@@ -263,13 +263,18 @@ impl Publication {
 
     /// Returns the rate at which to encode a frame now, with all headers: so that the fastest viewer gets all
     /// layers that it has selected, and the slowest one the base. `None` if nobody watches.
-    pub fn target(&self) -> Option<Bitrate> {
+    pub fn target(&self, now: Instant) -> Option<Bitrate> {
         let target = |watching: &Watching| watching.target();
+        // One who has vanished lowers nobody's quality, as long as somebody is there.
+        let is_anyone_heard = self.watching().any(|watching| watching.is_heard(now));
+        let counts = |watching: &&Watching| watching.is_heard(now) || !is_anyone_heard;
         let of_layers = self
             .watching()
+            .filter(counts)
             .map(|watching| target(watching) / self.shares.of(&watching.selected));
         let of_base = self
             .watching()
+            .filter(counts)
             .map(|watching| target(watching) / self.shares.base());
         let fastest = of_layers.max_by(f64::total_cmp)?;
         let slowest = of_base.min_by(f64::total_cmp)?;
@@ -379,7 +384,7 @@ impl Publication {
             watching.selected = selected;
         } else {
             let control = (self.make_control)(now);
-            let watching = Watching::new(address, selected, self.config.flow, control);
+            let watching = Watching::new(now, address, selected, self.config.flow, control);
             self.viewers.insert(session, watching);
             let joined = PublicationEvent::Joined { session, address };
             self.events.push_back(joined);

@@ -180,6 +180,8 @@ pub struct SenderStats {
     pub impossible_times: u64,
     /// Reports that were refused.
     pub refused_reports: u64,
+    /// Reports whose totals exceed what was sent.
+    pub excessive_totals: u64,
 }
 
 impl SenderStats {
@@ -218,6 +220,7 @@ impl AddAssign for SenderStats {
         self.acknowledged_unsent += other.acknowledged_unsent;
         self.impossible_times += other.impossible_times;
         self.refused_reports += other.refused_reports;
+        self.excessive_totals += other.excessive_totals;
     }
 }
 

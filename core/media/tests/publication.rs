@@ -123,6 +123,10 @@ impl World {
         }
     }
 
+    fn target(&self) -> Option<Bitrate> {
+        self.publication.target(self.now)
+    }
+
     fn run(&mut self, duration: Duration) {
         let end = self.now + duration;
         while self.now < end {
@@ -141,7 +145,7 @@ impl World {
 
     /// Publishes a frame of which the base has a quarter.
     fn capture(&mut self) {
-        let Some(target) = self.publication.target() else {
+        let Some(target) = self.target() else {
             return;
         };
         if self.now < self.next_capture {
@@ -163,7 +167,10 @@ impl World {
     fn transmit(&mut self) {
         while let Some(outgoing) = self.publication.poll_transmit(self.now) {
             let to = |watcher: &&mut Watcher| watcher.address == outgoing.to;
-            let watcher = self.watchers.iter_mut().find(to).unwrap();
+            // Nothing reaches one that has vanished.
+            let Some(watcher) = self.watchers.iter_mut().find(to) else {
+                continue;
+            };
             let packet = Packet {
                 size: ByteSize(outgoing.datagram.len() as u64 + 28),
                 ecn: outgoing.ecn,
@@ -241,15 +248,12 @@ fn a_viewer_of_bases_only_gets_what_its_path_bears_and_one_of_nothing_does_not_c
     world.run(Duration::from_secs(10));
     let status = world.publication.status();
     assert!(status[0].target.mbps() > 28.0, "{}", status[0].target);
-    assert!(world.publication.target().unwrap().mbps() > 100.0);
+    assert!(world.target().unwrap().mbps() > 100.0);
 
     let mut world = World::new(&[40.0]);
     world.watchers[0].layers = 0;
     world.run(ms(500));
-    assert_eq!(
-        (world.publication.viewers(), world.publication.target()),
-        (0, None)
-    );
+    assert_eq!((world.publication.viewers(), world.target()), (0, None));
 }
 
 #[test]
@@ -260,7 +264,7 @@ fn a_backlog_leaves_and_does_not_delay_every_frame() {
     world.excess = 3;
     world.run(ms(100));
     world.excess = 1;
-    let target = world.publication.target().unwrap().mbps();
+    let target = world.target().unwrap().mbps();
     let control = world.publication.status()[0].target.mbps();
     assert!(target < 0.8 * control, "{target} of {control}");
     world.run(ms(500));
@@ -275,6 +279,25 @@ fn a_backlog_leaves_and_does_not_delay_every_frame() {
             .saturating_since(frame.first_arrival.unwrap());
         assert!(took < ms(45), "{took:?}");
     }
+}
+
+#[test]
+fn a_viewer_that_vanishes_lowers_the_rate_of_others_for_a_moment_only() {
+    let mut world = World::new(&[100.0, 100.0]);
+    world.run(Duration::from_secs(5));
+    let before = world.target().unwrap().mbps();
+    // Without a goodbye.
+    world.watchers.pop();
+    world.run(ms(600));
+    let after = world.target().unwrap().mbps();
+    assert_eq!(world.publication.viewers(), 2, "its session is still there");
+    assert!(after > 0.9 * before, "{after} of {before}");
+    world.watchers.pop();
+    world.run(Duration::from_secs(1));
+    assert!(
+        world.target().unwrap().mbps() < 0.5 * before,
+        "the path of the only one may have failed"
+    );
 }
 
 #[test]
@@ -307,7 +330,7 @@ fn viewers_learn_that_the_publisher_leaves_and_it_that_they_do() {
     world.publication.close(Goodbye::Restarting);
     world.run(ms(100));
     assert!(world.watchers[1].has_ended);
-    assert_eq!(world.publication.target(), None);
+    assert_eq!(world.target(), None);
 }
 
 #[test]

@@ -56,12 +56,16 @@ impl Drop for WakeOnDrop {
 pub(super) struct Capture {
     clock: SteadyClock,
     interval: Duration,
+    /// The time in which a frame has to leave at the target rate.
+    leaving_time: Duration,
     duration: Option<Duration>,
     points: usize,
     player: Player,
     encoders: Encoders,
     network: ToNetwork,
     log: Option<FrameLog>,
+    /// The error that ended the table of frames.
+    table_error: Option<anyhow::Error>,
     report: Captured,
 }
 
@@ -76,12 +80,14 @@ impl Capture {
         Ok(Capture {
             clock,
             interval: config.interval(),
+            leaving_time: config.leaving_time(),
             duration: config.duration,
             points: config.points,
             player,
             encoders,
             network,
             log: config.log.as_deref().map(FrameLog::create).transpose()?,
+            table_error: None,
             report: Captured::default(),
         })
     }
@@ -89,7 +95,7 @@ impl Capture {
     /// Captures until the duration is over or `stop` is set. The network ends with it.
     pub(super) fn run(mut self, stop: &AtomicBool) -> anyhow::Result<Captured> {
         self.play(stop)?;
-        Ok(self.report)
+        self.table_error.map_or(Ok(self.report), Err)
     }
 
     fn play(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {
@@ -116,14 +122,19 @@ impl Capture {
             return Ok(());
         };
         let captured = self.clock.now();
-        let size = payload(target.bytes_in(self.interval));
+        let size = payload(target.bytes_in(self.leaving_time));
         let frame = self
             .encoders
             .encode(frame, self.points, size, pose.as_ref());
         let took = self.clock.now().saturating_since(captured);
         self.report.handle_encoded(took);
-        if let Some(log) = &mut self.log {
-            log.write(captured, &frame, took, size)?;
+        if let Some(log) = &mut self.log
+            && let Err(error) = log.write(captured, &frame, took, size)
+        {
+            // A full disk ends no broadcast.
+            tracing::error!("no further lines of --log: {error:#}");
+            self.log = None;
+            self.table_error = Some(error);
         }
         match self.network.frames.try_send(Captures { captured, frame }) {
             Ok(()) => self.network.waker.0.wake(),

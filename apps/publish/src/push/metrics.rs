@@ -180,7 +180,7 @@ fn dropped(sent: &Sent) -> [Reason; 6] {
     ]
 }
 
-fn refused(sent: &Sent) -> [Reason; 10] {
+fn refused(sent: &Sent) -> [Reason; 11] {
     let sessions = &sent.sessions;
     [
         ("without_key", sessions.unauthorised),
@@ -193,6 +193,7 @@ fn refused(sent: &Sent) -> [Reason; 10] {
         ("unexpected", sessions.unexpected),
         ("too_long", sent.too_long),
         ("impossible_report", sent.objects.refused_reports),
+        ("excessive_totals", sent.objects.excessive_totals),
     ]
 }
 

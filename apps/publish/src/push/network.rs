@@ -32,6 +32,8 @@ pub(super) struct Network {
     demand: Arc<Mutex<Demand>>,
     captured: Arc<Mutex<Captured>>,
     stats: Option<StatsLog>,
+    /// The error that ended the table of statistics.
+    table_error: Option<anyhow::Error>,
     figures: Option<Arc<Mutex<Figures>>>,
     next_stats: Instant,
     report: Sent,
@@ -54,6 +56,7 @@ impl Network {
             demand: Arc::default(),
             captured: Arc::default(),
             stats: config.stats.as_deref().map(StatsLog::create).transpose()?,
+            table_error: None,
             figures,
             next_stats: clock.now(),
             report: Sent::default(),
@@ -80,7 +83,8 @@ impl Network {
         self.publication.close(Goodbye::Ended);
         self.transmit();
         self.report.finish(&self.publication, &self.socket);
-        served.map(|()| self.report)
+        served.and(self.table_error.map_or(Ok(()), Err))?;
+        Ok(self.report)
     }
 
     fn serve(&mut self) -> anyhow::Result<()> {
@@ -89,7 +93,7 @@ impl Network {
             self.publication.handle_timeout(self.clock.now());
             self.transmit();
             self.take_events();
-            self.update_stats()?;
+            self.update_stats();
             self.tell_camera();
             self.socket.wait(self.timeout()).context("cannot wait")?;
         }
@@ -184,15 +188,20 @@ impl Network {
         }
     }
 
-    fn update_stats(&mut self) -> anyhow::Result<()> {
+    fn update_stats(&mut self) {
         let now = self.clock.now();
         if !self.has_stats() || now < self.next_stats {
-            return Ok(());
+            return;
         }
         self.next_stats = now + STATS_INTERVAL;
         let viewers = self.publication.status();
-        if let Some(stats) = &mut self.stats {
-            stats.write(now, &viewers)?;
+        if let Some(stats) = &mut self.stats
+            && let Err(error) = stats.write(now, &viewers)
+        {
+            // A full disk ends no broadcast.
+            tracing::error!("no further lines of --stats: {error:#}");
+            self.stats = None;
+            self.table_error = Some(error);
         }
         if let Some(figures) = &self.figures {
             let mut sent = self.report.clone();
@@ -203,7 +212,6 @@ impl Network {
             figures.sent = sent;
             figures.viewers = viewers;
         }
-        Ok(())
     }
 
     fn has_stats(&self) -> bool {
@@ -212,7 +220,7 @@ impl Network {
 
     fn tell_camera(&self) {
         let mut demand = self.demand.lock();
-        demand.target = self.publication.target();
+        demand.target = self.publication.target(self.clock.now());
         demand.pose = self.publication.pose().map(pose_in_mm);
     }
 

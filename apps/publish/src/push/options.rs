@@ -164,6 +164,12 @@ impl PushConfig {
             "--pace must be less than half of --lifetime ({} ms)",
             args.lifetime
         );
+        ensure!(
+            args.pace
+                .is_none_or(|pace| f64::from(pace) <= 1000.0 / common.fps),
+            "--pace must not exceed the time from frame to frame: 1 / --fps, {:.1} ms",
+            1000.0 / common.fps
+        );
         let interval = args.pace.map(|pace| Duration::from_millis(pace.into()));
         let key = args.key.context("--push needs --key")?;
         let defaults = PushConfig::new(common.recording, key);
@@ -197,6 +203,12 @@ impl PushConfig {
     /// Returns the time from frame to frame.
     pub(super) fn interval(&self) -> Duration {
         Duration::from_secs_f64(1.0 / self.fps)
+    }
+
+    /// Returns the time in which a frame has to leave at the target rate: until the next one, and early
+    /// enough to arrive within its lifetime.
+    pub(super) fn leaving_time(&self) -> Duration {
+        self.interval().min(self.lifetime * 2 / 3)
     }
 }
 

@@ -129,7 +129,7 @@ impl fmt::Display for PushReport {
         writeln!(
             f,
             "refused: {} requests without the key, {} for lack of room, {} forged, {} repeated and {} \
-             other messages, {} impossible reports, {} impossible parts of others",
+             other messages, {} impossible reports, {} excessive totals, {} impossible parts of others",
             sent.sessions.unauthorised,
             sent.sessions.full,
             sent.sessions.forged,
@@ -140,6 +140,7 @@ impl fmt::Display for PushReport {
                 + sent.sessions.unexpected
                 + sent.too_long,
             objects.refused_reports,
+            objects.excessive_totals,
             sent.refused_parts
         )?;
         write!(

@@ -5,7 +5,7 @@ use super::decode::ToDecode;
 use super::metrics::Figures;
 use super::session::Session;
 use super::summary::Received;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use hawser_io::clock::SteadyClock;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_objects::{EndReason, TrackSecret, ViewerEvent};
@@ -53,29 +53,29 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Opens a socket to the first of the publisher's addresses.
+    /// Opens a socket to the first of the publisher's addresses to which there is a route.
     ///
     /// # Errors
-    /// If there is no address or no socket.
+    /// If there is no such address.
     pub(super) fn open(
         config: &PushConfig,
         clock: SteadyClock,
-        publishers: Vec<SocketAddr>,
+        mut publishers: Vec<SocketAddr>,
         secret: TrackSecret,
         to_decoder: SyncSender<ToDecode>,
         figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         let pose = config.pictures.pose.as_ref().and_then(pose_in_metres);
-        let publisher = *publishers.first().context("the publisher has no address")?;
+        let socket = socket_to_any(&mut publishers)?;
         Ok(Network {
             session: Session::new(&secret, pose)?,
             clock,
+            publisher: publishers[0],
             publishers,
-            publisher,
             secret,
             layers: config.layers,
             pose,
-            socket: socket_to(publisher)?,
+            socket,
             to_decoder: Some(to_decoder),
             received: Received::default(),
             figures,
@@ -159,9 +159,10 @@ impl Network {
             }
         }
         if self.session.again_at.is_some_and(|at| at <= now) {
-            self.begin_again()?;
+            self.begin_again(now)?;
         }
-        if !self.session.was_open() && self.report_at <= now {
+        let is_open = self.session.was_open() && self.session.again_at.is_none();
+        if !is_open && self.report_at <= now {
             self.report_at = now + NO_ANSWER * 10;
             let (publisher, network) = (self.publisher, self.unreachable.take());
             tracing::warn!(%publisher, network, "no answer: is the publisher running with --push and the same key, and has it room for one more viewer?");
@@ -178,16 +179,26 @@ impl Network {
         }
     }
 
-    /// Asks for a new session, at the next address if this one has not answered.
-    fn begin_again(&mut self) -> anyhow::Result<()> {
-        if !self.session.was_open() && self.publishers.len() > 1 {
+    /// Asks for a new session, at the next address if this one has not answered. The socket is a new
+    /// one, because the viewer's own address may have changed.
+    fn begin_again(&mut self, now: Instant) -> anyhow::Result<()> {
+        if !self.session.was_open() {
             self.publishers.rotate_left(1);
-            self.publisher = self.publishers[0];
-            self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
-            self.socket = socket_to(self.publisher)?;
         }
-        self.end_session();
-        self.session = Session::new(&self.secret, self.pose)?;
+        match socket_to_any(&mut self.publishers) {
+            Ok(socket) => {
+                self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
+                self.socket = socket;
+                self.publisher = self.publishers[0];
+                self.end_session();
+                self.session = Session::new(&self.secret, self.pose)?;
+            }
+            Err(error) => {
+                self.received.unreachable += 1;
+                self.unreachable = Some(format!("{error:#}"));
+                self.session.again_at = Some(now + PAUSE);
+            }
+        }
         Ok(())
     }
 
@@ -252,6 +263,20 @@ impl Network {
     }
 }
 
+/// Opens a socket to the first address to which there is a route, and moves this address to the front.
+/// Returns the error of the first one if there is none.
+fn socket_to_any(publishers: &mut [SocketAddr]) -> anyhow::Result<UdpSocket> {
+    let mut first_error = None;
+    for _ in 0..publishers.len() {
+        match socket_to(publishers[0]) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+        publishers.rotate_left(1);
+    }
+    Err(first_error.unwrap_or_else(|| anyhow!("the publisher has no address")))
+}
+
 /// Opens a socket that is connected to an address.
 fn socket_to(publisher: SocketAddr) -> anyhow::Result<UdpSocket> {
     let any = match publisher {
@@ -268,4 +293,22 @@ fn socket_to(publisher: SocketAddr) -> anyhow::Result<UdpSocket> {
 fn pose_in_metres(pose: &hawser_cloud::Pose) -> Option<Pose> {
     let position = pose.position_mm.map(|mm| mm / 1000.0);
     Pose::new(position, pose.rotation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_route_is_passed_over() {
+        let reachable: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        // Broadcast is refused at once, as an address without a route is.
+        let other: SocketAddr = "255.255.255.255:9".parse().unwrap();
+        let mut publishers = [other, reachable];
+        socket_to_any(&mut publishers).unwrap();
+        assert_eq!(publishers, [reachable, other]);
+        let error = socket_to_any(&mut [other]).unwrap_err();
+        assert!(error.to_string().contains("no route to 255.255"), "{error}");
+        assert!(socket_to_any(&mut []).is_err());
+    }
 }

@@ -8,15 +8,21 @@ use crate::recorder::{Table, save_ply};
 use anyhow::Context;
 use hawser_cloud::Cloud;
 use hawser_units::Instant;
+use std::collections::VecDeque;
 use std::fs;
 use std::path::PathBuf;
+
+/// The number of newest frames of which the times are summarised: an hour of 30 frames per second.
+const SUMMARISED: usize = 108_000;
 
 /// Records decoded frames in memory and in files.
 pub(super) struct Recorder {
     timeline: Option<Table>,
     save: Option<PathBuf>,
     pictures: Option<PictureThread>,
-    rows: Vec<PushRow>,
+    frames: u64,
+    /// The newest frames.
+    rows: VecDeque<PushRow>,
     undecodable: u64,
 }
 
@@ -30,7 +36,8 @@ impl Recorder {
             timeline: config.timeline.as_deref().map(Table::create).transpose()?,
             save: config.save.clone(),
             pictures: PictureThread::start(&config.pictures)?,
-            rows: Vec::new(),
+            frames: 0,
+            rows: VecDeque::new(),
             undecodable: 0,
         })
     }
@@ -41,7 +48,11 @@ impl Recorder {
     }
 
     pub(super) fn record(&mut self, row: PushRow, cloud: Cloud) -> anyhow::Result<()> {
-        self.rows.push(row);
+        self.frames += 1;
+        if self.rows.len() == SUMMARISED {
+            self.rows.pop_front();
+        }
+        self.rows.push_back(row);
         if let Some(timeline) = &mut self.timeline {
             timeline.write(row)?;
             timeline.flush()?;
@@ -66,6 +77,7 @@ impl Recorder {
         let pictures = self.pictures.map(PictureThread::finish).transpose()?;
         let measured = Decoded::measure(&self.rows, self.undecodable, end);
         Ok(Decoded {
+            frames: self.frames,
             pictures,
             ..measured
         })

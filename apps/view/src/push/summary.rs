@@ -6,6 +6,7 @@ use crate::summary::write_qoe;
 use hawser_objects::{FrameStats, Viewer};
 use hawser_qoe::{Frame, Qoe, Window};
 use hawser_units::{ByteSize, Instant};
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub struct Received {
 pub struct Decoded {
     /// Frames that were decoded.
     pub frames: u64,
+    /// The newest of them, to which the times and the quality of experience refer.
+    pub measured: u64,
     /// Frames whose bytes could not be decoded.
     pub failed: u64,
     /// The duration from the first frame to the end, and the quality of experience in it. `None`
@@ -88,7 +91,7 @@ impl Received {
 }
 
 impl Decoded {
-    pub(super) fn measure(rows: &[PushRow], failed: u64, end: Instant) -> Self {
+    pub(super) fn measure(rows: &VecDeque<PushRow>, failed: u64, end: Instant) -> Self {
         let timeline: Vec<Frame> = rows.iter().filter_map(frame).collect();
         let window = timeline.first().and_then(|f| Window::new(f.decoded, end));
         let qoe = window.map(|window| (window.duration(), hawser_qoe::measure(&timeline, window)));
@@ -98,6 +101,7 @@ impl Decoded {
         let decode = rows.iter().map(|r| ms(r.decoding_ns, r.decoded_ns));
         Decoded {
             frames: rows.len() as u64,
+            measured: rows.len() as u64,
             failed,
             qoe,
             transport_ms: mean_and_p99(transport.collect()),
@@ -136,6 +140,13 @@ impl fmt::Display for PushSummary {
             if let Some((mean, p99)) = times {
                 write!(f, "\n{what}: {mean:.1} ms (mean), {p99:.1} ms (p99)")?;
             }
+        }
+        if decoded.measured < decoded.frames {
+            write!(
+                f,
+                "\nthe times are those of the newest {} frames",
+                decoded.measured
+            )?;
         }
         let frames = &received.frames;
         write!(

@@ -2,7 +2,7 @@ use super::Outgoing;
 use crate::flow::{Flow, FlowConfig, IPV4_UDP, IPV6_UDP};
 use crate::object::SealedObject;
 use crate::sender::{Outcome, SenderStats};
-use hawser_congestion::{RateControl, Refusals};
+use hawser_congestion::{Permission, RateControl, Refusals};
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::feedback::{Feedback, Pose, Totals};
 use std::collections::BTreeMap;
@@ -14,6 +14,10 @@ use std::time::Duration;
 const DRAIN_TIME: Duration = Duration::from_millis(100);
 const USUAL_WAIT: Duration = Duration::from_millis(5);
 
+/// The time without a report after which a viewer has probably gone. It reports every few milliseconds
+/// while packets arrive.
+const HEARD_WITHIN: Duration = Duration::from_millis(400);
+
 /// A viewer who has selected tracks.
 #[derive(Debug)]
 pub(super) struct Watching {
@@ -22,6 +26,8 @@ pub(super) struct Watching {
     pub(super) selected: BTreeMap<u32, u8>,
     pub(super) flow: Flow,
     pub(super) pose: Option<Pose>,
+    /// When the newest report came, or the viewer.
+    heard: Instant,
     totals: Totals,
     one_way: Option<Duration>,
     least_one_way: Option<Duration>,
@@ -60,6 +66,7 @@ pub struct ViewerStatus {
 
 impl Watching {
     pub(super) fn new(
+        now: Instant,
         address: SocketAddr,
         selected: BTreeMap<u32, u8>,
         flow: FlowConfig,
@@ -74,10 +81,17 @@ impl Watching {
             selected,
             flow: Flow::new(FlowConfig { overhead, ..flow }, control),
             pose: None,
+            heard: now,
             totals: Totals::default(),
             one_way: None,
             least_one_way: None,
         }
+    }
+
+    /// Returns whether the viewer reported lately and its path works.
+    pub(super) fn is_heard(&self, now: Instant) -> bool {
+        let sends = self.flow.control().permission() == Permission::Send;
+        sends && now.saturating_since(self.heard) < HEARD_WITHIN
     }
 
     /// Returns the rate at which to encode a frame now, bits per second: that of the rate control, less
@@ -113,6 +127,7 @@ impl Watching {
     }
 
     pub(super) fn handle_feedback(&mut self, now: Instant, number: u64, report: &Feedback) {
+        self.heard = now;
         // The buffer counts what it refuses.
         if let Ok(outcome) = self.flow.handle_feedback(now, number, report) {
             self.handle_outcome(&outcome);

@@ -65,7 +65,7 @@ pub struct Lost {
 /// The reason why a report is refused as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum FeedbackError {
-    /// The totals say that more arrived than was sent, or more marked bytes than bytes.
+    /// The totals say that more marked bytes arrived than bytes.
     #[error("the totals of the report are impossible")]
     ImpossibleTotals,
     /// The totals or the time of a later report are less than those of an earlier one.
@@ -170,19 +170,25 @@ impl Reported {
         sent.and_then(|sent| sent.get(usize::from(id.index))) == Some(&true)
     }
 
-    /// Takes the totals of a report. Returns their growth; `None` if the report is not the newest.
-    fn advance(&mut self, number: u64, report: &Feedback) -> Result<Option<Totals>, FeedbackError> {
+    /// Takes the time of a report and its totals. Returns the growth of these; `None` if the report is
+    /// not the newest.
+    fn advance(
+        &mut self,
+        number: u64,
+        report: &Feedback,
+        totals: Totals,
+    ) -> Result<Option<Totals>, FeedbackError> {
         let time = report.clock.sent;
         let before = match &self.newest {
             Some(newest) if number <= newest.number => return Ok(None),
             Some(newest) if time < newest.time => return Err(FeedbackError::GoesBack),
             newest => newest.map(|newest| newest.totals).unwrap_or_default(),
         };
-        let growth = grown(&before, &report.totals).ok_or(FeedbackError::GoesBack)?;
+        let growth = grown(&before, &totals).ok_or(FeedbackError::GoesBack)?;
         self.newest = Some(Newest {
             number,
             time,
-            totals: report.totals,
+            totals,
         });
         Ok(Some(growth))
     }
@@ -248,16 +254,28 @@ impl Sender {
         number: u64,
         report: &Feedback,
     ) -> Result<Option<Totals>, FeedbackError> {
-        let totals = &report.totals;
-        if totals.packets > self.stats.packets
-            || totals.bytes > self.stats.bytes
-            || totals.ce_bytes > totals.bytes
-        {
+        if report.totals.ce_bytes > report.totals.bytes {
             self.stats.refused_reports += 1;
             return Err(FeedbackError::ImpossibleTotals);
         }
-        let growth = self.reported.advance(number, report);
+        let totals = self.sent_of(&report.totals);
+        let growth = self.reported.advance(number, report, totals);
         growth.inspect_err(|_| self.stats.refused_reports += 1)
+    }
+
+    /// Returns totals that are no more than what was sent. A viewer also counts packets of other
+    /// viewers, if somebody repeats them to it.
+    fn sent_of(&mut self, totals: &Totals) -> Totals {
+        let (packets, bytes) = (self.stats.packets, self.stats.bytes);
+        if totals.packets > packets || totals.bytes > bytes {
+            self.stats.excessive_totals += 1;
+        }
+        Totals {
+            packets: totals.packets.min(packets),
+            bytes: totals.bytes.min(bytes),
+            ce_bytes: totals.ce_bytes.min(bytes),
+            refused: totals.refused,
+        }
     }
 
     fn named(&self, id: &PacketId) -> Named {

@@ -65,7 +65,9 @@ impl Channel {
         randoms: Option<[[u8; 16]; 2]>,
         plaintext: Vec<u8>,
     ) -> Result<Vec<u8>, UsedUp> {
-        if self.next >= PACKETS_PER_KEY {
+        // The last message of a key is kept for the goodbye.
+        let kept = u64::from(kind != Kind::Goodbye);
+        if self.next + kept >= PACKETS_PER_KEY {
             return Err(UsedUp);
         }
         let message = Sealed {
@@ -129,6 +131,14 @@ fn nonce(number: u64) -> [u8; 12] {
 }
 
 #[cfg(test)]
+impl Channel {
+    /// Leaves the key one message, besides the goodbye.
+    pub(super) fn use_up(&mut self) {
+        self.next = PACKETS_PER_KEY - 2;
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::keys::TrackSecret;
@@ -189,7 +199,10 @@ mod tests {
     #[test]
     fn a_key_seals_no_more_messages_than_it_may() {
         let (mut viewer, _) = ends();
-        viewer.next = PACKETS_PER_KEY - 1;
+        viewer.use_up();
+        assert!(viewer.seal(Kind::Feedback, vec![0]).is_ok());
+        let left = viewer.seal(Kind::Feedback, vec![0]);
+        assert_eq!(left, Err(UsedUp), "the last one is kept for the goodbye");
         assert!(viewer.seal(Kind::Goodbye, vec![0]).is_ok());
         assert_eq!(viewer.seal(Kind::Goodbye, vec![0]), Err(UsedUp));
     }

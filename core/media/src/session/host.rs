@@ -240,11 +240,8 @@ impl Host {
 
     /// Ends a session, without an event.
     pub fn close(&mut self, session: u32, reason: Goodbye) {
-        if let Some(mut open) = self.sessions.remove(&session)
-            && let Ok(goodbye) = open.channel.seal(Kind::Goodbye, reason.emit().to_vec())
-        {
-            self.outgoing.push_back((open.address, goodbye));
-        }
+        self.say_goodbye(session, reason);
+        self.sessions.remove(&session);
     }
 
     /// Returns the next datagram and the address to which it is sent.
@@ -458,7 +455,18 @@ impl Host {
     fn send_or_end(&mut self, session: u32, sealed: Result<Vec<u8>, UsedUp>) {
         match (sealed, self.address(session)) {
             (Ok(datagram), Some(address)) => self.outgoing.push_back((address, datagram)),
-            _ => self.end(session, EndReason::KeyUsedUp),
+            _ => {
+                self.say_goodbye(session, Goodbye::Restarting);
+                self.end(session, EndReason::KeyUsedUp);
+            }
+        }
+    }
+
+    fn say_goodbye(&mut self, session: u32, reason: Goodbye) {
+        if let Some(open) = self.sessions.get_mut(&session)
+            && let Ok(goodbye) = open.channel.seal(Kind::Goodbye, reason.emit().to_vec())
+        {
+            self.outgoing.push_back((open.address, goodbye));
         }
     }
 
@@ -505,5 +513,54 @@ impl HostStats {
             HostError::TooMany => self.too_many += 1,
             HostError::Unexpected => self.unexpected += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::TrackSecret;
+
+    #[test]
+    fn a_viewer_is_told_when_the_key_of_its_session_is_used_up() {
+        let access = TrackSecret::new([1; 32]).access();
+        let keys = || access.session(&[[2; 16]; 2]);
+        let config = HostConfig::new(access.clone(), Vec::new(), [3; 16], Seed::new([4; 32]));
+        let mut host = Host::new(config);
+        let mut channel = Channel::of_sender(1, keys());
+        channel.use_up();
+        let session = HostSession {
+            address: ([192, 0, 2, 1], 9).into(),
+            randoms: [[2; 16]; 2],
+            channel,
+            allowance: Allowance::new(),
+            accepts: 1,
+            is_confirmed: true,
+            heard: Instant::ZERO,
+            subscription: 0,
+            subscribed_by: None,
+        };
+        host.sessions.insert(1, session);
+        let clock = ClockStamp {
+            sent: Instant::ZERO,
+            echo: None,
+        };
+        host.send_status(1, clock);
+        host.send_status(1, clock);
+        let mut viewer = Channel::of_viewer(1, keys());
+        let sent = std::iter::from_fn(|| host.poll_transmit());
+        let opened = sent.map(|(_, datagram)| match Message::parse(&datagram) {
+            Ok(Message::Sealed(sealed)) => (sealed.kind, viewer.open(&sealed).unwrap()),
+            other => panic!("{other:?}"),
+        });
+        let opened: Vec<(Kind, Vec<u8>)> = opened.collect();
+        let goodbye = Goodbye::Restarting.emit().to_vec();
+        assert_eq!(opened[0].0, Kind::Status);
+        assert_eq!(opened[1..], [(Kind::Goodbye, goodbye)]);
+        let ended = HostEvent::Ended {
+            session: 1,
+            reason: EndReason::KeyUsedUp,
+        };
+        assert_eq!(host.poll_event(), Some(ended));
     }
 }

@@ -29,7 +29,7 @@ pub(super) trait Flow {
     fn poll_viewer(&mut self, now: Instant) -> Option<Vec<u8>>;
 
     /// Returns the rate that the encoder may have, with all headers.
-    fn target(&self) -> Bitrate;
+    fn target(&self, now: Instant) -> Bitrate;
 
     /// Returns the rate at which packets leave, where it is known.
     fn pacing_rate(&self) -> Option<Bitrate>;

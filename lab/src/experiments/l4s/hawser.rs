@@ -55,8 +55,8 @@ impl Flow for Hawser {
         self.viewer.poll_transmit(now)
     }
 
-    fn target(&self) -> Bitrate {
-        self.publisher.target()
+    fn target(&self, now: Instant) -> Bitrate {
+        self.publisher.target(now)
     }
 
     fn pacing_rate(&self) -> Option<Bitrate> {

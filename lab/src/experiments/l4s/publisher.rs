@@ -86,9 +86,9 @@ impl Publisher {
 
     /// Returns the rate of the next frame, with all headers: as the product encodes, or the target of the
     /// paper's controller. It is 0 without a viewer.
-    pub(super) fn target(&self) -> Bitrate {
+    pub(super) fn target(&self, now: Instant) -> Bitrate {
         let target = match self.controller {
-            Controller::Prague => self.publication.target(),
+            Controller::Prague => self.publication.target(now),
             Controller::Paper => self.viewer().map(|viewer| viewer.target),
         };
         target.unwrap_or(Bitrate::from_bps(0))
@@ -122,7 +122,7 @@ impl Publisher {
     }
 
     fn capture(&mut self, now: Instant) {
-        let target = self.target();
+        let target = self.target(now);
         let Some(sizes) = self.encoder.encode(now, target, self.controller.layers()) else {
             return;
         };

@@ -132,7 +132,7 @@ impl Simulation {
             self.run_until(next);
             self.samples.push(Sample {
                 at: next.saturating_since(FIRST),
-                target_mbps: self.flow.target().mbps(),
+                target_mbps: self.flow.target(next).mbps(),
                 pacing_mbps: self.flow.pacing_rate().map(Bitrate::mbps),
                 media: self.media,
                 rivals: self.rivals.iter().map(Rival::received).collect(),

@@ -71,7 +71,7 @@ impl Flow for WebRtc {
         self.receiver.poll_transmit()
     }
 
-    fn target(&self) -> Bitrate {
+    fn target(&self, _now: Instant) -> Bitrate {
         self.sender.target()
     }
 
