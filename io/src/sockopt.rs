@@ -30,18 +30,12 @@ pub fn set_mtu_discovery(socket: impl AsFd, ipv6: bool, discovery: MtuDiscovery)
     set(socket, level, name, value)
 }
 
-/// Has the kernel say when each datagram arrived (`SO_TIMESTAMPNS`), one datagram at a time. What else
-/// it would say, the address to which the datagram was sent, is left out: the ancillary data of all
-/// has no room in the buffers of `noq-udp`.
-pub fn stamp_arrivals(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+/// Has the kernel say when each datagram arrived (`SO_TIMESTAMPNS`), one datagram at a time: the buffers
+/// of `noq-udp` for ancillary data have no room for the size of joined ones besides.
+pub fn stamp_arrivals(socket: impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     // Kernels before 5.0 do not join datagrams.
     let _ = set(socket, libc::SOL_UDP, libc::UDP_GRO, 0);
-    if ipv6 {
-        set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 0)?;
-    } else {
-        set(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 0)?;
-    }
     set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 

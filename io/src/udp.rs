@@ -2,13 +2,15 @@
 
 use crate::sockopt;
 use hawser_units::Ecn;
+use lru::LruCache;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::prctl;
 use nix::sys::time::TimeSpec;
 use noq_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, ErrorKind, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +27,9 @@ const BUFFER_BYTES: usize = 65_536;
 /// (`net.core.rmem_max`, `net.core.wmem_max`).
 const KERNEL_BUFFER: usize = 2 << 20;
 
+/// The number of peers whose own address is remembered.
+const PEERS: NonZeroUsize = NonZeroUsize::new(1024).expect("not 0");
+
 /// A UDP socket that does not block.
 #[derive(Debug)]
 pub struct UdpSocket {
@@ -32,6 +37,9 @@ pub struct UdpSocket {
     state: UdpSocketState,
     buffers: Vec<u8>,
     waker: Waker,
+    /// The own address at which each peer was heard last, if the socket is bound to all of them: the
+    /// peer expects its answers from there.
+    heard_at: Option<LruCache<SocketAddr, IpAddr>>,
 }
 
 /// A datagram that arrived.
@@ -60,15 +68,17 @@ impl UdpSocket {
         let socket = std::net::UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
         let state = UdpSocketState::new((&socket).into())?;
-        sockopt::stamp_arrivals(&socket, address.is_ipv6())?;
+        sockopt::stamp_arrivals(&socket)?;
         state.set_recv_buffer_size((&socket).into(), KERNEL_BUFFER)?;
         state.set_send_buffer_size((&socket).into(), KERNEL_BUFFER)?;
+        let is_any = address.ip().is_unspecified();
         let waker = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
         Ok(UdpSocket {
             socket,
             state,
             buffers: vec![0; BUFFERS * BUFFER_BYTES],
             waker: Waker(Arc::new(waker)),
+            heard_at: is_any.then(|| LruCache::new(PEERS)),
         })
     }
 
@@ -87,17 +97,18 @@ impl UdpSocket {
         sockopt::drops(&self.socket)
     }
 
-    /// Sends a datagram.
+    /// Sends a datagram, from the own address at which the peer was heard last.
     ///
     /// # Errors
     /// As of `sendmsg(2)`: [`ErrorKind::WouldBlock`] if the kernel's buffer is full.
     pub fn send(&self, to: SocketAddr, ecn: Ecn, bytes: &[u8]) -> io::Result<()> {
+        let heard_at = self.heard_at.as_ref();
         let transmit = Transmit {
             destination: to,
             ecn: EcnCodepoint::from_bits(ecn.bits()),
             contents: bytes,
             segment_size: None,
-            src_ip: None,
+            src_ip: heard_at.and_then(|heard_at| heard_at.peek(&to).copied()),
         };
         self.state.try_send((&self.socket).into(), &transmit)
     }
@@ -125,6 +136,9 @@ impl UdpSocket {
                 Err(error) => return Err(error),
             };
             for (meta, buffer) in metas.iter().zip(&slices).take(count) {
+                if let (Some(heard_at), Some(own)) = (&mut self.heard_at, meta.dst_ip) {
+                    heard_at.put(meta.addr, own);
+                }
                 hand_over(meta, buffer, &mut handle);
             }
         }
@@ -259,6 +273,22 @@ mod tests {
         receiver.send(from, Ecn::Ect1, b"b").unwrap();
         let mut sender = sender;
         assert_eq!(received(&mut sender)[0].1, Ecn::Ect1);
+    }
+
+    #[test]
+    fn a_socket_of_any_address_answers_from_the_one_that_was_asked() {
+        for any in ["0.0.0.0:0", "[::]:0"] {
+            let mut asked = UdpSocket::bind(any.parse().unwrap()).unwrap();
+            let port = asked.local_address().unwrap().port();
+            let mut asking = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let second = ([127, 0, 0, 5], port).into();
+            asking.connect(second).unwrap();
+            asking.send(second, Ecn::NotEct, b"question").unwrap();
+            let (from, ..) = received(&mut asked).remove(0);
+            asked.send(from, Ecn::Ect1, b"answer").unwrap();
+            let answer = (second, Ecn::Ect1, b"answer".to_vec());
+            assert_eq!(received(&mut asking), [answer], "{any}");
+        }
     }
 
     #[test]
