@@ -16,6 +16,7 @@ mod connection;
 mod picture;
 pub mod push;
 mod recorder;
+mod save;
 mod summary;
 pub mod timeline;
 
@@ -58,8 +59,8 @@ pub struct Args {
     /// Write the time and size of every read of the socket to this CSV file
     #[arg(long, value_name = "FILE")]
     arrivals: Option<PathBuf>,
-    /// Write each frame to this directory as frame-<capture time in ns>.ply, which makes it a PLY
-    /// sequence
+    /// Write each frame to this directory as frame-<capture time in ns>.ply, and a recording.toml with
+    /// which `hawser publish` plays them again
     #[arg(long, value_name = "DIRECTORY")]
     save: Option<PathBuf>,
     #[command(flatten)]

@@ -1,14 +1,15 @@
 use crate::picture::PictureThread;
+use crate::save::SavedFrames;
 use crate::timeline::{Arrival, Row};
 use crate::{Config, Summary};
 use anyhow::Context;
-use hawser_cloud::{Cloud, ply};
+use hawser_cloud::Cloud;
 use hawser_codec::pull::FrameHeader;
 use hawser_io::clock::unix_ns;
 use hawser_qoe::Frame;
 use hawser_units::Instant;
 use serde::Serialize;
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// A frame with its timestamps.
@@ -24,7 +25,7 @@ pub(crate) struct Delivery<'a> {
 pub(crate) struct Recorder {
     timeline: Option<Table>,
     arrivals: Option<Table>,
-    save: Option<PathBuf>,
+    save: Option<SavedFrames>,
     pictures: Option<PictureThread>,
     max_frames: Option<u64>,
     frames: Vec<Frame>,
@@ -35,14 +36,14 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn create(config: &Config) -> anyhow::Result<Self> {
-        if let Some(directory) = &config.save {
-            fs::create_dir_all(directory)
-                .with_context(|| format!("cannot create the directory {}", directory.display()))?;
-        }
         Ok(Recorder {
             timeline: config.timeline.as_deref().map(Table::create).transpose()?,
             arrivals: config.arrivals.as_deref().map(Table::create).transpose()?,
-            save: config.save.clone(),
+            save: config
+                .save
+                .as_deref()
+                .map(SavedFrames::create)
+                .transpose()?,
             pictures: PictureThread::start(&config.pictures)?,
             max_frames: config.frames,
             frames: Vec::new(),
@@ -108,8 +109,8 @@ impl Recorder {
         if let Some(arrivals) = &mut self.arrivals {
             arrivals.flush()?;
         }
-        if let Some(directory) = &self.save {
-            save_ply(directory, row.captured_ns, delivery.cloud)?;
+        if let Some(save) = &mut self.save {
+            save.save(row.captured_ns, delivery.cloud)?;
         }
         if let Some(pictures) = &mut self.pictures {
             pictures.show(row.captured_ns, delivery.cloud.clone())?;
@@ -120,6 +121,9 @@ impl Recorder {
     pub(crate) fn finish(mut self) -> anyhow::Result<Summary> {
         for table in self.timeline.iter_mut().chain(&mut self.arrivals) {
             table.flush()?;
+        }
+        if let Some(save) = self.save.take() {
+            save.finish()?;
         }
         // Pictures are completed after the end of watching.
         let end = Instant::from_nanos(unix_ns());
@@ -137,18 +141,6 @@ impl Recorder {
             pictures,
         })
     }
-}
-
-/// Writes a frame to a directory as a file of a PLY sequence.
-pub(crate) fn save_ply(directory: &Path, captured_ns: u64, cloud: &Cloud) -> anyhow::Result<()> {
-    let path = directory.join(format!("frame-{captured_ns:019}.ply"));
-    fs::write(&path, ply::write(cloud))
-        .inspect_err(|_| {
-            // A partial frame would corrupt the sequence. If it cannot be removed, the error names
-            // it.
-            let _ = fs::remove_file(&path);
-        })
-        .with_context(|| format!("cannot save {}", path.display()))
 }
 
 /// A CSV file.

@@ -59,7 +59,15 @@ impl Broadcast {
     }
 
     fn publish(&self) -> Publishing {
-        Publishing::start(PushPublisher::open(&self.publisher_config()).unwrap())
+        self.publish_recording(small_performance())
+    }
+
+    fn publish_recording(&self, recording: Recording) -> Publishing {
+        let config = PushConfig {
+            recording,
+            ..self.publisher_config()
+        };
+        Publishing::start(PushPublisher::open(&config).unwrap())
     }
 
     fn viewer_config(&self, publisher: SocketAddr) -> push::PushConfig {
@@ -137,12 +145,9 @@ fn frames_arrive_whole_and_in_time_and_files_tell_of_them() {
         );
         assert!(row.received_ns <= row.decoding_ns && row.decoding_ns <= row.decoded_ns);
     }
-    let saved = fs::read_dir(broadcast.path("saved"))
-        .unwrap()
-        .next()
-        .unwrap();
-    let cloud = ply::read(&fs::read(saved.unwrap().path()).unwrap(), 1.0).unwrap();
-    assert_eq!(cloud.len(), 3000);
+    let name = format!("saved/frame-{:019}.ply", rows[0].captured_ns.unwrap());
+    let saved = fs::read(broadcast.path(&name)).unwrap();
+    assert_eq!(ply::read(&saved, 1.0).unwrap().len(), 3000);
 
     assert_eq!((report.sent.viewers, report.sent.send_failures), (1, 0));
     assert!(report.captured.encoded <= report.captured.frames);
@@ -356,4 +361,40 @@ fn metrics_of_both_ends_follow_the_stream() {
         thread::sleep(Duration::from_millis(50));
     }
     publishing.stop();
+}
+
+#[test]
+fn what_a_viewer_saved_is_published_again() {
+    let broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    let first = push::PushConfig {
+        save: Some(broadcast.path("saved")),
+        ..broadcast.viewer_config(publishing.address)
+    };
+    let frames = watch(&first).decoded.frames;
+    publishing.stop();
+
+    let read = |name| Recording::read(&broadcast.path(name), Path::new(".")).unwrap();
+    let recording = read("saved/recording.toml");
+    assert!((40.0..=80.0).contains(&recording.fps), "{}", recording.fps);
+    let publishing = broadcast.publish_recording(recording);
+    let second = push::PushConfig {
+        save: Some(broadcast.path("again")),
+        ..broadcast.viewer_config(publishing.address)
+    };
+    let summary = watch(&second);
+    publishing.stop();
+    assert!(frames >= 30 && summary.decoded.frames >= 30, "{summary}");
+    let heights = |recording: &Recording| {
+        let mut player = recording.open().unwrap();
+        let cloud = player.next_frame().unwrap().unwrap().into_cloud();
+        let heights = cloud.points().map(|point| point.y);
+        heights.fold((0, 0), |(low, high), y| (low.min(y), high.max(y)))
+    };
+    let (low, high) = heights(&read("again/recording.toml"));
+    let (low_before, high_before) = heights(&small_performance());
+    assert!(
+        low.abs_diff(low_before) < 200 && high.abs_diff(high_before) < 200,
+        "{low} to {high} mm, {low_before} to {high_before} before"
+    );
 }

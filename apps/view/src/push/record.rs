@@ -4,13 +4,11 @@ use super::PushConfig;
 use super::row::PushRow;
 use super::summary::Decoded;
 use crate::picture::PictureThread;
-use crate::recorder::{Table, save_ply};
-use anyhow::Context;
+use crate::recorder::Table;
+use crate::save::SavedFrames;
 use hawser_cloud::Cloud;
 use hawser_units::Instant;
 use std::collections::VecDeque;
-use std::fs;
-use std::path::PathBuf;
 
 /// The number of newest frames of which the times are summarised: an hour of 30 frames per second.
 const SUMMARISED: usize = 108_000;
@@ -18,7 +16,7 @@ const SUMMARISED: usize = 108_000;
 /// Records decoded frames in memory and in files.
 pub(super) struct Recorder {
     timeline: Option<Table>,
-    save: Option<PathBuf>,
+    save: Option<SavedFrames>,
     pictures: Option<PictureThread>,
     frames: u64,
     /// The newest frames.
@@ -28,13 +26,13 @@ pub(super) struct Recorder {
 
 impl Recorder {
     pub(super) fn create(config: &PushConfig) -> anyhow::Result<Self> {
-        if let Some(directory) = &config.save {
-            fs::create_dir_all(directory)
-                .with_context(|| format!("cannot create the directory {}", directory.display()))?;
-        }
         Ok(Recorder {
             timeline: config.timeline.as_deref().map(Table::create).transpose()?,
-            save: config.save.clone(),
+            save: config
+                .save
+                .as_deref()
+                .map(SavedFrames::create)
+                .transpose()?,
             pictures: PictureThread::start(&config.pictures)?,
             frames: 0,
             rows: VecDeque::new(),
@@ -57,15 +55,12 @@ impl Recorder {
             timeline.write(row)?;
             timeline.flush()?;
         }
-        if let Some(directory) = &self.save {
-            save_ply(
-                directory,
-                row.captured_ns.unwrap_or(row.received_ns),
-                &cloud,
-            )?;
+        let shown_ns = row.captured_ns.unwrap_or(row.received_ns);
+        if let Some(save) = &mut self.save {
+            save.save(shown_ns, &cloud)?;
         }
         if let Some(pictures) = &mut self.pictures {
-            pictures.show(row.captured_ns.unwrap_or(row.received_ns), cloud)?;
+            pictures.show(shown_ns, cloud)?;
         }
         Ok(())
     }
@@ -73,6 +68,9 @@ impl Recorder {
     pub(super) fn finish(mut self, end: Instant) -> anyhow::Result<Decoded> {
         if let Some(timeline) = &mut self.timeline {
             timeline.flush()?;
+        }
+        if let Some(save) = self.save {
+            save.finish()?;
         }
         let pictures = self.pictures.map(PictureThread::finish).transpose()?;
         let measured = Decoded::measure(&self.rows, self.undecodable, end);

@@ -1,0 +1,73 @@
+//! Saves received frames as a recording that `hawser publish` plays again.
+
+use anyhow::Context;
+use hawser_cloud::{Cloud, ply};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The description of the recording, beside its frames.
+const DESCRIPTION: &str = "recording.toml";
+
+/// A directory of PLY files, one for each frame, with a description.
+pub(crate) struct SavedFrames {
+    directory: PathBuf,
+    frames: u64,
+    first_ns: u64,
+    last_ns: u64,
+}
+
+impl SavedFrames {
+    /// Creates the directory, which may exist.
+    pub(crate) fn create(directory: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create the directory {}", directory.display()))?;
+        Ok(SavedFrames {
+            directory: directory.to_owned(),
+            frames: 0,
+            first_ns: u64::MAX,
+            last_ns: 0,
+        })
+    }
+
+    /// Writes a frame that was captured so many nanoseconds after 1970.
+    pub(crate) fn save(&mut self, captured_ns: u64, cloud: &Cloud) -> anyhow::Result<()> {
+        let path = self.directory.join(format!("frame-{captured_ns:019}.ply"));
+        write(&path, &ply::write(cloud))?;
+        self.frames += 1;
+        self.first_ns = self.first_ns.min(captured_ns);
+        self.last_ns = self.last_ns.max(captured_ns);
+        // A viewer that is killed leaves a recording, too.
+        match self.frames {
+            2 => self.describe(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the description, with the frames per second of the whole recording.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        self.describe()
+    }
+
+    fn describe(&self) -> anyhow::Result<()> {
+        let seconds = self.last_ns.saturating_sub(self.first_ns) as f64 / 1e9;
+        if self.frames < 2 || seconds == 0.0 {
+            return Ok(());
+        }
+        let fps = (self.frames - 1) as f64 / seconds;
+        let unit_mm = ply::MILLIMETRES_PER_METRE;
+        let text = format!(
+            "fps = {fps:.3}\n\n[ply-sequence]\ndirectory = \".\"\nunit_mm = {unit_mm:.1}\n"
+        );
+        write(&self.directory.join(DESCRIPTION), text.as_bytes())
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    fs::write(path, bytes)
+        .inspect_err(|_| {
+            // A partial frame would corrupt the recording. If it cannot be removed, the error names
+            // it.
+            let _ = fs::remove_file(path);
+        })
+        .with_context(|| format!("cannot save {}", path.display()))
+}
