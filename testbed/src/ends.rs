@@ -39,6 +39,15 @@ impl<'a> Places<'a> {
         }
     }
 
+    /// The publisher at the other end of a lab, the viewer at its source.
+    pub fn back(lab: &'a Lab) -> Self {
+        Places {
+            publisher: lab.viewer(),
+            viewer: lab.source(),
+            address: lab.viewer_v4().into(),
+        }
+    }
+
     /// The publisher at a tunnel's client with this inner address, the viewer at its server.
     pub fn in_tunnel(lab: &'a Lab, client: IpAddr) -> Self {
         Places {

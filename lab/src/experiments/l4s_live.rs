@@ -42,7 +42,7 @@ impl Experiment for L4sLive {
     }
 
     fn about(&self) -> &'static str {
-        "a volumetric stream pushed in real time through DualPI2: alone, beside the kernel's TCP Cubic, with steps, with loss, replicated, in the tunnel"
+        "a volumetric stream pushed in real time through DualPI2: alone, beside the kernel's TCP Cubic, with steps, with loss, replicated, both ways, in the tunnel"
     }
 
     fn names(&self) -> Vec<String> {
@@ -103,16 +103,27 @@ fn measure(scenario: Scenario, run: &Run) -> Result<Outcome> {
     emulator.steer(&[lab.source(), lab.ingress(), lab.egress(), lab.viewer()])?;
     let carrier = Carrier::start(scenario, &lab, &run.hawser, &directory)?;
     let source = Scenario::source(&directory)?;
-    let places = carrier.places(&lab);
-    let stream = PushedStream::start(&places, &run.hawser, &directory, &source, &run.stop)?;
+    let start = |places: &Places<'_>, directory: &Path| {
+        PushedStream::start(places, &run.hawser, directory, &source, &run.stop)
+    };
+    let streams = Streams {
+        there: start(&carrier.places(&lab), &directory)?,
+        back: match scenario {
+            Scenario::BothWays => Some(start(&Places::back(&lab), &directory.join("back"))?),
+            _ => None,
+        },
+    };
     emulator.set_origin(ring::now());
-    let (logs, window) = observe(scenario, run, &lab, stream, measured)?;
+    let (logs, window) = observe(scenario, run, &lab, streams, measured)?;
     carrier.stop()?;
     let emulation = emulator.stop()?;
     write_json(&directory.join("emulator.json"), &emulation)?;
-    let score = Score::read(&logs, window)?;
+    let score = Score::read(&logs.there, window)?;
     let invalid_because = invalid_because(&score, &emulation, source.fps);
     let mut case = score.case(&scenario.to_string());
+    if let Some(back) = &logs.back {
+        Score::read(back, window)?.add_as_other_direction(&mut case.metrics);
+    }
     case.set_param("codec", source.codec);
     case.set_param("max_rate_mbps", MAX_RATE_MBPS);
     case.set_param("seconds", measured.as_secs_f64());
@@ -173,30 +184,58 @@ impl Carrier {
     }
 }
 
-/// Runs the stream and its competitors. Returns the logs, and what was measured when.
+/// The stream, and that of the other direction if there is one.
+struct Streams {
+    there: PushedStream,
+    back: Option<PushedStream>,
+}
+
+/// The logs of both directions.
+struct Logs {
+    there: PushLogs,
+    back: Option<PushLogs>,
+}
+
+impl Streams {
+    fn check_running(&mut self) -> Result<()> {
+        self.there.check_running()?;
+        self.back
+            .as_mut()
+            .map_or(Ok(()), PushedStream::check_running)
+    }
+
+    fn stop(self) -> Result<Logs> {
+        Ok(Logs {
+            there: self.there.stop()?,
+            back: self.back.map(PushedStream::stop).transpose()?,
+        })
+    }
+}
+
+/// Runs the streams and their competitors. Returns the logs, and what was measured when.
 fn observe(
     scenario: Scenario,
     run: &Run,
     lab: &Lab,
-    mut stream: PushedStream,
+    mut streams: Streams,
     measured: Duration,
-) -> Result<(PushLogs, Window)> {
-    let pause = |stream: &mut PushedStream, duration| {
+) -> Result<(Logs, Window)> {
+    let pause = |streams: &mut Streams, duration| {
         if run.stop.sleep(duration) {
             bail!("stopped");
         }
-        stream.check_running()
+        streams.check_running()
     };
-    pause(&mut stream, ALONE)?;
+    pause(&mut streams, ALONE)?;
     let (from, to) = (lab.source(), lab.viewer());
     let competitors = scenario.competitors();
     let address = lab.viewer_v4().into();
     let active = ActiveCrossTraffic::start(&competitors, from, to, address, run.seed)?;
-    pause(&mut stream, WARM_UP)?;
+    pause(&mut streams, WARM_UP)?;
     let (from_ns, before) = (hawser_io::clock::unix_ns(), active.received_bytes());
-    pause(&mut stream, measured)?;
+    pause(&mut streams, measured)?;
     let (to_ns, after) = (hawser_io::clock::unix_ns(), active.received_bytes());
-    let logs = stream.stop()?;
+    let logs = streams.stop()?;
     active.stop()?;
     let mbps = (after - before) as f64 * 8e3 / (to_ns - from_ns) as f64;
     let window = Window {

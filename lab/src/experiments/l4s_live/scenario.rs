@@ -41,6 +41,8 @@ pub(crate) enum Scenario {
     Loss,
     /// The stream is replicated over two paths that lose packets at random.
     Replicated,
+    /// Another stream goes the other way, through a bottleneck like the first one.
+    BothWays,
     /// The stream is in the tunnel, from the client to the server, over one uplink.
     Tunnel,
     /// The same over two uplinks that lose packets at random.
@@ -48,13 +50,14 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    pub(super) const ALL: [Scenario; 8] = [
+    pub(super) const ALL: [Scenario; 9] = [
         Scenario::Alone,
         Scenario::Cubic(1),
         Scenario::Cubic(3),
         Scenario::Steps,
         Scenario::Loss,
         Scenario::Replicated,
+        Scenario::BothWays,
         Scenario::Tunnel,
         Scenario::LossyTunnel,
     ];
@@ -116,15 +119,19 @@ impl Scenario {
     ) -> Result<Vec<EmulatedPath>> {
         let links = lab.paths().zip(DELAYS_MS).map(|(id, delay_ms)| {
             let delay = Delay::Constant(Duration::from_millis(delay_ms));
-            let backward = LinkConfig {
-                delay: delay.clone(),
-                ..LinkConfig::default()
+            let forward = self.forward(delay.clone(), after, measured)?;
+            let backward = match self {
+                Scenario::BothWays => forward.clone(),
+                _ => LinkConfig {
+                    delay,
+                    ..LinkConfig::default()
+                },
             };
             Ok(EmulatedPath {
                 name: id.to_string(),
                 ingress_device: network_ingress(id),
                 egress_device: network_egress(id),
-                forward: self.forward(delay, after, measured)?,
+                forward,
                 backward,
             })
         });
@@ -166,6 +173,7 @@ impl fmt::Display for Scenario {
             Scenario::Steps => write!(f, "prague/steps"),
             Scenario::Loss => write!(f, "prague/loss-1"),
             Scenario::Replicated => write!(f, "prague/replicated-loss-1"),
+            Scenario::BothWays => write!(f, "prague/both-ways"),
             Scenario::Tunnel => write!(f, "prague/tunnel"),
             Scenario::LossyTunnel => write!(f, "prague/tunnel-loss-1"),
         }

@@ -58,6 +58,20 @@ impl Score {
         case
     }
 
+    /// Adds the main figures of a stream that goes the other way.
+    pub(super) fn add_as_other_direction(&self, metrics: &mut Metrics) {
+        let own = self.metrics();
+        for (name, of_back) in [
+            ("throughput_mbps", "back_throughput_mbps"),
+            ("whole_frames_ratio", "back_whole_frames_ratio"),
+            ("frame_delay_p99_ms", "back_frame_delay_p99_ms"),
+        ] {
+            if let Some(value) = own.get(name) {
+                metrics.set(of_back, value);
+            }
+        }
+    }
+
     fn metrics(&self) -> Metrics {
         let frames: Vec<&PushRow> = self.frames().collect();
         let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
