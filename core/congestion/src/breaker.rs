@@ -80,6 +80,14 @@ impl CircuitBreaker {
         closes
     }
 
+    /// Processes an acknowledgement, also of a packet that measures nothing: it is no silence.
+    pub(crate) fn handle_answer(&mut self, now: Instant, is_waiting: bool) {
+        if self.stopped.is_none() {
+            self.halvings = 0;
+            self.waits_since = is_waiting.then_some(now);
+        }
+    }
+
     /// Judges the losses of a sender at `bps` with packets of `packet_bits`. Returns whether the
     /// breaker opened.
     pub(crate) fn handle_losses(
@@ -241,6 +249,12 @@ mod tests {
         let mut breaker = CircuitBreaker::default();
         breaker.handle_sent(at(0));
         breaker.handle_feedback(at(20), false);
+        assert_eq!(breaker.poll_timeout(20 * MS), None);
+
+        breaker.handle_sent(at(100));
+        breaker.handle_answer(at(150), true);
+        assert_eq!(breaker.poll_timeout(20 * MS), Some(at(250)));
+        breaker.handle_answer(at(160), false);
         assert_eq!(breaker.poll_timeout(20 * MS), None);
     }
 }

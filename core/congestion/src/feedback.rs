@@ -13,6 +13,9 @@ pub struct Feedback<'a> {
     /// Numbers of packets that the media layer no longer waits for without knowing that they are
     /// lost. They no longer count as in flight, and can still be acknowledged or lost.
     pub abandoned: &'a [u64],
+    /// Whether the receiver acknowledged a packet, also one that measures nothing and is in `abandoned`:
+    /// the path is not silent.
+    pub is_answer: bool,
     /// Whether the application lately sent less than the target allowed. The estimate then does not
     /// grow.
     pub app_limited: bool,

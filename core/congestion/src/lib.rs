@@ -23,6 +23,7 @@
 //!     acked: &acked,
 //!     lost: &[],
 //!     abandoned: &[],
+//!     is_answer: true,
 //!     app_limited: false,
 //! });
 //! assert_eq!(control.in_flight(), ByteSize(0));

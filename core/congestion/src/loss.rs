@@ -63,6 +63,7 @@ mod tests {
             acked: &acked,
             lost: &[],
             abandoned: &[],
+            is_answer: true,
             app_limited: false,
         };
         detector.handle_arrivals(&sent.confirm(&report));

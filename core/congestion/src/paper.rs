@@ -115,10 +115,13 @@ impl RateControl for PaperL4s {
 
     fn handle_feedback(&mut self, feedback: &Feedback<'_>) {
         let confirmed = self.sent.confirm(feedback);
+        let now = feedback.now;
+        if feedback.is_answer && feedback.acked.is_empty() {
+            self.breaker.handle_answer(now, self.sent.in_flight().0 > 0);
+        }
         if confirmed.is_empty() {
             return;
         }
-        let now = feedback.now;
         if let Some(newest) = confirmed.newest() {
             self.rtt.add(now, newest.rtt(), newest.rtt());
             self.breaker

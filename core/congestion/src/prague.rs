@@ -167,10 +167,13 @@ impl RateControl for Prague {
 
     fn handle_feedback(&mut self, feedback: &Feedback<'_>) {
         let confirmed = self.sent.confirm(feedback);
+        let now = feedback.now;
+        if feedback.is_answer && feedback.acked.is_empty() {
+            self.breaker.handle_answer(now, self.sent.in_flight().0 > 0);
+        }
         if confirmed.is_empty() {
             return;
         }
-        let now = feedback.now;
         self.measure(now, &confirmed);
         let (bps, tcp) = (self.throughput.bps(), self.tcp_path());
         if self.breaker.handle_losses(now, &confirmed, bps, tcp) {
@@ -261,6 +264,7 @@ mod tests {
             acked: &acked,
             lost,
             abandoned: &[],
+            is_answer: true,
             app_limited: true,
         });
     }

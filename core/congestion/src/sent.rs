@@ -324,6 +324,7 @@ mod tests {
             acked: &acked,
             lost,
             abandoned: &[],
+            is_answer: true,
             app_limited: false,
         })
     }
@@ -390,6 +391,7 @@ mod tests {
                     acked,
                     lost,
                     abandoned,
+                    is_answer: true,
                     app_limited: false,
                 })
             };

@@ -114,6 +114,7 @@ fn apply(control: &mut impl RateControl, bounds: &Bounds, operations: &[Operatio
                     acked,
                     lost,
                     abandoned: &[],
+                    is_answer: true,
                     app_limited: *app_limited,
                 });
             }
@@ -203,6 +204,7 @@ fn a_liar_gains_no_more_than_the_maximum() {
                 acked: &acked,
                 lost: &[],
                 abandoned: &[],
+                is_answer: true,
                 app_limited: false,
             });
         }
@@ -236,6 +238,7 @@ fn refused_feedback_does_not_count_as_feedback() {
             acked: &[claim(7)],
             lost: &[9],
             abandoned: &[],
+            is_answer: true,
             app_limited: false,
         });
     }
@@ -264,6 +267,7 @@ fn repeated_marks_reduce_no_further() {
                     acked: &acked,
                     lost: &[],
                     abandoned: &[],
+                    is_answer: true,
                     app_limited: false,
                 });
             }

@@ -232,6 +232,7 @@ impl Flow {
             acked: &acked,
             lost: &outcome.lost_numbers,
             abandoned: &abandoned,
+            is_answer: !outcome.acknowledged.is_empty(),
             app_limited: self.utilisation.is_low,
         });
     }

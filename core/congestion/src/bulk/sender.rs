@@ -165,6 +165,7 @@ impl<W: Window> Sender<W> {
             acked,
             lost,
             abandoned: &[],
+            is_answer: true,
             app_limited: false,
         })
     }

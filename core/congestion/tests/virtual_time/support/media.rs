@@ -325,6 +325,7 @@ impl<C: RateControl> Flow for Media<C> {
             acked: &acked,
             lost: &[],
             abandoned: &[],
+            is_answer: true,
             app_limited: (self.demand)(now.as_secs_f64()) < 1.0,
         };
         self.losses.handle_arrivals(&self.sent.confirm(&feedback));
