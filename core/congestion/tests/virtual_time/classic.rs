@@ -5,8 +5,8 @@ use crate::support::bulk::Bulk;
 use crate::support::network::{Network, path};
 use crate::support::scenario::{FEW_SEEDS, SEEDS, paper_bounds, prague, run_alone, step_marking};
 use crate::support::{mean, ms, percentile};
-use hawser_congestion::{PragueConfig, bulk};
-use hawser_units::{ByteSize, Ecn, Instant};
+use hawser_congestion::{Bounds, PragueConfig, bulk};
+use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 
 fn codel(mbps: f64) -> Bottleneck {
     Bottleneck::new(&[(ms(0), mbps)], Marking::Codel, ByteSize(2_000_000))
@@ -44,6 +44,21 @@ fn an_l4s_queue_is_never_taken_for_a_classic_one() {
         let stats = media.control.stats();
         println!("seed {seed}: {stats:?}");
         assert_eq!(stats.halvings, 0);
+    }
+}
+
+#[test]
+fn in_a_queue_that_does_not_mark_neither_we_nor_cubic_starve() {
+    let [lowest, initial, highest] = [1.0, 12.5, 90.0].map(Bitrate::from_mbps);
+    for (queue_bytes, seed) in [125_000, 500_000].into_iter().zip([21, 22]) {
+        let mut media = prague(Bounds::new(lowest, initial, highest))(seed);
+        let mut rival = Bulk::new(1, Instant::ZERO + ms(2000), bulk::Sender::cubic());
+        let queue = Bottleneck::new(&[(ms(0), 50.0)], Marking::Never, ByteSize(queue_bytes));
+        Network::new(queue, path(), path(), seed, vec![&mut media, &mut rival]).run(ms(40_000));
+        let ours = mean(&media.targets_between(10.0, 40.0));
+        let theirs = rival.mbps(10.0, 40.0);
+        println!("{queue_bytes} bytes of queue: {ours:.1} beside Cubic's {theirs:.1} Mb/s");
+        assert!(theirs >= 15.0 && ours >= 4.0, "{ours} and {theirs}");
     }
 }
 
