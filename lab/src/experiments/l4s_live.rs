@@ -102,7 +102,7 @@ fn measure(scenario: Scenario, run: &Run) -> Result<Outcome> {
     let mut emulator = Emulator::start(lab.network(), links, run.seed)?;
     emulator.steer(&[lab.source(), lab.ingress(), lab.egress(), lab.viewer()])?;
     let carrier = Carrier::start(scenario, &lab, &run.hawser, &directory)?;
-    let source = Scenario::source(&directory)?;
+    let source = scenario.source(&directory)?;
     let start = |places: &Places<'_>, directory: &Path| {
         PushedStream::start(places, &run.hawser, directory, &source, &run.stop)
     };

@@ -25,8 +25,9 @@ const DELAYS_MS: [u64; 2] = [10, 15];
 /// The share of packets that a path with loss loses.
 const LOSS: f64 = 0.01;
 
-/// The description of the recording.
-const PERFORMER: &str = "fps = 25\n[synthetic]\nseed = 1\npoints = 60000\nseconds = 4\n";
+/// The points of the synthetic performer; fewer where two processors have to encode two of them.
+const POINTS: usize = 60_000;
+const POINTS_OF_EACH: usize = 25_000;
 
 /// A case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,9 +98,15 @@ impl Scenario {
 
     /// Returns the synthetic performer in a codec that can fill the bottleneck. Two processors that
     /// also emulate the network have no time to decode the videos of a recording.
-    pub(super) fn source(directory: &Path) -> Result<PushSource> {
+    pub(super) fn source(self, directory: &Path) -> Result<PushSource> {
         let description = directory.join("performer.toml");
-        fs::write(&description, PERFORMER)
+        let points = match self {
+            Scenario::BothWays => POINTS_OF_EACH,
+            _ => POINTS,
+        };
+        let performer =
+            format!("fps = 25\n[synthetic]\nseed = 1\npoints = {points}\nseconds = 4\n");
+        fs::write(&description, performer)
             .with_context(|| format!("cannot write {}", description.display()))?;
         Ok(PushSource {
             recording: description.to_string_lossy().into_owned(),
