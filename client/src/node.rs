@@ -7,6 +7,7 @@ use hawser_control::Name;
 use hawser_control::access::{Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
 use hawser_control::node::{Assignment, Registration, Report};
 use hawser_control::resource::Policy;
+use hawser_control::track::TrackKey;
 use hawser_control::tunnel::{Admitted, ServerReport, Servers};
 use reqwest::Method;
 use std::path::Path;
@@ -157,6 +158,16 @@ impl NodeClient {
     pub async fn tunnel_servers(&self) -> Result<Servers, Error> {
         self.transport
             .json(Method::POST, &self.path("tunnel-client"), NOTHING)
+            .await
+    }
+
+    /// Returns the secret of a track that the node may publish or watch.
+    ///
+    /// # Errors
+    /// If no controller answers or it rejects the request.
+    pub async fn track_key(&self, track: &Name) -> Result<TrackKey, Error> {
+        self.transport
+            .json(Method::GET, &self.path(&format!("tracks/{track}")), NOTHING)
             .await
     }
 

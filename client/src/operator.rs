@@ -10,6 +10,7 @@ use hawser_control::answer::Page;
 use hawser_control::audit::AuditEntry;
 use hawser_control::node::Reported;
 use hawser_control::resource::{Event, Flow, Node, Override, Path, Policy, Tenant};
+use hawser_control::track::Track;
 use hawser_control::tunnel::Server;
 use reqwest::Method;
 use serde::Serialize;
@@ -143,6 +144,45 @@ impl OperatorClient {
     /// Deletes a flow.
     pub async fn delete_flow(&self, flow: &Name) -> Result<()> {
         self.delete(&format!("/v1/flows/{flow}")).await
+    }
+
+    /// Lists all tracks.
+    pub fn tracks(&self) -> Pages<'_, Track> {
+        Pages::new(self, "/v1/tracks", None)
+    }
+
+    /// Returns one track.
+    pub async fn track(&self, track: &Name) -> Result<Track> {
+        self.get(&format!("/v1/tracks/{track}")).await
+    }
+
+    /// Creates a track.
+    pub async fn create_track(&self, track: &Track) -> Result<Track> {
+        self.post("/v1/tracks", track).await
+    }
+
+    /// Returns one track with its tag, for changing it.
+    pub async fn tagged_track(&self, track: &Name) -> Result<Tagged<Track>> {
+        self.transport.tagged(&format!("/v1/tracks/{track}")).await
+    }
+
+    /// Replaces a track, if its tag is still the one that it was read with.
+    pub async fn replace_track(&self, track: &Track, tag: &Tag) -> Result<Track> {
+        self.transport
+            .replace(&format!("/v1/tracks/{}", track.name), tag, track)
+            .await
+    }
+
+    /// Replaces the secret of a track.
+    pub async fn rekey_track(&self, track: &Name) -> Result<()> {
+        self.transport
+            .done(Method::POST, &format!("/v1/tracks/{track}/rekey"), NOTHING)
+            .await
+    }
+
+    /// Deletes a track.
+    pub async fn delete_track(&self, track: &Name) -> Result<()> {
+        self.delete(&format!("/v1/tracks/{track}")).await
     }
 
     /// Lists the policies in force of all flows.

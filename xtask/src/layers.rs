@@ -1,5 +1,5 @@
 //! The check of the direction of dependencies: `units <- wire <- algorithms <- {codec, media, bpf, io,
-//! metrics, tls, client, command, quic} <- testbed <- apps <- lab <- cli`. Nothing that ships depends on the
+//! metrics, tls, client, keyring, command, quic} <- testbed <- apps <- lab <- cli`. Nothing that ships depends on the
 //! testbed or the lab.
 
 use anyhow::{Result, bail};
@@ -20,6 +20,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("metrics", 3),
     ("tls", 3),
     ("client", 3),
+    ("keyring", 3),
     ("command", 3),
     ("quic", 3),
     ("testbed", 4),
@@ -43,6 +44,8 @@ const BUILT_ON: &[(&str, &str)] = &[
     ("hawser-objects", "hawser-congestion"),
     ("hawser-client", "hawser-tls"),
     ("hawser-quic", "hawser-tls"),
+    ("hawser-keyring", "hawser-client"),
+    ("hawser-keyring", "hawser-io"),
 ];
 
 struct Crate {

@@ -1,26 +1,61 @@
+//! Enrolment: how a machine becomes a node of a controller.
+
 use crate::config::Config;
 use anyhow::{Context, Result};
+use hawser_client::Controller;
 use hawser_control::Name;
+use hawser_control::access::EnrolmentToken;
 use std::fs;
 use std::io::{Read, stdin};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Obtains the node's certificate with a one-time token. It replaces an earlier one.
+/// Make this machine a node of a controller, and exit
+///
+/// Obtains the node's certificate with a one-time token. For machines that publish or watch tracks and
+/// have no agent; where one runs, `hawser agent --enrol` does the same.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// File with the token that `hawser ctl node enrol` printed ("-" reads standard input)
+    #[arg(value_name = "TOKENFILE")]
+    token: PathBuf,
+    /// URL of the controller; may be repeated
+    #[arg(long, value_name = "https://HOST:PORT", required = true)]
+    controller: Vec<Controller>,
+    /// Directory for the certificate and its key, which is created
+    #[arg(long, value_name = "DIRECTORY")]
+    node: PathBuf,
+}
+
+/// Obtains the certificate of the node that the token names.
+///
+/// # Errors
+/// If the token cannot be read or used, no controller answers, or the directory cannot be written.
+pub fn run(args: &Args) -> Result<()> {
+    let token = read(&args.token)?;
+    let node = token.parse::<EnrolmentToken>()?.node;
+    obtain(&args.node, &node, &args.controller, &token)
+}
+
+/// Obtains the certificate of the node of a configuration with a one-time token. It replaces an earlier
+/// one.
 pub(crate) fn enrol(config: &Config, token: &Path) -> Result<()> {
     let controller = config
         .controller
         .as_ref()
         .context("the configuration has no [controller] to enrol with")?;
     let token = read(token)?;
+    let node: Name = config.name.parse().context("the node's name")?;
+    obtain(&controller.state, &node, &controller.urls, &token)
+}
+
+fn obtain(folder: &Path, node: &Name, controllers: &[Controller], token: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let node: Name = config.name.parse().context("the node's name")?;
-    let enrolment = hawser_client::enrol_in(&controller.state, &node, &controller.urls, &token);
-    runtime.block_on(enrolment)?;
+    runtime.block_on(hawser_client::enrol_in(folder, node, controllers, token))?;
     println!(
         "{node} is enrolled; its certificate is in {}",
-        controller.state.display()
+        folder.display()
     );
     Ok(())
 }

@@ -15,7 +15,7 @@ pub mod config;
 mod controlled;
 mod device;
 mod echo;
-mod enrol;
+pub mod enrol;
 mod flows;
 mod link;
 mod node;

@@ -30,6 +30,7 @@ enum Command {
     /// keys.
     Agent(hawser_agent::Args),
     Status(hawser_agent::status::Args),
+    Enrol(hawser_agent::enrol::Args),
     /// Generate a secret key for two nodes, or for a broadcast
     Keygen(KeygenArgs),
     /// Decide the policies of flows, and assign flows to nodes
@@ -66,6 +67,7 @@ fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
     match command {
         Command::Agent(args) => hawser_agent::run(&args),
         Command::Status(args) => hawser_agent::status::run(&args),
+        Command::Enrol(args) => hawser_agent::enrol::run(&args),
         Command::Keygen(args) => keygen(&args),
         Command::Controller(args) => hawser_controller::run(&args),
         Command::Ctl(args) => hawser_ctl::run(&args, Cli::command()),

@@ -7,7 +7,7 @@ mod mutation;
 use crate::authority::{Presented, SigningRequest};
 use crate::record::{
     AliveRecord, AuditRecord, EventRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord,
-    SeenRecord, TokenRecord, TunnelRecord, emit, parse,
+    SeenRecord, TokenRecord, TrackRecord, TunnelRecord, emit, parse,
 };
 use mutation::{changed, changes};
 use proptest::collection::vec;
@@ -30,7 +30,10 @@ const TUNNEL: &str =
 const EVENT: &str = r#"{"at_unix_ms":1,"tenant":"t1","node":null,"flow":"f1","kind":"path_silent",
     "message":"text"}"#;
 
-const RECORDS: [&str; 6] = [NODE, NUMBER, ALIVE, SEEN, TUNNEL, EVENT];
+const TRACK: &str = r#"{"track":{"name":"t1","tenant":"t2","writers":["n1"],"readers":["n2"]},"number":1,
+    "secret":"00ff"}"#;
+
+const RECORDS: [&str; 7] = [NODE, NUMBER, ALIVE, SEEN, TUNNEL, EVENT, TRACK];
 
 /// Checks a record of one type; returns whether it is accepted.
 fn check<T: Serialize + DeserializeOwned>(json: &[u8]) -> bool {
@@ -49,6 +52,7 @@ fn check_all(json: &[u8]) -> bool {
         check::<FlowRecord>(json),
         check::<NumberRecord>(json),
         check::<TokenRecord>(json),
+        check::<TrackRecord>(json),
         check::<AliveRecord>(json),
         check::<SeenRecord>(json),
         check::<HealthRecord>(json),

@@ -15,6 +15,7 @@ pub(crate) mod refusal;
 pub(crate) mod request;
 mod tenants;
 pub(crate) mod tokens;
+mod tracks;
 mod tunnels;
 
 use crate::controller::Controller;
@@ -183,6 +184,9 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(nodes::latest_report))
         .routes(routes!(flows::list, flows::create))
         .routes(routes!(flows::show, flows::change, flows::delete))
+        .routes(routes!(tracks::list, tracks::create))
+        .routes(routes!(tracks::show, tracks::change, tracks::delete))
+        .routes(routes!(tracks::rekey))
         .routes(routes!(policies::list))
         .routes(routes!(
             policies::show,
@@ -212,6 +216,7 @@ fn routes_of_nodes() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(enrol::renew, nodes::revoke))
         .routes(routes!(node::register))
         .routes(routes!(node::stream))
+        .routes(routes!(tracks::key))
         .routes(routes!(tunnels::report_server))
         .routes(routes!(tunnels::list_servers))
 }

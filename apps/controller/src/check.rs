@@ -3,7 +3,9 @@
 use hawser_control::at_most_one_of_each_family;
 use hawser_control::node::{Registration, Report};
 use hawser_control::resource::{Flow, Pruning, Selector, Trigger};
+use hawser_control::track::Track;
 use hawser_control::tunnel::ServerReport;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 const TCP: u8 = 6;
@@ -25,6 +27,29 @@ pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
         trigger(given)?;
     }
     pruning(&flow.pruning)
+}
+
+/// Checks a track.
+pub(crate) fn track(track: &Track) -> Result<(), String> {
+    if !(1..=Track::MAX_WRITERS).contains(&track.writers.len()) {
+        return Err(format!(
+            "`writers` must be 1 to {} nodes",
+            Track::MAX_WRITERS
+        ));
+    }
+    if track.readers.len() > Track::MAX_READERS {
+        return Err(format!(
+            "`readers` must be at most {} nodes",
+            Track::MAX_READERS
+        ));
+    }
+    let mut known = BTreeSet::new();
+    match track.members().find(|node| !known.insert(*node)) {
+        Some(twice) => Err(format!(
+            "{twice} is named twice; a writer may also watch, and need not be a reader"
+        )),
+        None => Ok(()),
+    }
 }
 
 fn trigger(trigger: &Trigger) -> Result<(), String> {

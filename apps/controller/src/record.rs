@@ -5,6 +5,7 @@ use hawser_control::Name;
 use hawser_control::access::Token;
 use hawser_control::audit::Actor;
 use hawser_control::resource::{Event, Flow, PathHealth};
+use hawser_control::track::Track;
 use hawser_io::clock::unix_ms;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -163,6 +164,33 @@ impl FlowRecord {
     }
 }
 
+/// A track and its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TrackRecord {
+    pub(crate) track: Track,
+    /// The number of the secret.
+    pub(crate) number: u32,
+    /// The secret, 64 hexadecimal digits.
+    pub(crate) secret: String,
+}
+
+impl TrackRecord {
+    /// Creates a track with its first secret.
+    pub(crate) fn of(track: Track) -> TrackRecord {
+        TrackRecord {
+            track,
+            number: 1,
+            secret: random_hex::<32>(),
+        }
+    }
+
+    /// Replaces the secret.
+    pub(crate) fn rekey(&mut self) {
+        self.number = self.number.saturating_add(1);
+        self.secret = random_hex::<32>();
+    }
+}
+
 /// A flow number at a node and the flow that it belongs to. The record stays when the flow is
 /// deleted, so that no epoch is used twice under one number: a delayed in-band signal of the
 /// deleted flow is then too old for the next flow.
@@ -267,6 +295,7 @@ pub(crate) mod key {
     pub(crate) const NUMBER: &str = "number/";
     pub(crate) const FLOW: &str = "flow/";
     pub(crate) const POLICY: &str = "policy/";
+    pub(crate) const TRACK: &str = "track/";
     pub(crate) const TOKEN: &str = "token/";
     pub(crate) const EVENT: &str = "event/";
     pub(crate) const AUDIT: &str = "audit/";

@@ -1,4 +1,4 @@
-//! Referential integrity: no flow exists without its nodes, and no node or token without its
+//! Referential integrity: no flow or track exists without its nodes, and no node or token without its
 //! tenant.
 //!
 //! A commit that creates a reference to a tenant or a node also writes that entry's `used` key. A

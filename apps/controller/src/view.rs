@@ -12,7 +12,7 @@ pub(crate) use journal::Journal;
 use crate::authority::Presented;
 use crate::record::{
     AliveRecord, FlowRecord, HealthRecord, Issued, NodeRecord, NumberRecord, SeenRecord,
-    TokenRecord, TunnelRecord,
+    TokenRecord, TrackRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -36,6 +36,7 @@ pub(crate) struct View {
     pub(crate) tenants: BTreeMap<Name, Versioned<Tenant>>,
     pub(crate) nodes: BTreeMap<Name, NodeView>,
     pub(crate) flows: BTreeMap<Name, FlowView>,
+    pub(crate) tracks: BTreeMap<Name, Versioned<TrackRecord>>,
     pub(crate) tokens: BTreeMap<Name, Versioned<TokenRecord>>,
     pub(crate) events: Journal<Event>,
     pub(crate) audit: Journal<AuditEntry>,
@@ -142,6 +143,17 @@ impl View {
     /// Returns a flow.
     pub(crate) fn flow(&self, name: &Name) -> Option<&Versioned<FlowRecord>> {
         self.flows.get(name)?.record.as_ref()
+    }
+
+    /// Returns the tracks that a node may publish or watch.
+    pub(crate) fn tracks_of<'a>(
+        &'a self,
+        node: &'a Name,
+    ) -> impl Iterator<Item = (&'a Name, &'a Versioned<TrackRecord>)> {
+        let is_member = |record: &Versioned<TrackRecord>| record.value.track.role(node).is_some();
+        self.tracks
+            .iter()
+            .filter(move |(_, record)| is_member(record))
     }
 
     /// Returns the policy in force for a flow.

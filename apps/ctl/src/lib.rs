@@ -14,6 +14,7 @@ mod settings;
 mod tenant;
 mod text;
 mod token;
+mod track;
 mod tunnel;
 
 use anyhow::{Context, Result};
@@ -57,6 +58,9 @@ enum Topic {
     /// Tunnel servers
     #[command(subcommand)]
     Tunnel(tunnel::Command),
+    /// Tracks: who may publish and watch a broadcast
+    #[command(subcommand)]
+    Track(track::Command),
     /// The latest reports of nodes
     #[command(subcommand)]
     Report(report::Command),
@@ -107,6 +111,7 @@ async fn dispatch(topic: &Topic, client: &OperatorClient, output: Output) -> Res
         Topic::Policy(command) => policy::run(command, client, output).await,
         Topic::Path(command) => path::run(command, client, output).await,
         Topic::Tunnel(command) => tunnel::run(command, client, output).await,
+        Topic::Track(command) => track::run(command, client, output).await,
         Topic::Report(command) => report::run(command, client, output).await,
         Topic::Event(command) => event::run(command, client, output).await,
         Topic::Audit(command) => audit::run(command, client, output).await,

@@ -3,6 +3,7 @@
 //! One thread plays the recording and encodes frames at the target of the rate control; another one
 //! has the socket, the sessions and the pacer. `docs/design/media.md` describes the packets.
 
+mod broadcast;
 mod capture;
 mod encode;
 mod log;
@@ -16,15 +17,13 @@ pub use options::{CodecName, PushArgs, PushConfig};
 pub use report::PushReport;
 
 use crate::with_data_dir;
-use anyhow::{Context, anyhow};
+use anyhow::Context;
+use broadcast::Broadcast;
 use capture::Capture;
-use hawser_congestion::{Prague, PragueConfig};
-use hawser_io::clock::{SteadyClock, unix_ms};
+use hawser_io::clock::SteadyClock;
 use hawser_io::key_file;
 use hawser_io::udp::UdpSocket;
-use hawser_objects::{Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
-use hawser_units::Instant;
-use hawser_wire::session::Announcement;
+use hawser_keyring::{Keyring, TrackRole};
 use metrics::Figures;
 use network::Network;
 use parking_lot::Mutex;
@@ -56,11 +55,10 @@ impl PushPublisher {
     /// Opens the recording and the socket.
     ///
     /// # Errors
-    /// If the recording cannot be played with this codec, the address is not free, or the key file is
-    /// not valid.
+    /// If the recording cannot be played with this codec, the address is not free, the key file is not
+    /// valid, or the controller does not let this node publish.
     pub fn open(config: &PushConfig) -> anyhow::Result<Self> {
-        let secret = key_file::read_media(&config.key).map_err(|error| anyhow!(error))?;
-        let secret = TrackSecret::new(*secret);
+        let (keyring, secret) = Keyring::open(&config.key, TrackRole::Writer)?;
         let mut player = config
             .recording
             .open_looped()
@@ -75,14 +73,23 @@ impl PushPublisher {
             .local_address()
             .context("the socket has no address")?;
         let clock = SteadyClock::start();
-        let publication = publication(config, &encoders, &secret)?;
+        let tracks = encoders.tracks(broadcast::timing(config));
+        let broadcast = Broadcast::new(config, tracks, keyring);
+        let publication = broadcast.publication(&secret)?;
         let (frames, encoded) = sync_channel(WAITING);
         let figures: Arc<Mutex<Figures>> = Arc::default();
         let metrics = config.metrics;
         let metrics = metrics.map(|address| metrics::serve(address, &figures));
         let metrics = metrics.transpose()?;
         let figures = metrics.map(|_| figures);
-        let network = Network::new(config, clock, socket, publication, encoded, figures)?;
+        let network = Network::new(
+            config,
+            clock,
+            socket,
+            (broadcast, publication),
+            encoded,
+            figures,
+        )?;
         let to_network = network.sender(frames);
         let capture = Capture::new(config, clock, player, encoders, to_network)?;
         Ok(PushPublisher {
@@ -122,39 +129,4 @@ impl PushPublisher {
             sent: sent?,
         })
     }
-}
-
-fn publication(
-    config: &PushConfig,
-    encoders: &Encoders,
-    secret: &TrackSecret,
-) -> anyhow::Result<Publication> {
-    let timing = TrackTiming {
-        lifetime: config.lifetime,
-        frames_per_1000_s: (config.fps * 1000.0).round() as u32,
-    };
-    let mut random = [0; 64];
-    getrandom::fill(&mut random).context("the system has no random numbers")?;
-    let (incarnation, rest) = random.split_first_chunk().expect("64 bytes");
-    let (hop_salt, rest) = rest.split_first_chunk().expect("48 bytes");
-    let settings = PublicationConfig {
-        announcement: Announcement {
-            incarnation: *incarnation,
-            started_unix_millis: unix_ms(),
-            tracks: encoders.tracks(timing),
-        },
-        lifetime: config.lifetime,
-        flow: config.flow(),
-        viewers: config.viewers,
-        hop_salt: *hop_salt,
-        seed: Seed::new(*rest.first_chunk().expect("32 bytes")),
-    };
-    let prague = PragueConfig {
-        bounds: config.bounds,
-        feedback_interval: config.flow().sender.report_interval,
-        ..PragueConfig::default()
-    };
-    let control = move |now: Instant| Box::new(Prague::new(prague, now)) as _;
-    Publication::new(settings, secret, Box::new(control))
-        .map_err(|error| anyhow!("the tracks cannot be announced: {error}"))
 }

@@ -175,7 +175,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
-    let key = args.push.key.clone().context("--push needs --key")?;
+    let key = args.push.key.source();
+    let key = key.context("--push needs --key or --track")?;
     let common = Config::from_args(args)?;
     let config = PushConfig {
         layers: args.push.layers,

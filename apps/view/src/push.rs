@@ -15,12 +15,11 @@ pub use row::PushRow;
 pub use summary::PushSummary;
 
 use crate::{Pictures, Until};
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use decode::Decoding;
 use hawser_io::clock::SteadyClock;
-use hawser_io::key_file;
+use hawser_keyring::{KeyArgs, KeySource, Keyring, TrackRole};
 use hawser_metrics::server::parse_loopback;
-use hawser_objects::TrackSecret;
 use metrics::DecodedFrames;
 use network::Network;
 use parking_lot::Mutex;
@@ -41,11 +40,10 @@ const WAITING: usize = 4;
 #[command(next_help_heading = "Push")]
 pub struct PushArgs {
     /// Watch a broadcast that is pushed over UDP; see `hawser publish --push`
-    #[arg(long, requires = "key", conflicts_with_all = ["in_flight", "mptcp", "arrivals"])]
+    #[arg(long, requires = "secret", conflicts_with_all = ["in_flight", "mptcp", "arrivals"])]
     pub push: bool,
-    /// File with the secret of the broadcast
-    #[arg(long, value_name = "FILE", requires = "push")]
-    pub key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
     /// Number of layers of every track to receive; fewer take less of a slow path
     #[arg(long, value_name = "N", requires = "push", default_value_t = 8,
         value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -60,8 +58,8 @@ pub struct PushArgs {
 pub struct PushConfig {
     /// Host and port of the publisher.
     pub address: String,
-    /// The file with the secret of the broadcast.
-    pub key: PathBuf,
+    /// Where the secret of the broadcast comes from.
+    pub key: KeySource,
     /// The maximum number of layers of each track.
     pub layers: u8,
     /// A CSV file of [`PushRow`]s.
@@ -80,7 +78,7 @@ pub struct PushConfig {
 
 impl PushConfig {
     /// Returns a configuration that watches until stopped and writes no files.
-    pub fn new(address: impl Into<String>, key: impl Into<PathBuf>) -> Self {
+    pub fn new(address: impl Into<String>, key: impl Into<KeySource>) -> Self {
         PushConfig {
             address: address.into(),
             key: key.into(),
@@ -99,11 +97,11 @@ impl PushConfig {
 /// new session whenever one has ended.
 ///
 /// # Errors
-/// If the address or the key file is not valid, or a file cannot be written. What the publisher does
+/// If the address or the key file is not valid, the controller does not let this node watch, or a file
+/// cannot be written. What the publisher does
 /// wrong is counted in the summary.
 pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSummary> {
-    let secret = key_file::read_media(&config.key).map_err(|error| anyhow!(error))?;
-    let secret = TrackSecret::new(*secret);
+    let key = Keyring::open(&config.key, TrackRole::Reader)?;
     let publishers = resolve(&config.address)?;
     let clock = SteadyClock::start();
     let recorder = Recorder::create(config)?;
@@ -113,7 +111,7 @@ pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSumma
         .metrics
         .map(|address| metrics::serve(address, &decoded));
     let figures = figures.transpose()?;
-    let mut network = Network::open(config, clock, publishers, secret, to_decoder, figures)?;
+    let mut network = Network::open(config, clock, publishers, key, to_decoder, figures)?;
     let decoding = Decoding::new(clock, frames, recorder, Arc::clone(&decoded));
     let until = Until {
         stop,

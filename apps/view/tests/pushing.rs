@@ -270,7 +270,7 @@ fn what_cannot_be_published_or_watched_is_said_at_the_start() {
     let error = |config: &PushConfig| format!("{:#}", PushPublisher::open(config).err().unwrap());
     assert!(error(&views).contains("use chunks"));
     let keyless = PushConfig {
-        key: broadcast.path("missing.key"),
+        key: broadcast.path("missing.key").into(),
         ..broadcast.publisher_config()
     };
     assert!(error(&keyless).contains("missing.key"));

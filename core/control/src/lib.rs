@@ -3,7 +3,7 @@
 //!
 //! [`resource`] holds the resources that operators see under `/v1`, [`node`] the messages between a
 //! node and its controller, [`access`] certificates and tokens, [`tunnel`] the requests of tunnel
-//! clients and servers, [`answer`] the shape of lists and problems, [`audit`] the log of changes.
+//! clients and servers, [`track`] the secrets of broadcasts, [`answer`] the shape of lists and problems, [`audit`] the log of changes.
 //! [`decide`] computes the next policy from a flow, the policy in force and an observation.
 
 pub mod access;
@@ -14,6 +14,7 @@ mod name;
 pub mod node;
 mod prefix;
 pub mod resource;
+pub mod track;
 pub mod tunnel;
 
 pub use name::{InvalidName, Name};

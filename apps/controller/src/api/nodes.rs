@@ -129,6 +129,7 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
         .get(name)
         .ok_or_else(|| Refusal::missing_node(name))?;
     check_flows(name, node)?;
+    check_tracks(view, name)?;
     // Numbers beyond the limit of a commit stay; their records contain only the last epoch.
     let numbers = node
         .numbers
@@ -151,6 +152,17 @@ fn check_flows(name: &Name, node: &NodeView) -> Result<(), Refusal> {
     Err(Refusal::conflict(format!(
         "{name} is the ingress or egress of {} flows, such as {flow}; delete them first",
         flows.len()
+    )))
+}
+
+/// Rejects the deletion of a node that tracks name.
+fn check_tracks(view: &View, name: &Name) -> Result<(), Refusal> {
+    let Some((track, _)) = view.tracks_of(name).next() else {
+        return Ok(());
+    };
+    Err(Refusal::conflict(format!(
+        "{name} is a writer or reader of {} tracks, such as {track}; remove it from them first",
+        view.tracks_of(name).count()
     )))
 }
 
@@ -219,6 +231,8 @@ fn unused(token: &EnrolmentToken, valid_s: u32) -> EnrolmentRecord {
 }
 
 /// Revoke a node's certificates and enrolment tokens; open streams end immediately
+///
+/// The tracks that the node may publish or watch get new secrets.
 #[utoipa::path(delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Revoked"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn revoke(
@@ -241,9 +255,11 @@ pub(super) async fn revoke(
             controller
                 .commit(vec![write], about, "certificate_revoked", message)
                 .await?;
-            Ok(StatusCode::NO_CONTENT)
+            Ok(())
         })
-        .await
+        .await?;
+    controller.rekey_tracks_of(operator, name).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// List paths, ordered by node and number

@@ -122,6 +122,10 @@ impl View {
                 set(&mut self.tenants, &name, at(key, value, revision));
                 Touched::Nothing
             }
+            key::TRACK => {
+                set(&mut self.tracks, &name, at(key, value, revision));
+                Touched::Nothing
+            }
             key::TOKEN => self.apply_token(name, at(key, value, revision)),
             key::NODE => self.apply_node(name, at(key, value, revision)),
             key::ALIVE => self.apply_alive(name, value.and_then(|value| parse(key, value))),

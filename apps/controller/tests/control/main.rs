@@ -12,4 +12,5 @@ mod restart;
 mod rig;
 mod stop;
 mod tls;
+mod tracks;
 mod tunnels;

@@ -1,6 +1,7 @@
 //! The thread that has the socket: sessions, pacing, reports.
 
 use super::PushConfig;
+use super::broadcast::Broadcast;
 use super::capture::{Captures, Demand, ToNetwork, WakeOnDrop};
 use super::log::StatsLog;
 use super::metrics::Figures;
@@ -27,6 +28,7 @@ const STATS_INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Network {
     clock: SteadyClock,
     socket: UdpSocket,
+    broadcast: Broadcast,
     publication: Publication,
     frames: Receiver<Captures>,
     demand: Arc<Mutex<Demand>>,
@@ -44,13 +46,14 @@ impl Network {
         config: &PushConfig,
         clock: SteadyClock,
         socket: UdpSocket,
-        publication: Publication,
+        (broadcast, publication): (Broadcast, Publication),
         frames: Receiver<Captures>,
         figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         Ok(Network {
             clock,
             socket,
+            broadcast,
             publication,
             frames,
             demand: Arc::default(),
@@ -79,16 +82,16 @@ impl Network {
         let over = OverOnDrop(Arc::clone(&self.demand));
         let served = self.serve();
         drop(over);
-        self.report.add_viewers(&self.publication.status());
-        self.publication.close(Goodbye::Ended);
-        self.transmit();
-        self.report.finish(&self.publication, &self.socket);
+        self.end_sessions(Goodbye::Ended);
+        self.report
+            .finish(self.publication.host_stats(), &self.socket);
         served.and(self.table_error.map_or(Ok(()), Err))?;
         Ok(self.report)
     }
 
     fn serve(&mut self) -> anyhow::Result<()> {
         while self.take_frames()? {
+            self.take_secret()?;
             self.receive()?;
             self.publication.handle_timeout(self.clock.now());
             self.transmit();
@@ -125,6 +128,25 @@ impl Network {
             .context("a frame cannot be sent")?;
         self.report.frames += 1;
         Ok(())
+    }
+
+    /// Begins again under a new secret, if the controller has replaced it. Viewers who may have it ask for
+    /// new sessions.
+    fn take_secret(&mut self) -> anyhow::Result<()> {
+        let Some(next) = self.broadcast.poll_replaced()? else {
+            return Ok(());
+        };
+        self.end_sessions(Goodbye::Revoked);
+        self.report.sessions_before += *self.publication.host_stats();
+        self.publication = next;
+        Ok(())
+    }
+
+    fn end_sessions(&mut self, reason: Goodbye) {
+        self.take_events();
+        self.report.add_viewers(&self.publication.status());
+        self.publication.close(reason);
+        self.transmit();
     }
 
     fn receive(&mut self) -> anyhow::Result<()> {
@@ -206,7 +228,7 @@ impl Network {
         if let Some(figures) = &self.figures {
             let mut sent = self.report.clone();
             sent.add_viewers(&viewers);
-            sent.finish(&self.publication, &self.socket);
+            sent.finish(self.publication.host_stats(), &self.socket);
             let mut figures = figures.lock();
             figures.captured = *self.captured.lock();
             figures.sent = sent;

@@ -3,6 +3,7 @@ use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use hawser_cloud::Level;
 use hawser_congestion::{Bounds, Spread};
+use hawser_keyring::{KeyArgs, KeySource};
 use hawser_media::{Recording, Source};
 use hawser_metrics::server::parse_loopback;
 use hawser_objects::FlowConfig;
@@ -33,12 +34,10 @@ const MAX_BUFFER: ByteSize = ByteSize(64 << 20);
 #[command(next_help_heading = "Push")]
 pub struct PushArgs {
     /// Push frames over UDP as fast as the path of each viewer bears, instead of answering requests
-    #[arg(long, requires = "key", conflicts_with_all = ["congestion", "mptcp", "encode_ahead", "frames"])]
+    #[arg(long, requires = "secret", conflicts_with_all = ["congestion", "mptcp", "encode_ahead", "frames"])]
     pub push: bool,
-    /// File with the secret of the broadcast, which viewers need too; `hawser keygen --media FILE`
-    /// makes one
-    #[arg(long, value_name = "FILE", requires = "push")]
-    pub key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
     /// Codec of the frames [default: rgbd for cameras, otherwise chunks]
     #[arg(long, value_enum, requires = "push")]
     pub codec: Option<CodecName>,
@@ -98,8 +97,8 @@ pub struct PushConfig {
     pub fps: f64,
     /// The address on which to listen.
     pub listen: SocketAddr,
-    /// The file with the secret of the broadcast.
-    pub key: PathBuf,
+    /// Where the secret of the broadcast comes from.
+    pub key: KeySource,
     /// The rates of a viewer's flow.
     pub bounds: Bounds,
     /// The time from capture to deadline.
@@ -121,7 +120,7 @@ pub struct PushConfig {
 impl PushConfig {
     /// Returns a configuration that pushes a recording on the loopback interface with default
     /// parameters.
-    pub fn new(recording: Recording, key: impl Into<PathBuf>) -> Self {
+    pub fn new(recording: Recording, key: impl Into<KeySource>) -> Self {
         PushConfig {
             codec: default_codec(&recording),
             fps: recording.fps.min(DEFAULT_MAX_FPS),
@@ -171,7 +170,7 @@ impl PushConfig {
             1000.0 / common.fps
         );
         let interval = args.pace.map(|pace| Duration::from_millis(pace.into()));
-        let key = args.key.context("--push needs --key")?;
+        let key = args.key.source().context("--push needs --key or --track")?;
         let defaults = PushConfig::new(common.recording, key);
         Ok(PushConfig {
             codec: args.codec.unwrap_or(defaults.codec),

@@ -1,7 +1,7 @@
 //! The counts of a publisher's run.
 
 use hawser_io::udp::UdpSocket;
-use hawser_objects::{HostStats, Publication, SenderStats, ViewerStatus};
+use hawser_objects::{HostStats, SenderStats, ViewerStatus};
 use std::fmt;
 use std::time::Duration;
 
@@ -56,6 +56,8 @@ pub struct Sent {
     pub marked_bytes: u64,
     /// The counts of the sessions.
     pub sessions: HostStats,
+    /// Those of the sessions under earlier secrets.
+    pub(super) sessions_before: HostStats,
 }
 
 impl Captured {
@@ -83,8 +85,10 @@ impl Sent {
         }
     }
 
-    pub(super) fn finish(&mut self, publication: &Publication, socket: &UdpSocket) {
-        self.sessions = *publication.host_stats();
+    /// Adds the counts of the sessions under the secret in force, and those of the socket.
+    pub(super) fn finish(&mut self, sessions: &HostStats, socket: &UdpSocket) {
+        self.sessions = self.sessions_before;
+        self.sessions += *sessions;
         self.receive_drops = socket.drops().unwrap_or_default().into();
     }
 }

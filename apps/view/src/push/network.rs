@@ -8,6 +8,7 @@ use super::summary::Received;
 use anyhow::{Context, anyhow};
 use hawser_io::clock::SteadyClock;
 use hawser_io::udp::{self, UdpSocket};
+use hawser_keyring::{Keyring, Secret};
 use hawser_objects::{EndReason, TrackSecret, ViewerEvent};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::Pose;
@@ -36,6 +37,7 @@ pub(super) struct Network {
     /// The addresses of the publisher, of which the first is tried next.
     publishers: Vec<SocketAddr>,
     publisher: SocketAddr,
+    keyring: Keyring,
     secret: TrackSecret,
     layers: u8,
     pose: Option<Pose>,
@@ -61,17 +63,19 @@ impl Network {
         config: &PushConfig,
         clock: SteadyClock,
         mut publishers: Vec<SocketAddr>,
-        secret: TrackSecret,
+        (keyring, secret): (Keyring, Secret),
         to_decoder: SyncSender<ToDecode>,
         figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         let pose = config.pictures.pose.as_ref().and_then(pose_in_metres);
         let socket = socket_to_any(&mut publishers)?;
+        let secret = TrackSecret::new(*secret);
         Ok(Network {
             session: Session::new(&secret, pose)?,
             clock,
             publisher: publishers[0],
             publishers,
+            keyring,
             secret,
             layers: config.layers,
             pose,
@@ -92,6 +96,7 @@ impl Network {
         while !is_over() {
             self.receive()?;
             let now = self.clock.now();
+            self.take_secret(now)?;
             self.session.handle_timeout(now);
             self.take_events(now)?;
             if !self.hand_over(now) {
@@ -115,6 +120,17 @@ impl Network {
         self.to_decoder = None;
         self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
         self.received
+    }
+
+    /// Takes a secret that the controller has replaced. An open session goes on until the publisher ends it.
+    fn take_secret(&mut self, now: Instant) -> anyhow::Result<()> {
+        if let Some(secret) = self.keyring.poll()? {
+            self.secret = TrackSecret::new(*secret);
+            if !self.session.is_open() {
+                self.session.again_at = Some(now);
+            }
+        }
+        Ok(())
     }
 
     fn receive(&mut self) -> anyhow::Result<()> {
@@ -161,8 +177,7 @@ impl Network {
         if self.session.again_at.is_some_and(|at| at <= now) {
             self.begin_again(now)?;
         }
-        let is_open = self.session.was_open() && self.session.again_at.is_none();
-        if !is_open && self.report_at <= now {
+        if !self.session.is_open() && self.report_at <= now {
             self.report_at = now + NO_ANSWER * 10;
             let (publisher, network) = (self.publisher, self.unreachable.take());
             tracing::warn!(%publisher, network, "no answer: is the publisher running with --push and the same key, and has it room for one more viewer?");
@@ -172,6 +187,7 @@ impl Network {
 
     fn ended(&mut self, now: Instant, reason: EndReason) {
         self.session.again_at = Some(now + PAUSE);
+        self.keyring.ask_now();
         if self.session.was_open() {
             let publisher = self.publisher;
             tracing::warn!(%publisher, ?reason, "session ended; asking for another one");
@@ -213,7 +229,7 @@ impl Network {
         received.add(&session.viewer, session.assembler.stats());
         received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
         let mut figures = figures.lock();
-        figures.is_open = session.was_open() && session.again_at.is_none();
+        figures.is_open = session.is_open();
         figures.round_trip = session.round_trip();
         figures.received = received;
     }

@@ -45,6 +45,11 @@ impl Session {
         self.viewer.receiver().is_some()
     }
 
+    /// Returns whether the session is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.was_open() && self.again_at.is_none()
+    }
+
     /// Selects up to `layers` of each announced track.
     pub(super) fn subscribe(&mut self, now: Instant, announcement: Announcement, layers: u8) {
         let tracks = announcement.tracks.iter();

@@ -10,6 +10,7 @@ use hawser_wire::session::{
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 /// The number of answers to one request, so that nobody who repeats it makes the sender send more.
@@ -161,6 +162,21 @@ pub struct HostStats {
     pub too_many: u64,
     /// Datagrams refused with [`HostError::Unexpected`].
     pub unexpected: u64,
+}
+
+impl AddAssign for HostStats {
+    fn add_assign(&mut self, other: HostStats) {
+        self.retries += other.retries;
+        self.accepted += other.accepted;
+        self.invalid += other.invalid;
+        self.forged += other.forged;
+        self.replayed += other.replayed;
+        self.unauthorised += other.unauthorised;
+        self.full += other.full;
+        self.unknown_session += other.unknown_session;
+        self.too_many += other.too_many;
+        self.unexpected += other.unexpected;
+    }
 }
 
 impl HostConfig {

@@ -1,0 +1,329 @@
+use super::extract::{Body, PageQuery, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
+use super::tenants::{Created, created};
+use crate::access::{Certified, Operate, Operator, Read};
+use crate::check;
+use crate::controller::{About, Controller};
+use crate::record::{TrackRecord, emit, key};
+use crate::reference;
+use crate::store::{Expect, Revision, Write};
+use crate::view::{Versioned, View};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use hawser_control::Name;
+use hawser_control::answer::Page;
+use hawser_control::track::{Track, TrackKey};
+use std::sync::Arc;
+
+/// The maximum number of nodes that one request may add, because each takes two writes of a commit.
+const MAX_NEW: usize = 40;
+
+/// List tracks, ordered by name
+#[utoipa::path(get, path = "/v1/tracks", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<Track>), CommonErrors))]
+pub(super) async fn list(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<Track>>, HandlerError> {
+    let view = controller.view();
+    let tracks = view
+        .tracks
+        .range::<str, _>(query.range())
+        .map(|(name, record)| (name, record.value.track.clone()));
+    Ok(Json(query.page(
+        tracks.filter(|(_, track)| operator.sees(&track.tenant)),
+    )?))
+}
+
+/// Get a track
+#[utoipa::path(get, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path)), security(("token" = [])),
+    responses((status = 200, body = Track, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
+pub(super) async fn show(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Path(name): Path<Name>,
+) -> Result<Tagged<Track>, HandlerError> {
+    let record = controller.track_of(&operator, &name)?;
+    Ok(Tagged(record.revision, record.value.track))
+}
+
+/// Create a track with a new secret, which its writers and readers get
+#[utoipa::path(post, path = "/v1/tracks", tag = "operators", request_body = Track, security(("token" = [])),
+    responses((status = 201, body = Track, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
+pub(super) async fn create(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    Body(track): Body<Track>,
+) -> Result<Created<Track>, HandlerError> {
+    operator.must_be_of(&track.tenant)?;
+    check::track(&track).map_err(Refusal::meaningless)?;
+    let revision = controller
+        .retrying(|| try_create(&controller, &operator, &track))
+        .await?;
+    Ok(created(
+        format!("/v1/tracks/{}", track.name),
+        revision,
+        track,
+    ))
+}
+
+async fn try_create(
+    controller: &Controller,
+    operator: &Operator<Operate>,
+    track: &Track,
+) -> Result<Revision, HandlerError> {
+    let name = &track.name;
+    let writes = {
+        let view = controller.view();
+        if view.tracks.contains_key(name) {
+            let what = format!("the track {name} already exists; change it with PUT");
+            return Err(Refusal::conflict(what).into());
+        }
+        let record = emit(&TrackRecord::of(track.clone()));
+        let mut writes = vec![Write::put(key::of(key::TRACK, name), record).when(Expect::Absent)];
+        writes.extend(references(&view, track, None)?);
+        writes
+    };
+    let message = format!("{} created the track {name}", operator.token.name);
+    let about = About::tenant(&track.tenant).by(operator.origin.makes(name));
+    Ok(controller
+        .commit(writes, about, "track_created", message)
+        .await?)
+}
+
+/// Change the writers and readers of a track
+///
+/// The secret is replaced if a node is removed.
+#[utoipa::path(put, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path), IfMatchHeader), request_body = Track, security(("token" = [])),
+    responses((status = 200, body = Track, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
+pub(super) async fn change(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    matching: IfMatch,
+    Path(name): Path<Name>,
+    Body(track): Body<Track>,
+) -> Result<Tagged<Track>, HandlerError> {
+    check::track(&track).map_err(Refusal::meaningless)?;
+    let revision = controller
+        .retrying(|| try_change(&controller, &operator, &matching, &name, &track))
+        .await?;
+    Ok(Tagged(revision, track))
+}
+
+async fn try_change(
+    controller: &Controller,
+    operator: &Operator<Operate>,
+    matching: &IfMatch,
+    name: &Name,
+    new: &Track,
+) -> Result<Revision, HandlerError> {
+    let Versioned { value, revision } = controller.track_of(operator, name)?;
+    matching.check(revision)?;
+    let old = &value.track;
+    if (&new.name, &new.tenant) != (&old.name, &old.tenant) {
+        let what =
+            "name and tenant of a track cannot be changed; delete it and create another track";
+        return Err(Refusal::meaningless(what).into());
+    }
+    let read = Expect::Revision(revision);
+    if new == old {
+        // The view may be behind the store, so check that nothing has changed.
+        let check = Write::check(key::of(key::TRACK, name), read);
+        controller.store.commit(vec![check]).await?;
+        return Ok(revision);
+    }
+    let references = references(&controller.view(), new, Some(old))?;
+    let is_removed = |node: &Name| new.role(node).is_none();
+    let mut record = TrackRecord {
+        track: new.clone(),
+        ..value.clone()
+    };
+    let is_anyone_removed = old.members().any(is_removed);
+    if is_anyone_removed {
+        record.rekey();
+    }
+    let mut writes = vec![Write::put(key::of(key::TRACK, name), emit(&record)).when(read)];
+    writes.extend(references);
+    let also = if is_anyone_removed {
+        " and replaced its secret"
+    } else {
+        ""
+    };
+    let message = format!("{} changed the track {name}{also}", operator.token.name);
+    let about = About::tenant(&new.tenant).by(operator.origin.changes(name, revision));
+    Ok(controller
+        .commit(writes, about, "track_changed", message)
+        .await?)
+}
+
+/// Delete a track; its writers and readers stop within seconds
+#[utoipa::path(delete, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path), IfMatchHeader), security(("token" = [])),
+    responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
+pub(super) async fn delete(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    matching: IfMatch,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, HandlerError> {
+    let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
+    controller
+        .retrying(|| async move {
+            let Versioned { value, revision } = controller.track_of(operator, name)?;
+            matching.check(revision)?;
+            let write = Write::delete(key::of(key::TRACK, name)).when(Expect::Revision(revision));
+            let message = format!("{} deleted the track {name}", operator.token.name);
+            let by = operator.origin.removes(name, revision);
+            let about = About::tenant(&value.track.tenant).by(by);
+            controller
+                .commit(vec![write], about, "track_deleted", message)
+                .await?;
+            Ok(StatusCode::NO_CONTENT)
+        })
+        .await
+}
+
+/// Replace the secret of a track
+///
+/// Its writers end the sessions with the old secret as soon as they know the new one, within
+/// seconds; its readers open new ones.
+#[utoipa::path(post, path = "/v1/tracks/{track}/rekey", tag = "operators", params(("track" = Name, Path)), security(("token" = [])),
+    responses((status = 204, description = "Replaced"), CommonErrors, NotFoundError, ConflictError))]
+pub(super) async fn rekey(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, HandlerError> {
+    controller.replace_secret(&operator, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Get the secret of a track that the node may publish or watch
+#[utoipa::path(get, path = "/v1/nodes/{node}/tracks/{track}", tag = "nodes", params(("node" = Name, Path), ("track" = Name, Path)), security(("certificate" = [])),
+    responses((status = 200, body = TrackKey), CommonErrors, NotFoundError))]
+pub(super) async fn key(
+    State(controller): State<Arc<Controller>>,
+    caller: Certified,
+    Path((node, name)): Path<(Name, Name)>,
+) -> Result<Json<TrackKey>, HandlerError> {
+    caller.must_be(&node)?;
+    let view = controller.view();
+    let known = view.tracks.get(&name).map(|record| &record.value);
+    let known = known.filter(|record| record.track.tenant == caller.tenant);
+    let allowed = known.and_then(|record| Some((record, record.track.role(&node)?)));
+    let Some((record, role)) = allowed else {
+        controller.metrics.refused("no_track");
+        // Nodes do not learn which tracks there are.
+        let what = format!(
+            "there is no track {name} that {node} may publish or watch: \
+             an operator adds it with `hawser ctl track set`"
+        );
+        return Err(Refusal::not_found(what).into());
+    };
+    Ok(Json(TrackKey {
+        track: name,
+        role,
+        number: record.number,
+        secret: record.secret.clone(),
+        ask_every_ms: controller.config.nodes.report_every_ms,
+    }))
+}
+
+/// Returns the references of a track to nodes that it did not refer to before.
+fn references(view: &View, new: &Track, old: Option<&Track>) -> Result<Vec<Write>, Refusal> {
+    let is_new = |node: &&Name| old.is_none_or(|old| old.role(node).is_none());
+    let added: Vec<&Name> = new.members().filter(is_new).collect();
+    if added.len() > MAX_NEW {
+        return Err(Refusal::meaningless(format!(
+            "a request may add at most {MAX_NEW} nodes; add the others with the next one"
+        )));
+    }
+    let mut references = Vec::new();
+    for node in added {
+        let known = view.node(node).map(|(_, record)| record);
+        let known = known.filter(|record| record.value.tenant == new.tenant);
+        let revision = known.map(|record| record.revision).ok_or_else(|| {
+            Refusal::not_found(format!(
+                "the tenant {} has no node {node}; enrol it first: POST /v1/nodes/NAME/enrolment",
+                new.tenant
+            ))
+        })?;
+        references.extend(reference::refer(key::NODE, node, revision, &new.name));
+    }
+    Ok(references)
+}
+
+impl Controller {
+    /// Returns a track that the operator may see.
+    fn track_of<N>(
+        &self,
+        operator: &Operator<N>,
+        name: &Name,
+    ) -> Result<Versioned<TrackRecord>, Refusal> {
+        let view = self.view();
+        let record = view
+            .tracks
+            .get(name)
+            .filter(|record| operator.sees(&record.value.track.tenant));
+        record.cloned().ok_or_else(|| {
+            Refusal::not_found(format!(
+                "there is no track {name}; GET /v1/tracks lists all tracks"
+            ))
+        })
+    }
+
+    /// Replaces the secrets of all tracks that a node may publish or watch.
+    ///
+    /// # Errors
+    /// If one of them could not be replaced. To repeat the request replaces all of them again.
+    pub(super) async fn rekey_tracks_of(
+        &self,
+        operator: &Operator<Operate>,
+        node: &Name,
+    ) -> Result<(), HandlerError> {
+        let tracks: Vec<Name> = {
+            let view = self.view();
+            view.tracks_of(node).map(|(name, _)| name.clone()).collect()
+        };
+        for track in &tracks {
+            self.replace_secret(operator, track).await?;
+        }
+        Ok(())
+    }
+
+    async fn replace_secret(
+        &self,
+        operator: &Operator<Operate>,
+        name: &Name,
+    ) -> Result<(), HandlerError> {
+        self.retrying(|| self.try_replace_secret(operator, name))
+            .await
+    }
+
+    async fn try_replace_secret(
+        &self,
+        operator: &Operator<Operate>,
+        name: &Name,
+    ) -> Result<(), HandlerError> {
+        let Versioned {
+            value: mut record,
+            revision,
+        } = self.track_of(operator, name)?;
+        record.rekey();
+        let write =
+            Write::put(key::of(key::TRACK, name), emit(&record)).when(Expect::Revision(revision));
+        let message = format!(
+            "{} replaced the secret of the track {name}",
+            operator.token.name
+        );
+        let by = operator.origin.changes(name, revision);
+        let about = About::tenant(&record.track.tenant).by(by);
+        self.commit(vec![write], about, "track_rekeyed", message)
+            .await?;
+        Ok(())
+    }
+}

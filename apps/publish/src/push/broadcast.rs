@@ -1,0 +1,74 @@
+//! A broadcast under one secret, which the controller may replace.
+
+use super::PushConfig;
+use anyhow::{Context, anyhow};
+use hawser_congestion::{Prague, PragueConfig};
+use hawser_io::clock::unix_ms;
+use hawser_keyring::{Keyring, Secret};
+use hawser_objects::{Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
+use hawser_units::Instant;
+use hawser_wire::session::{Announcement, Track};
+
+/// What is published, whatever the secret.
+pub(super) struct Broadcast {
+    config: PushConfig,
+    tracks: Vec<Track>,
+    keyring: Keyring,
+}
+
+impl Broadcast {
+    pub(super) fn new(config: &PushConfig, tracks: Vec<Track>, keyring: Keyring) -> Self {
+        Broadcast {
+            config: config.clone(),
+            tracks,
+            keyring,
+        }
+    }
+
+    /// Returns the publication under a new secret, if the controller has replaced the secret.
+    ///
+    /// # Errors
+    /// If the controller no longer lets this node publish.
+    pub(super) fn poll_replaced(&self) -> anyhow::Result<Option<Publication>> {
+        let secret = self.keyring.poll()?;
+        secret.map(|secret| self.publication(&secret)).transpose()
+    }
+
+    /// Returns a publication without viewers.
+    pub(super) fn publication(&self, secret: &Secret) -> anyhow::Result<Publication> {
+        let config = &self.config;
+        let mut random = [0; 64];
+        getrandom::fill(&mut random).context("the system has no random numbers")?;
+        let (incarnation, rest) = random.split_first_chunk().expect("64 bytes");
+        let (hop_salt, rest) = rest.split_first_chunk().expect("48 bytes");
+        let settings = PublicationConfig {
+            announcement: Announcement {
+                incarnation: *incarnation,
+                started_unix_millis: unix_ms(),
+                tracks: self.tracks.clone(),
+            },
+            lifetime: config.lifetime,
+            flow: config.flow(),
+            viewers: config.viewers,
+            hop_salt: *hop_salt,
+            seed: Seed::new(*rest.first_chunk().expect("32 bytes")),
+        };
+        let prague = PragueConfig {
+            bounds: config.bounds,
+            feedback_interval: config.flow().sender.report_interval,
+            ..PragueConfig::default()
+        };
+        let control = move |now: Instant| Box::new(Prague::new(prague, now)) as _;
+        let secret = TrackSecret::new(**secret);
+        Publication::new(settings, &secret, Box::new(control))
+            .map_err(|error| anyhow!("the tracks cannot be announced: {error}"))
+    }
+}
+
+/// Returns the timing of all tracks.
+pub(super) fn timing(config: &PushConfig) -> TrackTiming {
+    TrackTiming {
+        lifetime: config.lifetime,
+        frames_per_1000_s: (config.fps * 1000.0).round() as u32,
+    }
+}

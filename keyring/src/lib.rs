@@ -1,0 +1,153 @@
+//! The secret of a broadcast, for publishers and viewers: from a file, or from the controller, which
+//! says who may have it and replaces it.
+
+mod follow;
+
+use clap::ArgGroup;
+use follow::Follower;
+use hawser_client::Controller;
+use hawser_control::Name;
+use hawser_io::key_file;
+use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+pub use hawser_control::track::TrackRole;
+
+/// The secret of a broadcast.
+pub type Secret = Zeroizing<[u8; 32]>;
+
+/// Options that say where the secret of a broadcast comes from.
+#[derive(Debug, Clone, clap::Args)]
+#[command(group = ArgGroup::new("secret").args(["key", "track"]))]
+pub struct KeyArgs {
+    /// File with the secret of the broadcast, the same for the publisher and its viewers; `hawser
+    /// keygen --media FILE` makes one
+    #[arg(long, value_name = "FILE", requires = "push")]
+    key: Option<PathBuf>,
+    /// Track of the controller whose secret is used, instead of --key
+    #[arg(long, value_name = "NAME", requires_all = ["push", "node", "controller"])]
+    track: Option<Name>,
+    /// URL of a controller that knows the track; may be repeated
+    #[arg(long, value_name = "https://HOST:PORT", requires = "track")]
+    controller: Vec<Controller>,
+    /// Directory with the certificate of this node, made by `hawser enrol` or by the agent
+    #[arg(long, value_name = "DIRECTORY", requires = "track")]
+    node: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    /// Returns the source; `None` if none is given.
+    pub fn source(&self) -> Option<KeySource> {
+        match (&self.key, &self.track, &self.node) {
+            (Some(file), ..) => Some(KeySource::File(file.clone())),
+            (None, Some(track), Some(node)) => Some(KeySource::Controller(ControlledTrack {
+                track: track.clone(),
+                controllers: self.controller.clone(),
+                node: node.clone(),
+            })),
+            _ => None,
+        }
+    }
+}
+
+/// Where the secret of a broadcast comes from.
+#[derive(Debug, Clone)]
+pub enum KeySource {
+    /// A file, which is read once.
+    File(PathBuf),
+    /// A controller.
+    Controller(ControlledTrack),
+}
+
+impl From<PathBuf> for KeySource {
+    fn from(file: PathBuf) -> Self {
+        KeySource::File(file)
+    }
+}
+
+/// A track of a controller, and the node that asks for its secret.
+#[derive(Debug, Clone)]
+pub struct ControlledTrack {
+    /// The track.
+    pub track: Name,
+    /// The controllers, of which the first that answers is asked.
+    pub controllers: Vec<Controller>,
+    /// The directory with the node's certificate.
+    pub node: PathBuf,
+}
+
+/// The reason why there is no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file is no key file.
+    #[error("{0}")]
+    File(String),
+    /// The controller cannot be asked, or refuses the request.
+    #[error("the secret of the track {track} is not known: {source}")]
+    Controller {
+        /// The track.
+        track: Name,
+        /// The cause.
+        source: hawser_client::Error,
+    },
+    /// The node may watch the track, but not publish it.
+    #[error(
+        "{node} may watch the track {track}, but not publish it: an operator allows it with \
+         `hawser ctl track set {track} --add-writer {node}`"
+    )]
+    NoWriter {
+        /// The track.
+        track: Name,
+        /// The node.
+        node: Name,
+    },
+    /// The controller's answer is no secret.
+    #[error("the controller's secret of the track {0} does not have 64 hexadecimal digits")]
+    NoSecret(Name),
+    /// The thread that asks cannot be started.
+    #[error("cannot follow the secret of a track: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The secret of a broadcast, and what the controller says of it.
+#[derive(Debug)]
+pub struct Keyring {
+    follower: Option<Follower>,
+}
+
+impl Keyring {
+    /// Gets the secret for a publisher ([`TrackRole::Writer`]) or a viewer. A secret of a controller is
+    /// followed from then on.
+    ///
+    /// # Errors
+    /// If the file is not valid, no controller answers, or the node has another role.
+    pub fn open(source: &KeySource, role: TrackRole) -> Result<(Self, Secret), Error> {
+        match source {
+            KeySource::File(file) => {
+                let secret = key_file::read_media(file).map_err(Error::File)?;
+                Ok((Keyring { follower: None }, secret))
+            }
+            KeySource::Controller(track) => {
+                let (follower, secret) = Follower::start(track.clone(), role)?;
+                let follower = Some(follower);
+                Ok((Keyring { follower }, secret))
+            }
+        }
+    }
+
+    /// Returns a secret that has replaced the one before.
+    ///
+    /// # Errors
+    /// If the controller no longer lets the node have it. While no controller answers, the secret stays
+    /// in force.
+    pub fn poll(&self) -> Result<Option<Secret>, Error> {
+        self.follower.as_ref().map_or(Ok(None), Follower::poll)
+    }
+
+    /// Asks the controller soon, because the other end seems to have another secret.
+    pub fn ask_now(&self) {
+        if let Some(follower) = &self.follower {
+            follower.ask_now();
+        }
+    }
+}
