@@ -96,7 +96,7 @@ impl Enrol {
         let until = text::date(enrolment.expires_unix_ms);
         let file = file.display();
         output.done(&format!(
-            "copy {file} to {node} and run: hawser agent --config FILE --enrol {file} (until {until})"
+            "copy {file} to {node} and run until {until}: hawser agent --config FILE --enrol {file}; where no agent runs: hawser enrol {file} --controller URL --node DIRECTORY"
         ))
     }
 }
