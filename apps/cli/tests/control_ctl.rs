@@ -288,10 +288,41 @@ fn the_file_in_the_documentation_is_applied_once() {
         "{again}"
     );
     rig.says("flow set stage --protocol udp");
+    rig.says("track set stage --remove edge-2");
+    let changed = rig.says("apply --file site.toml");
     assert!(
-        rig.says("apply --file site.toml")
-            .contains("changed: select")
+        changed.contains("changed: select") && changed.contains("changed: readers"),
+        "{changed}"
     );
+    assert_eq!(
+        rig.json("track show stage")["readers"],
+        serde_json::json!(["edge-2"])
+    );
+}
+
+#[test]
+fn a_track_is_made_seen_changed_and_removed() {
+    let rig = Rig::with_nodes();
+    rig.says("track create stage --tenant acme --writer edge-1");
+    rig.says("track set stage --add-reader edge-2");
+    let list = rig.says("track list --node edge-2");
+    assert_eq!(
+        list.lines().last(),
+        Some("stage  acme    edge-1   edge-2"),
+        "{list}"
+    );
+    rig.says("track rekey stage");
+    assert!(rig.says("audit list --kind track").contains("rekeyed"));
+    assert!(
+        rig.fails("track set stage --remove edge-3", 1)
+            .contains("edge-3 is neither")
+    );
+    assert!(rig.fails("track set stage", 2).contains("--add-writer"));
+    assert!(rig.fails("node delete edge-2", 1).contains("stage"));
+    rig.says("track set stage --remove edge-2");
+    rig.says("node delete edge-2");
+    rig.says("track delete stage");
+    assert!(rig.fails("track show stage", 1).contains("no track stage"));
 }
 
 #[test]

@@ -1,21 +1,23 @@
-use crate::flow::replace;
 use crate::output::Output;
+use crate::{flow, track};
 use anyhow::{Context, Result};
 use hawser_client::{OperatorClient, Tagged};
+use hawser_control::Name;
 use hawser_control::resource::{Flow, Tenant};
+use hawser_control::track::Track;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Create and change tenants and flows as described in a file
+/// Create and change tenants, flows and tracks as described in a file
 ///
-/// Existing flows that differ are changed; tenants and flows that the file does not name are left
-/// alone. The file has `tenants` and `flows`, each as printed by `show --json`.
+/// Existing flows and tracks that differ are changed; what the file does not name is left alone. The file
+/// has `tenants`, `flows` and `tracks`, each as printed by `show --json`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// File with tenants and flows: TOML, or JSON if its name ends with .json
+    /// File with tenants, flows and tracks: TOML, or JSON if its name ends with .json
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
     /// Print what would change, without changing anything
@@ -30,6 +32,8 @@ struct Wanted {
     tenants: Vec<Tenant>,
     #[serde(default)]
     flows: Vec<Flow>,
+    #[serde(default)]
+    tracks: Vec<Track>,
 }
 
 /// The outcome for one entry of the file.
@@ -55,7 +59,8 @@ enum Change {
 pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) -> Result<()> {
     let wanted = read(&args.file)?;
     let mut outcomes = apply_tenants(&wanted.tenants, client, args.dry_run).await?;
-    outcomes.extend(apply_flows(&wanted.flows, client, args.dry_run).await?);
+    outcomes.extend(apply(&wanted.flows, client, args.dry_run).await?);
+    outcomes.extend(apply(&wanted.tracks, client, args.dry_run).await?);
     output.list(&outcomes, &["kind", "name", "change"], |outcome| {
         vec![
             outcome.kind.to_owned(),
@@ -94,22 +99,88 @@ async fn apply_tenants(
     Ok(outcomes)
 }
 
-async fn apply_flows(
-    wanted: &[Flow],
+/// A resource that can be replaced as a whole.
+trait Resource: Serialize + Sized {
+    const KIND: &str;
+
+    fn name(&self) -> &Name;
+
+    /// Returns all of the controller's.
+    async fn all(client: &OperatorClient) -> Result<Vec<Self>>;
+
+    async fn create(&self, client: &OperatorClient) -> Result<()>;
+
+    /// Replaces the one of this name, and returns it. Lists have no ETags, so it is read again with its
+    /// tag: that state is replaced and compared.
+    async fn replace(&self, client: &OperatorClient) -> Result<Self>;
+}
+
+impl Resource for Flow {
+    const KIND: &str = "flow";
+
+    fn name(&self) -> &Name {
+        &self.name
+    }
+
+    async fn all(client: &OperatorClient) -> Result<Vec<Self>> {
+        Ok(client.flows().all().await?)
+    }
+
+    async fn create(&self, client: &OperatorClient) -> Result<()> {
+        client.create_flow(self).await?;
+        Ok(())
+    }
+
+    async fn replace(&self, client: &OperatorClient) -> Result<Self> {
+        let Tagged { value, tag } = client.tagged_flow(&self.name).await?;
+        flow::replace(client, self, &tag).await?;
+        Ok(value)
+    }
+}
+
+impl Resource for Track {
+    const KIND: &str = "track";
+
+    fn name(&self) -> &Name {
+        &self.name
+    }
+
+    async fn all(client: &OperatorClient) -> Result<Vec<Self>> {
+        Ok(client.tracks().all().await?)
+    }
+
+    async fn create(&self, client: &OperatorClient) -> Result<()> {
+        client.create_track(self).await?;
+        Ok(())
+    }
+
+    async fn replace(&self, client: &OperatorClient) -> Result<Self> {
+        let Tagged { value, tag } = client.tagged_track(&self.name).await?;
+        track::replace(client, self, &tag).await?;
+        Ok(value)
+    }
+}
+
+async fn apply<T: Resource>(
+    wanted: &[T],
     client: &OperatorClient,
     dry_run: bool,
 ) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
-    let current = client.flows().all().await?;
-    let current: HashMap<_, _> = current.iter().map(|flow| (&flow.name, flow)).collect();
-    for flow in wanted {
-        let (change, mut fields) = compare(current.get(&flow.name).copied(), flow)?;
-        if !dry_run && let Some(found) = apply_flow(flow, change, client).await? {
-            (_, fields) = compare(Some(&found), flow)?;
+    let current = T::all(client).await?;
+    let current: HashMap<_, _> = current.iter().map(|found| (found.name(), found)).collect();
+    for resource in wanted {
+        let name = resource.name();
+        let (change, mut fields) = compare(current.get(name).copied(), resource)?;
+        if !dry_run {
+            let replaced = apply_one(resource, change, client).await;
+            if let Some(found) = replaced.with_context(|| format!("{} {name}", T::KIND))? {
+                (_, fields) = compare(Some(&found), resource)?;
+            }
         }
         outcomes.push(Outcome {
-            kind: "flow",
-            name: flow.name.to_string(),
+            kind: T::KIND,
+            name: name.to_string(),
             change,
             fields,
         });
@@ -117,26 +188,18 @@ async fn apply_flows(
     Ok(outcomes)
 }
 
-/// Creates or changes a flow. Returns the flow that it has replaced.
-async fn apply_flow(
-    wanted: &Flow,
+/// Creates or changes a resource. Returns the one that it has replaced.
+async fn apply_one<T: Resource>(
+    wanted: &T,
     change: Change,
     client: &OperatorClient,
-) -> Result<Option<Flow>> {
-    let context = || format!("flow {}", wanted.name);
+) -> Result<Option<T>> {
     match change {
         Change::Created => {
-            client.create_flow(wanted).await.with_context(context)?;
+            wanted.create(client).await?;
             Ok(None)
         }
-        Change::Changed => {
-            // Lists have no ETags, so the flow is read again with its tag: that state is replaced
-            // and compared.
-            let current = client.tagged_flow(&wanted.name).await;
-            let Tagged { value, tag } = current.with_context(context)?;
-            replace(client, wanted, &tag).await?;
-            Ok(Some(value))
-        }
+        Change::Changed => wanted.replace(client).await.map(Some),
         Change::None | Change::Unchangeable => Ok(None),
     }
 }

@@ -76,7 +76,7 @@ enum Topic {
     /// Operators' tokens
     #[command(subcommand)]
     Token(token::Command),
-    /// Create and change tenants and flows as described in a file
+    /// Create and change tenants, flows and tracks as described in a file
     Apply(apply::Args),
     /// Show the identity that the controller sees
     Whoami,

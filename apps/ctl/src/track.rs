@@ -1,6 +1,6 @@
 use crate::output::{Output, is_wanted};
 use anyhow::{Result, anyhow, ensure};
-use hawser_client::{OperatorClient, Tagged};
+use hawser_client::{OperatorClient, Tag, Tagged};
 use hawser_control::Name;
 use hawser_control::track::Track;
 
@@ -139,9 +139,15 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
 async fn change(client: &OperatorClient, track: &Name, changes: &Changes) -> Result<Track> {
     let Tagged { mut value, tag } = client.tagged_track(track).await?;
     changes.apply(&mut value)?;
-    client.replace_track(&value, &tag).await.map_err(|error| match error.status() {
+    replace(client, &value, &tag).await
+}
+
+/// Replaces a track unless it was changed since it was read.
+pub(crate) async fn replace(client: &OperatorClient, track: &Track, tag: &Tag) -> Result<Track> {
+    client.replace_track(track, tag).await.map_err(|error| match error.status() {
         Some(412) => anyhow!(
-            "track {track} was changed by another request in the meantime and is not overwritten: check it and run the command again"
+            "track {} was changed by another request in the meantime and is not overwritten: check it and run the command again",
+            track.name
         ),
         _ => error.into(),
     })
