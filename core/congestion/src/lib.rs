@@ -31,6 +31,7 @@
 //! ```
 
 mod arrivals;
+mod base_check;
 mod breaker;
 pub mod bulk;
 mod classic;

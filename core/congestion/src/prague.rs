@@ -1,4 +1,5 @@
 use crate::arrivals::Arrivals;
+use crate::base_check::BaseCheck;
 use crate::breaker::{CircuitBreaker, Permission, Silence, TcpPath};
 use crate::classic::ClassicAqm;
 use crate::control::RateControl;
@@ -40,6 +41,7 @@ pub struct Prague {
     config: PragueConfig,
     sent: SentPackets,
     rtt: Rtt,
+    base_check: BaseCheck,
     marks: MarkedShare,
     arrivals: Arrivals,
     throughput: Throughput,
@@ -79,6 +81,7 @@ impl Prague {
         Prague {
             sent: SentPackets::default(),
             rtt: Rtt::default(),
+            base_check: BaseCheck::default(),
             marks: MarkedShare::default(),
             arrivals: Arrivals::default(),
             throughput: Throughput::new(now, initial),
@@ -111,6 +114,11 @@ impl Prague {
     fn measure(&mut self, now: Instant, confirmed: &Confirmed) {
         if let (Some(newest), Some(lowest)) = (confirmed.newest(), confirmed.shortest_rtt()) {
             self.rtt.add(now, newest.rtt(), lowest);
+            let arriving = self.throughput.bps();
+            if self.base_check.handle_sample(now, &self.rtt, arriving) {
+                self.rtt.raise_base(now);
+                self.stats.raised_bases += 1;
+            }
             let is_waiting = self.sent.in_flight().0 > 0;
             if self.breaker.handle_feedback(now, is_waiting) {
                 self.restart(now);
@@ -145,6 +153,25 @@ impl Prague {
         let lowest = bounds.minimum().bps() as f64 / ENCODED_SHARE;
         let highest = (bounds.maximum().bps() as f64 * HEADROOM).max(lowest);
         self.borne = bps.clamp(lowest, highest);
+    }
+
+    /// Returns the rate that the window lets pass, bits per second.
+    fn passing(&self) -> f64 {
+        self.window_bytes() * 8.0 / self.round_trip_s()
+    }
+
+    /// Returns the bytes that may be on their way.
+    fn window_bytes(&self) -> f64 {
+        let slack = self.config.feedback_interval + WINDOW_SLACK;
+        let time = self.rtt.base() + slack + self.rtt.jitter();
+        let usual = self.borne * time.as_secs_f64() / 8.0;
+        let checking = self.base_check.allowed_bps();
+        checking.map_or(usual, |bps| usual.min(bps * self.round_trip_s() / 8.0))
+    }
+
+    fn round_trip_s(&self) -> f64 {
+        let round_trip = self.rtt.smoothed_or_assumed();
+        round_trip.as_secs_f64().max(1e-3)
     }
 
     fn is_bleached(&self) -> bool {
@@ -201,7 +228,8 @@ impl RateControl for Prague {
     }
 
     fn target(&self) -> Bitrate {
-        self.config.bounds.limit(self.borne * ENCODED_SHARE)
+        let bps = self.borne.min(self.passing());
+        self.config.bounds.limit(bps * ENCODED_SHARE)
     }
 
     fn pacing_rate(&self) -> Bitrate {
@@ -209,9 +237,7 @@ impl RateControl for Prague {
     }
 
     fn window(&self) -> ByteSize {
-        let slack = self.config.feedback_interval + WINDOW_SLACK;
-        let time = self.rtt.base() + slack + self.rtt.jitter();
-        let bytes = self.borne / 8.0 * time.as_secs_f64();
+        let bytes = self.window_bytes();
         ByteSize(bytes as u64).max(ByteSize(2 * self.config.segment.0.max(1)))
     }
 

@@ -69,6 +69,13 @@ impl Rtt {
         lowest.into_iter().flatten().min().unwrap_or(ASSUMED)
     }
 
+    /// Takes the lowest time of recent packets for the base: the path has become longer.
+    pub(crate) fn raise_base(&mut self, now: Instant) {
+        self.minimum = Some(self.recent_lowest());
+        self.previous_minimum = None;
+        self.epoch_began = now;
+    }
+
     /// Returns the delay of the newest packet above the base, which is the queue's unless delays vary
     /// for other reasons.
     pub(crate) fn queue(&self) -> Duration {

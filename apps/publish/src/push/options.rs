@@ -190,9 +190,10 @@ impl PushConfig {
     }
 
     /// Returns the settings of a viewer's flow. The in-flight buffer has room for what leaves within a
-    /// frame's lifetime at the highest rate.
+    /// frame's lifetime at the highest rate, and for the next frame.
     pub(super) fn flow(&self) -> FlowConfig {
-        let leaving = self.bounds.maximum().bytes_in(self.lifetime);
+        let time = self.lifetime + self.leaving_time();
+        let leaving = self.bounds.maximum().bytes_in(time);
         FlowConfig {
             spread: self.spread,
             ..FlowConfig::new(leaving.min(MAX_BUFFER))

@@ -44,6 +44,8 @@ pub struct PragueStats {
     pub silences: u64,
     /// Times at which the circuit breaker opened.
     pub stops: u64,
+    /// Times at which the path turned out to have become longer.
+    pub raised_bases: u64,
     /// Whether a classic AQM marks.
     pub classic_aqm: bool,
     /// Whether the path removes ECT(1).

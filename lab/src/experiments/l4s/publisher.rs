@@ -1,6 +1,6 @@
 //! The publisher of the media flow: the encoder, and the publication of the product.
 
-use super::encoder::{Encoder, HEADERS, IP_UDP};
+use super::encoder::{Encoder, HEADERS, INTERVAL, IP_UDP};
 use super::flow::{Outgoing, Traffic};
 use super::frames::Frame;
 use super::scenario::{Controller, REPORT_INTERVAL};
@@ -18,8 +18,9 @@ use std::time::Duration;
 /// The time from capture after which a frame is of no use.
 pub(super) const DEADLINE: Duration = Duration::from_millis(150);
 
-/// The size of the in-flight buffer: three frames of 15 % more than the highest target. The paper gives none.
-const BUFFER: ByteSize = ByteSize(1_300_000);
+/// The size of the paper's in-flight buffer, which gives none: three frames of 15 % more than the highest
+/// target.
+const PAPERS_BUFFER: ByteSize = ByteSize(1_300_000);
 
 /// The salt of the hop key.
 const HOP_SALT: [u8; 16] = [0x33; 16];
@@ -164,14 +165,19 @@ impl Publisher {
 }
 
 fn publication(controller: Controller) -> Publication {
+    let buffer = match controller {
+        // As in the product.
+        Controller::Prague => Controller::maximum().bytes_in(DEADLINE + INTERVAL),
+        Controller::Paper => PAPERS_BUFFER,
+    };
     let flow = FlowConfig {
         sender: SenderConfig {
             rule: controller.rule(),
             report_interval: REPORT_INTERVAL,
-            ..SenderConfig::new(BUFFER)
+            ..SenderConfig::new(buffer)
         },
         spread: controller.spread(),
-        ..FlowConfig::new(BUFFER)
+        ..FlowConfig::new(buffer)
     };
     let config = PublicationConfig {
         announcement: announcement(controller),

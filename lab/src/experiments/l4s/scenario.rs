@@ -24,6 +24,9 @@ pub(super) const RIVALS_AFTER: Duration = Duration::from_secs(5);
 /// The longest additional delay of a packet in [`Network::Jitter`].
 const JITTER: Duration = Duration::from_millis(10);
 
+/// The additional delay of each direction in [`Network::Detour`].
+const DETOUR: Duration = Duration::from_millis(30);
+
 /// The time between reports of the viewer.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -68,6 +71,9 @@ pub(super) enum Network {
     /// The same; nothing passes in either direction for 20 to 100 ms, about once a second, as when a
     /// Wi-Fi station scans or its channel is taken.
     Pauses,
+    /// The same; packets take 30 ms longer in each direction in the second third of the stable state, as
+    /// over another route or cell.
+    Detour,
 }
 
 /// The competing flows.
@@ -114,6 +120,7 @@ impl Scenario {
             (Network::Loss, Rivals::None),
             (Network::Jitter, Rivals::None),
             (Network::Pauses, Rivals::None),
+            (Network::Detour, Rivals::None),
         ];
         paper.chain(others).map(move |(network, rivals)| Scenario {
             media,
@@ -127,7 +134,7 @@ impl Scenario {
         let mut link = LinkConfig {
             rate: Some(self.network.rate(times, seed)?),
             discipline: Some(self.network.discipline()),
-            delay: Delay::Constant(ONE_WAY),
+            delay: self.network.delay(times)?,
             ..LinkConfig::default()
         };
         match self.network {
@@ -153,7 +160,7 @@ impl Scenario {
         };
         Ok(LinkConfig {
             rate,
-            delay: Delay::Constant(ONE_WAY),
+            delay: self.network.delay(times)?,
             ..LinkConfig::default()
         })
     }
@@ -171,7 +178,21 @@ impl Network {
             Network::Paper => Rate::Constant(Bitrate::from_mbps(200.0)),
             Network::Steps => Rate::Steps(Steps::new(steps)?),
             Network::Pauses => Rate::Steps(Steps::new(pauses(fast, times, seed))?),
-            Network::DualPi2 | Network::Loss | Network::Jitter => Rate::Constant(fast),
+            Network::DualPi2 | Network::Loss | Network::Jitter | Network::Detour => {
+                Rate::Constant(fast)
+            }
+        })
+    }
+
+    /// Returns the propagation delay of each direction.
+    fn delay(self, times: Times) -> Result<Delay> {
+        Ok(match self {
+            Network::Detour => Delay::Steps(Steps::new(vec![
+                (Duration::ZERO, ONE_WAY),
+                (times.fall(), ONE_WAY + DETOUR),
+                (times.rise(), ONE_WAY),
+            ])?),
+            _ => Delay::Constant(ONE_WAY),
         })
     }
 
@@ -292,6 +313,7 @@ impl fmt::Display for Scenario {
             Network::Loss => "loss-1",
             Network::Jitter => "jitter",
             Network::Pauses => "pauses",
+            Network::Detour => "detour",
         };
         let dash = if network.is_empty() { "" } else { "-" };
         match self.rivals {
