@@ -49,7 +49,8 @@ impl Follower {
             runtime,
             asking,
             asked,
-            newest: first,
+            known: secret.clone(),
+            interval: interval(&first),
             news: Arc::clone(&news),
         };
         thread::Builder::new()
@@ -72,7 +73,8 @@ struct Following {
     runtime: Runtime,
     asking: Asking,
     asked: Receiver<()>,
-    newest: TrackKey,
+    known: Secret,
+    interval: Duration,
     news: Arc<Mutex<News>>,
 }
 
@@ -80,9 +82,9 @@ impl Following {
     /// Asks until the [`Follower`] is dropped, or the controller refuses.
     fn run(mut self) {
         let mut failures = Failures::default();
-        let mut interval = interval(&self.newest);
-        while self.runtime.block_on(wait(interval, &mut self.asked)) {
-            let outcome = self.runtime.block_on(self.asking.ask());
+        while self.runtime.block_on(wait(self.interval, &mut self.asked)) {
+            let answer = self.runtime.block_on(self.asking.ask());
+            let outcome = answer.and_then(|key| self.take(&key));
             if let Err(error) = &outcome
                 && is_refusal(error)
             {
@@ -91,28 +93,29 @@ impl Following {
                 *self.news.lock() = outcome.err().map(Err);
                 return;
             }
-            interval = match &outcome {
-                Ok(key) => self.take(key),
-                Err(_) => RETRY,
-            };
+            if outcome.is_err() {
+                self.interval = RETRY;
+            }
             match failures.record(outcome) {
                 Some(Change::Failed(error)) => {
                     tracing::warn!("{error}; the secret known so far stays in force");
                 }
-                Some(Change::Recovered) => tracing::info!("the controller is reachable again"),
+                Some(Change::Recovered) => tracing::info!("the controller answers again"),
                 None => {}
             }
         }
     }
 
-    /// Takes an answer of the controller, and returns the time until the next one.
-    fn take(&mut self, key: &TrackKey) -> Duration {
-        if key.secret != self.newest.secret {
+    /// Takes an answer of the controller.
+    fn take(&mut self, key: &TrackKey) -> Result<(), Error> {
+        self.interval = interval(key);
+        let secret = secret(key)?;
+        if secret != self.known {
             tracing::info!(track = %key.track, number = key.number, "the secret was replaced");
-            *self.news.lock() = Some(secret(key));
-            self.newest = key.clone();
+            self.known = secret.clone();
+            *self.news.lock() = Some(Ok(secret));
         }
-        interval(key)
+        Ok(())
     }
 }
 

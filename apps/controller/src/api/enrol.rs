@@ -113,15 +113,34 @@ impl Controller {
         let about = About::tenant(&record.value.tenant).node(node).by(by);
         let certificate = self.sign(csr, node)?;
         let mut record = record.value;
+        let is_again = !record.certificates.is_empty();
         let used = used(csr, &certificate);
         record.use_token(&token.id, used, certificate.issued.clone());
         let writes = vec![put_node(node, record, read)];
         let message = format!("node {node} was enrolled with the token {}", token.id);
         match self.commit(writes, about, "node_enrolled", message).await {
-            Ok(_) => Ok(Some(self.answer(node, certificate))),
+            Ok(_) => {
+                if is_again {
+                    self.lock_out_earlier(node, origin).await;
+                }
+                Ok(Some(self.answer(node, certificate)))
+            }
             // The record is read again from the store, which contains the conflicting change.
             Err(Error::Conflict { .. }) => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Replaces the secrets of the tracks of a node that was enrolled again: those who had its earlier
+    /// certificates know them. The node is enrolled even if that fails.
+    async fn lock_out_earlier(&self, node: &Name, origin: &Origin) {
+        let by = format!("the node {node}, enrolled again,");
+        if self.rekey_tracks_of(node, origin, &by).await.is_err() {
+            tracing::error!(
+                %node,
+                "the node was enrolled again, but not every secret of its tracks was replaced: \
+                 run `hawser ctl track rekey` for each"
+            );
         }
     }
 

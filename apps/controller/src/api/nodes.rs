@@ -258,7 +258,10 @@ pub(super) async fn revoke(
             Ok(())
         })
         .await?;
-    controller.rekey_tracks_of(operator, name).await?;
+    let by = operator.token.name.as_str();
+    controller
+        .rekey_tracks_of(name, &operator.origin, by)
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -5,6 +5,7 @@ use super::refusal::{
 };
 use super::tenants::{Created, created};
 use crate::access::{Certified, Operate, Operator, Read};
+use crate::audit::Origin;
 use crate::check;
 use crate::controller::{About, Controller};
 use crate::record::{TrackRecord, emit, key};
@@ -198,7 +199,11 @@ pub(super) async fn rekey(
     operator: Operator<Operate>,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    controller.replace_secret(&operator, &name).await?;
+    controller.track_of(&operator, &name)?;
+    let by = operator.token.name.as_str();
+    controller
+        .replace_secret(&name, &operator.origin, by)
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -276,52 +281,57 @@ impl Controller {
         })
     }
 
-    /// Replaces the secrets of all tracks that a node may publish or watch.
+    /// Replaces the secrets of all tracks that a node may publish or watch. `by` names the author for
+    /// people.
     ///
     /// # Errors
-    /// If one of them could not be replaced. To repeat the request replaces all of them again.
+    /// If one of them could not be replaced. Those before it were.
     pub(super) async fn rekey_tracks_of(
         &self,
-        operator: &Operator<Operate>,
         node: &Name,
+        origin: &Origin,
+        by: &str,
     ) -> Result<(), HandlerError> {
         let tracks: Vec<Name> = {
             let view = self.view();
             view.tracks_of(node).map(|(name, _)| name.clone()).collect()
         };
         for track in &tracks {
-            self.replace_secret(operator, track).await?;
+            self.replace_secret(track, origin, by).await?;
         }
         Ok(())
     }
 
     async fn replace_secret(
         &self,
-        operator: &Operator<Operate>,
         name: &Name,
+        origin: &Origin,
+        by: &str,
     ) -> Result<(), HandlerError> {
-        self.retrying(|| self.try_replace_secret(operator, name))
+        self.retrying(|| self.try_replace_secret(name, origin, by))
             .await
     }
 
+    /// Replaces the secret of a track, unless the track was deleted.
     async fn try_replace_secret(
         &self,
-        operator: &Operator<Operate>,
         name: &Name,
+        origin: &Origin,
+        by: &str,
     ) -> Result<(), HandlerError> {
-        let Versioned {
+        let known = self.view().tracks.get(name).cloned();
+        let Some(Versioned {
             value: mut record,
             revision,
-        } = self.track_of(operator, name)?;
+        }) = known
+        else {
+            return Ok(());
+        };
         record.rekey();
         let write =
             Write::put(key::of(key::TRACK, name), emit(&record)).when(Expect::Revision(revision));
-        let message = format!(
-            "{} replaced the secret of the track {name}",
-            operator.token.name
-        );
-        let by = operator.origin.changes(name, revision);
-        let about = About::tenant(&record.track.tenant).by(by);
+        let message = format!("{by} replaced the secret of the track {name}");
+        let about = About::tenant(&record.track.tenant).by(origin.changes(name, revision));
         self.commit(vec![write], about, "track_rekeyed", message)
             .await?;
         Ok(())

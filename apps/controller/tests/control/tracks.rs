@@ -119,6 +119,14 @@ async fn the_secret_is_replaced_when_a_node_may_no_longer_have_it() {
     let rekeyed = rig.post("/v1/tracks/stage/rekey", json!(null)).await;
     assert_eq!(rekeyed.status, StatusCode::NO_CONTENT, "{}", rekeyed.body);
     assert_eq!(rig.secret(&car).await.0, third + 1);
+    // Nor do those who had a node's certificates before it was enrolled again.
+    let again = rig.enrol("car").await;
+    rig.key(&car).await.is_problem(403);
+    assert_eq!(rig.secret(&again).await.0, third + 2);
+    // The first certificate of a node replaces nothing: nobody had another one.
+    rig.enrol("wall").await;
+    assert_eq!(rig.secret(&again).await.0, third + 2);
+    let car = again;
     let deleted = rig.delete("/v1/tracks/stage").await;
     assert_eq!(deleted.status, StatusCode::NO_CONTENT);
     rig.key(&car).await.is_problem(404);
