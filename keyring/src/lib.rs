@@ -83,7 +83,7 @@ pub enum Error {
     #[error("{0}")]
     File(String),
     /// The controller cannot be asked, or refuses the request.
-    #[error("the secret of the track {track} is not known: {source}")]
+    #[error("cannot get the secret of the track {track}: {source}")]
     Controller {
         /// The track.
         track: Name,
