@@ -11,7 +11,7 @@ mod parity;
 mod run;
 mod symbols;
 
-use crate::{Choices, Codec, DecodeError, Decoder, Encoded, Encoder, Setting};
+use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Layer, Setting};
 use hawser_cloud::{Cloud, MAX_POINTS, Point};
 use header::{COMMON_BYTES, HEADER_BYTES, Header, MAX_LAYERS, Place};
 use order::{Grid, Keyed, Order, Sorted};
@@ -116,7 +116,7 @@ impl Encoder for ChunkEncoder {
         Choices::new(&steps, true)
     }
 
-    fn encode(&mut self, cloud: &Cloud, setting: Setting) -> Encoded {
+    fn encode_layers(&mut self, cloud: &Cloud, setting: Setting, done: &mut dyn FnMut(Layer)) {
         let precision = Precision::of(setting);
         let (grid, points) = self.order.sort(cloud, precision.grid);
         let shape = Shape {
@@ -124,13 +124,9 @@ impl Encoder for ChunkEncoder {
             color_shift: precision.color,
             config: self.config,
         };
-        let layers = match points {
-            Sorted::Words(words) => shape.layers(words, &mut self.runs),
-            Sorted::Wide(points) => shape.layers(&points, &mut self.runs),
-        };
-        Encoded {
-            codec: Codec::Chunks,
-            layers,
+        match points {
+            Sorted::Words(words) => shape.layers(words, &mut self.runs, done),
+            Sorted::Wide(points) => shape.layers(&points, &mut self.runs, done),
         }
     }
 }
@@ -154,22 +150,28 @@ struct Shape {
 }
 
 impl Shape {
-    /// Encodes sorted points to layers of chunks with their parity.
+    /// Encodes sorted points to layers of chunks with their parity, and hands each over.
     fn layers<P: Copy + Into<Keyed>>(
         &self,
         points: &[P],
         runs: &mut RunEncoder,
-    ) -> Vec<Vec<Vec<u8>>> {
-        let layers = if self.config.stride > 1 { 2 } else { 1 };
-        let encode = |number| {
-            let points = layer(points, self.config.stride, number);
-            let mut chunks = self.chunks(&points, runs);
-            number_chunks(&mut chunks, number);
-            let parity = parity::of(&chunks, number, self.config.parity);
-            chunks.extend(parity);
-            chunks
+        done: &mut dyn FnMut(Layer),
+    ) {
+        // The first point is in the base, and the second one in the next layer.
+        let layers = if self.config.stride > 1 && points.len() > 1 {
+            2
+        } else {
+            1
         };
-        (0..layers).map(encode).collect()
+        for number in 0..layers {
+            let points = layer(points, self.config.stride, number);
+            let mut parts = self.chunks(&points, runs);
+            number_chunks(&mut parts, number);
+            let parity = parity::of(&parts, number, self.config.parity);
+            parts.extend(parity);
+            let is_top = number + 1 == layers;
+            done(Layer { parts, is_top });
+        }
     }
 
     /// Encodes the points of a layer to chunks without their places.

@@ -84,8 +84,16 @@ pub trait Encoder {
     /// Returns the precisions that a rate control may choose from.
     fn choices(&self) -> Choices;
 
-    /// Encodes a frame.
-    fn encode(&mut self, frame: &Self::Frame, setting: Setting) -> Encoded;
+    /// Encodes a frame. Hands over each layer as soon as it is encoded, the base first.
+    fn encode_layers(&mut self, frame: &Self::Frame, setting: Setting, done: &mut dyn FnMut(Layer));
+
+    /// Encodes a frame as a whole.
+    fn encode(&mut self, frame: &Self::Frame, setting: Setting) -> Encoded {
+        let mut layers = Vec::new();
+        self.encode_layers(frame, setting, &mut |layer| layers.push(layer.parts));
+        let codec = self.codec();
+        Encoded { codec, layers }
+    }
 }
 
 /// Decodes frames of one codec.
@@ -159,6 +167,25 @@ impl Setting {
     };
 }
 
+/// A layer that was encoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    /// The parts, at least one except of a frame without points.
+    pub parts: Vec<Vec<u8>>,
+    /// Whether no other layer follows.
+    pub is_top: bool,
+}
+
+impl Layer {
+    /// Creates the only layer of a frame, of one part, from the bytes that follow the tag.
+    fn whole(codec: Codec, bytes: &[u8]) -> Self {
+        Layer {
+            parts: vec![[&[codec.tag()], bytes].concat()],
+            is_top: true,
+        }
+    }
+}
+
 /// A frame that was encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
@@ -178,14 +205,6 @@ impl Encoded {
     /// Returns the size of all parts in bytes.
     pub fn bytes(&self) -> usize {
         self.layers.iter().flatten().map(Vec::len).sum()
-    }
-
-    /// Creates a frame of one layer and one part from the bytes that follow the tag.
-    fn whole(codec: Codec, bytes: &[u8]) -> Self {
-        Encoded {
-            codec,
-            layers: vec![vec![[&[codec.tag()], bytes].concat()]],
-        }
     }
 }
 

@@ -10,7 +10,7 @@ mod header;
 mod mask;
 
 use crate::bits::{BitReader, BitWriter};
-use crate::{Choices, Codec, DecodeError, Decoder, Encoded, Encoder, Setting};
+use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Layer, Setting};
 pub use header::MAX_SIDE;
 
 use depth::{Pixels, Plane};
@@ -105,7 +105,7 @@ impl Encoder for RgbdEncoder {
     /// # Panics
     /// If the view has more columns or rows than [`MAX_SIDE`], or more than
     /// [`MAX_PIXELS`](hawser_cloud::MAX_PIXELS) pixels.
-    fn encode(&mut self, view: &View, setting: Setting) -> Encoded {
+    fn encode_layers(&mut self, view: &View, setting: Setting, done: &mut dyn FnMut(Layer)) {
         let precision = Precision::of(setting);
         let plane = quantised(view, precision.depth_shift);
         let header = |kind| Header::of(view, kind, precision.depth_shift);
@@ -114,17 +114,17 @@ impl Encoder for RgbdEncoder {
             layer(header(kind), &plane, pixels, &color)
         };
         let base = |quality| base_layer(header(Kind::Base), view.color(), &plane, quality);
-        let layers = match self.layers {
-            _ if precision.is_half => vec![base(precision.color)],
-            Layers::One => vec![upper(Kind::Whole, Pixels::All)],
-            Layers::Two => vec![
-                base(precision.color.min(Precision::BASE_COLOR)),
-                upper(Kind::Refinement, Pixels::Refinement),
-            ],
+        let mut done = |part, is_top| {
+            let parts = vec![part];
+            done(Layer { parts, is_top });
         };
-        Encoded {
-            codec: Codec::Rgbd,
-            layers: layers.into_iter().map(|part| vec![part]).collect(),
+        match self.layers {
+            _ if precision.is_half => done(base(precision.color), true),
+            Layers::One => done(upper(Kind::Whole, Pixels::All), true),
+            Layers::Two => {
+                done(base(precision.color.min(Precision::BASE_COLOR)), false);
+                done(upper(Kind::Refinement, Pixels::Refinement), true);
+            }
         }
     }
 }

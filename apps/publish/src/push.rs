@@ -32,11 +32,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::channel;
 use std::thread;
-
-/// The number of encoded frames that wait for the network.
-const WAITING: usize = 2;
 
 /// Writes a new secret of a broadcast to a file that must not exist yet. Only the owner can read it.
 pub fn generate_secret(path: &Path) -> io::Result<()> {
@@ -76,7 +73,7 @@ impl PushPublisher {
         let tracks = encoders.tracks(broadcast::timing(config));
         let broadcast = Broadcast::new(config, tracks, keyring);
         let publication = broadcast.publication(&secret)?;
-        let (frames, encoded) = sync_channel(WAITING);
+        let (messages, camera) = channel();
         let figures: Arc<Mutex<Figures>> = Arc::default();
         let metrics = config.metrics;
         let metrics = metrics.map(|address| metrics::serve(address, &figures));
@@ -87,10 +84,10 @@ impl PushPublisher {
             clock,
             socket,
             (broadcast, publication),
-            encoded,
+            camera,
             figures,
         )?;
-        let to_network = network.sender(frames);
+        let to_network = network.sender(messages);
         let capture = Capture::new(config, clock, player, encoders, to_network)?;
         Ok(PushPublisher {
             capture,

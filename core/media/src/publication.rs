@@ -9,7 +9,7 @@ use crate::object::{ObjectInfo, SealedObject};
 use crate::packetiser::{PacketiseError, Packetiser, PacketiserConfig};
 use crate::sender::SenderEvent;
 use crate::session::{EndReason, Host, HostConfig, HostError, HostEvent, HostStats};
-use hawser_congestion::RateControl;
+use hawser_congestion::{RateControl, Spread};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::{Feedback, Pose};
 use hawser_wire::media::{Flags, Hop, ObjectId};
@@ -54,7 +54,16 @@ pub struct Publication {
     viewers: BTreeMap<u32, Watching>,
     shares: Shares,
     group: u32,
+    /// The frame that was begun and has not ended.
+    current: Option<CurrentFrame>,
     events: VecDeque<PublicationEvent>,
+}
+
+/// A frame of which layers may follow.
+struct CurrentFrame {
+    group: u32,
+    captured: Instant,
+    objects: Vec<SealedObject>,
 }
 
 /// An encoded layer of a frame.
@@ -156,6 +165,7 @@ impl Publication {
             viewers: BTreeMap::new(),
             shares: Shares::default(),
             group: 0,
+            current: None,
             events: VecDeque::new(),
         };
         publication.announce_epochs();
@@ -187,8 +197,7 @@ impl Publication {
         captured: Instant,
         layers: &[EncodedLayer<'_>],
     ) -> Result<Published, PacketiseError> {
-        let group = self.group;
-        self.group += 1;
+        let group = self.next_group();
         let mut objects = Vec::with_capacity(layers.len());
         for (at, layer) in layers.iter().enumerate() {
             let next = layers.get(at + 1);
@@ -197,9 +206,7 @@ impl Publication {
         }
         self.announce_epochs();
         self.shares.add(&objects);
-        for watching in self.viewers.values_mut() {
-            watching.offer(now, &objects);
-        }
+        self.offer(now, &objects);
         Ok(Published {
             group,
             size: objects.iter().map(SealedObject::size).sum(),
@@ -208,6 +215,57 @@ impl Publication {
                 .map(|object| object.packets.len() as u64)
                 .sum(),
         })
+    }
+
+    /// Begins a frame, whose layers follow as they are encoded: the first ones can leave while the last
+    /// ones are encoded. A frame that was begun before ends.
+    pub fn begin_frame(&mut self, captured: Instant) {
+        let group = self.next_group();
+        self.current = Some(CurrentFrame {
+            group,
+            captured,
+            objects: Vec::new(),
+        });
+    }
+
+    /// Seals a layer of the frame that was begun, and offers it to all viewers; with [`Spread::Interval`]
+    /// only at the end of the frame, because its size decides when its packets leave. The layers of a
+    /// track are ascending. Does nothing without such a frame.
+    ///
+    /// # Errors
+    /// If the layer cannot be made into packets. [`PacketiseError::Exhausted`] lasts until a new start.
+    pub fn publish_layer(
+        &mut self,
+        now: Instant,
+        layer: &EncodedLayer<'_>,
+        is_top: bool,
+    ) -> Result<(), PacketiseError> {
+        let Some(CurrentFrame {
+            group, captured, ..
+        }) = self.current
+        else {
+            return Ok(());
+        };
+        let object = self.seal(group, captured, layer, is_top)?;
+        self.announce_epochs();
+        if self.config.flow.spread == Spread::BorneRate {
+            self.offer(now, std::slice::from_ref(&object));
+        }
+        if let Some(current) = &mut self.current {
+            current.objects.push(object);
+        }
+        Ok(())
+    }
+
+    /// Ends the frame that was begun.
+    pub fn end_frame(&mut self, now: Instant) {
+        let Some(CurrentFrame { objects, .. }) = self.current.take() else {
+            return;
+        };
+        self.shares.add(&objects);
+        if self.config.flow.spread != Spread::BorneRate {
+            self.offer(now, &objects);
+        }
     }
 
     /// Returns the next datagram that leaves now.
@@ -315,6 +373,18 @@ impl Publication {
     /// Returns the counts of the sessions.
     pub const fn host_stats(&self) -> &HostStats {
         self.host.stats()
+    }
+
+    fn next_group(&mut self) -> u32 {
+        let group = self.group;
+        self.group += 1;
+        group
+    }
+
+    fn offer(&mut self, now: Instant, objects: &[SealedObject]) {
+        for watching in self.viewers.values_mut() {
+            watching.offer(now, objects);
+        }
     }
 
     fn seal(

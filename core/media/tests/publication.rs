@@ -85,6 +85,14 @@ impl Watcher {
     }
 }
 
+fn layer(number: u8, bytes: &[u8]) -> EncodedLayer<'_> {
+    EncodedLayer {
+        alias: ALIAS,
+        layer: number,
+        content: LayerContent::Whole(bytes),
+    }
+}
+
 struct World {
     now: Instant,
     publication: Publication,
@@ -95,6 +103,10 @@ struct World {
     refused: Vec<HostError>,
     /// The factor by which frames are larger than the target.
     excess: usize,
+    /// The time that the refinement takes to encode.
+    encoding: Duration,
+    /// A refinement that is being encoded, and when that ends.
+    refinement: Option<(Instant, Vec<u8>)>,
 }
 
 impl World {
@@ -120,6 +132,8 @@ impl World {
             events: Vec::new(),
             refused: Vec::new(),
             excess: 1,
+            encoding: Duration::ZERO,
+            refinement: None,
         }
     }
 
@@ -131,6 +145,7 @@ impl World {
         let end = self.now + duration;
         while self.now < end {
             self.now += STEP;
+            self.refine();
             self.capture();
             self.transmit();
             for watcher in &mut self.watchers {
@@ -154,13 +169,29 @@ impl World {
         self.next_capture = self.now + INTERVAL;
         let bytes = target.bytes_in(INTERVAL).0 as usize * 9 / 10 * self.excess;
         let contents = [vec![0; bytes / 4], vec![1; bytes * 3 / 4]];
-        let layers = [0, 1].map(|layer| EncodedLayer {
-            alias: ALIAS,
-            layer,
-            content: LayerContent::Whole(&contents[usize::from(layer)]),
-        });
+        let layers = [0, 1].map(|number| layer(number, &contents[usize::from(number)]));
+        if !self.encoding.is_zero() {
+            self.publication.begin_frame(self.now);
+            let published = self.publication.publish_layer(self.now, &layers[0], false);
+            assert!(published.is_ok());
+            let [_, refinement] = contents;
+            self.refinement = Some((self.now + self.encoding, refinement));
+            return;
+        }
         let published = self.publication.publish(self.now, self.now, &layers);
         assert_eq!(published.unwrap().group, self.published);
+        self.published += 1;
+    }
+
+    /// Publishes the refinement of a frame, once it is encoded.
+    fn refine(&mut self) {
+        let now = self.now;
+        let Some((_, bytes)) = self.refinement.take_if(|(at, _)| *at <= now) else {
+            return;
+        };
+        let published = self.publication.publish_layer(now, &layer(1, &bytes), true);
+        assert!(published.is_ok());
+        self.publication.end_frame(now);
         self.published += 1;
     }
 
@@ -221,6 +252,37 @@ fn a_viewer_gets_every_frame_whole_and_the_status_tells_of_the_path() {
     assert!(status[0].received.ce_bytes > 0 && status[0].sender.refused_reports == 0);
     assert_eq!(status[0].sender.refused_no_room, 0);
     assert_eq!(world.refused, []);
+}
+
+#[test]
+fn a_base_arrives_while_its_refinement_is_encoded() {
+    let mut world = World::new(&[50.0]);
+    world.encoding = ms(25);
+    world.run(ms(3000));
+    let watcher = &world.watchers[0];
+    let published = world.published as usize;
+    assert!(published > 80, "{published}");
+    let whole = watcher.frames.iter().filter(|frame| frame.is_whole);
+    assert!(
+        whole.count() + 3 > published,
+        "{} frames of {published}",
+        watcher.frames.len()
+    );
+    // The base of the frame that was begun last has left.
+    while world.refinement.is_none() {
+        world.run(STEP);
+    }
+    let sent = |world: &World| world.publication.status()[0].sender.packets;
+    let before = sent(&world);
+    world.run(ms(10));
+    assert!(world.refinement.is_some() && sent(&world) > before);
+    // Under another secret, nothing of that frame is sent.
+    let mut next = World::new(&[]).publication;
+    let bytes = [0; 100];
+    let published = next.publish_layer(world.now, &layer(1, &bytes), true);
+    assert!(published.is_ok());
+    next.end_frame(world.now);
+    assert!(next.poll_transmit(world.now).is_none());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The camera: plays the recording, and encodes each frame for the rate of the network.
 
 use super::PushConfig;
-use super::encode::{EncodedFrame, Encoders, payload};
+use super::encode::{Encoders, Sizes, Slice, payload};
 use super::log::FrameLog;
 use super::report::Captured;
 use crate::ticks::Ticks;
@@ -12,14 +12,22 @@ use hawser_media::Player;
 use hawser_units::{Bitrate, Instant};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// A frame on its way to the network.
-pub(super) struct Captures {
-    pub(super) captured: Instant,
-    pub(super) frame: EncodedFrame,
+/// The number of frames that wait for the network.
+const WAITING: usize = 2;
+
+/// What the camera has for the network.
+pub(super) enum Message {
+    /// A frame was captured then. Its slices follow.
+    Frame(Instant),
+    /// A part of the frame.
+    Slice(Slice),
+    /// The frame is complete.
+    End,
 }
 
 /// The network's demand on the camera.
@@ -38,9 +46,29 @@ pub(super) struct Demand {
 pub(super) struct ToNetwork {
     pub(super) demand: Arc<Mutex<Demand>>,
     pub(super) captured: Arc<Mutex<Captured>>,
-    pub(super) frames: SyncSender<Captures>,
-    // Dropped after the frames, so that the thread finds their end when it wakes.
+    pub(super) messages: Sender<Message>,
+    /// The number of frames that the network has not taken as a whole.
+    pub(super) waiting: Arc<AtomicUsize>,
+    // Dropped after the messages, so that the thread finds their end when it wakes.
     pub(super) waker: WakeOnDrop,
+}
+
+impl ToNetwork {
+    /// Announces a frame, unless the network is busy with earlier ones.
+    fn begin(&self, captured: Instant) -> bool {
+        if self.waiting.load(Relaxed) >= WAITING {
+            return false;
+        }
+        self.waiting.fetch_add(1, Relaxed);
+        self.send(Message::Frame(captured));
+        true
+    }
+
+    fn send(&self, message: Message) {
+        // If the network's thread has ended, it says why.
+        let _ = self.messages.send(message);
+        self.waker.0.wake();
+    }
 }
 
 /// Wakes a socket's thread when it is dropped.
@@ -123,23 +151,33 @@ impl Capture {
         };
         let captured = self.clock.now();
         let size = payload(target.bytes_in(self.leaving_time));
-        let frame = self
+        let (network, sizes) = (&self.network, Mutex::new(Sizes::default()));
+        let is_sent = network.begin(captured);
+        let slices = |slice: Slice| {
+            sizes.lock().add(&slice);
+            if is_sent {
+                network.send(Message::Slice(slice));
+            }
+        };
+        let points = self.points;
+        let points = self
             .encoders
-            .encode(frame, self.points, size, pose.as_ref());
+            .encode_slices(frame, points, size, pose.as_ref(), &slices);
         let took = self.clock.now().saturating_since(captured);
+        if is_sent {
+            network.send(Message::End);
+        } else {
+            self.report.discarded += 1;
+        }
         self.report.handle_encoded(took);
+        let sizes = sizes.into_inner();
         if let Some(log) = &mut self.log
-            && let Err(error) = log.write(captured, &frame, took, size)
+            && let Err(error) = log.write(captured, points, sizes, (took, size))
         {
             // A full disk ends no broadcast.
             tracing::error!("no further lines of --log: {error:#}");
             self.log = None;
             self.table_error = Some(error);
-        }
-        match self.network.frames.try_send(Captures { captured, frame }) {
-            Ok(()) => self.network.waker.0.wake(),
-            Err(TrySendError::Full(_)) => self.report.discarded += 1,
-            Err(TrySendError::Disconnected(_)) => {}
         }
         Ok(())
     }

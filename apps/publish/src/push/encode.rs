@@ -4,14 +4,16 @@ use super::CodecName;
 use anyhow::{Result, bail};
 use hawser_cloud::{Cloud, FieldOfView, Pose, View};
 use hawser_codec::{
-    ChunkConfig, ChunkEncoder, Codec, DracoEncoder, Encoded, Encoder, RateControl, RgbdEncoder,
-    ZstdEncoder, rgbd,
+    ChunkConfig, ChunkEncoder, Codec, DracoEncoder, Encoded, Encoder, Layer, RateControl,
+    RgbdEncoder, ZstdEncoder, rgbd,
 };
 use hawser_media::Frame;
 use hawser_objects::{IPV4_UDP, TrackTiming};
 use hawser_units::ByteSize;
 use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
 use hawser_wire::session::{MAX_TRACKS, Track};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::thread;
 
 /// The payload of a full packet in bytes.
@@ -24,6 +26,37 @@ pub struct EncodedFrame {
     /// The number of points, or of pixels with depth.
     pub points: usize,
 }
+
+/// A layer of a track's frame, which can leave while the next one is encoded.
+pub(super) struct Slice {
+    /// The track.
+    pub(super) alias: u32,
+    /// Its codec.
+    pub(super) codec: Codec,
+    /// The number of the layer; 0 is the base.
+    pub(super) number: u8,
+    /// The layer.
+    pub(super) layer: Layer,
+}
+
+/// The sizes of an encoded frame in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sizes {
+    pub(super) bytes: usize,
+    /// Those of the bases of all tracks.
+    pub(super) base: usize,
+}
+
+impl Sizes {
+    pub(super) fn add(&mut self, slice: &Slice) {
+        let bytes = slice.layer.parts.iter().map(Vec::len).sum::<usize>();
+        self.bytes += bytes;
+        self.base += if slice.number == 0 { bytes } else { 0 };
+    }
+}
+
+/// Takes slices from the threads that encode.
+type Slices<'a> = &'a (dyn Fn(Slice) + Sync);
 
 /// The encoders of all tracks of a stream, with their rate controls.
 pub struct Encoders(Tracks);
@@ -73,12 +106,20 @@ impl Encoders {
         Ok(Encoders(Tracks::Views(cameras)))
     }
 
+    fn codec(&self) -> Codec {
+        match &self.0 {
+            Tracks::Views(_) => Codec::Rgbd,
+            Tracks::Cloud(encoder, _) => encoder.codec(),
+        }
+    }
+
     /// Returns the tracks to announce.
     pub(super) fn tracks(&self, timing: TrackTiming) -> Vec<Track> {
-        let (count, codec, prefix) = match &self.0 {
-            Tracks::Views(cameras) => (cameras.len(), Codec::Rgbd, "camera"),
-            Tracks::Cloud(encoder, _) => (1, encoder.codec(), "merged"),
+        let (count, prefix) = match &self.0 {
+            Tracks::Views(cameras) => (cameras.len(), "camera"),
+            Tracks::Cloud(..) => (1, "merged"),
         };
+        let codec = self.codec();
         let track = |alias: u32| Track {
             alias,
             codec: codec.tag(),
@@ -101,11 +142,36 @@ impl Encoders {
         target: ByteSize,
         pose: Option<&Pose>,
     ) -> EncodedFrame {
+        let codec = self.codec();
+        let tracks: Mutex<BTreeMap<u32, Encoded>> = Mutex::default();
+        let points = self.encode_slices(frame, budget, target, pose, &|slice| {
+            let layers = Vec::new();
+            let mut tracks = tracks.lock();
+            let track = tracks.entry(slice.alias);
+            let track = track.or_insert(Encoded { codec, layers });
+            track.layers.push(slice.layer.parts);
+        });
+        let tracks = tracks.into_inner().into_iter().collect();
+        EncodedFrame { tracks, points }
+    }
+
+    /// As [`Encoders::encode`], and hands over each layer as soon as it is encoded. Returns the number of
+    /// points, or of pixels with depth.
+    pub(super) fn encode_slices(
+        &mut self,
+        frame: Frame,
+        budget: usize,
+        target: ByteSize,
+        pose: Option<&Pose>,
+        slices: Slices<'_>,
+    ) -> usize {
         match (&mut self.0, frame) {
-            (Tracks::Views(cameras), Frame::Views(views)) => encode_views(cameras, &views, target),
+            (Tracks::Views(cameras), Frame::Views(views)) => {
+                encode_views(cameras, &views, target, slices)
+            }
             (Tracks::Cloud(encoder, rate), frame) => {
                 let cloud = sampled(frame.into_cloud(), budget);
-                encode_cloud(encoder, rate, cloud, target, pose)
+                encode_cloud(encoder, rate, cloud, target, (pose, slices))
             }
             (Tracks::Views(_), Frame::Cloud(_)) => {
                 unreachable!("all frames of a player are alike")
@@ -129,66 +195,72 @@ const fn layers(codec: Codec) -> u8 {
     }
 }
 
-/// Encodes views at the same time. Each has the share of the target that it has of the points.
+/// Encodes views at the same time. Each has the share of the target that it has of the points. Returns
+/// the number of pixels with depth.
 fn encode_views(
     cameras: &mut [(RgbdEncoder, RateControl)],
     views: &[View],
     target: ByteSize,
-) -> EncodedFrame {
+    slices: Slices<'_>,
+) -> usize {
     let points: Vec<usize> = views.iter().map(View::points).collect();
     let all = points.iter().sum::<usize>().max(1);
     let share = |points: usize| ByteSize((target.0 as f64 * points as f64 / all as f64) as u64);
-    let tracks = thread::scope(|scope| {
+    thread::scope(|scope| {
         let cameras = cameras.iter_mut().zip(views.iter().zip(&points));
-        let started: Vec<_> = cameras
-            .map(|(camera, (view, points))| {
-                scope.spawn(|| encode_view(camera, view, *points, share(*points)))
-            })
-            .collect();
-        let encoded = started.into_iter().map(|thread| {
-            let joined = thread.join();
-            joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        (0..).zip(encoded).collect()
+        for (alias, ((encoder, rate), (view, points))) in (0..).zip(cameras) {
+            let target = share(*points);
+            scope.spawn(move || {
+                let plan = rate.plan(*points, target);
+                let size = sliced((alias, Codec::Rgbd), slices, |done| {
+                    encoder.encode_layers(view, plan.setting, done);
+                });
+                rate.handle_encoded(&plan, *points, size, target);
+            });
+        }
     });
-    EncodedFrame {
-        tracks,
-        points: all,
-    }
+    all
 }
 
-fn encode_view(
-    (encoder, rate): &mut (RgbdEncoder, RateControl),
-    view: &View,
-    points: usize,
-    target: ByteSize,
-) -> Encoded {
-    let plan = rate.plan(points, target);
-    let encoded = encoder.encode(view, plan.setting);
-    let size = ByteSize(encoded.bytes() as u64);
-    rate.handle_encoded(&plan, points, size, target);
-    encoded
-}
-
+/// Encodes a cloud as a pose sees it. Returns the number of points.
 fn encode_cloud(
     encoder: &mut CloudEncoder,
     rate: &mut RateControl,
     cloud: Cloud,
     target: ByteSize,
-    pose: Option<&Pose>,
-) -> EncodedFrame {
+    (pose, slices): (Option<&Pose>, Slices<'_>),
+) -> usize {
     let plan = rate.plan(cloud.len(), target);
     let cloud = match pose {
         Some(pose) => FieldOfView::default().sample(&cloud, pose, plan.points),
         None => sampled(cloud, plan.points),
     };
-    let encoded = encoder.encode(&cloud, plan.setting);
-    let size = ByteSize(encoded.bytes() as u64);
+    let track = (0, encoder.codec());
+    let size = sliced(track, slices, |done| {
+        encoder.encode_layers(&cloud, plan.setting, done);
+    });
     rate.handle_encoded(&plan, cloud.len(), size, target);
-    EncodedFrame {
-        tracks: vec![(0, encoded)],
-        points: cloud.len(),
-    }
+    cloud.len()
+}
+
+/// Hands over the layers of a track that `encode` makes. Returns their size.
+fn sliced(
+    (alias, codec): (u32, Codec),
+    slices: Slices<'_>,
+    encode: impl FnOnce(&mut dyn FnMut(Layer)),
+) -> ByteSize {
+    let (mut number, mut size) = (0, 0);
+    encode(&mut |layer| {
+        size += layer.parts.iter().map(Vec::len).sum::<usize>();
+        slices(Slice {
+            alias,
+            codec,
+            number,
+            layer,
+        });
+        number += 1;
+    });
+    ByteSize(size as u64)
 }
 
 /// Returns a cloud with at most `budget` points.

@@ -1,6 +1,6 @@
 //! The CSV files of a publisher that pushes.
 
-use super::encode::EncodedFrame;
+use super::encode::Sizes;
 use crate::lines::Lines;
 use hawser_objects::ViewerStatus;
 use hawser_units::{ByteSize, Instant};
@@ -19,20 +19,14 @@ impl FrameLog {
     pub(super) fn write(
         &mut self,
         captured: Instant,
-        frame: &EncodedFrame,
-        took: Duration,
-        target: ByteSize,
+        points: usize,
+        sizes: Sizes,
+        (took, target): (Duration, ByteSize),
     ) -> anyhow::Result<()> {
-        let tracks = || frame.tracks.iter().map(|(_, encoded)| encoded);
-        let bytes: usize = tracks().map(hawser_codec::Encoded::bytes).sum();
-        let base = tracks()
-            .filter_map(|encoded| encoded.layers.first())
-            .flatten();
-        let base: usize = base.map(Vec::len).sum();
+        let Sizes { bytes, base } = sizes;
         self.0.write(format_args!(
-            "{},{},{},{bytes},{base},{}",
+            "{},{points},{},{bytes},{base},{}",
             captured.as_nanos(),
-            frame.points,
             target.0,
             took.as_micros()
         ))

@@ -2,13 +2,14 @@
 
 use super::PushConfig;
 use super::broadcast::Broadcast;
-use super::capture::{Captures, Demand, ToNetwork, WakeOnDrop};
+use super::capture::{Demand, Message, ToNetwork, WakeOnDrop};
+use super::encode::Slice;
 use super::log::StatsLog;
 use super::metrics::Figures;
 use super::report::{Captured, Sent};
 use anyhow::Context;
 use hawser_cloud::Pose;
-use hawser_codec::{Codec, Encoded};
+use hawser_codec::Codec;
 use hawser_io::clock::SteadyClock;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_objects::{EncodedLayer, LayerContent, Publication, PublicationEvent};
@@ -18,7 +19,9 @@ use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
 
 /// The time between two lines of statistics, and between two updates of the metrics.
@@ -30,7 +33,9 @@ pub(super) struct Network {
     socket: UdpSocket,
     broadcast: Broadcast,
     publication: Publication,
-    frames: Receiver<Captures>,
+    camera: Receiver<Message>,
+    /// The number of frames that the camera has begun and that were not taken as a whole.
+    waiting: Arc<AtomicUsize>,
     demand: Arc<Mutex<Demand>>,
     captured: Arc<Mutex<Captured>>,
     stats: Option<StatsLog>,
@@ -47,7 +52,7 @@ impl Network {
         clock: SteadyClock,
         socket: UdpSocket,
         (broadcast, publication): (Broadcast, Publication),
-        frames: Receiver<Captures>,
+        camera: Receiver<Message>,
         figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         Ok(Network {
@@ -55,7 +60,8 @@ impl Network {
             socket,
             broadcast,
             publication,
-            frames,
+            camera,
+            waiting: Arc::default(),
             demand: Arc::default(),
             captured: Arc::default(),
             stats: config.stats.as_deref().map(StatsLog::create).transpose()?,
@@ -66,12 +72,13 @@ impl Network {
         })
     }
 
-    /// Returns the camera's way to this thread, with the sender of the frames.
-    pub(super) fn sender(&self, frames: SyncSender<Captures>) -> ToNetwork {
+    /// Returns the camera's way to this thread.
+    pub(super) fn sender(&self, messages: Sender<Message>) -> ToNetwork {
         ToNetwork {
             demand: Arc::clone(&self.demand),
             captured: Arc::clone(&self.captured),
-            frames,
+            messages,
+            waiting: Arc::clone(&self.waiting),
             waker: WakeOnDrop(self.socket.waker()),
         }
     }
@@ -103,31 +110,46 @@ impl Network {
         Ok(())
     }
 
-    /// Publishes the frames that wait. Returns `false` after the last one.
+    /// Publishes what the camera has. Returns `false` after the last frame.
     fn take_frames(&mut self) -> anyhow::Result<bool> {
         loop {
-            match self.frames.try_recv() {
-                Ok(captures) => self.publish(&captures)?,
+            match self.camera.try_recv() {
+                Ok(message) => self.take(&message)?,
                 Err(TryRecvError::Empty) => return Ok(true),
                 Err(TryRecvError::Disconnected) => return Ok(false),
             }
         }
     }
 
-    fn publish(&mut self, Captures { captured, frame }: &Captures) -> anyhow::Result<()> {
-        let parts = frame
-            .tracks
-            .iter()
-            .map(|(alias, encoded)| (*alias, Parts::of(encoded)));
-        let parts: Vec<(u32, Parts<'_>)> = parts.collect();
-        let layers = parts.iter().flat_map(|(alias, parts)| parts.layers(*alias));
-        let layers: Vec<EncodedLayer<'_>> = layers.collect();
+    fn take(&mut self, message: &Message) -> anyhow::Result<()> {
+        match message {
+            Message::Frame(captured) => self.publication.begin_frame(*captured),
+            Message::Slice(slice) => self.publish(slice)?,
+            Message::End => {
+                self.publication.end_frame(self.clock.now());
+                self.waiting.fetch_sub(1, Relaxed);
+                self.report.frames += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, slice: &Slice) -> anyhow::Result<()> {
+        let parts: Vec<&[u8]> = slice.layer.parts.iter().map(Vec::as_slice).collect();
+        let content = match parts.as_slice() {
+            [] => return Ok(()),
+            [only] if slice.codec != Codec::Chunks => LayerContent::Whole(only),
+            chunks => LayerContent::Chunks(chunks),
+        };
+        let layer = EncodedLayer {
+            alias: slice.alias,
+            layer: slice.number,
+            content,
+        };
         let now = self.clock.now();
         self.publication
-            .publish(now, *captured, &layers)
-            .context("a frame cannot be sent")?;
-        self.report.frames += 1;
-        Ok(())
+            .publish_layer(now, &layer, slice.layer.is_top)
+            .context("a frame cannot be sent")
     }
 
     /// Begins again under a new secret, if the controller has replaced it. Viewers who may have it ask for
@@ -138,6 +160,7 @@ impl Network {
         };
         self.end_sessions(Goodbye::Revoked);
         self.report.sessions_before += *self.publication.host_stats();
+        // Of a frame that has begun, nothing is sent under the new secret.
         self.publication = next;
         Ok(())
     }
@@ -269,66 +292,32 @@ fn pose_in_mm(pose: feedback::Pose) -> Pose {
     }
 }
 
-/// The parts of a track's frame, borrowed for sealing.
-struct Parts<'a> {
-    layers: Vec<Vec<&'a [u8]>>,
-    are_chunks: bool,
-}
-
-impl<'a> Parts<'a> {
-    fn of(encoded: &'a Encoded) -> Self {
-        let layers = encoded.layers.iter();
-        Parts {
-            layers: layers
-                .map(|parts| parts.iter().map(Vec::as_slice).collect())
-                .collect(),
-            are_chunks: encoded.codec == Codec::Chunks,
-        }
-    }
-
-    /// Returns the layers that have parts.
-    fn layers(&self, alias: u32) -> impl Iterator<Item = EncodedLayer<'_>> {
-        let layers = (0..).zip(&self.layers);
-        layers.filter_map(move |(layer, parts)| {
-            let content = match parts.as_slice() {
-                [] => return None,
-                [only] if !self.are_chunks => LayerContent::Whole(only),
-                chunks => LayerContent::Chunks(chunks),
-            };
-            Some(EncodedLayer {
-                alias,
-                layer,
-                content,
-            })
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::mpsc::sync_channel;
+    use std::sync::mpsc::channel;
     use std::thread;
 
     #[test]
     fn a_camera_that_panics_ends_the_network() {
         let socket = UdpSocket::bind(([127, 0, 0, 1], 0).into()).unwrap();
-        let (frames, encoded) = sync_channel::<Captures>(1);
+        let (messages, camera) = channel::<Message>();
         let network = ToNetwork {
             demand: Arc::default(),
             captured: Arc::default(),
-            frames,
+            messages,
+            waiting: Arc::default(),
             waker: WakeOnDrop(socket.waker()),
         };
-        let camera = thread::spawn(move || {
+        let panicking = thread::spawn(move || {
             let _network = network;
             std::panic::resume_unwind(Box::new("a panic"));
         });
-        while !matches!(encoded.try_recv(), Err(TryRecvError::Disconnected)) {
+        while !matches!(camera.try_recv(), Err(TryRecvError::Disconnected)) {
             socket.wait(None).unwrap();
         }
-        assert!(camera.join().is_err());
+        assert!(panicking.join().is_err());
     }
 
     #[test]
