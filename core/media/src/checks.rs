@@ -13,6 +13,7 @@ use hawser_wire::media::{
     DEFAULT_DATAGRAM, Flags, Header, MAX_LAYER, MediaTime, ObjectId, PacketId,
 };
 use hawser_wire::session::{Accept, Announcement, Status, Track};
+use std::collections::BTreeSet;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
@@ -218,11 +219,16 @@ pub fn check_sender(input: &[u8]) {
     }
 }
 
+/// The size of every packet that a sender sends, bytes.
+const PACKET: usize = 100;
+
 /// The packets that a sender has sent, and their outcomes.
 #[derive(Debug, Default)]
 struct Ledger {
     sent: u64,
-    settled: u64,
+    /// The numbers of transmissions that are not in flight any more. One that was lost may be acknowledged
+    /// later.
+    settled: BTreeSet<u64>,
     offered: u32,
     largest: u64,
 }
@@ -245,7 +251,7 @@ impl Ledger {
         };
         let packets = (0..u16::from(packets % 12)).map(|index| SealedPacket {
             id: PacketId { object: id, index },
-            datagram: vec![0; 100].into(),
+            datagram: vec![0; PACKET].into(),
         });
         let object = SealedObject {
             info,
@@ -268,13 +274,15 @@ impl Ledger {
     }
 
     fn settle(&mut self, outcome: &Outcome) {
-        let acknowledged = outcome.acknowledged.iter().map(|packet| packet.size);
-        let lost = outcome.lost.iter().map(|packet| packet.size);
-        self.settled += acknowledged.chain(lost).sum::<ByteSize>().0;
+        let acknowledged = outcome.acknowledged.iter().map(|packet| packet.number);
+        self.settled.extend(acknowledged);
+        self.settled.extend(&outcome.lost_numbers);
+        self.settled.extend(&outcome.abandoned_numbers);
     }
 
     fn check(&self, sender: &Sender) {
-        assert_eq!(self.sent, self.settled + sender.in_flight().0);
+        let settled = (self.settled.len() * PACKET) as u64;
+        assert_eq!(self.sent, settled + sender.in_flight().0);
         // Objects that grow may exceed what was reserved for them, each by its own size.
         let bound = 2_000 + u64::from(u8::MAX) + self.largest * (1 + sender.stats().admitted);
         assert!(sender.buffered().0 <= bound);
