@@ -70,6 +70,7 @@ END
     as_node "$node" reports '{"revision": 0}' POST
 done
 ctl flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 --mode evidence
+ctl track create view --tenant acme --writer edge-1 --reader edge-2
 
 # A body may match the schema and still be invalid: 422. A request may depend on another state: 412.
 cat >"$folder/anything.toml" <<'END'
@@ -83,6 +84,7 @@ fail-on = ["missing_auth", "missing_test_data"]
 [parameters]
 "path.node" = "edge-1"
 "path.flow" = "stage"
+"path.track" = "view"
 "path.tenant" = "acme"
 "path.token" = "admin"
 "body.tenant" = "acme"
@@ -98,6 +100,12 @@ parameters = { "body.ingress" = "edge-1", "body.egress" = "edge-2" }
 [[operations]]
 include-name = "PUT /v1/flows/{flow}"
 parameters = { "body.name" = "stage" }
+[[operations]]
+include-name = ["POST /v1/tracks", "PUT /v1/tracks/{track}"]
+parameters = { "body.writers" = ["edge-1"], "body.readers" = ["edge-2"] }
+[[operations]]
+include-name = "PUT /v1/tracks/{track}"
+parameters = { "body.name" = "view" }
 END
 
 # Streams do not end, so they are excluded.
