@@ -7,7 +7,7 @@ use hawser_io::failures::{Change, Failures};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::sleep;
@@ -21,6 +21,16 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time between two requests while no controller answers.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// The number of refusals in a row that are believed. A certificate may just be replaced, and a controller
+/// may lag behind another one.
+const REFUSALS: u32 = 3;
+
+/// The time for which a controller that has an older secret is not believed.
+const LAGGING: Duration = Duration::from_secs(60);
+
+/// The time between two attempts to renew a certificate.
+const RENEWALS: Duration = Duration::from_secs(60);
 
 /// What the thread has learned and nobody has taken yet.
 type News = Option<Result<Secret, Error>>;
@@ -36,11 +46,7 @@ impl Follower {
     /// Gets the secret, and starts the thread.
     pub(crate) fn start(track: ControlledTrack, role: TrackRole) -> Result<(Self, Secret), Error> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let mut asking = Asking {
-            track,
-            role,
-            session: None,
-        };
+        let mut asking = Asking::new(track, role);
         let first = runtime.block_on(asking.ask())?;
         let secret = secret(&first)?;
         let (ask_now, asked) = channel(1);
@@ -49,7 +55,7 @@ impl Follower {
             runtime,
             asking,
             asked,
-            known: secret.clone(),
+            known: Known::new(secret.clone(), first.number),
             interval: interval(&first),
             news: Arc::clone(&news),
         };
@@ -73,28 +79,35 @@ struct Following {
     runtime: Runtime,
     asking: Asking,
     asked: Receiver<()>,
-    known: Secret,
+    known: Known,
     interval: Duration,
     news: Arc<Mutex<News>>,
 }
 
+/// The secret in force.
+struct Known {
+    secret: Secret,
+    number: u32,
+    /// Since when the controller says that an older one is in force.
+    older_since: Option<Instant>,
+}
+
 impl Following {
-    /// Asks until the [`Follower`] is dropped, or the controller refuses.
+    /// Asks until the [`Follower`] is dropped, or the controller refuses several times in a row.
     fn run(mut self) {
         let mut failures = Failures::default();
+        let mut refusals = 0;
         while self.runtime.block_on(wait(self.interval, &mut self.asked)) {
             let answer = self.runtime.block_on(self.asking.ask());
             let outcome = answer.and_then(|key| self.take(&key));
-            if let Err(error) = &outcome
-                && is_refusal(error)
-            {
-                let track = &self.asking.track.track;
-                tracing::error!(%track, "{error}");
+            let is_refused = outcome.as_ref().is_err_and(is_refusal);
+            refusals = if is_refused { refusals + 1 } else { 0 };
+            if refusals == REFUSALS {
                 *self.news.lock() = outcome.err().map(Err);
                 return;
             }
             if outcome.is_err() {
-                self.interval = RETRY;
+                self.interval = if is_refused { MIN_INTERVAL } else { RETRY };
             }
             match failures.record(outcome) {
                 Some(Change::Failed(error)) => {
@@ -110,12 +123,41 @@ impl Following {
     fn take(&mut self, key: &TrackKey) -> Result<(), Error> {
         self.interval = interval(key);
         let secret = secret(key)?;
-        if secret != self.known {
+        if secret == self.known.secret {
+            self.known.older_since = None;
+        } else if self.known.is_replaced_by(key.number) {
             tracing::info!(track = %key.track, number = key.number, "the secret was replaced");
-            self.known = secret.clone();
+            self.known = Known::new(secret.clone(), key.number);
             *self.news.lock() = Some(Ok(secret));
         }
         Ok(())
+    }
+}
+
+impl Known {
+    fn new(secret: Secret, number: u32) -> Self {
+        Known {
+            secret,
+            number,
+            older_since: None,
+        }
+    }
+
+    /// Returns whether another secret of this number is in force. An older one is only if the controller
+    /// goes on to say so: one that lags behind may still have it.
+    fn is_replaced_by(&mut self, number: u32) -> bool {
+        if number >= self.number {
+            return true;
+        }
+        let since = *self.older_since.get_or_insert_with(|| {
+            tracing::warn!(
+                number,
+                known = self.number,
+                "the controller has an older secret"
+            );
+            Instant::now()
+        });
+        since.elapsed() >= LAGGING
     }
 }
 
@@ -155,6 +197,10 @@ struct Asking {
     track: ControlledTrack,
     role: TrackRole,
     session: Option<Session>,
+    /// When the last attempt to renew the certificate failed.
+    renewal_failed: Option<Instant>,
+    /// Whether no request was answered yet.
+    is_starting: bool,
 }
 
 /// A client of the controller, and the identity that it acts for.
@@ -164,20 +210,35 @@ struct Session {
 }
 
 impl Asking {
-    /// Asks for the secret. The certificate is read again if the controller refuses it, because the agent
+    fn new(track: ControlledTrack, role: TrackRole) -> Self {
+        Asking {
+            track,
+            role,
+            session: None,
+            renewal_failed: None,
+            is_starting: true,
+        }
+    }
+
+    /// Asks for the secret. If the controller refuses the certificate, it is read again, because the agent
     /// of the machine may have replaced it.
     async fn ask(&mut self) -> Result<TrackKey, Error> {
         let is_new = self.session.is_none();
         let mut outcome = self.try_ask().await;
-        if !is_new && outcome.is_err() {
+        let status = outcome.as_ref().err().and_then(|error| error.status());
+        if !is_new && matches!(status, Some(401 | 403)) {
             self.session = None;
             outcome = self.try_ask().await;
         }
         let track = &self.track.track;
-        let key = outcome.map_err(|source| Error::Controller {
-            track: track.clone(),
-            source,
+        let key = outcome.map_err(|source| {
+            self.session = None;
+            Error::Controller {
+                track: track.clone(),
+                source,
+            }
         })?;
+        self.is_starting = false;
         match (self.role, key.role, &self.session) {
             (TrackRole::Writer, TrackRole::Reader, Some(session)) => Err(Error::NoWriter {
                 track: track.clone(),
@@ -188,21 +249,60 @@ impl Asking {
     }
 
     async fn try_ask(&mut self) -> Result<TrackKey, hawser_client::Error> {
-        let ControlledTrack {
-            track,
-            controllers,
-            node,
-        } = &self.track;
         let mut session = match self.session.take() {
             Some(session) => session,
-            None => Session::of(Identity::load(node)?, controllers)?,
+            None => self.stored()?,
         };
-        if is_renewed_by_nobody(&session.identity) {
-            session = Session::of(session.client.renew(node).await?, controllers)?;
-            tracing::info!(node = %session.identity.node(), "certificate renewed");
+        if self.has_to_renew(&session.identity) {
+            // The agent or another program may have done it.
+            session = self.stored()?;
+        }
+        if self.has_to_renew(&session.identity) {
+            session = self.renewed(session).await?;
         }
         let session = self.session.insert(session);
-        session.client.track_key(track).await
+        session.client.track_key(&self.track.track).await
+    }
+
+    /// Returns a session with the certificate of the directory.
+    fn stored(&self) -> Result<Session, hawser_client::Error> {
+        Session::of(Identity::load(&self.track.node)?, &self.track.controllers)
+    }
+
+    /// Returns a session with a new certificate, or the same one if there is none: the old certificate
+    /// still serves.
+    async fn renewed(&mut self, session: Session) -> Result<Session, hawser_client::Error> {
+        match session.client.renew(&self.track.node).await {
+            Ok(identity) => {
+                tracing::info!(node = %identity.node(), "certificate renewed");
+                Session::of(identity, &self.track.controllers)
+            }
+            Err(error) => {
+                tracing::warn!("cannot renew the certificate, retrying later: {error}");
+                self.renewal_failed = Some(Instant::now());
+                Ok(session)
+            }
+        }
+    }
+
+    /// Returns whether to renew a certificate: at the start when it is due, because a program that does not
+    /// run often has to use the opportunity; then when half of the time is over in which an agent on this
+    /// machine does it.
+    fn has_to_renew(&self, identity: &Identity) -> bool {
+        if self
+            .renewal_failed
+            .is_some_and(|at| at.elapsed() < RENEWALS)
+        {
+            return false;
+        }
+        let (due, until) = (identity.renew_at(), identity.expires());
+        let left = until.duration_since(due).unwrap_or_default();
+        let agents = if self.is_starting {
+            Duration::ZERO
+        } else {
+            left / 2
+        };
+        SystemTime::now() > due + agents
     }
 }
 
@@ -213,9 +313,34 @@ impl Session {
     }
 }
 
-/// Returns whether half of the time is over in which an agent on this machine renews the certificate.
-fn is_renewed_by_nobody(identity: &Identity) -> bool {
-    let (from, until) = (identity.renew_at(), identity.expires());
-    let time = until.duration_since(from).unwrap_or_default();
-    SystemTime::now() > from + time / 2
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controller_that_lags_behind_is_not_believed_at_once() {
+        let mut known = Known::new(Secret::default(), 5);
+        assert!(!known.is_replaced_by(4));
+        assert!(known.is_replaced_by(6));
+        known.older_since = Instant::now().checked_sub(LAGGING);
+        assert!(known.is_replaced_by(4));
+    }
+
+    #[test]
+    fn a_secret_that_is_none_is_refused_without_being_shown() {
+        let key = |secret: String| TrackKey {
+            track: "stage".parse().unwrap(),
+            role: TrackRole::Reader,
+            number: 1,
+            secret,
+            ask_every_ms: 10,
+        };
+        let valid = key("5e".repeat(32));
+        assert_eq!(*secret(&valid).unwrap(), [0x5e; 32]);
+        assert_eq!(interval(&valid), MIN_INTERVAL);
+        for text in ["", "5e", &"5e".repeat(33), &"no".repeat(32)] {
+            let error = secret(&key(text.to_owned())).unwrap_err().to_string();
+            assert!(error.contains("stage") && !error.contains("5e"), "{error}");
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! Enrolment: how a machine becomes a node of a controller.
 
 use crate::config::Config;
-use anyhow::{Context, Result};
-use hawser_client::Controller;
+use anyhow::{Context, Result, bail};
+use hawser_client::{Controller, Identity};
 use hawser_control::Name;
 use hawser_control::access::EnrolmentToken;
 use std::fs;
@@ -29,10 +29,20 @@ pub struct Args {
 /// Obtains the certificate of the node that the token names.
 ///
 /// # Errors
-/// If the token cannot be read or used, no controller answers, or the directory cannot be written.
+/// If the token cannot be read or used, the directory belongs to another node or cannot be written, or no
+/// controller answers.
 pub fn run(args: &Args) -> Result<()> {
     let token = read(&args.token)?;
     let node = token.parse::<EnrolmentToken>()?.node;
+    if let Ok(identity) = Identity::load(&args.node)
+        && *identity.node() != node
+    {
+        bail!(
+            "{} has the certificate of the node {}, and the token enrols {node}: name another directory",
+            args.node.display(),
+            identity.node()
+        );
+    }
     obtain(&args.node, &node, &args.controller, &token)
 }
 

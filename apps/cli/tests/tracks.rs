@@ -142,6 +142,11 @@ fn errors(output: &Output) -> String {
 #[test]
 fn a_reader_that_is_removed_sees_nothing_more_and_the_others_go_on() {
     let rig = Rig::new();
+    let controller = &rig.controller;
+    let said = rig.fails(&format!(
+        "enrol desk.token --node car --controller {controller}"
+    ));
+    assert!(said.contains("name another directory"), "{said}");
     let publisher = Publisher::start(rig.hawser(&rig.publishes("car")));
     let [desk, wall] = ["desk", "wall"].map(|node| {
         let view = rig.views(node, &publisher.address, 10);
@@ -159,6 +164,8 @@ fn a_reader_that_is_removed_sees_nothing_more_and_the_others_go_on() {
     );
     let said = rig.fails(&rig.publishes("desk"));
     assert!(said.contains("--add-writer desk"), "{said}");
+    // The publisher and the reader ask every second.
+    std::thread::sleep(std::time::Duration::from_secs(2));
     // The stream does without the controller from here on.
     let _folder = rig.stop_controller();
     let desk = desk.wait_with_output().unwrap();

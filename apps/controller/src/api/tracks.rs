@@ -219,6 +219,8 @@ pub(super) async fn key(
     let view = controller.view();
     let known = view.tracks.get(&name).map(|record| &record.value);
     let known = known.filter(|record| record.track.tenant == caller.tenant);
+    // The certificate may have been revoked since it was checked, and the secret replaced.
+    let known = known.filter(|_| view.accepted(&caller.node).is_some());
     let allowed = known.and_then(|record| Some((record, record.track.role(&node)?)));
     let Some((record, role)) = allowed else {
         controller.metrics.refused("no_track");

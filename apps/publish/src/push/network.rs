@@ -27,6 +27,9 @@ use std::time::Duration;
 /// The time between two lines of statistics, and between two updates of the metrics.
 const STATS_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The longest time between two looks at the secret, which the controller may have replaced.
+const SECRET_POLL: Duration = Duration::from_secs(1);
+
 /// The network's end of the publisher.
 pub(super) struct Network {
     clock: SteadyClock,
@@ -105,7 +108,9 @@ impl Network {
             self.take_events();
             self.update_stats();
             self.tell_camera();
-            self.socket.wait(self.timeout()).context("cannot wait")?;
+            self.socket
+                .wait(Some(self.timeout()))
+                .context("cannot wait")?;
         }
         Ok(())
     }
@@ -269,10 +274,11 @@ impl Network {
         demand.pose = self.publication.pose().map(pose_in_mm);
     }
 
-    fn timeout(&self) -> Option<Duration> {
+    fn timeout(&self) -> Duration {
         let stats = self.has_stats().then_some(self.next_stats);
         let due = self.publication.poll_timeout().into_iter().chain(stats);
-        Some(due.min()?.saturating_since(self.clock.now()))
+        let left = due.min().map(|due| due.saturating_since(self.clock.now()));
+        left.map_or(SECRET_POLL, |left| left.min(SECRET_POLL))
     }
 }
 
