@@ -246,6 +246,7 @@ impl Agent {
     /// Lets time pass in steps, as a process does that wakes up when something is due.
     pub(crate) fn advance(&mut self, time: Duration) {
         let end = self.now + time;
+        let mut passes = 0;
         loop {
             let due = self.node.poll_timeout().unwrap_or(end);
             self.now = due.clamp(self.now, end);
@@ -254,12 +255,15 @@ impl Agent {
             self.node.handle_timeout(self.now);
             self.carry_out();
             let next = self.node.poll_timeout();
+            // What was just carried out may have to be reported at once.
+            let is_due = next.is_some_and(|next| next <= self.now);
+            passes = if is_due { passes + 1 } else { 0 };
             assert!(
-                next.is_none_or(|next| next > self.now),
-                "nothing is due twice: {next:?} at {:?}",
+                passes < 3,
+                "nothing is due without end: {next:?} at {:?}",
                 self.now
             );
-            if self.now == end {
+            if self.now == end && !is_due {
                 return;
             }
         }
