@@ -1,25 +1,25 @@
 //! The codec [`Codec::Chunks`]: points in chunks of a packet's size, each decoded alone.
 //!
 //! The points are sorted in Morton order, so that a chunk is a patch of the surface. The base layer
-//! has every k-th of them, the next layer the rest. Of the chunks of a layer, groups get a parity
-//! chunk each, which repairs the loss of any one of them. What arrives is shown.
+//! has every k-th of them, the next layer the rest. A layer is encoded in slices. Of the chunks of a
+//! slice, groups get a parity chunk each, which repairs the loss of any one of them. What arrives is
+//! shown.
 
 mod color;
+mod decoder;
 mod header;
 mod order;
 mod parity;
 mod run;
 mod symbols;
 
-use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Layer, Setting};
-use hawser_cloud::{Cloud, MAX_POINTS, Point};
-use header::{COMMON_BYTES, HEADER_BYTES, Header, MAX_LAYERS, Place};
+pub use decoder::{ChunkDecoder, ChunkReport, PartialCloud};
+
+use crate::{Choices, Codec, Encoder, Setting, Slice};
+use hawser_cloud::Cloud;
+use header::{COMMON_BYTES, HEADER_BYTES, Header, MAX_SLICES, Place, SliceId};
 use order::{Grid, Keyed, Order, Sorted};
-use parity::Parity;
-use run::{RunDecoder, RunEncoder};
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use run::RunEncoder;
 
 /// The shape of the chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,9 @@ impl Default for ChunkConfig {
         }
     }
 }
+
+/// The number of points of a slice, if the layer has not too many: a millisecond of encoding or less.
+const SLICE_POINTS: usize = 16_384;
 
 /// The precision of positions and colours: binary logarithms of the steps in millimetres and in
 /// values of luma and chroma.
@@ -116,7 +119,7 @@ impl Encoder for ChunkEncoder {
         Choices::new(&steps, true)
     }
 
-    fn encode_layers(&mut self, cloud: &Cloud, setting: Setting, done: &mut dyn FnMut(Layer)) {
+    fn encode_slices(&mut self, cloud: &Cloud, setting: Setting, done: &mut dyn FnMut(Slice)) {
         let precision = Precision::of(setting);
         let (grid, points) = self.order.sort(cloud, precision.grid);
         let shape = Shape {
@@ -150,12 +153,12 @@ struct Shape {
 }
 
 impl Shape {
-    /// Encodes sorted points to layers of chunks with their parity, and hands each over.
+    /// Encodes sorted points to slices of chunks with their parity, and hands each over.
     fn layers<P: Copy + Into<Keyed>>(
         &self,
         points: &[P],
         runs: &mut RunEncoder,
-        done: &mut dyn FnMut(Layer),
+        done: &mut dyn FnMut(Slice),
     ) {
         // The first point is in the base, and the second one in the next layer.
         let layers = if self.config.stride > 1 && points.len() > 1 {
@@ -165,23 +168,53 @@ impl Shape {
         };
         for number in 0..layers {
             let points = layer(points, self.config.stride, number);
-            let mut parts = self.chunks(&points, runs);
-            number_chunks(&mut parts, number);
-            let parity = parity::of(&parts, number, self.config.parity);
-            parts.extend(parity);
             let is_top = number + 1 == layers;
-            done(Layer { parts, is_top });
+            self.slices(number, &points, runs, |parts, ends_layer| {
+                done(Slice {
+                    parts,
+                    ends_layer,
+                    is_top,
+                });
+            });
         }
     }
 
-    /// Encodes the points of a layer to chunks without their places.
+    /// Encodes the points of a layer to slices, and hands over the parts of each, and whether it is the
+    /// last one.
+    fn slices<P: Copy + Into<Keyed>>(
+        &self,
+        layer: u8,
+        points: &[P],
+        runs: &mut RunEncoder,
+        mut done: impl FnMut(Vec<Vec<u8>>, bool),
+    ) {
+        let least = points.len().div_ceil(MAX_SLICES.into());
+        let slices = points.chunks(SLICE_POINTS.max(least));
+        let count = slices.len();
+        if count == 0 {
+            done(Vec::new(), true);
+        }
+        for (number, points) in slices.enumerate() {
+            let slice = SliceId {
+                layer,
+                number: u8::try_from(number).expect("a layer has few slices"),
+            };
+            let mut parts = self.chunks(points, runs);
+            number_chunks(&mut parts, slice);
+            let parity = parity::of(&parts, slice, self.config.parity);
+            parts.extend(parity);
+            done(parts, number + 1 == count);
+        }
+    }
+
+    /// Encodes the points of a slice to chunks without their places.
     fn chunks<P: Copy + Into<Keyed>>(
         &self,
         mut points: &[P],
         runs: &mut RunEncoder,
     ) -> Vec<Vec<u8>> {
         let mut chunks = Vec::new();
-        // Even if each point takes the 18 bytes of the worst case, a layer has fewer chunks.
+        // Even if each point takes the 18 bytes of the worst case, a slice has fewer chunks.
         while !points.is_empty() && chunks.len() < usize::from(u16::MAX) {
             let (count, chunk) = self.chunk(points, runs);
             chunks.push(chunk);
@@ -210,167 +243,16 @@ impl Shape {
     }
 }
 
-/// Writes the places of the chunks of a layer.
-fn number_chunks(chunks: &mut [Vec<u8>], layer: u8) {
-    let total = u16::try_from(chunks.len()).expect("a layer has few chunks");
+/// Writes the places of the chunks of a slice.
+fn number_chunks(chunks: &mut [Vec<u8>], slice: SliceId) {
+    let total = u16::try_from(chunks.len()).expect("a slice has few chunks");
     for (number, chunk) in (0..).zip(chunks) {
         let place = Place {
-            layer,
+            slice,
             is_parity: false,
             number,
             total,
         };
         chunk[..COMMON_BYTES].copy_from_slice(&place.to_bytes());
-    }
-}
-
-/// The chunks of the last frame of a decoder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ChunkReport {
-    /// Chunks that the layers of the parts have, without parity.
-    pub total: usize,
-    /// Chunks that were decoded, repaired ones included.
-    pub decoded: usize,
-    /// Chunks that were lost and repaired.
-    pub repaired: usize,
-    /// Parts that were refused: not a chunk, damaged, twice, or beyond the maximum number of points.
-    pub refused: usize,
-}
-
-/// Decodes clouds of [`Codec::Chunks`], reusing its working memory for every frame.
-///
-/// Each chunk that arrived whole is decoded; the others are counted in [`ChunkDecoder::report`].
-#[derive(Debug)]
-pub struct ChunkDecoder {
-    runs: RunDecoder,
-    report: ChunkReport,
-}
-
-/// The parts of a layer that arrived.
-#[derive(Debug, Default)]
-struct Arrived<'a> {
-    total: u16,
-    chunks: BTreeMap<u16, Cow<'a, [u8]>>,
-    parity: Vec<Parity<'a>>,
-}
-
-impl ChunkDecoder {
-    /// Creates a decoder.
-    pub fn new() -> Self {
-        ChunkDecoder {
-            runs: RunDecoder::new(),
-            report: ChunkReport::default(),
-        }
-    }
-
-    /// Returns what became of the parts of the last frame.
-    pub fn report(&self) -> ChunkReport {
-        self.report
-    }
-
-    /// Returns the parts of each layer.
-    fn sort_parts<'a>(&mut self, parts: &[&'a [u8]]) -> [Arrived<'a>; MAX_LAYERS as usize] {
-        let mut layers: [Arrived<'a>; MAX_LAYERS as usize] = Default::default();
-        for part in parts {
-            let is_kept = Place::parse(part).is_some_and(|(place, rest)| {
-                layers[usize::from(place.layer)].insert(place, part, rest)
-            });
-            self.report.refused += usize::from(!is_kept);
-        }
-        layers
-    }
-
-    /// Adds the points of a chunk to `cloud`, or none if the chunk is damaged or they are too many.
-    fn add_chunk(&mut self, chunk: &[u8], cloud: &mut Cloud) -> Option<()> {
-        let (header, run) = Header::parse(chunk.get(COMMON_BYTES..)?)?;
-        let (before, count) = (cloud.len(), usize::from(header.points));
-        if before + count > MAX_POINTS {
-            return None;
-        }
-        let add = |Keyed {
-                       key,
-                       rgb: [r, g, b],
-                   }| {
-            let [x, y, z] = header.grid.position(key);
-            cloud.push(Point { x, y, z, r, g, b });
-        };
-        let decoded = self.runs.decode(run, count, header.color_shift, add);
-        decoded.map_err(|_| cloud.truncate(before)).ok()
-    }
-}
-
-impl Default for ChunkDecoder {
-    fn default() -> Self {
-        ChunkDecoder::new()
-    }
-}
-
-impl<'a> Arrived<'a> {
-    /// Keeps a part. Returns `false` if it contradicts the others.
-    fn insert(&mut self, place: Place, part: &'a [u8], rest: &'a [u8]) -> bool {
-        if self.total == 0 {
-            self.total = place.total;
-        }
-        if place.total != self.total {
-            return false;
-        }
-        if place.is_parity {
-            let parity = Parity::parse(place, rest);
-            self.parity.extend(parity);
-            return parity.is_some();
-        }
-        match self.chunks.entry(place.number) {
-            Entry::Vacant(entry) => {
-                entry.insert(Cow::Borrowed(part));
-                true
-            }
-            Entry::Occupied(_) => false,
-        }
-    }
-
-    /// Repairs what parity chunks can repair. Returns the number of chunks.
-    fn repair(&mut self) -> usize {
-        let before = self.chunks.len();
-        for parity in std::mem::take(&mut self.parity) {
-            let arrived = |number: u16| self.chunks.get(&number).map(|chunk| &**chunk);
-            if let Some((number, chunk)) = parity.repair(arrived) {
-                self.chunks.insert(number, Cow::Owned(chunk));
-            }
-        }
-        self.chunks.len() - before
-    }
-}
-
-/// Returns the number of points of the chunks that arrived, as far as a frame may have them.
-fn announced_points(layers: &[Arrived<'_>]) -> usize {
-    let chunks = layers.iter().flat_map(|layer| layer.chunks.values());
-    let points = chunks.filter_map(|chunk| Header::parse(chunk.get(COMMON_BYTES..)?));
-    let points: usize = points.map(|(header, _)| usize::from(header.points)).sum();
-    points.min(MAX_POINTS)
-}
-
-impl Decoder for ChunkDecoder {
-    type Frame = Cloud;
-
-    /// Decodes the points that arrived. No part at all is an empty cloud only if an empty cloud was
-    /// encoded, which has no parts.
-    fn decode(&mut self, parts: &[&[u8]]) -> Result<Cloud, DecodeError> {
-        self.report = ChunkReport::default();
-        let layers = self.sort_parts(parts);
-        let mut cloud = Cloud::with_capacity(announced_points(&layers));
-        for mut layer in layers {
-            self.report.total += usize::from(layer.total);
-            self.report.repaired += layer.repair();
-            for chunk in layer.chunks.values() {
-                match self.add_chunk(chunk, &mut cloud) {
-                    Some(()) => self.report.decoded += 1,
-                    None => self.report.refused += 1,
-                }
-            }
-        }
-        if cloud.is_empty() && !parts.is_empty() {
-            return Err(DecodeError::Malformed("no part is a chunk of points"));
-        }
-        Ok(cloud)
     }
 }

@@ -1,7 +1,7 @@
 //! The codec [`Codec::Draco`]: Google's Draco, for comparison and exchange, as De Fre et al. use it
 //! (section 4): positions of 11 bits, a KD-tree, speed 7.
 
-use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Layer, Setting, single_part};
+use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Setting, Slice, single_part};
 use draco_core::{
     DataType, DecodeLimits, DecoderBuffer, EncoderBuffer, EncoderOptions, GeometryAttributeType,
     PointAttribute, PointCloud, PointCloudDecoder, PointCloudEncoder,
@@ -38,9 +38,9 @@ impl Encoder for DracoEncoder {
         Choices::only(1.7)
     }
 
-    fn encode_layers(&mut self, cloud: &Cloud, _: Setting, done: &mut dyn FnMut(Layer)) {
+    fn encode_slices(&mut self, cloud: &Cloud, _: Setting, done: &mut dyn FnMut(Slice)) {
         if cloud.is_empty() {
-            return done(Layer::whole(Codec::Draco, &[]));
+            return done(Slice::whole(Codec::Draco, &[]));
         }
         let mut options = EncoderOptions::new();
         options.set_compression_level(10 - SPEED);
@@ -52,7 +52,7 @@ impl Encoder for DracoEncoder {
         encoder
             .encode(&options, &mut buffer)
             .expect("positions and colours of at least one point can be encoded");
-        done(Layer::whole(Codec::Draco, buffer.data()));
+        done(Slice::whole(Codec::Draco, buffer.data()));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Codecs of point clouds and RGB-D views, and the pull protocol that carries whole clouds.
 //!
 //! An [`Encoder`] turns a frame into layers, the base first, and a [`Decoder`] turns what arrived of
-//! them into a frame. A layer is a list of parts, each of which begins with the tag of its codec.
+//! them into a frame. A layer is a list of parts, each of which begins with the tag of its codec. It
+//! is encoded in slices, so that the first parts can leave while the next ones are encoded.
 //! `docs/design/codecs.md` specifies the bytes and compares the codecs.
 //!
 //! ```
@@ -27,7 +28,7 @@ pub mod rate;
 pub mod rgbd;
 pub mod zstd;
 
-pub use chunks::{ChunkConfig, ChunkDecoder, ChunkEncoder};
+pub use chunks::{ChunkConfig, ChunkDecoder, ChunkEncoder, PartialCloud};
 pub use draco::{DracoDecoder, DracoEncoder};
 pub use rate::{Choices, RateControl};
 pub use rgbd::{RgbdDecoder, RgbdEncoder};
@@ -84,15 +85,14 @@ pub trait Encoder {
     /// Returns the precisions that a rate control may choose from.
     fn choices(&self) -> Choices;
 
-    /// Encodes a frame. Hands over each layer as soon as it is encoded, the base first.
-    fn encode_layers(&mut self, frame: &Self::Frame, setting: Setting, done: &mut dyn FnMut(Layer));
+    /// Encodes a frame. Hands over each slice as soon as it is encoded, those of the base first.
+    fn encode_slices(&mut self, frame: &Self::Frame, setting: Setting, done: &mut dyn FnMut(Slice));
 
     /// Encodes a frame as a whole.
     fn encode(&mut self, frame: &Self::Frame, setting: Setting) -> Encoded {
-        let mut layers = Vec::new();
-        self.encode_layers(frame, setting, &mut |layer| layers.push(layer.parts));
-        let codec = self.codec();
-        Encoded { codec, layers }
+        let mut encoded = Encoded::new(self.codec());
+        self.encode_slices(frame, setting, &mut |slice| encoded.push(slice));
+        encoded
     }
 }
 
@@ -134,20 +134,33 @@ impl FrameDecoder {
     pub fn new() -> Self {
         FrameDecoder::default()
     }
+
+    /// Decodes a frame of which some chunks were decoded when they arrived. `decoded` has no effect if
+    /// the codec is not [`Codec::Chunks`].
+    ///
+    /// # Errors
+    /// As those of [`Decoder::decode`].
+    pub fn complete(
+        &mut self,
+        decoded: PartialCloud,
+        parts: &[&[u8]],
+    ) -> Result<Frame, DecodeError> {
+        let tag = parts.iter().find_map(|part| part.first());
+        let codec = Codec::from_tag(*tag.ok_or(DecodeError::Missing)?);
+        match codec.ok_or(DecodeError::Malformed("a tag of no codec"))? {
+            Codec::Zstd => self.zstd.decode(parts).map(Frame::Cloud),
+            Codec::Rgbd => self.rgbd.decode(parts).map(Frame::View),
+            Codec::Chunks => self.chunks.complete(decoded, parts).map(Frame::Cloud),
+            Codec::Draco => self.draco.decode(parts).map(Frame::Cloud),
+        }
+    }
 }
 
 impl Decoder for FrameDecoder {
     type Frame = Frame;
 
     fn decode(&mut self, parts: &[&[u8]]) -> Result<Frame, DecodeError> {
-        let tag = parts.iter().find_map(|part| part.first());
-        let codec = Codec::from_tag(*tag.ok_or(DecodeError::Missing)?);
-        match codec.ok_or(DecodeError::Malformed("a tag of no codec"))? {
-            Codec::Zstd => self.zstd.decode(parts).map(Frame::Cloud),
-            Codec::Rgbd => self.rgbd.decode(parts).map(Frame::View),
-            Codec::Chunks => self.chunks.decode(parts).map(Frame::Cloud),
-            Codec::Draco => self.draco.decode(parts).map(Frame::Cloud),
-        }
+        self.complete(PartialCloud::default(), parts)
     }
 }
 
@@ -167,22 +180,36 @@ impl Setting {
     };
 }
 
-/// A layer that was encoded.
+/// A slice of a layer, which can be sent while the next one is encoded. Only [`Codec::Chunks`] has
+/// several for a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layer {
+pub struct Slice {
     /// The parts, at least one except of a frame without points.
     pub parts: Vec<Vec<u8>>,
-    /// Whether no other layer follows.
+    /// Whether it is the last slice of its layer.
+    pub ends_layer: bool,
+    /// Whether its layer is the last one of the frame.
     pub is_top: bool,
 }
 
-impl Layer {
+impl Slice {
+    /// Creates a layer of one part.
+    fn layer(part: Vec<u8>, is_top: bool) -> Self {
+        Slice {
+            parts: vec![part],
+            ends_layer: true,
+            is_top,
+        }
+    }
+
     /// Creates the only layer of a frame, of one part, from the bytes that follow the tag.
     fn whole(codec: Codec, bytes: &[u8]) -> Self {
-        Layer {
-            parts: vec![[&[codec.tag()], bytes].concat()],
-            is_top: true,
-        }
+        Slice::layer([&[codec.tag()], bytes].concat(), true)
+    }
+
+    /// Returns the size of all parts in bytes.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(Vec::len).sum()
     }
 }
 
@@ -194,9 +221,29 @@ pub struct Encoded {
     /// The parts of each layer. The first layer can be decoded alone; each further one needs those
     /// before it.
     pub layers: Vec<Vec<Vec<u8>>>,
+    /// Whether the last layer may have further slices.
+    is_open: bool,
 }
 
 impl Encoded {
+    /// Creates a frame without layers.
+    pub const fn new(codec: Codec) -> Self {
+        Encoded {
+            codec,
+            layers: Vec::new(),
+            is_open: false,
+        }
+    }
+
+    /// Adds the next slice.
+    pub fn push(&mut self, slice: Slice) {
+        match self.layers.last_mut().filter(|_| self.is_open) {
+            Some(layer) => layer.extend(slice.parts),
+            None => self.layers.push(slice.parts),
+        }
+        self.is_open = !slice.ends_layer;
+    }
+
     /// Returns all parts, the base layer's first.
     pub fn parts(&self) -> Vec<&[u8]> {
         self.layers.iter().flatten().map(Vec::as_slice).collect()

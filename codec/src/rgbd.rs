@@ -10,7 +10,7 @@ mod header;
 mod mask;
 
 use crate::bits::{BitReader, BitWriter};
-use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Layer, Setting};
+use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Setting, Slice};
 pub use header::MAX_SIDE;
 
 use depth::{Pixels, Plane};
@@ -105,7 +105,7 @@ impl Encoder for RgbdEncoder {
     /// # Panics
     /// If the view has more columns or rows than [`MAX_SIDE`], or more than
     /// [`MAX_PIXELS`](hawser_cloud::MAX_PIXELS) pixels.
-    fn encode_layers(&mut self, view: &View, setting: Setting, done: &mut dyn FnMut(Layer)) {
+    fn encode_slices(&mut self, view: &View, setting: Setting, done: &mut dyn FnMut(Slice)) {
         let precision = Precision::of(setting);
         let plane = quantised(view, precision.depth_shift);
         let header = |kind| Header::of(view, kind, precision.depth_shift);
@@ -114,10 +114,7 @@ impl Encoder for RgbdEncoder {
             layer(header(kind), &plane, pixels, &color)
         };
         let base = |quality| base_layer(header(Kind::Base), view.color(), &plane, quality);
-        let mut done = |part, is_top| {
-            let parts = vec![part];
-            done(Layer { parts, is_top });
-        };
+        let mut done = |part, is_top| done(Slice::layer(part, is_top));
         match self.layers {
             _ if precision.is_half => done(base(precision.color), true),
             Layers::One => done(upper(Kind::Whole, Pixels::All), true),

@@ -1,6 +1,6 @@
 //! The codec [`Codec::Zstd`]: whole clouds without loss.
 
-use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Layer, Setting, single_part};
+use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Setting, Slice, single_part};
 use hawser_cloud::{Cloud, MAX_POINTS, POINT_BYTES};
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::{compress_bound, get_frame_content_size};
@@ -54,8 +54,8 @@ impl Encoder for ZstdEncoder {
         Choices::only(3.3)
     }
 
-    fn encode_layers(&mut self, cloud: &Cloud, _: Setting, done: &mut dyn FnMut(Layer)) {
-        done(Layer::whole(Codec::Zstd, &self.compress(cloud)));
+    fn encode_slices(&mut self, cloud: &Cloud, _: Setting, done: &mut dyn FnMut(Slice)) {
+        done(Slice::whole(Codec::Zstd, &self.compress(cloud)));
     }
 }
 

@@ -3,6 +3,7 @@
 //! One thread has the socket and the session; another one decodes. What neither has time for is
 //! counted, not waited for.
 
+mod ahead;
 mod decode;
 mod metrics;
 mod network;
@@ -28,12 +29,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// The number of frames that wait to be decoded.
-const WAITING: usize = 4;
 
 /// Options of `hawser view --push`.
 #[derive(Debug, Clone, clap::Args)]
@@ -105,14 +102,14 @@ pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSumma
     let publishers = resolve(&config.address)?;
     let clock = SteadyClock::start();
     let recorder = Recorder::create(config)?;
-    let (to_decoder, frames) = sync_channel(WAITING);
+    let (to_decoder, work) = decode::work();
     let decoded: Arc<Mutex<DecodedFrames>> = Arc::default();
     let figures = config
         .metrics
         .map(|address| metrics::serve(address, &decoded));
     let figures = figures.transpose()?;
     let mut network = Network::open(config, clock, publishers, key, to_decoder, figures)?;
-    let decoding = Decoding::new(clock, frames, recorder, Arc::clone(&decoded));
+    let decoding = Decoding::new(clock, work, recorder, Arc::clone(&decoded));
     let until = Until {
         stop,
         end: config.duration.map(|duration| Instant::now() + duration),

@@ -6,42 +6,56 @@ use crate::Codec;
 
 /// Length of the header of a chunk; that of a parity chunk is shorter.
 pub(super) const HEADER_BYTES: usize = 15;
-/// Length of the fields that both kinds have: tag, layer, number and total.
+/// Length of the fields that both kinds have: tag, slice and layer, number and total.
 pub(super) const COMMON_BYTES: usize = 6;
-/// Set beside the layer in a parity chunk.
+/// Set beside slice and layer in a parity chunk.
 const PARITY: u8 = 0x80;
-/// The maximum number of layers.
-pub(super) const MAX_LAYERS: u8 = 8;
+/// The bits of the layer, below those of the slice.
+const LAYER_BITS: u32 = 3;
+const LAYER_MASK: u8 = (1 << LAYER_BITS) - 1;
+/// The maximum number of slices of a layer.
+pub(super) const MAX_SLICES: u8 = 16;
+
+/// A slice of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SliceId {
+    pub(super) layer: u8,
+    /// Counts from 0 in each layer.
+    pub(super) number: u8,
+}
 
 /// The position of a part within its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) layer: u8,
+    pub(super) slice: SliceId,
     pub(super) is_parity: bool,
-    /// The number of the chunk within the layer, or of the parity chunk's group.
+    /// The number of the chunk within the slice, or of the parity chunk's group.
     pub(super) number: u16,
-    /// The number of chunks of the layer, without parity chunks.
+    /// The number of chunks of the slice, without parity chunks.
     pub(super) total: u16,
 }
 
 impl Place {
     pub(super) fn to_bytes(self) -> [u8; COMMON_BYTES] {
-        let kind = if self.is_parity { PARITY } else { 0 };
+        let parity = if self.is_parity { PARITY } else { 0 };
+        let kind = parity | self.slice.number << LAYER_BITS | self.slice.layer;
         let ([n0, n1], [t0, t1]) = (self.number.to_be_bytes(), self.total.to_be_bytes());
-        [Codec::Chunks.tag(), kind | self.layer, n0, n1, t0, t1]
+        [Codec::Chunks.tag(), kind, n0, n1, t0, t1]
     }
 
     /// Parses the fields and returns what follows them; `None` if they are not valid.
     pub(super) fn parse(part: &[u8]) -> Option<(Place, &[u8])> {
         let ([tag, kind, n0, n1, t0, t1], rest) = part.split_first_chunk()?;
         let place = Place {
-            layer: kind & !PARITY,
+            slice: SliceId {
+                layer: kind & LAYER_MASK,
+                number: (kind & !PARITY) >> LAYER_BITS,
+            },
             is_parity: kind & PARITY != 0,
             number: u16::from_be_bytes([*n0, *n1]),
             total: u16::from_be_bytes([*t0, *t1]),
         };
-        let is_valid =
-            *tag == Codec::Chunks.tag() && place.layer < MAX_LAYERS && place.number < place.total;
+        let is_valid = *tag == Codec::Chunks.tag() && place.number < place.total;
         is_valid.then_some((place, rest))
     }
 }

@@ -1,9 +1,9 @@
 //! Parity chunks: the exclusive or of the chunks of a group, from which any one of them is found.
 //!
-//! The chunks of a layer are dealt to the groups in turn, so that as many chunks in a row as there
+//! The chunks of a slice are dealt to the groups in turn, so that as many chunks in a row as there
 //! are groups may be lost.
 
-use super::header::{COMMON_BYTES, Place};
+use super::header::{COMMON_BYTES, Place, SliceId};
 
 /// Bytes of a parity chunk beyond the longest chunk of its group: its place, the number of groups,
 /// and the exclusive or of the lengths.
@@ -13,17 +13,17 @@ const LENGTH_BYTES: usize = 2;
 /// The maximum number of chunks of a group, which bounds the work for one that arrives.
 pub(super) const MAX_SPAN: usize = 64;
 
-/// Returns the parity chunks of all chunks of a layer, in groups of at most `span`; none if `span`
+/// Returns the parity chunks of all chunks of a slice, in groups of at most `span`; none if `span`
 /// is 0.
-pub(super) fn of(chunks: &[Vec<u8>], layer: u8, span: usize) -> Vec<Vec<u8>> {
+pub(super) fn of(chunks: &[Vec<u8>], slice: SliceId, span: usize) -> Vec<Vec<u8>> {
     if span == 0 {
         return Vec::new();
     }
     let groups = chunks.len().div_ceil(span);
-    let total = u16::try_from(chunks.len()).expect("a frame has few chunks");
+    let total = u16::try_from(chunks.len()).expect("a slice has few chunks");
     let parity = |group: usize| {
         let place = Place {
-            layer,
+            slice,
             is_parity: true,
             number: group as u16,
             total,

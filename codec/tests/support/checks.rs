@@ -8,7 +8,7 @@ use hawser_codec::rgbd::Layers;
 use hawser_codec::zstd::max_compressed_bytes;
 use hawser_codec::{
     ChunkDecoder, ChunkEncoder, Codec, Decoder, DracoDecoder, DracoEncoder, Encoded, Encoder,
-    RgbdDecoder, RgbdEncoder, Setting, ZstdDecoder, ZstdEncoder,
+    PartialCloud, RgbdDecoder, RgbdEncoder, Setting, ZstdDecoder, ZstdEncoder,
 };
 use std::time::Duration;
 
@@ -104,5 +104,12 @@ pub(crate) fn check_parts(parts: &[&[u8]]) {
         let report = decoder.report();
         assert!(report.decoded <= parts.len() && report.repaired <= parts.len());
         assert!(report.refused <= 2 * parts.len());
+    }
+    let mut ahead = PartialCloud::default();
+    for part in parts.iter().step_by(2) {
+        decoder.decode_ahead(&mut ahead, part);
+    }
+    if let Ok(cloud) = decoder.complete(ahead, parts) {
+        assert!(cloud.len() <= MAX_POINTS);
     }
 }

@@ -95,6 +95,11 @@ impl Cloud {
         }
     }
 
+    /// Makes room for further points.
+    pub fn reserve(&mut self, points: usize) {
+        self.packed.reserve(points * POINT_BYTES);
+    }
+
     /// Takes packed points (see [`Point::to_bytes`]). Any bytes are valid as long as the last point
     /// is complete.
     pub fn from_packed(packed: Vec<u8>) -> Result<Self, PartialPoint> {

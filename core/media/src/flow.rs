@@ -1,11 +1,11 @@
 //! The stream to one viewer, at the rate that its path bears.
 
-use crate::object::SealedObject;
+use crate::object::{ObjectInfo, SealedObject, SealedPacket};
 use crate::sender::{AdmitError, FeedbackError, Outcome, Sender, SenderConfig, SenderEvent};
 use hawser_congestion::{Acked, Feedback as Report, Pacer, Permission, RateControl, Spread};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::{ClockStamp, Feedback};
-use hawser_wire::media::PacketId;
+use hawser_wire::media::{ObjectId, PacketId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct FlowConfig {
 
 /// The stream to one viewer: in-flight buffer, rate control and pacer.
 ///
-/// All layers and tracks of one capture are offered together and have one deadline.
+/// All layers and tracks of one capture have one deadline.
 pub struct Flow {
     config: FlowConfig,
     sender: Sender,
@@ -106,16 +106,38 @@ impl Flow {
     /// Offers the objects of one capture to the in-flight buffer, each layer after those that it
     /// depends on. Returns whether each was admitted; the buffer counts what was not.
     pub fn offer(&mut self, now: Instant, objects: &[SealedObject]) -> Vec<Result<(), AdmitError>> {
-        let backlog = self.control.pacing_rate().bytes_in(self.config.backlog);
-        self.sender.set_urgent(self.sender.waiting() > backlog);
+        self.compare_backlog();
         for object in objects {
-            let size = self.size(object);
-            self.captures.add(object.info.deadline, size);
-            self.utilisation.add(size);
+            self.add_offered(&object.info, &object.packets);
         }
         self.utilisation.update(now, self.control.target());
         let admit = |object| self.sender.offer(now, object);
         objects.iter().map(admit).collect()
+    }
+
+    /// Admits an object that is still encoded. `expected` bytes are reserved in the in-flight buffer until
+    /// its packets need more. The buffer counts what it does not admit.
+    pub fn admit(
+        &mut self,
+        now: Instant,
+        info: ObjectInfo,
+        expected: ByteSize,
+    ) -> Result<(), AdmitError> {
+        self.compare_backlog();
+        self.sender.admit(now, info, expected)
+    }
+
+    /// Adds the next packets of an object; those of one that was not admitted, or was dropped, are
+    /// ignored.
+    pub fn push(&mut self, now: Instant, info: &ObjectInfo, packets: &[SealedPacket]) {
+        self.add_offered(info, packets);
+        self.utilisation.update(now, self.control.target());
+        self.sender.push(&info.id, packets);
+    }
+
+    /// Says that an object has no more packets.
+    pub fn finish(&mut self, id: &ObjectId) {
+        self.sender.finish(id);
     }
 
     /// Takes a report of the viewer.
@@ -188,12 +210,6 @@ impl Flow {
         self.sender.clock_mut().stamp(now)
     }
 
-    /// Returns the bytes of all packets of an object, with all headers.
-    pub fn size(&self, object: &SealedObject) -> ByteSize {
-        let headers = self.config.overhead.0 * object.packets.len() as u64;
-        object.size() + ByteSize(headers)
-    }
-
     /// Returns the in-flight buffer.
     pub const fn sender(&self) -> &Sender {
         &self.sender
@@ -207,6 +223,22 @@ impl Flow {
     /// Returns whether the encoder lately used so little of the target that the rate does not grow.
     pub const fn is_app_limited(&self) -> bool {
         self.utilisation.is_low
+    }
+
+    /// Lets bases go ahead while much waits.
+    fn compare_backlog(&mut self) {
+        let backlog = self.control.pacing_rate().bytes_in(self.config.backlog);
+        self.sender.set_urgent(self.sender.waiting() > backlog);
+    }
+
+    /// Counts packets of an object with all headers.
+    fn add_offered(&mut self, info: &ObjectInfo, packets: &[SealedPacket]) {
+        let size = packets
+            .iter()
+            .map(|packet| packet.size() + self.config.overhead)
+            .sum();
+        self.captures.add(info.deadline, size);
+        self.utilisation.add(size);
     }
 
     /// Tells the rate control of a report that was sent at `reported` by the viewer's clock.

@@ -66,10 +66,10 @@ pub use clock::{Clock, ClockError, Relation};
 pub use flow::{Departure, Flow, FlowConfig, IPV4_UDP};
 pub use frames::{FrameAssembler, FrameConfig, FrameId, FrameStats, ReceivedFrame};
 pub use keys::{AccessSecret, PACKETS_PER_KEY, Seed, TrackSecret};
-pub use object::{Begun, ObjectInfo, SealedObject, SealedPacket};
+pub use object::{Begun, LayerContent, ObjectInfo, SealedObject, SealedPacket};
 pub use packetiser::{OpenObject, PacketiseError, Packetiser, PacketiserConfig};
 pub use publication::{
-    EncodedLayer, LayerContent, MakeControl, Outgoing, Publication, PublicationConfig,
+    EncodedLayer, EncodedSlice, MakeControl, Outgoing, Publication, PublicationConfig,
     PublicationEvent, Published, ViewerStatus,
 };
 pub use receiver::{ReceivedObject, Receiver, ReceiverConfig, ReceiverEvent};

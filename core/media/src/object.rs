@@ -15,6 +15,15 @@ pub struct ObjectInfo {
     pub flags: Flags,
 }
 
+/// The bytes of a layer, or of a slice of it.
+#[derive(Debug, Clone, Copy)]
+pub enum LayerContent<'a> {
+    /// Bytes that are of use when all of the layer have arrived.
+    Whole(&'a [u8]),
+    /// Chunks that fit a packet each and decode alone.
+    Chunks(&'a [&'a [u8]]),
+}
+
 /// The properties of an object that its first packet tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {

@@ -1,5 +1,5 @@
 use crate::keys::{AeadKey, PACKETS_PER_KEY, TrackSecret};
-use crate::object::{ObjectInfo, SealedObject, SealedPacket};
+use crate::object::{LayerContent, ObjectInfo, SealedObject, SealedPacket};
 use hawser_wire::media::{DEFAULT_DATAGRAM, Header, Hop, MAX_LAYER, MediaTime, ObjectId, PacketId};
 use std::num::NonZeroU16;
 
@@ -146,7 +146,7 @@ impl Packetiser {
         info: ObjectInfo,
         bytes: &[u8],
     ) -> Result<SealedObject, PacketiseError> {
-        let pieces: Vec<&[u8]> = split(bytes, self.payload()).collect();
+        let pieces = self.pieces(LayerContent::Whole(bytes))?;
         self.packetise_pieces(info, &pieces)
     }
 
@@ -156,11 +156,8 @@ impl Packetiser {
         info: ObjectInfo,
         chunks: &[&[u8]],
     ) -> Result<SealedObject, PacketiseError> {
-        let too_long = chunks.iter().find(|chunk| chunk.len() > self.payload());
-        match too_long {
-            Some(chunk) => Err(PacketiseError::Chunk(chunk.len())),
-            None => self.packetise_pieces(info, chunks),
-        }
+        let pieces = self.pieces(LayerContent::Chunks(chunks))?;
+        self.packetise_pieces(info, &pieces)
     }
 
     /// Begins an object that is sent while it is encoded.
@@ -168,26 +165,39 @@ impl Packetiser {
         self.begin_with(info, u16::MAX)
     }
 
-    /// Makes the next bytes of an object into packets. They do not name the number of packets.
+    /// Makes the next slice of an object into packets. They do not name the number of packets.
     pub fn push(
         &mut self,
         object: &mut OpenObject,
-        bytes: &[u8],
+        slice: LayerContent<'_>,
     ) -> Result<Vec<SealedPacket>, PacketiseError> {
-        let pieces: Vec<&[u8]> = split(bytes, self.payload()).collect();
+        let pieces = self.pieces(slice)?;
         count_after(object.next, pieces.len() + 1)?;
         self.seal(object, &pieces, None)
     }
 
-    /// Makes the last bytes of an object into packets.
+    /// Makes the last slice of an object into packets.
     pub fn finish(
         &mut self,
         mut object: OpenObject,
-        bytes: &[u8],
+        slice: LayerContent<'_>,
     ) -> Result<Vec<SealedPacket>, PacketiseError> {
-        let pieces: Vec<&[u8]> = split(bytes, self.payload()).collect();
+        let pieces = self.pieces(slice)?;
         let count = count_after(object.next, pieces.len())?;
         self.seal(&mut object, &pieces, Some(count))
+    }
+
+    /// Returns the payloads of the packets.
+    fn pieces<'a>(&self, content: LayerContent<'a>) -> Result<Vec<&'a [u8]>, PacketiseError> {
+        let pieces: Vec<&[u8]> = match content {
+            LayerContent::Whole(bytes) => split(bytes, self.payload()).collect(),
+            LayerContent::Chunks(chunks) => chunks.to_vec(),
+        };
+        if let Some(long) = pieces.iter().find(|piece| piece.len() > self.payload()) {
+            return Err(PacketiseError::Chunk(long.len()));
+        }
+        let is_empty = pieces.iter().any(|piece| piece.is_empty());
+        (!is_empty).then_some(pieces).ok_or(PacketiseError::Empty)
     }
 
     fn packetise_pieces(
@@ -195,9 +205,6 @@ impl Packetiser {
         info: ObjectInfo,
         pieces: &[&[u8]],
     ) -> Result<SealedObject, PacketiseError> {
-        if pieces.iter().any(|piece| piece.is_empty()) {
-            return Err(PacketiseError::Empty);
-        }
         let count = count_after(0, pieces.len())?;
         let mut object = self.begin_with(info, count.get())?;
         let packets = self.seal(&mut object, pieces, Some(count))?;
@@ -388,9 +395,13 @@ mod tests {
     fn an_object_in_slices_names_its_length_in_the_last_one() {
         let mut packetiser = packetiser(PACKETS_PER_KEY);
         let mut object = packetiser.begin(info(0, 0, 0)).unwrap();
-        let first = packetiser.push(&mut object, &[1; 15]).unwrap();
+        let first = packetiser
+            .push(&mut object, LayerContent::Whole(&[1; 15]))
+            .unwrap();
         packetiser.rotate().unwrap();
-        let last = packetiser.finish(object, &[2; 15]).unwrap();
+        let last = packetiser
+            .finish(object, LayerContent::Chunks(&[&[2; 8], &[2; 7]]))
+            .unwrap();
         let headers: Vec<Header> = first.iter().chain(&last).map(header).collect();
         let counts: Vec<_> = headers
             .iter()
@@ -411,7 +422,7 @@ mod tests {
         let mut object = packetiser.begin(info(0, 0, 0)).unwrap();
         packetiser.rotate().unwrap();
         packetiser.rotate().unwrap();
-        let refused = packetiser.push(&mut object, b"x");
+        let refused = packetiser.push(&mut object, LayerContent::Whole(b"x"));
         assert_eq!(refused, Err(PacketiseError::KeyRetired));
     }
 

@@ -5,8 +5,8 @@ mod watching;
 
 use crate::flow::FlowConfig;
 use crate::keys::{Seed, TrackSecret};
-use crate::object::{ObjectInfo, SealedObject};
-use crate::packetiser::{PacketiseError, Packetiser, PacketiserConfig};
+use crate::object::{LayerContent, ObjectInfo, SealedObject};
+use crate::packetiser::{OpenObject, PacketiseError, Packetiser, PacketiserConfig};
 use crate::sender::SenderEvent;
 use crate::session::{EndReason, Host, HostConfig, HostError, HostEvent, HostStats};
 use hawser_congestion::{RateControl, Spread};
@@ -53,17 +53,22 @@ pub struct Publication {
     packetisers: BTreeMap<u32, Packetiser>,
     viewers: BTreeMap<u32, Watching>,
     shares: Shares,
+    /// The size of the newest object of each layer of each track.
+    sizes: BTreeMap<(u32, u8), ByteSize>,
     group: u32,
     /// The frame that was begun and has not ended.
     current: Option<CurrentFrame>,
     events: VecDeque<PublicationEvent>,
 }
 
-/// A frame of which layers may follow.
+/// A frame of which slices may follow.
 struct CurrentFrame {
     group: u32,
     captured: Instant,
+    /// The layers as far as they are encoded.
     objects: Vec<SealedObject>,
+    /// The layer of each track of which slices may follow.
+    open: BTreeMap<u32, OpenObject>,
 }
 
 /// An encoded layer of a frame.
@@ -77,13 +82,15 @@ pub struct EncodedLayer<'a> {
     pub content: LayerContent<'a>,
 }
 
-/// The bytes of a layer.
+/// A slice of a layer, which can leave while the next one is encoded.
 #[derive(Debug, Clone, Copy)]
-pub enum LayerContent<'a> {
-    /// Bytes that are of use when all of them have arrived.
-    Whole(&'a [u8]),
-    /// Chunks that fit a packet each and decode alone.
-    Chunks(&'a [&'a [u8]]),
+pub struct EncodedSlice<'a> {
+    /// The layer, with the bytes of the slice.
+    pub layer: EncodedLayer<'a>,
+    /// Whether it is the last slice of its layer.
+    pub ends_layer: bool,
+    /// Whether no higher layer of the frame follows.
+    pub is_top: bool,
 }
 
 /// A datagram to a viewer.
@@ -164,6 +171,7 @@ impl Publication {
             make_control,
             viewers: BTreeMap::new(),
             shares: Shares::default(),
+            sizes: BTreeMap::new(),
             group: 0,
             current: None,
             events: VecDeque::new(),
@@ -217,55 +225,124 @@ impl Publication {
         })
     }
 
-    /// Begins a frame, whose layers follow as they are encoded: the first ones can leave while the last
+    /// Begins a frame, whose slices follow as they are encoded: the first ones can leave while the last
     /// ones are encoded. A frame that was begun before ends.
-    pub fn begin_frame(&mut self, captured: Instant) {
+    pub fn begin_frame(&mut self, now: Instant, captured: Instant) {
+        self.end_frame(now);
         let group = self.next_group();
         self.current = Some(CurrentFrame {
             group,
             captured,
             objects: Vec::new(),
+            open: BTreeMap::new(),
         });
     }
 
-    /// Seals a layer of the frame that was begun, and offers it to all viewers; with [`Spread::Interval`]
+    /// Seals a slice of the frame that was begun, and offers it to all viewers; with [`Spread::Interval`]
     /// only at the end of the frame, because its size decides when its packets leave. The layers of a
     /// track are ascending. Does nothing without such a frame.
     ///
     /// # Errors
-    /// If the layer cannot be made into packets. [`PacketiseError::Exhausted`] lasts until a new start.
-    pub fn publish_layer(
+    /// If the slice cannot be made into packets. [`PacketiseError::Exhausted`] lasts until a new start.
+    pub fn publish_slice(
         &mut self,
         now: Instant,
-        layer: &EncodedLayer<'_>,
-        is_top: bool,
+        slice: &EncodedSlice<'_>,
     ) -> Result<(), PacketiseError> {
-        let Some(CurrentFrame {
-            group, captured, ..
-        }) = self.current
-        else {
+        let Some(mut frame) = self.current.take() else {
             return Ok(());
         };
-        let object = self.seal(group, captured, layer, is_top)?;
-        self.announce_epochs();
-        if self.config.flow.spread == Spread::BorneRate {
-            self.offer(now, std::slice::from_ref(&object));
+        let published = self.publish_slice_of(now, &mut frame, slice);
+        self.current = Some(frame);
+        published
+    }
+
+    fn publish_slice_of(
+        &mut self,
+        now: Instant,
+        frame: &mut CurrentFrame,
+        slice: &EncodedSlice<'_>,
+    ) -> Result<(), PacketiseError> {
+        let EncodedLayer { alias, layer, .. } = slice.layer;
+        let mut open = match frame.open.remove(&alias) {
+            Some(open) if open.info().id.layer == layer => open,
+            _ => self.begin_object(now, frame, slice)?,
+        };
+        let info = *open.info();
+        let packetiser = self.packetisers.get_mut(&alias);
+        let packetiser = packetiser.ok_or(PacketiseError::Unknown(info.id))?;
+        let packets = if slice.ends_layer {
+            packetiser.finish(open, slice.layer.content)?
+        } else {
+            let packets = packetiser.push(&mut open, slice.layer.content)?;
+            frame.open.insert(alias, open);
+            packets
+        };
+        if self.leaves_in_slices() {
+            for watching in self.viewers.values_mut() {
+                watching.push(now, &info, &packets);
+                if slice.ends_layer {
+                    watching.flow.finish(&info.id);
+                }
+            }
         }
-        if let Some(current) = &mut self.current {
-            current.objects.push(object);
+        let mut objects = frame.objects.iter_mut();
+        if let Some(object) = objects.find(|object| object.info.id == info.id) {
+            object.packets.extend(packets);
         }
         Ok(())
     }
 
+    /// Begins the object of a slice's layer.
+    fn begin_object(
+        &mut self,
+        now: Instant,
+        frame: &mut CurrentFrame,
+        slice: &EncodedSlice<'_>,
+    ) -> Result<OpenObject, PacketiseError> {
+        let info = self.info(frame.group, frame.captured, &slice.layer, slice.is_top);
+        let packetiser = self.packetisers.get_mut(&info.id.alias);
+        let packetiser = packetiser.ok_or(PacketiseError::Unknown(info.id))?;
+        let open = packetiser.begin(info)?;
+        self.announce_epochs();
+        frame.objects.push(SealedObject {
+            info,
+            packets: Vec::new(),
+        });
+        if self.leaves_in_slices() {
+            let expected = self.sizes.get(&(info.id.alias, info.id.layer));
+            let expected = expected.copied().unwrap_or_default();
+            for watching in self.viewers.values_mut() {
+                watching.admit(now, info, expected);
+            }
+        }
+        Ok(open)
+    }
+
     /// Ends the frame that was begun.
     pub fn end_frame(&mut self, now: Instant) {
-        let Some(CurrentFrame { objects, .. }) = self.current.take() else {
+        let Some(CurrentFrame { objects, open, .. }) = self.current.take() else {
             return;
         };
         self.shares.add(&objects);
-        if self.config.flow.spread != Spread::BorneRate {
+        for object in &objects {
+            let id = &object.info.id;
+            self.sizes.insert((id.alias, id.layer), object.size());
+        }
+        if !self.leaves_in_slices() {
             self.offer(now, &objects);
         }
+        // A layer that did not end is kept no longer than what was sent of it.
+        for open in open.values() {
+            for watching in self.viewers.values_mut() {
+                watching.flow.finish(&open.info().id);
+            }
+        }
+    }
+
+    /// Returns whether slices leave before their frame is complete.
+    fn leaves_in_slices(&self) -> bool {
+        self.config.flow.spread == Spread::BorneRate
     }
 
     /// Returns the next datagram that leaves now.
@@ -394,14 +471,29 @@ impl Publication {
         layer: &EncodedLayer<'_>,
         is_top: bool,
     ) -> Result<SealedObject, PacketiseError> {
-        let id = ObjectId {
-            alias: layer.alias,
-            group,
-            object: 0,
-            layer: layer.layer,
-        };
-        let info = ObjectInfo {
-            id,
+        let info = self.info(group, captured, layer, is_top);
+        let packetiser = self.packetisers.get_mut(&layer.alias);
+        let packetiser = packetiser.ok_or(PacketiseError::Unknown(info.id))?;
+        match layer.content {
+            LayerContent::Whole(bytes) => packetiser.packetise(info, bytes),
+            LayerContent::Chunks(chunks) => packetiser.packetise_chunks(info, chunks),
+        }
+    }
+
+    fn info(
+        &self,
+        group: u32,
+        captured: Instant,
+        layer: &EncodedLayer<'_>,
+        is_top: bool,
+    ) -> ObjectInfo {
+        ObjectInfo {
+            id: ObjectId {
+                alias: layer.alias,
+                group,
+                object: 0,
+                layer: layer.layer,
+            },
             priority: layer.layer,
             deadline: captured + self.config.lifetime,
             flags: Flags {
@@ -409,12 +501,6 @@ impl Publication {
                 packets_alone: matches!(layer.content, LayerContent::Chunks(_)),
                 top_layer: is_top,
             },
-        };
-        let packetiser = self.packetisers.get_mut(&layer.alias);
-        let packetiser = packetiser.ok_or(PacketiseError::Unknown(id))?;
-        match layer.content {
-            LayerContent::Whole(bytes) => packetiser.packetise(info, bytes),
-            LayerContent::Chunks(chunks) => packetiser.packetise_chunks(info, chunks),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::reassembly::{Bounds, Ended, PACKET_OVERHEAD, Reassembly, Use};
 use crate::refusal::{Refusal, Refusals};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::{Block, Feedback, Pose, Totals};
-use hawser_wire::media::{AEAD_TAG, Flags, Header, MediaTime, ObjectId, Packet, PacketId};
+use hawser_wire::media::{AEAD_TAG, Header, MediaTime, ObjectId, Packet, PacketId};
 use hawser_wire::session::{Accept, Announcement, Sealed, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,8 @@ pub struct ReceiverConfig {
     pub bytes: usize,
     /// The number of ended objects of a track that are remembered, against replays.
     pub remembered: usize,
-    /// Whether each packet becomes an event when it arrives, besides the complete object.
+    /// Whether each packet that decodes alone becomes an event when it arrives, besides the complete
+    /// object.
     pub packet_events: bool,
     /// The time after its deadline for which an object is still accepted.
     pub grace: Duration,
@@ -67,12 +68,10 @@ struct TrackState {
 /// An event of a [`Receiver`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReceiverEvent {
-    /// A packet arrived.
+    /// A packet arrived that decodes alone.
     Packet {
         /// The packet.
         id: PacketId,
-        /// The flags of the object.
-        flags: Flags,
         /// The payload.
         payload: Arc<[u8]>,
     },
@@ -283,14 +282,19 @@ impl Receiver {
             self.insert_late(header.id);
             return Err(Refusal::Late);
         }
-        self.check_room(payload.len())?;
+        self.check_room(&header, payload.len())?;
         self.count(now, header.id, datagram.len(), ecn);
         self.insert(header, payload.into(), ecn, [now, gives_up_at]);
         Ok(())
     }
 
-    fn check_room(&self, payload: usize) -> Result<(), Refusal> {
-        let copies = if self.config.packet_events { 2 } else { 1 };
+    /// Returns whether a packet becomes an event when it arrives.
+    const fn is_event(&self, header: &Header) -> bool {
+        self.config.packet_events && header.flags.packets_alone
+    }
+
+    fn check_room(&self, header: &Header, payload: usize) -> Result<(), Refusal> {
+        let copies = if self.is_event(header) { 2 } else { 1 };
         let needed = (payload + PACKET_OVERHEAD) * copies;
         let has_room = self.bytes + needed <= self.config.bytes;
         has_room.then_some(()).ok_or(Refusal::NoRoom)
@@ -331,10 +335,9 @@ impl Receiver {
 
     fn insert(&mut self, header: Header, payload: Arc<[u8]>, ecn: Ecn, times: [Instant; 2]) {
         self.bytes += payload.len() + PACKET_OVERHEAD;
-        if self.config.packet_events {
+        if self.is_event(&header) {
             self.push_event(ReceiverEvent::Packet {
                 id: header.id,
-                flags: header.flags,
                 payload: payload.clone(),
             });
         }

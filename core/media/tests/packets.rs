@@ -3,8 +3,8 @@
 mod support;
 
 use hawser_objects::{
-    Packetiser, PacketiserConfig, Receiver, ReceiverConfig, ReceiverEvent, Refusal, SealedPacket,
-    TrackSecret,
+    LayerContent, Packetiser, PacketiserConfig, Receiver, ReceiverConfig, ReceiverEvent, Refusal,
+    SealedPacket, TrackSecret,
 };
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::{ClockStamp, Feedback, StampEcho};
@@ -116,7 +116,9 @@ fn packets_are_sealed_as_the_other_implementation_did() {
         packetiser.rotate().unwrap();
     }
     let mut object = packetiser.begin(info(&open.header)).unwrap();
-    let sealed = packetiser.push(&mut object, &[0; 65_534]).unwrap();
+    let sealed = packetiser
+        .push(&mut object, LayerContent::Whole(&[0; 65_534]))
+        .unwrap();
     let datagram = &sealed.last().unwrap().datagram;
     assert_eq!(hex::encode(datagram), hex::encode(&open.datagram));
 }
@@ -135,24 +137,33 @@ fn an_object_is_opened_and_reassembled_in_any_order() {
 }
 
 #[test]
-fn each_packet_is_given_as_it_arrives_where_that_is_asked_for() {
+fn packets_that_decode_alone_are_given_as_they_arrive_where_that_is_asked_for() {
     let config = ReceiverConfig {
         packet_events: true,
         ..ReceiverConfig::default()
     };
     let mut receiver = receiver_with(&secret(), config);
-    let packets = packets(&mut packetiser(), 5, 2000);
-    take(&mut receiver, &packets[1]).unwrap();
-    let Some(ReceiverEvent::Packet { id, payload, .. }) = receiver.poll_event() else {
+    let mut packetiser = packetiser();
+    let mut info = info(5, 0, 0, START + ms(100));
+    info.flags.packets_alone = true;
+    let object = packetiser.packetise_chunks(info, &[b"one", b"two"]);
+    let alone = object.unwrap().packets;
+    take(&mut receiver, &alone[1]).unwrap();
+    let Some(ReceiverEvent::Packet { id, payload }) = receiver.poll_event() else {
         panic!("no packet");
     };
-    assert_eq!((id.index, &payload[..]), (1, &content(5, 2000)[1000..]));
-    take(&mut receiver, &packets[0]).unwrap();
+    assert_eq!((id.index, &payload[..]), (1, &b"two"[..]));
+    take(&mut receiver, &alone[0]).unwrap();
     let events: Vec<_> = std::iter::from_fn(|| receiver.poll_event()).collect();
     assert!(matches!(
         events[..],
         [ReceiverEvent::Packet { .. }, ReceiverEvent::Object(_)]
     ));
+    for packet in packets(&mut packetiser, 6, 2000) {
+        take(&mut receiver, &packet).unwrap();
+    }
+    let events: Vec<_> = std::iter::from_fn(|| receiver.poll_event()).collect();
+    assert!(matches!(events[..], [ReceiverEvent::Object(_)]));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The camera: plays the recording, and encodes each frame for the rate of the network.
 
 use super::PushConfig;
-use super::encode::{Encoders, Sizes, Slice, payload};
+use super::encode::{Encoders, Sizes, TrackSlice, payload};
 use super::log::FrameLog;
 use super::report::Captured;
 use crate::ticks::Ticks;
@@ -25,7 +25,7 @@ pub(super) enum Message {
     /// A frame was captured then. Its slices follow.
     Frame(Instant),
     /// A part of the frame.
-    Slice(Slice),
+    Slice(TrackSlice),
     /// The frame is complete.
     End,
 }
@@ -153,7 +153,7 @@ impl Capture {
         let size = payload(target.bytes_in(self.leaving_time));
         let (network, sizes) = (&self.network, Mutex::new(Sizes::default()));
         let is_sent = network.begin(captured);
-        let slices = |slice: Slice| {
+        let slices = |slice: TrackSlice| {
             sizes.lock().add(&slice);
             if is_sent {
                 network.send(Message::Slice(slice));

@@ -4,8 +4,8 @@ use super::CodecName;
 use anyhow::{Result, bail};
 use hawser_cloud::{Cloud, FieldOfView, Pose, View};
 use hawser_codec::{
-    ChunkConfig, ChunkEncoder, Codec, DracoEncoder, Encoded, Encoder, Layer, RateControl,
-    RgbdEncoder, ZstdEncoder, rgbd,
+    ChunkConfig, ChunkEncoder, Codec, DracoEncoder, Encoded, Encoder, RateControl, RgbdEncoder,
+    Slice, ZstdEncoder, rgbd,
 };
 use hawser_media::Frame;
 use hawser_objects::{IPV4_UDP, TrackTiming};
@@ -27,16 +27,16 @@ pub struct EncodedFrame {
     pub points: usize,
 }
 
-/// A layer of a track's frame, which can leave while the next one is encoded.
-pub(super) struct Slice {
+/// A slice of a track's frame, which can leave while the next one is encoded.
+pub(super) struct TrackSlice {
     /// The track.
     pub(super) alias: u32,
     /// Its codec.
     pub(super) codec: Codec,
     /// The number of the layer; 0 is the base.
-    pub(super) number: u8,
-    /// The layer.
-    pub(super) layer: Layer,
+    pub(super) layer: u8,
+    /// The slice.
+    pub(super) slice: Slice,
 }
 
 /// The sizes of an encoded frame in bytes.
@@ -48,15 +48,15 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn add(&mut self, slice: &Slice) {
-        let bytes = slice.layer.parts.iter().map(Vec::len).sum::<usize>();
+    pub(super) fn add(&mut self, slice: &TrackSlice) {
+        let bytes = slice.slice.bytes();
         self.bytes += bytes;
-        self.base += if slice.number == 0 { bytes } else { 0 };
+        self.base += if slice.layer == 0 { bytes } else { 0 };
     }
 }
 
 /// Takes slices from the threads that encode.
-type Slices<'a> = &'a (dyn Fn(Slice) + Sync);
+type Slices<'a> = &'a (dyn Fn(TrackSlice) + Sync);
 
 /// The encoders of all tracks of a stream, with their rate controls.
 pub struct Encoders(Tracks);
@@ -145,17 +145,15 @@ impl Encoders {
         let codec = self.codec();
         let tracks: Mutex<BTreeMap<u32, Encoded>> = Mutex::default();
         let points = self.encode_slices(frame, budget, target, pose, &|slice| {
-            let layers = Vec::new();
             let mut tracks = tracks.lock();
             let track = tracks.entry(slice.alias);
-            let track = track.or_insert(Encoded { codec, layers });
-            track.layers.push(slice.layer.parts);
+            track.or_insert(Encoded::new(codec)).push(slice.slice);
         });
         let tracks = tracks.into_inner().into_iter().collect();
         EncodedFrame { tracks, points }
     }
 
-    /// As [`Encoders::encode`], and hands over each layer as soon as it is encoded. Returns the number of
+    /// As [`Encoders::encode`], and hands over each slice as soon as it is encoded. Returns the number of
     /// points, or of pixels with depth.
     pub(super) fn encode_slices(
         &mut self,
@@ -213,7 +211,7 @@ fn encode_views(
             scope.spawn(move || {
                 let plan = rate.plan(*points, target);
                 let size = sliced((alias, Codec::Rgbd), slices, |done| {
-                    encoder.encode_layers(view, plan.setting, done);
+                    encoder.encode_slices(view, plan.setting, done);
                 });
                 rate.handle_encoded(&plan, *points, size, target);
             });
@@ -237,28 +235,29 @@ fn encode_cloud(
     };
     let track = (0, encoder.codec());
     let size = sliced(track, slices, |done| {
-        encoder.encode_layers(&cloud, plan.setting, done);
+        encoder.encode_slices(&cloud, plan.setting, done);
     });
     rate.handle_encoded(&plan, cloud.len(), size, target);
     cloud.len()
 }
 
-/// Hands over the layers of a track that `encode` makes. Returns their size.
+/// Hands over the slices of a track that `encode` makes. Returns their size.
 fn sliced(
     (alias, codec): (u32, Codec),
     slices: Slices<'_>,
-    encode: impl FnOnce(&mut dyn FnMut(Layer)),
+    encode: impl FnOnce(&mut dyn FnMut(Slice)),
 ) -> ByteSize {
-    let (mut number, mut size) = (0, 0);
-    encode(&mut |layer| {
-        size += layer.parts.iter().map(Vec::len).sum::<usize>();
-        slices(Slice {
+    let (mut layer, mut size) = (0, 0);
+    encode(&mut |slice| {
+        size += slice.bytes();
+        let next = layer + u8::from(slice.ends_layer);
+        slices(TrackSlice {
             alias,
             codec,
-            number,
             layer,
+            slice,
         });
-        number += 1;
+        layer = next;
     });
     ByteSize(size as u64)
 }

@@ -3,7 +3,7 @@
 use super::PushConfig;
 use super::broadcast::Broadcast;
 use super::capture::{Demand, Message, ToNetwork, WakeOnDrop};
-use super::encode::Slice;
+use super::encode::TrackSlice;
 use super::log::StatsLog;
 use super::metrics::Figures;
 use super::report::{Captured, Sent};
@@ -12,7 +12,7 @@ use hawser_cloud::Pose;
 use hawser_codec::Codec;
 use hawser_io::clock::SteadyClock;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_objects::{EncodedLayer, LayerContent, Publication, PublicationEvent};
+use hawser_objects::{EncodedLayer, EncodedSlice, LayerContent, Publication, PublicationEvent};
 use hawser_units::Instant;
 use hawser_wire::feedback;
 use hawser_wire::media::DEFAULT_DATAGRAM;
@@ -128,7 +128,9 @@ impl Network {
 
     fn take(&mut self, message: &Message) -> anyhow::Result<()> {
         match message {
-            Message::Frame(captured) => self.publication.begin_frame(*captured),
+            Message::Frame(captured) => {
+                self.publication.begin_frame(self.clock.now(), *captured);
+            }
             Message::Slice(slice) => self.publish(slice)?,
             Message::End => {
                 self.publication.end_frame(self.clock.now());
@@ -139,21 +141,24 @@ impl Network {
         Ok(())
     }
 
-    fn publish(&mut self, slice: &Slice) -> anyhow::Result<()> {
-        let parts: Vec<&[u8]> = slice.layer.parts.iter().map(Vec::as_slice).collect();
+    fn publish(&mut self, slice: &TrackSlice) -> anyhow::Result<()> {
+        let parts: Vec<&[u8]> = slice.slice.parts.iter().map(Vec::as_slice).collect();
         let content = match parts.as_slice() {
             [] => return Ok(()),
             [only] if slice.codec != Codec::Chunks => LayerContent::Whole(only),
             chunks => LayerContent::Chunks(chunks),
         };
-        let layer = EncodedLayer {
-            alias: slice.alias,
-            layer: slice.number,
-            content,
+        let slice = EncodedSlice {
+            layer: EncodedLayer {
+                alias: slice.alias,
+                layer: slice.layer,
+                content,
+            },
+            ends_layer: slice.slice.ends_layer,
+            is_top: slice.slice.is_top,
         };
-        let now = self.clock.now();
         self.publication
-            .publish_layer(now, &layer, slice.layer.is_top)
+            .publish_slice(self.clock.now(), &slice)
             .context("a frame cannot be sent")
     }
 

@@ -1,33 +1,130 @@
 //! The thread that decodes frames.
 
+use super::ahead::Ahead;
 use super::metrics::DecodedFrames;
 use super::record::Recorder;
 use super::row::PushRow;
 use super::summary::Decoded;
 use hawser_cloud::Cloud;
-use hawser_codec::{Codec, DecodeError, Decoder, Frame, FrameDecoder};
+use hawser_codec::{Codec, DecodeError, Decoder, Frame, FrameDecoder, PartialCloud};
 use hawser_io::clock::SteadyClock;
 use hawser_objects::ReceivedFrame;
 use hawser_units::Instant;
+use hawser_wire::media::ObjectId;
 use hawser_wire::session::Track;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 
+/// The work of the decoder's thread.
+pub(super) enum ToDecode {
+    /// A chunk that arrived.
+    Chunk {
+        /// The number of the session.
+        session: u64,
+        object: ObjectId,
+        bytes: Arc<[u8]>,
+    },
+    /// A frame as far as it arrived.
+    Frame(FrameToDecode),
+}
+
 /// A frame to be decoded.
-pub(super) struct ToDecode {
+pub(super) struct FrameToDecode {
+    /// The number of the session.
+    pub(super) session: u64,
     /// The time of its capture by the own clock; `None` if the clocks are not related yet.
     pub(super) captured: Option<Instant>,
     pub(super) frame: ReceivedFrame,
     pub(super) tracks: Arc<BTreeMap<u32, Track>>,
 }
 
+/// The way to the decoder's thread.
+pub(super) struct ToDecoder {
+    work: SyncSender<ToDecode>,
+    /// The number of frames that wait.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// The decoder's end of the way.
+pub(super) struct Work {
+    work: Receiver<ToDecode>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// The reason why a frame is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotTaken {
+    /// The decoder is busy with earlier frames.
+    Busy,
+    /// The decoder has ended.
+    Ended,
+}
+
+/// The number of frames that wait to be decoded, and of all work.
+const WAITING_FRAMES: usize = 4;
+const WAITING: usize = 4096;
+
+/// Creates a way to the decoder's thread.
+pub(super) fn work() -> (ToDecoder, Work) {
+    let (sender, receiver) = sync_channel(WAITING);
+    let waiting: Arc<AtomicUsize> = Arc::default();
+    let to_decoder = ToDecoder {
+        work: sender,
+        waiting: Arc::clone(&waiting),
+    };
+    let work = Work {
+        work: receiver,
+        waiting,
+    };
+    (to_decoder, work)
+}
+
+impl ToDecoder {
+    /// Hands over a chunk. One for which there is no room is decoded with its frame.
+    pub(super) fn send_chunk(&self, session: u64, object: ObjectId, bytes: Arc<[u8]>) {
+        let _ = self.work.try_send(ToDecode::Chunk {
+            session,
+            object,
+            bytes,
+        });
+    }
+
+    /// Hands over a frame.
+    pub(super) fn send_frame(&self, frame: FrameToDecode) -> Result<(), NotTaken> {
+        if self.waiting.load(Relaxed) >= WAITING_FRAMES {
+            return Err(NotTaken::Busy);
+        }
+        // Counted first, so that the decoder never counts below zero.
+        self.waiting.fetch_add(1, Relaxed);
+        let sent = self.work.try_send(ToDecode::Frame(frame));
+        sent.map_err(|error| {
+            self.waiting.fetch_sub(1, Relaxed);
+            match error {
+                TrySendError::Full(_) => NotTaken::Busy,
+                TrySendError::Disconnected(_) => NotTaken::Ended,
+            }
+        })
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // The next frame finds that the way has ended, instead of waiting for those before it.
+        self.waiting.store(0, Relaxed);
+    }
+}
+
 /// The decoder's thread.
 pub(super) struct Decoding {
     clock: SteadyClock,
-    frames: Receiver<ToDecode>,
+    work: Work,
+    ahead: Ahead,
     /// A decoder for each track, by alias.
     decoders: BTreeMap<u32, FrameDecoder>,
     recorder: Recorder,
@@ -38,79 +135,87 @@ pub(super) struct Decoding {
 impl Decoding {
     pub(super) fn new(
         clock: SteadyClock,
-        frames: Receiver<ToDecode>,
+        work: Work,
         recorder: Recorder,
         decoded: Arc<Mutex<DecodedFrames>>,
     ) -> Self {
         Decoding {
             clock,
-            frames,
+            work,
+            ahead: Ahead::default(),
             decoders: BTreeMap::new(),
             recorder,
             decoded,
         }
     }
 
-    /// Decodes until no more frames follow.
+    /// Decodes until no more work follows.
     pub(super) fn run(mut self) -> anyhow::Result<Decoded> {
-        while let Ok(ToDecode {
-            captured,
-            frame,
-            tracks,
-        }) = self.frames.recv()
-        {
-            let started = self.clock.now();
-            match self.decode(&frame, &tracks) {
-                Ok(cloud) => {
-                    let times = [captured, Some(started), Some(self.clock.now())];
-                    let row = PushRow::new(&frame, times, cloud.len());
-                    self.recorder.record(row, cloud)?;
-                    let mut decoded = self.decoded.lock();
-                    decoded.frames += 1;
-                    decoded.delay = row.delay();
-                }
-                Err(error) => {
-                    let (group, object) = frame.id;
-                    tracing::warn!(group, object, "frame cannot be decoded: {error}");
-                    self.recorder.failed();
-                    self.decoded.lock().failed += 1;
+        while let Ok(work) = self.work.work.recv() {
+            match work {
+                ToDecode::Chunk {
+                    session,
+                    object,
+                    bytes,
+                } => self.ahead.add(session, &object, &bytes),
+                ToDecode::Frame(frame) => {
+                    self.work.waiting.fetch_sub(1, Relaxed);
+                    self.finish_frame(&frame)?;
                 }
             }
         }
         self.recorder.finish(self.clock.now())
     }
 
+    fn finish_frame(&mut self, to_decode: &FrameToDecode) -> anyhow::Result<()> {
+        let started = self.clock.now();
+        let FrameToDecode {
+            captured, frame, ..
+        } = to_decode;
+        match self.decode(to_decode) {
+            Ok(cloud) => {
+                let times = [*captured, Some(started), Some(self.clock.now())];
+                let row = PushRow::new(frame, times, cloud.len());
+                self.recorder.record(row, cloud)?;
+                let mut decoded = self.decoded.lock();
+                decoded.frames += 1;
+                decoded.delay = row.delay();
+            }
+            Err(error) => {
+                let (group, object) = frame.id;
+                tracing::warn!(group, object, "frame cannot be decoded: {error}");
+                self.recorder.failed();
+                self.decoded.lock().failed += 1;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the points of all tracks, which are decoded at the same time.
-    fn decode(
-        &mut self,
-        frame: &ReceivedFrame,
-        tracks: &BTreeMap<u32, Track>,
-    ) -> Result<Cloud, DecodeError> {
+    fn decode(&mut self, to_decode: &FrameToDecode) -> Result<Cloud, DecodeError> {
+        let FrameToDecode {
+            session,
+            frame,
+            tracks,
+            ..
+        } = to_decode;
+        let mut ahead = self.ahead.take(*session, frame.id);
         for alias in frame.tracks.keys() {
             self.decoders.entry(*alias).or_default();
         }
-        let codec = |alias| {
-            let track: Option<&Track> = tracks.get(alias);
-            track.and_then(|track| Codec::from_tag(track.codec))
-        };
-        let decoders = self.decoders.iter_mut();
-        let jobs = decoders
-            .filter_map(|(alias, decoder)| Some((codec(alias), decoder, frame.tracks.get(alias)?)));
-        let decoded: Vec<Result<Frame, DecodeError>> = thread::scope(|scope| {
-            let started: Vec<_> = jobs
-                .map(|(codec, decoder, layers)| {
-                    scope.spawn(move || decode_track(codec, decoder, layers))
-                })
-                .collect();
-            let joined = started.into_iter().map(thread::ScopedJoinHandle::join);
-            joined
-                .map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
+        let jobs = self.decoders.iter_mut().filter_map(|(alias, decoder)| {
+            Some(TrackJob {
+                codec: tracks.get(alias).and_then(|t| Codec::from_tag(t.codec)),
+                decoder,
+                layers: frame.tracks.get(alias)?,
+                ahead: ahead.remove(alias).unwrap_or_default(),
+            })
         });
         let mut cloud = Cloud::new();
-        for frame in decoded {
+        for frame in decode_all(jobs.collect()) {
             match frame? {
                 Frame::View(view) => view.add_to(&mut cloud),
+                Frame::Cloud(points) if cloud.is_empty() => cloud = points,
                 Frame::Cloud(points) => points.points().for_each(|point| cloud.push(point)),
             }
         }
@@ -118,21 +223,78 @@ impl Decoding {
     }
 }
 
-fn decode_track(
+/// A track of a frame that is to be decoded.
+struct TrackJob<'a> {
     codec: Option<Codec>,
-    decoder: &mut FrameDecoder,
-    layers: &[Vec<Arc<[u8]>>],
-) -> Result<Frame, DecodeError> {
-    match codec {
-        None => Err(DecodeError::Malformed("a codec that is not known")),
-        Some(Codec::Chunks) => {
-            let parts: Vec<&[u8]> = layers.iter().flatten().map(|part| &part[..]).collect();
-            decoder.decode(&parts)
+    decoder: &'a mut FrameDecoder,
+    layers: &'a [Vec<Arc<[u8]>>],
+    /// The points that were decoded as they arrived.
+    ahead: PartialCloud,
+}
+
+/// Decodes tracks at the same time, the last one in this thread.
+fn decode_all(mut jobs: Vec<TrackJob<'_>>) -> Vec<Result<Frame, DecodeError>> {
+    let Some(last) = jobs.pop() else {
+        return Vec::new();
+    };
+    thread::scope(|scope| {
+        let jobs = jobs.into_iter();
+        let started: Vec<_> = jobs.map(|job| scope.spawn(|| job.decode())).collect();
+        let last = last.decode();
+        let joined = started.into_iter().map(thread::ScopedJoinHandle::join);
+        let joined = joined.map(|done| done.unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.chain([last]).collect()
+    })
+}
+
+impl TrackJob<'_> {
+    fn decode(self) -> Result<Frame, DecodeError> {
+        match self.codec {
+            None => Err(DecodeError::Malformed("a codec that is not known")),
+            Some(Codec::Chunks) => {
+                let parts = self.layers.iter().flatten();
+                let parts: Vec<&[u8]> = parts.map(|part| &part[..]).collect();
+                self.decoder.complete(self.ahead, &parts)
+            }
+            Some(_) => {
+                let layers = self.layers.iter();
+                let whole: Vec<Vec<u8>> = layers.map(|payloads| payloads.concat()).collect();
+                let parts: Vec<&[u8]> = whole.iter().map(Vec::as_slice).collect();
+                self.decoder.decode(&parts)
+            }
         }
-        Some(_) => {
-            let whole: Vec<Vec<u8>> = layers.iter().map(|payloads| payloads.concat()).collect();
-            let parts: Vec<&[u8]> = whole.iter().map(Vec::as_slice).collect();
-            decoder.decode(&parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame() -> FrameToDecode {
+        FrameToDecode {
+            session: 0,
+            captured: None,
+            frame: ReceivedFrame {
+                id: (1, 0),
+                deadline: None,
+                first_arrival: None,
+                completed: Instant::ZERO,
+                is_whole: false,
+                marked: false,
+                tracks: BTreeMap::new(),
+            },
+            tracks: Arc::default(),
         }
+    }
+
+    #[test]
+    fn a_busy_decoder_takes_a_few_frames_and_one_that_has_ended_none() {
+        let (to_decoder, work) = work();
+        for _ in 0..WAITING_FRAMES {
+            assert_eq!(to_decoder.send_frame(frame()), Ok(()));
+        }
+        assert_eq!(to_decoder.send_frame(frame()), Err(NotTaken::Busy));
+        drop(work);
+        assert_eq!(to_decoder.send_frame(frame()), Err(NotTaken::Ended));
     }
 }

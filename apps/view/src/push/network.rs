@@ -1,7 +1,7 @@
 //! The thread that has the socket: session, reassembly, reports.
 
 use super::PushConfig;
-use super::decode::ToDecode;
+use super::decode::{FrameToDecode, NotTaken, ToDecoder};
 use super::metrics::Figures;
 use super::session::Session;
 use super::summary::Received;
@@ -16,7 +16,6 @@ use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
 /// The longest time between two looks at whether to stop.
@@ -43,7 +42,7 @@ pub(super) struct Network {
     pose: Option<Pose>,
     socket: UdpSocket,
     session: Session,
-    to_decoder: Option<SyncSender<ToDecode>>,
+    to_decoder: Option<ToDecoder>,
     received: Received,
     figures: Option<Arc<Mutex<Figures>>>,
     next_figures: Instant,
@@ -64,14 +63,14 @@ impl Network {
         clock: SteadyClock,
         mut publishers: Vec<SocketAddr>,
         (keyring, secret): (Keyring, Secret),
-        to_decoder: SyncSender<ToDecode>,
+        to_decoder: ToDecoder,
         figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         let pose = config.pictures.pose.as_ref().and_then(pose_in_metres);
         let socket = socket_to_any(&mut publishers)?;
         let secret = TrackSecret::new(*secret);
         Ok(Network {
-            session: Session::new(&secret, pose)?,
+            session: Session::new(0, &secret, pose)?,
             clock,
             publisher: publishers[0],
             publishers,
@@ -207,7 +206,8 @@ impl Network {
                 self.socket = socket;
                 self.publisher = self.publishers[0];
                 self.end_session();
-                self.session = Session::new(&self.secret, self.pose)?;
+                let number = self.session.number + 1;
+                self.session = Session::new(number, &self.secret, self.pose)?;
             }
             Err(error) => {
                 self.received.unreachable += 1;
@@ -234,18 +234,26 @@ impl Network {
         figures.received = received;
     }
 
-    /// Hands frames that are ready to the decoder. Returns `false` if there is none any more.
+    /// Hands chunks, and frames that are ready, to the decoder. Returns `false` if there is none any more.
     fn hand_over(&mut self, now: Instant) -> bool {
+        let Some(to_decoder) = &self.to_decoder else {
+            return false;
+        };
+        let session = self.session.number;
+        for (object, bytes) in self.session.chunks.drain(..) {
+            to_decoder.send_chunk(session, object, bytes);
+        }
         while let Some(frame) = self.session.assembler.poll_frame() {
-            let to_decode = ToDecode {
+            let to_decode = FrameToDecode {
+                session,
                 captured: self.session.captured(now, &frame),
                 tracks: Arc::clone(&self.session.tracks),
                 frame,
             };
-            match self.to_decoder.as_ref().map(|to| to.try_send(to_decode)) {
-                Some(Ok(())) => {}
-                Some(Err(TrySendError::Full(_))) => self.received.not_decoded += 1,
-                Some(Err(TrySendError::Disconnected(_))) | None => return false,
+            match to_decoder.send_frame(to_decode) {
+                Ok(()) => {}
+                Err(NotTaken::Busy) => self.received.not_decoded += 1,
+                Err(NotTaken::Ended) => return false,
             }
         }
         true

@@ -2,10 +2,12 @@
 
 use anyhow::Context;
 use hawser_objects::{
-    FrameAssembler, FrameConfig, ReceivedFrame, TrackSecret, TrackTiming, Viewer, ViewerConfig,
+    FrameAssembler, FrameConfig, ReceivedFrame, ReceiverConfig, ReceiverEvent, TrackSecret,
+    TrackTiming, Viewer, ViewerConfig,
 };
 use hawser_units::Instant;
 use hawser_wire::feedback::Pose;
+use hawser_wire::media::ObjectId;
 use hawser_wire::session::{Announcement, Track};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +18,11 @@ const PATIENCE: Duration = Duration::from_millis(150);
 
 /// A session, and what it has announced.
 pub(super) struct Session {
+    /// Tells sessions apart, in which frames may have the same numbers.
+    pub(super) number: u64,
     pub(super) viewer: Viewer,
+    /// Chunks that have arrived, for the decoder.
+    pub(super) chunks: Vec<(ObjectId, Arc<[u8]>)>,
     pub(super) assembler: FrameAssembler,
     pub(super) tracks: Arc<BTreeMap<u32, Track>>,
     /// The time from capture to deadline, if the publisher tells it.
@@ -26,13 +32,26 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(secret: &TrackSecret, pose: Option<Pose>) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        number: u64,
+        secret: &TrackSecret,
+        pose: Option<Pose>,
+    ) -> anyhow::Result<Self> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).context("the system has no random numbers")?;
-        let mut viewer = Viewer::new(ViewerConfig::default(), secret.clone(), random);
+        let config = ViewerConfig {
+            receiver: ReceiverConfig {
+                packet_events: true,
+                ..ReceiverConfig::default()
+            },
+            ..ViewerConfig::default()
+        };
+        let mut viewer = Viewer::new(config, secret.clone(), random);
         viewer.set_pose(pose);
         Ok(Session {
+            number,
             viewer,
+            chunks: Vec::new(),
             assembler: assembler(&[], PATIENCE),
             tracks: Arc::default(),
             lifetime: None,
@@ -79,7 +98,10 @@ impl Session {
             self.assembler.set_round_trip(round_trip);
         }
         while let Some(event) = self.viewer.poll_media() {
-            self.assembler.handle_event(now, event);
+            match event {
+                ReceiverEvent::Packet { id, payload } => self.chunks.push((id.object, payload)),
+                event => self.assembler.handle_event(now, event),
+            }
         }
         self.assembler.handle_timeout(now);
     }

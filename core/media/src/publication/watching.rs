@@ -1,10 +1,11 @@
 use super::Outgoing;
 use crate::flow::{Flow, FlowConfig, IPV4_UDP, IPV6_UDP};
-use crate::object::SealedObject;
+use crate::object::{ObjectInfo, SealedObject, SealedPacket};
 use crate::sender::{Outcome, SenderStats};
 use hawser_congestion::{Permission, RateControl, Refusals};
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::feedback::{Feedback, Pose, Totals};
+use hawser_wire::media::ObjectId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -106,15 +107,33 @@ impl Watching {
         (target - drained).max(target / 2.0)
     }
 
-    /// Offers the selected objects of a frame.
+    /// Offers the objects of a frame that are selected. The buffer counts what it does not admit.
     pub(super) fn offer(&mut self, now: Instant, objects: &[SealedObject]) {
-        let is_selected = |object: &&SealedObject| {
-            let id = &object.info.id;
-            self.selected.get(&id.alias).is_some_and(|n| id.layer < *n)
-        };
-        let objects: Vec<SealedObject> = objects.iter().filter(is_selected).cloned().collect();
-        // The buffer counts what it does not admit.
+        let selected = objects
+            .iter()
+            .filter(|object| self.has_selected(&object.info.id));
+        let objects: Vec<SealedObject> = selected.cloned().collect();
         let _ = self.flow.offer(now, &objects);
+    }
+
+    /// Admits an object of which the packets follow, if it is selected. The buffer counts what it does
+    /// not admit.
+    pub(super) fn admit(&mut self, now: Instant, info: ObjectInfo, expected: ByteSize) {
+        if self.has_selected(&info.id) {
+            let _ = self.flow.admit(now, info, expected);
+        }
+    }
+
+    /// Adds the next packets of an object.
+    pub(super) fn push(&mut self, now: Instant, info: &ObjectInfo, packets: &[SealedPacket]) {
+        if self.has_selected(&info.id) {
+            self.flow.push(now, info, packets);
+        }
+    }
+
+    fn has_selected(&self, id: &ObjectId) -> bool {
+        let layers = self.selected.get(&id.alias);
+        layers.is_some_and(|layers| id.layer < *layers)
     }
 
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {

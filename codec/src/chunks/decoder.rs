@@ -1,0 +1,224 @@
+//! Decoding of chunks, all at once or as they arrive.
+
+use super::header::{COMMON_BYTES, Header, Place, SliceId};
+use super::order::Keyed;
+use super::parity::Parity;
+use super::run::RunDecoder;
+use crate::{DecodeError, Decoder};
+use hawser_cloud::{Cloud, MAX_POINTS, Point};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// The chunks of the last frame of a decoder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ChunkReport {
+    /// Chunks that the slices of the parts have, without parity.
+    pub total: usize,
+    /// Chunks that were decoded, repaired ones included.
+    pub decoded: usize,
+    /// Chunks that were lost and repaired.
+    pub repaired: usize,
+    /// Parts that were refused: not a chunk, damaged, twice, or beyond the maximum number of points.
+    pub refused: usize,
+}
+
+/// The points of a frame of which more may arrive.
+#[derive(Debug, Clone, Default)]
+pub struct PartialCloud {
+    cloud: Cloud,
+    /// The chunks whose points are there, and those that were refused.
+    tried: BTreeMap<ChunkId, bool>,
+}
+
+type ChunkId = (SliceId, u16);
+
+impl PartialCloud {
+    /// Returns the number of points.
+    pub fn len(&self) -> usize {
+        self.cloud.len()
+    }
+
+    /// Returns whether there is no point.
+    pub fn is_empty(&self) -> bool {
+        self.cloud.is_empty()
+    }
+}
+
+/// Decodes clouds of [`Codec::Chunks`](crate::Codec::Chunks), reusing its working memory for every
+/// frame.
+///
+/// Each chunk that arrived whole is decoded; the others are counted in [`ChunkDecoder::report`].
+#[derive(Debug)]
+pub struct ChunkDecoder {
+    runs: RunDecoder,
+    report: ChunkReport,
+}
+
+/// The parts of a slice that arrived.
+#[derive(Debug, Default)]
+struct Arrived<'a> {
+    total: u16,
+    chunks: BTreeMap<u16, Cow<'a, [u8]>>,
+    parity: Vec<Parity<'a>>,
+}
+
+impl ChunkDecoder {
+    /// Creates a decoder.
+    pub fn new() -> Self {
+        ChunkDecoder {
+            runs: RunDecoder::new(),
+            report: ChunkReport::default(),
+        }
+    }
+
+    /// Returns what became of the parts of the last frame.
+    pub fn report(&self) -> ChunkReport {
+        self.report
+    }
+
+    /// Decodes a part that arrived before the frame is complete. A part that is no chunk of points, or
+    /// was decoded before, changes nothing.
+    pub fn decode_ahead(&mut self, frame: &mut PartialCloud, part: &[u8]) {
+        let place = Place::parse(part).map(|(place, _)| place);
+        if let Some(place) = place.filter(|place| !place.is_parity) {
+            self.add_chunk((place.slice, place.number), part, frame);
+        }
+    }
+
+    /// Decodes the rest of a frame, from those of its parts that arrived. Repairs what parity chunks
+    /// can repair.
+    ///
+    /// # Errors
+    /// If there are parts and no points.
+    pub fn complete(
+        &mut self,
+        mut frame: PartialCloud,
+        parts: &[&[u8]],
+    ) -> Result<Cloud, DecodeError> {
+        self.report = ChunkReport::default();
+        let slices = self.sort_parts(parts);
+        frame.cloud.reserve(announced_points(&slices, &frame.tried));
+        for (id, mut slice) in slices {
+            self.report.total += usize::from(slice.total);
+            self.report.repaired += slice.repair();
+            for (number, chunk) in &slice.chunks {
+                match self.add_chunk((id, *number), chunk, &mut frame) {
+                    true => self.report.decoded += 1,
+                    false => self.report.refused += 1,
+                }
+            }
+        }
+        if frame.is_empty() && !parts.is_empty() {
+            return Err(DecodeError::Malformed("no part is a chunk of points"));
+        }
+        Ok(frame.cloud)
+    }
+
+    /// Returns the parts of each slice.
+    fn sort_parts<'a>(&mut self, parts: &[&'a [u8]]) -> BTreeMap<SliceId, Arrived<'a>> {
+        let mut slices: BTreeMap<SliceId, Arrived<'a>> = BTreeMap::new();
+        for part in parts {
+            let is_kept = Place::parse(part).is_some_and(|(place, rest)| {
+                let slice = slices.entry(place.slice).or_default();
+                slice.insert(place, part, rest)
+            });
+            self.report.refused += usize::from(!is_kept);
+        }
+        slices
+    }
+
+    /// Adds the points of a chunk, unless they are there. Returns `false`, and adds none, if the chunk
+    /// is damaged or they are too many.
+    fn add_chunk(&mut self, id: ChunkId, chunk: &[u8], frame: &mut PartialCloud) -> bool {
+        let PartialCloud { cloud, tried } = frame;
+        *tried
+            .entry(id)
+            .or_insert_with(|| self.decode_chunk(chunk, cloud).is_some())
+    }
+
+    fn decode_chunk(&mut self, chunk: &[u8], cloud: &mut Cloud) -> Option<()> {
+        let (header, run) = Header::parse(chunk.get(COMMON_BYTES..)?)?;
+        let (before, count) = (cloud.len(), usize::from(header.points));
+        if before + count > MAX_POINTS {
+            return None;
+        }
+        let add = |Keyed {
+                       key,
+                       rgb: [r, g, b],
+                   }| {
+            let [x, y, z] = header.grid.position(key);
+            cloud.push(Point { x, y, z, r, g, b });
+        };
+        let decoded = self.runs.decode(run, count, header.color_shift, add);
+        decoded.map_err(|_| cloud.truncate(before)).ok()
+    }
+}
+
+impl Default for ChunkDecoder {
+    fn default() -> Self {
+        ChunkDecoder::new()
+    }
+}
+
+impl<'a> Arrived<'a> {
+    /// Keeps a part. Returns `false` if it contradicts the others.
+    fn insert(&mut self, place: Place, part: &'a [u8], rest: &'a [u8]) -> bool {
+        if self.total == 0 {
+            self.total = place.total;
+        }
+        if place.total != self.total {
+            return false;
+        }
+        if place.is_parity {
+            let parity = Parity::parse(place, rest);
+            self.parity.extend(parity);
+            return parity.is_some();
+        }
+        match self.chunks.entry(place.number) {
+            Entry::Vacant(entry) => {
+                entry.insert(Cow::Borrowed(part));
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    /// Repairs what parity chunks can repair. Returns the number of chunks.
+    fn repair(&mut self) -> usize {
+        let before = self.chunks.len();
+        for parity in std::mem::take(&mut self.parity) {
+            let arrived = |number: u16| self.chunks.get(&number).map(|chunk| &**chunk);
+            if let Some((number, chunk)) = parity.repair(arrived) {
+                self.chunks.insert(number, Cow::Owned(chunk));
+            }
+        }
+        self.chunks.len() - before
+    }
+}
+
+/// Returns the number of points of the chunks that are not yet decoded, as far as a frame may have
+/// them.
+fn announced_points(
+    slices: &BTreeMap<SliceId, Arrived<'_>>,
+    tried: &BTreeMap<ChunkId, bool>,
+) -> usize {
+    let chunks = slices.iter().flat_map(|(id, slice)| {
+        let chunks = slice.chunks.iter();
+        chunks.map(|(number, chunk)| ((*id, *number), chunk))
+    });
+    let new = chunks.filter(|(id, _)| !tried.contains_key(id));
+    let points = new.filter_map(|(_, chunk)| Header::parse(chunk.get(COMMON_BYTES..)?));
+    let points: usize = points.map(|(header, _)| usize::from(header.points)).sum();
+    points.min(MAX_POINTS)
+}
+
+impl Decoder for ChunkDecoder {
+    type Frame = Cloud;
+
+    /// Decodes the points that arrived. No part at all is an empty cloud only if an empty cloud was
+    /// encoded, which has no parts.
+    fn decode(&mut self, parts: &[&[u8]]) -> Result<Cloud, DecodeError> {
+        self.complete(PartialCloud::default(), parts)
+    }
+}
