@@ -70,6 +70,7 @@ mod tests {
             size: ByteSize(1250),
             sent_at: Instant::ZERO + Duration::from_micros(number * sent_us),
             arrived_at: Instant::ZERO + Duration::from_micros(number * arrived_us),
+            forward_ns: 0,
             ecn: Ecn::Ect1,
         };
         Confirmed {

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub struct Feedback<'a> {
     /// When the report arrived at the sender.
     pub now: Instant,
+    /// When it left the receiver, on the receiver's clock.
+    pub reported: Instant,
     /// Packets that the report newly acknowledges, in any order.
     pub acked: &'a [Acked],
     /// Numbers of packets that the media layer now considers lost.

@@ -20,6 +20,7 @@
 //! let acked = [Acked { number, held: ms(2), ecn: Ecn::Ect1 }];
 //! control.handle_feedback(&Feedback {
 //!     now: Instant::ZERO + ms(22),
+//!     reported: Instant::ZERO + ms(12),
 //!     acked: &acked,
 //!     lost: &[],
 //!     abandoned: &[],
@@ -37,11 +38,13 @@ pub mod bulk;
 mod classic;
 mod control;
 mod feedback;
+mod forward;
 mod loss;
 mod marking;
 mod pacer;
 mod paper;
 mod prague;
+mod recent;
 mod round;
 mod rtt;
 mod sent;

@@ -60,6 +60,7 @@ mod tests {
         }];
         let report = Feedback {
             now: at(22),
+            reported: at(22),
             acked: &acked,
             lost: &[],
             abandoned: &[],

@@ -4,6 +4,7 @@ use crate::breaker::{CircuitBreaker, Permission, Silence, TcpPath};
 use crate::classic::ClassicAqm;
 use crate::control::RateControl;
 use crate::feedback::{Feedback, Refusals};
+use crate::forward::ForwardDelay;
 use crate::marking::MarkedShare;
 use crate::round::Round;
 use crate::rtt::Rtt;
@@ -41,6 +42,7 @@ pub struct Prague {
     config: PragueConfig,
     sent: SentPackets,
     rtt: Rtt,
+    forward: ForwardDelay,
     base_check: BaseCheck,
     marks: MarkedShare,
     arrivals: Arrivals,
@@ -81,6 +83,7 @@ impl Prague {
         Prague {
             sent: SentPackets::default(),
             rtt: Rtt::default(),
+            forward: ForwardDelay::default(),
             base_check: BaseCheck::default(),
             marks: MarkedShare::default(),
             arrivals: Arrivals::default(),
@@ -114,9 +117,11 @@ impl Prague {
     fn measure(&mut self, now: Instant, confirmed: &Confirmed) {
         if let (Some(newest), Some(lowest)) = (confirmed.newest(), confirmed.shortest_rtt()) {
             self.rtt.add(now, newest.rtt(), lowest);
+            self.forward.add(now, confirmed);
             let arriving = self.throughput.bps();
             if self.base_check.handle_sample(now, &self.rtt, arriving) {
                 self.rtt.raise_base(now);
+                self.forward.raise_base(now);
                 self.stats.raised_bases += 1;
             }
             let is_waiting = self.sent.in_flight().0 > 0;
@@ -287,6 +292,7 @@ mod tests {
             .collect();
         control.handle_feedback(&Feedback {
             now,
+            reported: now,
             acked: &acked,
             lost,
             abandoned: &[],

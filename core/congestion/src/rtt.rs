@@ -1,5 +1,5 @@
+use crate::recent::{LongMinimum, Recent};
 use hawser_units::{Instant, smoothed_rtt};
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The reference round-trip time (Prague draft, section 2.4.4): flows with a shorter one behave as if
@@ -12,41 +12,33 @@ const ASSUMED: Duration = Duration::from_millis(100);
 /// The time in which a queue that stands delays every packet, where delays vary for other reasons.
 const RECENT: Duration = Duration::from_millis(50);
 
-/// The maximum number of samples of that time.
-const RECENT_SAMPLES: usize = 64;
-
-/// Half of the time for which a minimum is remembered.
-const EPOCH: Duration = Duration::from_secs(5);
-
 /// The round-trip time: smoothed, virtual and without queues.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Rtt {
     smoothed: Option<Duration>,
     latest: Duration,
-    minimum: Option<Duration>,
-    previous_minimum: Option<Duration>,
-    epoch_began: Instant,
+    minimum: LongMinimum<Duration>,
     /// The lowest samples of recent reports.
-    recent: VecDeque<(Instant, Duration)>,
+    recent: Recent<Duration>,
+}
+
+impl Default for Rtt {
+    fn default() -> Self {
+        Rtt {
+            smoothed: None,
+            latest: Duration::ZERO,
+            minimum: LongMinimum::default(),
+            recent: Recent::new(RECENT),
+        }
+    }
 }
 
 impl Rtt {
     /// Adds a sample of the newest packet of a report. `lowest` is the lowest sample of the report.
     pub(crate) fn add(&mut self, now: Instant, sample: Duration, lowest: Duration) {
-        if now.saturating_since(self.epoch_began) > EPOCH {
-            self.previous_minimum = self.minimum.take();
-            self.epoch_began = now;
-        }
-        let minimum = self.minimum.unwrap_or(lowest).min(lowest);
-        self.minimum = Some(minimum);
+        self.minimum.add(now, lowest);
         self.latest = sample;
-        self.recent.push_back((now, lowest));
-        let is_old = |at: Instant| now.saturating_since(at) > RECENT;
-        while self.recent.len() > RECENT_SAMPLES
-            || self.recent.front().is_some_and(|(at, _)| is_old(*at))
-        {
-            self.recent.pop_front();
-        }
+        self.recent.add(now, lowest);
         self.smoothed = Some(smoothed_rtt(self.smoothed, sample));
     }
 
@@ -65,15 +57,12 @@ impl Rtt {
 
     /// Returns the lowest time of the last five to ten seconds.
     pub(crate) fn base(&self) -> Duration {
-        let lowest = [self.minimum, self.previous_minimum];
-        lowest.into_iter().flatten().min().unwrap_or(ASSUMED)
+        self.minimum.get().unwrap_or(ASSUMED)
     }
 
     /// Takes the lowest time of recent packets for the base: the path has become longer.
     pub(crate) fn raise_base(&mut self, now: Instant) {
-        self.minimum = Some(self.recent_lowest());
-        self.previous_minimum = None;
-        self.epoch_began = now;
+        self.minimum.replace(now, self.recent_lowest());
     }
 
     /// Returns the delay of the newest packet above the base, which is the queue's unless delays vary
@@ -94,8 +83,7 @@ impl Rtt {
     }
 
     fn recent_lowest(&self) -> Duration {
-        let samples = self.recent.iter().map(|(_, sample)| *sample);
-        samples.min().unwrap_or(self.latest)
+        self.recent.lowest().unwrap_or(self.latest)
     }
 }
 
@@ -133,16 +121,5 @@ mod tests {
         let later = Instant::ZERO + Duration::from_secs(1);
         rtt.add(later, 50 * MS, 50 * MS);
         assert_eq!(rtt.standing_queue(), 30 * MS);
-    }
-
-    #[test]
-    fn a_base_that_does_not_return_is_forgotten() {
-        let mut rtt = Rtt::default();
-        for second in 0..13 {
-            let now = Instant::ZERO + Duration::from_secs(second);
-            let sample = if second == 0 { 10 * MS } else { 50 * MS };
-            rtt.add(now, sample, sample);
-        }
-        assert_eq!(rtt.base(), 50 * MS);
     }
 }

@@ -51,6 +51,9 @@ pub struct Arrived {
     pub sent_at: Instant,
     /// When it arrived, on the sender's clock and later by the delay of the report.
     pub arrived_at: Instant,
+    /// The nanoseconds from its departure to its arrival, from the sender's clock to the receiver's:
+    /// only differences mean something.
+    pub forward_ns: i64,
     /// The ECN field with which it arrived.
     pub ecn: Ecn,
 }
@@ -155,7 +158,7 @@ impl SentPackets {
         self.latest_report = feedback.now;
         self.forget_old(feedback.now);
         for acked in feedback.acked {
-            self.confirm_arrival(feedback.now, acked, &mut confirmed);
+            self.confirm_arrival(feedback, acked, &mut confirmed);
         }
         for number in feedback.lost {
             self.confirm_loss(*number, &mut confirmed);
@@ -222,7 +225,13 @@ impl SentPackets {
         }
     }
 
-    fn confirm_arrival(&mut self, now: Instant, acked: &Acked, confirmed: &mut Confirmed) {
+    fn confirm_arrival(
+        &mut self,
+        feedback: &Feedback<'_>,
+        acked: &Acked,
+        confirmed: &mut Confirmed,
+    ) {
+        let now = feedback.now;
         let Some(index) = self.find(acked.number) else {
             return self.refuse_missing(acked.number);
         };
@@ -240,6 +249,7 @@ impl SentPackets {
             size: packet.size,
             sent_at: packet.sent_at,
             arrived_at: now - acked.held,
+            forward_ns: nanos_between(packet.sent_at, feedback.reported - acked.held),
             ecn: acked.ecn,
         };
         self.settle(index, Fate::Arrived);
@@ -296,6 +306,12 @@ impl SentPackets {
     }
 }
 
+/// Returns the nanoseconds from an instant of one clock to one of another clock.
+fn nanos_between(from: Instant, to: Instant) -> i64 {
+    let nanos = i128::from(to.as_nanos()) - i128::from(from.as_nanos());
+    nanos.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,6 +337,7 @@ mod tests {
             .collect();
         packets.confirm(&Feedback {
             now: Instant::ZERO + MS * at,
+            reported: Instant::ZERO + MS * at,
             acked: &acked,
             lost,
             abandoned: &[],
@@ -388,6 +405,7 @@ mod tests {
             |packets: &mut SentPackets, acked: &[Acked], lost: &[u64], abandoned: &[u64]| {
                 packets.confirm(&Feedback {
                     now: Instant::ZERO + 20 * MS,
+                    reported: Instant::ZERO + 20 * MS,
                     acked,
                     lost,
                     abandoned,

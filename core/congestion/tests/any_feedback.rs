@@ -111,6 +111,8 @@ fn apply(control: &mut impl RateControl, bounds: &Bounds, operations: &[Operatio
             } => {
                 control.handle_feedback(&Feedback {
                     now: now - Duration::from_nanos(*back),
+                    // The receiver's clock is anything.
+                    reported: Instant::from_nanos(back.wrapping_mul(u64::MAX / 7)),
                     acked,
                     lost,
                     abandoned: &[],
@@ -201,6 +203,7 @@ fn a_liar_gains_no_more_than_the_maximum() {
         for _ in 0..3 {
             control.handle_feedback(&Feedback {
                 now,
+                reported: now,
                 acked: &acked,
                 lost: &[],
                 abandoned: &[],
@@ -235,6 +238,7 @@ fn refused_feedback_does_not_count_as_feedback() {
     for step in 1..50 {
         control.handle_feedback(&Feedback {
             now: Instant::ZERO + Duration::from_millis(step),
+            reported: Instant::ZERO + Duration::from_millis(step),
             acked: &[claim(7)],
             lost: &[9],
             abandoned: &[],
@@ -264,6 +268,7 @@ fn repeated_marks_reduce_no_further() {
             for _ in 0..repetitions {
                 control.handle_feedback(&Feedback {
                     now,
+                    reported: now,
                     acked: &acked,
                     lost: &[],
                     abandoned: &[],

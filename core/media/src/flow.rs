@@ -261,6 +261,7 @@ impl Flow {
         }
         self.control.handle_feedback(&Report {
             now,
+            reported,
             acked: &acked,
             lost: &outcome.lost_numbers,
             abandoned: &abandoned,

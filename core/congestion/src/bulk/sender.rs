@@ -162,6 +162,7 @@ impl<W: Window> Sender<W> {
     fn confirm(&mut self, now: Instant, acked: &[Acked], lost: &[u64]) -> Confirmed {
         self.sent.confirm(&Feedback {
             now,
+            reported: now,
             acked,
             lost,
             abandoned: &[],

@@ -29,7 +29,7 @@ const NEAR_CEILING: std::ops::Range<f64> = 0.85..1.08;
 /// The weight of a lower rate in the ceiling.
 const CEILING_GAIN: f64 = 1.0 / 8.0;
 
-/// The queueing delay of all packets of a report above which the estimate, where it is more than the
+/// The queueing delay of all packets of a moment above which the estimate, where it is more than the
 /// encoder can use, decreases: half of the usual step threshold, so that no mark is needed.
 const SPARE_DELAY: Duration = Duration::from_micros(500);
 
@@ -92,7 +92,7 @@ impl Prague {
         if confirmed.lost.is_empty() && overload.is_none() && !app_limited {
             self.grow(confirmed);
         }
-        self.yield_spare(confirmed);
+        self.yield_spare();
     }
 
     fn respond_to_loss(&mut self, now: Instant, confirmed: &Confirmed) {
@@ -182,8 +182,8 @@ impl Prague {
     }
 
     /// Gives up what the encoder cannot use if there is a queue.
-    fn yield_spare(&mut self, confirmed: &Confirmed) {
-        let queue = self.queue_of_all(confirmed);
+    fn yield_spare(&mut self) {
+        let queue = self.forward.queue();
         if self.is_spare() && queue > SPARE_DELAY {
             let lowest = self.config.bounds.maximum().bps() as f64 / ENCODED_SHARE;
             self.set_borne(self.draining(self.borne, queue).max(lowest));
@@ -192,12 +192,6 @@ impl Prague {
 
     fn is_spare(&self) -> bool {
         self.borne * ENCODED_SHARE > self.config.bounds.maximum().bps() as f64
-    }
-
-    /// Returns the queueing delay that all packets of a report met.
-    fn queue_of_all(&self, confirmed: &Confirmed) -> Duration {
-        let shortest = confirmed.shortest_rtt().unwrap_or_default();
-        shortest.saturating_sub(self.rtt.base())
     }
 
     fn draining(&self, bps: f64, queue: Duration) -> f64 {

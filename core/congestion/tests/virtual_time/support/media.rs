@@ -322,6 +322,7 @@ impl<C: RateControl> Flow for Media<C> {
         let acked: Vec<Acked> = acked.collect();
         let mut feedback = Feedback {
             now,
+            reported: report.sent_at,
             acked: &acked,
             lost: &[],
             abandoned: &[],
