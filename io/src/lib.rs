@@ -16,6 +16,7 @@ pub mod netns;
 pub mod process;
 pub mod rate_limit;
 pub mod ring;
+pub mod scheduling;
 pub mod segmenter;
 pub mod sockopt;
 pub mod stamped;

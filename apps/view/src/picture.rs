@@ -3,6 +3,7 @@
 
 use anyhow::{Context, anyhow};
 use hawser_cloud::{Cloud, Image, Intrinsics, Pose, Renderer};
+use hawser_io::scheduling;
 use hawser_media::{Mp4Writer, encode_png};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -114,7 +115,10 @@ impl PictureThread {
         let (frames, received) = mpsc::sync_channel(QUEUE);
         let thread = thread::Builder::new()
             .name("pictures".to_owned())
-            .spawn(move || studio.run(&received))
+            .spawn(move || {
+                scheduling::run_in_background();
+                studio.run(&received)
+            })
             .context("cannot start a thread for pictures")?;
         Ok(Some(PictureThread {
             frames: Some(frames),
