@@ -7,6 +7,7 @@ mod ahead;
 mod decode;
 mod metrics;
 mod network;
+mod publishers;
 mod record;
 mod row;
 mod session;
@@ -16,7 +17,6 @@ pub use row::PushRow;
 pub use summary::PushSummary;
 
 use crate::{Pictures, Until};
-use anyhow::Context;
 use decode::Decoding;
 use hawser_io::clock::SteadyClock;
 use hawser_keyring::{KeyArgs, KeySource, Keyring, TrackRole};
@@ -24,8 +24,9 @@ use hawser_metrics::server::parse_loopback;
 use metrics::DecodedFrames;
 use network::Network;
 use parking_lot::Mutex;
+use publishers::Publishers;
 use record::Recorder;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -99,7 +100,7 @@ impl PushConfig {
 /// wrong is counted in the summary.
 pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSummary> {
     let key = Keyring::open(&config.key, TrackRole::Reader)?;
-    let publishers = resolve(&config.address)?;
+    let publishers = Publishers::resolve(&config.address)?;
     let clock = SteadyClock::start();
     let recorder = Recorder::create(config)?;
     let (to_decoder, work) = decode::work();
@@ -128,12 +129,4 @@ pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSumma
         watched?;
         Ok(PushSummary::new(received, decoded))
     })
-}
-
-/// Returns the addresses of the publisher.
-fn resolve(address: &str) -> anyhow::Result<Vec<SocketAddr>> {
-    let addresses = address
-        .to_socket_addrs()
-        .with_context(|| format!("\"{address}\" is not HOST:PORT"))?;
-    Ok(addresses.collect())
 }

@@ -3,9 +3,10 @@
 use super::PushConfig;
 use super::decode::{FrameToDecode, NotTaken, ToDecoder};
 use super::metrics::Figures;
+use super::publishers::Publishers;
 use super::session::Session;
 use super::summary::Received;
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use hawser_io::clock::SteadyClock;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_keyring::{Keyring, Secret};
@@ -14,7 +15,7 @@ use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::Pose;
 use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The network's end of a viewer.
 pub(super) struct Network {
     clock: SteadyClock,
-    /// The addresses of the publisher, of which the first is tried next.
-    publishers: Vec<SocketAddr>,
+    publishers: Publishers,
+    /// The address of the newest session.
     publisher: SocketAddr,
     keyring: Keyring,
     secret: TrackSecret,
@@ -61,18 +62,18 @@ impl Network {
     pub(super) fn open(
         config: &PushConfig,
         clock: SteadyClock,
-        mut publishers: Vec<SocketAddr>,
+        mut publishers: Publishers,
         (keyring, secret): (Keyring, Secret),
         to_decoder: ToDecoder,
         figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         let pose = config.pictures.pose.as_ref().and_then(pose_in_metres);
-        let socket = socket_to_any(&mut publishers)?;
+        let socket = publishers.connect()?;
         let secret = TrackSecret::new(*secret);
         Ok(Network {
             session: Session::new(0, &secret, pose)?,
             clock,
-            publisher: publishers[0],
+            publisher: publishers.next(),
             publishers,
             keyring,
             secret,
@@ -198,13 +199,14 @@ impl Network {
     /// one, because the viewer's own address may have changed.
     fn begin_again(&mut self, now: Instant) -> anyhow::Result<()> {
         if !self.session.was_open() {
-            self.publishers.rotate_left(1);
+            self.publishers.pass_over();
         }
-        match socket_to_any(&mut self.publishers) {
+        self.publishers.refresh();
+        match self.publishers.connect() {
             Ok(socket) => {
                 self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
                 self.socket = socket;
-                self.publisher = self.publishers[0];
+                self.publisher = self.publishers.next();
                 self.end_session();
                 let number = self.session.number + 1;
                 self.session = Session::new(number, &self.secret, self.pose)?;
@@ -287,52 +289,7 @@ impl Network {
     }
 }
 
-/// Opens a socket to the first address to which there is a route, and moves this address to the front.
-/// Returns the error of the first one if there is none.
-fn socket_to_any(publishers: &mut [SocketAddr]) -> anyhow::Result<UdpSocket> {
-    let mut first_error = None;
-    for _ in 0..publishers.len() {
-        match socket_to(publishers[0]) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => first_error = first_error.or(Some(error)),
-        }
-        publishers.rotate_left(1);
-    }
-    Err(first_error.unwrap_or_else(|| anyhow!("the publisher has no address")))
-}
-
-/// Opens a socket that is connected to an address.
-fn socket_to(publisher: SocketAddr) -> anyhow::Result<UdpSocket> {
-    let any = match publisher {
-        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    let socket = UdpSocket::bind((any, 0).into()).context("cannot open a UDP socket")?;
-    socket
-        .connect(publisher)
-        .with_context(|| format!("there is no route to {publisher}"))?;
-    Ok(socket)
-}
-
 fn pose_in_metres(pose: &hawser_cloud::Pose) -> Option<Pose> {
     let position = pose.position_mm.map(|mm| mm / 1000.0);
     Pose::new(position, pose.rotation)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_without_a_route_is_passed_over() {
-        let reachable: SocketAddr = "127.0.0.1:9".parse().unwrap();
-        // Broadcast is refused at once, as an address without a route is.
-        let other: SocketAddr = "255.255.255.255:9".parse().unwrap();
-        let mut publishers = [other, reachable];
-        socket_to_any(&mut publishers).unwrap();
-        assert_eq!(publishers, [reachable, other]);
-        let error = socket_to_any(&mut [other]).unwrap_err();
-        assert!(error.to_string().contains("no route to 255.255"), "{error}");
-        assert!(socket_to_any(&mut []).is_err());
-    }
 }
