@@ -9,6 +9,7 @@ use hawser_io::clock::unix_ns;
 use hawser_qoe::Frame;
 use hawser_units::Instant;
 use serde::Serialize;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,9 @@ pub(crate) struct Delivery<'a> {
     pub(crate) decoded_ns: u64,
 }
 
+/// The number of newest frames of which the times are summarised: an hour of 30 frames per second.
+pub(crate) const SUMMARISED: usize = 108_000;
+
 /// Records received frames and bytes.
 pub(crate) struct Recorder {
     timeline: Option<Table>,
@@ -28,7 +32,9 @@ pub(crate) struct Recorder {
     save: Option<SavedFrames>,
     pictures: Option<PictureThread>,
     max_frames: Option<u64>,
-    frames: Vec<Frame>,
+    identical: u64,
+    /// The newest of them.
+    frames: VecDeque<Frame>,
     damaged: u64,
     connections: u64,
     protocol_errors: u64,
@@ -46,7 +52,8 @@ impl Recorder {
                 .transpose()?,
             pictures: PictureThread::start(&config.pictures)?,
             max_frames: config.frames,
-            frames: Vec::new(),
+            identical: 0,
+            frames: VecDeque::new(),
             damaged: 0,
             connections: 0,
             protocol_errors: 0,
@@ -63,7 +70,7 @@ impl Recorder {
 
     /// Returns the number of decoded frames, including damaged ones.
     pub(crate) fn frames(&self) -> u64 {
-        self.frames.len() as u64 + self.damaged
+        self.identical + self.damaged
     }
 
     /// Returns whether the requested number of frames has been reached.
@@ -97,7 +104,11 @@ impl Recorder {
             is_identical: digest == delivery.header.digest,
         };
         if row.is_identical {
-            self.frames.push(row.into());
+            self.identical += 1;
+            if self.frames.len() == SUMMARISED {
+                self.frames.pop_front();
+            }
+            self.frames.push_back(row.into());
         } else {
             self.damaged += 1;
             tracing::error!(frame = row.frame, captured = %delivery.header.digest, decoded = %digest, "frame differs from the captured one");
@@ -137,7 +148,7 @@ impl Recorder {
             frames_damaged: self.damaged,
             protocol_errors: self.protocol_errors,
             connections: self.connections,
-            qoe: Summary::measure(&self.frames, end),
+            qoe: Summary::measure(self.frames.make_contiguous(), end),
             pictures,
         })
     }

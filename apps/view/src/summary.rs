@@ -15,8 +15,8 @@ pub struct Summary {
     pub protocol_errors: u64,
     /// Number of connections that were made, including reconnections.
     pub connections: u64,
-    /// The duration from the first frame to the end, and the quality of experience in it. `None`
-    /// without frames.
+    /// The duration from the first frame to the end, or the last hour of it, and the quality of
+    /// experience in it. `None` without frames.
     pub qoe: Option<(Duration, Qoe)>,
     /// The pictures of the frames. `None` if none were requested.
     pub pictures: Option<Drawn>,

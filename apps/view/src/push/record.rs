@@ -4,14 +4,11 @@ use super::PushConfig;
 use super::row::PushRow;
 use super::summary::Decoded;
 use crate::picture::PictureThread;
-use crate::recorder::Table;
+use crate::recorder::{SUMMARISED, Table};
 use crate::save::SavedFrames;
 use hawser_cloud::Cloud;
 use hawser_units::Instant;
 use std::collections::VecDeque;
-
-/// The number of newest frames of which the times are summarised: an hour of 30 frames per second.
-const SUMMARISED: usize = 108_000;
 
 /// Records decoded frames in memory and in files.
 pub(super) struct Recorder {
