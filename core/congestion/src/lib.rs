@@ -37,6 +37,7 @@ mod breaker;
 pub mod bulk;
 mod classic;
 mod control;
+mod departure_check;
 mod feedback;
 mod forward;
 mod loss;
@@ -52,6 +53,7 @@ mod throughput;
 
 pub use breaker::Permission;
 pub use control::{Bounds, RateControl};
+pub use departure_check::{DepartureCheck, DepartureFinding};
 pub use feedback::{Acked, Feedback, Refusals};
 pub use loss::LossDetector;
 pub use pacer::{Pacer, Spread};

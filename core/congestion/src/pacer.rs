@@ -78,7 +78,7 @@ impl Pacer {
             true => (self.behind + due.saturating_since(self.next)).min(CATCH_UP),
             false => Duration::ZERO,
         };
-        let gap = self.gap(size, borne);
+        let gap = self.time_to_send(size, borne);
         let caught_up = self.behind.min(gap / CATCH_UP_SHARE);
         self.behind -= caught_up;
         self.next = due + (gap - caught_up);
@@ -89,7 +89,8 @@ impl Pacer {
         self.is_awaited = true;
     }
 
-    fn gap(&self, size: ByteSize, borne: Bitrate) -> Duration {
+    /// Returns the time in which so many bytes leave.
+    pub fn time_to_send(&self, size: ByteSize, borne: Bitrate) -> Duration {
         match self.spread {
             Spread::BorneRate => borne.time_to_send(size),
             Spread::Interval(interval) => share(interval, size, self.frame),
