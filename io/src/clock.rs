@@ -1,7 +1,13 @@
-//! The time of day, never before 1970, and a clock that does not jump.
+//! The time of day, never before 1970, and clocks that do not jump.
 
 use hawser_units::Instant;
-use std::time::{self, Duration, SystemTime};
+use nix::time::{ClockId, clock_gettime};
+use std::time::{Duration, SystemTime};
+
+/// Returns the time of the monotonic clock.
+pub fn monotonic() -> Instant {
+    Instant::ZERO + read(ClockId::CLOCK_MONOTONIC)
+}
 
 /// Returns the time since 1970.
 pub fn since_1970() -> Duration {
@@ -26,7 +32,8 @@ pub fn unix_ns() -> u64 {
 /// A clock that shows the time of day when it starts, and then never jumps.
 #[derive(Debug, Clone, Copy)]
 pub struct SteadyClock {
-    started: time::Instant,
+    /// The time of the monotonic clock at the start.
+    started: Instant,
     /// The time since 1970 at the start.
     shown: Instant,
 }
@@ -35,15 +42,53 @@ impl SteadyClock {
     /// Starts a clock.
     pub fn start() -> Self {
         SteadyClock {
-            started: time::Instant::now(),
+            started: monotonic(),
             shown: Instant::from_nanos(unix_ns()),
         }
     }
 
     /// Returns the time.
     pub fn now(&self) -> Instant {
-        self.shown + self.started.elapsed()
+        self.shown_at(monotonic())
     }
+
+    /// Converts a time of the monotonic clock, which is not before the start, to that of this one.
+    pub fn shown_at(&self, time: Instant) -> Instant {
+        self.shown + time.saturating_since(self.started)
+    }
+
+    /// Converts a time of this clock, which is not before the start, to that of the monotonic one.
+    pub fn monotonic_at(&self, time: Instant) -> Instant {
+        self.started + time.saturating_since(self.shown)
+    }
+}
+
+/// Both clocks, read at the same moment: the kernel stamps packets with the time of day, which may be
+/// set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clocks {
+    time_of_day: Duration,
+    monotonic: Instant,
+}
+
+impl Clocks {
+    /// Reads the time of day first: where the thread is interrupted between the two, converted times
+    /// are too late, never too early.
+    pub(crate) fn read() -> Self {
+        Clocks {
+            time_of_day: read(ClockId::CLOCK_REALTIME),
+            monotonic: monotonic(),
+        }
+    }
+
+    /// Converts the time of day of a recent event to monotonic time.
+    pub(crate) fn monotonic(&self, time_of_day: Duration) -> Instant {
+        self.monotonic - self.time_of_day.saturating_sub(time_of_day)
+    }
+}
+
+fn read(clock: ClockId) -> Duration {
+    clock_gettime(clock).expect("the clock exists").into()
 }
 
 fn until(time: SystemTime) -> Duration {
@@ -61,6 +106,8 @@ mod tests {
         let clock = SteadyClock::start();
         let (first, second) = (clock.now(), clock.now());
         assert!(first.as_nanos() >= before && second >= first);
+        let there = clock.monotonic_at(second);
+        assert!(there <= monotonic() && clock.shown_at(there) == second);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod config;
+mod departures;
 pub mod failures;
 pub mod file;
 pub mod interface;

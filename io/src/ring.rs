@@ -8,13 +8,12 @@
 //! A port must be opened in the namespace of its device. No frame is lost silently: frames that
 //! could not be read or written are counted or returned with an error.
 
-mod clock;
 mod receive;
 mod send;
 mod thread;
 mod xdp;
 
-pub use clock::now;
+pub use crate::clock::monotonic as now;
 pub use receive::{Frame, FrameError, Receiver};
 pub use send::Sender;
 pub use thread::{cpu_time, rise_to_realtime, wait};

@@ -1,5 +1,8 @@
 //! A UDP socket with the ECN field and the time of arrival of each datagram, and precise waiting.
 
+pub use crate::departures::{Departure, Left};
+
+use crate::departures::Departures;
 use crate::sockopt;
 use hawser_units::Ecn;
 use lru::LruCache;
@@ -40,6 +43,8 @@ pub struct UdpSocket {
     /// The own address at which each peer was heard last, if the socket is bound to all of them: the
     /// peer expects its answers from there.
     heard_at: Option<LruCache<SocketAddr, IpAddr>>,
+    /// Those with departure times, if they are allowed.
+    departures: Option<Departures>,
 }
 
 /// A datagram that arrived.
@@ -79,7 +84,18 @@ impl UdpSocket {
             buffers: vec![0; BUFFERS * BUFFER_BYTES],
             waker: Waker(Arc::new(waker)),
             heard_at: is_any.then(|| LruCache::new(PEERS)),
+            departures: None,
         })
+    }
+
+    /// Allows [`UdpSocket::send_at`].
+    ///
+    /// # Errors
+    /// If the kernel knows no departure times of packets (`SO_TXTIME`, Linux 4.19), or does not let
+    /// unprivileged processes set them (before Linux 5.8).
+    pub fn allow_departure_times(&mut self) -> io::Result<()> {
+        self.departures = Some(Departures::allow(&self.socket)?);
+        Ok(())
     }
 
     /// Connects the socket: it receives from this address only, and learns that nobody listens there.
@@ -102,15 +118,42 @@ impl UdpSocket {
     /// # Errors
     /// As of `sendmsg(2)`: [`ErrorKind::WouldBlock`] if the kernel's buffer is full.
     pub fn send(&self, to: SocketAddr, ecn: Ecn, bytes: &[u8]) -> io::Result<()> {
-        let heard_at = self.heard_at.as_ref();
         let transmit = Transmit {
             destination: to,
             ecn: EcnCodepoint::from_bits(ecn.bits()),
             contents: bytes,
             segment_size: None,
-            src_ip: heard_at.and_then(|heard_at| heard_at.peek(&to).copied()),
+            src_ip: self.own_address(&to),
         };
         self.state.try_send((&self.socket).into(), &transmit)
+    }
+
+    /// Sends a datagram as [`UdpSocket::send`], with a departure time. A queueing discipline that obeys
+    /// holds it until then; others send it at once. It cannot be recalled.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send`]; [`ErrorKind::Unsupported`] if departure times are not allowed.
+    pub fn send_at(
+        &mut self,
+        to: SocketAddr,
+        ecn: Ecn,
+        bytes: &[u8],
+        departure: Departure,
+    ) -> io::Result<()> {
+        let from = self.own_address(&to);
+        let departures = self.departures.as_mut().ok_or(ErrorKind::Unsupported)?;
+        departures.send(&self.socket, (from, to), ecn, bytes, departure)
+    }
+
+    /// Returns when a stamped datagram left, for the next one that has and that was not returned before.
+    ///
+    /// [`UdpSocket::wait`] does not wait while there are any, and there may be none: not every device
+    /// stamps what leaves.
+    pub fn next_left(&mut self) -> io::Result<Option<Left>> {
+        match &mut self.departures {
+            Some(departures) => departures.next_left(&self.socket),
+            None => Ok(None),
+        }
     }
 
     /// Hands over datagrams that have arrived, up to a bound. Returns whether there were any.
@@ -159,6 +202,10 @@ impl UdpSocket {
         // It is empty if nobody woke the thread.
         let _ = self.waker.0.read();
         Ok(())
+    }
+
+    fn own_address(&self, peer: &SocketAddr) -> Option<IpAddr> {
+        self.heard_at.as_ref()?.peek(peer).copied()
     }
 
     /// Returns a waker of this socket.
@@ -227,6 +274,7 @@ const fn ecn_of(codepoint: EcnCodepoint) -> Ecn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::monotonic;
     use std::thread;
     use std::time::Instant;
 
@@ -312,6 +360,63 @@ mod tests {
             assert!(
                 first < Duration::from_millis(500) && second < first - Duration::from_millis(20)
             );
+        }
+    }
+
+    #[test]
+    fn a_datagram_with_a_departure_time_keeps_its_addresses_and_its_ecn_field() {
+        for (any, own, peer) in [
+            ("0.0.0.0:0", "127.0.0.5", "127.0.0.1:0"),
+            ("[::]:0", "127.0.0.5", "127.0.0.1:0"),
+            ("[::]:0", "::1", "[::1]:0"),
+        ] {
+            let mut socket = UdpSocket::bind(any.parse().unwrap()).unwrap();
+            let port = socket.local_address().unwrap().port();
+            let own = SocketAddr::new(own.parse().unwrap(), port);
+            let mut peer = UdpSocket::bind(peer.parse().unwrap()).unwrap();
+            peer.send(own, Ecn::NotEct, b"question").unwrap();
+            let (to, ..) = received(&mut socket).remove(0);
+            let departure = Departure {
+                at: monotonic(),
+                is_stamped: false,
+            };
+            let refused = socket.send_at(to, Ecn::Ect1, b"answer", departure);
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported);
+
+            socket.allow_departure_times().unwrap();
+            socket.send_at(to, Ecn::Ect1, b"answer", departure).unwrap();
+            let answer = (own, Ecn::Ect1, b"answer".to_vec());
+            assert_eq!(received(&mut peer), [answer], "{any}");
+            assert_eq!(socket.next_left().unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn the_kernel_says_when_datagrams_left() {
+        let mut receiver = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let to = receiver.local_address().unwrap();
+        socket.allow_departure_times().unwrap();
+        let too_long = vec![0; 70_000];
+        for (round, bytes) in (0..).zip([&b"1"[..], b"2", &too_long, b"3"]) {
+            // In the past, so that the datagram leaves at once.
+            let before = monotonic();
+            let departure = Departure {
+                at: before - Duration::from_millis(round),
+                is_stamped: true,
+            };
+            if socket.send_at(to, Ecn::Ect1, bytes, departure).is_err() {
+                assert_eq!(bytes, too_long);
+                continue;
+            }
+            assert_eq!(received(&mut receiver).len(), 1);
+            socket.wait(Some(Duration::from_secs(5))).unwrap();
+            let left = socket.next_left().unwrap().expect("it has left");
+            assert_eq!((left.to, left.planned), (to, departure.at));
+            // The time of day may be adjusted meanwhile.
+            let error = Duration::from_millis(5);
+            assert!(left.left + error >= before && left.left <= monotonic() + error);
+            assert_eq!(socket.next_left().unwrap(), None);
         }
     }
 

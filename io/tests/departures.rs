@@ -1,0 +1,14 @@
+//! Departure times where nothing obeys them.
+
+mod support;
+
+use hawser_congestion::DepartureFinding;
+use support::Pair;
+
+#[test]
+fn queueing_disciplines_that_know_no_departure_times_are_found_to_disobey() {
+    for (name, discipline) in [("none", "noqueue"), ("pfifo", "pfifo limit 1000")] {
+        let mut pair = Pair::create(name, discipline);
+        assert_eq!(pair.find(), DepartureFinding::Early, "{discipline}");
+    }
+}
