@@ -4,11 +4,12 @@ CARGO ?= cargo
 HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build size test hostile fuzz bench codecs demo advisories clean
+.PHONY: help setup build size test kernels hostile fuzz bench codecs demo advisories clean
 
 help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
 	@echo 'make test        run all checks that a change has to pass; checks that cannot run here are listed with the reason'
+	@echo 'make kernels     run the tests that need parts which this kernel may not have, on the kernel of Debian in QEMU'
 	@echo 'make build       build the optimised programs: $(HAWSER), and hawser-lab beside it'
 	@echo 'make size        build, and check that the program to install has less than 25 MB without debugging information'
 	@echo 'make hostile     send a controller requests that its OpenAPI document does not describe'
@@ -33,6 +34,10 @@ size: build
 test: setup
 	@xtask/setup.sh checks
 	@$(CARGO) run --quiet --locked --package xtask -- test
+
+kernels: setup
+	@xtask/setup.sh kernels
+	@$(CARGO) run --quiet --locked --package xtask -- kernels
 
 hostile: build
 	@xtask/setup.sh hostile

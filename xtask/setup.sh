@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs the missing packages for building and running Hawser. With `checks`, `hostile`, `fuzz`, `bench` or `codecs`, also
-# installs those for the target of `make` with this name, or `make test`. Prints what it installs, and does nothing if nothing is missing.
+# Installs the missing packages for building and running Hawser. With `checks`, `hostile`, `fuzz`, `bench`, `codecs` or
+# `kernels`, also installs those for the target of `make` with this name, or `make test`. Prints what it installs, and does
+# nothing if nothing is missing.
 set -eu
 
 # <command or file, possibly a pattern> <Debian package that provides it>. `ip` is for the namespaces of the lab.
@@ -48,6 +49,13 @@ needed_by_codecs='
 draco_encoder                draco
 python3                      python3
 /usr/lib/python3*/ensurepip  python3-venv
+'
+# For `make kernels`: what xtask/kernel.sh needs to boot the kernel that is unpacked below.
+needed_by_kernels='
+qemu-system-x86_64           qemu-system-x86
+busybox                      busybox-static
+cpio                         cpio
+depmod                       kmod
 '
 
 die() {
@@ -113,6 +121,19 @@ mount_bpf() {
     fi
 }
 
+# Debian's kernel, into the build directory: it is not installed, and this machine does not boot it.
+unpack_kernel() {
+    directory=${CARGO_TARGET_DIR:-target}/kernel
+    newest='s/^ *Depends: \(linux-image-[^ ]*\)$/\1/p'
+    package=$(apt-cache depends linux-image-amd64 | sed -n "$newest")
+    [ -n "$package" ] || die 'no package linux-image-amd64: as root, run apt-get update'
+    [ ! -e "$directory/linux/$package" ] || return 0
+    echo "setup: unpacking $package into $directory"
+    rm -rf "$directory" && mkdir -p "$directory/linux"
+    (cd "$directory" && apt-get download -qq -o APT::Sandbox::User=root "$package" && dpkg -x "$package"_*.deb linux && rm "$package"_*.deb)
+    touch "$directory/linux/$package"
+}
+
 case ${1-} in
 '')
     install_packages "$needed"
@@ -128,5 +149,9 @@ hostile) install_packages "$needed_by_hostile" ;;
 fuzz) install_packages "$needed_by_fuzz" ;;
 bench) install_packages "$needed_by_bench" ;;
 codecs) install_packages "$needed_by_codecs" ;;
+kernels)
+    install_packages "$needed_by_kernels"
+    unpack_kernel
+    ;;
 *) die "unknown argument $1" ;;
 esac

@@ -1,10 +1,12 @@
 //! Checks of the source tree, called by the Makefile.
 //!
 //! `cargo run -p xtask -- layers` checks the direction of dependencies, `cargo run -p xtask --
-//! circles` that the files of a crate do not use each other in a circle, and `cargo run -p xtask --
-//! test` runs all checks and tests that a change must pass.
+//! circles` that the files of a crate do not use each other in a circle, `cargo run -p xtask -- test`
+//! runs all checks and tests that a change must pass, and `cargo run -p xtask -- kernels` those that need
+//! another kernel.
 
 mod circles;
+mod kernels;
 mod layers;
 mod machine;
 mod steps;
@@ -13,7 +15,7 @@ use anyhow::{Result, bail};
 use cargo_metadata::{Metadata, MetadataCommand};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo run -p xtask -- layers|circles|test";
+const USAGE: &str = "usage: cargo run -p xtask -- layers|circles|test|kernels";
 
 fn main() -> ExitCode {
     let task = std::env::args().nth(1);
@@ -30,6 +32,7 @@ fn run(task: Option<&str>) -> Result<()> {
     match task {
         Some("layers") => layers::check(&workspace()?),
         Some("circles") => circles::check(&workspace()?),
+        Some("kernels") => kernels::test(&workspace()?),
         Some("test") => steps::test(&workspace()?),
         _ => bail!(USAGE),
     }

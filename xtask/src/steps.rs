@@ -24,6 +24,10 @@ const EBPF: &str = "ebpf-tests";
 const NETWORK: &str = "network-tests";
 const REAL_TIME: &str = "real-time-tests";
 
+/// The feature that tests require which need a kernel with parts that not every one has: `kernels` runs
+/// them.
+const KERNEL: &str = "kernel-tests";
+
 /// Number of network tests per core that run at the same time. They mostly wait for other processes
 /// and for timers.
 const NETWORK_TESTS_PER_CORE: usize = 2;
@@ -316,7 +320,7 @@ fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
     let mut command = cargo_command(&TESTS);
     command.args(["--lib", "--bins", "--examples"]);
     for test in tests_of(workspace, |requires| {
-        ![EBPF, NETWORK, REAL_TIME].into_iter().any(requires)
+        ![EBPF, NETWORK, REAL_TIME, KERNEL].into_iter().any(requires)
     }) {
         command.args(["--test", &test]);
     }
