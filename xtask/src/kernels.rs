@@ -7,9 +7,10 @@ use std::process::{Command, Stdio};
 
 /// The packages and names of the tests, and the arguments of each executable. The machine has one slow
 /// processor, so tests that measure run one at a time.
-const TESTS: [(&str, &str, &str); 2] = [
+const TESTS: [(&str, &str, &str); 3] = [
     ("hawser-io", "departures", ""),
     ("hawser-io", "queueing", "--test-threads=1 --nocapture"),
+    ("hawser-view", "kernel_paced", "--nocapture"),
 ];
 
 pub(crate) fn test(workspace: &Metadata) -> Result<()> {

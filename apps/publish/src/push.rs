@@ -64,14 +64,15 @@ impl PushPublisher {
             .next_frame()?
             .context("the recording has no frames")?;
         let encoders = Encoders::new(config.codec, &first)?;
-        let socket = UdpSocket::bind(config.listen)
+        let mut socket = UdpSocket::bind(config.listen)
             .with_context(|| format!("cannot listen on {} (UDP)", config.listen))?;
         let address = socket
             .local_address()
             .context("the socket has no address")?;
+        let departure_times = network::allow_departure_times(&mut socket);
         let clock = SteadyClock::start();
         let tracks = encoders.tracks(broadcast::timing(config));
-        let broadcast = Broadcast::new(config, tracks, keyring);
+        let broadcast = Broadcast::new(config, tracks, keyring, departure_times);
         let publication = broadcast.publication(&secret)?;
         let (messages, camera) = channel();
         let figures: Arc<Mutex<Figures>> = Arc::default();

@@ -22,6 +22,8 @@ pub struct FlowConfig {
     /// The time that earlier frames may need to leave before the base of a newer one goes ahead of
     /// them.
     pub backlog: Duration,
+    /// Whether datagrams may have departure times, which the driver gives to the kernel.
+    pub departure_times: bool,
 }
 
 /// The stream to one viewer: in-flight buffer, rate control and pacer.
@@ -32,6 +34,9 @@ pub struct Flow {
     sender: Sender,
     control: Box<dyn RateControl + Send>,
     pacer: Pacer,
+    /// Whether the kernel holds packets until they are to leave, and whether it ever did.
+    is_kernel_paced: bool,
+    was_kernel_paced: bool,
     captures: Captures,
     utilisation: Utilisation,
 }
@@ -41,6 +46,8 @@ pub struct Flow {
 pub struct Departure {
     /// The packet.
     pub id: PacketId,
+    /// When it leaves.
+    pub at: Instant,
     /// The UDP payload.
     pub datagram: Arc<[u8]>,
     /// The ECN field of its IP header.
@@ -68,6 +75,14 @@ struct Utilisation {
 pub const IPV4_UDP: ByteSize = ByteSize(28);
 pub(crate) const IPV6_UDP: ByteSize = ByteSize(48);
 
+/// How far ahead of its time a packet is given to a kernel that paces, at most, and when the next ones are
+/// given: by as much, the thread that sends may be late. What was given cannot be recalled.
+const AHEAD: Duration = Duration::from_millis(5);
+const STILL_AHEAD: Duration = Duration::from_millis(4);
+
+/// The most bytes that the kernel holds: 64 packets, where `fq` drops what exceeds 100 of a flow.
+const MOST_AHEAD: ByteSize = ByteSize(64 * 1228);
+
 /// The number of captures whose sizes are remembered.
 const CAPTURES: usize = 64;
 
@@ -86,6 +101,7 @@ impl FlowConfig {
             spread: Spread::BorneRate,
             overhead: IPV4_UDP,
             backlog: Duration::from_millis(10),
+            departure_times: false,
         }
     }
 }
@@ -97,6 +113,8 @@ impl Flow {
             sender: Sender::new(config.sender),
             control,
             pacer: Pacer::new(config.spread),
+            is_kernel_paced: false,
+            was_kernel_paced: false,
             captures: Captures::default(),
             utilisation: Utilisation::default(),
             config,
@@ -155,23 +173,35 @@ impl Flow {
         Ok(outcome)
     }
 
-    /// Returns the next datagram that leaves now. Does nothing before [`Flow::poll_timeout`].
+    /// Sets whether the kernel holds packets until they are to leave. Then [`Flow::poll_transmit`] returns
+    /// them some milliseconds ahead. It does not at first.
+    pub const fn set_kernel_paced(&mut self, is_kernel_paced: bool) {
+        self.is_kernel_paced = is_kernel_paced;
+        self.was_kernel_paced |= is_kernel_paced;
+    }
+
+    /// Returns the next datagram that leaves now, or soon if the kernel paces. Does nothing before
+    /// [`Flow::poll_timeout`].
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Departure> {
-        self.may_send_at().filter(|at| *at <= now)?;
+        let at = self.may_send_at()?.max(now);
+        if at > now + self.ahead() {
+            return None;
+        }
         let ecn = self.control.ecn();
-        let transmit = self.sender.poll_transmit(now)?;
+        let transmit = self.sender.poll_transmit(at)?;
         if let Some(size) = self.captures.begin(transmit.deadline) {
             self.pacer.begin_frame(size);
         }
         let size = ByteSize(transmit.datagram.len() as u64) + self.config.overhead;
         let rate = self.control.pacing_rate();
-        self.pacer.handle_sent(now, size, rate);
-        self.control.handle_sent(now, transmit.number, size);
+        self.pacer.handle_sent(at, size, rate);
+        self.control.handle_sent(at, transmit.number, size);
         if self.sender.has_transmit() && self.may_send_at().is_some() {
             self.pacer.handle_waiting();
         }
         Some(Departure {
             id: transmit.id,
+            at,
             datagram: transmit.datagram,
             ecn,
             is_repeated: transmit.is_repeated,
@@ -185,7 +215,9 @@ impl Flow {
 
     /// Returns when [`Flow::handle_timeout`] or [`Flow::poll_transmit`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let may_send = self.may_send_at().filter(|_| self.sender.has_transmit());
+        let ahead = self.ahead().min(STILL_AHEAD);
+        let may_send = self.may_send_at().map(|at| at - ahead);
+        let may_send = may_send.filter(|_| self.sender.has_transmit());
         let others = [self.sender.poll_timeout(), self.control.poll_timeout()];
         may_send
             .into_iter()
@@ -225,6 +257,11 @@ impl Flow {
         self.utilisation.is_low
     }
 
+    /// Returns whether the kernel holds packets until they are to leave.
+    pub const fn is_kernel_paced(&self) -> bool {
+        self.is_kernel_paced
+    }
+
     /// Lets bases go ahead while much waits.
     fn compare_backlog(&mut self) {
         let backlog = self.control.pacing_rate().bytes_in(self.config.backlog);
@@ -249,8 +286,14 @@ impl Flow {
         for packet in &outcome.acknowledged {
             // Which copy of a repeated packet arrived is not certain, so it measures no round trip
             // (RFC 9002, section 5.1 has numbers for that) unless nothing else shows that the path
-            // works again.
-            match packet.arrived.filter(|_| !packet.is_repeated || !can_send) {
+            // works again. Neither does one that left before its time, because the kernel no longer obeyed.
+            let is_early = |arrived| {
+                let held = reported.saturating_since(arrived);
+                self.was_kernel_paced && packet.sent + held > now
+            };
+            let measures =
+                |arrived: &Instant| (!packet.is_repeated || !can_send) && !is_early(*arrived);
+            match packet.arrived.filter(measures) {
                 Some(arrived) => acked.push(Acked {
                     number: packet.number,
                     held: reported.saturating_since(arrived),
@@ -274,9 +317,23 @@ impl Flow {
     fn may_send_at(&self) -> Option<Instant> {
         let paced = self.pacer.next_send();
         match self.control.permission() {
-            Permission::Send => (self.control.in_flight() < self.control.window()).then_some(paced),
+            Permission::Send => {
+                // What the kernel still holds is not in flight.
+                let held = self.control.pacing_rate().bytes_in(self.ahead());
+                let in_flight = self.control.in_flight().0.saturating_sub(held.0);
+                (in_flight < self.control.window().0).then_some(paced)
+            }
             Permission::Probe { at } => Some(paced.max(at)),
         }
+    }
+
+    /// Returns how far ahead of its time a packet may be handed out.
+    fn ahead(&self) -> Duration {
+        if !self.is_kernel_paced || self.control.permission() != Permission::Send {
+            return Duration::ZERO;
+        }
+        let rate = self.control.pacing_rate();
+        AHEAD.min(self.pacer.time_to_send(MOST_AHEAD, rate))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::object::{LayerContent, ObjectInfo, SealedObject};
 use crate::packetiser::{OpenObject, PacketiseError, Packetiser, PacketiserConfig};
 use crate::sender::SenderEvent;
 use crate::session::{EndReason, Host, HostConfig, HostError, HostEvent, HostStats};
-use hawser_congestion::{RateControl, Spread};
+use hawser_congestion::{DepartureFinding, RateControl, Spread};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::{Feedback, Pose};
 use hawser_wire::media::{Flags, Hop, ObjectId};
@@ -102,6 +102,11 @@ pub struct Outgoing {
     pub datagram: Arc<[u8]>,
     /// The ECN field of the IP header.
     pub ecn: Ecn,
+    /// When it is to leave, if the driver gives it to the kernel with a departure time
+    /// ([`FlowConfig::departure_times`]); otherwise it leaves now.
+    pub at: Option<Instant>,
+    /// Whether the driver says when it left ([`Publication::handle_left`]).
+    pub is_stamped: bool,
 }
 
 /// An event of a [`Publication`].
@@ -120,6 +125,13 @@ pub enum PublicationEvent {
         status: Box<ViewerStatus>,
         /// The reason.
         reason: EndReason,
+    },
+    /// It was found whether the kernel obeys departure times on the way to a viewer.
+    Paced {
+        /// The viewer's address.
+        address: SocketAddr,
+        /// What was found.
+        finding: DepartureFinding,
     },
     /// The in-flight buffer of a viewer is done with an object.
     Object {
@@ -348,14 +360,25 @@ impl Publication {
     /// Returns the next datagram that leaves now.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
         if let Some((to, message)) = self.host.poll_transmit() {
+            let mut watching = self.watching_at(to);
+            let at = watching.find_map(|watching| watching.poll_trial(now));
             return Some(Outgoing {
                 to,
                 datagram: message.into(),
                 ecn: Ecn::NotEct,
+                at,
+                is_stamped: at.is_some(),
             });
         }
         let mut viewers = self.viewers.values_mut();
         viewers.find_map(|watching| watching.poll_transmit(now))
+    }
+
+    /// Takes the time at which a datagram to an address left that was to leave at `planned`.
+    pub fn handle_left(&mut self, now: Instant, to: SocketAddr, planned: Instant, left: Instant) {
+        for watching in self.watching_at(to) {
+            watching.handle_left(now, planned, left);
+        }
     }
 
     /// Returns the next event.
@@ -365,6 +388,10 @@ impl Publication {
         }
         let mut viewers = self.viewers.iter_mut();
         viewers.find_map(|(session, watching)| {
+            if let Some(finding) = watching.poll_finding() {
+                let address = watching.address;
+                return Some(PublicationEvent::Paced { address, finding });
+            }
             let event = watching.flow.poll_event()?;
             let session = *session;
             Some(PublicationEvent::Object { session, event })
@@ -450,6 +477,11 @@ impl Publication {
     /// Returns the counts of the sessions.
     pub const fn host_stats(&self) -> &HostStats {
         self.host.stats()
+    }
+
+    fn watching_at(&mut self, address: SocketAddr) -> impl Iterator<Item = &mut Watching> {
+        let viewers = self.viewers.values_mut();
+        viewers.filter(move |watching| watching.address == address)
     }
 
     fn next_group(&mut self) -> u32 {

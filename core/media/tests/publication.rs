@@ -2,17 +2,17 @@
 
 mod support;
 
-use hawser_congestion::{Prague, PragueConfig};
+use hawser_congestion::{DepartureFinding, Prague, PragueConfig, Refusals};
 use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Packet, Rate};
 use hawser_objects::{
     EncodedLayer, EncodedSlice, FlowConfig, FrameAssembler, FrameConfig, HostError, LayerContent,
-    PacketiseError, Publication, PublicationConfig, PublicationEvent, ReceivedFrame, Seed, Viewer,
-    ViewerConfig, ViewerEvent,
+    Outgoing, PacketiseError, Publication, PublicationConfig, PublicationEvent, ReceivedFrame,
+    Seed, Viewer, ViewerConfig, ViewerEvent,
 };
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::Pose;
 use hawser_wire::session::Goodbye;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 use support::{ALIAS, announcement, ms, secret};
@@ -119,6 +119,9 @@ struct World {
     encoding: Duration,
     /// The slices of a refinement that is being encoded, and when each is.
     refinement: VecDeque<(Instant, Vec<u8>)>,
+    /// Whether the kernel obeys departure times, and the packets that it holds.
+    obeys: bool,
+    held: BTreeMap<(Instant, usize), Outgoing>,
 }
 
 impl World {
@@ -126,7 +129,10 @@ impl World {
         let config = PublicationConfig {
             announcement: announcement(2),
             lifetime: ms(150),
-            flow: FlowConfig::new(ByteSize(1_300_000)),
+            flow: FlowConfig {
+                departure_times: true,
+                ..FlowConfig::new(ByteSize(1_300_000))
+            },
             viewers: 8,
             hop_salt: [0x33; 16],
             seed: Seed::new([0x44; 32]),
@@ -146,6 +152,8 @@ impl World {
             excess: 1,
             encoding: Duration::ZERO,
             refinement: VecDeque::new(),
+            obeys: false,
+            held: BTreeMap::new(),
         }
     }
 
@@ -218,16 +226,30 @@ impl World {
 
     fn transmit(&mut self) {
         while let Some(outgoing) = self.publication.poll_transmit(self.now) {
-            let to = |watcher: &&mut Watcher| watcher.address == outgoing.to;
-            // Nothing reaches one that has vanished.
-            let Some(watcher) = self.watchers.iter_mut().find(to) else {
-                continue;
-            };
+            let at = outgoing.at.filter(|_| self.obeys).unwrap_or(self.now);
+            self.held.insert((at, self.held.len()), outgoing);
+        }
+        let later = self
+            .held
+            .split_off(&(self.now + Duration::from_nanos(1), 0));
+        for outgoing in std::mem::replace(&mut self.held, later).into_values() {
+            self.leave(outgoing);
+        }
+    }
+
+    fn leave(&mut self, outgoing: Outgoing) {
+        let Outgoing { to, ecn, .. } = outgoing;
+        if let Some(planned) = outgoing.at.filter(|_| outgoing.is_stamped) {
+            self.publication
+                .handle_left(self.now, to, planned, self.now);
+        }
+        // Nothing reaches one that has vanished.
+        if let Some(watcher) = self.watchers.iter_mut().find(|w| w.address == to) {
             let packet = Packet {
                 size: ByteSize(outgoing.datagram.len() as u64 + 28),
-                ecn: outgoing.ecn,
+                ecn,
                 flow: 1,
-                payload: (outgoing.datagram.to_vec(), outgoing.ecn),
+                payload: (outgoing.datagram.to_vec(), ecn),
             };
             watcher.there.push_packet(self.now, packet);
         }
@@ -273,6 +295,46 @@ fn a_viewer_gets_every_frame_whole_and_the_status_tells_of_the_path() {
     assert!(status[0].received.ce_bytes > 0 && status[0].sender.refused_reports == 0);
     assert_eq!(status[0].sender.refused_no_room, 0);
     assert_eq!(world.refused, []);
+}
+
+#[test]
+fn a_kernel_that_obeys_is_found_and_paces_as_well_until_it_no_longer_does() {
+    let findings = |world: &mut World| -> Vec<DepartureFinding> {
+        let events = std::mem::take(&mut world.events).into_iter();
+        let findings = events.filter_map(|event| match event {
+            PublicationEvent::Paced { finding, .. } => Some(finding),
+            _ => None,
+        });
+        findings.collect()
+    };
+    let received_bytes = |obeys: bool| {
+        let mut world = World::new(&[60.0]);
+        world.obeys = obeys;
+        world.run(Duration::from_secs(1));
+        let expected = if obeys {
+            DepartureFinding::Obeyed
+        } else {
+            DepartureFinding::Early
+        };
+        assert_eq!(findings(&mut world), [expected]);
+        world.run(Duration::from_secs(9));
+        let status = world.publication.status()[0];
+        assert_eq!(status.is_kernel_paced, obeys);
+        assert_eq!(status.refusals, Refusals::default());
+        let frames = &world.watchers[0].frames;
+        let whole = frames.iter().filter(|frame| frame.is_whole).count();
+        assert!(whole * 100 >= frames.len() * 98);
+
+        world.obeys = false;
+        world.run(Duration::from_secs(1));
+        let expected = obeys.then_some(DepartureFinding::Early);
+        assert_eq!(findings(&mut world), Vec::from_iter(expected));
+        assert!(!world.publication.status()[0].is_kernel_paced);
+        status.received.bytes
+    };
+    let (paced, held) = (received_bytes(false), received_bytes(true));
+    let ratio = held as f64 / paced as f64;
+    assert!((0.98..1.02).contains(&ratio), "{held} of {paced}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use anyhow::{Context, anyhow};
 use hawser_congestion::{Prague, PragueConfig};
 use hawser_io::clock::unix_ms;
 use hawser_keyring::{Keyring, Secret};
-use hawser_objects::{Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
+use hawser_objects::{FlowConfig, Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
 use hawser_units::Instant;
 use hawser_wire::session::{Announcement, Track};
 
@@ -14,14 +14,22 @@ pub(super) struct Broadcast {
     config: PushConfig,
     tracks: Vec<Track>,
     keyring: Keyring,
+    /// Whether the socket takes departure times.
+    departure_times: bool,
 }
 
 impl Broadcast {
-    pub(super) fn new(config: &PushConfig, tracks: Vec<Track>, keyring: Keyring) -> Self {
+    pub(super) fn new(
+        config: &PushConfig,
+        tracks: Vec<Track>,
+        keyring: Keyring,
+        departure_times: bool,
+    ) -> Self {
         Broadcast {
             config: config.clone(),
             tracks,
             keyring,
+            departure_times,
         }
     }
 
@@ -48,7 +56,10 @@ impl Broadcast {
                 tracks: self.tracks.clone(),
             },
             lifetime: config.lifetime,
-            flow: config.flow(),
+            flow: FlowConfig {
+                departure_times: self.departure_times,
+                ..config.flow()
+            },
             viewers: config.viewers,
             hop_salt: *hop_salt,
             seed: Seed::new(*rest.first_chunk().expect("32 bytes")),

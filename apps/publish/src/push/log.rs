@@ -40,7 +40,7 @@ impl StatsLog {
     pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
         let head = "time_ns,viewer,target_mbps,pacing_mbps,rtt_ms,one_way_ms,queue_ms,\
                     in_flight_bytes,waiting_bytes,received_bytes,ce_bytes,lost,repeated,\
-                    objects_delivered,objects_dropped,app_limited";
+                    objects_delivered,objects_dropped,app_limited,kernel_paced";
         Lines::create(path, head).map(StatsLog)
     }
 
@@ -52,7 +52,7 @@ impl StatsLog {
         };
         for viewer in viewers {
             self.0.write(format_args!(
-                "{},{},{:.3},{:.3},{},{},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},{:.3},{:.3},{},{},{},{},{},{},{},{},{},{},{},{},{}",
                 now.as_nanos(),
                 viewer.session,
                 viewer.target.mbps(),
@@ -68,7 +68,8 @@ impl StatsLog {
                 viewer.sender.repeated,
                 viewer.sender.delivered,
                 viewer.sender.dropped(),
-                u8::from(viewer.is_app_limited)
+                u8::from(viewer.is_app_limited),
+                u8::from(viewer.is_kernel_paced)
             ))?;
         }
         Ok(())

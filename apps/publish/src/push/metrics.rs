@@ -96,7 +96,7 @@ const PROGRAM: [Metric<Figures>; 15] = [
     ),
 ];
 
-const VIEWER: [Metric<ViewerStatus>; 8] = [
+const VIEWER: [Metric<ViewerStatus>; 9] = [
     gauge(
         "viewer_target_bits_per_second",
         "Rate at which to encode for a viewer, with all headers",
@@ -132,6 +132,11 @@ const VIEWER: [Metric<ViewerStatus>; 8] = [
         "viewer_app_limited",
         "1 if the encoder uses so little of the target that the rate does not grow",
         |v| f64::from(u8::from(v.is_app_limited)),
+    ),
+    gauge(
+        "viewer_kernel_paced",
+        "1 if the kernel holds packets until they are to leave",
+        |v| f64::from(u8::from(v.is_kernel_paced)),
     ),
 ];
 
@@ -222,6 +227,7 @@ mod tests {
             waiting: ByteSize(0),
             received: hawser_wire::feedback::Totals::default(),
             is_app_limited: true,
+            is_kernel_paced: false,
             refusals: hawser_congestion::Refusals::default(),
             sender: hawser_objects::SenderStats::default(),
         };

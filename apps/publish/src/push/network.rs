@@ -10,14 +10,18 @@ use super::report::{Captured, Sent};
 use anyhow::Context;
 use hawser_cloud::Pose;
 use hawser_codec::Codec;
+use hawser_congestion::DepartureFinding;
 use hawser_io::clock::SteadyClock;
-use hawser_io::udp::{self, UdpSocket};
-use hawser_objects::{EncodedLayer, EncodedSlice, LayerContent, Publication, PublicationEvent};
+use hawser_io::udp::{self, Departure, Left, UdpSocket};
+use hawser_objects::{
+    EncodedLayer, EncodedSlice, LayerContent, Outgoing, Publication, PublicationEvent,
+};
 use hawser_units::Instant;
 use hawser_wire::feedback;
 use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -205,21 +209,44 @@ impl Network {
             // A message of the network about a viewer that has gone.
             Err(error) if udp::is_of_a_peer(&error) => Ok(()),
             Err(error) => Err(error).context("cannot receive"),
+        }?;
+        self.take_departures()
+    }
+
+    /// Tells the publication when datagrams really left.
+    fn take_departures(&mut self) -> anyhow::Result<()> {
+        let left = |socket: &mut UdpSocket| socket.next_left().context("cannot read time stamps");
+        while let Some(Left { to, planned, left }) = left(&mut self.socket)? {
+            let [planned, left] = [planned, left].map(|at| self.clock.shown_at(at));
+            self.publication
+                .handle_left(self.clock.now(), to, planned, left);
         }
+        Ok(())
     }
 
     fn transmit(&mut self) {
         while let Some(outgoing) = self.publication.poll_transmit(self.clock.now()) {
-            match self
-                .socket
-                .send(outgoing.to, outgoing.ecn, &outgoing.datagram)
-            {
+            match self.send(&outgoing) {
                 Ok(()) => self.report.datagrams += 1,
                 Err(error) => {
                     // It counts as lost, and is sent again while that is of use.
                     self.report.send_failures += 1;
                     tracing::debug!(to = %outgoing.to, "cannot send: {error}");
                 }
+            }
+        }
+    }
+
+    fn send(&mut self, outgoing: &Outgoing) -> io::Result<()> {
+        let Outgoing { to, ecn, .. } = *outgoing;
+        match outgoing.at {
+            None => self.socket.send(to, ecn, &outgoing.datagram),
+            Some(at) => {
+                let departure = Departure {
+                    at: self.clock.monotonic_at(at),
+                    is_stamped: outgoing.is_stamped,
+                };
+                self.socket.send_at(to, ecn, &outgoing.datagram, departure)
             }
         }
     }
@@ -235,6 +262,10 @@ impl Network {
                     let address = status.address;
                     self.report.add_viewers(&[*status]);
                     tracing::info!(%address, ?reason, "viewer left");
+                }
+                PublicationEvent::Paced { address, finding } => {
+                    let (pacer, reason) = pacer(finding);
+                    tracing::info!(%address, pacer, reason, "pacer selected");
                 }
                 PublicationEvent::Object { session, event } => {
                     tracing::trace!(session, ?event, "object ended");
@@ -284,6 +315,29 @@ impl Network {
         let due = self.publication.poll_timeout().into_iter().chain(stats);
         let left = due.min().map(|due| due.saturating_since(self.clock.now()));
         left.map_or(SECRET_POLL, |left| left.min(SECRET_POLL))
+    }
+}
+
+/// Allows departure times at a socket. Returns whether the kernel takes them.
+pub(super) fn allow_departure_times(socket: &mut UdpSocket) -> bool {
+    let allowed = socket.allow_departure_times();
+    if let Err(error) = &allowed {
+        let reason = format!("the kernel takes no departure times: {error}");
+        tracing::info!(pacer = PROGRAM, reason, "pacer selected");
+    }
+    allowed.is_ok()
+}
+
+/// The pacer of the log lines that is the program itself.
+const PROGRAM: &str = "program";
+
+/// Returns who paces the packets to a viewer, and why.
+fn pacer(finding: DepartureFinding) -> (&'static str, &'static str) {
+    match finding {
+        DepartureFinding::Obeyed => ("kernel", "it obeyed their departure times"),
+        DepartureFinding::Early => (PROGRAM, "the kernel did not obey their departure times"),
+        DepartureFinding::Late => (PROGRAM, "the kernel let them leave too late"),
+        DepartureFinding::Unstamped => (PROGRAM, "the kernel did not say when they left"),
     }
 }
 

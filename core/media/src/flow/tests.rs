@@ -216,6 +216,65 @@ fn packets_leave_at_the_pacing_rate_with_all_headers() {
 }
 
 #[test]
+fn a_kernel_that_paces_gets_packets_a_little_ahead_in_fewer_rounds() {
+    let given = |is_kernel_paced: bool| {
+        let mut publisher = Publisher::new(98.24);
+        publisher.flow.set_kernel_paced(is_kernel_paced);
+        publisher.capture([100 * 1148, 100 * 1148]);
+        let given = publisher.run(Duration::from_millis(300));
+        let sent = publisher.control.told().sent.clone();
+        (given, sent)
+    };
+    let (_, paced) = given(false);
+    let (given, held) = given(true);
+    assert_eq!(held, paced, "the rate control learns when they leave");
+    for ((given, _), (leaves, _)) in given.iter().zip(&held) {
+        assert!(given <= leaves && leaves.saturating_since(*given) <= AHEAD);
+    }
+    let mut rounds: Vec<Instant> = given.iter().map(|(at, _)| *at).collect();
+    rounds.dedup();
+    // 10 packets leave in a millisecond.
+    assert!((15..=22).contains(&rounds.len()), "{}", rounds.len());
+}
+
+#[test]
+fn the_kernel_holds_fewer_packets_than_fq_drops() {
+    let mut publisher = Publisher::new(1000.0);
+    publisher.flow.set_kernel_paced(true);
+    publisher.capture([1000 * 1148, 1]);
+    let now = publisher.now;
+    publisher.run(Duration::from_nanos(1));
+    let told = publisher.control.told();
+    let held = told.sent.iter().filter(|(leaves, _)| *leaves > now);
+    assert_eq!(held.count(), 64);
+}
+
+#[test]
+fn what_the_kernel_holds_is_not_in_flight() {
+    let mut publisher = Publisher::new(9.824);
+    publisher.flow.set_kernel_paced(true);
+    publisher.control.told().window = ByteSize(2 * 1228);
+    publisher.capture([10 * 1148, 1]);
+    // Five packets leave in the time ahead.
+    assert_eq!(publisher.run(Duration::from_millis(100)).len(), 2 + 5);
+}
+
+#[test]
+fn packets_that_left_before_their_times_are_not_waited_for() {
+    let mut publisher = Publisher::new(9.824);
+    publisher.flow.set_kernel_paced(true);
+    publisher.capture([4 * 1148, 1]);
+    publisher.run(Duration::from_nanos(1));
+    publisher.flow.set_kernel_paced(false);
+    publisher.report(1, 0, &[arrival(), arrival(), arrival()]);
+    let told = publisher.control.told();
+    assert_eq!(
+        (&told.acknowledged[..], &told.abandoned[..]),
+        (&[0][..], &[1, 2][..])
+    );
+}
+
+#[test]
 fn nothing_leaves_while_the_window_is_full() {
     let mut publisher = Publisher::new(100.0);
     publisher.control.told().window = ByteSize(2 * 1228);

@@ -2,7 +2,7 @@ use super::Outgoing;
 use crate::flow::{Flow, FlowConfig, IPV4_UDP, IPV6_UDP};
 use crate::object::{ObjectInfo, SealedObject, SealedPacket};
 use crate::sender::{Outcome, SenderStats};
-use hawser_congestion::{Permission, RateControl, Refusals};
+use hawser_congestion::{DepartureCheck, DepartureFinding, Permission, RateControl, Refusals};
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::feedback::{Feedback, Pose, Totals};
 use hawser_wire::media::ObjectId;
@@ -22,10 +22,12 @@ const HEARD_WITHIN: Duration = Duration::from_millis(400);
 /// A viewer who has selected tracks.
 #[derive(Debug)]
 pub(super) struct Watching {
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     /// The number of layers of each track.
     pub(super) selected: BTreeMap<u32, u8>,
     pub(super) flow: Flow,
+    /// Whether the kernel obeys departure times, if datagrams may have them.
+    departures: Option<DepartureCheck>,
     pub(super) pose: Option<Pose>,
     /// When the newest report came, or the viewer.
     heard: Instant,
@@ -59,6 +61,8 @@ pub struct ViewerStatus {
     pub received: Totals,
     /// Whether the encoder uses so little of the target that the rate does not grow.
     pub is_app_limited: bool,
+    /// Whether the kernel holds packets until they are to leave.
+    pub is_kernel_paced: bool,
     /// Items of reports that the rate control refused.
     pub refusals: Refusals,
     /// The counts of the in-flight buffer.
@@ -80,6 +84,7 @@ impl Watching {
         Watching {
             address,
             selected,
+            departures: flow.departure_times.then(DepartureCheck::default),
             flow: Flow::new(FlowConfig { overhead, ..flow }, control),
             pose: None,
             heard: now,
@@ -138,11 +143,40 @@ impl Watching {
 
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
         let departure = self.flow.poll_transmit(now)?;
+        let mut is_stamped = false;
+        if let Some(check) = &mut self.departures {
+            is_stamped = check.poll_check(now, departure.at);
+            self.flow.set_kernel_paced(check.is_obeyed());
+        }
         Some(Outgoing {
             to: self.address,
             datagram: departure.datagram,
             ecn: departure.ecn,
+            at: (departure.at > now).then_some(departure.at),
+            is_stamped,
         })
+    }
+
+    /// Returns when a message is to leave, if it is to show whether the kernel obeys departure times. While
+    /// packets of media wait, none is.
+    pub(super) fn poll_trial(&mut self, now: Instant) -> Option<Instant> {
+        let check = self.departures.as_mut()?;
+        (!self.flow.sender().has_transmit())
+            .then(|| check.poll_trial(now))
+            .flatten()
+    }
+
+    /// Takes the time at which a datagram left.
+    pub(super) fn handle_left(&mut self, now: Instant, planned: Instant, left: Instant) {
+        if let Some(check) = &mut self.departures {
+            check.handle_left(now, planned, left);
+            self.flow.set_kernel_paced(check.is_obeyed());
+        }
+    }
+
+    /// Returns whether the kernel was found to obey departure times, if that is news.
+    pub(super) fn poll_finding(&mut self) -> Option<DepartureFinding> {
+        self.departures.as_mut()?.poll_finding()
     }
 
     pub(super) fn handle_feedback(&mut self, now: Instant, number: u64, report: &Feedback) {
@@ -189,6 +223,7 @@ impl Watching {
             waiting: sender.waiting(),
             received: self.totals,
             is_app_limited: self.flow.is_app_limited(),
+            is_kernel_paced: self.flow.is_kernel_paced(),
             refusals: control.refusals(),
             sender: *sender.stats(),
         }
