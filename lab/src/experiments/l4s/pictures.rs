@@ -13,6 +13,7 @@ use hawser_media::{Frame as Captured, Recording};
 use hawser_publish::push::{CodecName, Encoders, payload};
 use std::ops::Range;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The number of frames of the recording that are played in a loop.
 const FRAMES: usize = 100;
@@ -30,6 +31,16 @@ pub(super) struct Pictures {
     pub(super) scores: Vec<(usize, f64)>,
     /// The last picture: as captured, and as shown.
     pub(super) last: Option<(Image, Image)>,
+    /// The times that the shown frames took.
+    pub(super) stages: Vec<Stages>,
+}
+
+/// The times that a frame takes on this machine, which the simulation does not have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stages {
+    pub(super) encode: Duration,
+    pub(super) decode: Duration,
+    pub(super) render: Duration,
 }
 
 /// The recording, and its pictures as they were captured.
@@ -92,6 +103,7 @@ impl Gallery {
         let last = numbers.last().map(|number| self.reference(*number).clone());
         Ok(Pictures {
             last: last.zip(screen.shown.map(|(_, shown)| shown)),
+            stages: screen.stages,
             scores: numbers.into_iter().zip(scores).collect(),
         })
     }
@@ -109,6 +121,7 @@ struct Screen<'a> {
     studio: Studio,
     /// The frame that is shown.
     shown: Option<(usize, Image)>,
+    stages: Vec<Stages>,
 }
 
 impl<'a> Screen<'a> {
@@ -120,6 +133,7 @@ impl<'a> Screen<'a> {
             decoder: FrameDecoder::new(),
             studio: Studio::in_front_of(first)?,
             shown: None,
+            stages: Vec::new(),
         })
     }
 
@@ -135,7 +149,9 @@ impl<'a> Screen<'a> {
         let captured = self.gallery.frames[number % self.gallery.frames.len()].clone();
         let size = payload(frame.target.bytes_in(INTERVAL));
         let captured = Captured::Cloud(captured);
+        let start = Instant::now();
         let encoded = self.encoders.encode(captured, usize::MAX, size, None);
+        let encode = start.elapsed();
         let (_, track) = encoded.tracks.first().context("a cloud has one track")?;
         let layers = track.layers.iter().zip(&frame.complete);
         let arrived = layers.filter(|(_, complete)| complete.is_some());
@@ -144,10 +160,19 @@ impl<'a> Screen<'a> {
             .collect();
         // A frame of which nothing arrived only teaches the rate control.
         if !parts.is_empty() {
+            let start = Instant::now();
             let hawser_codec::Frame::Cloud(cloud) = self.decoder.decode(&parts)? else {
                 unreachable!("the codecs of clouds decode to clouds");
             };
-            self.shown = Some((number, self.studio.draw(&cloud)));
+            let decode = start.elapsed();
+            let start = Instant::now();
+            let picture = self.studio.draw(&cloud);
+            self.stages.push(Stages {
+                encode,
+                decode,
+                render: start.elapsed(),
+            });
+            self.shown = Some((number, picture));
         }
         Ok(())
     }

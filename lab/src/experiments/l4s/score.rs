@@ -1,6 +1,7 @@
 //! The figures of a case, over all seeds.
 
 use super::frames::Frame;
+use super::pictures::Stages;
 use super::scenario::{Controller, Media, Network, Scenario, Times};
 use super::simulation::{Outcome, Sample};
 use super::webrtc::CONTROL;
@@ -142,6 +143,17 @@ impl Score {
             .collect();
         let runs: Vec<&[f64]> = runs.iter().map(Vec::as_slice).collect();
         vmaf::describe(&runs, metrics);
+        let stages = || self.outcomes.iter().flat_map(|o| &o.pictures.stages);
+        let mut median = |name: &str, time: fn(&Stages) -> Duration| {
+            let mut times: Vec<f64> = stages().map(|s| time(s).as_secs_f64() * 1e3).collect();
+            times.sort_unstable_by(f64::total_cmp);
+            if !times.is_empty() {
+                metrics.set(name, quantile(&times, 0.5));
+            }
+        };
+        median("encode_ms", |stages| stages.encode);
+        median("decode_ms", |stages| stages.decode);
+        median("render_ms", |stages| stages.render);
     }
 
     fn reaches_maximum(&self) -> bool {
