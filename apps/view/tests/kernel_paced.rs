@@ -1,52 +1,29 @@
 //! A publisher whose packets the kernel paces, because its device has the queueing discipline `fq`.
 
-use hawser_io::netns::Namespace;
+#[path = "support/machines.rs"]
+mod machines;
+
 use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::push::{PushConfig, PushPublisher};
 use hawser_view::push;
+use machines::Machines;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-struct Machines {
-    publisher: Namespace,
-    viewer: Namespace,
-}
-
-impl Machines {
-    fn create(discipline: &str) -> Self {
-        let namespace = |role: &str| {
-            let id = std::process::id();
-            Namespace::create(format!("hawser-paced-{discipline}-{role}-{id}")).unwrap()
-        };
-        let (publisher, viewer) = (namespace("publisher"), namespace("viewer"));
-        let link = format!(
-            "link add eth0 type veth peer name eth0 netns {}\naddr add 192.0.2.1/24 dev eth0\nlink set eth0 up",
-            viewer.name()
-        );
-        publisher.ip(&link).unwrap();
-        viewer
-            .ip("addr add 192.0.2.2/24 dev eth0\nlink set eth0 up")
-            .unwrap();
-        let mut tc = publisher.command("tc").unwrap();
-        tc.args(["qdisc", "replace", "dev", "eth0", "root", discipline]);
-        assert!(tc.status().unwrap().success());
-        Machines { publisher, viewer }
-    }
-}
-
-impl Drop for Machines {
-    fn drop(&mut self) {
-        for namespace in [&self.publisher, &self.viewer] {
-            let _ = namespace.delete();
-        }
-    }
+/// Creates machines of which the publisher's has a queueing discipline.
+fn machines_with(discipline: &str) -> Machines {
+    let machines = Machines::create(&format!("paced-{discipline}"));
+    let mut tc = machines.publisher.command("tc").unwrap();
+    tc.args(["qdisc", "replace", "dev", "eth0", "root", discipline]);
+    assert!(tc.status().unwrap().success());
+    machines
 }
 
 #[test]
 fn the_kernel_paces_where_it_obeys_and_frames_arrive_whole() {
     for (discipline, kernel_paced) in [("pfifo", "0"), ("fq", "1")] {
-        let machines = Machines::create(discipline);
+        let machines = machines_with(discipline);
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         hawser_publish::generate_secret(&path("media.key")).unwrap();

@@ -3,7 +3,7 @@
 use super::PushConfig;
 use super::decode::{FrameToDecode, NotTaken, ToDecoder};
 use super::metrics::Figures;
-use super::publishers::Publishers;
+use super::publishers::{Publishers, connected_to};
 use super::session::Session;
 use super::summary::Received;
 use anyhow::Context;
@@ -28,6 +28,11 @@ const NO_ANSWER: Duration = Duration::from_secs(3);
 /// The time between two updates of the metrics.
 const FIGURES_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The time without a datagram after which the viewer looks whether its own address has changed, and
+/// the time between two looks. The publisher answers each report, of which there is one in a second.
+const QUIET: Duration = Duration::from_millis(1500);
+const LOOK: Duration = Duration::from_millis(500);
+
 /// The pause before a new session is asked for.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -50,6 +55,8 @@ pub(super) struct Network {
     report_at: Instant,
     /// The arrival of the newest datagram.
     newest: Instant,
+    /// When to look again whether the own address has changed.
+    look_at: Instant,
     /// The last error of the network on the way to the publisher.
     unreachable: Option<String>,
 }
@@ -86,6 +93,7 @@ impl Network {
             next_figures: clock.now(),
             report_at: clock.now() + NO_ANSWER,
             newest: clock.now(),
+            look_at: clock.now(),
             unreachable: None,
         })
     }
@@ -174,6 +182,10 @@ impl Network {
                 ViewerEvent::Ended(reason) => self.ended(now, reason),
             }
         }
+        if self.session.is_open() && self.has_moved(now) {
+            tracing::warn!(publisher = %self.publisher, "the own address has changed; asking for another session");
+            self.session.again_at = Some(now);
+        }
         if self.session.again_at.is_some_and(|at| at <= now) {
             self.begin_again(now)?;
         }
@@ -193,6 +205,18 @@ impl Network {
             tracing::warn!(%publisher, ?reason, "session ended; asking for another one");
             self.report_at = now + NO_ANSWER;
         }
+    }
+
+    /// Returns whether packets to the publisher would leave from another address than that of the session,
+    /// from which nothing has come for a while.
+    fn has_moved(&mut self, now: Instant) -> bool {
+        if now < self.look_at.max(self.newest + QUIET) {
+            return false;
+        }
+        self.look_at = now + LOOK;
+        let address = |socket: &UdpSocket| socket.local_address().ok().map(|address| address.ip());
+        let new = connected_to(self.publisher).ok();
+        new.is_some_and(|new| address(&new) != address(&self.socket))
     }
 
     /// Asks for a new session, at the next address if this one has not answered. The socket is a new

@@ -66,7 +66,7 @@ impl Publishers {
     pub(super) fn connect(&mut self) -> anyhow::Result<UdpSocket> {
         let mut first_error = None;
         for _ in 0..self.addresses.len() {
-            match socket_to(self.next()) {
+            match connected_to(self.next()) {
                 Ok(socket) => return Ok(socket),
                 Err(error) => first_error = first_error.or(Some(error)),
             }
@@ -91,7 +91,7 @@ fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// Opens a socket that is connected to an address.
-fn socket_to(publisher: SocketAddr) -> anyhow::Result<UdpSocket> {
+pub(super) fn connected_to(publisher: SocketAddr) -> anyhow::Result<UdpSocket> {
     let any = match publisher {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
