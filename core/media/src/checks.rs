@@ -14,6 +14,7 @@ use hawser_wire::media::{
 };
 use hawser_wire::session::{Accept, Announcement, Status, Track};
 use std::collections::BTreeSet;
+use std::num::NonZeroU8;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ fn status(now: Instant, echo: Option<StampEcho>) -> Status {
         publisher_ahead_nanos: 0,
         hop: 0,
         subscription: 1,
+        report_interval_ms: NonZeroU8::MIN,
+        relays: Vec::new(),
         epochs: vec![(0, 0), (1, 0)],
     }
 }

@@ -49,6 +49,7 @@ mod epochs;
 mod flights;
 mod flow;
 mod frames;
+mod gaps;
 mod keys;
 mod object;
 mod packetiser;

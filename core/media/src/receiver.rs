@@ -1,6 +1,7 @@
 use crate::arrivals::Arrivals;
 use crate::clock::{Clock, ClockError, Relation, shifted};
 use crate::epochs::{EpochKeys, HopKeys};
+use crate::gaps::Gaps;
 use crate::keys::TrackSecret;
 use crate::object::Begun;
 use crate::reassembly::{Bounds, Ended, PACKET_OVERHEAD, Reassembly, Use};
@@ -33,15 +34,19 @@ pub struct ReceiverConfig {
     /// The time after its first packet at which an object is given up while the publisher's clock is
     /// not known.
     pub patience: Duration,
-    /// The time between reports.
+    /// The least time between reports, in which lost packets are reported. The usual time is what the
+    /// sender asks for, and at least this.
     pub report_interval: Duration,
-    /// The number of packets after which a report is due before its time.
+    /// The number of packets in this time after which a report is due before its time.
     pub report_packets: usize,
     /// The time between reports while nothing arrives.
     pub keepalive: Duration,
     /// The maximum length of a report's datagram in bytes.
     pub datagram: usize,
 }
+
+/// The number of packets that a report has room for, whatever their objects.
+const REPORT_PACKETS: usize = 400;
 
 /// The viewer's end of a stream of media: verifies, opens, reassembles and reports.
 #[derive(Debug)]
@@ -54,7 +59,11 @@ pub struct Receiver {
     totals: Totals,
     refusals: Refusals,
     arrivals: Arrivals,
+    /// The time between reports that the sender asks for.
+    report_interval: Duration,
     last_report: Option<Instant>,
+    /// Whether packets are missing of which no report was made.
+    has_gap: bool,
     events: VecDeque<ReceiverEvent>,
     bytes: usize,
 }
@@ -63,6 +72,7 @@ pub struct Receiver {
 struct TrackState {
     keys: EpochKeys,
     reassembly: Reassembly,
+    gaps: Gaps,
 }
 
 /// An event of a [`Receiver`].
@@ -145,7 +155,9 @@ impl Receiver {
             totals: Totals::default(),
             refusals: Refusals::default(),
             arrivals: Arrivals::default(),
+            report_interval: report_interval(&accept.status),
             last_report: None,
+            has_gap: false,
             events: VecDeque::new(),
             bytes: 0,
         }
@@ -172,6 +184,7 @@ impl Receiver {
     /// Returns an error if its time stamps cannot be used. Its keys are.
     pub fn handle_status(&mut self, now: Instant, status: &Status) -> Result<(), ClockError> {
         self.publisher_ahead_nanos = status.publisher_ahead_nanos;
+        self.report_interval = report_interval(status);
         self.hops.announce(status.hop);
         for (alias, epoch) in &status.epochs {
             if let Some(track) = self.tracks.get_mut(alias) {
@@ -195,6 +208,7 @@ impl Receiver {
             return None;
         }
         self.last_report = Some(now);
+        self.has_gap = false;
         let fixed = Sealed::LEN + AEAD_TAG + Feedback::LEN + Pose::LEN;
         let space = self.config.datagram.saturating_sub(fixed);
         let space = space.max(Block::LEN + Block::PACKET);
@@ -344,6 +358,7 @@ impl Receiver {
         let Some(track) = self.tracks.get_mut(&header.id.object.alias) else {
             return;
         };
+        self.has_gap |= track.gaps.add(header.id, header.count);
         let complete = track.reassembly.insert(header, payload, ecn, times);
         let surplus = track.reassembly.give_up_surplus();
         if let Some(ended) = complete {
@@ -395,16 +410,23 @@ impl Receiver {
         let Some(last) = self.last_report else {
             return Instant::ZERO;
         };
-        if self.arrivals.unreported() >= self.config.report_packets {
+        let least = self.config.report_interval;
+        let usual = self.report_interval.max(least);
+        // As many as in a short interval, in proportion, as far as they fit a report.
+        let packets = self.config.report_packets as f64 * usual.div_duration_f64(least);
+        if self.arrivals.unreported() >= (packets as usize).min(REPORT_PACKETS) {
             return last;
         }
-        let interval = if self.arrivals.is_empty() {
-            self.config.keepalive
-        } else {
-            self.config.report_interval
-        };
-        last + interval
+        last + match (self.arrivals.is_empty(), self.has_gap) {
+            (true, _) => self.config.keepalive,
+            (false, true) => least,
+            (false, false) => usual,
+        }
     }
+}
+
+fn report_interval(status: &Status) -> Duration {
+    Duration::from_millis(status.report_interval_ms.get().into())
 }
 
 impl TrackState {
@@ -412,6 +434,7 @@ impl TrackState {
         TrackState {
             keys,
             reassembly: Reassembly::new(bounds),
+            gaps: Gaps::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use hawser_wire::golden;
 use hawser_wire::media::{self, Header, MediaTime, Packet};
 use hawser_wire::session::{Accept, Status};
 use std::collections::HashMap;
+use std::num::NonZeroU8;
 use std::time::Duration;
 use support::*;
 
@@ -26,6 +27,8 @@ fn status(epoch: u16) -> Status {
         publisher_ahead_nanos: 0,
         hop: 0,
         subscription: 0,
+        report_interval_ms: NonZeroU8::MIN,
+        relays: Vec::new(),
         epochs: vec![(ALIAS, epoch)],
     }
 }
@@ -307,6 +310,40 @@ fn an_object_whose_deadline_passed_is_not_begun() {
         Some(ReceiverEvent::GivenUp { arrived: 0, .. })
     ));
     assert_eq!(receiver.poll_event(), None);
+}
+
+#[test]
+fn reports_are_as_frequent_as_the_sender_asks_and_sooner_when_packets_are_missing() {
+    let mut receiver = receiver();
+    let asked = Status {
+        report_interval_ms: NonZeroU8::new(100).unwrap(),
+        ..status(0)
+    };
+    receiver.handle_status(START, &asked).unwrap();
+    assert!(receiver.poll_report(START, None).is_some(), "the first one");
+    let mut packetiser = packetiser();
+    for packet in packets(&mut packetiser, 0, 200_000) {
+        take(&mut receiver, &packet).unwrap();
+    }
+    assert!(receiver.poll_report(START + ms(99), None).is_none());
+    let reported = |report: Feedback| {
+        let blocks = report.blocks.iter();
+        blocks
+            .map(|block| block.packets.iter().flatten().count())
+            .sum::<usize>()
+    };
+    let report = receiver.poll_report(START + ms(100), None).unwrap();
+    assert!(reported(report) > 150, "all packets");
+
+    let mut lossy = packets(&mut packetiser, 1, 10_000);
+    lossy.remove(4);
+    for packet in &lossy {
+        take(&mut receiver, packet).unwrap();
+    }
+    assert!(receiver.poll_report(START + ms(104), None).is_none());
+    let report = receiver.poll_report(START + ms(105), None).unwrap();
+    assert!(reported(report) >= lossy.len());
+    assert!(receiver.poll_report(START + ms(200), None).is_none());
 }
 
 #[test]

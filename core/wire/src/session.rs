@@ -11,6 +11,7 @@ pub use announcement::{Announcement, MAX_ANNOUNCEMENT, MAX_TRACKS, Track};
 use crate::clock::ClockStamp;
 use crate::cursor::{Cursor, Truncated};
 use crate::media::{AEAD_TAG, MAX_LAYER};
+use std::num::NonZeroU8;
 
 /// The first byte of a message of version 1. No packet of media begins with it.
 pub const MESSAGE: u8 = 0x41;
@@ -89,7 +90,10 @@ pub enum Message<'a> {
     Sealed(Sealed<'a>),
 }
 
-/// The sender's clock and the keys in use.
+/// The maximum number of relays between a publisher and a viewer.
+pub const MAX_RELAYS: usize = 8;
+
+/// The sender's clock, the keys in use, and what it asks of the viewer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The sender's time, and the viewer's newest time stamp.
@@ -100,6 +104,12 @@ pub struct Status {
     pub hop: u16,
     /// The number of the newest selection of tracks that is in force; 0 before the first.
     pub subscription: u8,
+    /// The time between reports in milliseconds, from 1 on.
+    pub report_interval_ms: NonZeroU8,
+    /// The relays between the publisher and the viewer, the publisher's neighbour first, at most
+    /// [`MAX_RELAYS`]. Each has a number that it draws at random. One that finds its own has asked for
+    /// its own stream.
+    pub relays: Vec<u64>,
     /// The key epochs of the tracks, at most [`MAX_TRACKS`], ascending by alias.
     pub epochs: Vec<(u32, u16)>,
 }
@@ -292,8 +302,11 @@ impl Status {
         self.clock.emit(&mut bytes);
         bytes.extend(self.publisher_ahead_nanos.to_be_bytes());
         bytes.extend(self.hop.to_be_bytes());
+        let relays = &self.relays[..self.relays.len().min(MAX_RELAYS)];
         let count = self.epochs.len().min(MAX_TRACKS);
-        bytes.extend([self.subscription, count as u8]);
+        bytes.extend([self.subscription, self.report_interval_ms.get()]);
+        bytes.extend([relays.len() as u8, count as u8]);
+        bytes.extend(relays.iter().flat_map(|relay| relay.to_be_bytes()));
         for (alias, epoch) in &self.epochs[..count] {
             bytes.extend(alias.to_be_bytes());
             bytes.extend(epoch.to_be_bytes());
@@ -319,10 +332,13 @@ impl Status {
         let clock = ClockStamp::parse(cursor)?.ok_or(MessageError::Invalid)?;
         let publisher_ahead_nanos = cursor.u64()?.cast_signed();
         let hop = cursor.u16()?;
-        let [subscription, count] = cursor.array()?;
-        if usize::from(count) > MAX_TRACKS {
+        let [subscription, report_interval_ms, relays, count] = cursor.array()?;
+        if usize::from(relays) > MAX_RELAYS || usize::from(count) > MAX_TRACKS {
             return Err(MessageError::Invalid);
         }
+        let report_interval_ms = NonZeroU8::new(report_interval_ms).ok_or(MessageError::Invalid)?;
+        let relays = (0..relays).map(|_| cursor.u64());
+        let relays = relays.collect::<Result<_, Truncated>>()?;
         let epochs = (0..count).map(|_| Ok((cursor.u32()?, cursor.u16()?)));
         let epochs: Vec<_> = epochs.collect::<Result<_, Truncated>>()?;
         if !epochs.is_sorted_by(|(one, _), (next, _)| one < next) {
@@ -333,6 +349,8 @@ impl Status {
             publisher_ahead_nanos,
             hop,
             subscription,
+            report_interval_ms,
+            relays,
             epochs,
         })
     }
@@ -431,6 +449,8 @@ mod tests {
             publisher_ahead_nanos: -4,
             hop: 5,
             subscription: 10,
+            report_interval_ms: NonZeroU8::new(100).unwrap(),
+            relays: vec![11, u64::MAX],
             epochs: vec![(6, 7), (8, 9)],
         }
     }
@@ -458,6 +478,7 @@ mod tests {
     #[test]
     fn the_largest_accept_fits_a_datagram() {
         let mut status = status();
+        status.relays = vec![0; MAX_RELAYS];
         status.epochs = (0..MAX_TRACKS as u32).map(|alias| (alias, 0)).collect();
         let accept = Accept {
             status,
@@ -501,6 +522,18 @@ mod tests {
         };
         let twice = twice.emit();
         assert_eq!(subscribed(&twice), Err(MessageError::Invalid));
+    }
+
+    #[test]
+    fn a_status_without_an_interval_or_of_too_many_relays_is_refused() {
+        let mut bytes = status().emit();
+        let at = ClockStamp::LEN + 8 + 2 + 1;
+        bytes[at] = 0;
+        assert_eq!(Status::parse(&bytes), Err(MessageError::Invalid));
+        bytes[at] = 1;
+        assert!(Status::parse(&bytes).is_ok());
+        bytes[at + 1] = MAX_RELAYS as u8 + 1;
+        assert_eq!(Status::parse(&bytes), Err(MessageError::Invalid));
     }
 
     #[test]

@@ -10,8 +10,12 @@ use hawser_wire::session::{
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::num::NonZeroU8;
 use std::ops::AddAssign;
 use std::time::Duration;
+
+/// The usual time between reports.
+const REPORT_INTERVAL_MS: NonZeroU8 = NonZeroU8::new(5).expect("not zero");
 
 /// The number of answers to one request, so that nobody who repeats it makes the sender send more.
 const MAX_ACCEPTS: u8 = 4;
@@ -35,6 +39,8 @@ pub struct HostConfig {
     pub confirm_within: Duration,
     /// The time without an authentic message after which a session has ended.
     pub idle: Duration,
+    /// The time between reports that viewers are asked for, in milliseconds.
+    pub report_interval_ms: NonZeroU8,
 }
 
 /// The sender's end of the sessions of all viewers.
@@ -48,7 +54,7 @@ pub struct Host {
     seed: Seed,
     opened: u64,
     sessions: BTreeMap<u32, HostSession>,
-    keys: KeysInUse,
+    told: Told,
     outgoing: VecDeque<(SocketAddr, Vec<u8>)>,
     events: VecDeque<HostEvent>,
     stats: HostStats,
@@ -67,11 +73,12 @@ struct HostSession {
     subscribed_by: Option<u64>,
 }
 
-/// The numbers of the keys that viewers are told.
+/// What all viewers are told in a status.
 #[derive(Debug, Default)]
-struct KeysInUse {
+struct Told {
     hop: u16,
     publisher_ahead_nanos: i64,
+    relays: Vec<u64>,
     epochs: Vec<(u32, u16)>,
 }
 
@@ -196,6 +203,7 @@ impl HostConfig {
             cookie_lifetime: Duration::from_secs(10),
             confirm_within: Duration::from_secs(3),
             idle: Duration::from_secs(10),
+            report_interval_ms: REPORT_INTERVAL_MS,
         }
     }
 }
@@ -209,7 +217,7 @@ impl Host {
             config,
             opened: 0,
             sessions: BTreeMap::new(),
-            keys: KeysInUse::default(),
+            told: Told::default(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
             stats: HostStats::default(),
@@ -219,13 +227,19 @@ impl Host {
     /// Sets the numbers of the keys in use, for viewers that come and for the next status.
     /// `epochs` is ascending by alias.
     pub fn set_keys(&mut self, hop: u16, epochs: Vec<(u32, u16)>) {
-        self.keys.hop = hop;
-        self.keys.epochs = epochs;
+        self.told.hop = hop;
+        self.told.epochs = epochs;
     }
 
     /// Sets the publisher's clock less the own one; it is 0 at the publisher.
     pub fn set_publisher_clock(&mut self, ahead_nanos: i64) {
-        self.keys.publisher_ahead_nanos = ahead_nanos;
+        self.told.publisher_ahead_nanos = ahead_nanos;
+    }
+
+    /// Sets the relays between the publisher and the viewers, the publisher's neighbour first; there are
+    /// none at the publisher.
+    pub fn set_relays(&mut self, relays: Vec<u64>) {
+        self.told.relays = relays;
     }
 
     /// Takes a datagram from an address.
@@ -249,7 +263,9 @@ impl Host {
         let Some(open) = self.sessions.get_mut(&session) else {
             return;
         };
-        let status = self.keys.status(clock, open.subscription);
+        let status = self
+            .told
+            .status(clock, open.subscription, self.config.report_interval_ms);
         let sealed = open.channel.seal(Kind::Status, status.emit());
         self.send_or_end(session, sealed);
     }
@@ -373,7 +389,9 @@ impl Host {
             echo: None,
         };
         let accept = Accept {
-            status: self.keys.status(clock, session.subscription),
+            status: self
+                .told
+                .status(clock, session.subscription, self.config.report_interval_ms),
             hop_salt: self.config.hop_salt,
             announcement: &self.config.announcement,
         };
@@ -505,13 +523,15 @@ impl HostSession {
     }
 }
 
-impl KeysInUse {
-    fn status(&self, clock: ClockStamp, subscription: u8) -> Status {
+impl Told {
+    fn status(&self, clock: ClockStamp, subscription: u8, report_interval_ms: NonZeroU8) -> Status {
         Status {
             clock,
             publisher_ahead_nanos: self.publisher_ahead_nanos,
             hop: self.hop,
             subscription,
+            report_interval_ms,
+            relays: self.relays.clone(),
             epochs: self.epochs.clone(),
         }
     }

@@ -7,7 +7,7 @@ pub const MAX_TRACKS: usize = 16;
 
 /// The maximum length of an announcement in bytes: it fits a datagram of 1,200 bytes with the rest
 /// of the message.
-pub const MAX_ANNOUNCEMENT: usize = 960;
+pub const MAX_ANNOUNCEMENT: usize = 920;
 
 /// The tracks of a publisher. Only publisher and viewers can make the authenticator.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use hawser_wire::session::{
 use hawser_wire::xnc::{self, AckBlock, EcnCounts, Frame, PacketHeader};
 use hawser_wire::{Key, KeyRing, OVERHEAD_V4, Replica, SealRing, Shim, Signal};
 use siphasher::sip::SipHasher24;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU8, NonZeroU16};
 use std::time::Duration;
 
 /// The longest datagram on a path.
@@ -246,6 +246,8 @@ pub(crate) fn plaintexts() -> [Vec<u8>; 5] {
         publisher_ahead_nanos: -4,
         hop: 5,
         subscription: 24,
+        report_interval_ms: NonZeroU8::new(5).unwrap(),
+        relays: vec![26, 27],
         epochs: vec![(6, 7), (8, 9)],
     };
     let announcement = Announcement {

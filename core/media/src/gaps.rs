@@ -1,0 +1,106 @@
+use hawser_wire::media::PacketId;
+use std::num::NonZeroU16;
+
+/// The number of packets by which a missing one has to be overtaken to be worth a report (RFC 9002,
+/// section 6.1.1).
+const OVERTAKEN: u8 = 3;
+
+/// Notices missing packets of a track, which is worth a report before it is due.
+#[derive(Debug, Default)]
+pub(crate) struct Gaps {
+    newest: Option<Newest>,
+    /// The number of packets that still have to arrive after a gap.
+    left: Option<u8>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    id: PacketId,
+    /// Whether it is the last packet of its object.
+    is_last: bool,
+}
+
+impl Gaps {
+    /// Takes a packet that arrived. Returns whether one before it is now missing for so long that the
+    /// sender should know.
+    pub(crate) fn add(&mut self, id: PacketId, count: Option<NonZeroU16>) -> bool {
+        let arrived = Newest {
+            id,
+            is_last: count.is_some_and(|count| id.index + 1 == count.get()),
+        };
+        let Some(newest) = self.newest.replace(arrived) else {
+            return false;
+        };
+        if id <= newest.id {
+            // It was overtaken, or sent again.
+            self.newest = Some(newest);
+            return false;
+        }
+        if !newest.is_followed_by(&id) {
+            self.left.get_or_insert(OVERTAKEN);
+        }
+        self.left = self.left.map(|left| left - 1);
+        self.left.take_if(|left| *left == 0).is_some()
+    }
+}
+
+impl Newest {
+    /// Returns whether nothing is missing between this packet and a later one.
+    fn is_followed_by(&self, id: &PacketId) -> bool {
+        if id.object == self.id.object {
+            id.index == self.id.index + 1
+        } else {
+            self.is_last && id.index == 0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_wire::media::ObjectId;
+
+    fn id(group: u32, index: u16) -> PacketId {
+        let object = ObjectId {
+            alias: 1,
+            group,
+            object: 0,
+            layer: 0,
+        };
+        PacketId { object, index }
+    }
+
+    /// Returns at which of the packets a gap is worth a report. Objects have five packets, whose number
+    /// only the last one names.
+    fn noticed(packets: &[(u32, u16)]) -> Vec<usize> {
+        let mut gaps = Gaps::default();
+        let packets = packets.iter().enumerate();
+        let noticed = packets.filter(|(_, (group, index))| {
+            let count = NonZeroU16::new(5).filter(|_| *index == 4);
+            gaps.add(id(*group, *index), count)
+        });
+        noticed.map(|(at, _)| at).collect()
+    }
+
+    #[test]
+    fn nothing_is_noticed_without_a_gap() {
+        let whole: Vec<(u32, u16)> = (0..20).map(|at| (at / 5, at as u16 % 5)).collect();
+        assert!(noticed(&whole).is_empty());
+    }
+
+    #[test]
+    fn a_gap_is_noticed_once_after_three_later_packets() {
+        let within = [(0, 0), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)];
+        assert_eq!(noticed(&within), [3]);
+        let tail = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)];
+        assert_eq!(noticed(&tail), [5]);
+        let head = [(0, 4), (1, 1), (1, 2), (1, 3), (1, 4)];
+        assert_eq!(noticed(&head), [3]);
+    }
+
+    #[test]
+    fn packets_that_come_late_are_no_gaps() {
+        let late = [(0, 3), (0, 1), (0, 2), (0, 4), (1, 0), (1, 1)];
+        assert!(noticed(&late).is_empty());
+    }
+}
