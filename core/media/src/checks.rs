@@ -6,7 +6,7 @@ use crate::object::{ObjectInfo, SealedObject, SealedPacket};
 use crate::receiver::{Receiver, ReceiverConfig};
 use crate::sender::{Outcome, Rule, Sender, SenderConfig};
 use crate::session::{Host, HostConfig, Viewer, ViewerConfig};
-use crate::{AccessSecret, Seed};
+use crate::{AccessSecret, ReportConfig, Seed};
 use hawser_units::{ByteSize, Ecn, Instant};
 use hawser_wire::feedback::{ClockStamp, Feedback, StampEcho, Totals};
 use hawser_wire::media::{
@@ -80,10 +80,13 @@ pub fn check_receiver(input: &[u8]) {
         bytes: 1_000,
         remembered: 6,
         packet_events: options & 1 != 0,
-        datagram: if options & 2 != 0 {
-            200
-        } else {
-            DEFAULT_DATAGRAM
+        reports: ReportConfig {
+            datagram: if options & 2 != 0 {
+                200
+            } else {
+                DEFAULT_DATAGRAM
+            },
+            ..ReportConfig::default()
         },
         ..ReceiverConfig::default()
     };
@@ -169,7 +172,7 @@ fn report(receiver: &mut Receiver, now: Instant, config: &ReceiverConfig, action
     while let Some(report) = receiver.poll_report(now, None) {
         let bytes = report.emit();
         let overhead = hawser_wire::session::Sealed::LEN + hawser_wire::media::AEAD_TAG;
-        assert!(bytes.len() + overhead <= config.datagram);
+        assert!(bytes.len() + overhead <= config.reports.datagram);
         assert_eq!(Feedback::parse(&bytes).as_ref(), Ok(&report));
         let echo = StampEcho {
             stamp: report.clock.sent,

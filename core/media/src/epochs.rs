@@ -66,6 +66,11 @@ impl HopKeys {
         HopKeys { access, salt, hops }
     }
 
+    /// Returns the three keys: the one before, the current one and the one after.
+    pub(crate) const fn all(&self) -> &[Hop; 3] {
+        &self.hops
+    }
+
     /// Returns whether a datagram has a right tag. The key after the current one becomes the current
     /// one when it is used.
     pub(crate) fn accepts(&mut self, datagram: &[u8], number: u16) -> bool {

@@ -58,7 +58,9 @@ mod reassembly;
 mod receiver;
 mod refusal;
 mod reordering;
+mod reports;
 mod rtt;
+mod seen;
 mod sender;
 mod session;
 mod track;
@@ -75,13 +77,15 @@ pub use publication::{
 };
 pub use receiver::{ReceivedObject, Receiver, ReceiverConfig, ReceiverEvent};
 pub use refusal::{Refusal, Refusals};
+pub use reports::ReportConfig;
 pub use rtt::RttEstimate;
 pub use sender::{
     Acknowledged, AdmitError, DropReason, FeedbackError, Lost, Outcome, Rule, Sender, SenderConfig,
     SenderEvent, SenderStats, Transmit,
 };
 pub use session::{
-    EndReason, Host, HostConfig, HostError, HostEvent, HostStats, OpenError, Viewer, ViewerConfig,
+    EndReason, Host, HostConfig, HostError, HostEvent, HostStats, OpenError, RelayedPacket,
+    SessionTimes, Upstream, UpstreamConfig, UpstreamEnd, UpstreamEvent, Viewer, ViewerConfig,
     ViewerError, ViewerEvent, ViewerStats,
 };
 pub use track::TrackTiming;

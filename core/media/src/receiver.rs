@@ -1,15 +1,15 @@
-use crate::arrivals::Arrivals;
-use crate::clock::{Clock, ClockError, Relation, shifted};
+use crate::clock::{Clock, ClockError};
 use crate::epochs::{EpochKeys, HopKeys};
 use crate::gaps::Gaps;
 use crate::keys::TrackSecret;
 use crate::object::Begun;
 use crate::reassembly::{Bounds, Ended, PACKET_OVERHEAD, Reassembly, Use};
 use crate::refusal::{Refusal, Refusals};
+use crate::reports::{ReportConfig, Reports};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::{Block, Feedback, Pose, Totals};
-use hawser_wire::media::{AEAD_TAG, Header, MediaTime, ObjectId, Packet, PacketId};
-use hawser_wire::session::{Accept, Announcement, Sealed, Status};
+use hawser_wire::feedback::{Feedback, Pose, Totals};
+use hawser_wire::media::{Header, MediaTime, ObjectId, Packet, PacketId};
+use hawser_wire::session::{Accept, Announcement, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,19 +34,9 @@ pub struct ReceiverConfig {
     /// The time after its first packet at which an object is given up while the publisher's clock is
     /// not known.
     pub patience: Duration,
-    /// The least time between reports, in which lost packets are reported. The usual time is what the
-    /// sender asks for, and at least this.
-    pub report_interval: Duration,
-    /// The number of packets in this time after which a report is due before its time.
-    pub report_packets: usize,
-    /// The time between reports while nothing arrives.
-    pub keepalive: Duration,
-    /// The maximum length of a report's datagram in bytes.
-    pub datagram: usize,
+    /// The settings of the reports.
+    pub reports: ReportConfig,
 }
-
-/// The number of packets that a report has room for, whatever their objects.
-const REPORT_PACKETS: usize = 400;
 
 /// The viewer's end of a stream of media: verifies, opens, reassembles and reports.
 #[derive(Debug)]
@@ -54,16 +44,8 @@ pub struct Receiver {
     config: ReceiverConfig,
     tracks: BTreeMap<u32, TrackState>,
     hops: HopKeys,
-    clock: Clock,
-    publisher_ahead_nanos: i64,
-    totals: Totals,
+    reports: Reports,
     refusals: Refusals,
-    arrivals: Arrivals,
-    /// The time between reports that the sender asks for.
-    report_interval: Duration,
-    last_report: Option<Instant>,
-    /// Whether packets are missing of which no report was made.
-    has_gap: bool,
     events: VecDeque<ReceiverEvent>,
     bytes: usize,
 }
@@ -124,10 +106,7 @@ impl Default for ReceiverConfig {
             packet_events: false,
             grace: Duration::ZERO,
             patience: Duration::from_secs(1),
-            report_interval: Duration::from_millis(5),
-            report_packets: 64,
-            keepalive: Duration::from_secs(1),
-            datagram: hawser_wire::media::DEFAULT_DATAGRAM,
+            reports: ReportConfig::default(),
         }
     }
 }
@@ -150,14 +129,8 @@ impl Receiver {
             config,
             tracks: tracks.collect(),
             hops: HopKeys::new(secret.access(), accept.hop_salt, accept.status.hop),
-            clock: Clock::default(),
-            publisher_ahead_nanos: accept.status.publisher_ahead_nanos,
-            totals: Totals::default(),
+            reports: Reports::new(config.reports, &accept.status),
             refusals: Refusals::default(),
-            arrivals: Arrivals::default(),
-            report_interval: report_interval(&accept.status),
-            last_report: None,
-            has_gap: false,
             events: VecDeque::new(),
             bytes: 0,
         }
@@ -175,7 +148,9 @@ impl Receiver {
     ) -> Result<(), Refusal> {
         self.accept(now, datagram, ecn).inspect_err(|refusal| {
             self.refusals.count(*refusal);
-            self.totals.refused += u64::from(*refusal != Refusal::Late);
+            if *refusal != Refusal::Late {
+                self.reports.count_refused();
+            }
         })
     }
 
@@ -183,15 +158,13 @@ impl Receiver {
     ///
     /// Returns an error if its time stamps cannot be used. Its keys are.
     pub fn handle_status(&mut self, now: Instant, status: &Status) -> Result<(), ClockError> {
-        self.publisher_ahead_nanos = status.publisher_ahead_nanos;
-        self.report_interval = report_interval(status);
         self.hops.announce(status.hop);
         for (alias, epoch) in &status.epochs {
             if let Some(track) = self.tracks.get_mut(alias) {
                 track.keys.advance(*epoch);
             }
         }
-        self.clock.handle_stamp(now, &status.clock).map(drop)
+        self.reports.handle_status(now, status)
     }
 
     /// Returns the next event.
@@ -201,23 +174,10 @@ impl Receiver {
         Some(event)
     }
 
-    /// Returns the next report if one is due. The first is due at once, to relate the clocks. Called until there is none, because much may have to be
-    /// reported at once.
+    /// Returns the next report if one is due. The first is due at once, to relate the clocks. Called
+    /// until there is none, because much may have to be reported at once.
     pub fn poll_report(&mut self, now: Instant, pose: Option<Pose>) -> Option<Feedback> {
-        if now < self.report_due() {
-            return None;
-        }
-        self.last_report = Some(now);
-        self.has_gap = false;
-        let fixed = Sealed::LEN + AEAD_TAG + Feedback::LEN + Pose::LEN;
-        let space = self.config.datagram.saturating_sub(fixed);
-        let space = space.max(Block::LEN + Block::PACKET);
-        Some(Feedback {
-            clock: self.clock.stamp(now),
-            totals: self.totals,
-            pose,
-            blocks: self.arrivals.report(now, space),
-        })
+        self.reports.poll(now, pose)
     }
 
     /// Returns the next time at which [`Receiver::handle_timeout`] or [`Receiver::poll_report`] has
@@ -225,7 +185,7 @@ impl Receiver {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let tracks = self.tracks.values();
         let expiry = tracks.filter_map(|track| track.reassembly.timeout()).min();
-        expiry.into_iter().chain([self.report_due()]).min()
+        expiry.into_iter().chain([self.reports.due()]).min()
     }
 
     /// Gives up objects whose time has passed.
@@ -244,23 +204,19 @@ impl Receiver {
 
     /// Returns the relation between the own clock and the sender's.
     pub const fn clock(&self) -> &Clock {
-        &self.clock
+        self.reports.clock()
     }
 
     /// Returns the time of the own clock at an instant of the publisher's; `None` before the first
     /// exchange with the sender.
     pub fn local_time_of(&self, publisher: Instant) -> Option<Instant> {
-        let sender = shifted(publisher, -i128::from(self.publisher_ahead_nanos));
-        self.clock
-            .relation()
-            .map(|relation| relation.to_local(sender))
+        self.reports.local_time_of(publisher)
     }
 
     /// Returns the time of the own clock at a deadline that is near `now`; `None` before the first
     /// exchange with the sender.
     pub fn local_time_of_deadline(&self, now: Instant, deadline: MediaTime) -> Option<Instant> {
-        let publisher = self.publisher_time(&self.clock.relation()?, now);
-        self.local_time_of(deadline.nearest(publisher))
+        self.reports.local_time_of_deadline(now, deadline)
     }
 
     /// Returns the counts of refused packets.
@@ -270,7 +226,7 @@ impl Receiver {
 
     /// Returns the totals of the next report.
     pub const fn totals(&self) -> Totals {
-        self.totals
+        self.reports.totals()
     }
 
     /// Returns the number of bytes that are kept, as [`ReceiverConfig::bytes`] counts them.
@@ -288,16 +244,16 @@ impl Receiver {
         let track = self.tracks.get_mut(&header.id.object.alias);
         let (payload, usefulness) = track.ok_or(Refusal::UnknownTrack)?.open(&packet)?;
         if usefulness == Use::Duplicate {
-            self.report_arrival(now, header.id, ecn);
+            self.reports.count_again(now, header.id, ecn);
             return Err(Refusal::Duplicate);
         }
         if usefulness == Use::Late || gives_up_at <= now {
-            self.count(now, header.id, datagram.len(), ecn);
+            self.reports.count(now, header.id, datagram.len(), ecn);
             self.insert_late(header.id);
             return Err(Refusal::Late);
         }
         self.check_room(&header, payload.len())?;
-        self.count(now, header.id, datagram.len(), ecn);
+        self.reports.count(now, header.id, datagram.len(), ecn);
         self.insert(header, payload.into(), ecn, [now, gives_up_at]);
         Ok(())
     }
@@ -333,20 +289,6 @@ impl Receiver {
         }
     }
 
-    fn count(&mut self, now: Instant, id: PacketId, size: usize, ecn: Ecn) {
-        self.totals.packets += 1;
-        self.totals.bytes += size as u64;
-        if ecn == Ecn::Ce {
-            self.totals.ce_bytes += size as u64;
-        }
-        self.report_arrival(now, id, ecn);
-    }
-
-    fn report_arrival(&mut self, now: Instant, id: PacketId, ecn: Ecn) {
-        let limit = self.config.report_packets.saturating_mul(64);
-        self.arrivals.add(now, id, ecn, limit);
-    }
-
     fn insert(&mut self, header: Header, payload: Arc<[u8]>, ecn: Ecn, times: [Instant; 2]) {
         self.bytes += payload.len() + PACKET_OVERHEAD;
         if self.is_event(&header) {
@@ -358,7 +300,9 @@ impl Receiver {
         let Some(track) = self.tracks.get_mut(&header.id.object.alias) else {
             return;
         };
-        self.has_gap |= track.gaps.add(header.id, header.count);
+        if track.gaps.add(header.id, header.count) {
+            self.reports.note_gap();
+        }
         let complete = track.reassembly.insert(header, payload, ecn, times);
         let surplus = track.reassembly.give_up_surplus();
         if let Some(ended) = complete {
@@ -391,42 +335,16 @@ impl Receiver {
 
     /// Returns the time at which an object is given up if its first packet arrives now.
     fn gives_up_at(&self, now: Instant, header: &Header) -> Instant {
-        let Some(relation) = self.clock.relation() else {
+        let Some(relation) = self.reports.clock().relation() else {
             return now + self.config.patience;
         };
-        let publisher = self.publisher_time(&relation, now);
+        let publisher = self.reports.publisher_time(&relation, now);
         let deadline = header.deadline.nearest(publisher);
         let ahead = deadline.saturating_since(publisher);
         let behind = publisher.saturating_since(deadline);
         // The relation of the clocks is wrong by half of the round trip at most.
         (now + ahead + relation.round_trip / 2 + self.config.grace) - behind
     }
-
-    fn publisher_time(&self, relation: &Relation, now: Instant) -> Instant {
-        shifted(relation.to_remote(now), self.publisher_ahead_nanos.into())
-    }
-
-    fn report_due(&self) -> Instant {
-        let Some(last) = self.last_report else {
-            return Instant::ZERO;
-        };
-        let least = self.config.report_interval;
-        let usual = self.report_interval.max(least);
-        // As many as in a short interval, in proportion, as far as they fit a report.
-        let packets = self.config.report_packets as f64 * usual.div_duration_f64(least);
-        if self.arrivals.unreported() >= (packets as usize).min(REPORT_PACKETS) {
-            return last;
-        }
-        last + match (self.arrivals.is_empty(), self.has_gap) {
-            (true, _) => self.config.keepalive,
-            (false, true) => least,
-            (false, false) => usual,
-        }
-    }
-}
-
-fn report_interval(status: &Status) -> Duration {
-    Duration::from_millis(status.report_interval_ms.get().into())
 }
 
 impl TrackState {

@@ -2,13 +2,17 @@
 
 mod allowance;
 mod channel;
+mod client;
 mod cookie;
 mod host;
+mod upstream;
 mod viewer;
 
 pub use channel::OpenError;
+pub use client::{SessionTimes, ViewerError, ViewerStats};
 pub use host::{Host, HostConfig, HostError, HostEvent, HostStats};
-pub use viewer::{Viewer, ViewerConfig, ViewerError, ViewerEvent, ViewerStats};
+pub use upstream::{RelayedPacket, Upstream, UpstreamConfig, UpstreamEnd, UpstreamEvent};
+pub use viewer::{Viewer, ViewerConfig, ViewerEvent};
 
 use hawser_wire::session::Goodbye;
 

@@ -2,7 +2,7 @@
 
 use super::frames::{self, Frame};
 use super::scenario::{Controller, REPORT_INTERVAL};
-use hawser_objects::{ReceiverConfig, ReceiverEvent, TrackSecret, ViewerConfig, ViewerEvent};
+use hawser_objects::{ReceiverEvent, TrackSecret, ViewerConfig, ViewerEvent};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::session::{Announcement, Track};
 use std::time::Duration;
@@ -42,13 +42,8 @@ pub(super) fn announcement(controller: Controller) -> Announcement {
 
 impl Viewer {
     pub(super) fn new() -> Self {
-        let config = ViewerConfig {
-            receiver: ReceiverConfig {
-                report_interval: REPORT_INTERVAL,
-                ..ReceiverConfig::default()
-            },
-            ..ViewerConfig::default()
-        };
+        let config = ViewerConfig::default();
+        assert_eq!(config.receiver.reports.interval, REPORT_INTERVAL);
         Viewer {
             inner: hawser_objects::Viewer::new(config, secret(), [0x55; 16]),
         }

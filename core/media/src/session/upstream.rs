@@ -1,0 +1,374 @@
+use super::EndReason;
+use super::channel::UsedUp;
+use super::client::{Accepted, Client, Said, SessionTimes, ViewerError, ViewerStats};
+use crate::epochs::HopKeys;
+use crate::gaps::Gaps;
+use crate::keys::AccessSecret;
+use crate::refusal::{Refusal, Refusals};
+use crate::reports::{ReportConfig, Reports};
+use crate::seen::SeenPackets;
+use hawser_units::{Ecn, Instant};
+use hawser_wire::feedback::Totals;
+use hawser_wire::media::{Header, Hop, Packet, VERSION, is_from_hop};
+use hawser_wire::session::{Accept, Announcement, Goodbye, MAX_RELAYS, Status};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// The settings of an [`Upstream`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpstreamConfig {
+    /// The random number of the relay.
+    pub relay: u64,
+    /// The number of objects of a track of which each packet is taken once.
+    pub objects: usize,
+    /// The maximum number of packets of an object.
+    pub packets: u16,
+    /// The settings of the reports.
+    pub reports: ReportConfig,
+    /// The times of the session.
+    pub times: SessionTimes,
+}
+
+/// A relay's session with the publisher, or with a relay before it: asks for it, takes packets that it
+/// cannot read, reports.
+#[derive(Debug)]
+pub struct Upstream {
+    config: UpstreamConfig,
+    access: AccessSecret,
+    client: Client,
+    open: Option<Box<Open>>,
+    outgoing: VecDeque<Vec<u8>>,
+    events: VecDeque<UpstreamEvent>,
+}
+
+#[derive(Debug)]
+struct Open {
+    status: Status,
+    hops: HopKeys,
+    /// The key with which packets are tagged instead, if something before has verified them.
+    retagged: Option<Hop>,
+    reports: Reports,
+    tracks: BTreeMap<u32, Track>,
+    refusals: Refusals,
+}
+
+#[derive(Debug)]
+struct Track {
+    seen: SeenPackets,
+    gaps: Gaps,
+}
+
+/// An event of an [`Upstream`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpstreamEvent {
+    /// The session is open. Nothing is sent until the relay subscribes.
+    Opened {
+        /// The publisher's announcement with its authenticator, which a relay cannot verify.
+        bytes: Vec<u8>,
+        /// The same without its authenticator.
+        announcement: Announcement,
+    },
+    /// The session has ended.
+    Ended(UpstreamEnd),
+}
+
+/// The reason why a session with the publisher ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UpstreamEnd {
+    /// As any session.
+    Session(EndReason),
+    /// What comes has been through this relay already.
+    Loop,
+    /// There are as many relays on the way as there may be.
+    TooFar,
+}
+
+/// A packet for the viewers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayedPacket {
+    /// The header, which does not change.
+    pub header: Header,
+    /// The UDP payload, with the tag with which it came.
+    pub datagram: Arc<[u8]>,
+}
+
+impl UpstreamConfig {
+    /// Returns the settings of the relay with this random number.
+    pub fn new(relay: u64) -> Self {
+        UpstreamConfig {
+            relay,
+            objects: 512,
+            packets: 8192,
+            reports: ReportConfig::default(),
+            times: SessionTimes::default(),
+        }
+    }
+}
+
+impl Upstream {
+    /// Asks for a session. `random` has 16 random bytes, new for each session.
+    pub fn new(config: UpstreamConfig, access: AccessSecret, random: [u8; 16]) -> Self {
+        Upstream {
+            config,
+            client: Client::new(config.times, access.clone(), random),
+            access,
+            open: None,
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Takes a datagram from the sender's address, with its ECN field. Returns the packet, if it is one of
+    /// media that did not come before.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        datagram: &[u8],
+        ecn: Ecn,
+    ) -> Result<Option<RelayedPacket>, ViewerError> {
+        let taken = if datagram.first() == Some(&VERSION) {
+            self.handle_packet(now, datagram, ecn).map(Some)
+        } else {
+            self.handle_message(now, datagram).map(|()| None)
+        };
+        taken.inspect_err(|error| self.client.count(error))
+    }
+
+    /// Selects the tracks and the number of their layers, once the session is open.
+    pub fn subscribe(&mut self, now: Instant, tracks: Vec<(u32, u8)>) {
+        self.client.subscribe(now, tracks);
+    }
+
+    /// Says that something before, such as the kernel, verifies packets, and tags them with this key
+    /// instead of that of the sender.
+    pub fn expect_retagged(&mut self, hop: Hop) {
+        if let Some(open) = &mut self.open {
+            open.retagged = Some(hop);
+        }
+    }
+
+    /// Leaves the session.
+    pub fn close(&mut self, reason: Goodbye) {
+        self.outgoing.extend(self.client.close(reason));
+    }
+
+    /// Returns the next datagram to the sender.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if let Some(datagram) = self.outgoing.pop_front() {
+            return Some(datagram);
+        }
+        self.poll_message(now).unwrap_or_else(|UsedUp| {
+            self.end(UpstreamEnd::Session(EndReason::KeyUsedUp));
+            None
+        })
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<UpstreamEvent> {
+        self.events.pop_front()
+    }
+
+    /// Returns the next time at which [`Upstream::handle_timeout`] and [`Upstream::poll_transmit`]
+    /// have to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let open = self.open.as_ref().filter(|_| self.client.is_open());
+        let report = open.map(|open| open.reports.due());
+        let times = [self.client.poll_timeout(), report];
+        times.into_iter().flatten().min()
+    }
+
+    /// Gives the session up if nothing comes.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.client.has_timed_out(now) {
+            self.end(UpstreamEnd::Session(EndReason::TimedOut));
+        }
+    }
+
+    /// Returns whether the session is open.
+    pub const fn is_open(&self) -> bool {
+        self.client.is_open()
+    }
+
+    /// Returns the newest status of the sender, once a session was open.
+    pub fn status(&self) -> Option<&Status> {
+        self.open.as_ref().map(|open| &open.status)
+    }
+
+    /// Returns the keys with which the sender tags packets: the current one, the one before and the one
+    /// after; none before the session was open.
+    pub fn hops(&self) -> Option<&[Hop; 3]> {
+        self.open.as_ref().map(|open| open.hops.all())
+    }
+
+    /// Returns the relays between the publisher and this relay's viewers, this one last.
+    pub fn relays(&self) -> Vec<u64> {
+        let before = self.status().map(|status| status.relays.as_slice());
+        let own = [self.config.relay];
+        before.into_iter().flatten().chain(&own).copied().collect()
+    }
+
+    /// Returns the publisher's clock less the own one, in nanoseconds; `None` before the first exchange
+    /// with the sender.
+    pub fn publisher_ahead_nanos(&self) -> Option<i64> {
+        self.open.as_ref()?.reports.publisher_ahead_nanos()
+    }
+
+    /// Returns the totals of the next report, once a session was open.
+    pub fn totals(&self) -> Option<Totals> {
+        self.open.as_ref().map(|open| open.reports.totals())
+    }
+
+    /// Returns the counts of refused packets.
+    pub fn refusals(&self) -> Refusals {
+        let open = self.open.as_ref();
+        open.map(|open| open.refusals).unwrap_or_default()
+    }
+
+    /// Returns the counts of the session's messages.
+    pub const fn stats(&self) -> &ViewerStats {
+        self.client.stats()
+    }
+
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        datagram: &[u8],
+        ecn: Ecn,
+    ) -> Result<RelayedPacket, ViewerError> {
+        let packets = self.config.packets;
+        let open = self.open.as_mut().filter(|_| self.client.is_open());
+        let open = open.ok_or(ViewerError::Unexpected)?;
+        let taken = open.take(now, datagram, ecn, packets);
+        let packet = taken.inspect_err(|refusal| {
+            open.refusals.count(*refusal);
+            open.reports.count_refused();
+        })?;
+        self.client.hear(now);
+        Ok(packet)
+    }
+
+    fn handle_message(&mut self, now: Instant, datagram: &[u8]) -> Result<(), ViewerError> {
+        match self.client.handle_message(now, datagram)? {
+            Said::Nothing => {}
+            Said::Accept(plaintext, accepted) => self.handle_accept(now, &plaintext, accepted)?,
+            Said::Status(plaintext) => self.handle_status(now, Status::parse(&plaintext)?),
+            Said::Goodbye(reason) => self.end(UpstreamEnd::Session(EndReason::Left(reason))),
+        }
+        Ok(())
+    }
+
+    fn handle_accept(
+        &mut self,
+        now: Instant,
+        plaintext: &[u8],
+        accepted: Accepted,
+    ) -> Result<(), ViewerError> {
+        let accept = Accept::parse(plaintext)?;
+        let (covered, _) = Announcement::split(accept.announcement)?;
+        let announcement = Announcement::parse(covered)?;
+        let track = |alias| {
+            let seen = SeenPackets::new(self.config.objects);
+            let gaps = Gaps::default();
+            (alias, Track { seen, gaps })
+        };
+        let aliases = announcement.tracks.iter().map(|track| track.alias);
+        let (salt, hop) = (accept.hop_salt, accept.status.hop);
+        self.open = Some(Box::new(Open {
+            hops: HopKeys::new(self.access.clone(), salt, hop),
+            retagged: None,
+            reports: Reports::new(self.config.reports, &accept.status),
+            tracks: aliases.map(track).collect(),
+            refusals: Refusals::default(),
+            status: accept.status,
+        }));
+        self.client.open(now, accepted);
+        let bytes = accept.announcement.to_vec();
+        self.events.push_back(UpstreamEvent::Opened {
+            bytes,
+            announcement,
+        });
+        self.check_way();
+        Ok(())
+    }
+
+    fn handle_status(&mut self, now: Instant, status: Status) {
+        self.client.confirm(status.subscription);
+        let Some(open) = &mut self.open else { return };
+        open.hops.announce(status.hop);
+        if open.reports.handle_status(now, &status).is_err() {
+            self.client.count_impossible_time();
+        }
+        open.status = status;
+        self.check_way();
+    }
+
+    /// Leaves if the stream has been here already, or has come too far.
+    fn check_way(&mut self) {
+        let relays = self.status().map(|status| status.relays.as_slice());
+        let relays = relays.unwrap_or_default();
+        let reason = if relays.contains(&self.config.relay) {
+            UpstreamEnd::Loop
+        } else if relays.len() >= MAX_RELAYS {
+            UpstreamEnd::TooFar
+        } else {
+            return;
+        };
+        self.close(Goodbye::Ended);
+        self.events.push_back(UpstreamEvent::Ended(reason));
+    }
+
+    fn poll_message(&mut self, now: Instant) -> Result<Option<Vec<u8>>, UsedUp> {
+        if let Some(message) = self.client.poll_message(now)? {
+            return Ok(Some(message));
+        }
+        let open = self.open.as_mut().filter(|_| self.client.is_open());
+        match open.and_then(|open| open.reports.poll(now, None)) {
+            Some(report) => self.client.seal_report(&report),
+            None => Ok(None),
+        }
+    }
+
+    fn end(&mut self, reason: UpstreamEnd) {
+        self.client.end();
+        self.events.push_back(UpstreamEvent::Ended(reason));
+    }
+}
+
+impl Open {
+    fn take(
+        &mut self,
+        now: Instant,
+        datagram: &[u8],
+        ecn: Ecn,
+        packets: u16,
+    ) -> Result<RelayedPacket, Refusal> {
+        let packet = Packet::parse(datagram).map_err(Refusal::Header)?;
+        let header = packet.header;
+        let is_right = match &self.retagged {
+            Some(hop) => packet.hop == hop.number && is_from_hop(datagram, &hop.key),
+            None => self.hops.accepts(datagram, packet.hop),
+        };
+        if !is_right {
+            return Err(Refusal::HopTag);
+        }
+        if header.id.index >= packets {
+            return Err(Refusal::TooManyPackets);
+        }
+        let track = self.tracks.get_mut(&header.id.object.alias);
+        let track = track.ok_or(Refusal::UnknownTrack)?;
+        if let Err(refusal) = track.seen.add(header.id) {
+            if refusal == Refusal::Duplicate {
+                self.reports.count_again(now, header.id, ecn);
+            }
+            return Err(refusal);
+        }
+        self.reports.count(now, header.id, datagram.len(), ecn);
+        if track.gaps.add(header.id, header.count) {
+            self.reports.note_gap();
+        }
+        Ok(RelayedPacket {
+            header,
+            datagram: datagram.into(),
+        })
+    }
+}
