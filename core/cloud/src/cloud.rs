@@ -131,6 +131,14 @@ impl Cloud {
         self.packed.extend_from_slice(&point.to_bytes());
     }
 
+    /// Appends points at the origin, black, and returns them in packed form (see
+    /// [`Point::to_bytes`]) to be set.
+    pub fn append(&mut self, points: usize) -> &mut [[u8; POINT_BYTES]] {
+        let before = self.packed.len();
+        self.packed.resize(before + points * POINT_BYTES, 0);
+        self.packed[before..].as_chunks_mut().0
+    }
+
     /// Removes the points after the first `points`.
     pub fn truncate(&mut self, points: usize) {
         self.packed.truncate(points.saturating_mul(POINT_BYTES));
@@ -237,6 +245,14 @@ mod tests {
             prop_assert_eq!(sample.len(), count.min(budget));
             let kept: Vec<i16> = sample.points().map(|point| point.x).collect();
             prop_assert!(kept.is_sorted_by(|a, b| a < b));
+        }
+
+        #[test]
+        fn appended_points_are_set_in_place(points in prop::collection::vec(any::<[u8; POINT_BYTES]>(), 0..50), before in 0..50usize) {
+            let mut cloud = Cloud::from_packed(points[..before.min(points.len())].concat()).unwrap();
+            let rest = &points[cloud.len()..];
+            cloud.append(rest.len()).copy_from_slice(rest);
+            prop_assert_eq!(cloud, Cloud::from_packed(points.concat()).unwrap());
         }
 
         #[test]
