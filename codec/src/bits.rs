@@ -52,61 +52,58 @@ impl BitWriter {
 
 /// Reads what a [`BitWriter`] wrote. Zeros follow the end; [`BitReader::is_overrun`] says whether
 /// they were read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BitReader<'a> {
     bytes: &'a [u8],
+    /// The first byte that is not wholly in the window.
     at: usize,
-    pending: u64,
-    pending_bits: u32,
+    /// The next bits. Those above `available` are right or zero.
+    window: u64,
+    available: u32,
 }
 
 impl<'a> BitReader<'a> {
+    /// The number of bits that are available after a refill.
+    pub(crate) const WINDOW_BITS: u32 = 56;
+
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         BitReader {
             bytes,
             at: 0,
-            pending: 0,
-            pending_bits: 0,
+            window: 0,
+            available: 0,
         }
     }
 
-    /// Makes at least 56 bits available to [`BitReader::peek`] and [`BitReader::skip`].
+    /// Makes [`BitReader::WINDOW_BITS`] available without another refill.
     #[inline]
     pub(crate) fn refill(&mut self) {
-        let word = match self.bytes.get(self.at..self.at + 8) {
-            Some(word) => u64::from_le_bytes(word.try_into().expect("eight bytes")),
-            None => self.last_word(),
-        };
-        self.pending |= word << self.pending_bits;
-        let added = (63 - self.pending_bits) / 8;
-        self.at += added as usize;
-        self.pending_bits += 8 * added;
-    }
-
-    #[cold]
-    fn last_word(&self) -> u64 {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let mut word = [0; 8];
-        word[..rest.len()].copy_from_slice(rest);
-        u64::from_le_bytes(word)
+        let word = match rest.first_chunk() {
+            Some(word) => u64::from_le_bytes(*word),
+            None => last_word(rest),
+        };
+        self.window |= word << self.available;
+        self.at += (63 - self.available as usize) / 8;
+        self.available |= 56;
     }
 
-    /// Returns the next `bits` bits, at most 56 since the last refill.
+    /// Returns the next bits, the first one lowest.
     #[inline]
-    pub(crate) fn peek(&self, bits: u32) -> u64 {
-        self.pending & ((1 << bits) - 1)
+    pub(crate) fn window(&self) -> u64 {
+        self.window
     }
 
     #[inline]
     pub(crate) fn skip(&mut self, bits: u32) {
-        self.pending >>= bits;
-        self.pending_bits -= bits;
+        self.window >>= bits;
+        self.available -= bits;
     }
 
     /// Reads at most 56 bits, without a refill.
     #[inline]
     pub(crate) fn take_available(&mut self, bits: u32) -> u64 {
-        let value = self.peek(bits);
+        let value = self.window & ((1 << bits) - 1);
         self.skip(bits);
         value
     }
@@ -129,9 +126,18 @@ impl<'a> BitReader<'a> {
         self.bytes.get(read..).unwrap_or_default()
     }
 
-    fn read_bits(&self) -> usize {
-        8 * self.at - self.pending_bits as usize
+    /// Returns the number of bits that were read.
+    pub(crate) fn read_bits(&self) -> usize {
+        8 * self.at - self.available as usize
     }
+}
+
+/// Returns fewer than eight bytes with zeros after them.
+#[cold]
+fn last_word(rest: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..rest.len()].copy_from_slice(rest);
+    u64::from_le_bytes(word)
 }
 
 #[cfg(test)]

@@ -4,12 +4,14 @@
 use crate::bits::{BitReader, BitWriter};
 
 /// The maximum length of a code word in bits. Bounds the table of a decoder.
-const MAX_BITS: u32 = 10;
+pub(crate) const MAX_BITS: u32 = 10;
 /// The maximum number of symbols.
 const MAX_SYMBOLS: usize = 64;
 /// Bits of the number of symbols, and of a length, in a code's description.
 const COUNT_BITS: u32 = 7;
 const LENGTH_BITS: u32 = 4;
+/// The number of lengths that can be described.
+const LENGTHS: usize = 1 << LENGTH_BITS;
 
 /// The code words of `N` symbols.
 #[derive(Debug, Clone)]
@@ -123,92 +125,131 @@ fn leaf_depths<const N: usize>(nodes: &mut [(u64, u8)], parents: &[u8], leaves: 
 
 /// Returns the canonical words of lengths (RFC 1951, section 3.2.2), first bit lowest.
 fn words<const N: usize>(lengths: &[u8; N]) -> [u16; N] {
+    let numbers = count_lengths(lengths);
+    let mut next = [0; LENGTHS];
+    for length in 1..LENGTHS - 1 {
+        next[length + 1] = (next[length] + numbers[length]) << 1;
+    }
     let mut words = [0; N];
-    let mut next = 0;
-    for length in 1..=MAX_BITS {
-        for symbol in 0..N {
-            if u32::from(lengths[symbol]) == length {
-                words[symbol] = (next as u16).reverse_bits() >> (16 - length);
-                next += 1;
-            }
-        }
-        next <<= 1;
+    for (word, length) in words
+        .iter_mut()
+        .zip(lengths)
+        .filter(|(_, length)| **length > 0)
+    {
+        let next = &mut next[usize::from(*length)];
+        *word = reverse(*next, (*length).into());
+        *next += 1;
     }
     words
 }
 
-/// The table with which words are decoded: the symbol and the length of the word that begins with
-/// each sequence of [`MAX_BITS`] bits.
+/// Returns how many symbols have words of each length; those without a word are left out.
+fn count_lengths(lengths: &[u8]) -> [u16; LENGTHS] {
+    let mut numbers = [0; LENGTHS];
+    for length in lengths {
+        numbers[usize::from(*length)] += 1;
+    }
+    numbers[0] = 0;
+    numbers
+}
+
+/// Returns the `bits` bits of a word in the order of a [`BitWriter`], which writes the lowest first.
+fn reverse(word: u16, bits: u32) -> u16 {
+    word.reverse_bits() >> (u16::BITS - bits)
+}
+
+/// The table with which words are decoded: what was made of the symbol and the length of the word
+/// that begins with each sequence of [`MAX_BITS`] bits.
 #[derive(Debug)]
-pub(crate) struct Table<const N: usize> {
-    /// The symbol, and the length of its word in the upper byte.
-    entries: Box<[u16; 1 << MAX_BITS]>,
+pub(crate) struct Table<E, const N: usize> {
+    entries: Box<[E; 1 << MAX_BITS]>,
 }
 
 /// The error for a description of a code that no encoder writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InvalidCode;
 
-impl<const N: usize> Table<N> {
+impl<E: Copy + Default, const N: usize> Table<E, N> {
     pub(crate) fn new() -> Self {
         Table {
-            entries: Box::new([0; 1 << MAX_BITS]),
+            entries: Box::new([E::default(); 1 << MAX_BITS]),
         }
     }
 
-    /// Reads the description of a code.
-    pub(crate) fn read(&mut self, from: &mut BitReader<'_>) -> Result<(), InvalidCode> {
+    /// Reads the description of a code. `entry` is passed a symbol and the length of its word.
+    pub(crate) fn read(
+        &mut self,
+        from: &mut BitReader<'_>,
+        entry: impl Fn(usize, u32) -> E,
+    ) -> Result<(), InvalidCode> {
         let used = from.take(COUNT_BITS) as usize;
-        if used > N {
-            return Err(InvalidCode);
-        }
         let mut lengths = [0; N];
-        for length in &mut lengths[..used] {
+        for length in lengths.get_mut(..used).ok_or(InvalidCode)? {
             *length = from.take(LENGTH_BITS) as u8;
         }
-        self.fill(&lengths)
+        self.fill(&lengths, entry)
     }
 
-    fn fill(&mut self, lengths: &[u8; N]) -> Result<(), InvalidCode> {
-        let with_word = lengths.iter().filter(|length| **length > 0).count();
-        if with_word <= 1 {
+    fn fill(
+        &mut self,
+        lengths: &[u8; N],
+        entry: impl Fn(usize, u32) -> E,
+    ) -> Result<(), InvalidCode> {
+        let numbers = count_lengths(lengths);
+        if numbers.iter().sum::<u16>() <= 1 {
             let only = lengths.iter().position(|length| *length > 0).unwrap_or(0);
-            self.entries.fill(only as u16);
+            self.entries.fill(entry(only, 0));
             return Ok(());
         }
-        if !is_complete(lengths) {
+        if !is_complete(&numbers) {
             return Err(InvalidCode);
         }
-        let words = words(lengths);
+        let symbols = by_length(lengths, &numbers);
+        let mut symbols = symbols.iter().map(|symbol| usize::from(*symbol));
+        let mut next = 0;
         for bits in 1..=MAX_BITS {
             // Words of fewer bits are found whatever the next bit is.
             let size = 1 << (bits - 1);
             self.entries.copy_within(..size, size);
-            for symbol in (0..N).filter(|symbol| u32::from(lengths[*symbol]) == bits) {
-                self.entries[usize::from(words[symbol])] = (bits << 8) as u16 | symbol as u16;
+            for symbol in symbols.by_ref().take(numbers[bits as usize].into()) {
+                self.entries[usize::from(reverse(next, bits))] = entry(symbol, bits);
+                next += 1;
             }
+            next <<= 1;
         }
         Ok(())
     }
 
-    /// Reads a symbol of at most [`MAX_BITS`] bits, without a refill.
+    /// Returns the entry of the word that a [`BitReader::window`] begins with.
     #[inline]
-    pub(crate) fn take(&self, from: &mut BitReader<'_>) -> usize {
-        let entry = self.entries[from.peek(MAX_BITS) as usize];
-        from.skip(u32::from(entry >> 8));
-        usize::from(entry & 0xff)
+    pub(crate) fn entry(&self, window: u64) -> E {
+        self.entries[window as usize % (1 << MAX_BITS)]
     }
 }
 
 /// Returns whether each sequence of [`MAX_BITS`] bits begins with one word.
-fn is_complete(lengths: &[u8]) -> bool {
-    let mut words = lengths.iter().filter(|length| **length > 0);
-    let share = |length: &u8| {
-        (1u32 << MAX_BITS)
-            .checked_shr((*length).into())
-            .filter(|share| *share > 0)
-    };
-    words.try_fold(0, |sum, length| Some(sum + share(length)?)) == Some(1 << MAX_BITS)
+fn is_complete(numbers: &[u16; LENGTHS]) -> bool {
+    let (allowed, too_long) = numbers.split_at(MAX_BITS as usize + 1);
+    let shares = (0..=MAX_BITS).rev().zip(allowed);
+    let covered: u32 = shares
+        .map(|(bits, number)| u32::from(*number) << bits)
+        .sum();
+    covered == 1 << MAX_BITS && too_long.iter().all(|number| *number == 0)
+}
+
+/// Returns the symbols that have words, those with the shortest first.
+fn by_length<const N: usize>(lengths: &[u8; N], numbers: &[u16; LENGTHS]) -> [u8; N] {
+    let mut starts = [0; LENGTHS];
+    for length in 1..LENGTHS {
+        starts[length] = starts[length - 1] + usize::from(numbers[length - 1]);
+    }
+    let mut symbols = [0; N];
+    for (symbol, length) in (0..).zip(lengths).filter(|(_, length)| **length > 0) {
+        let start = &mut starts[usize::from(*length)];
+        symbols[*start] = symbol;
+        *start += 1;
+    }
+    symbols
 }
 
 #[cfg(test)]
@@ -229,11 +270,16 @@ mod tests {
         let bytes = writer.finish();
 
         let mut reader = BitReader::new(&bytes);
-        let mut table = Table::<N>::new();
-        table.read(&mut reader).expect("a code that was written");
+        let mut table = Table::<_, N>::new();
+        let entry = |symbol, bits| (symbol, bits);
+        table
+            .read(&mut reader, entry)
+            .expect("a code that was written");
         for symbol in symbols {
             reader.refill();
-            assert_eq!(table.take(&mut reader), *symbol);
+            let (found, bits) = table.entry(reader.window());
+            assert_eq!(found, *symbol);
+            reader.skip(bits);
         }
         assert!(!reader.is_overrun());
         bytes.len()
@@ -269,11 +315,13 @@ mod tests {
         #[test]
         fn any_description_is_refused_or_a_code(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let mut reader = BitReader::new(&bytes);
-            let mut table = Table::<49>::new();
-            if table.read(&mut reader).is_ok() {
+            let mut table = Table::<_, 49>::new();
+            if table.read(&mut reader, |symbol, bits| (symbol, bits)).is_ok() {
                 for _ in 0..100 {
                     reader.refill();
-                    prop_assert!(table.take(&mut reader) < 49);
+                    let (symbol, bits) = table.entry(reader.window());
+                    prop_assert!(symbol < 49 && bits <= MAX_BITS);
+                    reader.skip(bits);
                 }
             }
         }

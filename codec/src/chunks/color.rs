@@ -2,7 +2,7 @@
 
 /// Steps from which on the prediction averages several points, since they then contain less noise
 /// of the sensor than of the quantisation.
-const AVERAGING_SHIFT: u8 = 2;
+pub(super) const AVERAGING_SHIFT: u8 = 2;
 
 /// Luma and chroma: the reversible transform YCoCg-R (Malvar and Sullivan, JVT-I014r3, 2003).
 pub(super) type Ycc = [i32; 3];
@@ -22,19 +22,24 @@ pub(super) fn rgb_of([y, co, cg]: Ycc) -> [u8; 3] {
     let g = cg.wrapping_add(middle);
     let b = middle.wrapping_sub(co >> 1);
     let r = b.wrapping_add(co);
-    let byte = |channel: i32| channel.clamp(0, 255) as u8;
-    [byte(r), byte(g), byte(b)]
+    let mut rgb = [r, g, b];
+    // Only a quantised colour can exceed the limits, and few do.
+    if (r | g | b) & !0xff != 0 {
+        rgb = rgb.map(|channel| channel.clamp(0, 255));
+    }
+    rgb.map(|channel| channel as u8)
 }
 
-/// The colours of the last points as a decoder knows them.
+/// The colours of the last points as a decoder knows them. The prediction is the last colour or, if
+/// `AVERAGING`, a mean.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct History {
+pub(super) struct History<const AVERAGING: bool> {
     last: [Ycc; 3],
     /// Binary logarithm of the steps of colours.
     shift: u8,
 }
 
-impl History {
+impl<const AVERAGING: bool> History<AVERAGING> {
     pub(super) fn new(first: Ycc, shift: u8) -> Self {
         History {
             last: [first; 3],
@@ -45,7 +50,7 @@ impl History {
     #[inline]
     fn predict(&self) -> Ycc {
         let [a, b, c] = &self.last;
-        if self.shift < AVERAGING_SHIFT {
+        if !AVERAGING {
             return *a;
         }
         let mean = |channel: usize| {

@@ -1,11 +1,10 @@
 //! Decoding of chunks, all at once or as they arrive.
 
 use super::header::{COMMON_BYTES, Header, Place, SliceId};
-use super::order::Keyed;
 use super::parity::Parity;
 use super::run::RunDecoder;
 use crate::{DecodeError, Decoder};
-use hawser_cloud::{Cloud, MAX_POINTS, Point};
+use hawser_cloud::{Cloud, MAX_POINTS};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -143,14 +142,10 @@ impl ChunkDecoder {
         if before + count > MAX_POINTS {
             return None;
         }
-        let add = |Keyed {
-                       key,
-                       rgb: [r, g, b],
-                   }| {
-            let [x, y, z] = header.grid.position(key);
-            cloud.push(Point { x, y, z, r, g, b });
-        };
-        let decoded = self.runs.decode(run, count, header.color_shift, add);
+        let points = cloud.append(count);
+        let decoded = self
+            .runs
+            .decode(run, header.grid, header.color_shift, points);
         decoded.map_err(|_| cloud.truncate(before)).ok()
     }
 }

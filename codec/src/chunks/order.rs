@@ -48,17 +48,91 @@ impl Grid {
 
     /// Returns the position of a key: the middle of its cell. Out of range, it is moved to the last
     /// position in range.
-    #[inline]
     pub(crate) fn position(self, key: u64) -> [i16; 3] {
+        self.unlimited(key)
+            .map(|value| value.min(i16::MAX.into()) as i16)
+    }
+
+    #[inline]
+    fn unlimited(self, key: u64) -> [i32; 3] {
         let middle = (1 << self.shift) >> 1;
         let value = |axis: usize| {
             let steps = gather(key >> axis) << self.shift;
-            let value = i32::from(self.corner[axis]) + steps as i32 + middle;
-            value.min(i16::MAX.into()) as i16
+            i32::from(self.corner[axis]) + steps as i32 + middle
         };
         [value(0), value(1), value(2)]
     }
 }
+
+/// The positions of keys that mostly are close to the one before: those in the same cell differ in
+/// few bits.
+#[derive(Debug)]
+pub(crate) struct Positions {
+    grid: Grid,
+    /// The upper bits of the keys in the cell.
+    cell: u64,
+    /// The coordinates of the first key of the cell in 16 bits each, x lowest, plus 2^15, so that sums
+    /// with the coordinates within the cell have no carry.
+    origin: u64,
+}
+
+impl Positions {
+    const CELL_BITS: u32 = 18;
+
+    pub(crate) fn new(grid: Grid) -> Self {
+        Positions {
+            grid,
+            cell: u64::MAX,
+            origin: 0,
+        }
+    }
+
+    /// Returns what [`Grid::position`] does, in 16 bits each, x lowest.
+    #[inline]
+    pub(crate) fn of(&mut self, key: u64) -> u64 {
+        let cell = key >> Positions::CELL_BITS;
+        if cell != self.cell {
+            let Some(origin) = self.grid.origin(cell) else {
+                return joined(self.grid.position(key));
+            };
+            (self.cell, self.origin) = (cell, origin);
+        }
+        let [low, high] = [key, key >> 9].map(|bits| GATHERED[bits as usize % GATHERED.len()]);
+        (self.origin + ((low | high << 3) << self.grid.shift)) ^ OFFSETS
+    }
+}
+
+impl Grid {
+    /// Returns [`Positions::origin`], or `None` if a part of the cell is out of range.
+    #[inline(never)]
+    fn origin(self, cell: u64) -> Option<u64> {
+        let first = cell << Positions::CELL_BITS;
+        let last = first | ((1 << Positions::CELL_BITS) - 1);
+        let [first, last] = [first, last].map(|key| self.unlimited(key));
+        let is_inside = last.iter().all(|value| *value <= i16::MAX.into());
+        is_inside.then(|| joined(first.map(|value| value as i16)) ^ OFFSETS)
+    }
+}
+
+fn joined(position: [i16; 3]) -> u64 {
+    let [x, y, z] = position.map(|value| u64::from(value as u16));
+    x | y << 16 | z << 32
+}
+
+/// 2^15 in each of three times 16 bits.
+const OFFSETS: u64 = 0x8000_8000_8000;
+
+/// The bits of each number of 9 bits, gathered for each axis and in 16 bits each, x lowest.
+const GATHERED: [u64; 512] = {
+    let mut gathered = [0; 512];
+    let mut bit = 0;
+    while bit < 512 * 9 {
+        let (number, at) = (bit / 9, bit % 9);
+        gathered[number] |= (number as u64 >> at & 1) << (at / 3 + 16 * (at % 3));
+        bit += 1;
+    }
+    gathered
+};
 
 /// Each number of 8 bits with two zero bits between its bits.
 const SPREAD: [u32; 256] = {
@@ -221,6 +295,22 @@ mod tests {
             prop_assert_eq!(found, expected);
             for point in points {
                 prop_assert_eq!(grid.position(grid.key(point)), [point.x, point.y, point.z]);
+            }
+        }
+
+        #[test]
+        fn positions_in_cells_are_those_of_their_keys(
+            corner: [i16; 3],
+            shift in 0..=Grid::MAX_SHIFT,
+            first: u64,
+            gaps in prop::collection::vec((any::<u64>(), 0u32..64), 0..200),
+        ) {
+            let grid = Grid { corner, shift };
+            let mut positions = Positions::new(grid);
+            let mut key = first;
+            for (gap, bits) in gaps {
+                key = key.wrapping_add(gap & ((1 << bits) - 1));
+                prop_assert_eq!(positions.of(key), joined(grid.position(key)));
             }
         }
 

@@ -5,10 +5,11 @@
 //! values to a prediction from the points before, in steps: the upper bits in a prefix code, luma
 //! alone and both chroma values together, then the lower bits.
 
-use super::color::{History, rgb_of, ycc_of};
-use super::order::Keyed;
+use super::color::{AVERAGING_SHIFT, History, rgb_of, ycc_of};
+use super::order::{Grid, Keyed, Positions};
 use super::symbols::{Codes, Costs, Counts, Shifts, Symbols, Tables};
 use crate::bits::{BitReader, BitWriter};
+use hawser_cloud::POINT_BYTES;
 
 /// Bits of the key and of the colour of a first point.
 const KEY_BITS: u32 = 48;
@@ -48,7 +49,11 @@ impl RunEncoder {
         to: Vec<u8>,
     ) -> (usize, Vec<u8>) {
         let max_bits = 8 * (max_bytes - to.len());
-        let (mut counts, expected) = self.take_points(points, color_shift, max_bits);
+        let (mut counts, expected) = if color_shift < AVERAGING_SHIFT {
+            self.take_points::<false, P>(points, color_shift, max_bits)
+        } else {
+            self.take_points::<true, P>(points, color_shift, max_bits)
+        };
         let codes = counts.codes();
         self.drop_excess(&codes, &mut counts, expected, max_bits);
         let mut bits = BitWriter::after(to);
@@ -59,14 +64,19 @@ impl RunEncoder {
 
     /// Turns points to symbols until they are expected to take `max_bits`. Returns the counts of
     /// the symbols, and their expected size in bits.
-    fn take_points<P>(&mut self, points: &[P], color_shift: u8, max_bits: usize) -> (Counts, f32)
+    fn take_points<const AVERAGING: bool, P>(
+        &mut self,
+        points: &[P],
+        color_shift: u8,
+        max_bits: usize,
+    ) -> (Counts, f32)
     where
         P: Copy + Into<Keyed>,
     {
         self.symbols.clear();
         let mut counts = Counts::NONE;
         let Keyed { mut key, rgb } = points[0].into();
-        let mut history = History::new(ycc_of(rgb), color_shift);
+        let mut history = History::<AVERAGING>::new(ycc_of(rgb), color_shift);
         let max_cost = self
             .costs
             .within(max_bits.saturating_sub(TYPICAL_OVERHEAD_BITS));
@@ -139,41 +149,76 @@ impl RunDecoder {
         }
     }
 
-    /// Passes `count` points, at least one, to `each`.
+    /// Decodes a run of as many points as `points` has, at least one, to packed points.
     pub(crate) fn decode(
         &mut self,
         bytes: &[u8],
-        count: usize,
+        grid: Grid,
         color_shift: u8,
-        mut each: impl FnMut(Keyed),
+        points: &mut [[u8; POINT_BYTES]],
     ) -> Result<(), InvalidRun> {
-        if count > MAX_POINTS {
+        if points.len() > MAX_POINTS {
             return Err(InvalidRun);
         }
         let mut from = BitReader::new(bytes);
-        let mut key = from.take(KEY_BITS);
+        let key = from.take(KEY_BITS);
         let [_, r, g, b] = (from.take(COLOR_BITS) as u32).to_be_bytes();
-        let rgb = [r, g, b];
+        let first = Keyed {
+            key,
+            rgb: [r, g, b],
+        };
         self.tables.read(&mut from).map_err(|_| InvalidRun)?;
-        each(Keyed { key, rgb });
-        let mut history = History::new(ycc_of(rgb), color_shift);
-        for point in 1..count {
+        let positions = Positions::new(grid);
+        if color_shift < AVERAGING_SHIFT {
+            let history = History::<false>::new(ycc_of(first.rgb), color_shift);
+            self.points(first, history, positions, from, points)
+        } else {
+            let history = History::<true>::new(ycc_of(first.rgb), color_shift);
+            self.points(first, history, positions, from, points)
+        }
+    }
+
+    /// Decodes the points after the first one.
+    fn points<const AVERAGING: bool>(
+        &self,
+        first: Keyed,
+        mut history: History<AVERAGING>,
+        mut positions: Positions,
+        mut from: BitReader<'_>,
+        points: &mut [[u8; POINT_BYTES]],
+    ) -> Result<(), InvalidRun> {
+        let Keyed { mut key, rgb } = first;
+        let (first, rest) = points.split_first_mut().ok_or(InvalidRun)?;
+        set(first, positions.of(key), rgb);
+        for points in rest.chunks_mut(CHECKED_EVERY) {
+            for point in points {
+                let (gap, steps) = self.tables.read_point(&mut from);
+                key = key.wrapping_add(gap);
+                let rgb = rgb_of(history.restore(steps));
+                set(point, positions.of(key), rgb);
+            }
             // Nobody makes the loop run far beyond the bytes.
-            if point % CHECKED_EVERY == 0 && from.is_overrun() {
+            if from.is_overrun() {
                 return Err(InvalidRun);
             }
-            key = key.wrapping_add(self.tables.gap(&mut from));
-            let rgb = rgb_of(history.restore(self.tables.color(&mut from)));
-            each(Keyed { key, rgb });
         }
         let is_whole = !from.is_overrun() && from.rest().is_empty();
         is_whole.then_some(()).ok_or(InvalidRun)
     }
 }
 
+/// Sets a packed point with few stores.
+#[inline]
+fn set(point: &mut [u8; POINT_BYTES], position: u64, [r, g, b]: [u8; 3]) {
+    let word = position | u64::from(r) << 48 | u64::from(g) << 56;
+    point[..8].copy_from_slice(&word.to_le_bytes());
+    point[8] = b;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_cloud::{Cloud, Point};
     use proptest::prelude::*;
 
     fn any_points() -> impl Strategy<Value = Vec<Keyed>> {
@@ -191,38 +236,53 @@ mod tests {
         })
     }
 
+    /// The grid in which each key has a position of its own.
+    const GRID: Grid = Grid {
+        corner: [i16::MIN; 3],
+        shift: 0,
+    };
+
+    fn decode(bytes: &[u8], count: usize, color_shift: u8) -> Result<Vec<Point>, InvalidRun> {
+        let mut points = vec![[0; POINT_BYTES]; count];
+        RunDecoder::new().decode(bytes, GRID, color_shift, &mut points)?;
+        let cloud = Cloud::from_packed(points.concat()).expect("whole points");
+        Ok(cloud.points().collect())
+    }
+
+    fn point(of: &Keyed) -> Point {
+        let ([x, y, z], [r, g, b]) = (GRID.position(of.key), of.rgb);
+        Point { x, y, z, r, g, b }
+    }
+
     proptest! {
         #[test]
         fn runs_fit_and_are_decoded_without_loss(points in any_points(), max_bytes in 120usize..1200) {
-            let (mut encoder, mut decoder) = (RunEncoder::new(), RunDecoder::new());
+            let mut encoder = RunEncoder::new();
             let mut found = Vec::new();
             while found.len() < points.len() {
                 let (count, bytes) = encoder.encode(&points[found.len()..], 0, max_bytes, Vec::new());
                 prop_assert!(bytes.len() <= max_bytes);
-                decoder.decode(&bytes, count, 0, |point| found.push(point)).expect("an encoded run");
+                found.extend(decode(&bytes, count, 0).expect("an encoded run"));
             }
-            prop_assert_eq!(found, points);
+            prop_assert_eq!(found, points.iter().map(point).collect::<Vec<_>>());
         }
 
         #[test]
         fn quantised_colours_are_within_a_step(points in any_points(), shift in 1u8..5) {
             let (count, bytes) = RunEncoder::new().encode(&points, shift, 10_000, Vec::new());
             prop_assert_eq!(count, points.len());
-            let mut found = Vec::new();
-            RunDecoder::new().decode(&bytes, count, shift, |point| found.push(point)).expect("an encoded run");
-            for (point, found) in points.iter().zip(found) {
-                prop_assert_eq!(found.key, point.key);
+            let found = decode(&bytes, count, shift).expect("an encoded run");
+            for (point, found) in points.iter().map(point).zip(found) {
+                prop_assert_eq!([found.x, found.y, found.z], [point.x, point.y, point.z]);
                 // Half a step in luma and in each chroma value, and their rounding.
-                let error = (0..3).map(|channel| found.rgb[channel].abs_diff(point.rgb[channel])).max();
-                prop_assert!(error <= Some(2 * (1 << shift)), "{:?} {:?}", point, found);
+                let errors = [found.r.abs_diff(point.r), found.g.abs_diff(point.g), found.b.abs_diff(point.b)];
+                prop_assert!(errors.iter().all(|error| *error <= 2 * (1 << shift)), "{:?} {:?}", point, found);
             }
         }
 
         #[test]
-        fn any_bytes_are_refused_or_points(bytes in prop::collection::vec(any::<u8>(), 0..400), count in 1usize..2000, shift in 0u8..5) {
-            let mut points = 0;
-            let _ = RunDecoder::new().decode(&bytes, count, shift, |_| points += 1);
-            prop_assert!(points <= count);
+        fn any_bytes_are_refused_or_points(bytes in prop::collection::vec(any::<u8>(), 0..400), count in 0usize..2000, shift in 0u8..5) {
+            let _ = decode(&bytes, count, shift);
         }
     }
 }

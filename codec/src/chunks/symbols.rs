@@ -1,7 +1,7 @@
 //! A point in the symbols of prefix codes and the bits that follow them, and the codes of a run.
 
 use crate::bits::{BitReader, BitWriter};
-use crate::huffman::{Code, InvalidCode, Table};
+use crate::huffman::{self, Code, InvalidCode, Table};
 
 /// Numbers of bits of a difference of keys, from 0 to 48.
 const GAPS: usize = 49;
@@ -15,10 +15,6 @@ const LENGTH_BITS: u32 = 4;
 /// Bits that give the number of lower bits.
 const SHIFT_BITS: u32 = 3;
 const MAX_SHIFT: u32 = 6;
-/// Bits of a difference of keys, and of the lower bits of a colour, that are read with the symbols of
-/// a point without a refill: 56 less 30.
-const SHORT_GAP: u32 = 12;
-const SHORT_COLOR: u32 = 14;
 /// The maximum number of bits that are written at once.
 const MAX_PUT: u32 = 56;
 
@@ -41,14 +37,20 @@ pub(super) struct Shifts {
 }
 
 impl Shifts {
-    /// Joins upper bits of luma and chroma with the lower bits of all.
+    /// Returns the number of lower bits of a colour.
+    #[inline]
+    fn color_bits(self) -> u32 {
+        self.luma + 2 * self.chroma
+    }
+
+    /// Joins upper bits of luma and chroma, in their places, with the lower bits of all.
     #[inline]
     fn join(self, [luma, first, second]: [u32; 3], low: u32) -> [u32; 3] {
         let part = |at: u32, bits: u32| low >> at & ((1 << bits) - 1);
         [
-            luma << self.luma | part(0, self.luma),
-            first << self.chroma | part(self.luma, self.chroma),
-            second << self.chroma | part(self.luma + self.chroma, self.chroma),
+            luma | part(0, self.luma),
+            first | part(self.luma, self.chroma),
+            second | part(self.luma + self.chroma, self.chroma),
         ]
     }
 
@@ -97,16 +99,15 @@ fn split(value: u32, shift: u32, symbols: u32, low: &mut (u64, u32)) -> u32 {
 }
 
 /// The inverse of [`split`].
-#[inline]
 fn join(symbol: u32, shift: u32, symbols: u32, from: &mut BitReader<'_>) -> u32 {
-    let low = from.take_available(shift);
-    if symbol < symbols - 1 {
-        return symbol << shift | low as u32;
-    }
     from.refill();
+    let low = from.take_available(shift) as u32;
+    if symbol < symbols - 1 {
+        return symbol << shift | low;
+    }
     let bits = from.take_available(LENGTH_BITS) as u32;
     let rest = from.take_available(bits) as u32;
-    (rest + symbols - 1) << shift | low as u32
+    (rest + symbols - 1) << shift | low
 }
 
 impl Symbols {
@@ -310,13 +311,85 @@ impl Codes {
     }
 }
 
+/// A point as it is read: the difference of its key, and the steps of its colour.
+pub(super) type Differences = (u64, [u32; 3]);
+
 /// The tables with which the points of a run are read.
 #[derive(Debug)]
 pub(super) struct Tables {
     shifts: Shifts,
-    gap: Table<GAPS>,
-    luma: Table<LUMAS>,
-    chroma: Table<CHROMA_PAIRS>,
+    gap: Table<Entry, GAPS>,
+    luma: Table<Entry, LUMAS>,
+    chroma: Table<Entry, CHROMA_PAIRS>,
+}
+
+/// A symbol of a code as [`Tables::read_point`] needs it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    /// The number of bits of the word and, of a short difference of keys, of those that follow it.
+    bits: u8,
+    /// The symbol, and [`Entry::LONG`].
+    symbol: u8,
+    /// Of a difference of keys, its highest bit if it is short, and the length of the word from
+    /// [`Entry::WORD_AT`] on; of short colours the upper bits in their places, those of the second
+    /// chroma value in the upper byte.
+    value: u16,
+}
+
+impl Entry {
+    /// Says that a point with this symbol is read by [`Tables::read_any_point`].
+    const LONG: u8 = 0x80;
+    const WORD_AT: u32 = 12;
+
+    /// `free_bits` is the number of bits after the word that are certain to be in a window.
+    fn gap(symbol: usize, word: u32, free_bits: u32) -> Self {
+        let low_bits = (symbol as u32).saturating_sub(1);
+        let word_bits = (word as u16) << Entry::WORD_AT;
+        if low_bits >= Entry::WORD_AT || low_bits > free_bits {
+            return Entry::long(symbol, word, word_bits);
+        }
+        Entry {
+            bits: (word + low_bits) as u8,
+            symbol: symbol as u8,
+            value: word_bits | (1 << symbol >> 1),
+        }
+    }
+
+    fn luma(symbol: usize, word: u32, shifts: Shifts) -> Self {
+        if symbol == LUMAS - 1 {
+            return Entry::long(symbol, word, 0);
+        }
+        Entry {
+            bits: word as u8,
+            symbol: symbol as u8,
+            value: (symbol << shifts.luma) as u16,
+        }
+    }
+
+    fn chroma(pair: usize, word: u32, shifts: Shifts) -> Self {
+        let upper = [pair / CHROMAS, pair % CHROMAS];
+        let in_place = upper.map(|upper| u8::try_from(upper << shifts.chroma));
+        match in_place {
+            [Ok(first), Ok(second)] if !upper.contains(&(CHROMAS - 1)) => Entry {
+                bits: word as u8,
+                symbol: pair as u8,
+                value: u16::from_le_bytes([first, second]),
+            },
+            _ => Entry::long(pair, word, 0),
+        }
+    }
+
+    fn long(symbol: usize, word: u32, value: u16) -> Self {
+        Entry {
+            bits: word as u8,
+            symbol: symbol as u8 | Entry::LONG,
+            value,
+        }
+    }
+
+    fn symbol(self) -> u32 {
+        (self.symbol & !Entry::LONG).into()
+    }
 }
 
 impl Tables {
@@ -331,52 +404,145 @@ impl Tables {
 
     /// Reads the numbers of lower bits and the descriptions of the codes.
     pub(super) fn read(&mut self, from: &mut BitReader<'_>) -> Result<(), InvalidCode> {
-        self.shifts.luma = from.take(SHIFT_BITS) as u32;
-        self.shifts.chroma = from.take(SHIFT_BITS) as u32;
-        self.gap.read(from)?;
-        self.luma.read(from)?;
-        self.chroma.read(from)
-    }
-
-    /// Reads a difference of keys. At least 34 bits are available afterwards.
-    #[inline]
-    pub(super) fn gap(&self, from: &mut BitReader<'_>) -> u64 {
-        from.refill();
-        let Some(bits) = self.gap.take(from).checked_sub(1) else {
-            return 0;
+        let shifts = Shifts {
+            luma: from.take(SHIFT_BITS) as u32,
+            chroma: from.take(SHIFT_BITS) as u32,
         };
-        let bits = bits as u32;
-        if bits <= SHORT_GAP {
-            return 1 << bits | from.take_available(bits);
-        }
-        let low = from.take(bits);
-        from.refill();
-        1 << bits | low
+        self.shifts = shifts;
+        let free_bits = BitReader::WINDOW_BITS - 3 * huffman::MAX_BITS - shifts.color_bits();
+        self.gap
+            .read(from, |symbol, word| Entry::gap(symbol, word, free_bits))?;
+        self.luma
+            .read(from, |symbol, word| Entry::luma(symbol, word, shifts))?;
+        self.chroma
+            .read(from, |symbol, word| Entry::chroma(symbol, word, shifts))
     }
 
-    /// Reads the steps of a colour.
-    #[inline]
-    pub(super) fn color(&self, from: &mut BitReader<'_>) -> [u32; 3] {
-        let luma = self.luma.take(from) as u32;
-        let pair = self.chroma.take(from) as u32;
-        let upper = [luma, pair / CHROMAS as u32, pair % CHROMAS as u32];
-        let shifts = self.shifts;
-        let low_bits = shifts.luma + 2 * shifts.chroma;
-        if low_bits > SHORT_COLOR {
-            from.refill();
-        }
-        if luma < LARGE_LUMA && upper[1] < LARGE_CHROMA && upper[2] < LARGE_CHROMA {
-            return shifts.join(upper, from.take_available(low_bits) as u32);
-        }
+    /// Reads a point. Inlined in each of the two loops, or the reader would be in memory.
+    #[inline(always)]
+    pub(super) fn read_point(&self, from: &mut BitReader<'_>) -> Differences {
         from.refill();
-        [
-            join(luma, shifts.luma, LUMAS as u32, from),
-            join(upper[1], shifts.chroma, CHROMAS as u32, from),
-            join(upper[2], shifts.chroma, CHROMAS as u32, from),
-        ]
+        let start = from.clone();
+        let gap = self.gap.entry(from.window());
+        let highest = gap.value % (1 << Entry::WORD_AT);
+        let word_bits = gap.value >> Entry::WORD_AT;
+        let lower = from.window() >> word_bits & u64::from(highest.saturating_sub(1));
+        from.skip(gap.bits.into());
+        let luma = self.luma.entry(from.window());
+        from.skip(luma.bits.into());
+        let chroma = self.chroma.entry(from.window());
+        from.skip(chroma.bits.into());
+        if (gap.symbol | luma.symbol | chroma.symbol) & Entry::LONG != 0 {
+            // Only the copy is in memory.
+            let mut at = start;
+            let point = self.read_any_point(&mut at);
+            *from = at;
+            return point;
+        }
+        let low = from.window() as u32;
+        from.skip(self.shifts.color_bits());
+        let [first, second] = chroma.value.to_le_bytes();
+        let upper = [luma.value, first.into(), second.into()].map(u32::from);
+        (u64::from(highest) | lower, self.shifts.join(upper, low))
+    }
+
+    /// Reads a point, symbol by symbol.
+    #[inline(never)]
+    fn read_any_point(&self, from: &mut BitReader<'_>) -> Differences {
+        from.refill();
+        let entry = self.gap.entry(from.window());
+        from.skip((entry.value >> Entry::WORD_AT).into());
+        let gap = match entry.symbol().checked_sub(1) {
+            Some(bits) => 1 << bits | from.take(bits),
+            None => 0,
+        };
+        from.refill();
+        let luma = self.luma.entry(from.window());
+        from.skip(luma.bits.into());
+        let pair = self.chroma.entry(from.window());
+        from.skip(pair.bits.into());
+        let [first, second] = [
+            pair.symbol() / CHROMAS as u32,
+            pair.symbol() % CHROMAS as u32,
+        ];
+        let Shifts {
+            luma: shift,
+            chroma: chroma_shift,
+        } = self.shifts;
+        let steps = [
+            join(luma.symbol(), shift, LUMAS as u32, from),
+            join(first, chroma_shift, CHROMAS as u32, from),
+            join(second, chroma_shift, CHROMAS as u32, from),
+        ];
+        (gap, steps)
     }
 }
 
-/// The symbols that stand for all larger values.
-const LARGE_LUMA: u32 = LUMAS as u32 - 1;
-const LARGE_CHROMA: u32 = CHROMAS as u32 - 1;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_differences() -> impl Strategy<Value = Vec<Differences>> {
+        let value = |max_bits: u32| {
+            (any::<u64>(), 0..=max_bits).prop_map(|(value, bits)| value & ((1 << bits) - 1))
+        };
+        let step = || value(11).prop_map(|step| step as u32);
+        prop::collection::vec((value(48), [step(), step(), step()]), 1..300)
+    }
+
+    proptest! {
+        #[test]
+        fn points_are_read_as_they_were_written_all_at_once_or_by_symbol(
+            points in any_differences(),
+            luma in 0..=MAX_SHIFT,
+            chroma in 0..=MAX_SHIFT,
+        ) {
+            let shifts = Shifts { luma, chroma };
+            let symbols: Vec<_> = points.iter().map(|(gap, steps)| Symbols::new(*gap, *steps, shifts)).collect();
+            let mut counts = Counts::NONE;
+            symbols.iter().for_each(|symbols| counts.add(symbols));
+            let codes = counts.codes();
+            let mut writer = BitWriter::default();
+            codes.describe(shifts, &mut writer);
+            symbols.iter().for_each(|symbols| codes.put(symbols, &mut writer));
+            let bytes = writer.finish();
+
+            let mut reader = BitReader::new(&bytes);
+            let mut tables = Tables::new();
+            tables.read(&mut reader).expect("codes that were written");
+            for point in &points {
+                let mut by_symbol = reader.clone();
+                prop_assert_eq!(tables.read_point(&mut reader), *point);
+                prop_assert_eq!(tables.read_any_point(&mut by_symbol), *point);
+                prop_assert_eq!(by_symbol.read_bits(), reader.read_bits());
+            }
+            prop_assert!(reader.rest().is_empty() && !reader.is_overrun());
+        }
+
+        #[test]
+        fn any_bytes_are_read_the_same_all_at_once_or_by_symbol(
+            points in any_differences(),
+            shifts in 0u64..64,
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut counts = Counts::NONE;
+            for (gap, steps) in points {
+                counts.add(&Symbols::new(gap, steps, Shifts::default()));
+            }
+            let mut writer = BitWriter::default();
+            counts.codes().describe(Shifts::default(), &mut writer);
+            let mut described = writer.finish();
+            described[0] = described[0] & 0xc0 | shifts as u8;
+            let mut tables = Tables::new();
+            tables.read(&mut BitReader::new(&described)).expect("codes that were written");
+
+            let mut reader = BitReader::new(&bytes);
+            for _ in 0..100 {
+                let mut by_symbol = reader.clone();
+                prop_assert_eq!(tables.read_point(&mut reader), tables.read_any_point(&mut by_symbol));
+                prop_assert_eq!(by_symbol.read_bits(), reader.read_bits());
+            }
+        }
+    }
+}
