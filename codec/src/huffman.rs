@@ -16,8 +16,8 @@ const LENGTHS: usize = 1 << LENGTH_BITS;
 /// The code words of `N` symbols.
 #[derive(Debug, Clone)]
 pub(crate) struct Code<const N: usize> {
+    /// The word of each symbol, and its length from [`MAX_BITS`] on.
     words: [u16; N],
-    lengths: [u8; N],
     /// The lengths as they are sent: 1 for the empty word of a lone symbol.
     sent: [u8; N],
 }
@@ -30,17 +30,21 @@ impl<const N: usize> Code<N> {
         const { assert!(N <= MAX_SYMBOLS) };
         let lengths = limited_lengths(counts);
         let sent = std::array::from_fn(|symbol| lengths[symbol].max((counts[symbol] > 0).into()));
-        Code {
-            words: words(&lengths),
-            lengths,
-            sent,
+        let mut words = words(&lengths);
+        for (word, length) in words.iter_mut().zip(lengths) {
+            *word |= u16::from(length) << MAX_BITS;
         }
+        Code { words, sent }
     }
 
     /// Returns a symbol's word, the first bit lowest, and its length.
     #[inline]
     pub(crate) fn word(&self, symbol: usize) -> (u64, u32) {
-        (self.words[symbol].into(), self.lengths[symbol].into())
+        let word = self.words[symbol];
+        (
+            u64::from(word) % (1 << MAX_BITS),
+            u32::from(word >> MAX_BITS),
+        )
     }
 
     /// Returns the length of the description of the code in bits.
@@ -55,8 +59,8 @@ impl<const N: usize> Code<N> {
 
     /// Returns the number of bits of symbols that occur `counts` times.
     pub(crate) fn total_bits(&self, counts: &[u32; N]) -> usize {
-        let bits = counts.iter().zip(self.lengths);
-        bits.map(|(count, length)| *count as usize * usize::from(length))
+        let bits = counts.iter().zip(self.words);
+        bits.map(|(count, word)| *count as usize * usize::from(word >> MAX_BITS))
             .sum()
     }
 
@@ -85,40 +89,45 @@ fn limited_lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
     }
 }
 
-/// Returns the depths of the leaves of a Huffman tree.
+/// The index of the first inner node of a tree. Before it are the leaves and at least one free place.
+const INNER: usize = MAX_SYMBOLS + 1;
+
+/// Returns the depth of each leaf of a Huffman tree, by symbol.
 fn lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
-    let mut nodes = [(0u64, 0u8); 2 * MAX_SYMBOLS];
+    // Each node's weight, and the symbol below it. What does not exist is the heaviest.
+    let mut nodes = [u64::MAX; 2 * INNER];
     let mut leaves = 0;
-    for (symbol, count) in (0u64..).zip(counts).filter(|(_, count)| **count > 0) {
-        nodes[leaves] = (u64::from(*count) << 8 | symbol, 0);
-        leaves += 1;
+    for (symbol, count) in (0u64..).zip(counts) {
+        nodes[leaves] = u64::from(*count) << 8 | symbol;
+        leaves += usize::from(*count > 0);
     }
+    nodes[leaves] = u64::MAX;
     nodes[..leaves].sort_unstable();
-    let mut parents = [0u8; 2 * MAX_SYMBOLS];
+    let mut parents = [0u8; 2 * INNER];
     // Leaves and inner nodes are both in order of weight: the lightest two are at the fronts.
-    let (mut leaf, mut inner) = (0, leaves);
-    for new in leaves..(2 * leaves).saturating_sub(1) {
+    let (mut leaf, mut inner) = (0, INNER);
+    for new in INNER..INNER + leaves.saturating_sub(1) {
         let mut weight = 0;
         for _ in 0..2 {
-            let take_leaf = leaf < leaves && (inner == new || nodes[leaf].0 <= nodes[inner].0);
-            let lightest = if take_leaf { &mut leaf } else { &mut inner };
-            weight += nodes[*lightest].0 >> 8;
-            parents[*lightest] = new as u8;
-            *lightest += 1;
+            let is_leaf = nodes[leaf] <= nodes[inner];
+            let lightest = if is_leaf { leaf } else { inner };
+            weight += nodes[lightest] >> 8;
+            parents[lightest] = new as u8;
+            leaf += usize::from(is_leaf);
+            inner += usize::from(!is_leaf);
         }
-        nodes[new].0 = weight << 8 | 0xff;
+        nodes[new] = weight << 8 | 0xff;
     }
-    leaf_depths(&mut nodes, &parents, leaves)
-}
-
-/// Returns the depth of each leaf, by symbol; the root is the last node.
-fn leaf_depths<const N: usize>(nodes: &mut [(u64, u8)], parents: &[u8], leaves: usize) -> [u8; N] {
+    // The root is the last node; the only leaf of a tree without inner nodes is a root too.
+    let mut depths = [0u8; 2 * INNER];
+    for node in (INNER..INNER + leaves.saturating_sub(2)).rev() {
+        depths[node] = depths[usize::from(parents[node])] + 1;
+    }
     let mut lengths = [0; N];
-    for node in (0..(2 * leaves).saturating_sub(2)).rev() {
-        nodes[node].1 = nodes[usize::from(parents[node])].1 + 1;
-    }
-    for (key, depth) in &nodes[..leaves] {
-        lengths[(key & 0xff) as usize] = *depth;
+    if leaves > 1 {
+        for (key, parent) in nodes.iter().zip(parents).take(leaves) {
+            lengths[(key & 0xff) as usize] = depths[usize::from(parent)] + 1;
+        }
     }
     lengths
 }
@@ -130,32 +139,27 @@ fn words<const N: usize>(lengths: &[u8; N]) -> [u16; N] {
     for length in 1..LENGTHS - 1 {
         next[length + 1] = (next[length] + numbers[length]) << 1;
     }
-    let mut words = [0; N];
-    for (word, length) in words
-        .iter_mut()
-        .zip(lengths)
-        .filter(|(_, length)| **length > 0)
-    {
-        let next = &mut next[usize::from(*length)];
-        *word = reverse(*next, (*length).into());
+    lengths.map(|length| {
+        let next = &mut next[usize::from(length)];
+        let word = reverse(*next, length.into());
         *next += 1;
-    }
-    words
+        word
+    })
 }
 
-/// Returns how many symbols have words of each length; those without a word are left out.
+/// Returns how many symbols have words of each length; those without a word count for 0.
 fn count_lengths(lengths: &[u8]) -> [u16; LENGTHS] {
     let mut numbers = [0; LENGTHS];
     for length in lengths {
         numbers[usize::from(*length)] += 1;
     }
-    numbers[0] = 0;
     numbers
 }
 
-/// Returns the `bits` bits of a word in the order of a [`BitWriter`], which writes the lowest first.
+/// Returns the low `bits` bits of a word in the order of a [`BitWriter`], which writes the lowest
+/// first.
 fn reverse(word: u16, bits: u32) -> u16 {
-    word.reverse_bits() >> (u16::BITS - bits)
+    (u32::from(word.reverse_bits()) >> (u16::BITS - bits)) as u16
 }
 
 /// The table with which words are decoded: what was made of the symbol and the length of the word
@@ -196,7 +200,8 @@ impl<E: Copy + Default, const N: usize> Table<E, N> {
         entry: impl Fn(usize, u32) -> E,
     ) -> Result<(), InvalidCode> {
         let numbers = count_lengths(lengths);
-        if numbers.iter().sum::<u16>() <= 1 {
+        let without_word = usize::from(numbers[0]);
+        if without_word + 1 >= N {
             let only = lengths.iter().position(|length| *length > 0).unwrap_or(0);
             self.entries.fill(entry(only, 0));
             return Ok(());
@@ -205,7 +210,9 @@ impl<E: Copy + Default, const N: usize> Table<E, N> {
             return Err(InvalidCode);
         }
         let symbols = by_length(lengths, &numbers);
-        let mut symbols = symbols.iter().map(|symbol| usize::from(*symbol));
+        let mut symbols = symbols[without_word..]
+            .iter()
+            .map(|symbol| usize::from(*symbol));
         let mut next = 0;
         for bits in 1..=MAX_BITS {
             // Words of fewer bits are found whatever the next bit is.
@@ -230,21 +237,21 @@ impl<E: Copy + Default, const N: usize> Table<E, N> {
 /// Returns whether each sequence of [`MAX_BITS`] bits begins with one word.
 fn is_complete(numbers: &[u16; LENGTHS]) -> bool {
     let (allowed, too_long) = numbers.split_at(MAX_BITS as usize + 1);
-    let shares = (0..=MAX_BITS).rev().zip(allowed);
+    let shares = (0..MAX_BITS).rev().zip(&allowed[1..]);
     let covered: u32 = shares
         .map(|(bits, number)| u32::from(*number) << bits)
         .sum();
     covered == 1 << MAX_BITS && too_long.iter().all(|number| *number == 0)
 }
 
-/// Returns the symbols that have words, those with the shortest first.
+/// Returns the symbols in the order of the lengths of their words.
 fn by_length<const N: usize>(lengths: &[u8; N], numbers: &[u16; LENGTHS]) -> [u8; N] {
     let mut starts = [0; LENGTHS];
     for length in 1..LENGTHS {
         starts[length] = starts[length - 1] + usize::from(numbers[length - 1]);
     }
     let mut symbols = [0; N];
-    for (symbol, length) in (0..).zip(lengths).filter(|(_, length)| **length > 0) {
+    for (symbol, length) in (0..).zip(lengths) {
         let start = &mut starts[usize::from(*length)];
         symbols[*start] = symbol;
         *start += 1;
