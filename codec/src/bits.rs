@@ -14,6 +14,9 @@ pub(crate) struct BitWriter {
 const ROOM: usize = 2048;
 
 impl BitWriter {
+    /// The maximum number of bits that are written at once.
+    pub(crate) const MAX_BITS: u32 = 56;
+
     /// Creates a writer that continues after `bytes`.
     pub(crate) fn after(bytes: Vec<u8>) -> Self {
         BitWriter {
@@ -26,18 +29,17 @@ impl BitWriter {
     /// Appends the low `bits` bits of `value`; the others must be zero.
     #[inline]
     pub(crate) fn put(&mut self, value: u64, bits: u32) {
-        debug_assert!(bits <= 56 && value >> bits == 0);
-        self.pending |= value << self.pending_bits;
-        self.pending_bits += bits;
+        debug_assert!(bits <= BitWriter::MAX_BITS && value >> bits == 0);
+        let pending = self.pending | value << self.pending_bits;
+        let pending_bits = self.pending_bits + bits;
         if self.bytes.len() < self.at + 8 {
             self.bytes.resize(self.at + ROOM, 0);
         }
-        self.bytes[self.at..self.at + 8].copy_from_slice(&self.pending.to_le_bytes());
-        let whole = self.pending_bits / 8;
-        self.at += whole as usize;
+        self.bytes[self.at..self.at + 8].copy_from_slice(&pending.to_le_bytes());
+        self.at += pending_bits as usize / 8;
         // A shift by 64 does not occur: the pending bits are at most 7 + 56.
-        self.pending >>= 8 * whole;
-        self.pending_bits %= 8;
+        self.pending = pending >> (pending_bits / 8 * 8);
+        self.pending_bits = pending_bits % 8;
     }
 
     /// Returns the bytes, with zero bits up to a whole byte.

@@ -67,6 +67,9 @@ impl<const AVERAGING: bool> History<AVERAGING> {
         let half = (1 << self.shift) >> 1;
         let steps = |channel: usize| {
             let difference = color[channel] - predicted[channel];
+            if self.shift == 0 {
+                return difference;
+            }
             let sign = difference >> 31;
             let steps = ((difference ^ sign) - sign + half) >> self.shift;
             (steps ^ sign) - sign

@@ -81,7 +81,7 @@ impl RunEncoder {
             .costs
             .within(max_bits.saturating_sub(TYPICAL_OVERHEAD_BITS));
         let mut cost = 0;
-        for point in points[1..].iter().take(MAX_POINTS - 1) {
+        for point in &points[1..points.len().min(MAX_POINTS)] {
             let point: Keyed = (*point).into();
             let steps = history.quantise(ycc_of(point.rgb));
             let symbols = Symbols::new(point.key - key, steps, self.shifts);
@@ -98,9 +98,7 @@ impl RunEncoder {
 
     /// Drops the last points while the codes need more than `max_bits`.
     fn drop_excess(&mut self, codes: &Codes, counts: &mut Counts, expected: f32, max_bits: usize) {
-        let low = |symbols: &Symbols| symbols.low_bits() as usize;
-        let low: usize = self.symbols.iter().map(low).sum();
-        let points = codes.total_bits(counts) + low;
+        let points = codes.total_bits(counts);
         self.costs.correct(points as f32, expected);
         let overhead = (KEY_BITS + COLOR_BITS) as usize + codes.description_bits();
         let mut bits = overhead + points;

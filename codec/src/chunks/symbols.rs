@@ -10,13 +10,14 @@ const LUMAS: usize = 20;
 /// Upper bits of a chroma difference, the same.
 const CHROMAS: usize = 5;
 const CHROMA_PAIRS: usize = CHROMAS * CHROMAS;
+/// The symbols that stand for all larger values.
+const LARGE_LUMA: u32 = LUMAS as u32 - 1;
+const LARGE_CHROMA: u32 = CHROMAS as u32 - 1;
 /// Bits of a value that exceeds its code: the number of its bits, then these.
 const LENGTH_BITS: u32 = 4;
 /// Bits that give the number of lower bits.
 const SHIFT_BITS: u32 = 3;
 const MAX_SHIFT: u32 = 6;
-/// The maximum number of bits that are written at once.
-const MAX_PUT: u32 = 56;
 
 /// A point in the symbols of the codes and the bits that follow them.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +42,35 @@ impl Shifts {
     #[inline]
     fn color_bits(self) -> u32 {
         self.luma + 2 * self.chroma
+    }
+
+    /// Returns the upper bits of luma and chroma.
+    #[inline]
+    fn upper(self, [luma, first, second]: [u32; 3]) -> [u32; 3] {
+        [
+            luma >> self.luma,
+            first >> self.chroma,
+            second >> self.chroma,
+        ]
+    }
+
+    /// Returns the lower bits of luma and chroma, one after the other.
+    #[inline]
+    fn low(self, [luma, first, second]: [u32; 3]) -> u32 {
+        let part = |value: u32, bits: u32| value & ((1 << bits) - 1);
+        part(luma, self.luma)
+            | part(first, self.chroma) << self.luma
+            | part(second, self.chroma) << (self.luma + self.chroma)
+    }
+
+    /// Returns the lower bits and what exceeds the symbols, and the number of both.
+    #[inline(never)]
+    fn long_low(self, [luma, first, second]: [u32; 3]) -> (u64, u32) {
+        let mut low = (0, 0);
+        append_low(luma, self.luma, LUMAS as u32, &mut low);
+        append_low(first, self.chroma, CHROMAS as u32, &mut low);
+        append_low(second, self.chroma, CHROMAS as u32, &mut low);
+        low
     }
 
     /// Joins upper bits of luma and chroma, in their places, with the lower bits of all.
@@ -79,26 +109,22 @@ fn adapt(shift: &mut u32, counts: &[u32]) {
     }
 }
 
-/// Appends the lower bits of a value to `low`, and returns its symbol of `symbols`.
-#[inline]
-fn split(value: u32, shift: u32, symbols: u32, low: &mut (u64, u32)) -> u32 {
+/// Appends the lower bits of a value to `low` and, if its symbol of `symbols` is the last, what
+/// exceeds it.
+fn append_low(value: u32, shift: u32, symbols: u32, low: &mut (u64, u32)) {
     let mut append = |value: u32, bits: u32| {
         low.0 |= u64::from(value) << low.1;
         low.1 += bits;
     };
     append(value & ((1 << shift) - 1), shift);
-    let upper = value >> shift;
-    if upper < symbols - 1 {
-        return upper;
+    if let Some(rest) = (value >> shift).checked_sub(symbols - 1) {
+        let bits = u32::BITS - rest.leading_zeros();
+        append(bits, LENGTH_BITS);
+        append(rest, bits);
     }
-    let rest = upper - (symbols - 1);
-    let bits = u32::BITS - rest.leading_zeros();
-    append(bits, LENGTH_BITS);
-    append(rest, bits);
-    symbols - 1
 }
 
-/// The inverse of [`split`].
+/// Reads what [`append_low`] appended, and returns the value.
 fn join(symbol: u32, shift: u32, symbols: u32, from: &mut BitReader<'_>) -> u32 {
     from.refill();
     let low = from.take_available(shift) as u32;
@@ -114,17 +140,21 @@ impl Symbols {
     #[inline]
     pub(super) fn new(gap: u64, steps: [u32; 3], shifts: Shifts) -> Self {
         let gap_bits = u64::BITS - gap.leading_zeros();
-        let mut low = (0, 0);
-        let luma = split(steps[0], shifts.luma, LUMAS as u32, &mut low);
-        let first = split(steps[1], shifts.chroma, CHROMAS as u32, &mut low);
-        let second = split(steps[2], shifts.chroma, CHROMAS as u32, &mut low);
+        let [luma, first, second] = shifts.upper(steps);
+        let (low_color, color_bits) =
+            if luma < LARGE_LUMA && first < LARGE_CHROMA && second < LARGE_CHROMA {
+                (shifts.low(steps).into(), shifts.color_bits())
+            } else {
+                shifts.long_low(steps)
+            };
+        let (first, second) = (first.min(LARGE_CHROMA), second.min(LARGE_CHROMA));
         Symbols {
             gap: gap_bits as u8,
-            luma: luma as u8,
+            luma: luma.min(LARGE_LUMA) as u8,
             chroma: (first * CHROMAS as u32 + second) as u8,
-            color_bits: low.1 as u8,
+            color_bits: color_bits as u8,
             low_gap: gap & !(u64::MAX << gap_bits.saturating_sub(1)),
-            low_color: low.0,
+            low_color,
         }
     }
 
@@ -147,9 +177,10 @@ pub(super) struct Codes {
     chroma: Code<CHROMA_PAIRS>,
 }
 
-/// How often each symbol occurs in a run.
+/// How often each symbol occurs in a run, and the number of bits that follow them all.
 #[derive(Debug, Clone)]
 pub(super) struct Counts {
+    low_bits: u32,
     gap: [u32; GAPS],
     luma: [u32; LUMAS],
     chroma: [u32; CHROMA_PAIRS],
@@ -157,6 +188,7 @@ pub(super) struct Counts {
 
 impl Counts {
     pub(super) const NONE: Counts = Counts {
+        low_bits: 0,
         gap: [0; GAPS],
         luma: [0; LUMAS],
         chroma: [0; CHROMA_PAIRS],
@@ -164,6 +196,7 @@ impl Counts {
 
     #[inline]
     pub(super) fn add(&mut self, symbols: &Symbols) {
+        self.low_bits += symbols.low_bits();
         self.gap[usize::from(symbols.gap)] += 1;
         self.luma[usize::from(symbols.luma)] += 1;
         self.chroma[usize::from(symbols.chroma)] += 1;
@@ -171,6 +204,7 @@ impl Counts {
 
     #[inline]
     pub(super) fn remove(&mut self, symbols: &Symbols) {
+        self.low_bits -= symbols.low_bits();
         self.gap[usize::from(symbols.gap)] -= 1;
         self.luma[usize::from(symbols.luma)] -= 1;
         self.chroma[usize::from(symbols.chroma)] -= 1;
@@ -263,26 +297,23 @@ impl Codes {
 
     #[inline]
     pub(super) fn put(&self, symbols: &Symbols, to: &mut BitWriter) {
-        let (word, bits) = self.gap.word(symbols.gap.into());
-        if bits + symbols.low_gap_bits() <= MAX_PUT {
-            to.put(
-                word | symbols.low_gap << bits,
-                bits + symbols.low_gap_bits(),
-            );
-        } else {
-            to.put(word, bits);
-            to.put(symbols.low_gap, symbols.low_gap_bits());
-        }
+        let (gap, gap_bits) = self.gap.word(symbols.gap.into());
         let (luma, luma_bits) = self.luma.word(symbols.luma.into());
         let (chroma, chroma_bits) = self.chroma.word(symbols.chroma.into());
-        let (word, bits) = (luma | chroma << luma_bits, luma_bits + chroma_bits);
-        let low_bits = u32::from(symbols.color_bits);
-        if bits + low_bits <= MAX_PUT {
-            to.put(word | symbols.low_color << bits, bits + low_bits);
+        let (color, color_bits) = (luma | chroma << luma_bits, luma_bits + chroma_bits);
+        let (low_gap, low_gap_bits) = (symbols.low_gap, symbols.low_gap_bits());
+        let (low_color, low_color_bits) = (symbols.low_color, u32::from(symbols.color_bits));
+        let bits = gap_bits + low_gap_bits + color_bits + low_color_bits;
+        if bits <= BitWriter::MAX_BITS {
+            let gap = gap | low_gap << gap_bits;
+            let color = color | low_color << color_bits;
+            to.put(gap | color << (gap_bits + low_gap_bits), bits);
         } else {
-            to.put(word, bits);
-            to.put(symbols.low_color & u64::from(u32::MAX), low_bits.min(32));
-            to.put(symbols.low_color >> 32, low_bits.saturating_sub(32));
+            to.put(gap, gap_bits);
+            to.put(low_gap, low_gap_bits);
+            to.put(color, color_bits);
+            to.put(low_color & u64::from(u32::MAX), low_color_bits.min(32));
+            to.put(low_color >> 32, low_color_bits.saturating_sub(32));
         }
     }
 
@@ -303,9 +334,10 @@ impl Codes {
         2 * SHIFT_BITS as usize + codes
     }
 
-    /// Returns the size of all symbols without the bits that follow them.
+    /// Returns the size of all points in bits.
     pub(super) fn total_bits(&self, counts: &Counts) -> usize {
-        self.gap.total_bits(&counts.gap)
+        counts.low_bits as usize
+            + self.gap.total_bits(&counts.gap)
             + self.luma.total_bits(&counts.luma)
             + self.chroma.total_bits(&counts.chroma)
     }
