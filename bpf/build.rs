@@ -4,10 +4,11 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 11] = [
     "dedup",
     "device_drops",
     "fallback",
+    "relay",
     "replicate_xdp",
     "replicate_tc",
     "signal",

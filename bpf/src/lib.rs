@@ -2,8 +2,8 @@
 //!
 //! [`Sender`] replicates the flows of an ingress edge and applies in-band signals, [`Receiver`]
 //! deduplicates the copies at the egress edge, [`Watcher`] records the viewer's requests there, and
-//! [`Fallback`] routes the packets that are not replicated. The programs are in `src/c`; the wire
-//! format is specified in `docs/design/wire.md`.
+//! [`Fallback`] routes the packets that are not replicated. [`Relay`] sends media to many subscribers.
+//! The programs are in `src/c`; the formats are specified in `docs/design/wire.md` and `media.md`.
 #![allow(
     unsafe_code,
     reason = "maps are memory shared with the kernel and links are raw kernel objects"
@@ -24,6 +24,7 @@ mod program;
 mod reason;
 mod receiver;
 mod records;
+pub mod relay;
 mod selection;
 mod selector;
 mod sender;
@@ -102,6 +103,9 @@ mod skeleton {
     }
     pub(crate) mod fallback {
         include!(concat!(env!("OUT_DIR"), "/fallback.skel.rs"));
+    }
+    pub(crate) mod relay {
+        include!(concat!(env!("OUT_DIR"), "/relay.skel.rs"));
     }
     pub(crate) mod replicate_xdp {
         include!(concat!(env!("OUT_DIR"), "/replicate_xdp.skel.rs"));
