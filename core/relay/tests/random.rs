@@ -1,0 +1,122 @@
+//! What holds after any operations.
+
+use hawser_fanout::operations::{START, Step, operations, relay, steps};
+use hawser_fanout::{Frame, Refusal, SlotIndex, TrackIndex, Verdict};
+use hawser_wire::media::{ObjectId, Packet, PacketId};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// An object by the relay's number of its track.
+type Object = (TrackIndex, Frame, u8);
+
+fn object(track: TrackIndex, id: &ObjectId) -> Object {
+    (track, Frame::of(id), id.layer)
+}
+
+proptest! {
+    #[test]
+    fn no_packet_is_sent_twice_and_an_object_is_sent_to_those_that_its_first_packet_was_sent_to(
+        operations in operations(),
+    ) {
+        let mut relay = relay();
+        let mut sent: HashSet<(TrackIndex, PacketId)> = HashSet::new();
+        let mut served: HashMap<Object, BTreeSet<SlotIndex>> = HashMap::new();
+        for (now, step) in steps(&operations) {
+            let Some(Ok(delivery)) = step.apply(&mut relay, now) else { continue };
+            let Step::Datagram { bytes, .. } = &step else { unreachable!() };
+            let mut id = Packet::parse(bytes).unwrap().header.id;
+            let to: BTreeSet<SlotIndex> = delivery.to.into_iter().collect();
+            let first = served.entry(object(delivery.track, &id.object)).or_insert_with(|| to.clone());
+            prop_assert!(to.is_subset(first));
+            id.object.alias = 0;
+            prop_assert!(sent.insert((delivery.track, id)), "{:?} twice", id);
+        }
+    }
+
+    /// Of all that the relay saw since a subscriber joined.
+    #[test]
+    fn what_is_served_depends_on_nothing_that_was_not(operations in operations()) {
+        let mut relay = relay();
+        let mut begun: BTreeSet<Object> = BTreeSet::new();
+        // What was not served since a slot subscribed, and from which frame on it gets the track.
+        let mut missing: BTreeMap<(TrackIndex, SlotIndex), (Frame, Vec<Object>)> = BTreeMap::new();
+        for (now, step) in steps(&operations) {
+            let outcome = step.apply(&mut relay, now);
+            match (&step, outcome) {
+                (Step::Subscribe(track, slot, selection), _) => {
+                    missing.insert((*track, *slot), (selection.join, Vec::new()));
+                }
+                (Step::Unsubscribe(track, slot), _) => drop(missing.remove(&(*track, *slot))),
+                (Step::Add(slot, _) | Step::Remove(slot), _) => missing.retain(|(_, of), _| of != slot),
+                (Step::Datagram { bytes, .. }, Some(Ok(delivery))) => {
+                    let id = Packet::parse(bytes).unwrap().header.id.object;
+                    let this = object(delivery.track, &id);
+                    if !begun.insert(this) {
+                        continue;
+                    }
+                    let subscriptions = missing.iter_mut().filter(|((track, _), _)| *track == delivery.track);
+                    for ((_, slot), (join, missing)) in subscriptions {
+                        let depends = |on: &Object| {
+                            on.1.group == this.1.group && on.1.object <= this.1.object && on.2 <= this.2
+                        };
+                        if !delivery.to.contains(slot) && this.1 >= *join {
+                            missing.push(this);
+                        } else {
+                            prop_assert!(this.1 < *join || !missing.iter().any(depends), "{:?} {:?}", this, missing);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn every_object_is_registered_once_with_what_was_decided(operations in operations()) {
+        let mut relay = relay();
+        let mut begun: HashSet<Object> = HashSet::new();
+        let mut registered: HashSet<Object> = HashSet::new();
+        for (now, step) in steps(&operations) {
+            if let Some(Ok(delivery)) = step.apply(&mut relay, now) {
+                let Step::Datagram { bytes, .. } = &step else { unreachable!() };
+                begun.insert(object(delivery.track, &Packet::parse(bytes).unwrap().header.id.object));
+            }
+            while let Some(registration) = relay.poll_registration() {
+                let id = object(registration.track, &registration.object);
+                prop_assert!(begun.contains(&id) && registered.insert(id), "{:?}", id);
+                prop_assert!(registration.served.iter().all(|slot| !registration.dropped.contains(slot)));
+                prop_assert!(registration.begun <= registration.newest && registration.begun >= START);
+                prop_assert!(registration.packets > 0);
+            }
+        }
+        let unregistered = begun.difference(&registered).count();
+        prop_assert!(unregistered <= 2 * hawser_fanout::REMEMBERED_OBJECTS);
+    }
+}
+
+/// The operations reach every verdict and every refusal.
+#[test]
+fn the_operations_reach_everything() {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut verdicts = [0; Verdict::ALL.len()];
+    let mut refusals: BTreeMap<Refusal, usize> = BTreeMap::new();
+    for _ in 0..300 {
+        let operations = operations().new_tree(&mut runner).unwrap().current();
+        let mut relay = relay();
+        for (now, step) in steps(&operations) {
+            if let Some(Err(refusal)) = step.apply(&mut relay, now) {
+                *refusals.entry(refusal).or_default() += 1;
+            }
+        }
+        for slot in SlotIndex::all() {
+            let stats = relay.slot_stats(slot).unwrap_or_default();
+            for (sum, count) in verdicts.iter_mut().zip(stats.objects) {
+                *sum += count;
+            }
+        }
+    }
+    assert!(verdicts.iter().all(|count| *count > 10), "{verdicts:?}");
+    assert_eq!(refusals.len(), 11, "{refusals:?}");
+    assert!(refusals.values().all(|count| *count > 3), "{refusals:?}");
+}
