@@ -4,7 +4,7 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 11] = [
+const PROGRAMS: [&str; 12] = [
     "dedup",
     "device_drops",
     "fallback",
@@ -14,6 +14,7 @@ const PROGRAMS: [&str; 11] = [
     "signal",
     "watch",
     "bench_dedup",
+    "bench_relay",
     "bench_replicate_xdp",
     "bench_replicate_tc",
 ];

@@ -1,6 +1,10 @@
 //! Benchmarks of the programs. Each is timed in the kernel, the frames that it sends really leave,
 //! and each has a baseline to compare with. `hawser lab bench` runs them.
 
+mod relay;
+
+pub use relay::TimedRelay;
+
 use crate::program::{fd, live_run, test_run};
 use crate::shared::Shared;
 use crate::skeleton::{bench_dedup, bench_replicate_tc, bench_replicate_xdp};

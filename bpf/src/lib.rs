@@ -122,6 +122,9 @@ mod skeleton {
     pub(crate) mod bench_dedup {
         include!(concat!(env!("OUT_DIR"), "/bench_dedup.skel.rs"));
     }
+    pub(crate) mod bench_relay {
+        include!(concat!(env!("OUT_DIR"), "/bench_relay.skel.rs"));
+    }
     pub(crate) mod bench_replicate_xdp {
         include!(concat!(env!("OUT_DIR"), "/bench_replicate_xdp.skel.rs"));
     }

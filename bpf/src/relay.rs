@@ -4,41 +4,41 @@
 //! `hawser_fanout`, which the program has to agree with.
 
 mod reason;
+mod records;
+mod rows;
+mod subscribers;
 
-pub use reason::Reason;
+pub use reason::{Loss, Reason};
+pub use records::{Arrival, Arrivals, Registrations};
+pub use subscribers::{Route, SlotStats};
 
-use crate::address::{family_and_address, mapped};
+use crate::address::mapped;
 use crate::keys::key_words;
 use crate::program::{fd, log_libbpf, test_run};
-use crate::shared::Shared;
-use crate::skeleton::relay::types::{
-    self, relay_limit as Limit, relay_loss as LossCode, relay_track_flag as Flag,
-};
+use crate::skeleton::relay::types::{self, relay_limit as Limit, relay_track_flag as Flag};
 use crate::skeleton::relay::{RelaySkel, RelaySkelBuilder};
 use crate::table::{Table, TableError, plain};
 use crate::{AttachError, Link, LoadError, RunError, TestRun};
-use hawser_fanout::{SlotIndex, TrackIndex};
-use hawser_units::Instant;
+use hawser_fanout::{Frame, TrackHop, TrackIndex};
 use hawser_wire::media::Hop;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use rows::Rows;
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 plain!(
     types::relay_endpoint,
     types::relay_session,
     types::relay_upstream,
     types::relay_alias,
-    types::relay_track,
 );
 
 /// The row of the counters of packets that belong to no track.
 const NO_TRACK: u32 = Limit::RELAY_TRACKS.0;
 
 /// Options for loading a relay.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// The longest UDP payload that is relayed, in bytes.
     pub datagram_bytes: u16,
@@ -58,7 +58,7 @@ pub struct Session {
 }
 
 /// A publisher, or another relay, that sends media to this one.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// The relay's number of the upstream, to which track aliases belong.
     pub number: u32,
@@ -66,68 +66,22 @@ pub struct Upstream {
     pub hops: [Option<Hop>; 2],
 }
 
-/// The hop fields of the packets that leave.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TrackHop {
-    /// The relay tags each packet with its own key.
-    Own(Hop),
-    /// The packets keep the tag of the upstream, whose hop salt the subscribers are told.
-    Upstreams,
-}
-
 /// The treatment of a track.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrackOptions {
     /// The hop fields of the packets that leave.
     pub hop: TrackHop,
-    /// Packets go to the relay's socket too.
+    /// Packets go to the relay's socket too, with the hop fields of those that leave. This includes
+    /// those that are not forwarded because they were seen before or are outdated.
     pub copy: bool,
-}
-
-/// The way to a subscriber.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route {
-    /// The interface.
-    pub ifindex: u32,
-    /// The longest IP packet of the interface, in bytes.
-    pub mtu_bytes: u16,
-    /// The interface's link-layer address.
-    pub source_mac: [u8; 6],
-    /// The link-layer address of the next hop.
-    pub next_hop_mac: [u8; 6],
-}
-
-/// The reason that a packet of an object that a subscriber is served was not sent to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u32)]
-pub enum Loss {
-    /// The slot had expired.
-    Expired = LossCode::LOSS_EXPIRED.0,
-    /// No route was set.
-    NoRoute = LossCode::LOSS_NO_ROUTE.0,
-    /// Longer than the interface takes.
-    TooBig = LossCode::LOSS_TOO_BIG.0,
-    /// It came without a UDP checksum over IPv4, and IPv6 demands one.
-    NoChecksum = LossCode::LOSS_NO_CHECKSUM.0,
-    /// The kernel could not clone it, or its device dropped it.
-    Device = LossCode::LOSS_DEVICE.0,
-}
-
-/// Counters of a subscriber.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SlotStats {
-    /// Packets sent.
-    pub packets: u64,
-    /// Packets not sent, by [`Loss`].
-    pub lost: [u64; LossCode::RELAY_LOSSES.0 as usize],
+    /// Arrivals are recorded, see [`Arrivals`].
+    pub arrivals: bool,
 }
 
 /// The program, its tables and attachments. They end with this value.
 pub struct Relay {
-    skeleton: RelaySkel<'static>,
-    tracks: Shared<types::relay_track>,
-    slots: Shared<types::relay_slot>,
-    accounts: Shared<types::relay_account>,
+    pub(crate) skeleton: RelaySkel<'static>,
+    rows: Rows,
     links: BTreeMap<u32, Link>,
 }
 
@@ -148,11 +102,8 @@ impl Relay {
         constants.datagram_bytes = options.datagram_bytes;
         constants.segmenter_entry = options.segmenter_entry.unwrap_or(0);
         let skeleton = open.load().map_err(&failed)?;
-        let maps = &skeleton.maps;
         Ok(Relay {
-            tracks: Shared::map(&maps.relay_tracks)?,
-            slots: Shared::map(&maps.relay_slots)?,
-            accounts: Shared::map(&maps.relay_accounts)?,
+            rows: Rows::map(&skeleton.maps)?,
             skeleton,
             links: BTreeMap::new(),
         })
@@ -187,7 +138,7 @@ impl Relay {
         endpoints.remove(&endpoint(address))
     }
 
-    /// Takes media from the other end of a session; `None`: from now on, refuses it.
+    /// Takes media from the other end of a session, or no longer does.
     pub fn set_upstream(
         &self,
         session: &Session,
@@ -221,129 +172,38 @@ impl Relay {
         }
     }
 
-    /// Starts to relay a track, or changes its treatment. `None` ends it.
-    pub fn set_track(&self, track: TrackIndex, options: Option<&TrackOptions>) {
-        let row = self.tracks.row(track.get());
-        // SAFETY: a field of a row of the mapping; the program only reads it.
-        let flags = unsafe { AtomicU32::from_ptr(&raw mut (*row).flags) };
-        let Some(options) = options else {
-            return flags.store(0, Ordering::Release);
-        };
-        let mut next = Flag::TRACK_ACTIVE.0;
-        if options.copy {
-            next |= Flag::TRACK_COPY.0;
-        }
-        match &options.hop {
-            TrackHop::Upstreams => next |= Flag::TRACK_SAME_HOP.0,
-            TrackHop::Own(hop) => {
-                next |= self.write_hop(track, hop, flags.load(Ordering::Relaxed));
+    /// Starts to relay a track that nothing is known of and that nobody has subscribed to. It must
+    /// have no name yet.
+    pub fn add_track(&mut self, track: TrackIndex, options: &TrackOptions) {
+        self.rows.clear_track(track);
+        self.set_track(track, options);
+    }
+
+    /// Changes the treatment of a track.
+    pub fn set_track(&mut self, track: TrackIndex, options: &TrackOptions) {
+        let mut flags = Flag::TRACK_ACTIVE.0;
+        for (is_set, flag) in [
+            (options.copy, Flag::TRACK_COPY),
+            (options.arrivals, Flag::TRACK_ARRIVALS),
+        ] {
+            if is_set {
+                flags |= flag.0;
             }
         }
-        flags.store(next, Ordering::Release);
+        self.rows.set_track(track, &options.hop, flags);
     }
 
-    /// Writes the key that is not in use, unless the one in use is this one; returns the flag that
-    /// selects it.
-    fn write_hop(&self, track: TrackIndex, hop: &Hop, flags: u32) -> u32 {
-        let row = self.tracks.row(track.get());
-        let [k0, k1] = key_words(&hop.key);
-        let key = types::siphash_key { k0, k1 };
-        let second = usize::from(flags & Flag::TRACK_SECOND_HOP.0 != 0);
-        // SAFETY: the row is in the mapping, and only this process writes to it.
-        let current = unsafe { row.read_volatile() };
-        let in_use = &current.hops[second];
-        let is_in_use =
-            (current.hops_be[second], in_use.k0, in_use.k1) == (hop.number.to_be(), key.k0, key.k1);
-        let chosen = if is_in_use { second } else { 1 - second };
-        // SAFETY: as above; the program does not read the key that is not in use.
-        unsafe {
-            (&raw mut (*row).hops[chosen]).write_volatile(key);
-            (&raw mut (*row).hops_be[chosen]).write_volatile(hop.number.to_be());
-        }
-        if chosen == 1 {
-            Flag::TRACK_SECOND_HOP.0
-        } else {
-            0
-        }
+    /// Ends relaying a track.
+    pub fn remove_track(&mut self, track: TrackIndex) {
+        self.rows.clear_track(track);
     }
 
-    /// Gives a slot to a subscriber, until it expires. The slot must not have been in use for the
-    /// last tenth of a second.
-    pub fn add_subscriber(
-        &self,
-        slot: SlotIndex,
-        session: &Session,
-        since: Instant,
-        expires: Instant,
-    ) {
-        self.remove_subscriber(slot);
-        let (family, local) = family_and_address(session.local.ip());
-        let (_, remote) = family_and_address(session.remote.ip());
-        let row = types::relay_slot {
-            since_ns: since.as_nanos(),
-            family,
-            addresses_sum: sum(&[local, remote].concat()),
-            ports_sum: sum(&[session.local.port(), session.remote.port()]
-                .map(u16::to_be_bytes)
-                .concat()),
-            local_port_be: session.local.port().to_be(),
-            remote_port_be: session.remote.port().to_be(),
-            local,
-            remote,
-            ..Default::default()
-        };
-        // SAFETY: rows of the mappings, which the program does not use until the slot has a time.
-        unsafe {
-            self.accounts
-                .row(slot.get())
-                .write_volatile(types::relay_account::default());
-            self.slots.row(slot.get()).write_volatile(row);
-        }
-        self.renew(slot, expires);
+    /// Returns the highest frame of a track of which an object has begun.
+    pub fn newest(&self, track: TrackIndex) -> Option<Frame> {
+        self.rows.newest(track)
     }
 
-    /// Ends the service of a slot.
-    pub fn remove_subscriber(&self, slot: SlotIndex) {
-        self.renew(slot, Instant::ZERO);
-    }
-
-    /// Sets the time at which a slot expires, by the kernel's monotonic clock.
-    pub fn renew(&self, slot: SlotIndex, expires: Instant) {
-        let row = self.slots.row(slot.get());
-        // SAFETY: a field of a row of the mapping; the program only reads it.
-        let field = unsafe { AtomicU64::from_ptr(&raw mut (*row).expires_ns) };
-        field.store(expires.as_nanos(), Ordering::Release);
-    }
-
-    /// Sets the way to a subscriber; `None`: there is none.
-    pub fn set_route(&self, slot: SlotIndex, route: Option<&Route>) {
-        let row = self.slots.row(slot.get());
-        // SAFETY: fields of a row of the mapping, which the program only reads, each in one access.
-        unsafe {
-            if let Some(route) = route {
-                (&raw mut (*row).next_hop).write_volatile(mac_word(route.next_hop_mac));
-                (&raw mut (*row).source).write_volatile(mac_word(route.source_mac));
-                (&raw mut (*row).mtu_bytes).write_volatile(route.mtu_bytes);
-            }
-            let ifindex = AtomicU32::from_ptr(&raw mut (*row).ifindex);
-            ifindex.store(route.map_or(0, |route| route.ifindex), Ordering::Release);
-        }
-    }
-
-    /// Sends a track to a slot, or no longer does.
-    pub fn subscribe(&self, track: TrackIndex, slot: SlotIndex, subscribed: bool) {
-        let row = self.tracks.row(track.get());
-        // SAFETY: a word of a row of the mapping, which the program only reads.
-        let word = unsafe { AtomicU64::from_ptr(&raw mut (*row).subscribers[slot.get() / 64]) };
-        let bit = 1 << (slot.get() % 64);
-        if subscribed {
-            word.fetch_or(bit, Ordering::Release);
-        } else {
-            word.fetch_and(!bit, Ordering::Release);
-        }
-    }
-
-    /// Returns what became of packets: those of a track, or those that belong to none.
+    /// Returns the outcomes of packets: those of a track, or those that belong to none.
     pub fn counts(&self, track: Option<TrackIndex>) -> Result<Vec<(Reason, u64)>, TableError> {
         let row = track.map_or(NO_TRACK, |track| track.get() as u32);
         let columns = Reason::ALL.len() as u32;
@@ -355,14 +215,14 @@ impl Relay {
         Reason::ALL.into_iter().map(count).collect()
     }
 
-    /// Returns the counters of a subscriber.
-    pub fn slot_stats(&self, slot: SlotIndex) -> SlotStats {
-        // SAFETY: a row of the mapping. Each counter is one word.
-        let row = unsafe { self.accounts.row(slot.get()).read_volatile() };
-        SlotStats {
-            packets: row.packets,
-            lost: row.lost,
-        }
+    /// Returns the reader of the records of objects. There must be only one.
+    pub fn registrations(&self) -> Result<Registrations, TableError> {
+        Registrations::map(&self.skeleton.maps.relay_registrations)
+    }
+
+    /// Returns the reader of the records of arrivals. There must be only one.
+    pub fn arrivals(&self) -> Result<Arrivals, TableError> {
+        Arrivals::map(&self.skeleton.maps.relay_arrivals)
     }
 
     /// Runs the program on a frame. Clones are sent by the slots' interfaces.
@@ -393,21 +253,4 @@ fn upstream_row(upstream: &Upstream) -> types::relay_upstream {
         }
     }
     row
-}
-
-/// Returns a link-layer address as a word whose first six bytes in memory it is.
-fn mac_word(mac: [u8; 6]) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..6].copy_from_slice(&mac);
-    u64::from_ne_bytes(bytes)
-}
-
-/// Returns the ones' complement sum of bytes, as the program computes it.
-fn sum(bytes: &[u8]) -> u32 {
-    let words = bytes.chunks_exact(2);
-    let sum: u64 = words
-        .map(|word| u64::from(u16::from_ne_bytes([word[0], word[1]])))
-        .sum();
-    // At most 18 words, so one round is enough.
-    (sum as u32 & 0xffff) + (sum as u32 >> 16)
 }

@@ -9,33 +9,28 @@
 
 #include "checksum.h"
 #include "parse.h"
+#include "relay_bits.h"
 #include "relay_maps.h"
 
 #define FANOUT_TTL 64
-
-/* The bitmap of the packet that this CPU sends. A row of objects may be replaced meanwhile. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__type(key, __u32);
-	__type(value, __u64[RELAY_WORDS]);
-	__uint(max_entries, 1);
-} relay_sending SEC(".maps");
 
 /* A packet and what is in its headers at the moment. */
 struct fanout {
 	struct __sk_buff *skb;
 	__u64 now_ns;
 	__u64 begun_ns;	       /* when the verdicts on its object were made */
-	const __u64 *slots;    /* the bitmap of those that it goes to */
+	const __u64 *slots;    /* a bitmap of those that it goes to */
 	__u64 word;	       /* what is left of the current word of the bitmap */
 	__u32 base;	       /* the slot of its lowest bit */
 	__u32 packets;	       /* of the train */
+	__u32 bytes;	       /* of their datagrams */
 	__u16 udp_bytes;       /* of the largest of them */
 	__u16 family;	       /* of the headers */
 	__u32 addresses_sum;
 	__u32 ports_sum;
 	__u32 header_sum;      /* of an IPv6 header; that of IPv4 sums up to nothing */
 	__u8 traffic_class;
+	__u8 level;	       /* of priority */
 	bool has_checksum;
 	bool others;	       /* slots of the other family were passed over */
 	bool is_broken;	       /* the headers could not be changed to the other family */
@@ -137,29 +132,31 @@ static __always_inline bool write_headers(struct fanout *fanout, const struct re
 	return true;
 }
 
-/* Returns the number of zeros below the lowest bit of a word that is not zero. Clang 14 cannot compile
- * __builtin_ctzll for this machine.
- */
-static __always_inline __u32 trailing_zeros(__u64 word)
-{
-	__u64 ones = (word & -word) - 1;
-
-	ones -= ones >> 1 & 0x5555555555555555ULL;
-	ones = (ones & 0x3333333333333333ULL) + (ones >> 2 & 0x3333333333333333ULL);
-	ones = (ones + (ones >> 4)) & 0x0f0f0f0f0f0f0f0fULL;
-	return ones * 0x0101010101010101ULL >> 56;
-}
-
 static __always_inline void lose(struct relay_account *account, enum relay_loss loss, __u32 packets)
 {
 	__sync_fetch_and_add(&account->lost[loss], packets);
+}
+
+static __always_inline __u32 ip_header_bytes(const struct fanout *fanout)
+{
+	return fanout->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+}
+
+/* Charges a slot for the packets, with the headers of each. */
+static __always_inline void spend(struct relay_account *account, const struct fanout *fanout)
+{
+	__u64 bytes = fanout->bytes + fanout->packets * (sizeof(struct udphdr) + ip_header_bytes(fanout));
+
+	__sync_fetch_and_add(&account->packets, fanout->packets);
+	__sync_fetch_and_add(&account->buckets[RELAY_TOTAL].spent, bytes);
+	__sync_fetch_and_add(&account->buckets[fanout->level & (RELAY_LEVELS - 1)].spent, bytes);
 }
 
 static __always_inline void send_to(struct fanout *fanout, __u32 index)
 {
 	struct relay_account *account = bpf_map_lookup_elem(&relay_accounts, &index);
 	const struct relay_slot *slot = bpf_map_lookup_elem(&relay_slots, &index);
-	__u32 ip_bytes = fanout->udp_bytes;
+	__u32 ip_bytes;
 
 	if (!slot || !account || slot->since_ns > fanout->begun_ns)
 		return;
@@ -169,7 +166,7 @@ static __always_inline void send_to(struct fanout *fanout, __u32 index)
 		fanout->others = true;
 		return;
 	}
-	ip_bytes += fanout->family == AF_INET ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	ip_bytes = fanout->udp_bytes + ip_header_bytes(fanout);
 	if (!slot->ifindex)
 		return lose(account, LOSS_NO_ROUTE, fanout->packets);
 	if (ip_bytes > slot->mtu_bytes)
@@ -178,7 +175,7 @@ static __always_inline void send_to(struct fanout *fanout, __u32 index)
 		return lose(account, LOSS_NO_CHECKSUM, fanout->packets);
 	if (fanout->is_broken || !write_headers(fanout, slot) || bpf_clone_redirect(fanout->skb, slot->ifindex, 0))
 		return lose(account, LOSS_DEVICE, fanout->packets);
-	__sync_fetch_and_add(&account->packets, fanout->packets);
+	spend(account, fanout);
 }
 
 /* Sends to the lowest slot that is left of a word. */

@@ -118,6 +118,32 @@ struct relay_slot {
 };
 _Static_assert(sizeof(struct relay_slot) == 88, "relay_slot");
 
+/* What a slot gets of a track. User space writes `layers` last, and after it has set it to zero writes
+ * the rest.
+ */
+struct relay_selection {
+	__u32 layers; /* the number of them, from the base on */
+	__u32 epoch;  /* another one with each subscription */
+	__u64 join;   /* the lowest frame at which the relay may begin to send the track */
+};
+_Static_assert(sizeof(struct relay_selection) == 16, "relay_selection");
+
+struct relay_rate {
+	__u64 bytes_per_second; /* 0 = there is no limit; at most 2^31 */
+	__u64 depth_bytes;
+};
+
+#define RELAY_TOTAL 8 /* the index of the bucket of all levels */
+#define RELAY_LONGEST_PAUSE_NS 8000000000ULL
+
+struct relay_budget {
+	struct relay_rate rates[RELAY_BUCKETS];
+	__s64 floors[RELAY_LEVELS]; /* the bytes that must be left when an object begins */
+	__u32 least_priority;
+	__u32 reserved;
+};
+_Static_assert(sizeof(struct relay_budget) == 216, "relay_budget");
+
 /* ---- written by the program ---- */
 
 /* What became of a packet. */
@@ -144,7 +170,26 @@ enum relay_reason {
 	RELAY_OUTDATED,
 	/* trains, whose packets are counted when they come back one by one */
 	RELAY_SPLIT,
+	/* lost to user space: packets of which the kernel had no memory for a copy, and records that found
+	 * their ring full
+	 */
+	RELAY_LOST_COPIES,
+	RELAY_LOST_ARRIVALS,
+	RELAY_LOST_REGISTRATIONS,
 	RELAY_REASONS,
+};
+
+/* Whether a slot is served an object. */
+enum relay_verdict {
+	SLOT_SERVED = 0,
+	SLOT_BEFORE_JOIN,
+	SLOT_EXPIRED,
+	SLOT_NOT_SELECTED,
+	SLOT_BROKEN,
+	SLOT_PRIORITY,
+	SLOT_TOKENS,
+	SLOT_LIMIT,
+	RELAY_VERDICTS,
 };
 
 /* Why a packet of an object that is served to a slot was not sent. */
@@ -157,10 +202,99 @@ enum relay_loss {
 	RELAY_LOSSES,
 };
 
+/* Bytes that may be sent: what was granted less what was spent. The latter only rises, so that every
+ * CPU, and user space, can spend without a lock.
+ */
+struct relay_bucket {
+	__u64 granted;
+	__u64 spent;
+	__u64 filled_ns; /* the time up to which bytes have been granted */
+};
+
 /* What a slot was sent. */
 struct relay_account {
+	struct relay_bucket buckets[RELAY_BUCKETS];
 	__u64 packets;
-	__u64 lost[RELAY_LOSSES]; /* packets */
+	__u64 lost[RELAY_LOSSES];      /* packets */
+	__u64 objects[RELAY_VERDICTS]; /* that began */
 };
+_Static_assert(sizeof(struct relay_account) == 328, "relay_account");
+
+/* The state of a subscription: where it begins, and what the slot cannot decode because something that
+ * it depends on was not served.
+ */
+struct relay_subscription {
+	__u32 epoch; /* of the selection that this belongs to */
+	__u32 group;
+	__u32 first[MEDIA_LAYERS]; /* the first broken frame of the group, ~0 = none */
+	__u64 joined; /* the frame from which on the slot is sent the track */
+};
+_Static_assert(sizeof(struct relay_subscription) == 48, "relay_subscription");
+
+/* The names of the objects of a track that are remembered, and the order in which they began. */
+struct relay_ring {
+	__u32 busy; /* a lock, held while an object is found or begun */
+	__u32 next; /* the position of the next object */
+	__u64 begun; /* the number of objects that have begun */
+	__u64 newest; /* the highest frame of them */
+	__u64 forgotten; /* the highest object that was forgotten: its frame, */
+	__u32 forgotten_layer; /* and its layer + 1 */
+	__u32 reserved;
+	__u64 frames[RELAY_OBJECTS];
+	__u8 layers[RELAY_OBJECTS]; /* the layer + 1; 0 = no object */
+};
+_Static_assert(sizeof(struct relay_ring) == 616, "relay_ring");
+
+/* An object of which a packet has arrived. */
+struct relay_object {
+	__u64 begun_ns;
+	__u64 newest_ns;
+	__u64 bytes; /* of its datagrams */
+	__u32 alias;
+	__u16 packets;
+	__u16 count;   /* 0 = not known */
+	__u16 highest; /* index */
+	__u8 priority;
+	__u8 registered;
+	__u32 reserved;
+	__u64 served[RELAY_WORDS];
+	__u64 dropped[RELAY_WORDS];
+	__u64 seen[RELAY_PACKETS / 64];
+};
+_Static_assert(sizeof(struct relay_object) == 40 + 256 + 1024, "relay_object");
+
+/* The record of an object that was complete or had to make room. */
+struct relay_registration {
+	__u64 frame;
+	__u64 begun_ns;
+	__u64 newest_ns;
+	__u64 bytes;
+	__u32 alias;
+	__u32 track;
+	__u16 packets;
+	__u16 count;
+	__u8 layer;
+	__u8 priority;
+	__u8 reserved[2];
+	__u64 served[RELAY_WORDS];
+	__u64 dropped[RELAY_WORDS];
+};
+_Static_assert(sizeof(struct relay_registration) == 48 + 256, "relay_registration");
+
+/* The record of a packet, or of a train of packets of one object. */
+struct relay_arrival {
+	__u64 at_ns; /* CLOCK_MONOTONIC */
+	__u64 frame;
+	__u32 upstream;
+	__u16 bytes;   /* of all datagrams; all but the last have `stride` */
+	__u16 stride;
+	__u16 index;   /* of the first packet */
+	__u16 packets;
+	__u8 track;
+	__u8 layer;
+	__u8 ecn;
+	__u8 reason; /* enum relay_reason */
+};
+_Static_assert(sizeof(struct relay_arrival) == 32, "relay_arrival");
 
 #endif

@@ -54,6 +54,57 @@ struct {
 	__uint(max_entries, RELAY_SLOTS);
 } relay_accounts SEC(".maps");
 
+/* Row: track * RELAY_SLOTS + slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct relay_selection);
+	__uint(max_entries, RELAY_TRACKS * RELAY_SLOTS);
+} relay_selections SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct relay_subscription);
+	__uint(max_entries, RELAY_TRACKS * RELAY_SLOTS);
+} relay_subscriptions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct relay_budget);
+	__uint(max_entries, RELAY_SLOTS);
+} relay_budgets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct relay_ring);
+	__uint(max_entries, RELAY_TRACKS);
+} relay_rings SEC(".maps");
+
+/* Row: track * RELAY_OBJECTS + position in the ring. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct relay_object);
+	__uint(max_entries, RELAY_TRACKS * RELAY_OBJECTS);
+} relay_objects SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} relay_registrations SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} relay_arrivals SEC(".maps");
+
 /* One row of enum relay_reason for each track, and one for packets of no track. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -67,6 +118,12 @@ volatile const enum relay_limit relay_limit_type = 0;
 volatile const enum relay_track_flag relay_track_flag_type = 0;
 volatile const enum relay_reason relay_reason_type = 0;
 volatile const enum relay_loss relay_loss_type = 0;
+volatile const enum relay_verdict relay_verdict_type = 0;
+volatile const struct relay_registration relay_registration_type;
+volatile const struct relay_arrival relay_arrival_type;
+
+/* Reads what user space or another CPU may change. */
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 
 /* Counts packets of a track; of none, if that is RELAY_TRACKS. */
 static __always_inline void count_packets(__u32 track, enum relay_reason reason, __u32 packets)

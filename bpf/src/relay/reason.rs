@@ -1,6 +1,6 @@
-use crate::skeleton::relay::types::relay_reason as Code;
+use crate::skeleton::relay::types::{relay_loss as LossCode, relay_reason as Code};
 
-/// What became of packets at the relay: a column of the program's table.
+/// The outcome of packets at the relay: a column of the program's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Reason {
@@ -40,6 +40,12 @@ pub enum Reason {
     Outdated = Code::RELAY_OUTDATED.0,
     /// Sent through the segmenter as a train; its packets are counted again when they come back.
     Split = Code::RELAY_SPLIT.0,
+    /// No memory for the copy to the relay's socket. Counted in addition.
+    LostCopies = Code::RELAY_LOST_COPIES.0,
+    /// Records of arrivals that found their ring full.
+    LostArrivals = Code::RELAY_LOST_ARRIVALS.0,
+    /// Records of objects that found their ring full.
+    LostRegistrations = Code::RELAY_LOST_REGISTRATIONS.0,
 }
 
 impl Reason {
@@ -63,6 +69,9 @@ impl Reason {
         Self::Duplicate,
         Self::Outdated,
         Self::Split,
+        Self::LostCopies,
+        Self::LostArrivals,
+        Self::LostRegistrations,
     ];
 
     /// Returns the name in metrics and logs.
@@ -86,6 +95,47 @@ impl Reason {
             Self::Duplicate => "duplicate",
             Self::Outdated => "outdated",
             Self::Split => "split",
+            Self::LostCopies => "lost_copies",
+            Self::LostArrivals => "lost_arrivals",
+            Self::LostRegistrations => "lost_registrations",
+        }
+    }
+}
+
+/// The reason that a packet of an object that a subscriber is served was not sent to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Loss {
+    /// The slot had expired.
+    Expired = LossCode::LOSS_EXPIRED.0,
+    /// No route was set.
+    NoRoute = LossCode::LOSS_NO_ROUTE.0,
+    /// Longer than the interface takes.
+    TooBig = LossCode::LOSS_TOO_BIG.0,
+    /// It came without a UDP checksum over IPv4, and IPv6 demands one.
+    NoChecksum = LossCode::LOSS_NO_CHECKSUM.0,
+    /// The kernel could not clone it, or its device dropped it.
+    Device = LossCode::LOSS_DEVICE.0,
+}
+
+impl Loss {
+    /// All losses, in the order of the table.
+    pub const ALL: [Loss; LossCode::RELAY_LOSSES.0 as usize] = [
+        Self::Expired,
+        Self::NoRoute,
+        Self::TooBig,
+        Self::NoChecksum,
+        Self::Device,
+    ];
+
+    /// Returns the name in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::NoRoute => "no_route",
+            Self::TooBig => "too_big",
+            Self::NoChecksum => "no_checksum",
+            Self::Device => "device",
         }
     }
 }
@@ -98,6 +148,9 @@ mod tests {
     fn every_column_of_the_table_has_a_reason() {
         for (index, reason) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
+        }
+        for (index, loss) in Loss::ALL.into_iter().enumerate() {
+            assert_eq!(loss as usize, index);
         }
     }
 }

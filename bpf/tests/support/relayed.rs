@@ -5,8 +5,8 @@
     reason = "shared by the tests of the relay, each of which uses only a part"
 )]
 
-use hawser_bpf::relay::{Options, Reason, Relay, Route, Session, TrackHop, TrackOptions, Upstream};
-use hawser_fanout::{SlotIndex, TrackIndex};
+use hawser_bpf::relay::{Options, Reason, Relay, Route, Session, TrackOptions, Upstream};
+use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
 use hawser_io::netns::Namespace;
 use hawser_units::Instant;
 use hawser_wire::Key;
@@ -177,17 +177,10 @@ impl Network {
             };
             relay.set_upstream(&session, Some(&upstream)).unwrap();
         }
+        relay.add_track(track(0), &track_options());
         relay.name_track(1, ALIAS, Some(track(0))).unwrap();
-        relay.set_track(
-            track(0),
-            Some(&TrackOptions {
-                hop: TrackHop::Own(own_hop()),
-                copy: false,
-            }),
-        );
         for index in 0..self.subscribers {
-            add_subscriber(&relay, index);
-            relay.subscribe(track(0), slot(index), true);
+            add_subscriber(&mut relay, index, &Budget::UNLIMITED);
         }
         relay.attach(if_nametoindex("wan").unwrap()).unwrap();
         relay
@@ -256,10 +249,25 @@ pub fn session(index: usize) -> Session {
     }
 }
 
-pub fn add_subscriber(relay: &Relay, index: usize) {
+/// The treatment of a track of which no packets go to user space.
+pub fn track_options() -> TrackOptions {
+    TrackOptions {
+        hop: TrackHop::Own(own_hop()),
+        copy: false,
+        arrivals: false,
+    }
+}
+
+/// Adds a subscriber of all layers of track 0.
+pub fn add_subscriber(relay: &mut Relay, index: usize, budget: &Budget) {
     let expires = now() + Duration::from_secs(60);
-    relay.add_subscriber(slot(index), &session(index), now(), expires);
+    relay.add_subscriber(slot(index), &session(index), budget, now(), expires);
     relay.set_route(slot(index), Some(&route()));
+    let selection = Selection {
+        layers: 8,
+        join: Frame::FIRST,
+    };
+    relay.subscribe(track(0), slot(index), &selection);
 }
 
 /// The way to all subscribers.

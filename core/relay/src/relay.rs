@@ -37,8 +37,7 @@ pub struct Subscriber {
 pub struct Selection {
     /// The number of layers, from the base on.
     pub layers: u8,
-    /// The frame from which on the relay sends the track. What lies before comes from elsewhere, so
-    /// later objects may depend on it.
+    /// The lowest frame at which the relay may begin to send the track.
     pub join: Frame,
 }
 
@@ -105,6 +104,8 @@ struct Track {
 
 struct Subscription {
     selection: Selection,
+    /// The frame from which on the subscriber is sent the track, once an object has begun.
+    joined: Option<Frame>,
     broken: Broken,
 }
 
@@ -197,14 +198,25 @@ impl Relay {
         }
     }
 
-    /// Sends a track to a subscriber. Nothing that it was not sent before is taken to be missing.
+    /// Sends a track to a subscriber, which joins at a frame of which nothing has begun yet
+    /// ([`Relay::joined`]). It gets what lies before from elsewhere, so later objects may depend on
+    /// that.
     pub fn subscribe(&mut self, track: TrackIndex, slot: SlotIndex, selection: Selection) {
+        let subscription = Subscription {
+            selection,
+            joined: None,
+            broken: Broken::NOTHING,
+        };
         if let Some(track) = &mut self.tracks[track.get()] {
-            let broken = Broken::NOTHING;
-            track
-                .subscriptions
-                .insert(slot, Subscription { selection, broken });
+            track.subscriptions.insert(slot, subscription);
         }
+    }
+
+    /// Returns the frame from which on a subscriber is sent a track; `None` until an object begins. All
+    /// of the frames before that, and nothing else, it has to get from elsewhere.
+    pub fn joined(&self, track: TrackIndex, slot: SlotIndex) -> Option<Frame> {
+        let track = self.tracks[track.get()].as_ref()?;
+        track.subscriptions.get(&slot)?.joined
     }
 
     /// Changes the number of layers that a subscriber gets. More layers take effect with the next
@@ -223,8 +235,7 @@ impl Relay {
         }
     }
 
-    /// Returns the highest frame of a track of which an object has begun. A subscriber that joins at
-    /// a later one misses nothing and gets nothing twice.
+    /// Returns the highest frame of a track of which an object has begun.
     pub fn newest(&self, track: TrackIndex) -> Option<Frame> {
         self.tracks[track.get()].as_ref()?.objects.newest()
     }
@@ -315,12 +326,15 @@ impl Track {
         header: &Header,
         slots: &mut [Option<Slot>],
     ) -> (usize, Option<Object>) {
+        let next = self.objects.newest().map_or(Frame::FIRST, Frame::next);
         let (position, replaced) = self.objects.begin(now, header);
         let object = self.objects.at(position);
         for (index, subscription) in &mut self.subscriptions {
             let Some(slot) = &mut slots[index.get()] else {
                 continue;
             };
+            let join = subscription.selection.join.max(next);
+            subscription.joined.get_or_insert(join);
             let verdict = slot.judge(now, header, subscription);
             slot.stats.objects[verdict as usize] += 1;
             if verdict == Verdict::Served {
@@ -346,7 +360,7 @@ impl Slot {
         let Subscriber {
             expires, budget, ..
         } = self.subscriber;
-        if frame < to.selection.join {
+        if to.joined.is_none_or(|joined| frame < joined) {
             return Verdict::BeforeJoin;
         }
         if expires <= now {

@@ -61,13 +61,24 @@ fn a_subscriber_joins_at_a_frame_in_the_middle_of_a_group() {
     let mut relay = relay(&[Budget::UNLIMITED, Budget::UNLIMITED]);
     relay.unsubscribe(track(0), slot(1));
     whole(&mut relay, at(0), frame(3, 0), 0);
-    let join = relay.newest(track(0)).unwrap().next();
-    relay.subscribe(track(0), slot(1), Selection { layers: 2, join });
+    relay.subscribe(track(0), slot(1), selection(2));
+    assert_eq!(relay.joined(track(0), slot(1)), None);
     // The layer of a frame that the subscriber gets from the cache.
     assert_eq!(whole(&mut relay, at(0), frame(3, 0), 1), [0]);
+    assert_eq!(relay.joined(track(0), slot(1)), Some(frame(3, 1)));
     for layer in [0, 1] {
         assert_eq!(whole(&mut relay, at(0), frame(3, 1), layer), [0, 1]);
     }
+}
+
+#[test]
+fn a_subscriber_joins_no_earlier_than_it_wants() {
+    let mut relay = relay(&[Budget::UNLIMITED]);
+    let join = frame(5, 0);
+    relay.subscribe(track(0), slot(0), Selection { layers: 1, join });
+    assert!(whole(&mut relay, at(0), frame(4, 9), 0).is_empty());
+    assert_eq!(relay.joined(track(0), slot(0)), Some(join));
+    assert_eq!(whole(&mut relay, at(0), frame(6, 0), 0), [0]);
 }
 
 #[test]

@@ -38,13 +38,13 @@ proptest! {
     fn what_is_served_depends_on_nothing_that_was_not(operations in operations()) {
         let mut relay = relay();
         let mut begun: BTreeSet<Object> = BTreeSet::new();
-        // What was not served since a slot subscribed, and from which frame on it gets the track.
-        let mut missing: BTreeMap<(TrackIndex, SlotIndex), (Frame, Vec<Object>)> = BTreeMap::new();
+        // What was not served of what a slot gets from the relay.
+        let mut missing: BTreeMap<(TrackIndex, SlotIndex), Vec<Object>> = BTreeMap::new();
         for (now, step) in steps(&operations) {
             let outcome = step.apply(&mut relay, now);
             match (&step, outcome) {
-                (Step::Subscribe(track, slot, selection), _) => {
-                    missing.insert((*track, *slot), (selection.join, Vec::new()));
+                (Step::Subscribe(track, slot, _), _) => {
+                    missing.insert((*track, *slot), Vec::new());
                 }
                 (Step::Unsubscribe(track, slot), _) => drop(missing.remove(&(*track, *slot))),
                 (Step::Add(slot, _) | Step::Remove(slot), _) => missing.retain(|(_, of), _| of != slot),
@@ -55,14 +55,16 @@ proptest! {
                         continue;
                     }
                     let subscriptions = missing.iter_mut().filter(|((track, _), _)| *track == delivery.track);
-                    for ((_, slot), (join, missing)) in subscriptions {
+                    for ((_, slot), missing) in subscriptions {
                         let depends = |on: &Object| {
                             on.1.group == this.1.group && on.1.object <= this.1.object && on.2 <= this.2
                         };
-                        if !delivery.to.contains(slot) && this.1 >= *join {
+                        let joined = relay.joined(delivery.track, *slot);
+                        let is_before = joined.is_none_or(|joined| this.1 < joined);
+                        if delivery.to.contains(slot) {
+                            prop_assert!(!is_before && !missing.iter().any(depends), "{:?} {:?}", this, missing);
+                        } else if !is_before {
                             missing.push(this);
-                        } else {
-                            prop_assert!(this.1 < *join || !missing.iter().any(depends), "{:?} {:?}", this, missing);
                         }
                     }
                 }
