@@ -43,6 +43,25 @@ pub(crate) fn test_run(
     run(program, input)
 }
 
+/// Runs a TC program on a frame whose sum was computed by a device (`CHECKSUM_COMPLETE`). The kernel
+/// compares the sum after the run.
+pub(crate) fn summed_run(
+    program: &libbpf_rs::ProgramMut<'_>,
+    frame: &[u8],
+) -> Result<TestRun, RunError> {
+    // BPF_F_TEST_SKB_CHECKSUM_COMPLETE of linux/bpf.h.
+    const CHECKSUM_COMPLETE: u32 = 1 << 2;
+    let mut out = vec![0; LARGEST_FRAME];
+    let input = ProgramInput {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        flags: CHECKSUM_COMPLETE,
+        repeat: 1,
+        ..ProgramInput::default()
+    };
+    run(program, input)
+}
+
 /// Runs an XDP program on `packets` copies of `frame` that are really forwarded where the program
 /// sends them. The kernel may reuse copies as the program left them.
 pub(crate) fn live_run(

@@ -14,7 +14,7 @@ pub use subscribers::{Route, SlotStats};
 
 use crate::address::mapped;
 use crate::keys::key_words;
-use crate::program::{fd, log_libbpf, test_run};
+use crate::program::{fd, log_libbpf, summed_run, test_run};
 use crate::skeleton::relay::types::{self, relay_limit as Limit, relay_track_flag as Flag};
 use crate::skeleton::relay::{RelaySkel, RelaySkelBuilder};
 use crate::table::{Table, TableError, plain};
@@ -228,6 +228,12 @@ impl Relay {
     /// Runs the program on a frame. Clones are sent by the slots' interfaces.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
         test_run(&self.skeleton.progs.relay, frame, repeat)
+    }
+
+    /// As [`run`](Relay::run), for a packet of which a device has computed the sum of all bytes; an
+    /// error if the sum is wrong afterwards.
+    pub fn run_with_sum(&self, frame: &[u8]) -> Result<TestRun, RunError> {
+        summed_run(&self.skeleton.progs.relay, frame)
     }
 }
 

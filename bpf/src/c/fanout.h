@@ -28,7 +28,7 @@ struct fanout {
 	__u16 family;	       /* of the headers */
 	__u32 addresses_sum;
 	__u32 ports_sum;
-	__u32 header_sum;      /* of an IPv6 header; that of IPv4 sums up to nothing */
+	__u32 header_sum;      /* of the IP header; that of IPv4 sums up to nothing */
 	__u8 traffic_class;
 	__u8 level;	       /* of priority */
 	bool has_checksum;
@@ -160,12 +160,12 @@ static __always_inline void send_to(struct fanout *fanout, __u32 index)
 
 	if (!slot || !account || slot->since_ns > fanout->begun_ns)
 		return;
-	if (slot->expires_ns <= fanout->now_ns)
-		return lose(account, LOSS_EXPIRED, fanout->packets);
 	if (slot->family != fanout->family) {
 		fanout->others = true;
 		return;
 	}
+	if (READ_ONCE(slot->expires_ns) <= fanout->now_ns)
+		return lose(account, LOSS_EXPIRED, fanout->packets);
 	ip_bytes = fanout->udp_bytes + ip_header_bytes(fanout);
 	if (!slot->ifindex)
 		return lose(account, LOSS_NO_ROUTE, fanout->packets);
@@ -207,18 +207,33 @@ static __always_inline void send_to_family(struct fanout *fanout)
 	bpf_loop(RELAY_WORDS, send_word, fanout, 0);
 }
 
+/* Makes room for the headers of the other family; false if that fails. They have to be written then. */
+static __always_inline bool change_family(struct fanout *fanout)
+{
+	struct __sk_buff *skb = fanout->skb;
+	bool is_v4 = fanout->family == AF_INET;
+	struct ethhdr *ethernet;
+
+	fanout->family = is_v4 ? AF_INET6 : AF_INET;
+	if (bpf_skb_change_proto(skb, bpf_htons(is_v4 ? ETH_P_IPV6 : ETH_P_IP), 0))
+		return false;
+	ethernet = (void *)(long)skb->data;
+	if ((void *)(ethernet + 1) + sizeof(struct ipv6hdr) > (void *)(long)skb->data_end)
+		return false;
+	/* Of what the kernel has left there. */
+	fanout->header_sum = fold(sum_words(0, ethernet + 1, is_v4 ? 10 : 5));
+	return true;
+}
+
 /* Sends the packet to all slots: first to those of its own family, because the headers of the other
  * one have another length.
  */
 static __always_inline void send_to_all(struct fanout *fanout)
 {
-	bool is_v4 = fanout->family == AF_INET;
-
 	send_to_family(fanout);
 	if (!fanout->others)
 		return;
-	fanout->is_broken = bpf_skb_change_proto(fanout->skb, bpf_htons(is_v4 ? ETH_P_IPV6 : ETH_P_IP), 0);
-	fanout->family = is_v4 ? AF_INET6 : AF_INET;
+	fanout->is_broken = !change_family(fanout);
 	send_to_family(fanout);
 }
 

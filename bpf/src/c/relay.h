@@ -29,7 +29,7 @@ struct incoming {
 	__u32 packets;
 	__u32 addresses_sum;
 	__u32 ports_sum;
-	__u32 header_sum; /* of an IPv6 header; that of IPv4 sums up to nothing */
+	__u32 header_sum; /* of the IP header; that of IPv4 sums up to nothing */
 	__u16 family;
 	__u8 traffic_class;
 	bool has_checksum;
@@ -311,19 +311,17 @@ static __always_inline bool save_headers(const struct incoming *in)
 }
 
 /* Gives the packet the headers back that it had before clones were sent. */
-static __always_inline bool restore_headers(const struct incoming *in, const struct fanout *fanout)
+static __always_inline bool restore_headers(const struct incoming *in, struct fanout *fanout)
 {
-	bool is_v4 = in->family == AF_INET;
-	__u32 addresses = subtract_sums(fanout->addresses_sum, in->addresses_sum);
-	__u32 header = subtract_sums(fanout->header_sum, in->header_sum);
+	__u32 addresses = subtract_sums(fanout->addresses_sum, in->addresses_sum), header;
 
-	if (fanout->family != in->family &&
-	    bpf_skb_change_proto(in->skb, bpf_htons(is_v4 ? ETH_P_IP : ETH_P_IPV6), 0))
+	if (fanout->family != in->family && !change_family(fanout))
 		return false;
-	if (is_v4 ? bpf_skb_store_bytes(in->skb, 0, in->offer->headers, HEADERS_V4, 0) :
-		    bpf_skb_store_bytes(in->skb, 0, in->offer->headers, HEADERS_V6, 0))
+	if (in->family == AF_INET ? bpf_skb_store_bytes(in->skb, 0, in->offer->headers, HEADERS_V4, 0) :
+				    bpf_skb_store_bytes(in->skb, 0, in->offer->headers, HEADERS_V6, 0))
 		return false;
 	/* See write_headers. The UDP checksum has changed by the difference of the addresses. */
+	header = subtract_sums(fanout->header_sum, in->header_sum);
 	bpf_csum_update(in->skb, subtract_sums(addresses, header));
 	return true;
 }

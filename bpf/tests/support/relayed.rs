@@ -12,6 +12,7 @@ use hawser_units::Instant;
 use hawser_wire::Key;
 use hawser_wire::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId};
 use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::num::NonZeroU16;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -161,6 +162,16 @@ impl Network {
         self.peers.ip(&batch)
     }
 
+    /// Adds a pair of devices that segments, `entry` and `exit`.
+    pub fn add_segmenter(&self) {
+        let batch = "link add entry type veth peer name exit\n\
+                     link set dev entry addrgenmode none\nlink set dev exit addrgenmode none\n\
+                     link set dev entry up\nlink set dev exit up\n";
+        self.relay.ip(batch).unwrap();
+        let off = [("tx", false), ("gso", false), ("tso", false)];
+        self.relay.offloads("entry", &off).unwrap();
+    }
+
     /// A relay of track 0 with all subscribers.
     pub fn relay(&self, segmenter_entry: Option<u32>) -> Relay {
         let options = Options {
@@ -199,6 +210,8 @@ impl Network {
     pub fn subscribers(&self) -> Vec<UdpSocket> {
         let bind = |index| {
             let socket = UdpSocket::bind(remote(index)).unwrap();
+            // A test may send everything before it receives.
+            setsockopt(&socket, RcvBufForce, &(64 << 20)).unwrap();
             let timeout = Some(Duration::from_secs(10));
             socket.set_read_timeout(timeout).unwrap();
             socket
@@ -263,11 +276,14 @@ pub fn add_subscriber(relay: &mut Relay, index: usize, budget: &Budget) {
     let expires = now() + Duration::from_secs(60);
     relay.add_subscriber(slot(index), &session(index), budget, now(), expires);
     relay.set_route(slot(index), Some(&route()));
-    let selection = Selection {
+    relay.subscribe(track(0), slot(index), &all_layers());
+}
+
+pub fn all_layers() -> Selection {
+    Selection {
         layers: 8,
         join: Frame::FIRST,
-    };
-    relay.subscribe(track(0), slot(index), &selection);
+    }
 }
 
 /// The way to all subscribers.
