@@ -50,6 +50,7 @@ mod round;
 mod rtt;
 mod sent;
 mod throughput;
+mod trains;
 
 pub use breaker::Permission;
 pub use control::{Bounds, RateControl};
@@ -60,3 +61,4 @@ pub use pacer::{Pacer, Spread};
 pub use paper::{PaperConfig, PaperL4s};
 pub use prague::{Prague, PragueConfig, PragueStats};
 pub use sent::{Confirmed, SentPackets};
+pub use trains::TrainControl;

@@ -71,9 +71,10 @@ struct Utilisation {
     is_low: bool,
 }
 
-/// The bytes of the headers of IPv4 and UDP, and of IPv6 and UDP.
+/// The bytes of the headers of IPv4 and UDP.
 pub const IPV4_UDP: ByteSize = ByteSize(28);
-pub(crate) const IPV6_UDP: ByteSize = ByteSize(48);
+/// The bytes of the headers of IPv6 and UDP.
+pub const IPV6_UDP: ByteSize = ByteSize(48);
 
 /// How far ahead of its time a packet is given to a kernel that paces, at most, and when the next ones are
 /// given: by as much, the thread that sends may be late. What was given cannot be recalled.

@@ -150,6 +150,11 @@ impl Seed {
         Seed(Zeroizing::new(bytes))
     }
 
+    /// Returns another seed for each number.
+    pub fn numbered(&self, number: u64) -> Seed {
+        self.part(&number.to_be_bytes())
+    }
+
     /// Returns the seed for one purpose.
     pub(crate) fn part(&self, purpose: &[u8]) -> Seed {
         Seed(expand(&self.0, &[], &[purpose]))

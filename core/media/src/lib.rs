@@ -66,7 +66,7 @@ mod session;
 mod track;
 
 pub use clock::{Clock, ClockError, Relation};
-pub use flow::{Departure, Flow, FlowConfig, IPV4_UDP};
+pub use flow::{Departure, Flow, FlowConfig, IPV4_UDP, IPV6_UDP};
 pub use frames::{FrameAssembler, FrameConfig, FrameId, FrameStats, ReceivedFrame};
 pub use keys::{AccessSecret, PACKETS_PER_KEY, Seed, TrackSecret};
 pub use object::{Begun, LayerContent, ObjectInfo, SealedObject, SealedPacket};

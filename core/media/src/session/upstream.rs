@@ -8,7 +8,7 @@ use crate::refusal::{Refusal, Refusals};
 use crate::reports::{ReportConfig, Reports};
 use crate::seen::SeenPackets;
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::Totals;
+use hawser_wire::feedback::{Pose, Totals};
 use hawser_wire::media::{Header, Hop, Packet, VERSION, is_from_hop};
 use hawser_wire::session::{Accept, Announcement, Goodbye, MAX_RELAYS, Status};
 use std::collections::{BTreeMap, VecDeque};
@@ -37,6 +37,7 @@ pub struct Upstream {
     access: AccessSecret,
     client: Client,
     open: Option<Box<Open>>,
+    pose: Option<Pose>,
     outgoing: VecDeque<Vec<u8>>,
     events: VecDeque<UpstreamEvent>,
 }
@@ -113,6 +114,7 @@ impl Upstream {
             client: Client::new(config.times, access.clone(), random),
             access,
             open: None,
+            pose: None,
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -145,6 +147,11 @@ impl Upstream {
         if let Some(open) = &mut self.open {
             open.retagged = Some(hop);
         }
+    }
+
+    /// Sets the pose that reports have: that of the only viewer.
+    pub fn set_pose(&mut self, pose: Option<Pose>) {
+        self.pose = pose;
     }
 
     /// Leaves the session.
@@ -322,7 +329,7 @@ impl Upstream {
             return Ok(Some(message));
         }
         let open = self.open.as_mut().filter(|_| self.client.is_open());
-        match open.and_then(|open| open.reports.poll(now, None)) {
+        match open.and_then(|open| open.reports.poll(now, self.pose)) {
             Some(report) => self.client.seal_report(&report),
             None => Ok(None),
         }
