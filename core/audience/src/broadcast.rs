@@ -1,0 +1,451 @@
+//! A broadcast at a relay: the session with the publisher, the sessions of the subscribers, and what
+//! lies between.
+
+mod upstream;
+mod watching;
+
+use crate::budget::LayerRates;
+use crate::cache::{Cache, CacheConfig};
+use crate::catch_up::CatchUp;
+use crate::sending::Sending;
+use crate::subscriber::{Subscriber, SubscriberStats};
+use hawser_fanout::{Budget, Frame, Selection};
+use hawser_objects::{
+    AccessSecret, EndReason, Host, HostError, HostStats, MakeControl, Refusals, Seed, Upstream,
+    UpstreamConfig, UpstreamEnd, ViewerError,
+};
+use hawser_units::{Bitrate, Ecn, Instant};
+use hawser_wire::feedback::Totals;
+use hawser_wire::media::{Hop, ObjectId, VERSION};
+use hawser_wire::session::{Announcement, Goodbye};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::{NonZeroU8, NonZeroU16};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The settings of a [`Broadcast`].
+#[derive(Debug, Clone)]
+pub struct BroadcastConfig {
+    /// The secret that opens sessions.
+    pub access: AccessSecret,
+    /// The random number of the relay, the same for all of its broadcasts.
+    pub relay: u64,
+    /// Random bytes from which the relay's hop keys are derived, new for each start.
+    pub hop_salt: [u8; 16],
+    /// Random bytes for cookies and sessions.
+    pub seed: Seed,
+    /// The maximum number of subscribers.
+    pub subscribers: usize,
+    /// The time between the reports that subscribers are asked for, in milliseconds.
+    pub report_interval_ms: NonZeroU8,
+    /// The bounds of the cache.
+    pub cache: CacheConfig,
+    /// Whether the broadcast is received while nobody watches, so that the first subscriber finds
+    /// something in the cache.
+    pub is_always_received: bool,
+}
+
+/// A broadcast at a relay, without clock and socket.
+///
+/// Something before it, in the kernel or not, sends the packets of an object to all subscribers to
+/// which the object is admitted as they arrive, and says which these are. The broadcast says what each
+/// may be sent, and sends what the cache has for it.
+pub struct Broadcast {
+    config: BroadcastConfig,
+    make_control: MakeControl,
+    upstream: Upstream,
+    /// The publisher's announcement as it came, and the sessions of those who watch it.
+    serving: Option<Serving>,
+    cache: Cache,
+    watchers: BTreeMap<u32, Watcher>,
+    rates: LayerRates,
+    newest: Option<Frame>,
+    /// The number of packets of objects in the cache, if it is known.
+    counts: BTreeMap<ObjectId, NonZeroU16>,
+    /// What is asked for upstream: the number of layers of each track.
+    wanted: BTreeMap<u32, u8>,
+    /// The number of hosts so far.
+    hosts: u64,
+    next_budgets: Instant,
+    commands: VecDeque<Command>,
+    outgoing: VecDeque<Outgoing>,
+    events: VecDeque<BroadcastEvent>,
+}
+
+struct Serving {
+    announced: Vec<u8>,
+    /// The number of layers of each track.
+    tracks: BTreeMap<u32, u8>,
+    /// The relay's key.
+    hop: Hop,
+    host: Host,
+    /// The numbers of the upstream's keys.
+    hops: Vec<u16>,
+}
+
+/// One who watches.
+struct Watcher {
+    address: SocketAddr,
+    subscriber: Subscriber,
+    selected: BTreeMap<u32, u8>,
+    catching_up: BTreeMap<u32, CatchUp>,
+    sending: Sending,
+    budget: Budget,
+}
+
+/// What the sender of packets to subscribers has to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Packets of the upstream have tags of these keys.
+    SetHops(Vec<Hop>),
+    /// These tracks are relayed, tagged with this key. Others are not any more.
+    SetTracks {
+        /// The aliases.
+        aliases: Vec<u32>,
+        /// The relay's key.
+        hop: Hop,
+    },
+    /// There is another subscriber.
+    Add {
+        /// The session.
+        session: u32,
+        /// The subscriber's address.
+        address: SocketAddr,
+        /// What it may be sent.
+        budget: Budget,
+    },
+    /// A subscriber has left.
+    Remove {
+        /// The session.
+        session: u32,
+    },
+    /// A subscriber gets a track from a frame on that has not begun yet.
+    Subscribe {
+        /// The session.
+        session: u32,
+        /// The track.
+        alias: u32,
+        /// What it gets.
+        selection: Selection,
+    },
+    /// A subscriber gets another number of layers of a track.
+    Select {
+        /// The session.
+        session: u32,
+        /// The track.
+        alias: u32,
+        /// The number of layers.
+        layers: u8,
+    },
+    /// A subscriber gets a track no longer.
+    Unsubscribe {
+        /// The session.
+        session: u32,
+        /// The track.
+        alias: u32,
+    },
+    /// What a subscriber may be sent has changed.
+    SetBudget {
+        /// The session.
+        session: u32,
+        /// What it may be sent.
+        budget: Budget,
+    },
+    /// A subscriber was sent bytes, with all headers, from the cache.
+    Spend {
+        /// The session.
+        session: u32,
+        /// The priority of the packet.
+        priority: u8,
+        /// The bytes.
+        bytes: u64,
+    },
+}
+
+/// A datagram that leaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The subscriber's address; `None`: the sender upstream.
+    pub to: Option<SocketAddr>,
+    /// The UDP payload.
+    pub datagram: Arc<[u8]>,
+    /// The ECN field of the IP header.
+    pub ecn: Ecn,
+}
+
+/// An event of a [`Broadcast`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BroadcastEvent {
+    /// The publisher is known.
+    Opened(Announcement),
+    /// The session with the sender upstream has ended. Another one is asked for with
+    /// [`Broadcast::ask_again`].
+    UpstreamEnded(UpstreamEnd),
+    /// One who watches has come.
+    Joined {
+        /// The session.
+        session: u32,
+        /// Its address.
+        address: SocketAddr,
+    },
+    /// One who watched has gone.
+    Left {
+        /// The session.
+        session: u32,
+        /// The reason.
+        reason: EndReason,
+    },
+}
+
+/// The state of a subscriber.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SubscriberStatus {
+    /// The session.
+    pub session: u32,
+    /// The address.
+    pub address: SocketAddr,
+    /// The rate at which it can be served, with all headers; `None` if nothing is heard of it.
+    pub rate: Option<Bitrate>,
+    /// The smoothed round trip.
+    pub round_trip: Option<Duration>,
+    /// The totals of its newest report.
+    pub received: Totals,
+    /// The counts.
+    pub stats: SubscriberStats,
+}
+
+/// The time between two looks at what subscribers may be sent.
+const BUDGET_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The share by which a rate has to change for a new budget.
+const NOTABLE: f64 = 0.02;
+
+/// The time before its deadline at which a lost packet is not worth sending again.
+const TOO_LATE: Duration = Duration::from_millis(5);
+
+impl Broadcast {
+    /// Creates a broadcast without subscribers that asks for a session upstream. `random` has 16 random
+    /// bytes.
+    pub fn new(config: BroadcastConfig, make_control: MakeControl, random: [u8; 16]) -> Self {
+        let upstream = UpstreamConfig::new(config.relay);
+        Broadcast {
+            upstream: Upstream::new(upstream, config.access.clone(), random),
+            serving: None,
+            cache: Cache::new(config.cache),
+            watchers: BTreeMap::new(),
+            rates: LayerRates::default(),
+            newest: None,
+            counts: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            hosts: 0,
+            next_budgets: Instant::ZERO,
+            commands: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            config,
+            make_control,
+        }
+    }
+
+    /// Asks for another session upstream. `random` has 16 random bytes.
+    pub fn ask_again(&mut self, random: [u8; 16]) {
+        let config = UpstreamConfig::new(self.config.relay);
+        self.upstream = Upstream::new(config, self.config.access.clone(), random);
+    }
+
+    /// Takes a datagram from the sender upstream. What has been said of it with
+    /// [`Broadcast::handle_begun`] and [`Broadcast::handle_joined`] has to come before.
+    pub fn handle_upstream(
+        &mut self,
+        now: Instant,
+        datagram: &[u8],
+        ecn: Ecn,
+    ) -> Result<(), ViewerError> {
+        if let Some(packet) = self.upstream.handle_datagram(now, datagram, ecn)? {
+            self.handle_packet(now, packet);
+        }
+        if datagram.first() != Some(&VERSION) {
+            self.take_upstream_events(now);
+            self.take_status();
+        }
+        Ok(())
+    }
+
+    /// Takes a datagram from an address of one who watches.
+    ///
+    /// # Errors
+    /// If it is not a valid message. The host counts it.
+    pub fn handle_viewer(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        datagram: &[u8],
+    ) -> Result<(), HostError> {
+        let Some(serving) = &mut self.serving else {
+            // Nobody knows yet what could be watched. It asks again.
+            return Err(HostError::UnknownSession);
+        };
+        let taken = serving.host.handle_datagram(now, from, datagram);
+        self.take_host_events(now);
+        taken
+    }
+
+    /// Says that an object has begun, and which subscribers are sent its packets as they arrive.
+    pub fn handle_begun(&mut self, object: ObjectId, served: impl Iterator<Item = u32>) {
+        for session in served {
+            if let Some(watcher) = self.watchers.get_mut(&session) {
+                watcher.subscriber.serve(object, &self.cache);
+            }
+        }
+    }
+
+    /// Says from which frame on a subscriber is sent a track.
+    pub fn handle_joined(&mut self, session: u32, alias: u32, joined: Frame) {
+        let watcher = self.watchers.get_mut(&session);
+        if let Some(catch_up) = watcher.and_then(|w| w.catching_up.get_mut(&alias)) {
+            catch_up.end_at(joined);
+        }
+    }
+
+    /// Returns the subscribers and tracks of which it is not known from which frame on they are sent.
+    pub fn joining(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.watchers.iter().flat_map(|(session, watcher)| {
+            let unknown = watcher.catching_up.iter().filter(|(_, c)| !c.has_end());
+            unknown.map(|(alias, _)| (*session, *alias))
+        })
+    }
+
+    /// Returns the next thing that the sender of packets has to do.
+    pub fn poll_command(&mut self) -> Option<Command> {
+        self.commands.pop_front()
+    }
+
+    /// Returns the next datagram that leaves now.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
+        if let Some(outgoing) = self.outgoing.pop_front() {
+            return Some(outgoing);
+        }
+        if let Some(message) = self.upstream.poll_transmit(now) {
+            self.take_upstream_events(now);
+            return Some(Outgoing {
+                to: None,
+                datagram: message.into(),
+                ecn: Ecn::NotEct,
+            });
+        }
+        if let Some(serving) = &mut self.serving
+            && let Some((to, message)) = serving.host.poll_transmit()
+        {
+            return Some(Outgoing {
+                to: Some(to),
+                datagram: message.into(),
+                ecn: Ecn::NotEct,
+            });
+        }
+        self.poll_cached(now)
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<BroadcastEvent> {
+        self.events.pop_front()
+    }
+
+    /// Returns when [`Broadcast::handle_timeout`] or [`Broadcast::poll_transmit`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let watchers = self.watchers.values();
+        let of_watchers = watchers.flat_map(|watcher| {
+            let times = [
+                watcher.subscriber.poll_timeout(),
+                watcher.sending.poll_timeout(),
+            ];
+            times.into_iter().flatten()
+        });
+        let host = self.serving.as_ref().and_then(|s| s.host.poll_timeout());
+        let budgets = (!self.watchers.is_empty()).then_some(self.next_budgets);
+        let times = [self.upstream.poll_timeout(), host, budgets];
+        of_watchers.chain(times.into_iter().flatten()).min()
+    }
+
+    /// Reacts to the time that has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.upstream.handle_timeout(now);
+        self.take_upstream_events(now);
+        if let Some(serving) = &mut self.serving
+            && serving.host.poll_timeout().is_some_and(|due| due <= now)
+        {
+            serving.host.handle_timeout(now);
+            self.take_host_events(now);
+        }
+        self.cache.forget(now);
+        if now >= self.next_budgets {
+            self.next_budgets = now + BUDGET_INTERVAL;
+            self.counts
+                .retain(|object, _| self.cache.object(object).is_some());
+            for watcher in self.watchers.values_mut() {
+                watcher.subscriber.handle_timeout(now, &self.cache);
+            }
+            self.rates.look(now);
+            self.set_budgets();
+        }
+    }
+
+    /// Ends all sessions; the goodbyes are still to be transmitted.
+    pub fn close(&mut self, reason: Goodbye) {
+        self.upstream.close(Goodbye::Ended);
+        self.end_sessions(reason);
+    }
+
+    /// Says that packets come with the relay's own tags, because the kernel has verified them.
+    pub fn expect_retagged(&mut self) {
+        if let Some(serving) = &self.serving {
+            self.upstream.expect_retagged(serving.hop.clone());
+        }
+    }
+
+    /// Returns whether the session upstream is open.
+    pub const fn is_open(&self) -> bool {
+        self.upstream.is_open()
+    }
+
+    /// Returns the state of each subscriber.
+    pub fn subscribers(&self) -> impl Iterator<Item = SubscriberStatus> + '_ {
+        self.watchers
+            .iter()
+            .map(|(session, watcher)| SubscriberStatus {
+                session: *session,
+                address: watcher.address,
+                rate: watcher.subscriber.rate(),
+                round_trip: watcher.subscriber.round_trip(),
+                received: watcher.subscriber.totals(),
+                stats: *watcher.subscriber.stats(),
+            })
+    }
+
+    /// Returns the counts of the subscribers' sessions.
+    pub fn host_stats(&self) -> HostStats {
+        let serving = self.serving.as_ref();
+        serving.map(|s| *s.host.stats()).unwrap_or_default()
+    }
+
+    /// Returns the counts of packets that were refused.
+    pub fn refusals(&self) -> Refusals {
+        self.upstream.refusals()
+    }
+
+    /// Returns the cache.
+    pub const fn cache(&self) -> &Cache {
+        &self.cache
+    }
+}
+
+impl fmt::Debug for Broadcast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broadcast")
+            .field("upstream", &self.upstream)
+            .field("subscribers", &self.watchers.len())
+            .field("cached", &self.cache.bytes())
+            .finish_non_exhaustive()
+    }
+}

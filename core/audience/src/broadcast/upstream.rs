@@ -1,0 +1,170 @@
+//! What comes from the publisher.
+
+use super::{Broadcast, BroadcastEvent, Command, Outgoing, Serving};
+use crate::cache::Cache;
+use hawser_fanout::Frame;
+use hawser_objects::{Host, HostConfig, IPV4_UDP, RelayedPacket, UpstreamEvent};
+use hawser_units::{ByteSize, Ecn, Instant};
+use hawser_wire::session::{Announcement, Goodbye};
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+
+/// The number of the relay's hop key. It does not rotate: a start makes another one.
+const HOP: u16 = 0;
+
+impl Broadcast {
+    /// Keeps a packet, and sends it to those who get it from the cache.
+    pub(super) fn handle_packet(&mut self, now: Instant, packet: RelayedPacket) {
+        let id = packet.header.id;
+        let size = ByteSize(packet.datagram.len() as u64) + IPV4_UDP;
+        self.rates.add(packet.header.priority, size);
+        if let Some(count) = packet.header.count {
+            self.counts.insert(id.object, count);
+        }
+        self.cache.add(now, packet);
+        self.newest = self.newest.max(Some(Frame::of(&id.object)));
+        let newest = self.newest.unwrap_or(Frame::FIRST);
+        for watcher in self.watchers.values_mut() {
+            let Some(catch_up) = watcher.catching_up.get(&id.object.alias) else {
+                continue;
+            };
+            if catch_up.includes(&id) {
+                watcher.sending.send_earlier(id);
+            }
+            if catch_up.is_over(newest) {
+                watcher.catching_up.remove(&id.object.alias);
+            }
+        }
+    }
+
+    /// Returns whether all packets of an object are in the cache.
+    pub(super) fn is_complete(&self, object: &hawser_wire::media::ObjectId) -> bool {
+        let count = self.counts.get(object).copied().map(NonZeroU16::get);
+        let kept = self.cache.object(object).map(BTreeMap::len);
+        count.is_some_and(|count| kept == Some(usize::from(count)))
+    }
+
+    pub(super) fn take_upstream_events(&mut self, now: Instant) {
+        while let Some(event) = self.upstream.poll_event() {
+            match event {
+                UpstreamEvent::Opened {
+                    bytes,
+                    announcement,
+                } => self.open(now, bytes, announcement),
+                UpstreamEvent::Ended(reason) => {
+                    self.events.push_back(BroadcastEvent::UpstreamEnded(reason));
+                }
+            }
+        }
+    }
+
+    /// Tells subscribers, and the sender of packets, what a status of the sender upstream says.
+    pub(super) fn take_status(&mut self) {
+        let Some(serving) = &mut self.serving else {
+            return;
+        };
+        serving.host.set_relays(self.upstream.relays());
+        if let Some(status) = self.upstream.status() {
+            serving.host.set_keys(HOP, status.epochs.clone());
+        }
+        if let Some(ahead) = self.upstream.publisher_ahead_nanos() {
+            serving.host.set_publisher_clock(ahead);
+        }
+        let hops = self.upstream.hops().into_iter().flatten();
+        let numbers: Vec<u16> = hops.clone().map(|hop| hop.number).collect();
+        if numbers != serving.hops {
+            serving.hops = numbers;
+            let hops = hops.cloned().collect();
+            self.commands.push_back(Command::SetHops(hops));
+        }
+    }
+
+    /// Serves what a publisher announces. Where it is what was served before, the sessions stay.
+    fn open(&mut self, now: Instant, announced: Vec<u8>, announcement: Announcement) {
+        let is_same = |serving: &Serving| serving.announced == announced;
+        if !self.serving.as_ref().is_some_and(is_same) {
+            self.end_sessions(Goodbye::Restarting);
+            self.cache = Cache::new(self.config.cache);
+            self.counts.clear();
+            (self.rates, self.newest) = Default::default();
+            self.serve(announced, &announcement);
+        }
+        if let Some(serving) = &mut self.serving {
+            // The keys of another session upstream are others.
+            serving.hops.clear();
+        }
+        self.wanted.clear();
+        self.subscribe_upstream(now);
+        self.events.push_back(BroadcastEvent::Opened(announcement));
+    }
+
+    fn serve(&mut self, announced: Vec<u8>, announcement: &Announcement) {
+        let config = &self.config;
+        // Another host must not draw the same random numbers again.
+        self.hosts += 1;
+        let host = HostConfig {
+            sessions: config.subscribers,
+            report_interval_ms: config.report_interval_ms,
+            ..HostConfig::new(
+                config.access.clone(),
+                announced.clone(),
+                config.hop_salt,
+                config.seed.numbered(self.hosts),
+            )
+        };
+        let hop = config.access.hop(&config.hop_salt, HOP);
+        let aliases = announcement.tracks.iter().map(|track| track.alias);
+        self.commands.push_back(Command::SetTracks {
+            aliases: aliases.collect(),
+            hop: hop.clone(),
+        });
+        self.serving = Some(Serving {
+            announced,
+            tracks: announcement
+                .tracks
+                .iter()
+                .map(|track| (track.alias, track.layers))
+                .collect(),
+            hop,
+            host: Host::new(host),
+            hops: Vec::new(),
+        });
+    }
+
+    /// Asks the sender upstream for what subscribers have selected.
+    pub(super) fn subscribe_upstream(&mut self, now: Instant) {
+        let Some(serving) = &self.serving else {
+            return;
+        };
+        let mut wanted = BTreeMap::new();
+        if self.config.is_always_received {
+            wanted.clone_from(&serving.tracks);
+        }
+        for (alias, layers) in self.watchers.values().flat_map(|w| &w.selected) {
+            let most = wanted.entry(*alias).or_default();
+            *most = (*layers).max(*most);
+        }
+        if wanted != self.wanted || wanted.is_empty() {
+            self.upstream
+                .subscribe(now, wanted.clone().into_iter().collect());
+            self.wanted = wanted;
+        }
+    }
+
+    /// Ends all sessions with those who watch.
+    pub(super) fn end_sessions(&mut self, reason: Goodbye) {
+        let Some(serving) = &mut self.serving else {
+            return;
+        };
+        for session in std::mem::take(&mut self.watchers).into_keys() {
+            serving.host.close(session, reason);
+            self.commands.push_back(Command::Remove { session });
+        }
+        let messages = std::iter::from_fn(|| serving.host.poll_transmit());
+        self.outgoing.extend(messages.map(|(to, message)| Outgoing {
+            to: Some(to),
+            datagram: message.into(),
+            ecn: Ecn::NotEct,
+        }));
+    }
+}

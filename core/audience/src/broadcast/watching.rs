@@ -1,0 +1,233 @@
+//! Those who watch.
+
+use super::{Broadcast, BroadcastEvent, Command, NOTABLE, Outgoing, TOO_LATE, Watcher};
+use crate::catch_up::CatchUp;
+use crate::sending::Sending;
+use crate::subscriber::Subscriber;
+use hawser_fanout::{Budget, Frame, Selection};
+use hawser_objects::{EndReason, HostEvent, IPV4_UDP, IPV6_UDP};
+use hawser_units::{ByteSize, Instant};
+use hawser_wire::feedback::Feedback;
+use hawser_wire::media::{Header, MediaTime, write_hop};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+impl Broadcast {
+    pub(super) fn take_host_events(&mut self, now: Instant) {
+        while let Some(event) = self.serving.as_mut().and_then(|s| s.host.poll_event()) {
+            match event {
+                HostEvent::Opened { .. } => {}
+                HostEvent::Subscribed { session, tracks } => self.select(now, session, tracks),
+                HostEvent::Report {
+                    session,
+                    number,
+                    report,
+                } => self.report(now, session, number, &report),
+                HostEvent::Ended { session, reason } => self.leave(now, session, reason),
+            }
+        }
+    }
+
+    fn select(&mut self, now: Instant, session: u32, tracks: Vec<(u32, u8)>) {
+        let Some(serving) = &self.serving else { return };
+        let Some(address) = serving.host.address(session) else {
+            return;
+        };
+        let known = tracks.into_iter().filter_map(|(alias, layers)| {
+            let announced = *serving.tracks.get(&alias)?;
+            Some((alias, layers.min(announced))).filter(|(_, layers)| *layers > 0)
+        });
+        let selected: BTreeMap<u32, u8> = known.collect();
+        if !self.watchers.contains_key(&session) {
+            self.add(now, session, address);
+        }
+        let before = self.watchers.get(&session).map(|w| w.selected.clone());
+        let before = before.unwrap_or_default();
+        for alias in before.keys().filter(|alias| !selected.contains_key(alias)) {
+            let alias = *alias;
+            self.commands
+                .push_back(Command::Unsubscribe { session, alias });
+        }
+        for (alias, layers) in &selected {
+            match before.get(alias) {
+                None => self.begin(session, *alias, *layers),
+                Some(before) if before != layers => self.commands.push_back(Command::Select {
+                    session,
+                    alias: *alias,
+                    layers: *layers,
+                }),
+                Some(_) => {}
+            }
+        }
+        if let Some(watcher) = self.watchers.get_mut(&session) {
+            watcher
+                .catching_up
+                .retain(|alias, _| selected.contains_key(alias));
+            watcher.selected = selected;
+        }
+        self.subscribe_upstream(now);
+        self.answer(now, session);
+    }
+
+    fn add(&mut self, now: Instant, session: u32, address: SocketAddr) {
+        let control = (self.make_control)(now);
+        let overhead = match address.ip().to_canonical() {
+            IpAddr::V4(_) => IPV4_UDP,
+            IpAddr::V6(_) => IPV6_UDP,
+        };
+        let subscriber = Subscriber::new(control, overhead, self.cache.next());
+        let budget = self.rates.budget(subscriber.rate(), &Budget::UNLIMITED);
+        self.watchers.insert(
+            session,
+            Watcher {
+                address,
+                subscriber,
+                selected: BTreeMap::new(),
+                catching_up: BTreeMap::new(),
+                sending: Sending::new(),
+                budget,
+            },
+        );
+        self.commands.push_back(Command::Add {
+            session,
+            address,
+            budget,
+        });
+        self.events
+            .push_back(BroadcastEvent::Joined { session, address });
+    }
+
+    /// Begins a track for one who watches: what the cache has at once, the rest as it arrives.
+    fn begin(&mut self, session: u32, alias: u32, layers: u8) {
+        let is_complete = |object: &_| self.is_complete(object);
+        let catch_up = CatchUp::begin(&self.cache, alias, layers, is_complete);
+        let cached = catch_up.cached(&self.cache);
+        let Some(watcher) = self.watchers.get_mut(&session) else {
+            return;
+        };
+        for id in cached {
+            watcher.sending.send_earlier(id);
+        }
+        watcher.catching_up.insert(alias, catch_up);
+        self.commands.push_back(Command::Subscribe {
+            session,
+            alias,
+            selection: Selection {
+                layers,
+                join: Frame::FIRST,
+            },
+        });
+    }
+
+    fn report(&mut self, now: Instant, session: u32, number: u64, report: &Feedback) {
+        let publisher_now = self.publisher_time(now);
+        let Some(watcher) = self.watchers.get_mut(&session) else {
+            return;
+        };
+        let subscriber = &mut watcher.subscriber;
+        let lost = subscriber.handle_feedback(now, number, report, &self.cache);
+        for id in lost {
+            let number = self.cache.find(&id);
+            let packet = number.and_then(|number| self.cache.get(number));
+            let is_of_use = packet.is_some_and(|p| in_time(publisher_now, p.header.deadline));
+            if is_of_use {
+                watcher.sending.repeat(id);
+            }
+        }
+        let mut poses = self.watchers.values().map(|w| w.subscriber.pose());
+        let only = (self.watchers.len() == 1).then(|| poses.next()).flatten();
+        self.upstream.set_pose(only.flatten());
+        self.answer(now, session);
+    }
+
+    fn leave(&mut self, now: Instant, session: u32, reason: EndReason) {
+        if self.watchers.remove(&session).is_some() {
+            self.commands.push_back(Command::Remove { session });
+            self.events
+                .push_back(BroadcastEvent::Left { session, reason });
+            self.subscribe_upstream(now);
+        }
+    }
+
+    fn answer(&mut self, now: Instant, session: u32) {
+        if let (Some(watcher), Some(serving)) = (self.watchers.get_mut(&session), &mut self.serving)
+        {
+            let stamp = watcher.subscriber.stamp(now);
+            serving.host.send_status(session, stamp);
+        }
+    }
+
+    /// Says what each may be sent, where that has changed.
+    pub(super) fn set_budgets(&mut self) {
+        for (session, watcher) in &mut self.watchers {
+            let rate = watcher.subscriber.rate();
+            let budget = self.rates.budget(rate, &watcher.budget);
+            if is_notable(&watcher.budget, &budget) {
+                watcher.budget = budget;
+                let session = *session;
+                self.commands
+                    .push_back(Command::SetBudget { session, budget });
+            }
+        }
+    }
+
+    /// Returns the next packet that leaves from the cache.
+    pub(super) fn poll_cached(&mut self, now: Instant) -> Option<Outgoing> {
+        let publisher_now = self.publisher_time(now);
+        let serving = self.serving.as_ref()?;
+        for (session, watcher) in &mut self.watchers {
+            while let Some((id, is_repeated)) = watcher.sending.poll(now) {
+                let number = self.cache.find(&id);
+                let Some(packet) = number.and_then(|number| self.cache.get(number)) else {
+                    continue;
+                };
+                if !in_time(publisher_now, packet.header.deadline) {
+                    continue;
+                }
+                let mut datagram = packet.datagram.to_vec();
+                let Some(header) = datagram.first_chunk_mut::<{ Header::LEN }>() else {
+                    continue;
+                };
+                write_hop(header, &serving.hop);
+                let overhead = watcher.subscriber.overhead();
+                let size = ByteSize(datagram.len() as u64) + overhead;
+                let rate = watcher.subscriber.pacing_rate();
+                watcher.sending.handle_sent(now, size, rate);
+                watcher.subscriber.handle_cached(id, is_repeated);
+                self.commands.push_back(Command::Spend {
+                    session: *session,
+                    priority: packet.header.priority,
+                    bytes: size.0,
+                });
+                return Some(Outgoing {
+                    to: Some(watcher.address),
+                    datagram: Arc::from(datagram),
+                    ecn: watcher.subscriber.ecn(),
+                });
+            }
+        }
+        None
+    }
+
+    /// Returns the publisher's time; `None` before the clocks are related.
+    fn publisher_time(&self, now: Instant) -> Option<Instant> {
+        let ahead = self.upstream.publisher_ahead_nanos()?;
+        let nanos = i128::from(now.as_nanos()) + i128::from(ahead);
+        u64::try_from(nanos).ok().map(Instant::from_nanos)
+    }
+}
+
+/// Returns whether a packet that is sent now may arrive before its deadline.
+fn in_time(publisher_now: Option<Instant>, deadline: MediaTime) -> bool {
+    publisher_now.is_none_or(|now| deadline.nearest(now) > now + TOO_LATE)
+}
+
+/// Returns whether another budget is worth setting.
+fn is_notable(old: &Budget, new: &Budget) -> bool {
+    let rate = |budget: &Budget| budget.total.map(|total| total.bytes_per_second() as f64);
+    let (Some(before), Some(after)) = (rate(old), rate(new)) else {
+        return old != new;
+    };
+    (before - after).abs() > NOTABLE * before || old.least_priority != new.least_priority
+}

@@ -1,0 +1,146 @@
+use hawser_fanout::{Budget, LEVELS, Level, Rate};
+use hawser_units::{Bitrate, ByteSize, Instant};
+use std::time::Duration;
+
+/// The time of the rate that a subscriber's bucket holds: more than a frame, and little enough that a
+/// queue of it does no harm.
+const DEPTH: Duration = Duration::from_millis(66);
+
+/// The time of the rate by which what is admitted may overdraw the bucket: frames are of unequal size.
+const OVERFLOW: Duration = Duration::from_millis(100);
+
+/// The time constant of the average rates of layers.
+const MEMORY: Duration = Duration::from_secs(1);
+
+/// The shares of a subscriber's rate that the layers may have for which it gets one more, and for which
+/// it keeps them.
+const ADDED: f64 = 0.9;
+const KEPT: f64 = 1.05;
+
+/// The rates of the layers of a broadcast, by priority.
+#[derive(Debug, Default)]
+pub(crate) struct LayerRates {
+    bytes: [u64; LEVELS],
+    bps: [f64; LEVELS],
+    since: Option<Instant>,
+}
+
+impl LayerRates {
+    /// Takes a packet of a priority, with all headers.
+    pub(crate) fn add(&mut self, priority: u8, size: ByteSize) {
+        self.bytes[Budget::level(priority)] += size.0;
+    }
+
+    /// Brings the averages up to date.
+    pub(crate) fn look(&mut self, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        let elapsed = now.saturating_since(since).as_secs_f64();
+        if elapsed <= 0.0 {
+            return;
+        }
+        self.since = Some(now);
+        let weight = 1.0 - (-elapsed / MEMORY.as_secs_f64()).exp();
+        for (bytes, bps) in self.bytes.iter_mut().zip(&mut self.bps) {
+            let latest = std::mem::take(bytes) as f64 * 8.0 / elapsed;
+            *bps += weight * (latest - *bps);
+        }
+    }
+
+    /// Returns what may be sent to a subscriber that can be served at a rate, and had this budget before;
+    /// to one that should get nothing, `None`.
+    ///
+    /// It gets the layers that the rate bears, the base always: a higher layer in some frames only would
+    /// come as a train for which the path is too slow.
+    pub(crate) fn budget(&self, rate: Option<Bitrate>, before: &Budget) -> Budget {
+        let Some(rate) = rate else {
+            return nothing();
+        };
+        let mut least_priority = 0;
+        let mut sum = self.bps[0];
+        for (priority, bps) in (1u8..).zip(&self.bps[1..]) {
+            sum += bps;
+            let share = match priority <= before.least_priority {
+                true => KEPT,
+                false => ADDED,
+            };
+            if sum > share * rate.bps() as f64 {
+                break;
+            }
+            least_priority = priority;
+        }
+        if usize::from(least_priority) == LEVELS - 1 {
+            least_priority = u8::MAX;
+        }
+        let overflow = rate.bytes_in(OVERFLOW).0 as i64;
+        let level = Level {
+            floor: -overflow,
+            limit: None,
+        };
+        Budget {
+            levels: [level; LEVELS],
+            least_priority,
+            ..Budget::of(Rate::new(rate, rate.bytes_in(DEPTH)))
+        }
+    }
+}
+
+/// Returns a budget of which nothing can be sent.
+fn nothing() -> Budget {
+    let level = Level {
+        floor: i64::MAX,
+        limit: None,
+    };
+    Budget {
+        levels: [level; LEVELS],
+        least_priority: 0,
+        ..Budget::of(Rate::new(Bitrate::from_bps(0), ByteSize(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the rates of a stream of 4 Mb/s of bases and 16 Mb/s of refinements.
+    fn rates() -> LayerRates {
+        let mut rates = LayerRates::default();
+        for frame in 0..300 {
+            rates.look(Instant::ZERO + Duration::from_millis(20) * frame);
+            rates.add(0, ByteSize(10_000));
+            rates.add(1, ByteSize(40_000));
+        }
+        rates
+    }
+
+    fn least_priority(mbps: f64, before: u8) -> u8 {
+        let before = Budget {
+            least_priority: before,
+            ..Budget::UNLIMITED
+        };
+        let rate = Bitrate::from_mbps(mbps);
+        rates().budget(Some(rate), &before).least_priority
+    }
+
+    #[test]
+    fn a_subscriber_gets_the_layers_that_its_rate_bears() {
+        assert_eq!(least_priority(8.0, 0), 0);
+        assert_eq!(least_priority(1.0, 255), 0, "the base in any case");
+        assert_eq!(least_priority(25.0, 0), u8::MAX);
+    }
+
+    #[test]
+    fn a_layer_is_added_later_than_it_is_taken() {
+        assert_eq!(
+            [least_priority(21.0, 0), least_priority(21.0, 255)],
+            [0, u8::MAX]
+        );
+        assert_eq!(least_priority(18.0, 255), 0);
+    }
+
+    #[test]
+    fn one_that_is_not_heard_gets_nothing() {
+        let budget = rates().budget(None, &Budget::UNLIMITED);
+        assert_eq!(budget.total.unwrap().depth_bytes(), 0);
+        assert!(budget.levels.iter().all(|level| level.floor == i64::MAX));
+    }
+}

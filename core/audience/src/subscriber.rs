@@ -1,0 +1,316 @@
+use crate::cache::Cache;
+use crate::delivery::InFlight;
+use hawser_congestion::{Acked, Feedback as Report, Permission, RateControl};
+use hawser_objects::Clock;
+use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
+use hawser_wire::feedback::{Arrival, ClockStamp, Feedback, Pose, Totals};
+use hawser_wire::media::{ObjectId, PacketId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+/// The round trip that is assumed before one is known.
+const ASSUMED_RTT: Duration = Duration::from_millis(100);
+
+/// The time over which what was sent is compared with the target, and the share of the target below
+/// which the rate does not grow.
+const WINDOW: Duration = Duration::from_millis(200);
+const LOW: f64 = 0.4;
+
+/// One who watches through the relay: what it was sent, what it has acknowledged, and its rate.
+///
+/// The packets leave as they arrive, by themselves. What is known of them here, and what the
+/// subscriber reports, gives the rate at which it can be served.
+pub struct Subscriber {
+    control: Box<dyn RateControl + Send>,
+    /// The headers below each datagram. Rates include them.
+    overhead: ByteSize,
+    clock: Clock,
+    /// The objects of which all packets are sent when they arrive, each with the number of the packet
+    /// that was the next one then.
+    served: BTreeMap<ObjectId, u64>,
+    /// Packets of the cache below this number have been looked at.
+    looked_at: u64,
+    in_flight: InFlight,
+    /// What was sent from the cache. Of two copies, it is not certain which one arrived.
+    cached: BTreeSet<PacketId>,
+    utilisation: Utilisation,
+    newest: Option<Newest>,
+    pose: Option<Pose>,
+    stats: SubscriberStats,
+}
+
+/// The newest report.
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    number: u64,
+    totals: Totals,
+}
+
+/// Counts of a [`Subscriber`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SubscriberStats {
+    /// Packets that were sent when they arrived.
+    pub packets: u64,
+    /// Bytes of them with all headers.
+    pub bytes: u64,
+    /// Packets that were acknowledged.
+    pub acknowledged: u64,
+    /// Packets that were lost.
+    pub lost: u64,
+    /// Packets that were sent again.
+    pub repeated: u64,
+    /// Packets of before it joined that were sent from the cache.
+    pub earlier: u64,
+    /// Acknowledgements of packets that were not sent.
+    pub acknowledged_unsent: u64,
+    /// Time stamps that are impossible.
+    pub impossible_times: u64,
+    /// Packets of which nothing was known when they were forgotten.
+    pub unknown: u64,
+}
+
+/// The share of the target that is used.
+#[derive(Debug, Default)]
+struct Utilisation {
+    since: Option<Instant>,
+    bytes: u64,
+    is_low: bool,
+}
+
+impl Subscriber {
+    /// Creates a subscriber to which nothing was sent. `next` is the number of the cache's next packet.
+    pub fn new(control: Box<dyn RateControl + Send>, overhead: ByteSize, next: u64) -> Self {
+        Subscriber {
+            control,
+            overhead,
+            clock: Clock::default(),
+            served: BTreeMap::new(),
+            looked_at: next,
+            in_flight: InFlight::default(),
+            cached: BTreeSet::new(),
+            utilisation: Utilisation::default(),
+            newest: None,
+            pose: None,
+            stats: SubscriberStats::default(),
+        }
+    }
+
+    /// Says that the packets of an object leave for this subscriber when they arrive.
+    pub fn serve(&mut self, object: ObjectId, cache: &Cache) {
+        self.served.insert(object, cache.next());
+    }
+
+    /// Takes note of the packets that have arrived at the relay, and so left for the subscriber. To be
+    /// called after the objects that have begun are known.
+    pub fn look(&mut self, now: Instant, cache: &Cache) {
+        self.looked_at = self.looked_at.max(cache.oldest());
+        let mut object = None;
+        for number in self.looked_at..cache.next() {
+            let Some(packet) = cache.get(number) else {
+                continue;
+            };
+            let id = packet.header.id;
+            let (same, is_served) =
+                object.unwrap_or((id.object, self.served.contains_key(&id.object)));
+            let is_served = match same == id.object {
+                true => is_served,
+                false => self.served.contains_key(&id.object),
+            };
+            object = Some((id.object, is_served));
+            if is_served {
+                let size = ByteSize(packet.datagram.len() as u64) + self.overhead;
+                self.in_flight.add(number, id, packet.arrived);
+                self.control.handle_sent(packet.arrived, number, size);
+                self.utilisation.bytes += size.0;
+                self.stats.packets += 1;
+                self.stats.bytes += size.0;
+            }
+        }
+        self.looked_at = cache.next();
+        self.utilisation.update(now, self.control.target());
+        self.forget(cache);
+    }
+
+    /// Takes an authenticated report. Returns the packets that were lost on the way to the subscriber.
+    pub fn handle_feedback(
+        &mut self,
+        now: Instant,
+        number: u64,
+        report: &Feedback,
+        cache: &Cache,
+    ) -> Vec<PacketId> {
+        self.look(now, cache);
+        if self.clock.handle_stamp(now, &report.clock).is_err() {
+            self.stats.impossible_times += 1;
+        }
+        if self.newest.is_none_or(|newest| number > newest.number) {
+            let totals = report.totals;
+            self.newest = Some(Newest { number, totals });
+            self.pose = report.pose.or(self.pose);
+        }
+        let mut acked = Vec::new();
+        let mut is_answer = false;
+        for (id, arrival) in arrivals(report) {
+            is_answer |= self.acknowledge(&id, &arrival, cache, &mut acked);
+        }
+        let lost = self.in_flight.lost(now, self.loss_delay());
+        self.stats.lost += lost.len() as u64;
+        let numbers: Vec<u64> = lost.iter().map(|sent| sent.number).collect();
+        self.control.handle_feedback(&Report {
+            now,
+            reported: report.clock.sent,
+            acked: &acked,
+            lost: &numbers,
+            abandoned: &[],
+            is_answer,
+            app_limited: self.utilisation.is_low,
+        });
+        lost.into_iter().map(|sent| sent.id).collect()
+    }
+
+    /// Records that a packet of the cache was sent, and whether it was sent before.
+    pub fn handle_cached(&mut self, id: PacketId, is_repeated: bool) {
+        self.cached.insert(id);
+        match is_repeated {
+            true => self.stats.repeated += 1,
+            false => self.stats.earlier += 1,
+        }
+    }
+
+    /// Returns when [`Subscriber::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.control.poll_timeout()
+    }
+
+    /// Reacts to silence.
+    pub fn handle_timeout(&mut self, now: Instant, cache: &Cache) {
+        self.look(now, cache);
+        if self.control.poll_timeout().is_some_and(|due| due <= now) {
+            self.control.handle_timeout(now);
+        }
+    }
+
+    /// Returns the rate at which the subscriber can be served, with all headers; `None` while nothing
+    /// is heard of it for so long that nothing should be sent.
+    pub fn rate(&self) -> Option<Bitrate> {
+        match self.control.permission() {
+            Permission::Send => Some(self.control.target()),
+            Permission::Probe { .. } => None,
+        }
+    }
+
+    /// Returns the rate at which packets of the cache leave.
+    pub fn pacing_rate(&self) -> Bitrate {
+        self.control.pacing_rate()
+    }
+
+    /// Returns the ECN field of packets of the cache.
+    pub fn ecn(&self) -> Ecn {
+        self.control.ecn()
+    }
+
+    /// Returns the headers below each datagram.
+    pub const fn overhead(&self) -> ByteSize {
+        self.overhead
+    }
+
+    /// Returns the smoothed round trip.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.control.smoothed_rtt()
+    }
+
+    /// Returns a time stamp for a message to the subscriber.
+    pub fn stamp(&mut self, now: Instant) -> ClockStamp {
+        self.clock.stamp(now)
+    }
+
+    /// Returns the pose of the newest report that had one.
+    pub const fn pose(&self) -> Option<Pose> {
+        self.pose
+    }
+
+    /// Returns the totals of the newest report.
+    pub fn totals(&self) -> Totals {
+        self.newest.map(|newest| newest.totals).unwrap_or_default()
+    }
+
+    /// Returns the counts.
+    pub const fn stats(&self) -> &SubscriberStats {
+        &self.stats
+    }
+
+    fn acknowledge(
+        &mut self,
+        id: &PacketId,
+        arrival: &Arrival,
+        cache: &Cache,
+        acked: &mut Vec<Acked>,
+    ) -> bool {
+        let Some(number) = cache.find(id) else {
+            return false;
+        };
+        if self.in_flight.acknowledge(number) {
+            self.stats.acknowledged += 1;
+            let held = arrival.age.duration();
+            let held = held.filter(|_| !self.cached.contains(id));
+            acked.extend(held.map(|held| Acked {
+                number,
+                held,
+                ecn: arrival.ecn,
+            }));
+            return true;
+        }
+        let is_known = self.served.contains_key(&id.object) || self.cached.contains(id);
+        self.stats.acknowledged_unsent += u64::from(!is_known);
+        is_known
+    }
+
+    /// Returns the time after which a packet is lost that was overtaken (RFC 9002, section 6.1.2).
+    fn loss_delay(&self) -> Duration {
+        self.control.smoothed_rtt().unwrap_or(ASSUMED_RTT) * 9 / 8
+    }
+
+    /// Forgets what the cache has forgotten.
+    fn forget(&mut self, cache: &Cache) {
+        self.stats.unknown += self.in_flight.forget(cache.oldest()) as u64;
+        let is_kept =
+            |id: &ObjectId, began: u64| began >= cache.oldest() || cache.object(id).is_some();
+        self.served.retain(|id, began| is_kept(id, *began));
+        self.cached.retain(|id| cache.find(id).is_some());
+    }
+}
+
+impl Utilisation {
+    /// Compares what was sent since the window began with the target, when the window ends.
+    fn update(&mut self, now: Instant, target: Bitrate) {
+        let Some(since) = self.since else {
+            self.since = Some(now);
+            return;
+        };
+        let elapsed = now.saturating_since(since);
+        if elapsed >= WINDOW {
+            self.is_low = (self.bytes as f64) < LOW * target.bytes_in(elapsed).0 as f64;
+            self.since = Some(now);
+            self.bytes = 0;
+        }
+    }
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber")
+            .field("target", &self.control.target())
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the packets of a report that have arrived.
+fn arrivals(report: &Feedback) -> impl Iterator<Item = (PacketId, Arrival)> {
+    report.blocks.iter().flat_map(|block| {
+        let object = block.object;
+        let packets = (block.base..=u16::MAX).zip(&block.packets);
+        packets.filter_map(move |(index, arrival)| Some((PacketId { object, index }, (*arrival)?)))
+    })
+}

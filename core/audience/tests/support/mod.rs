@@ -1,0 +1,399 @@
+//! A publisher, a relay and those who watch, over emulated links in virtual time.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use hawser_audience::{Broadcast, BroadcastConfig, BroadcastEvent, CacheConfig, Command, Outgoing};
+use hawser_congestion::{Bounds, Prague, PragueConfig, TrainControl};
+use hawser_fanout::{Relay, SlotIndex, Subscriber, TrackHop, TrackIndex};
+use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Loss, Packet, Probability, Rate};
+use hawser_objects::{
+    EncodedLayer, FlowConfig, FrameAssembler, FrameConfig, LayerContent, Publication,
+    PublicationConfig, ReceivedFrame, Seed, TrackSecret, Viewer, ViewerConfig, ViewerEvent,
+};
+use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
+use hawser_wire::media::{ObjectId, Packet as Media};
+use hawser_wire::session::{Announcement, Track};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::num::NonZeroU8;
+use std::time::Duration;
+
+pub(crate) const ALIAS: u32 = 7;
+pub(crate) const INTERVAL: Duration = Duration::from_micros(33_333);
+const STEP: Duration = Duration::from_micros(100);
+const UPSTREAM: u32 = 1;
+
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn secret() -> TrackSecret {
+    TrackSecret::new([0x11; 32])
+}
+
+fn relay_address() -> SocketAddr {
+    "192.0.2.200:41000".parse().unwrap()
+}
+
+type Carried = (Vec<u8>, Ecn);
+
+/// Returns a link of 10 ms; with a rate, it marks as DualPI2 does.
+pub(crate) fn link(mbps: Option<f64>, loss: f64) -> LinkConfig {
+    LinkConfig {
+        rate: mbps.map(|mbps| Rate::Constant(Bitrate::from_mbps(mbps))),
+        discipline: mbps.map(|_| Discipline::DualPi2(DualPi2::default())),
+        delay: Delay::Constant(ms(10)),
+        loss: Some(Loss::Independent(Probability::try_from(loss).unwrap())),
+        ..LinkConfig::default()
+    }
+}
+
+fn carry(config: LinkConfig, seed: u64) -> Link<Carried> {
+    Link::new(config, seed, Instant::ZERO).marking_by(|packet: &mut Carried| packet.1 = Ecn::Ce)
+}
+
+fn push(link: &mut Link<Carried>, now: Instant, datagram: &[u8], ecn: Ecn) {
+    link.push_packet(
+        now,
+        Packet {
+            size: ByteSize(datagram.len() as u64 + 28),
+            ecn,
+            flow: 1,
+            payload: (datagram.to_vec(), ecn),
+        },
+    );
+}
+
+/// One who watches.
+pub(crate) struct Watcher {
+    pub(crate) address: SocketAddr,
+    pub(crate) viewer: Viewer,
+    assembler: FrameAssembler,
+    pub(crate) there: Link<Carried>,
+    back: Link<Carried>,
+    pub(crate) layers: u8,
+    pub(crate) frames: Vec<ReceivedFrame>,
+    pub(crate) has_ended: bool,
+    /// Nothing of it is sent or taken any more.
+    pub(crate) is_gone: bool,
+}
+
+impl Watcher {
+    pub(crate) fn new(port: u16, there: LinkConfig) -> Self {
+        let back = link(None, 0.0);
+        Watcher {
+            address: SocketAddr::from(([192, 0, 2, 1], port)),
+            viewer: Viewer::new(ViewerConfig::default(), secret(), [port as u8; 16]),
+            assembler: FrameAssembler::new(FrameConfig {
+                selected: [(ALIAS, 2)].into(),
+                patience: ms(150),
+            }),
+            there: carry(there, port.into()),
+            back: carry(back, port.into()),
+            layers: 2,
+            frames: Vec::new(),
+            has_ended: false,
+            is_gone: false,
+        }
+    }
+
+    fn run(&mut self, now: Instant) {
+        while let Some((_, (datagram, ecn))) = self.there.pop(now) {
+            let _ = self.viewer.handle_datagram(now, &datagram, ecn);
+        }
+        if self.viewer.poll_timeout().is_some_and(|due| due <= now) {
+            self.viewer.handle_timeout(now);
+        }
+        while let Some(event) = self.viewer.poll_event() {
+            match event {
+                ViewerEvent::Opened(_) => self.viewer.subscribe(now, vec![(ALIAS, self.layers)]),
+                ViewerEvent::Ended(_) => self.has_ended = true,
+            }
+        }
+        while let Some(event) = self.viewer.poll_media() {
+            self.assembler.handle_event(now, event);
+        }
+        self.assembler.handle_timeout(now);
+        self.frames
+            .extend(std::iter::from_fn(|| self.assembler.poll_frame()));
+        while let Some(message) = self.viewer.poll_transmit(now) {
+            push(&mut self.back, now, &message, Ecn::NotEct);
+        }
+    }
+
+    /// Returns the share of the frames from a group on that arrived whole, and that could be decoded.
+    pub(crate) fn shares(&self, groups: std::ops::Range<u32>) -> (f64, f64) {
+        let count = f64::from(groups.end - groups.start);
+        let seen = || self.frames.iter().filter(|f| groups.contains(&f.id.0));
+        let whole = seen().filter(|frame| frame.is_whole).count() as f64;
+        (whole / count, seen().count() as f64 / count)
+    }
+}
+
+/// The sender of packets, as the specification of the kernel's program decides.
+struct Forwarder {
+    relay: Relay,
+    tracks: BTreeMap<u32, TrackIndex>,
+    slots: BTreeMap<u32, SlotIndex>,
+    addresses: BTreeMap<SlotIndex, SocketAddr>,
+    begun: BTreeSet<ObjectId>,
+}
+
+impl Forwarder {
+    fn new() -> Self {
+        Forwarder {
+            relay: Relay::new(1200),
+            tracks: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            begun: BTreeSet::new(),
+        }
+    }
+
+    fn handle_command(&mut self, now: Instant, command: Command) {
+        match command {
+            Command::SetHops(hops) => {
+                // The current key and the one after it.
+                let [_, current, next] = hops.try_into().unwrap();
+                self.relay
+                    .set_upstream(UPSTREAM, [Some(current), Some(next)]);
+            }
+            Command::SetTracks { aliases, hop } => {
+                for (index, alias) in TrackIndex::all().zip(aliases) {
+                    self.relay.add_track(index, TrackHop::Own(hop.clone()));
+                    self.relay.name_track(UPSTREAM, alias, Some(index));
+                    self.tracks.insert(alias, index);
+                }
+            }
+            Command::Add {
+                session,
+                address,
+                budget,
+            } => {
+                let used: BTreeSet<SlotIndex> = self.slots.values().copied().collect();
+                let slot = SlotIndex::all().find(|slot| !used.contains(slot)).unwrap();
+                self.slots.insert(session, slot);
+                self.addresses.insert(slot, address);
+                let subscriber = Subscriber {
+                    is_ipv6: false,
+                    since: now,
+                    expires: Instant::MAX,
+                    budget,
+                };
+                self.relay.add_subscriber(slot, subscriber);
+            }
+            Command::Remove { session } => {
+                if let Some(slot) = self.slots.remove(&session) {
+                    self.relay.remove_subscriber(slot);
+                }
+            }
+            Command::Subscribe {
+                session,
+                alias,
+                selection,
+            } => {
+                let (track, slot) = (self.tracks[&alias], self.slots[&session]);
+                self.relay.subscribe(track, slot, selection);
+            }
+            Command::Select {
+                session,
+                alias,
+                layers,
+            } => self
+                .relay
+                .select(self.tracks[&alias], self.slots[&session], layers),
+            Command::Unsubscribe { session, alias } => {
+                self.relay
+                    .unsubscribe(self.tracks[&alias], self.slots[&session]);
+            }
+            Command::SetBudget { session, budget } => {
+                self.relay.set_budget(self.slots[&session], budget);
+            }
+            Command::Spend {
+                session,
+                priority,
+                bytes,
+            } => self.relay.spend(self.slots[&session], priority, bytes),
+        }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) now: Instant,
+    pub(crate) publication: Publication,
+    to_relay: Link<Carried>,
+    from_relay: Link<Carried>,
+    pub(crate) broadcast: Broadcast,
+    forwarder: Forwarder,
+    pub(crate) watchers: Vec<Watcher>,
+    next_capture: Instant,
+    pub(crate) published: u32,
+    pub(crate) events: Vec<BroadcastEvent>,
+    /// The rate of the stream.
+    pub(crate) mbps: f64,
+}
+
+impl World {
+    pub(crate) fn new(watchers: Vec<Watcher>) -> Self {
+        let config = PublicationConfig {
+            announcement: Announcement {
+                incarnation: [0x22; 16],
+                started_unix_millis: 1,
+                tracks: vec![Track {
+                    alias: ALIAS,
+                    codec: 1,
+                    layers: 2,
+                    name: "talker".to_owned(),
+                    parameters: Vec::new(),
+                }],
+            },
+            lifetime: ms(150),
+            flow: FlowConfig::new(ByteSize(1_300_000)),
+            viewers: 8,
+            hop_salt: [0x33; 16],
+            seed: Seed::new([0x44; 32]),
+        };
+        let control = |now| Box::new(Prague::new(PragueConfig::default(), now)) as _;
+        World {
+            now: Instant::ZERO + ms(1000),
+            publication: Publication::new(config, &secret(), Box::new(control)).unwrap(),
+            to_relay: carry(link(Some(200.0), 0.0), 1),
+            from_relay: carry(link(None, 0.0), 2),
+            broadcast: broadcast(),
+            forwarder: Forwarder::new(),
+            watchers,
+            next_capture: Instant::ZERO + ms(1000),
+            published: 0,
+            events: Vec::new(),
+            mbps: 20.0,
+        }
+    }
+
+    pub(crate) fn run(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        while self.now < end {
+            self.now += STEP;
+            self.publish();
+            self.relay();
+            for watcher in self.watchers.iter_mut().filter(|w| !w.is_gone) {
+                watcher.run(self.now);
+            }
+        }
+    }
+
+    /// Publishes frames of which the base has a fifth.
+    fn publish(&mut self) {
+        let now = self.now;
+        if now >= self.next_capture && self.publication.target(now).is_some() {
+            self.next_capture = now + INTERVAL;
+            let bytes = Bitrate::from_mbps(self.mbps).bytes_in(INTERVAL).0 as usize;
+            let contents = [vec![0; bytes / 5], vec![1; bytes * 4 / 5]];
+            let layers = [0, 1].map(|layer| EncodedLayer {
+                alias: ALIAS,
+                layer,
+                content: LayerContent::Whole(&contents[usize::from(layer)]),
+            });
+            self.publication.publish(now, now, &layers).unwrap();
+            self.published += 1;
+        }
+        self.publication.handle_timeout(now);
+        while let Some((_, (message, _))) = self.from_relay.pop(now) {
+            let _ = self
+                .publication
+                .handle_datagram(now, relay_address(), &message);
+        }
+        while let Some(outgoing) = self.publication.poll_transmit(now) {
+            push(&mut self.to_relay, now, &outgoing.datagram, outgoing.ecn);
+        }
+        while self.publication.poll_event().is_some() {}
+    }
+
+    fn relay(&mut self) {
+        let now = self.now;
+        while let Some((_, (datagram, ecn))) = self.to_relay.pop(now) {
+            self.forward(&datagram);
+            let _ = self.broadcast.handle_upstream(now, &datagram, ecn);
+            self.obey();
+        }
+        for watcher in self.watchers.iter_mut().filter(|w| !w.is_gone) {
+            while let Some((_, (message, _))) = watcher.back.pop(now) {
+                let _ = self.broadcast.handle_viewer(now, watcher.address, &message);
+            }
+        }
+        self.obey();
+        if self.broadcast.poll_timeout().is_some_and(|due| due <= now) {
+            self.broadcast.handle_timeout(now);
+        }
+        while let Some(Outgoing { to, datagram, ecn }) = self.broadcast.poll_transmit(now) {
+            match to {
+                None => push(&mut self.from_relay, now, &datagram, ecn),
+                Some(to) => self.send(to, &datagram, ecn),
+            }
+        }
+        self.obey();
+        self.events
+            .extend(std::iter::from_fn(|| self.broadcast.poll_event()));
+    }
+
+    /// Sends a packet to those to whom it is admitted.
+    fn forward(&mut self, datagram: &[u8]) {
+        let now = self.now;
+        let mut sent = datagram.to_vec();
+        let forwarder = &mut self.forwarder;
+        let Ok(delivery) = forwarder.relay.handle_datagram(now, UPSTREAM, &mut sent) else {
+            return;
+        };
+        let object = Media::parse(datagram).unwrap().header.id.object;
+        if forwarder.begun.insert(object) {
+            let slots = &forwarder.slots;
+            let served = slots.iter().filter(|(_, slot)| delivery.to.contains(slot));
+            let served: Vec<u32> = served.map(|(session, _)| *session).collect();
+            self.broadcast.handle_begun(object, served.into_iter());
+        }
+        let joining: Vec<(u32, u32)> = self.broadcast.joining().collect();
+        for (session, alias) in joining {
+            let slot = self.forwarder.slots[&session];
+            let track = self.forwarder.tracks[&alias];
+            if let Some(joined) = self.forwarder.relay.joined(track, slot) {
+                self.broadcast.handle_joined(session, alias, joined);
+            }
+        }
+        for slot in delivery.to {
+            let to = self.forwarder.addresses[&slot];
+            self.send(to, &sent, Ecn::Ect0);
+        }
+    }
+
+    fn obey(&mut self) {
+        while let Some(command) = self.broadcast.poll_command() {
+            self.forwarder.handle_command(self.now, command);
+        }
+    }
+
+    fn send(&mut self, to: SocketAddr, datagram: &[u8], ecn: Ecn) {
+        let watcher = self.watchers.iter_mut().find(|w| w.address == to);
+        if let Some(watcher) = watcher {
+            push(&mut watcher.there, self.now, datagram, ecn);
+        }
+    }
+}
+
+fn broadcast() -> Broadcast {
+    let config = BroadcastConfig {
+        access: secret().access(),
+        relay: 99,
+        hop_salt: [0x66; 16],
+        seed: Seed::new([0x77; 32]),
+        subscribers: 16,
+        report_interval_ms: NonZeroU8::new(100).unwrap(),
+        cache: CacheConfig::default(),
+        is_always_received: true,
+    };
+    let bounds = Bounds::new(
+        Bitrate::from_mbps(0.5),
+        Bitrate::from_mbps(10.0),
+        Bitrate::from_mbps(100.0),
+    );
+    let control = move |now| Box::new(TrainControl::new(bounds, now)) as _;
+    Broadcast::new(config, Box::new(control), [0x88; 16])
+}
