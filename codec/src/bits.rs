@@ -14,9 +14,6 @@ pub(crate) struct BitWriter {
 const ROOM: usize = 2048;
 
 impl BitWriter {
-    /// The maximum number of bits that are written at once.
-    pub(crate) const MAX_BITS: u32 = 56;
-
     /// Creates a writer that continues after `bytes`.
     pub(crate) fn after(bytes: Vec<u8>) -> Self {
         BitWriter {
@@ -29,17 +26,18 @@ impl BitWriter {
     /// Appends the low `bits` bits of `value`; the others must be zero.
     #[inline]
     pub(crate) fn put(&mut self, value: u64, bits: u32) {
-        debug_assert!(bits <= BitWriter::MAX_BITS && value >> bits == 0);
-        let pending = self.pending | value << self.pending_bits;
-        let pending_bits = self.pending_bits + bits;
+        debug_assert!(bits <= 56 && value >> bits == 0);
+        self.pending |= value << self.pending_bits;
+        self.pending_bits += bits;
         if self.bytes.len() < self.at + 8 {
-            self.bytes.resize(self.at + ROOM, 0);
+            self.bytes = grown(std::mem::take(&mut self.bytes), self.at + ROOM);
         }
-        self.bytes[self.at..self.at + 8].copy_from_slice(&pending.to_le_bytes());
-        self.at += pending_bits as usize / 8;
+        self.bytes[self.at..self.at + 8].copy_from_slice(&self.pending.to_le_bytes());
+        let whole = self.pending_bits / 8;
+        self.at += whole as usize;
         // A shift by 64 does not occur: the pending bits are at most 7 + 56.
-        self.pending = pending >> (pending_bits / 8 * 8);
-        self.pending_bits = pending_bits % 8;
+        self.pending >>= 8 * whole;
+        self.pending_bits %= 8;
     }
 
     /// Returns the bytes, with zero bits up to a whole byte.
@@ -52,91 +50,100 @@ impl BitWriter {
     }
 }
 
+/// Returns the bytes and zeros up to a length. It takes no writer, because that would not stay in
+/// registers otherwise.
+#[cold]
+fn grown(mut bytes: Vec<u8>, length: usize) -> Vec<u8> {
+    bytes.resize(length, 0);
+    bytes
+}
+
 /// Reads what a [`BitWriter`] wrote. Zeros follow the end; [`BitReader::is_overrun`] says whether
 /// they were read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct BitReader<'a> {
     bytes: &'a [u8],
-    /// The first byte that is not wholly in the window.
+    /// The number of bits that were read.
     at: usize,
-    /// The next bits. Those above `available` are right or zero.
-    window: u64,
-    available: u32,
+    /// The bits that follow, as far as they are available.
+    pending: u64,
 }
 
 impl<'a> BitReader<'a> {
     /// The number of bits that are available after a refill.
-    pub(crate) const WINDOW_BITS: u32 = 56;
+    pub(crate) const AVAILABLE: u32 = 57;
 
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         BitReader {
             bytes,
             at: 0,
-            window: 0,
-            available: 0,
+            pending: 0,
         }
     }
 
-    /// Makes [`BitReader::WINDOW_BITS`] available without another refill.
+    /// Makes [`BitReader::AVAILABLE`] bits available to [`BitReader::peek`] and
+    /// [`BitReader::skip`].
     #[inline]
     pub(crate) fn refill(&mut self) {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let word = match rest.first_chunk() {
-            Some(word) => u64::from_le_bytes(*word),
-            None => last_word(rest),
+        let byte = self.at / 8;
+        let word = match self.bytes.get(byte..byte + 8) {
+            Some(word) => u64::from_le_bytes(word.try_into().expect("eight bytes")),
+            None => last_word(self.bytes, byte),
         };
-        self.window |= word << self.available;
-        self.at += (63 - self.available as usize) / 8;
-        self.available |= 56;
+        self.pending = word >> (self.at % 8);
     }
 
-    /// Returns the next bits, the first one lowest.
+    /// Returns the next `bits` bits, of those that are available.
     #[inline]
-    pub(crate) fn window(&self) -> u64 {
-        self.window
+    pub(crate) fn peek(&self, bits: u32) -> u64 {
+        self.pending & ((1 << bits) - 1)
     }
 
     #[inline]
     pub(crate) fn skip(&mut self, bits: u32) {
-        self.window >>= bits;
-        self.available -= bits;
+        self.pending >>= bits;
+        self.at += bits as usize;
     }
 
-    /// Reads at most 56 bits, without a refill.
+    /// Reads bits of those that are available, without a refill.
     #[inline]
     pub(crate) fn take_available(&mut self, bits: u32) -> u64 {
-        let value = self.window & ((1 << bits) - 1);
+        let before = self.pending;
         self.skip(bits);
-        value
+        // Needs no mask: only these bits differ from what is left.
+        before ^ self.pending << bits
     }
 
-    /// Reads at most 56 bits.
+    /// Reads at most [`BitReader::AVAILABLE`] bits.
     #[inline]
     pub(crate) fn take(&mut self, bits: u32) -> u64 {
         self.refill();
         self.take_available(bits)
     }
 
+    /// Returns the number of bits that were read.
+    #[inline]
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
     /// Returns whether more bits were read than there are.
+    #[inline]
     pub(crate) fn is_overrun(&self) -> bool {
-        self.read_bits() > 8 * self.bytes.len()
+        self.at > 8 * self.bytes.len()
     }
 
     /// Returns the bytes after the last one from which a bit was read.
     pub(crate) fn rest(&self) -> &'a [u8] {
-        let read = self.read_bits().div_ceil(8);
-        self.bytes.get(read..).unwrap_or_default()
-    }
-
-    /// Returns the number of bits that were read.
-    pub(crate) fn read_bits(&self) -> usize {
-        8 * self.at - self.available as usize
+        self.bytes.get(self.at.div_ceil(8)..).unwrap_or_default()
     }
 }
 
-/// Returns fewer than eight bytes with zeros after them.
+/// Returns the bytes from `at`, of which there are fewer than eight, and zeros. It takes no reader,
+/// because that would not stay in registers otherwise.
 #[cold]
-fn last_word(rest: &[u8]) -> u64 {
+fn last_word(bytes: &[u8], at: usize) -> u64 {
+    let rest = bytes.get(at..).unwrap_or_default();
     let mut word = [0; 8];
     word[..rest.len()].copy_from_slice(rest);
     u64::from_le_bytes(word)
@@ -162,6 +169,23 @@ mod tests {
             prop_assert!(!reader.is_overrun() && reader.rest().is_empty());
             prop_assert_eq!(reader.take(56) >> 8, 0);
             prop_assert!(reader.is_overrun());
+        }
+
+        #[test]
+        fn as_many_bits_as_promised_are_available_anywhere(bytes in prop::collection::vec(any::<u8>(), 0..30), start in 0u32..=56, skipped in 0..=BitReader::AVAILABLE) {
+            let mut word = [0; 16];
+            let known = bytes.len().min(16);
+            word[..known].copy_from_slice(&bytes[..known]);
+            let expected = u128::from_le_bytes(word) >> start >> skipped;
+
+            let mut reader = BitReader::new(&bytes);
+            reader.take(start);
+            reader.refill();
+            reader.skip(skipped);
+            let rest = BitReader::AVAILABLE - skipped;
+            prop_assert_eq!(u128::from(reader.peek(rest)), expected & ((1 << rest) - 1));
+            prop_assert_eq!(u128::from(reader.take_available(rest)), expected & ((1 << rest) - 1));
+            prop_assert_eq!(reader.position() as u32, start + BitReader::AVAILABLE);
         }
     }
 }

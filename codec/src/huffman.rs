@@ -7,17 +7,17 @@ use crate::bits::{BitReader, BitWriter};
 pub(crate) const MAX_BITS: u32 = 10;
 /// The maximum number of symbols.
 const MAX_SYMBOLS: usize = 64;
+/// Bits of a symbol below its count.
+const SYMBOL_BITS: u32 = MAX_SYMBOLS.ilog2();
 /// Bits of the number of symbols, and of a length, in a code's description.
 const COUNT_BITS: u32 = 7;
 const LENGTH_BITS: u32 = 4;
-/// The number of lengths that can be described.
-const LENGTHS: usize = 1 << LENGTH_BITS;
 
 /// The code words of `N` symbols.
 #[derive(Debug, Clone)]
 pub(crate) struct Code<const N: usize> {
-    /// The word of each symbol, and its length from [`MAX_BITS`] on.
     words: [u16; N],
+    lengths: [u8; N],
     /// The lengths as they are sent: 1 for the empty word of a lone symbol.
     sent: [u8; N],
 }
@@ -30,21 +30,22 @@ impl<const N: usize> Code<N> {
         const { assert!(N <= MAX_SYMBOLS) };
         let lengths = limited_lengths(counts);
         let sent = std::array::from_fn(|symbol| lengths[symbol].max((counts[symbol] > 0).into()));
-        let mut words = words(&lengths);
-        for (word, length) in words.iter_mut().zip(lengths) {
-            *word |= u16::from(length) << MAX_BITS;
+        let mut words = [0; N];
+        let (by_length, mut next) = (Lengths::of(&lengths), 0);
+        for bits in 1..=MAX_BITS {
+            by_length.words(bits, &mut next, |symbol, word| words[symbol] = word);
         }
-        Code { words, sent }
+        Code {
+            words,
+            lengths,
+            sent,
+        }
     }
 
     /// Returns a symbol's word, the first bit lowest, and its length.
     #[inline]
     pub(crate) fn word(&self, symbol: usize) -> (u64, u32) {
-        let word = self.words[symbol];
-        (
-            u64::from(word) % (1 << MAX_BITS),
-            u32::from(word >> MAX_BITS),
-        )
+        (self.words[symbol].into(), self.lengths[symbol].into())
     }
 
     /// Returns the length of the description of the code in bits.
@@ -59,8 +60,8 @@ impl<const N: usize> Code<N> {
 
     /// Returns the number of bits of symbols that occur `counts` times.
     pub(crate) fn total_bits(&self, counts: &[u32; N]) -> usize {
-        let bits = counts.iter().zip(self.words);
-        bits.map(|(count, word)| *count as usize * usize::from(word >> MAX_BITS))
+        let bits = counts.iter().zip(self.lengths);
+        bits.map(|(count, length)| *count as usize * usize::from(length))
             .sum()
     }
 
@@ -89,174 +90,160 @@ fn limited_lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
     }
 }
 
-/// The index of the first inner node of a tree. Before it are the leaves and at least one free place.
-const INNER: usize = MAX_SYMBOLS + 1;
-
-/// Returns the depth of each leaf of a Huffman tree, by symbol.
+/// Returns the lengths of the words of a minimum-redundancy code.
 fn lengths<const N: usize>(counts: &[u32; N]) -> [u8; N] {
-    // Each node's weight, and the symbol below it. What does not exist is the heaviest.
-    let mut nodes = [u64::MAX; 2 * INNER];
-    let mut leaves = 0;
-    for (symbol, count) in (0u64..).zip(counts) {
-        nodes[leaves] = u64::from(*count) << 8 | symbol;
-        leaves += usize::from(*count > 0);
+    let mut leaves = [0; N];
+    let mut used = 0;
+    for (symbol, count) in (0..).zip(counts).filter(|(_, count)| **count > 0) {
+        leaves[used] = u64::from(*count) << SYMBOL_BITS | symbol;
+        used += 1;
     }
-    nodes[leaves] = u64::MAX;
-    nodes[..leaves].sort_unstable();
-    let mut parents = [0u8; 2 * INNER];
-    // Leaves and inner nodes are both in order of weight: the lightest two are at the fronts.
-    let (mut leaf, mut inner) = (0, INNER);
-    for new in INNER..INNER + leaves.saturating_sub(1) {
-        let mut weight = 0;
-        for _ in 0..2 {
-            let is_leaf = nodes[leaf] <= nodes[inner];
-            let lightest = if is_leaf { leaf } else { inner };
-            weight += nodes[lightest] >> 8;
-            parents[lightest] = new as u8;
-            leaf += usize::from(is_leaf);
-            inner += usize::from(!is_leaf);
-        }
-        nodes[new] = weight << 8 | 0xff;
-    }
-    // The root is the last node; the only leaf of a tree without inner nodes is a root too.
-    let mut depths = [0u8; 2 * INNER];
-    for node in (INNER..INNER + leaves.saturating_sub(2)).rev() {
-        depths[node] = depths[usize::from(parents[node])] + 1;
-    }
+    let leaves = &mut leaves[..used];
+    leaves.sort_unstable();
     let mut lengths = [0; N];
-    if leaves > 1 {
-        for (key, parent) in nodes.iter().zip(parents).take(leaves) {
-            lengths[(key & 0xff) as usize] = depths[usize::from(parent)] + 1;
-        }
+    for (leaf, depth) in leaves.iter().zip(depths(leaves)) {
+        lengths[*leaf as usize % MAX_SYMBOLS] = depth;
     }
     lengths
 }
 
-/// Returns the canonical words of lengths (RFC 1951, section 3.2.2), first bit lowest.
-fn words<const N: usize>(lengths: &[u8; N]) -> [u16; N] {
-    let numbers = count_lengths(lengths);
-    let mut next = [0; LENGTHS];
-    for length in 1..LENGTHS - 1 {
-        next[length + 1] = (next[length] + numbers[length]) << 1;
+/// Returns the depths of the leaves of a Huffman tree. The leaves rise; their weights are above their
+/// symbols.
+fn depths(leaves: &[u64]) -> [u8; MAX_SYMBOLS] {
+    // Leaves and inner nodes, each in order of weight: the lightest two are at the fronts. What does
+    // not exist weighs most. No branch depends on weights, which are unpredictable.
+    let mut weights = [[u64::MAX; MAX_SYMBOLS + 1]; 2];
+    let mut parents = [[0u8; MAX_SYMBOLS + 1]; 2];
+    let mut fronts = [0; 2];
+    for (weight, leaf) in weights[0].iter_mut().zip(leaves) {
+        *weight = leaf >> SYMBOL_BITS;
     }
-    lengths.map(|length| {
-        let next = &mut next[usize::from(length)];
-        let word = reverse(*next, length.into());
-        *next += 1;
-        word
-    })
-}
-
-/// Returns how many symbols have words of each length; those without a word count for 0.
-fn count_lengths(lengths: &[u8]) -> [u16; LENGTHS] {
-    let mut numbers = [0; LENGTHS];
-    for length in lengths {
-        numbers[usize::from(*length)] += 1;
+    let inner = leaves.len().saturating_sub(1);
+    for node in 0..inner {
+        let mut sum = 0;
+        for _ in 0..2 {
+            let lightest = usize::from(weights[1][fronts[1]] < weights[0][fronts[0]]);
+            let front = &mut fronts[lightest];
+            sum += weights[lightest][*front];
+            parents[lightest][*front] = node as u8;
+            *front += 1;
+        }
+        weights[1][node] = sum;
     }
-    numbers
+    // Below each inner node, the last of which is the root.
+    let mut below = [0; MAX_SYMBOLS];
+    if let Some(root) = inner.checked_sub(1) {
+        below[root] = 1;
+        for node in (0..root).rev() {
+            below[node] = below[usize::from(parents[1][node])] + 1;
+        }
+    }
+    std::array::from_fn(|leaf| below[usize::from(parents[0][leaf])])
 }
 
-/// Returns the low `bits` bits of a word in the order of a [`BitWriter`], which writes the lowest
-/// first.
-fn reverse(word: u16, bits: u32) -> u16 {
-    (u32::from(word.reverse_bits()) >> (u16::BITS - bits)) as u16
+/// The symbols that have words of each length, one bit a symbol.
+#[derive(Debug, Clone, Copy)]
+struct Lengths([u64; 1 << LENGTH_BITS]);
+
+impl Lengths {
+    fn of(lengths: &[u8]) -> Self {
+        let mut symbols = [0; 1 << LENGTH_BITS];
+        for (symbol, length) in lengths.iter().enumerate() {
+            symbols[usize::from(*length)] |= 1 << symbol;
+        }
+        Lengths(symbols)
+    }
+
+    /// Passes the symbols whose words have `bits` bits to `each` with their canonical words (RFC 1951,
+    /// section 3.2.2), first bit lowest. `next` is the first of these words, and then that of the next
+    /// length.
+    #[inline]
+    fn words(&self, bits: u32, next: &mut u16, mut each: impl FnMut(usize, u16)) {
+        let mut symbols = self.0[bits as usize];
+        while symbols != 0 {
+            each(
+                symbols.trailing_zeros() as usize,
+                next.reverse_bits() >> (u16::BITS - bits),
+            );
+            symbols &= symbols - 1;
+            *next += 1;
+        }
+        *next <<= 1;
+    }
+
+    /// Returns whether each sequence of [`MAX_BITS`] bits begins with one word.
+    fn is_complete(&self) -> bool {
+        let (short, long) = self.0[1..].split_at(MAX_BITS as usize);
+        let covered = |sum: u32, symbols: &u64| 2 * sum + symbols.count_ones();
+        short.iter().fold(0, covered) == 1 << MAX_BITS && long.iter().all(|symbols| *symbols == 0)
+    }
 }
 
-/// The table with which words are decoded: what was made of the symbol and the length of the word
-/// that begins with each sequence of [`MAX_BITS`] bits.
+/// The table with which words are decoded: the value of the symbol, and the length, of the word that
+/// begins with each sequence of [`MAX_BITS`] bits.
 #[derive(Debug)]
-pub(crate) struct Table<E, const N: usize> {
-    entries: Box<[E; 1 << MAX_BITS]>,
+pub(crate) struct Table<const N: usize> {
+    /// The value, and the length in the upper byte.
+    entries: Box<[u32; 1 << MAX_BITS]>,
 }
+
+/// Bits of a value in a table.
+const VALUE_BITS: u32 = 24;
 
 /// The error for a description of a code that no encoder writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct InvalidCode;
 
-impl<E: Copy + Default, const N: usize> Table<E, N> {
+impl<const N: usize> Table<N> {
     pub(crate) fn new() -> Self {
         Table {
-            entries: Box::new([E::default(); 1 << MAX_BITS]),
+            entries: Box::new([0; 1 << MAX_BITS]),
         }
     }
 
-    /// Reads the description of a code. `entry` is passed a symbol and the length of its word.
+    /// Reads the description of a code. [`Table::take`] will return the values of the symbols, of at
+    /// most [`VALUE_BITS`] bits.
     pub(crate) fn read(
         &mut self,
         from: &mut BitReader<'_>,
-        entry: impl Fn(usize, u32) -> E,
+        value: impl Fn(usize) -> u32,
     ) -> Result<(), InvalidCode> {
         let used = from.take(COUNT_BITS) as usize;
-        let mut lengths = [0; N];
-        for length in lengths.get_mut(..used).ok_or(InvalidCode)? {
-            *length = from.take(LENGTH_BITS) as u8;
-        }
-        self.fill(&lengths, entry)
-    }
-
-    fn fill(
-        &mut self,
-        lengths: &[u8; N],
-        entry: impl Fn(usize, u32) -> E,
-    ) -> Result<(), InvalidCode> {
-        let numbers = count_lengths(lengths);
-        let without_word = usize::from(numbers[0]);
-        if without_word + 1 >= N {
-            let only = lengths.iter().position(|length| *length > 0).unwrap_or(0);
-            self.entries.fill(entry(only, 0));
-            return Ok(());
-        }
-        if !is_complete(&numbers) {
+        if used > N {
             return Err(InvalidCode);
         }
-        let symbols = by_length(lengths, &numbers);
-        let mut symbols = symbols[without_word..]
-            .iter()
-            .map(|symbol| usize::from(*symbol));
+        let mut lengths = [0; N];
+        for length in &mut lengths[..used] {
+            *length = from.take(LENGTH_BITS) as u8;
+        }
+        if lengths.iter().filter(|length| **length > 0).count() <= 1 {
+            let only = lengths.iter().position(|length| *length > 0).unwrap_or(0);
+            self.entries.fill(value(only));
+            return Ok(());
+        }
+        let lengths = Lengths::of(&lengths);
+        if !lengths.is_complete() {
+            return Err(InvalidCode);
+        }
         let mut next = 0;
         for bits in 1..=MAX_BITS {
             // Words of fewer bits are found whatever the next bit is.
             let size = 1 << (bits - 1);
             self.entries.copy_within(..size, size);
-            for symbol in symbols.by_ref().take(numbers[bits as usize].into()) {
-                self.entries[usize::from(reverse(next, bits))] = entry(symbol, bits);
-                next += 1;
-            }
-            next <<= 1;
+            lengths.words(bits, &mut next, |symbol, word| {
+                self.entries[usize::from(word)] = bits << VALUE_BITS | value(symbol);
+            });
         }
         Ok(())
     }
 
-    /// Returns the entry of the word that a [`BitReader::window`] begins with.
+    /// Reads a word of at most [`MAX_BITS`] bits, without a refill. Returns the value of its symbol.
     #[inline]
-    pub(crate) fn entry(&self, window: u64) -> E {
-        self.entries[window as usize % (1 << MAX_BITS)]
+    pub(crate) fn take(&self, from: &mut BitReader<'_>) -> u32 {
+        let entry = self.entries[from.peek(MAX_BITS) as usize];
+        from.skip(entry >> VALUE_BITS);
+        entry & ((1 << VALUE_BITS) - 1)
     }
-}
-
-/// Returns whether each sequence of [`MAX_BITS`] bits begins with one word.
-fn is_complete(numbers: &[u16; LENGTHS]) -> bool {
-    let (allowed, too_long) = numbers.split_at(MAX_BITS as usize + 1);
-    let shares = (0..MAX_BITS).rev().zip(&allowed[1..]);
-    let covered: u32 = shares
-        .map(|(bits, number)| u32::from(*number) << bits)
-        .sum();
-    covered == 1 << MAX_BITS && too_long.iter().all(|number| *number == 0)
-}
-
-/// Returns the symbols in the order of the lengths of their words.
-fn by_length<const N: usize>(lengths: &[u8; N], numbers: &[u16; LENGTHS]) -> [u8; N] {
-    let mut starts = [0; LENGTHS];
-    for length in 1..LENGTHS {
-        starts[length] = starts[length - 1] + usize::from(numbers[length - 1]);
-    }
-    let mut symbols = [0; N];
-    for (symbol, length) in (0..).zip(lengths) {
-        let start = &mut starts[usize::from(*length)];
-        symbols[*start] = symbol;
-        *start += 1;
-    }
-    symbols
 }
 
 #[cfg(test)]
@@ -277,16 +264,13 @@ mod tests {
         let bytes = writer.finish();
 
         let mut reader = BitReader::new(&bytes);
-        let mut table = Table::<_, N>::new();
-        let entry = |symbol, bits| (symbol, bits);
+        let mut table = Table::<N>::new();
         table
-            .read(&mut reader, entry)
+            .read(&mut reader, |symbol| symbol as u32)
             .expect("a code that was written");
         for symbol in symbols {
             reader.refill();
-            let (found, bits) = table.entry(reader.window());
-            assert_eq!(found, *symbol);
-            reader.skip(bits);
+            assert_eq!(table.take(&mut reader), *symbol as u32);
         }
         assert!(!reader.is_overrun());
         bytes.len()
@@ -320,15 +304,27 @@ mod tests {
         }
 
         #[test]
+        fn a_code_is_as_long_as_the_inner_nodes_of_a_tree_weigh(counts in prop::array::uniform32(0u32..1000)) {
+            let mut nodes: Vec<usize> = counts.iter().filter(|count| **count > 0).map(|count| *count as usize).collect();
+            let mut expected = 0;
+            while nodes.len() > 1 {
+                nodes.sort_by_key(|weight| std::cmp::Reverse(*weight));
+                let sum = nodes.pop().unwrap_or(0) + nodes.pop().unwrap_or(0);
+                nodes.push(sum);
+                expected += sum;
+            }
+            let bits = counts.iter().zip(lengths(&counts)).map(|(count, length)| *count as usize * usize::from(length));
+            prop_assert_eq!(bits.sum::<usize>(), expected);
+        }
+
+        #[test]
         fn any_description_is_refused_or_a_code(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let mut reader = BitReader::new(&bytes);
-            let mut table = Table::<_, 49>::new();
-            if table.read(&mut reader, |symbol, bits| (symbol, bits)).is_ok() {
+            let mut table = Table::<49>::new();
+            if table.read(&mut reader, |symbol| symbol as u32).is_ok() {
                 for _ in 0..100 {
                     reader.refill();
-                    let (symbol, bits) = table.entry(reader.window());
-                    prop_assert!(symbol < 49 && bits <= MAX_BITS);
-                    reader.skip(bits);
+                    prop_assert!(table.take(&mut reader) < 49);
                 }
             }
         }

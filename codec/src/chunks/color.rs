@@ -2,7 +2,7 @@
 
 /// Steps from which on the prediction averages several points, since they then contain less noise
 /// of the sensor than of the quantisation.
-pub(super) const AVERAGING_SHIFT: u8 = 2;
+const AVERAGING_SHIFT: u8 = 2;
 
 /// Luma and chroma: the reversible transform YCoCg-R (Malvar and Sullivan, JVT-I014r3, 2003).
 pub(super) type Ycc = [i32; 3];
@@ -22,35 +22,27 @@ pub(super) fn rgb_of([y, co, cg]: Ycc) -> [u8; 3] {
     let g = cg.wrapping_add(middle);
     let b = middle.wrapping_sub(co >> 1);
     let r = b.wrapping_add(co);
-    let mut rgb = [r, g, b];
-    // Only a quantised colour can exceed the limits, and few do.
-    if (r | g | b) & !0xff != 0 {
-        rgb = rgb.map(|channel| channel.clamp(0, 255));
+    if (r | g | b) & !0xff == 0 {
+        return [r as u8, g as u8, b as u8];
     }
-    rgb.map(|channel| channel as u8)
+    [r, g, b].map(|channel| channel.clamp(0, 255) as u8)
 }
 
-/// The colours of the last points as a decoder knows them. The prediction is the last colour or, if
-/// `AVERAGING`, a mean.
+/// The colours of the last points as a decoder knows them, in steps of 2^`SHIFT`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct History<const AVERAGING: bool> {
+pub(super) struct History<const SHIFT: u8> {
     last: [Ycc; 3],
-    /// Binary logarithm of the steps of colours.
-    shift: u8,
 }
 
-impl<const AVERAGING: bool> History<AVERAGING> {
-    pub(super) fn new(first: Ycc, shift: u8) -> Self {
-        History {
-            last: [first; 3],
-            shift,
-        }
+impl<const SHIFT: u8> History<SHIFT> {
+    pub(super) fn new(first: Ycc) -> Self {
+        History { last: [first; 3] }
     }
 
     #[inline]
     fn predict(&self) -> Ycc {
         let [a, b, c] = &self.last;
-        if !AVERAGING {
+        if SHIFT < AVERAGING_SHIFT {
             return *a;
         }
         let mean = |channel: usize| {
@@ -64,14 +56,14 @@ impl<const AVERAGING: bool> History<AVERAGING> {
     #[inline]
     pub(super) fn quantise(&mut self, color: Ycc) -> [u32; 3] {
         let predicted = self.predict();
-        let half = (1 << self.shift) >> 1;
+        let half = (1 << SHIFT) >> 1;
         let steps = |channel: usize| {
             let difference = color[channel] - predicted[channel];
-            if self.shift == 0 {
+            if SHIFT == 0 {
                 return difference;
             }
             let sign = difference >> 31;
-            let steps = ((difference ^ sign) - sign + half) >> self.shift;
+            let steps = ((difference ^ sign) - sign + half) >> SHIFT;
             (steps ^ sign) - sign
         };
         let [y, co, cg] = [steps(0), steps(1), steps(2)];
@@ -90,7 +82,7 @@ impl<const AVERAGING: bool> History<AVERAGING> {
     #[inline]
     fn advance(&mut self, predicted: Ycc, steps: Ycc) {
         let next = |channel: usize| {
-            predicted[channel].wrapping_add(steps[channel].wrapping_shl(self.shift.into()))
+            predicted[channel].wrapping_add(steps[channel].wrapping_shl(SHIFT.into()))
         };
         self.last = [[next(0), next(1), next(2)], self.last[0], self.last[1]];
     }
@@ -106,5 +98,12 @@ mod tests {
             let [_, r, g, b] = u32::to_be_bytes(color);
             assert_eq!(rgb_of(ycc_of([r, g, b])), [r, g, b]);
         }
+    }
+
+    #[test]
+    fn colours_out_of_range_are_moved_to_the_nearest_channel() {
+        assert_eq!(rgb_of([300, 0, 0]), [255; 3]);
+        assert_eq!(rgb_of([-1, 0, 0]), [0; 3]);
+        assert_eq!(rgb_of([128, 300, -1]), [255, 128, 0]);
     }
 }

@@ -1,10 +1,11 @@
 //! Decoding of chunks, all at once or as they arrive.
 
 use super::header::{COMMON_BYTES, Header, Place, SliceId};
+use super::order::{Keyed, Positions};
 use super::parity::Parity;
 use super::run::RunDecoder;
 use crate::{DecodeError, Decoder};
-use hawser_cloud::{Cloud, MAX_POINTS};
+use hawser_cloud::{Cloud, MAX_POINTS, Point};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -142,10 +143,13 @@ impl ChunkDecoder {
         if before + count > MAX_POINTS {
             return None;
         }
-        let points = cloud.append(count);
-        let decoded = self
-            .runs
-            .decode(run, header.grid, header.color_shift, points);
+        let mut positions = Positions::new(header.grid);
+        let packed = |Keyed { key, rgb }| {
+            let ([x, y, z], [r, g, b]) = (positions.find(key), rgb);
+            Point { x, y, z, r, g, b }.to_bytes()
+        };
+        let to = cloud.grow(count);
+        let decoded = self.runs.decode(run, header.color_shift, to, packed);
         decoded.map_err(|_| cloud.truncate(before)).ok()
     }
 }

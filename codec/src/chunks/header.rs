@@ -2,6 +2,7 @@
 
 use super::Precision;
 use super::order::Grid;
+use super::run::MAX_POINTS;
 use crate::Codec;
 
 /// Length of the header of a chunk; that of a parity chunk is shorter.
@@ -63,7 +64,7 @@ impl Place {
 /// The fields of a chunk after its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The number of points, at least one.
+    /// The number of points, from one to [`MAX_POINTS`].
     pub(super) points: u16,
     pub(super) grid: Grid,
     /// Binary logarithm of the steps of colours.
@@ -89,7 +90,7 @@ impl Header {
             },
             color_shift: shifts & 0x0f,
         };
-        let is_valid = header.points > 0
+        let is_valid = (1..=MAX_POINTS).contains(&header.points)
             && header.grid.shift <= Grid::MAX_SHIFT
             && header.color_shift <= Precision::MAX_COLOR;
         is_valid.then_some((header, run))

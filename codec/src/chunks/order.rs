@@ -48,88 +48,85 @@ impl Grid {
 
     /// Returns the position of a key: the middle of its cell. Out of range, it is moved to the last
     /// position in range.
-    pub(crate) fn position(self, key: u64) -> [i16; 3] {
-        self.unlimited(key)
-            .map(|value| value.min(i16::MAX.into()) as i16)
-    }
-
     #[inline]
-    fn unlimited(self, key: u64) -> [i32; 3] {
+    pub(crate) fn position(self, key: u64) -> [i16; 3] {
         let middle = (1 << self.shift) >> 1;
         let value = |axis: usize| {
             let steps = gather(key >> axis) << self.shift;
-            i32::from(self.corner[axis]) + steps as i32 + middle
+            let value = i32::from(self.corner[axis]) + steps as i32 + middle;
+            value.min(i16::MAX.into()) as i16
         };
         [value(0), value(1), value(2)]
     }
 }
 
-/// The positions of keys that mostly are close to the one before: those in the same cell differ in
-/// few bits.
+/// Bits of a key whose coordinates are looked up at once.
+const LOOKUP_BITS: u32 = 9;
+/// Bits of the keys of a block.
+const BLOCK_BITS: u32 = 2 * LOOKUP_BITS;
+
+/// Finds the positions of keys, quickly if most are in the block of the last one: 64 steps of each
+/// axis, whose keys have the same upper bits.
 #[derive(Debug)]
 pub(crate) struct Positions {
     grid: Grid,
-    /// The upper bits of the keys in the cell.
-    cell: u64,
-    /// The coordinates of the first key of the cell in 16 bits each, x lowest, plus 2^15, so that sums
-    /// with the coordinates within the cell have no carry.
-    origin: u64,
+    /// The upper bits of the keys of the block.
+    block: u64,
+    /// The position of the first key of the block, 16 bits an axis, counted from [`i16::MIN`] so that
+    /// no sum carries over to the next axis.
+    corner: u64,
 }
 
 impl Positions {
-    const CELL_BITS: u32 = 18;
-
     pub(crate) fn new(grid: Grid) -> Self {
         Positions {
             grid,
-            cell: u64::MAX,
-            origin: 0,
+            block: u64::MAX,
+            corner: 0,
         }
     }
 
-    /// Returns what [`Grid::position`] does, in 16 bits each, x lowest.
+    /// Returns the same as [`Grid::position`].
     #[inline]
-    pub(crate) fn of(&mut self, key: u64) -> u64 {
-        let cell = key >> Positions::CELL_BITS;
-        if cell != self.cell {
-            let Some(origin) = self.grid.origin(cell) else {
-                return joined(self.grid.position(key));
-            };
-            (self.cell, self.origin) = (cell, origin);
+    pub(crate) fn find(&mut self, key: u64) -> [i16; 3] {
+        if key >> BLOCK_BITS != self.block {
+            return self.enter(key);
         }
-        let [low, high] = [key, key >> 9].map(|bits| GATHERED[bits as usize % GATHERED.len()]);
-        (self.origin + ((low | high << 3) << self.grid.shift)) ^ OFFSETS
+        let low = |at: u32| GATHERED[(key >> at) as usize % GATHERED.len()];
+        let steps = (low(0) | low(LOOKUP_BITS) << (LOOKUP_BITS / 3)) << self.grid.shift;
+        let position = (self.corner + steps) ^ 0x8000_8000_8000;
+        [
+            position as i16,
+            (position >> 16) as i16,
+            (position >> 32) as i16,
+        ]
+    }
+
+    /// Finds the position of a key of another block, and goes on to that block unless it reaches the
+    /// last position in range.
+    #[cold]
+    fn enter(&mut self, key: u64) -> [i16; 3] {
+        let corner = self.grid.position(key & (u64::MAX << BLOCK_BITS));
+        if corner
+            .iter()
+            .all(|value| *value <= i16::MAX - (64 << Grid::MAX_SHIFT))
+        {
+            let [x, y, z] = corner.map(|value| u64::from(value as u16 ^ 0x8000));
+            self.block = key >> BLOCK_BITS;
+            self.corner = x | y << 16 | z << 32;
+        }
+        self.grid.position(key)
     }
 }
 
-impl Grid {
-    /// Returns [`Positions::origin`], or `None` if a part of the cell is out of range.
-    #[inline(never)]
-    fn origin(self, cell: u64) -> Option<u64> {
-        let first = cell << Positions::CELL_BITS;
-        let last = first | ((1 << Positions::CELL_BITS) - 1);
-        let [first, last] = [first, last].map(|key| self.unlimited(key));
-        let is_inside = last.iter().all(|value| *value <= i16::MAX.into());
-        is_inside.then(|| joined(first.map(|value| value as i16)) ^ OFFSETS)
-    }
-}
-
-fn joined(position: [i16; 3]) -> u64 {
-    let [x, y, z] = position.map(|value| u64::from(value as u16));
-    x | y << 16 | z << 32
-}
-
-/// 2^15 in each of three times 16 bits.
-const OFFSETS: u64 = 0x8000_8000_8000;
-
-/// The bits of each number of 9 bits, gathered for each axis and in 16 bits each, x lowest.
-const GATHERED: [u64; 512] = {
-    let mut gathered = [0; 512];
-    let mut bit = 0;
-    while bit < 512 * 9 {
-        let (number, at) = (bit / 9, bit % 9);
-        gathered[number] |= (number as u64 >> at & 1) << (at / 3 + 16 * (at % 3));
-        bit += 1;
+/// The coordinates of each key of 9 bits, 16 bits each.
+const GATHERED: [u64; 1 << LOOKUP_BITS] = {
+    let mut gathered = [0; 1 << LOOKUP_BITS];
+    let mut at = 0;
+    while at < (LOOKUP_BITS as usize) << LOOKUP_BITS {
+        let (key, bit) = (at / LOOKUP_BITS as usize, at % LOOKUP_BITS as usize);
+        gathered[key] |= (key as u64 >> bit & 1) << (16 * (bit % 3) + bit / 3);
+        at += 1;
     }
     gathered
 };
@@ -299,18 +296,17 @@ mod tests {
         }
 
         #[test]
-        fn positions_in_cells_are_those_of_their_keys(
+        fn the_positions_of_any_keys_are_those_of_the_grid(
             corner: [i16; 3],
             shift in 0..=Grid::MAX_SHIFT,
-            first: u64,
-            gaps in prop::collection::vec((any::<u64>(), 0u32..64), 0..200),
+            gaps in prop::collection::vec((any::<u64>(), 0u32..=63), 0..200),
         ) {
             let grid = Grid { corner, shift };
             let mut positions = Positions::new(grid);
-            let mut key = first;
+            let mut key = 0u64;
             for (gap, bits) in gaps {
-                key = key.wrapping_add(gap & ((1 << bits) - 1));
-                prop_assert_eq!(positions.of(key), joined(grid.position(key)));
+                key = key.wrapping_add(gap >> (63 - bits));
+                prop_assert_eq!(positions.find(key), grid.position(key));
             }
         }
 

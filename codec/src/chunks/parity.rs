@@ -86,14 +86,12 @@ impl<'a> Parity<'a> {
 
 /// Adds the length and the bytes of a chunk.
 fn add(sum: &mut Vec<u8>, chunk: &[u8]) {
+    let length = (chunk.len() as u16).to_be_bytes();
     sum.resize(sum.len().max(LENGTH_BYTES + chunk.len()), 0);
-    let (length, bytes) = sum.split_at_mut(LENGTH_BYTES);
-    add_bytes(length, &(chunk.len() as u16).to_be_bytes());
-    add_bytes(bytes, chunk);
-}
-
-fn add_bytes(sum: &mut [u8], bytes: &[u8]) {
-    sum.iter_mut()
-        .zip(bytes)
-        .for_each(|(sum, byte)| *sum ^= byte);
+    let (length_sum, sum) = sum.split_at_mut(LENGTH_BYTES);
+    for (sum, bytes) in [(length_sum, &length[..]), (sum, chunk)] {
+        sum.iter_mut()
+            .zip(bytes)
+            .for_each(|(sum, byte)| *sum ^= byte);
+    }
 }

@@ -5,11 +5,10 @@
 //! values to a prediction from the points before, in steps: the upper bits in a prefix code, luma
 //! alone and both chroma values together, then the lower bits.
 
-use super::color::{AVERAGING_SHIFT, History, rgb_of, ycc_of};
-use super::order::{Grid, Keyed, Positions};
+use super::color::{History, rgb_of, ycc_of};
+use super::order::Keyed;
 use super::symbols::{Codes, Costs, Counts, Shifts, Symbols, Tables};
 use crate::bits::{BitReader, BitWriter};
-use hawser_cloud::POINT_BYTES;
 
 /// Bits of the key and of the colour of a first point.
 const KEY_BITS: u32 = 48;
@@ -17,7 +16,7 @@ const COLOR_BITS: u32 = 24;
 /// Bits of a run that precede its points, by experience.
 const TYPICAL_OVERHEAD_BITS: usize = 320;
 /// The maximum number of points of a run.
-const MAX_POINTS: usize = 8192;
+pub(super) const MAX_POINTS: u16 = 8192;
 
 /// The number of points after which the decoder looks whether bytes are left.
 const CHECKED_EVERY: usize = 256;
@@ -49,49 +48,50 @@ impl RunEncoder {
         to: Vec<u8>,
     ) -> (usize, Vec<u8>) {
         let max_bits = 8 * (max_bytes - to.len());
-        let (mut counts, expected) = if color_shift < AVERAGING_SHIFT {
-            self.take_points::<false, P>(points, color_shift, max_bits)
-        } else {
-            self.take_points::<true, P>(points, color_shift, max_bits)
+        let (mut counts, expected) = match color_shift {
+            0 => self.take_points::<0, P>(points, max_bits),
+            1 => self.take_points::<1, P>(points, max_bits),
+            2 => self.take_points::<2, P>(points, max_bits),
+            3 => self.take_points::<3, P>(points, max_bits),
+            _ => self.take_points::<4, P>(points, max_bits),
         };
         let codes = counts.codes();
         self.drop_excess(&codes, &mut counts, expected, max_bits);
-        let mut bits = BitWriter::after(to);
-        self.write(points[0].into(), &codes, &mut bits);
+        let run = self.write(points[0].into(), &codes, to);
         self.learn(&counts);
-        (1 + self.symbols.len(), bits.finish())
+        (1 + self.symbols.len(), run)
     }
 
     /// Turns points to symbols until they are expected to take `max_bits`. Returns the counts of
     /// the symbols, and their expected size in bits.
-    fn take_points<const AVERAGING: bool, P>(
-        &mut self,
-        points: &[P],
-        color_shift: u8,
-        max_bits: usize,
-    ) -> (Counts, f32)
+    fn take_points<const SHIFT: u8, P>(&mut self, points: &[P], max_bits: usize) -> (Counts, f32)
     where
         P: Copy + Into<Keyed>,
     {
-        self.symbols.clear();
+        let RunEncoder {
+            costs,
+            shifts,
+            symbols: taken,
+        } = self;
+        let shifts = *shifts;
+        taken.clear();
         let mut counts = Counts::NONE;
         let Keyed { mut key, rgb } = points[0].into();
-        let mut history = History::<AVERAGING>::new(ycc_of(rgb), color_shift);
-        let max_cost = self
-            .costs
-            .within(max_bits.saturating_sub(TYPICAL_OVERHEAD_BITS));
+        let mut history = History::<SHIFT>::new(ycc_of(rgb));
+        let max_cost = costs.within(max_bits.saturating_sub(TYPICAL_OVERHEAD_BITS));
         let mut cost = 0;
-        for point in &points[1..points.len().min(MAX_POINTS)] {
+        let end = points.len().min(MAX_POINTS.into());
+        for point in &points[1..end] {
             let point: Keyed = (*point).into();
             let steps = history.quantise(ycc_of(point.rgb));
-            let symbols = Symbols::new(point.key - key, steps, self.shifts);
-            cost += self.costs.of(&symbols);
+            let symbols = Symbols::new(point.key - key, steps, shifts);
+            cost += costs.of(&symbols);
             if cost > max_cost {
                 break;
             }
             key = point.key;
             counts.add(&symbols);
-            self.symbols.push(symbols);
+            taken.push(symbols);
         }
         (counts, cost as f32 / Costs::UNIT)
     }
@@ -111,14 +111,16 @@ impl RunEncoder {
         }
     }
 
-    fn write(&self, first: Keyed, codes: &Codes, to: &mut BitWriter) {
+    fn write(&self, first: Keyed, codes: &Codes, to: Vec<u8>) -> Vec<u8> {
+        let mut bits = BitWriter::after(to);
         let [r, g, b] = first.rgb;
-        to.put(first.key, KEY_BITS);
-        to.put(u32::from_be_bytes([0, r, g, b]).into(), COLOR_BITS);
-        codes.describe(self.shifts, to);
+        bits.put(first.key, KEY_BITS);
+        bits.put(u32::from_be_bytes([0, r, g, b]).into(), COLOR_BITS);
+        codes.describe(self.shifts, &mut bits);
         for symbols in &self.symbols {
-            codes.put(symbols, to);
+            codes.put(symbols, &mut bits);
         }
+        bits.finish()
     }
 
     /// Prepares for a run that resembles this one.
@@ -147,53 +149,48 @@ impl RunDecoder {
         }
     }
 
-    /// Decodes a run of as many points as `points` has, at least one, to packed points.
-    pub(crate) fn decode(
+    /// Decodes as many points as there are in `to`, at least one. `point` makes them from their keys
+    /// and colours. If the run is not valid, some are as they were.
+    pub(crate) fn decode<P>(
         &mut self,
         bytes: &[u8],
-        grid: Grid,
         color_shift: u8,
-        points: &mut [[u8; POINT_BYTES]],
+        to: &mut [P],
+        mut point: impl FnMut(Keyed) -> P,
     ) -> Result<(), InvalidRun> {
-        if points.len() > MAX_POINTS {
-            return Err(InvalidRun);
-        }
+        let (first, rest) = to.split_first_mut().ok_or(InvalidRun)?;
         let mut from = BitReader::new(bytes);
         let key = from.take(KEY_BITS);
         let [_, r, g, b] = (from.take(COLOR_BITS) as u32).to_be_bytes();
-        let first = Keyed {
-            key,
-            rgb: [r, g, b],
-        };
         self.tables.read(&mut from).map_err(|_| InvalidRun)?;
-        let positions = Positions::new(grid);
-        if color_shift < AVERAGING_SHIFT {
-            let history = History::<false>::new(ycc_of(first.rgb), color_shift);
-            self.points(first, history, positions, from, points)
-        } else {
-            let history = History::<true>::new(ycc_of(first.rgb), color_shift);
-            self.points(first, history, positions, from, points)
+        let rgb = [r, g, b];
+        *first = point(Keyed { key, rgb });
+        let first = Keyed { key, rgb };
+        match color_shift {
+            0 => self.decode_after::<0, P>(first, from, rest, point),
+            1 => self.decode_after::<1, P>(first, from, rest, point),
+            2 => self.decode_after::<2, P>(first, from, rest, point),
+            3 => self.decode_after::<3, P>(first, from, rest, point),
+            4 => self.decode_after::<4, P>(first, from, rest, point),
+            _ => Err(InvalidRun),
         }
     }
 
     /// Decodes the points after the first one.
-    fn points<const AVERAGING: bool>(
+    fn decode_after<const SHIFT: u8, P>(
         &self,
-        first: Keyed,
-        mut history: History<AVERAGING>,
-        mut positions: Positions,
+        Keyed { mut key, rgb }: Keyed,
         mut from: BitReader<'_>,
-        points: &mut [[u8; POINT_BYTES]],
+        to: &mut [P],
+        mut point: impl FnMut(Keyed) -> P,
     ) -> Result<(), InvalidRun> {
-        let Keyed { mut key, rgb } = first;
-        let (first, rest) = points.split_first_mut().ok_or(InvalidRun)?;
-        set(first, positions.of(key), rgb);
-        for points in rest.chunks_mut(CHECKED_EVERY) {
-            for point in points {
-                let (gap, steps) = self.tables.read_point(&mut from);
+        let mut history = History::<SHIFT>::new(ycc_of(rgb));
+        for to in to.chunks_mut(CHECKED_EVERY) {
+            for to in to {
+                let (gap, steps) = self.tables.point(&mut from);
                 key = key.wrapping_add(gap);
                 let rgb = rgb_of(history.restore(steps));
-                set(point, positions.of(key), rgb);
+                *to = point(Keyed { key, rgb });
             }
             // Nobody makes the loop run far beyond the bytes.
             if from.is_overrun() {
@@ -205,18 +202,9 @@ impl RunDecoder {
     }
 }
 
-/// Sets a packed point with few stores.
-#[inline]
-fn set(point: &mut [u8; POINT_BYTES], position: u64, [r, g, b]: [u8; 3]) {
-    let word = position | u64::from(r) << 48 | u64::from(g) << 56;
-    point[..8].copy_from_slice(&word.to_le_bytes());
-    point[8] = b;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_cloud::{Cloud, Point};
     use proptest::prelude::*;
 
     fn any_points() -> impl Strategy<Value = Vec<Keyed>> {
@@ -234,22 +222,14 @@ mod tests {
         })
     }
 
-    /// The grid in which each key has a position of its own.
-    const GRID: Grid = Grid {
-        corner: [i16::MIN; 3],
-        shift: 0,
-    };
-
-    fn decode(bytes: &[u8], count: usize, color_shift: u8) -> Result<Vec<Point>, InvalidRun> {
-        let mut points = vec![[0; POINT_BYTES]; count];
-        RunDecoder::new().decode(bytes, GRID, color_shift, &mut points)?;
-        let cloud = Cloud::from_packed(points.concat()).expect("whole points");
-        Ok(cloud.points().collect())
-    }
-
-    fn point(of: &Keyed) -> Point {
-        let ([x, y, z], [r, g, b]) = (GRID.position(of.key), of.rgb);
-        Point { x, y, z, r, g, b }
+    fn decoded(bytes: &[u8], count: usize, color_shift: u8) -> Result<Vec<Keyed>, InvalidRun> {
+        let unknown = Keyed {
+            key: 0,
+            rgb: [0; 3],
+        };
+        let mut points = vec![unknown; count];
+        let decoded = RunDecoder::new().decode(bytes, color_shift, &mut points, |point| point);
+        decoded.map(|()| points)
     }
 
     proptest! {
@@ -260,27 +240,29 @@ mod tests {
             while found.len() < points.len() {
                 let (count, bytes) = encoder.encode(&points[found.len()..], 0, max_bytes, Vec::new());
                 prop_assert!(bytes.len() <= max_bytes);
-                found.extend(decode(&bytes, count, 0).expect("an encoded run"));
+                found.extend(decoded(&bytes, count, 0).expect("an encoded run"));
             }
-            prop_assert_eq!(found, points.iter().map(point).collect::<Vec<_>>());
+            prop_assert_eq!(found, points);
         }
 
         #[test]
         fn quantised_colours_are_within_a_step(points in any_points(), shift in 1u8..5) {
             let (count, bytes) = RunEncoder::new().encode(&points, shift, 10_000, Vec::new());
             prop_assert_eq!(count, points.len());
-            let found = decode(&bytes, count, shift).expect("an encoded run");
-            for (point, found) in points.iter().map(point).zip(found) {
-                prop_assert_eq!([found.x, found.y, found.z], [point.x, point.y, point.z]);
+            let found = decoded(&bytes, count, shift).expect("an encoded run");
+            for (point, found) in points.iter().zip(found) {
+                prop_assert_eq!(found.key, point.key);
                 // Half a step in luma and in each chroma value, and their rounding.
-                let errors = [found.r.abs_diff(point.r), found.g.abs_diff(point.g), found.b.abs_diff(point.b)];
-                prop_assert!(errors.iter().all(|error| *error <= 2 * (1 << shift)), "{:?} {:?}", point, found);
+                let error = (0..3).map(|channel| found.rgb[channel].abs_diff(point.rgb[channel])).max();
+                prop_assert!(error <= Some(2 * (1 << shift)), "{:?} {:?}", point, found);
             }
         }
 
         #[test]
-        fn any_bytes_are_refused_or_points(bytes in prop::collection::vec(any::<u8>(), 0..400), count in 0usize..2000, shift in 0u8..5) {
-            let _ = decode(&bytes, count, shift);
+        fn any_bytes_are_refused_or_points(bytes in prop::collection::vec(any::<u8>(), 0..400), count in 1usize..2000, shift in 0u8..5) {
+            if let Ok(points) = decoded(&bytes, count, shift) {
+                prop_assert_eq!(points.len(), count);
+            }
         }
     }
 }

@@ -148,17 +148,14 @@ fn put_distance(distance: u16, to: &mut BitWriter) {
     to.put(distance.into(), bits);
 }
 
-/// A mode and the length of its word.
-type ModeTable = Table<(u8, u8), MODES>;
-
 /// Reads the changes of `rows` rows of at most 32,767 columns.
 pub(super) fn read(
     width: usize,
     rows: usize,
     from: &mut BitReader<'_>,
 ) -> Result<Vec<Changes>, InvalidCode> {
-    let mut table = ModeTable::new();
-    table.read(from, |mode, bits| (mode as u8, bits as u8))?;
+    let mut table = Table::<MODES>::new();
+    table.read(from, |mode| mode as u32)?;
     let mut all: Vec<Changes> = Vec::with_capacity(rows);
     for _ in 0..rows {
         let above = all.last().map_or(&[][..], Vec::as_slice);
@@ -171,7 +168,7 @@ pub(super) fn read(
 fn read_row(
     above: &[u16],
     width: u16,
-    table: &ModeTable,
+    table: &Table<MODES>,
     from: &mut BitReader<'_>,
 ) -> Option<Changes> {
     let mut row = Changes::new();
@@ -179,9 +176,7 @@ fn read_row(
     loop {
         from.refill();
         let (first, second) = cursor.above();
-        let (mode, bits) = table.entry(from.window());
-        from.skip(bits.into());
-        let last = match mode.into() {
+        let last = match table.take(from) as usize {
             PASS if second >= width => return None,
             PASS => {
                 cursor.at = Some(second);
