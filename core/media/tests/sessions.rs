@@ -32,6 +32,65 @@ fn to_viewer(host: &mut Host, viewer: &mut Viewer, now: Instant) -> Vec<Result<(
     .collect()
 }
 
+/// Returns a sender that has started again, and remembers nothing.
+fn restarted() -> Host {
+    let announced = secret().announce(&announcement(2)).unwrap();
+    let seed = Seed::new([0x99; 32]);
+    Host::new(HostConfig::new(access(), announced, [0x98; 16], seed))
+}
+
+#[test]
+fn a_sender_that_starts_again_is_found_without_waiting_for_the_end_of_the_session() {
+    let mut viewer = opened(&mut host(), 1, START);
+    let mut again = restarted();
+    let mut now = START + ms(1000);
+    while viewer.poll_event().is_none() {
+        now += ms(10);
+        viewer.handle_timeout(now);
+        to_host(&mut viewer, &mut again, now);
+        to_viewer(&mut again, &mut viewer, now);
+        assert!(now < START + ms(2000), "not found");
+    }
+    assert!(now >= START + ms(1500), "{now:?}");
+    assert!(viewer.take_replaced().is_some() && viewer.take_replaced().is_none());
+    viewer.subscribe(now, vec![(ALIAS, 2)]);
+    to_host(&mut viewer, &mut again, now);
+    let confirmed = |event: &HostEvent| matches!(event, HostEvent::Opened { .. });
+    assert!(events(&mut again).iter().any(confirmed));
+}
+
+#[test]
+fn a_sender_that_is_heard_again_keeps_the_session() {
+    let mut host = host();
+    let mut viewer = opened(&mut host, 1, START);
+    // Nothing passes for four seconds.
+    let mut now = START;
+    for _ in 0..400 {
+        now += ms(10);
+        viewer.handle_timeout(now);
+        while viewer.poll_transmit(now).is_some() {}
+    }
+    for _ in 0..200 {
+        now += ms(10);
+        viewer.handle_timeout(now);
+        to_host(&mut viewer, &mut host, now);
+        for event in events(&mut host) {
+            if let HostEvent::Report {
+                session, report, ..
+            } = event
+            {
+                let echo = None;
+                let clock = ClockStamp { sent: now, echo };
+                assert!(report.clock.sent <= now);
+                host.send_status(session, clock);
+            }
+        }
+        to_viewer(&mut host, &mut viewer, now);
+    }
+    assert_eq!(viewer.poll_event(), None);
+    assert_eq!(host.sessions(), 1);
+}
+
 fn events(host: &mut Host) -> Vec<HostEvent> {
     std::iter::from_fn(|| host.poll_event()).collect()
 }

@@ -175,6 +175,7 @@ impl Network {
         while let Some(event) = self.session.viewer.poll_event() {
             match event {
                 ViewerEvent::Opened(announcement) => {
+                    self.end_replaced(now);
                     self.received.sessions += 1;
                     tracing::info!(publisher = %self.publisher, tracks = announcement.tracks.len(), "session opened");
                     self.session.subscribe(now, announcement, self.layers);
@@ -195,6 +196,19 @@ impl Network {
             tracing::warn!(%publisher, network, "no answer: is the publisher running with --push and the same key, and has it room for one more viewer?");
         }
         Ok(())
+    }
+
+    /// Hands over what is left of a session in whose place another one has come.
+    fn end_replaced(&mut self, now: Instant) {
+        let Some(receiver) = self.session.viewer.take_replaced() else {
+            return;
+        };
+        tracing::warn!(publisher = %self.publisher, "the publisher has started again");
+        self.session.assembler.finish(now);
+        self.hand_over(now);
+        self.received.add_receiver(&receiver);
+        self.received.frames += *self.session.assembler.stats();
+        self.session.number += 1;
     }
 
     fn ended(&mut self, now: Instant, reason: EndReason) {

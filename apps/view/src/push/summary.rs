@@ -3,7 +3,7 @@
 use super::row::PushRow;
 use crate::Drawn;
 use crate::summary::write_qoe;
-use hawser_objects::{FrameStats, Viewer};
+use hawser_objects::{FrameStats, Receiver, Viewer};
 use hawser_qoe::{Frame, Qoe, Window};
 use hawser_units::{ByteSize, Instant};
 use std::collections::VecDeque;
@@ -77,16 +77,21 @@ impl Received {
     /// Adds the counts of a session.
     pub(super) fn add(&mut self, viewer: &Viewer, frames: &FrameStats) {
         if let Some(receiver) = viewer.receiver() {
-            let totals = receiver.totals();
-            self.packets += totals.packets;
-            self.bytes += totals.bytes;
-            self.marked_bytes += totals.ce_bytes;
-            self.refused += totals.refused;
-            self.late_packets += receiver.refusals().late;
+            self.add_receiver(receiver);
         }
         let stats = viewer.stats();
         self.refused += stats.invalid + stats.forged + stats.replayed + stats.unexpected;
         self.frames += *frames;
+    }
+
+    /// Adds the counts of the receiver of a session.
+    pub(super) fn add_receiver(&mut self, receiver: &Receiver) {
+        let totals = receiver.totals();
+        self.packets += totals.packets;
+        self.bytes += totals.bytes;
+        self.marked_bytes += totals.ce_bytes;
+        self.refused += totals.refused;
+        self.late_packets += receiver.refusals().late;
     }
 }
 

@@ -1,5 +1,5 @@
 use super::channel::{Channel, OpenError, UsedUp};
-use crate::keys::AccessSecret;
+use crate::keys::{AccessSecret, Seed};
 use crate::refusal::Refusal;
 use hawser_units::Instant;
 use hawser_wire::feedback::Feedback;
@@ -16,6 +16,10 @@ const MAX_COOKIES: u8 = 8;
 pub struct SessionTimes {
     /// The time after which a request is repeated at first. It doubles up to eight times that.
     pub retry: Duration,
+    /// The time without an authentic datagram after which another session is asked for, while this one
+    /// is still there: the sender may have started again. It answers each report, of which there is one
+    /// in a second.
+    pub renew: Duration,
     /// The time without an authentic datagram after which the session has ended.
     pub idle: Duration,
 }
@@ -26,6 +30,9 @@ pub struct SessionTimes {
 pub(crate) struct Client {
     times: SessionTimes,
     access: AccessSecret,
+    /// The source of the random bytes of further requests.
+    seed: Seed,
+    requests: u64,
     state: State,
     stats: ViewerStats,
 }
@@ -55,6 +62,8 @@ struct Open {
     heard: Instant,
     wanted: Option<Subscribe>,
     repeat_at: Option<Instant>,
+    /// The request for a session in place of this one.
+    renewal: Option<Asking>,
 }
 
 /// A message of the sender.
@@ -110,6 +119,7 @@ impl Default for SessionTimes {
     fn default() -> Self {
         SessionTimes {
             retry: Duration::from_millis(250),
+            renew: Duration::from_millis(1500),
             idle: Duration::from_secs(10),
         }
     }
@@ -118,18 +128,14 @@ impl Default for SessionTimes {
 impl Client {
     /// Asks for a session. `random` has 16 random bytes, new for each session.
     pub(crate) fn new(times: SessionTimes, access: AccessSecret, random: [u8; 16]) -> Self {
-        let asking = Asking {
-            random,
-            cookie: [0; COOKIE],
-            cookies: 0,
-            due: Instant::ZERO,
-            backoff: times.retry,
-            started: None,
-        };
+        let mut seed = [0; 32];
+        seed[..16].copy_from_slice(&random);
         Client {
             times,
             access,
-            state: State::Asking(asking),
+            seed: Seed::new(seed),
+            requests: 0,
+            state: State::Asking(Asking::new(random, times.retry)),
             stats: ViewerStats::default(),
         }
     }
@@ -145,7 +151,16 @@ impl Client {
             (Message::Sealed(sealed), State::Asking(asking)) => {
                 asking.handle_accept(&sealed, &self.access)
             }
-            (Message::Sealed(sealed), State::Open(open)) => open.handle_sealed(now, &sealed),
+            (Message::Retry(retry), State::Open(open)) => match &mut open.renewal {
+                Some(renewal) => renewal.handle_retry(now, &retry),
+                None => Err(ViewerError::Unexpected),
+            },
+            (Message::Sealed(sealed), State::Open(open)) => match &mut open.renewal {
+                Some(renewal) if renewal.is_answer(&sealed) => {
+                    renewal.handle_accept(&sealed, &self.access)
+                }
+                _ => open.handle_sealed(now, &sealed),
+            },
             _ => Err(ViewerError::Unexpected),
         }
     }
@@ -157,6 +172,7 @@ impl Client {
             heard: now,
             wanted: None,
             repeat_at: None,
+            renewal: None,
         }));
     }
 
@@ -167,7 +183,7 @@ impl Client {
     /// Records that an authentic packet arrived.
     pub(crate) fn hear(&mut self, now: Instant) {
         if let State::Open(open) = &mut self.state {
-            open.heard = now;
+            open.hear(now);
         }
     }
 
@@ -214,13 +230,26 @@ impl Client {
         let retry = self.times.retry;
         match &mut self.state {
             State::Asking(asking) => Ok(asking.poll_hello(now, &self.access, retry)),
-            State::Open(open) => match &open.wanted {
-                Some(wanted) if open.repeat_at.is_some_and(|at| at <= now) => {
-                    open.repeat_at = Some(now + retry);
-                    open.channel.seal(Kind::Subscribe, wanted.emit()).map(Some)
+            State::Open(open) => {
+                if open.renewal.is_none() && now >= open.heard + self.times.renew {
+                    self.requests += 1;
+                    let random = self.seed.numbered(self.requests).mac(&[b"viewer"]);
+                    open.renewal = Some(Asking::new(random, retry));
                 }
-                _ => Ok(None),
-            },
+                let renewal = open.renewal.as_mut();
+                // Who starts again should find a request soon.
+                let hello = renewal.and_then(|r| r.poll_hello(now, &self.access, retry / 4));
+                if hello.is_some() {
+                    return Ok(hello);
+                }
+                match &open.wanted {
+                    Some(wanted) if open.repeat_at.is_some_and(|at| at <= now) => {
+                        open.repeat_at = Some(now + retry);
+                        open.channel.seal(Kind::Subscribe, wanted.emit()).map(Some)
+                    }
+                    _ => Ok(None),
+                }
+            }
             State::Ended => Ok(None),
         }
     }
@@ -239,7 +268,15 @@ impl Client {
         match &self.state {
             State::Asking(asking) => Some(asking.due),
             State::Open(open) => {
-                let times = [Some(open.heard + self.times.idle), open.repeat_at];
+                let renewal = match &open.renewal {
+                    Some(renewal) => renewal.due,
+                    None => open.heard + self.times.renew,
+                };
+                let times = [
+                    Some(open.heard + self.times.idle),
+                    Some(renewal),
+                    open.repeat_at,
+                ];
                 times.into_iter().flatten().min()
             }
             State::Ended => None,
@@ -276,6 +313,23 @@ impl Client {
 }
 
 impl Asking {
+    fn new(random: [u8; 16], retry: Duration) -> Self {
+        Asking {
+            random,
+            cookie: [0; COOKIE],
+            cookies: 0,
+            due: Instant::ZERO,
+            backoff: retry,
+            started: None,
+        }
+    }
+
+    /// Returns whether a message accepts this request.
+    fn is_answer(&self, sealed: &Sealed<'_>) -> bool {
+        let randoms = sealed.randoms.as_ref();
+        randoms.is_some_and(|randoms| randoms[0] == self.random)
+    }
+
     fn poll_hello(
         &mut self,
         now: Instant,
@@ -312,8 +366,7 @@ impl Asking {
         sealed: &Sealed<'_>,
         access: &AccessSecret,
     ) -> Result<Said, ViewerError> {
-        let is_answer = |randoms: &[[u8; 16]; 2]| randoms[0] == self.random;
-        let randoms = sealed.randoms.filter(is_answer);
+        let randoms = sealed.randoms.filter(|_| self.is_answer(sealed));
         let randoms = randoms.ok_or(ViewerError::Unexpected)?;
         let mut channel = Channel::of_viewer(sealed.session, access.session(&randoms));
         let plaintext = channel.open(sealed)?;
@@ -322,9 +375,15 @@ impl Asking {
 }
 
 impl Open {
+    /// Records that the sender is there.
+    fn hear(&mut self, now: Instant) {
+        self.heard = now;
+        self.renewal = None;
+    }
+
     fn handle_sealed(&mut self, now: Instant, sealed: &Sealed<'_>) -> Result<Said, ViewerError> {
         let plaintext = self.channel.open(sealed)?;
-        self.heard = now;
+        self.hear(now);
         match sealed.kind {
             Kind::Status => Ok(Said::Status(plaintext)),
             Kind::Goodbye => Ok(Said::Goodbye(Goodbye::parse(&plaintext)?)),

@@ -26,6 +26,8 @@ pub struct Viewer {
     client: Client,
     /// The receiver of a session that is open, or was when it ended.
     receiver: Option<Box<Receiver>>,
+    /// The receiver of a session in whose place another one has come.
+    replaced: Option<Box<Receiver>>,
     pose: Option<Pose>,
     outgoing: VecDeque<Vec<u8>>,
     events: VecDeque<ViewerEvent>,
@@ -34,7 +36,8 @@ pub struct Viewer {
 /// An event of a [`Viewer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ViewerEvent {
-    /// The session is open. Nothing is sent until the viewer subscribes.
+    /// The session is open. Nothing is sent until the viewer subscribes. Where one was open before, this
+    /// one has come in its place ([`Viewer::take_replaced`]): the sender has started again.
     Opened(Announcement),
     /// The session has ended.
     Ended(EndReason),
@@ -48,6 +51,7 @@ impl Viewer {
             client: Client::new(config.times, secret.access(), random),
             secret,
             receiver: None,
+            replaced: None,
             pose: None,
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
@@ -129,6 +133,11 @@ impl Viewer {
         self.receiver.as_deref()
     }
 
+    /// Takes the receiver of the session before, when another one has come in its place.
+    pub fn take_replaced(&mut self) -> Option<Box<Receiver>> {
+        self.replaced.take()
+    }
+
     /// Returns the counts.
     pub const fn stats(&self) -> &ViewerStats {
         self.client.stats()
@@ -173,7 +182,7 @@ impl Viewer {
         let accept = Accept::parse(plaintext)?;
         let announcement = self.secret.verify(accept.announcement)?;
         let receiver = Receiver::new(self.config.receiver, &self.secret, &announcement, &accept);
-        self.receiver = Some(Box::new(receiver));
+        self.replaced = self.receiver.replace(Box::new(receiver));
         self.client.open(now, accepted);
         self.events.push_back(ViewerEvent::Opened(announcement));
         Ok(())
