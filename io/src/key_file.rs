@@ -14,12 +14,16 @@ const OTHERS: u32 = 0o077;
 pub fn generate(path: &Path, length: usize) -> io::Result<()> {
     let mut key = Zeroizing::new(vec![0; length]);
     getrandom::fill(&mut key).map_err(io::Error::other)?;
+    write(path, &key)
+}
+
+fn write(path: &Path, key: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    let digits = Zeroizing::new(hex::encode(&*key));
+    let digits = Zeroizing::new(hex::encode(key));
     writeln!(file, "{}", *digits)
 }
 
@@ -38,6 +42,23 @@ pub fn generate_media(path: &Path) -> io::Result<()> {
 /// As [`read`].
 pub fn read_media(path: &Path) -> Result<Zeroizing<[u8; MEDIA]>, String> {
     read(path, "hawser keygen --media FILE")
+}
+
+/// The length of the secret of a broadcast for relays in bytes.
+const RELAY: usize = 32;
+
+/// Writes the secret of a broadcast for relays to a file that must not exist yet. Only the owner can read
+/// it.
+pub fn write_relay(path: &Path, secret: &[u8; RELAY]) -> io::Result<()> {
+    write(path, secret)
+}
+
+/// Reads the secret of a broadcast for relays.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_relay(path: &Path) -> Result<Zeroizing<[u8; RELAY]>, String> {
+    read(path, "hawser keygen --relay FILE --media FILE")
 }
 
 /// Reads a key of `N` bytes; what was read is wiped from memory. `made_by` is the command that makes such files, for the error.

@@ -14,7 +14,7 @@ use noq_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -202,6 +202,23 @@ impl UdpSocket {
         // It is empty if nobody woke the thread.
         let _ = self.waker.0.read();
         Ok(())
+    }
+
+    /// Waits until one of several sockets has a datagram, another descriptor can be read, a signal comes,
+    /// or `timeout` passes.
+    pub fn wait_any(
+        sockets: &[&UdpSocket],
+        others: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> io::Result<()> {
+        let sockets = sockets.iter().map(|socket| socket.socket.as_fd());
+        let readable = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
+        let all = sockets.chain(others.iter().copied());
+        let mut descriptors: Vec<PollFd<'_>> = all.map(readable).collect();
+        match ppoll(&mut descriptors, Some(TimeSpec::from(timeout)), None) {
+            Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn own_address(&self, peer: &SocketAddr) -> Option<IpAddr> {

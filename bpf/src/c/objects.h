@@ -82,14 +82,17 @@ static __always_inline bool is_outdated(const struct relay_ring *ring, const str
 }
 
 /* Records what was sent of an object to whom. */
-static __always_inline void register_object(__u32 track, __u64 frame, __u8 layer, struct relay_object *object)
+static __noinline int register_object(__u32 track, __u64 frame, __u8 layer, struct relay_object *object, bool ended)
 {
-	struct relay_registration *record = bpf_ringbuf_reserve(&relay_registrations, sizeof(*record), 0);
+	struct relay_registration *record;
 
-	object->registered = 1;
+	if (!object)
+		return 0;
+	record = bpf_ringbuf_reserve(&relay_registrations, sizeof(*record), 0);
+	object->registered = ended;
 	if (!record) {
 		count_packets(track, RELAY_LOST_REGISTRATIONS, 1);
-		return;
+		return 0;
 	}
 	record->frame = frame;
 	record->begun_ns = object->begun_ns;
@@ -101,12 +104,14 @@ static __always_inline void register_object(__u32 track, __u64 frame, __u8 layer
 	record->count = object->count;
 	record->layer = layer;
 	record->priority = object->priority;
-	record->reserved[0] = record->reserved[1] = 0;
+	record->ended = ended;
+	record->reserved = 0;
 	for (__u32 i = 0; i < RELAY_WORDS; i++) {
 		record->served[i] = object->served[i];
 		record->dropped[i] = object->dropped[i];
 	}
 	bpf_ringbuf_submit(record, 0);
+	return 0;
 }
 
 /* Remembers the object at a position no longer. */
@@ -118,7 +123,7 @@ static __always_inline void forget(struct relay_ring *ring, __u32 position, __u3
 	if (!layer)
 		return;
 	if (!object->registered)
-		register_object(track, frame, layer - 1, object);
+		register_object(track, frame, layer - 1, object, true);
 	if (frame > ring->forgotten || (frame == ring->forgotten && layer > ring->forgotten_layer)) {
 		ring->forgotten = frame;
 		ring->forgotten_layer = layer;
@@ -217,7 +222,9 @@ static __always_inline enum relay_reason observe_locked(struct relay_ring *ring,
 	for (__u32 i = 0; i < RELAY_WORDS; i++)
 		offer->slots[i] = object->served[i];
 	if (object->packets == object->count)
-		register_object(offer->track, offer->frame, offer->layer, object);
+		register_object(offer->track, offer->frame, offer->layer, object, true);
+	else if (object->packets == offer->packets)
+		register_object(offer->track, offer->frame, offer->layer, object, false);
 	return RELAY_FORWARDED;
 }
 

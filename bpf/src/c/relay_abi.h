@@ -263,7 +263,9 @@ struct relay_object {
 };
 _Static_assert(sizeof(struct relay_object) == 40 + 256 + 1024, "relay_object");
 
-/* The record of an object that was complete or had to make room. */
+/* The record of an object: one when it has begun, one when it was complete or had to make room. An
+ * object of one packet has the second one only.
+ */
 struct relay_registration {
 	__u64 frame;
 	__u64 begun_ns;
@@ -275,7 +277,8 @@ struct relay_registration {
 	__u16 count;
 	__u8 layer;
 	__u8 priority;
-	__u8 reserved[2];
+	__u8 ended;
+	__u8 reserved;
 	__u64 served[RELAY_WORDS];
 	__u64 dropped[RELAY_WORDS];
 };

@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 plain!(types::relay_registration, types::relay_arrival);
 
-/// The reader of the kernel's records of objects: one when an object is complete, or when it has to
-/// make room. The ring holds the last 3,000; [`Reason::LostRegistrations`] counts those that found
+/// The reader of the kernel's records of objects: one when an object has begun, one when it is complete or
+/// has to make room. The ring holds the last 3,000; [`Reason::LostRegistrations`] counts those that found
 /// it full.
 #[derive(Debug)]
 pub struct Registrations(Records<types::relay_registration>);
@@ -91,6 +91,7 @@ fn registration(row: &types::relay_registration) -> Option<Registration> {
             layer: row.layer,
         },
         priority: row.priority,
+        ended: row.ended != 0,
         begun: Instant::from_nanos(row.begun_ns),
         newest: Instant::from_nanos(row.newest_ns),
         packets: row.packets,

@@ -50,7 +50,8 @@ pub struct Delivery {
     pub to: Vec<SlotIndex>,
 }
 
-/// An object that was complete or had to make room: what was sent of it to whom.
+/// An object: what is sent of it to whom. There is a record when it has begun, and one when it is complete
+/// or has to make room; of an object of one packet, there is the second one only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registration {
     /// The track.
@@ -59,6 +60,8 @@ pub struct Registration {
     pub object: ObjectId,
     /// The priority.
     pub priority: u8,
+    /// Whether it was complete or had to make room.
+    pub ended: bool,
     /// The arrival of the first packet.
     pub begun: Instant,
     /// The arrival of the last packet.
@@ -264,13 +267,18 @@ impl Relay {
             None => track.begin(now, &header, &mut self.slots),
         };
         if let Some(object) = replaced.filter(|object| !object.is_registered) {
-            self.registrations.push_back(registration(index, &object));
+            self.registrations
+                .push_back(registration(index, &object, true));
         }
         let object = track.objects.at(position);
         object.add(now, &header, datagram.len())?;
         if object.is_complete() {
             object.is_registered = true;
-            self.registrations.push_back(registration(index, object));
+            self.registrations
+                .push_back(registration(index, object, true));
+        } else if object.packets == 1 {
+            self.registrations
+                .push_back(registration(index, object, false));
         }
         let level = Budget::level(object.priority);
         let to = object.served.iter().filter(|slot| {
@@ -405,11 +413,12 @@ impl Slot {
     }
 }
 
-fn registration(track: TrackIndex, object: &Object) -> Registration {
+fn registration(track: TrackIndex, object: &Object, ended: bool) -> Registration {
     Registration {
         track,
         object: object.id,
         priority: object.priority,
+        ended,
         begun: object.begun,
         newest: object.newest,
         packets: object.packets,

@@ -51,7 +51,7 @@ fn more_layers_begin_with_the_next_group_and_fewer_at_once() {
     assert!(whole(&mut relay, at(0), frame(1, 1), 1).is_empty());
     assert_eq!(whole(&mut relay, at(0), frame(1, 1), 0), [0]);
     let dropped = std::iter::from_fn(|| relay.poll_registration())
-        .filter(|object| object.dropped.contains(slot(0)));
+        .filter(|object| object.ended && object.dropped.contains(slot(0)));
     let frames: Vec<u32> = dropped.map(|object| object.object.object).collect();
     assert_eq!(frames, [1], "what is not selected is not dropped");
 }
