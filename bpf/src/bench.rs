@@ -3,7 +3,7 @@
 
 mod relay;
 
-pub use relay::TimedRelay;
+pub use relay::{RelayBench, TimedRelay};
 
 use crate::program::{fd, live_run, test_run};
 use crate::shared::Shared;

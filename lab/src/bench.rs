@@ -10,6 +10,7 @@ mod coding;
 mod dedup;
 mod edge;
 mod network;
+mod relay;
 mod replicate;
 mod tunnel;
 mod tunnel_tcp;
@@ -39,6 +40,8 @@ pub enum Part {
     Replicate,
     /// All programs of an edge that act on few packets: signals and the watcher.
     Edge,
+    /// The relay, against relays in user space.
+    Relay,
     /// Network coding.
     Coding,
     /// Encoding and decoding of frames.
@@ -53,10 +56,11 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Part; 8] = [
+    pub const ALL: [Part; 9] = [
         Part::Dedup,
         Part::Replicate,
         Part::Edge,
+        Part::Relay,
         Part::Coding,
         Part::Codec,
         Part::Tunnel,
@@ -70,6 +74,7 @@ impl Part {
             Part::Dedup => "dedup",
             Part::Replicate => "replicate",
             Part::Edge => "edge",
+            Part::Relay => "relay",
             Part::Coding => "coding",
             Part::Codec => "codec",
             Part::Tunnel => "tunnel",
@@ -80,7 +85,7 @@ impl Part {
 }
 
 /// Runs parts of the benchmark and writes `summary.json` to `out`. `hawser` is the program of the
-/// tunnel. All parts together take about eight minutes. The machine should be otherwise idle.
+/// tunnel. All parts together take about ten minutes. The machine should be otherwise idle.
 ///
 /// # Errors
 /// Without root, eBPF or network namespaces.
@@ -94,6 +99,7 @@ pub fn run(parts: &[Part], hawser: &Path, out: &Path) -> Result<Summary> {
                 network.run(|| on_one_cpu(|| replicate::run(&network, &mut summary)))??
             }
             Part::Edge => network.run(|| on_one_cpu(|| edge::run(&mut summary)))??,
+            Part::Relay => relay::run(&mut summary).context("cannot measure the relay")?,
             Part::Coding => network.run(|| on_one_cpu(|| coding::run(&mut summary)))??,
             Part::Codec => {
                 on_one_cpu(|| codec::run(&mut summary)).context("cannot measure the codecs")?
@@ -124,7 +130,7 @@ fn emulator(summary: &mut Summary) -> Result<()> {
 
 /// Pins the calling thread to its current CPU, permanently. A thread that migrates between CPUs
 /// loses its cache and its softirqs.
-fn on_one_cpu(work: impl FnOnce() -> Result<()>) -> Result<()> {
+fn on_one_cpu<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let mut one = CpuSet::new();
     one.set(nix::sched::sched_getcpu()?)?;
     sched_setaffinity(Pid::from_raw(0), &one).context("cannot pin the thread to one CPU")?;

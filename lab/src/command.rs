@@ -94,7 +94,7 @@ struct SelftestArgs {
 
 /// Measure the cost of a packet: the eBPF programs, coding, the tunnel and the emulator
 ///
-/// Takes about eight minutes. Keep the machine idle meanwhile.
+/// Takes about ten minutes. Keep the machine idle meanwhile.
 #[derive(Debug, clap::Args)]
 struct BenchArgs {
     /// Parts to measure [default: all]
