@@ -192,7 +192,7 @@ fn reason(outcome: &Result<Delivery, Refusal>) -> Reason {
 fn both_agree_on_random_operations() {
     let program = std::cell::RefCell::new(Program::load());
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: 100,
+        cases: 200,
         failure_persistence: None,
         ..ProptestConfig::default()
     });
@@ -211,8 +211,13 @@ fn both_agree_on_random_operations() {
                 };
                 let stats = program.timed.relay().slot_stats(slot);
                 prop_assert_eq!(
-                    (stats.packets, stats.bytes, stats.objects),
-                    (expected.packets, expected.bytes, expected.objects),
+                    (stats.packets, stats.bytes, stats.balance, stats.objects),
+                    (
+                        expected.packets,
+                        expected.bytes,
+                        expected.balance,
+                        expected.objects
+                    ),
                     "{:?} {:?}",
                     slot,
                     step

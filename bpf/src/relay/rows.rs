@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 const SLOTS: usize = Limit::RELAY_SLOTS.0 as usize;
 
 /// The index of the bucket of all levels.
-const TOTAL: usize = Limit::RELAY_LEVELS.0 as usize;
+pub(super) const TOTAL: usize = Limit::RELAY_LEVELS.0 as usize;
 
 pub(super) struct Rows {
     tracks: Shared<types::relay_track>,
@@ -164,12 +164,10 @@ impl Rows {
         }
     }
 
-    /// Returns the counters of a slot, and the bytes that it was charged.
-    pub(super) fn account(&self, slot: SlotIndex) -> (types::relay_account, u64) {
+    /// Returns the counters of a slot.
+    pub(super) fn account(&self, slot: SlotIndex) -> types::relay_account {
         // SAFETY: a row of the mapping, of which each counter is a word.
-        let account = unsafe { self.accounts.row(slot.get()).read_volatile() };
-        let spent = account.buckets[TOTAL].spent;
-        (account, spent)
+        unsafe { self.accounts.row(slot.get()).read_volatile() }
     }
 
     /// Begins a subscription. Of the words of a selection, `layers` makes it valid.

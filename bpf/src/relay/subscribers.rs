@@ -1,3 +1,4 @@
+use super::rows::TOTAL;
 use super::{Relay, Session};
 use crate::address::family_and_address;
 use crate::skeleton::relay::types::{self, relay_loss as LossCode};
@@ -24,6 +25,9 @@ pub struct SlotStats {
     pub packets: u64,
     /// Bytes of IP packets sent, and those of [`Relay::spend`].
     pub bytes: u64,
+    /// The bytes that are left in the bucket of all levels, without what was earned since an object
+    /// began. Negative if more was sent.
+    pub balance: i64,
     /// Packets not sent, by [`Loss`](super::Loss).
     pub lost: [u64; LossCode::RELAY_LOSSES.0 as usize],
     /// Objects, by [`Verdict`].
@@ -122,10 +126,12 @@ impl Relay {
 
     /// Returns the counters of a subscriber, since it was added.
     pub fn slot_stats(&self, slot: SlotIndex) -> SlotStats {
-        let (account, bytes) = self.rows.account(slot);
+        let account = self.rows.account(slot);
+        let total = &account.buckets[TOTAL];
         SlotStats {
             packets: account.packets,
-            bytes,
+            bytes: total.spent,
+            balance: total.granted.wrapping_sub(total.spent).cast_signed(),
             lost: account.lost,
             objects: account.objects,
         }

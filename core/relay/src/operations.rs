@@ -6,8 +6,8 @@
 //! steps. A failing list shrinks to a readable sequence that can be kept as a named test.
 
 use crate::{
-    Budget, Delivery, Frame, LEVELS, Level, Rate, Refusal, Relay, Selection, SlotIndex, Subscriber,
-    TrackHop, TrackIndex,
+    Budget, Delivery, Frame, LEVELS, Level, REMEMBERED_OBJECTS, Rate, Refusal, Relay, Selection,
+    SlotIndex, Subscriber, TrackHop, TrackIndex,
 };
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::Key;
@@ -49,7 +49,8 @@ pub enum Operation {
         /// The seed of the order, of the packets that are lost and of those that arrive twice.
         seed: u64,
     },
-    /// Objects of one packet are sent, which makes the relay forget older ones.
+    /// Objects of one packet are sent, which makes the relay forget older ones. The oldest object that
+    /// it may remember, and the newest that it has forgotten, arrive again.
     Burst {
         /// The track.
         track: usize,
@@ -60,6 +61,11 @@ pub enum Operation {
     Again {
         /// The packet, counted back from the last one.
         back: u16,
+    },
+    /// Packets that were lost are sent again.
+    Repair {
+        /// The number of them, counted back from the last one that was lost.
+        packets: u8,
     },
     /// A packet of the next object that somebody changed.
     Forged {
@@ -243,13 +249,14 @@ fn operation() -> impl Strategy<Value = Operation> {
     let slot = prop_oneof![0..4usize, Just(63), Just(64), Just(1023)];
     let millis = prop_oneof![4 => 100..10_000u32, 1 => 0..20u32];
     prop_oneof![
-        4 => (0..200_000u32).prop_map(|micros| Operation::Pause { micros }),
+        6 => prop_oneof![0..2_000u32, 0..200_000u32].prop_map(|micros| Operation::Pause { micros }),
         12 => (track.clone(), prop::bool::weighted(0.2), prop::collection::vec(1..6u8, 1..4), any::<bool>(), any::<u64>())
             .prop_map(|(track, begins_group, layers, counts_late, seed)| Operation::Frame {
                 track, begins_group, layers, counts_late, seed,
             }),
         1 => (track.clone(), 1..90u8).prop_map(|(track, objects)| Operation::Burst { track, objects }),
-        4 => (0..300u16).prop_map(|back| Operation::Again { back }),
+        4 => prop_oneof![0..300u16, 60..70u16].prop_map(|back| Operation::Again { back }),
+        2 => (1..10u8).prop_map(|packets| Operation::Repair { packets }),
         3 => (track.clone(), change()).prop_map(|(track, change)| Operation::Forged { track, change }),
         1 => Just(Operation::Rotate),
         1 => (track.clone(), prop::option::of(0..4u16)).prop_map(|(track, number)| Operation::SetHop { track, number }),
@@ -271,22 +278,25 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        (0..288u16).prop_map(Change::Bit),
+        prop_oneof![0..288u16, 0..32u16, 208..224u16].prop_map(Change::Bit),
         (1..80u16).prop_map(Change::Cut),
         (1..400u16).prop_map(Change::Lengthened),
         Just(Change::Alias),
-        prop_oneof![any::<u16>(), 8190..8194u16].prop_map(Change::Index),
+        prop_oneof![any::<u16>(), 0..6u16, 8190..8194u16].prop_map(Change::Index),
     ]
 }
 
 /// Generates budgets of which a frame or two exhaust the bucket.
 fn budget() -> impl Strategy<Value = Budget> {
     let rate = || {
-        (0..2_000_000u64, 0..3_000u64)
-            .prop_map(|(bps, depth)| Rate::new(Bitrate::from_bps(bps), ByteSize(depth)))
+        (0..2_000_000u64, 0..30u64)
+            .prop_map(|(bps, depth)| Rate::new(Bitrate::from_bps(bps), ByteSize(100 * depth)))
     };
-    let level = (-2_000..2_000i64, prop::option::weighted(0.3, rate()))
-        .prop_map(|(floor, limit)| Level { floor, limit });
+    let level =
+        (-20..20i64, prop::option::weighted(0.3, rate())).prop_map(|(floor, limit)| Level {
+            floor: 100 * floor,
+            limit,
+        });
     let levels = prop::collection::vec(level, LEVELS);
     let least = prop_oneof![3 => Just(255u8), 1 => 0..4u8];
     (prop::option::weighted(0.7, rate()), levels, least).prop_map(
@@ -351,6 +361,7 @@ pub fn steps(operations: &[Operation]) -> Vec<(Instant, Step)> {
         hop: 0,
         next: [Frame::FIRST; TRACKS],
         sent: Vec::new(),
+        lost: Vec::new(),
         steps: Vec::new(),
     };
     operations
@@ -366,6 +377,7 @@ struct Publisher {
     next: [Frame; TRACKS],
     /// Every packet, lost or not.
     sent: Vec<(usize, Header)>,
+    lost: Vec<(usize, Header)>,
     steps: Vec<(Instant, Step)>,
 }
 
@@ -384,17 +396,17 @@ impl Publisher {
                 counts_late,
                 seed,
             } => return self.send_frame(track, begins_group, layers, counts_late, seed),
-            Operation::Burst { track, objects } => {
-                for _ in 0..objects {
-                    let header = self.header(track, 0, [0, 1]);
-                    self.send(track, header);
-                    self.next[track] = self.next[track].next();
-                }
-                return;
-            }
+            Operation::Burst { track, objects } => return self.send_burst(track, objects),
             Operation::Again { back } => {
                 let position = self.sent.len().checked_sub(usize::from(back) + 1);
                 if let Some((track, header)) = position.map(|position| self.sent[position]) {
+                    self.arrive(track, &header);
+                }
+                return;
+            }
+            Operation::Repair { packets } => {
+                let first = self.lost.len().saturating_sub(packets.into());
+                for (track, header) in self.lost.split_off(first) {
                     self.arrive(track, &header);
                 }
                 return;
@@ -459,6 +471,21 @@ impl Publisher {
         self.steps.push((self.now, step));
     }
 
+    fn send_burst(&mut self, track: usize, objects: u8) {
+        let mut sent = Vec::new();
+        for _ in 0..objects {
+            let header = self.header(track, 0, [0, 1]);
+            self.send(track, header);
+            self.next[track] = self.next[track].next();
+            sent.push(header);
+        }
+        for back in [REMEMBERED_OBJECTS, REMEMBERED_OBJECTS + 1] {
+            if let Some(position) = sent.len().checked_sub(back) {
+                self.arrive(track, &sent[position]);
+            }
+        }
+    }
+
     fn send_frame(
         &mut self,
         track: usize,
@@ -493,7 +520,10 @@ impl Publisher {
         }
         for header in packets {
             match random.below(8) {
-                0 => self.sent.push((track, header)), // lost
+                0 => {
+                    self.sent.push((track, header));
+                    self.lost.push((track, header));
+                }
                 1 => {
                     self.send(track, header);
                     self.arrive(track, &header);
@@ -537,10 +567,11 @@ impl Publisher {
     }
 
     fn datagram(&self, header: &Header) -> Vec<u8> {
+        // 100 or 200 bytes over IPv4, so that budgets are used up exactly.
         let PacketId { object, index } = header.id;
-        let payload = 17 + (usize::from(index) * 31 + usize::from(object.layer) * 50) % 150;
+        let length = 72 + 100 * (usize::from(index) + usize::from(object.layer)) % 200;
         let mut bytes = header.emit(&upstream_hop(self.hop)).to_vec();
-        bytes.resize(Header::LEN + payload, 0x77);
+        bytes.resize(length, 0x77);
         bytes
     }
 

@@ -85,6 +85,9 @@ pub struct SlotStats {
     pub packets: u64,
     /// Bytes of IP packets.
     pub bytes: u64,
+    /// The bytes that are left in the bucket of all levels, without what was earned since an object
+    /// began. Negative if more was sent.
+    pub balance: i64,
     /// Objects, by [`Verdict`].
     pub objects: [u64; Verdict::ALL.len()],
 }
@@ -321,6 +324,7 @@ impl Relay {
         let slot = self.slots[slot.get()].as_ref()?;
         Some(SlotStats {
             bytes: slot.total.spent(),
+            balance: slot.total.balance(),
             ..slot.stats
         })
     }
