@@ -47,7 +47,7 @@ pub enum AttachError {
     },
     /// The kernel is older than 6.6.
     #[error(
-        "this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic)"
+        "this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic, and to relay media)"
     )]
     NoTcx,
     /// Any other failure.

@@ -98,7 +98,7 @@ static __always_inline enum relay_verdict judge(const struct admission *admissio
 {
 	const struct relay_slot *subscriber = bpf_map_lookup_elem(&relay_slots, &slot);
 	const struct relay_budget *budget = bpf_map_lookup_elem(&relay_budgets, &slot);
-	__u32 level = level_of(admission->priority);
+	__u32 level;
 
 	if (!subscriber || !budget || READ_ONCE(subscriber->expires_ns) <= admission->now_ns)
 		return SLOT_EXPIRED;
@@ -108,6 +108,9 @@ static __always_inline enum relay_verdict judge(const struct admission *admissio
 		return SLOT_BROKEN;
 	if (admission->priority > budget->least_priority)
 		return SLOT_PRIORITY;
+	level = level_of(admission->priority);
+	barrier_var(level); /* Linux 6.1 forgets its range on the stack: it has to be masked */
+	level &= RELAY_LEVELS - 1;
 	fill(&account->buckets[RELAY_TOTAL], &budget->rates[RELAY_TOTAL], admission->now_ns);
 	if (budget->rates[RELAY_TOTAL].bytes_per_second &&
 	    balance(&account->buckets[RELAY_TOTAL]) <= budget->floors[level])

@@ -114,20 +114,22 @@ static __noinline int register_object(__u32 track, __u64 frame, __u8 layer, stru
 	return 0;
 }
 
-/* Remembers the object at a position no longer. */
-static __always_inline void forget(struct relay_ring *ring, __u32 position, __u32 track, struct relay_object *object)
+/* Remembers the object no longer that began first. */
+static __noinline int forget(struct relay_ring *ring, __u32 track, struct relay_object *object)
 {
+	__u32 position = ring->next & (RELAY_OBJECTS - 1);
 	__u64 frame = ring->frames[position];
 	__u32 layer = ring->layers[position];
 
 	if (!layer)
-		return;
+		return 0;
 	if (!object->registered)
 		register_object(track, frame, layer - 1, object, true);
 	if (frame > ring->forgotten || (frame == ring->forgotten && layer > ring->forgotten_layer)) {
 		ring->forgotten = frame;
 		ring->forgotten_layer = layer;
 	}
+	return 0;
 }
 
 /* Begins the offered object in the place of the one that began first. */
@@ -146,7 +148,7 @@ static __noinline int begin(struct relay_ring *ring, const struct offer *offer, 
 	admission.of = bpf_map_lookup_elem(&relay_tracks, &offer->track);
 	if (!admission.of)
 		return 0;
-	forget(ring, position, offer->track, object);
+	forget(ring, offer->track, object);
 	ring->frames[position] = offer->frame;
 	ring->layers[position] = offer->layer + 1;
 	ring->next = (position + 1) & (RELAY_OBJECTS - 1);
