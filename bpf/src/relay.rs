@@ -198,6 +198,12 @@ impl Relay {
         self.rows.clear_track(track);
     }
 
+    /// Says that an object was lost on its way here: what depends on it is sent to nobody. Objects that
+    /// have begun are sent nevertheless.
+    pub fn lose(&mut self, track: TrackIndex, frame: Frame, layer: u8) {
+        self.rows.lose(track, frame, layer);
+    }
+
     /// Returns the highest frame of a track of which an object has begun.
     pub fn newest(&self, track: TrackIndex) -> Option<Frame> {
         self.rows.newest(track)
@@ -259,4 +265,16 @@ fn upstream_row(upstream: &Upstream) -> types::relay_upstream {
         }
     }
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_may_change_its_thread() {
+        fn is_sent<T: Send>() {}
+        is_sent::<Relay>();
+        is_sent::<Arrivals>();
+    }
 }

@@ -111,6 +111,7 @@ impl Program {
             } => self.run(now, *from, bytes),
             Step::SetUpstream(number, hops) => set_upstream(relay, *number, hops.clone()),
             Step::SetHop(track, hop) => relay.set_track(*track, &track_options(hop.clone())),
+            Step::Lose(track, frame, layer) => relay.lose(*track, *frame, *layer),
             Step::Add(slot, of) => {
                 let session = subscriber(*slot, of.is_ipv6);
                 relay.add_subscriber(*slot, &session, &of.budget, of.since, of.expires);

@@ -63,32 +63,32 @@ static __always_inline __s64 balance(const struct relay_bucket *bucket)
 	return bucket->granted - READ_ONCE(bucket->spent);
 }
 
-static __always_inline bool is_broken(const struct relay_subscription *subscription, const struct admission *admission)
+static __always_inline bool is_broken(const struct relay_missing *missing, const struct admission *admission)
 {
-	__u32 group = admission->frame >> 32, frame = admission->frame;
+	__u32 group = admission->frame >> 32, frame = admission->frame, of = READ_ONCE(missing->group);
 
-	return group < subscription->group ||
-	       (group == subscription->group && frame >= subscription->first[admission->layer & (MEDIA_LAYERS - 1)]);
+	return group < of ||
+	       (group == of && frame >= READ_ONCE(missing->first[admission->layer & (MEDIA_LAYERS - 1)]));
 }
 
-static __always_inline void clear_broken(struct relay_subscription *subscription, __u32 group)
+static __always_inline void clear_missing(struct relay_missing *missing, __u32 group)
 {
-	subscription->group = group;
-	__builtin_memset(subscription->first, 0xff, sizeof(subscription->first));
+	missing->group = group;
+	__builtin_memset(missing->first, 0xff, sizeof(missing->first));
 }
 
 /* Records that a slot is not served the object. */
-static __always_inline void break_at(struct relay_subscription *subscription, const struct admission *admission)
+static __always_inline void break_at(struct relay_missing *missing, const struct admission *admission)
 {
 	__u32 group = admission->frame >> 32, frame = admission->frame;
 
-	if (group < subscription->group)
+	if (group < missing->group)
 		return;
-	if (group > subscription->group)
-		clear_broken(subscription, group);
+	if (group > missing->group)
+		clear_missing(missing, group);
 	for (__u32 layer = 0; layer < MEDIA_LAYERS; layer++) {
-		if (layer >= admission->layer && frame < subscription->first[layer])
-			subscription->first[layer] = frame;
+		if (layer >= admission->layer && frame < missing->first[layer])
+			missing->first[layer] = frame;
 	}
 }
 
@@ -104,7 +104,7 @@ static __always_inline enum relay_verdict judge(const struct admission *admissio
 		return SLOT_EXPIRED;
 	if (admission->layer >= READ_ONCE(selection->layers))
 		return SLOT_NOT_SELECTED;
-	if (is_broken(subscription, admission))
+	if (is_broken(&subscription->missing, admission) || is_broken(&admission->of->lost, admission))
 		return SLOT_BROKEN;
 	if (admission->priority > budget->least_priority)
 		return SLOT_PRIORITY;
@@ -128,7 +128,7 @@ static __always_inline void join(struct relay_subscription *subscription, const 
 	__u32 epoch = READ_ONCE(selection->epoch);
 	__u64 joined = READ_ONCE(selection->join);
 
-	clear_broken(subscription, 0);
+	clear_missing(&subscription->missing, 0);
 	subscription->joined = joined > admission->next ? joined : admission->next;
 	__sync_lock_test_and_set(&subscription->epoch, epoch); /* user space then reads the rest */
 }
@@ -148,7 +148,7 @@ static __always_inline void admit_slot(struct admission *admission, __u32 slot, 
 	if (admission->frame >= subscription->joined) {
 		verdict = judge(admission, slot, selection, subscription, account);
 		if (verdict != SLOT_SERVED)
-			break_at(subscription, admission);
+			break_at(&subscription->missing, admission);
 	}
 	if (verdict == SLOT_SERVED)
 		admission->served |= bit;

@@ -88,16 +88,24 @@ enum relay_track_flag {
 	TRACK_ARRIVALS = 0x10,  /* arrivals are recorded */
 };
 
-/* The key that packets for subscribers are tagged with. User space writes the one that is not in
- * use, and then `flags`.
+/* What cannot be decoded of a track, because something that it depends on is missing. */
+struct relay_missing {
+	__u32 group;
+	__u32 first[MEDIA_LAYERS]; /* the first frame of the group from which on a layer is broken, ~0 = none */
+};
+
+/* A track. The keys are those that packets for subscribers are tagged with. User space
+ * writes the one that is not in use, and then `flags`.
  */
 struct relay_track {
 	struct siphash_key hops[2];
 	__be16 hops_be[2]; /* the numbers of the keys */
 	__u32 flags;
 	__u64 subscribers[RELAY_WORDS];
+	struct relay_missing lost; /* on its way to the relay */
+	__u32 reserved;
 };
-_Static_assert(sizeof(struct relay_track) == 168, "relay_track");
+_Static_assert(sizeof(struct relay_track) == 208, "relay_track");
 
 /* A subscriber's address and the way there. User space changes a row in use only by aligned words. */
 struct relay_slot {
@@ -225,8 +233,7 @@ _Static_assert(sizeof(struct relay_account) == 328, "relay_account");
  */
 struct relay_subscription {
 	__u32 epoch; /* of the selection that this belongs to */
-	__u32 group;
-	__u32 first[MEDIA_LAYERS]; /* the first broken frame of the group, ~0 = none */
+	struct relay_missing missing; /* what was not served */
 	__u64 joined; /* the frame from which on the slot is sent the track */
 };
 _Static_assert(sizeof(struct relay_subscription) == 48, "relay_subscription");

@@ -7,13 +7,18 @@ use crate::skeleton::relay::RelayMaps;
 use crate::skeleton::relay::types::{self, relay_limit as Limit, relay_track_flag as Flag};
 use crate::table::TableError;
 use hawser_fanout::{Budget, Frame, Rate, Selection, SlotIndex, TrackHop, TrackIndex};
-use hawser_wire::media::Hop;
+use hawser_wire::media::{Hop, MAX_LAYER};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const SLOTS: usize = Limit::RELAY_SLOTS.0 as usize;
 
 /// The index of the bucket of all levels.
 pub(super) const TOTAL: usize = Limit::RELAY_LEVELS.0 as usize;
+
+const NOTHING_LOST: types::relay_missing = types::relay_missing {
+    group: 0,
+    first: [u32::MAX; 8],
+};
 
 pub(super) struct Rows {
     tracks: Shared<types::relay_track>,
@@ -53,7 +58,10 @@ impl Rows {
         atomic!(AtomicU32, row, flags).store(0, Ordering::SeqCst);
         // SAFETY: rows of the mappings, which the program does not use while the track is not active.
         unsafe {
-            row.write_volatile(types::relay_track::default());
+            row.write_volatile(types::relay_track {
+                lost: NOTHING_LOST,
+                ..Default::default()
+            });
             self.rings
                 .row(track.get())
                 .write_volatile(std::mem::zeroed());
@@ -93,6 +101,27 @@ impl Rows {
             (&raw mut (*row).hops_be[1 - of]).write_volatile(number);
         }
         !second
+    }
+
+    /// Records that an object was lost. Each state in between breaks less than the last one.
+    pub(super) fn lose(&mut self, track: TrackIndex, frame: Frame, layer: u8) {
+        let row = self.tracks.row(track.get());
+        let group = atomic!(AtomicU32, row, lost.group);
+        let first = |layer: usize| atomic!(AtomicU32, row, lost.first[layer]);
+        let layers = 0..NOTHING_LOST.first.len();
+        match frame.group.cmp(&group.load(Ordering::Relaxed)) {
+            std::cmp::Ordering::Less => return,
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => {
+                for layer in layers.clone() {
+                    first(layer).store(u32::MAX, Ordering::Relaxed);
+                }
+                group.store(frame.group, Ordering::Release);
+            }
+        }
+        for layer in layers.skip(layer.min(MAX_LAYER).into()) {
+            first(layer).fetch_min(frame.object, Ordering::Release);
+        }
     }
 
     pub(super) fn newest(&self, track: TrackIndex) -> Option<Frame> {

@@ -37,7 +37,8 @@ pub struct SlotStats {
 impl Relay {
     /// Gives a slot to a subscriber, until it expires by the kernel's monotonic clock. Objects that
     /// began before `since` are not sent to it. The slot must not have been in use for the last tenth
-    /// of a second: a program that runs meanwhile may have read a part of the row.
+    /// of a second: a program that runs meanwhile may have read a part of the row. A
+    /// [`SlotPool`](hawser_fanout::SlotPool) sees to that.
     pub fn add_subscriber(
         &mut self,
         slot: SlotIndex,

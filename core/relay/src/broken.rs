@@ -3,7 +3,7 @@ use hawser_wire::media::MAX_LAYER;
 
 const LAYERS: usize = MAX_LAYER as usize + 1;
 
-/// What a subscriber cannot decode of a track, because something that it depends on was not served.
+/// What a subscriber cannot decode of a track, because something that it depends on is missing.
 ///
 /// An object depends on the lower layers of its frame, and on the same and lower layers of earlier
 /// frames of its group (`docs/design/media.md`). Only one group is remembered: everything of an
@@ -26,8 +26,9 @@ impl Broken {
         frame.group < self.group || frame.group == self.group && frame.object >= first
     }
 
-    /// Records that an object is not served.
+    /// Records that an object is missing.
     pub(crate) fn insert(&mut self, frame: Frame, layer: u8) {
+        let layer = layer.min(MAX_LAYER);
         if frame.group < self.group {
             return;
         }

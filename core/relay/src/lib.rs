@@ -55,6 +55,7 @@ mod index;
 mod objects;
 #[cfg(feature = "operations")]
 pub mod operations;
+mod pool;
 mod relay;
 mod slots;
 mod verdict;
@@ -62,6 +63,7 @@ mod verdict;
 pub use budget::{Budget, LEVELS, Level, Rate};
 pub use frame::Frame;
 pub use index::{SlotIndex, TrackIndex};
+pub use pool::SlotPool;
 pub use relay::{Delivery, Registration, Relay, Selection, SlotStats, Subscriber, TrackHop};
 pub use slots::SlotSet;
 pub use verdict::{Refusal, Verdict};

@@ -83,6 +83,15 @@ pub enum Operation {
         /// The number of the key; `None`: the upstreams'.
         number: Option<u16>,
     },
+    /// An object of the frame that is `back` before the next one was lost.
+    Lose {
+        /// The track.
+        track: usize,
+        /// The number of frames.
+        back: u8,
+        /// The layer.
+        layer: u8,
+    },
     /// A subscriber comes, in the place of the one before.
     Add {
         /// The slot.
@@ -181,6 +190,8 @@ pub enum Step {
     SetUpstream(u32, [Option<Hop>; 2]),
     /// See [`Relay::set_hop`].
     SetHop(TrackIndex, TrackHop),
+    /// See [`Relay::lose`].
+    Lose(TrackIndex, Frame, u8),
     /// See [`Relay::add_subscriber`].
     Add(SlotIndex, Subscriber),
     /// See [`Relay::remove_subscriber`].
@@ -208,6 +219,7 @@ impl Step {
             }
             Step::SetUpstream(upstream, hops) => relay.set_upstream(*upstream, hops.clone()),
             Step::SetHop(track, hop) => relay.set_hop(*track, hop.clone()),
+            Step::Lose(track, frame, layer) => relay.lose(*track, *frame, *layer),
             Step::Add(slot, subscriber) => relay.add_subscriber(*slot, *subscriber),
             Step::Remove(slot) => relay.remove_subscriber(*slot),
             Step::Renew(slot, expires) => relay.renew(*slot, *expires),
@@ -258,6 +270,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => prop_oneof![0..300u16, 60..70u16].prop_map(|back| Operation::Again { back }),
         2 => (1..10u8).prop_map(|packets| Operation::Repair { packets }),
         3 => (track.clone(), change()).prop_map(|(track, change)| Operation::Forged { track, change }),
+        1 => (track.clone(), 0..4u8, 0..3u8)
+            .prop_map(|(track, back, layer)| Operation::Lose { track, back, layer }),
         1 => Just(Operation::Rotate),
         1 => (track.clone(), prop::option::of(0..4u16)).prop_map(|(track, number)| Operation::SetHop { track, number }),
         4 => (slot.clone(), any::<bool>(), millis.clone(), budget()).prop_map(
@@ -419,6 +433,15 @@ impl Publisher {
             } => {
                 let hop = number.map_or(TrackHop::Upstreams, own_hop);
                 Step::SetHop(track(index), hop)
+            }
+            Operation::Lose {
+                track: of,
+                back,
+                layer,
+            } => {
+                let next = self.next[of].word();
+                let frame = Frame::from_word(next.saturating_sub(back.into()));
+                Step::Lose(track(of), frame, layer)
             }
             Operation::Add {
                 slot: index,

@@ -106,6 +106,8 @@ struct Track {
     hop: TrackHop,
     subscriptions: BTreeMap<SlotIndex, Subscription>,
     objects: Objects,
+    /// What nobody can decode, because something that it depends on was lost on its way here.
+    lost: Broken,
 }
 
 struct Subscription {
@@ -154,6 +156,7 @@ impl Relay {
             hop,
             subscriptions: BTreeMap::new(),
             objects: Objects::new(),
+            lost: Broken::NOTHING,
         });
     }
 
@@ -161,6 +164,14 @@ impl Relay {
     pub fn set_hop(&mut self, track: TrackIndex, hop: TrackHop) {
         if let Some(track) = &mut self.tracks[track.get()] {
             track.hop = hop;
+        }
+    }
+
+    /// Says that an object was lost on its way here: what depends on it is sent to nobody. Objects that
+    /// have begun are sent nevertheless.
+    pub fn lose(&mut self, track: TrackIndex, frame: Frame, layer: u8) {
+        if let Some(track) = &mut self.tracks[track.get()] {
+            track.lost.insert(frame, layer);
         }
     }
 
@@ -347,7 +358,7 @@ impl Track {
             };
             let join = subscription.selection.join.max(next);
             subscription.joined.get_or_insert(join);
-            let verdict = slot.judge(now, header, subscription);
+            let verdict = slot.judge(now, header, subscription, &self.lost);
             slot.stats.objects[verdict as usize] += 1;
             if verdict == Verdict::Served {
                 object.served.insert(*index);
@@ -366,7 +377,13 @@ impl Track {
 
 impl Slot {
     /// Decides whether an object that begins is served.
-    fn judge(&mut self, now: Instant, header: &Header, to: &Subscription) -> Verdict {
+    fn judge(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        to: &Subscription,
+        lost: &Broken,
+    ) -> Verdict {
         let id = &header.id.object;
         let frame = Frame::of(id);
         let Subscriber {
@@ -381,7 +398,7 @@ impl Slot {
         if id.layer >= to.selection.layers {
             return Verdict::NotSelected;
         }
-        if to.broken.contains(frame, id.layer) {
+        if to.broken.contains(frame, id.layer) || lost.contains(frame, id.layer) {
             return Verdict::Broken;
         }
         if header.priority > budget.least_priority {

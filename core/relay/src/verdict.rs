@@ -39,7 +39,7 @@ pub enum Verdict {
     Expired = 2,
     /// The subscriber has not selected the layer.
     NotSelected = 3,
-    /// The object depends on one that was not served.
+    /// The object depends on one that was not served, or that was lost on its way to the relay.
     Broken = 4,
     /// The priority is below the least one that is sent.
     Priority = 5,

@@ -40,6 +40,19 @@ fn a_dropped_layer_does_not_cost_the_base() {
 }
 
 #[test]
+fn what_depends_on_a_lost_object_is_sent_to_nobody() {
+    let mut relay = relay(&[Budget::UNLIMITED, Budget::UNLIMITED]);
+    let first = header(frame(0, 1), 1, 0, 2);
+    assert_eq!(arrive(&mut relay, at(0), &first).unwrap().to.len(), 2);
+    relay.lose(track(0), frame(0, 1), 0);
+    let second = header(frame(0, 1), 1, 1, 2);
+    let rest = arrive(&mut relay, at(0), &second).unwrap();
+    assert_eq!(rest.to.len(), 2, "it had begun");
+    assert!(whole(&mut relay, at(0), frame(0, 2), 0).is_empty());
+    assert_eq!(whole(&mut relay, at(0), frame(1, 0), 0), [0, 1]);
+}
+
+#[test]
 fn more_layers_begin_with_the_next_group_and_fewer_at_once() {
     let mut relay = relay(&[Budget::UNLIMITED]);
     relay.select(track(0), slot(0), 1);
