@@ -358,7 +358,7 @@ fn a_congested_subscriber_gets_its_bases_and_the_others_everything() {
 }
 
 #[test]
-fn marks_of_a_queue_reach_every_subscriber() {
+fn the_way_of_each_subscriber_has_marks_of_its_own() {
     in_network("marks", 4, |network| {
         let _relay = network.relay(None);
         let bind = || {
@@ -392,8 +392,10 @@ fn marks_of_a_queue_reach_every_subscriber() {
                     .unwrap();
                 assert!(any, "subscriber {index} received {arrived:?}");
             }
-            let expected: Vec<Ecn> = marks.into_iter().flat_map(|ecn| [ecn; 2]).collect();
-            assert_eq!(arrived, expected.repeat(2), "subscriber {index}");
+            assert!(
+                arrived.iter().all(|ecn| *ecn == Ecn::Ect0),
+                "subscriber {index} received {arrived:?}"
+            );
         }
     });
 }

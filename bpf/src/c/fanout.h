@@ -14,6 +14,11 @@
 
 #define FANOUT_TTL 64
 
+/* ECT(0): each subscriber's packets are a flow of their own, which leaves in bursts and may not have
+ * the identifier of L4S. Marks on the way here concern the upstream only.
+ */
+#define FANOUT_TRAFFIC_CLASS 0x2
+
 /* A packet and what is in its headers at the moment. */
 struct fanout {
 	struct __sk_buff *skb;
@@ -29,7 +34,6 @@ struct fanout {
 	__u32 addresses_sum;
 	__u32 ports_sum;
 	__u32 header_sum;      /* of the IP header; that of IPv4 sums up to nothing */
-	__u8 traffic_class;
 	__u8 level;	       /* of priority */
 	bool has_checksum;
 	bool others;	       /* slots of the other family were passed over */
@@ -55,11 +59,10 @@ static __always_inline void write_macs(struct ethhdr *ethernet, const struct rel
 }
 
 /* There are no options. A packet that is not fragmented needs no identification (RFC 6864). */
-static __always_inline void write_v4(struct iphdr *ip, const struct fanout *fanout, const struct relay_slot *slot,
-				     __be16 udp_bytes_be)
+static __always_inline void write_v4(struct iphdr *ip, const struct relay_slot *slot, __be16 udp_bytes_be)
 {
 	*(__u8 *)ip = 0x45;
-	ip->tos = fanout->traffic_class;
+	ip->tos = FANOUT_TRAFFIC_CLASS;
 	ip->tot_len = bpf_htons(bpf_ntohs(udp_bytes_be) + sizeof(*ip));
 	ip->id = 0;
 	ip->frag_off = bpf_htons(IP_DF);
@@ -72,10 +75,9 @@ static __always_inline void write_v4(struct iphdr *ip, const struct fanout *fano
 }
 
 /* Returns the sum of the header. */
-static __always_inline __u32 write_v6(struct ipv6hdr *ip, const struct fanout *fanout, const struct relay_slot *slot,
-				      __be16 udp_bytes_be)
+static __always_inline __u32 write_v6(struct ipv6hdr *ip, const struct relay_slot *slot, __be16 udp_bytes_be)
 {
-	*(__be32 *)ip = bpf_htonl(6u << 28 | fanout->traffic_class << 20);
+	*(__be32 *)ip = bpf_htonl(6u << 28 | FANOUT_TRAFFIC_CLASS << 20);
 	ip->payload_len = udp_bytes_be;
 	ip->nexthdr = IPPROTO_UDP;
 	ip->hop_limit = FANOUT_TTL;
@@ -101,7 +103,7 @@ static __always_inline bool write_headers(struct fanout *fanout, const struct re
 		if ((void *)(udp + 1) > end)
 			return false;
 		write_macs(ethernet, slot, bpf_htons(ETH_P_IP));
-		write_v4(ip, fanout, slot, udp->len);
+		write_v4(ip, slot, udp->len);
 		header = 0;
 	} else {
 		struct ipv6hdr *ip = (void *)(ethernet + 1);
@@ -111,7 +113,7 @@ static __always_inline bool write_headers(struct fanout *fanout, const struct re
 		if ((void *)(udp + 1) > end)
 			return false;
 		write_macs(ethernet, slot, bpf_htons(ETH_P_IPV6));
-		header = write_v6(ip, fanout, slot, udp->len);
+		header = write_v6(ip, slot, udp->len);
 	}
 	udp->source = slot->local_port_be;
 	udp->dest = slot->remote_port_be;

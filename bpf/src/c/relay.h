@@ -344,7 +344,6 @@ static __noinline int forward(struct incoming *in, bool is_kept)
 		.addresses_sum = in->addresses_sum,
 		.ports_sum = in->ports_sum,
 		.header_sum = in->header_sum,
-		.traffic_class = in->traffic_class,
 		.level = offer->level,
 		.has_checksum = in->has_checksum,
 	};
