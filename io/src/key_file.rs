@@ -58,7 +58,7 @@ pub fn write_relay(path: &Path, secret: &[u8; RELAY]) -> io::Result<()> {
 /// # Errors
 /// As [`read`].
 pub fn read_relay(path: &Path) -> Result<Zeroizing<[u8; RELAY]>, String> {
-    read(path, "hawser keygen --relay FILE --media FILE")
+    read(path, "hawser keygen --relay-of MEDIA-KEY FILE")
 }
 
 /// Reads a key of `N` bytes; what was read is wiped from memory. `made_by` is the command that makes such files, for the error.

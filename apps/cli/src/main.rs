@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 /// Live volumetric video over unreliable networks
 ///
-/// A publisher streams a recording. Agents at the edges of the network replicate its packets onto
+/// A publisher streams a recording. Relays send it to many viewers. Agents at the edges of the network replicate its packets onto
 /// several paths and deduplicate the copies. A viewer measures the quality of experience. The lab
 /// runs all of them on one machine.
 #[derive(Parser)]
@@ -42,6 +42,7 @@ enum Command {
     /// Carry IP packets over several uplinks at once
     Tunnel(hawser_tunnel::Args),
     Publish(hawser_publish::Args),
+    Relay(hawser_relay::Args),
     View(hawser_view::Args),
     Lab(lab::Args),
 }
@@ -54,6 +55,9 @@ struct KeygenArgs {
     /// Generate the secret of a broadcast, for `hawser publish --push` and `hawser view --push`
     #[arg(long)]
     media: bool,
+    /// Write what a relay needs of this secret of a broadcast. It does not decrypt media
+    #[arg(long, value_name = "FILE", conflicts_with = "media")]
+    relay_of: Option<PathBuf>,
 }
 
 /// Exits with 0 on success, 1 on failure, and 2 if the command line is wrong.
@@ -73,12 +77,17 @@ fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
         Command::Ctl(args) => hawser_ctl::run(&args, Cli::command()),
         Command::Tunnel(args) => hawser_tunnel::run(&args),
         Command::Publish(args) => hawser_publish::run(args),
+        Command::Relay(args) => hawser_relay::run(&args),
         Command::View(args) => hawser_view::run(args),
         Command::Lab(args) => lab::run(&args, logging),
     }
 }
 
-fn keygen(KeygenArgs { file, media }: &KeygenArgs) -> anyhow::Result<()> {
+fn keygen(args: &KeygenArgs) -> anyhow::Result<()> {
+    let KeygenArgs { file, media, .. } = args;
+    if let Some(media) = &args.relay_of {
+        return hawser_relay::write_secret(media, file);
+    }
     let generated = match media {
         true => hawser_publish::generate_secret(file),
         false => hawser_agent::generate_key(file),

@@ -11,7 +11,7 @@ use crate::sending::Sending;
 use crate::subscriber::{Subscriber, SubscriberStats};
 use hawser_fanout::{Budget, Frame, Selection};
 use hawser_objects::{
-    AccessSecret, EndReason, Host, HostError, HostStats, MakeControl, Refusals, Seed, Upstream,
+    AccessSecret, EndReason, Host, HostError, HostStats, MakeControl, Seed, Upstream,
     UpstreamConfig, UpstreamEnd, ViewerError,
 };
 use hawser_units::{Bitrate, Ecn, Instant};
@@ -68,6 +68,7 @@ pub struct Broadcast {
     wanted: BTreeMap<u32, u8>,
     /// The number of hosts so far.
     hosts: u64,
+    ended: Ended,
     next_budgets: Instant,
     commands: VecDeque<Command>,
     outgoing: VecDeque<Outgoing>,
@@ -83,6 +84,13 @@ struct Serving {
     host: Host,
     /// The numbers of the upstream's keys.
     hops: Vec<u16>,
+}
+
+/// The counts of sessions that have ended.
+#[derive(Debug, Default)]
+struct Ended {
+    upstream: Totals,
+    host: HostStats,
 }
 
 /// One who watches.
@@ -240,6 +248,7 @@ impl Broadcast {
             counts: BTreeMap::new(),
             wanted: BTreeMap::new(),
             hosts: 0,
+            ended: Ended::default(),
             next_budgets: Instant::ZERO,
             commands: VecDeque::new(),
             outgoing: VecDeque::new(),
@@ -251,6 +260,7 @@ impl Broadcast {
 
     /// Asks for another session upstream. `random` has 16 random bytes.
     pub fn ask_again(&mut self, random: [u8; 16]) {
+        self.ended.upstream = self.upstream_totals();
         let config = UpstreamConfig::new(self.config.relay);
         self.upstream = Upstream::new(config, self.config.access.clone(), random);
     }
@@ -425,18 +435,39 @@ impl Broadcast {
 
     /// Returns the counts of the subscribers' sessions.
     pub fn host_stats(&self) -> HostStats {
-        let serving = self.serving.as_ref();
-        serving.map(|s| *s.host.stats()).unwrap_or_default()
+        let mut stats = self.ended.host;
+        if let Some(serving) = &self.serving {
+            stats += *serving.host.stats();
+        }
+        stats
     }
 
-    /// Returns the counts of packets that were refused.
-    pub fn refusals(&self) -> Refusals {
-        self.upstream.refusals()
+    /// Returns what has come from upstream.
+    pub fn upstream_totals(&self) -> Totals {
+        self.ended.with(self.upstream.totals())
+    }
+
+    /// Returns the number of relays between the publisher and the subscribers, with this one.
+    pub fn relays(&self) -> usize {
+        self.upstream.relays().len()
     }
 
     /// Returns the cache.
     pub const fn cache(&self) -> &Cache {
         &self.cache
+    }
+}
+
+impl Ended {
+    fn with(&self, totals: Option<Totals>) -> Totals {
+        let totals = totals.unwrap_or_default();
+        let ended = &self.upstream;
+        Totals {
+            packets: ended.packets + totals.packets,
+            bytes: ended.bytes + totals.bytes,
+            ce_bytes: ended.ce_bytes + totals.ce_bytes,
+            refused: ended.refused + totals.refused,
+        }
     }
 }
 

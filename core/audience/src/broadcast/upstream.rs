@@ -84,6 +84,7 @@ impl Broadcast {
         let is_same = |serving: &Serving| serving.announced == announced;
         if !self.serving.as_ref().is_some_and(is_same) {
             self.end_sessions(Goodbye::Restarting);
+            self.ended.host = self.host_stats();
             self.cache = Cache::new(self.config.cache);
             self.counts.clear();
             (self.rates, self.newest) = Default::default();

@@ -1,0 +1,269 @@
+//! The relay's configuration file.
+
+use hawser_io::config::{ConfigError, Source};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::num::NonZeroU8;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+
+/// The configuration of a relay.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The name of the relay, for its folder of status.
+    pub name: String,
+    /// The folder of folders of status.
+    pub state: PathBuf,
+    /// The loopback address at which metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// The broadcasts that are relayed.
+    pub broadcasts: Vec<BroadcastConfig>,
+    /// The rate at which a viewer is served at first, in Mb/s.
+    pub initial_rate_mbps: f64,
+    /// The highest rate at which a viewer is served, in Mb/s.
+    pub max_rate_mbps: f64,
+}
+
+/// A broadcast that is relayed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BroadcastConfig {
+    /// The name in logs and metrics.
+    pub name: String,
+    /// Host and port of the publisher, or of the relay before this one.
+    pub upstream: String,
+    /// The address for viewers.
+    pub listen: SocketAddr,
+    /// The file with the secret for relays.
+    pub key: PathBuf,
+    /// The maximum number of viewers.
+    pub viewers: usize,
+    /// The time between the reports of viewers, in milliseconds.
+    pub report_interval_ms: NonZeroU8,
+    /// The time for which packets are kept.
+    pub cache: Duration,
+    /// The maximum number of bytes that are kept.
+    pub cache_bytes: usize,
+    /// Whether the broadcast is received while nobody watches.
+    pub always: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default = "name")]
+    name: Spanned<String>,
+    #[serde(default = "state")]
+    state: PathBuf,
+    metrics: Option<Spanned<SocketAddr>>,
+    broadcast: Spanned<Vec<FileBroadcast>>,
+    #[serde(default = "initial_rate")]
+    initial_rate_mbps: Spanned<f64>,
+    #[serde(default = "max_rate")]
+    max_rate_mbps: Spanned<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileBroadcast {
+    name: Spanned<String>,
+    upstream: String,
+    listen: Spanned<SocketAddr>,
+    key: PathBuf,
+    #[serde(default = "viewers")]
+    viewers: Spanned<usize>,
+    #[serde(default = "report_interval")]
+    report_interval_ms: Spanned<u8>,
+    #[serde(default = "cache")]
+    cache_ms: Spanned<u32>,
+    #[serde(default = "cache_size")]
+    cache_mb: Spanned<u32>,
+    #[serde(default = "always")]
+    always: bool,
+}
+
+fn name() -> Spanned<String> {
+    Spanned::new(0..0, "relay".to_owned())
+}
+
+fn state() -> PathBuf {
+    PathBuf::from("/run/hawser/relay")
+}
+
+fn initial_rate() -> Spanned<f64> {
+    Spanned::new(0..0, 10.0)
+}
+
+fn max_rate() -> Spanned<f64> {
+    Spanned::new(0..0, 200.0)
+}
+
+fn viewers() -> Spanned<usize> {
+    Spanned::new(0..0, hawser_fanout::MAX_SLOTS)
+}
+
+fn report_interval() -> Spanned<u8> {
+    Spanned::new(0..0, 100)
+}
+
+fn cache() -> Spanned<u32> {
+    Spanned::new(0..0, 2000)
+}
+
+fn cache_size() -> Spanned<u32> {
+    Spanned::new(0..0, 32)
+}
+
+fn always() -> bool {
+    true
+}
+
+/// The rates that make sense, in Mb/s.
+const RATES: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
+
+impl Config {
+    /// Returns the path of the status file.
+    pub fn status_file(&self) -> PathBuf {
+        self.state.join(&self.name).join("status.json")
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not valid, with the line.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Config::parse(&Source::read(path)?)
+    }
+
+    fn parse(source: &Source<'_>) -> Result<Self, ConfigError> {
+        let file: File = source.parse()?;
+        source.check_name(&file.name, file.name.get_ref())?;
+        if let Some(metrics) = &file.metrics
+            && !metrics.get_ref().ip().is_loopback()
+        {
+            let message = "metrics is a loopback address such as 127.0.0.1:9480, because metrics are not protected";
+            return Err(source.wrong(metrics, message));
+        }
+        for rate in [&file.initial_rate_mbps, &file.max_rate_mbps] {
+            if !RATES.contains(rate.get_ref()) {
+                return Err(source.wrong(rate, "a rate is between 0.1 and 10000 Mb/s"));
+            }
+        }
+        if file.broadcast.get_ref().is_empty() {
+            return Err(source.wrong(&file.broadcast, "there must be at least one [[broadcast]]"));
+        }
+        let (mut names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
+        let mut broadcasts = Vec::new();
+        for broadcast in file.broadcast.into_inner() {
+            source.check_name(&broadcast.name, broadcast.name.get_ref())?;
+            if !names.insert(broadcast.name.get_ref().clone()) {
+                return Err(source.wrong(&broadcast.name, "two broadcasts have this name"));
+            }
+            if !addresses.insert(*broadcast.listen.get_ref()) {
+                return Err(source.wrong(&broadcast.listen, "two broadcasts have this address"));
+            }
+            broadcasts.push(broadcast.parsed(source)?);
+        }
+        Ok(Config {
+            name: file.name.into_inner(),
+            state: file.state,
+            metrics: file.metrics.map(Spanned::into_inner),
+            broadcasts,
+            initial_rate_mbps: file.initial_rate_mbps.into_inner(),
+            max_rate_mbps: file.max_rate_mbps.into_inner(),
+        })
+    }
+}
+
+impl FileBroadcast {
+    fn parsed(self, source: &Source<'_>) -> Result<BroadcastConfig, ConfigError> {
+        let most = hawser_fanout::MAX_SLOTS;
+        if !(1..=most).contains(self.viewers.get_ref()) {
+            let message = format!("a broadcast has 1 to {most} viewers");
+            return Err(source.wrong(&self.viewers, message));
+        }
+        // Packets of all viewers leave from this address, and the kernel compares it.
+        if self.listen.get_ref().ip().is_unspecified() {
+            let message = "an address of this machine, not all of them";
+            return Err(source.wrong(&self.listen, message));
+        }
+        let interval = NonZeroU8::new(*self.report_interval_ms.get_ref());
+        let interval = interval.filter(|ms| ms.get() <= 120);
+        let interval = interval.ok_or_else(|| {
+            source.wrong(
+                &self.report_interval_ms,
+                "an interval is 1 to 120 milliseconds",
+            )
+        })?;
+        if *self.cache_ms.get_ref() > 60_000 {
+            return Err(source.wrong(&self.cache_ms, "packets are kept for 60000 ms at most"));
+        }
+        Ok(BroadcastConfig {
+            name: self.name.into_inner(),
+            upstream: self.upstream,
+            listen: self.listen.into_inner(),
+            key: source.directory().join(self.key),
+            viewers: self.viewers.into_inner(),
+            report_interval_ms: interval,
+            cache: Duration::from_millis(self.cache_ms.into_inner().into()),
+            cache_bytes: (self.cache_mb.into_inner() as usize) << 20,
+            always: self.always,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        let source = Source::of(Path::new("/etc/hawser/relay.toml"), text);
+        Config::parse(&source).map_err(|error| error.to_string())
+    }
+
+    const BROADCAST: &str = r#"
+        [[broadcast]]
+        name = "stage"
+        upstream = "publisher.example:14748"
+        listen = "192.0.2.9:14750"
+        key = "stage.relay.key"
+    "#;
+
+    #[test]
+    fn a_short_file_has_sensible_values() {
+        let config = parse(BROADCAST).unwrap();
+        let broadcast = &config.broadcasts[0];
+        assert_eq!(broadcast.key, Path::new("/etc/hawser/stage.relay.key"));
+        assert_eq!((broadcast.viewers, broadcast.always), (1024, true));
+        assert_eq!(broadcast.cache, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn the_example_is_right() {
+        let config = parse(include_str!("../examples/relay.toml")).unwrap();
+        assert_eq!(config.broadcasts.len(), 1);
+        assert!(config.metrics.unwrap().ip().is_loopback());
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_their_line() {
+        let with = |line: &str| parse(&format!("{BROADCAST}{line}\n")).unwrap_err();
+        assert!(with("viewers = 2000").contains("line 7: a broadcast has 1 to 1024"));
+        assert!(with("report_interval_ms = 200").contains("1 to 120"));
+        assert!(with("color = 1").contains("unknown field"));
+        let any = BROADCAST.replace("192.0.2.9", "0.0.0.0");
+        assert!(parse(&any).unwrap_err().contains("not all of them"));
+        let twice = format!("{BROADCAST}{BROADCAST}");
+        assert!(
+            parse(&twice)
+                .unwrap_err()
+                .contains("two broadcasts have this name")
+        );
+        assert!(
+            parse("initial_rate_mbps = 0\nbroadcast = []")
+                .unwrap_err()
+                .contains("line 1")
+        );
+    }
+}

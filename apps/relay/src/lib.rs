@@ -1,0 +1,93 @@
+//! The relay: sends one broadcast to many viewers. The kernel does so packet by packet; this program has
+//! the sessions, says what each viewer may be sent, and repairs what viewers lose.
+//! `docs/design/relay.md` explains how the parts work together.
+
+mod config;
+mod forward;
+mod kernel;
+mod metrics;
+mod routes;
+mod serve;
+pub mod status;
+
+pub use config::{BroadcastConfig, Config};
+pub use forward::{Begun, BroadcastIndex, Forwarder, Outcomes, Served};
+pub use kernel::Kernel;
+pub use serve::Server;
+
+use anyhow::{Context, Result};
+use hawser_io::key_file;
+use hawser_objects::TrackSecret;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Send a broadcast to many viewers, in the kernel
+///
+/// Receives the packets of a publisher, or of another relay, and sends each to all viewers without
+/// decrypting it. Needs root and Linux 6.6.
+#[derive(Debug, Clone, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The configuration file (docs/relay.md explains every key)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check the configuration and exit
+    #[arg(long, requires = "config")]
+    check: bool,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum Command {
+    Status(status::Args),
+}
+
+/// Relays until SIGINT or SIGTERM, or prints the status of a relay.
+///
+/// # Errors
+/// If the configuration is not valid, or the kernel refuses something.
+pub fn run(args: &Args) -> Result<()> {
+    match (&args.command, &args.config) {
+        (Some(Command::Status(args)), _) => status::run(args),
+        (None, Some(file)) => relay(file, args.check),
+        (None, None) => anyhow::bail!("--config FILE is missing"),
+    }
+}
+
+fn relay(file: &Path, is_check: bool) -> Result<()> {
+    let config = Config::read(file)?;
+    if is_check {
+        for broadcast in &config.broadcasts {
+            serve::read_key(broadcast)?;
+        }
+        println!("configuration is valid: {}", file.display());
+        return Ok(());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let signals =
+        [SIGINT, SIGTERM].map(|signal| signal_hook::flag::register(signal, Arc::clone(&stop)));
+    let hangup = Arc::default();
+    let hangups = signal_hook::flag::register(SIGHUP, Arc::clone(&hangup));
+    for registered in signals.into_iter().chain([hangups]) {
+        registered.context("cannot handle signals")?;
+    }
+    let listen: Vec<_> = config.broadcasts.iter().map(|b| b.listen).collect();
+    let kernel = Kernel::load(&listen)?;
+    let mut server = Server::open(&config, kernel)?;
+    server.run(&stop, |kernel| vec![kernel.descriptor()])
+}
+
+/// Writes the secret that a relay needs of a broadcast to a file that must not exist yet. Only the owner
+/// can read it.
+///
+/// # Errors
+/// If the secret of the broadcast cannot be read, or the file not be written.
+pub fn write_secret(media: &Path, relay: &Path) -> Result<()> {
+    let secret = key_file::read_media(media).map_err(anyhow::Error::msg)?;
+    let access = TrackSecret::new(*secret).access();
+    key_file::write_relay(relay, &access.to_bytes())
+        .with_context(|| format!("cannot write {}", relay.display()))
+}

@@ -1,0 +1,479 @@
+//! The loop that has the sockets.
+
+use crate::config::{BroadcastConfig, Config};
+use crate::forward::{BroadcastIndex, Forwarder, Outcomes};
+use crate::metrics::{self, LastStatus};
+use crate::status::{self, BroadcastStatus, Counts, Status, StatusFile, Subscriber, TrackStatus};
+use anyhow::{Context, Result};
+use hawser_audience::{Broadcast, BroadcastConfig as Settings, BroadcastEvent, CacheConfig};
+use hawser_congestion::{Bounds, TrainControl};
+use hawser_io::udp::{self, UdpSocket};
+use hawser_io::{clock, key_file};
+use hawser_objects::{AccessSecret, HostStats, MakeControl, Seed};
+use hawser_units::{Bitrate, Ecn, Instant};
+use hawser_wire::media::DEFAULT_DATAGRAM;
+use hawser_wire::session::Goodbye;
+use parking_lot::Mutex;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The time between two renewals of the subscribers' slots.
+const RENEWAL: Duration = Duration::from_millis(500);
+
+/// The time between two statuses.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The pause before another session upstream is asked for.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The longest time between two looks at whether to stop.
+const STOP_POLL: Duration = Duration::from_millis(100);
+
+/// The lowest rate at which a viewer is served.
+const LOWEST_RATE_MBPS: f64 = 0.3;
+
+/// A relay: the sessions of all broadcasts, and what sends their packets.
+pub struct Server<F> {
+    relays: Vec<Relay>,
+    forwarder: F,
+    next_renewal: Instant,
+    name: String,
+    status_file: StatusFile,
+    last_status: LastStatus,
+    next_status: Instant,
+}
+
+/// A broadcast with its sockets.
+struct Relay {
+    name: String,
+    upstream: String,
+    upstream_socket: UdpSocket,
+    publisher: SocketAddr,
+    listen: SocketAddr,
+    viewers: UdpSocket,
+    broadcast: Broadcast,
+    /// The arrival of the newest datagram of the publisher.
+    newest: Instant,
+    ask_again_at: Option<Instant>,
+    stats: RelayStats,
+}
+
+/// Counts of a broadcast's datagrams in user space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct RelayStats {
+    /// Datagrams that were sent: messages, repeated packets, and packets for those who came late.
+    pub sent: u64,
+    /// Datagrams that the kernel did not send.
+    pub send_failures: u64,
+    /// Datagrams of viewers that were too long.
+    pub too_long: u64,
+    /// Commands that the sender of packets did not carry out.
+    pub failed_commands: u64,
+}
+
+impl<F: Forwarder> Server<F> {
+    /// Opens the sockets.
+    ///
+    /// # Errors
+    /// If an address is not free, a key file is not valid, or a name has no address.
+    pub fn open(config: &Config, forwarder: F) -> Result<Self> {
+        let relay = random_number()?;
+        let relays = config.broadcasts.iter();
+        let relays = relays.map(|broadcast| Relay::open(config, broadcast, relay));
+        let relays = relays.collect::<Result<_>>()?;
+        let status = Status::new(&config.name, Outcomes::new(), Vec::new());
+        let last_status = Arc::new(Mutex::new(status));
+        if let Some(address) = config.metrics {
+            metrics::serve(address, &last_status)?;
+        }
+        Ok(Server {
+            relays,
+            forwarder,
+            next_renewal: Instant::ZERO,
+            name: config.name.clone(),
+            status_file: StatusFile::at(config.status_file()),
+            last_status,
+            next_status: Instant::ZERO,
+        })
+    }
+
+    /// Returns the state of all broadcasts.
+    pub fn status(&self) -> Status {
+        let relays = self.relays.iter().enumerate();
+        let broadcasts = relays.map(|(index, relay)| relay.status(index, &self.forwarder));
+        Status::new(&self.name, self.forwarder.outcomes(), broadcasts.collect())
+    }
+
+    /// Relays until `stop` is set. `readable` are further descriptors that end waiting.
+    ///
+    /// # Errors
+    /// If a socket fails.
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        readable: impl Fn(&F) -> Vec<BorrowedFd<'_>>,
+    ) -> Result<()> {
+        udp::wake_precisely();
+        for index in 0..self.relays.len() {
+            self.connect(index);
+        }
+        while !stop.load(Relaxed) {
+            let others = readable(&self.forwarder);
+            let sockets = self.relays.iter();
+            let sockets = sockets.flat_map(|relay| [&relay.upstream_socket, &relay.viewers]);
+            let sockets: Vec<&UdpSocket> = sockets.collect();
+            UdpSocket::wait_any(&sockets, &others, self.timeout()).context("cannot wait")?;
+            self.serve()?;
+        }
+        self.write_status();
+        for index in 0..self.relays.len() {
+            self.relays[index].broadcast.close(Goodbye::Restarting);
+            self.obey(index);
+            self.relays[index].transmit();
+        }
+        Ok(())
+    }
+
+    fn write_status(&mut self) {
+        let status = self.status();
+        self.status_file.write(&status);
+        *self.last_status.lock() = status;
+    }
+
+    fn timeout(&self) -> Duration {
+        let now = clock::monotonic();
+        let due = self.relays.iter().flat_map(|relay| {
+            let times = [relay.broadcast.poll_timeout(), relay.ask_again_at];
+            times.into_iter().flatten()
+        });
+        let due = due.chain([self.next_renewal]).min();
+        let left = due.map_or(STOP_POLL, |due| due.saturating_since(now));
+        left.min(STOP_POLL)
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        for index in 0..self.relays.len() {
+            self.take_upstream(index)?;
+            self.take_viewers(index)?;
+            let relay = &mut self.relays[index];
+            let now = clock::monotonic();
+            if relay.broadcast.poll_timeout().is_some_and(|due| due <= now) {
+                relay.broadcast.handle_timeout(now);
+            }
+            self.take_events(index, now)?;
+            self.obey(index);
+            self.relays[index].transmit();
+            self.obey(index);
+        }
+        let now = clock::monotonic();
+        if now >= self.next_renewal {
+            self.next_renewal = now + RENEWAL;
+            self.forwarder.renew(now);
+        }
+        if now >= self.next_status {
+            self.next_status = now + STATUS_INTERVAL;
+            self.write_status();
+        }
+        Ok(())
+    }
+
+    /// Takes what has come from the publisher. What the sender of packets says of it is known first.
+    fn take_upstream(&mut self, index: BroadcastIndex) -> Result<()> {
+        let relay = &mut self.relays[index];
+        let mut datagrams: Vec<(Instant, Ecn, Vec<u8>)> = Vec::new();
+        let received = relay.upstream_socket.receive(|datagram| {
+            let arrived = clock::monotonic() - datagram.age;
+            datagrams.push((arrived, datagram.ecn, datagram.bytes.to_vec()));
+        });
+        match received {
+            Ok(_) => {}
+            // The network says that the publisher cannot be reached at the moment.
+            Err(error) if udp::is_of_a_peer(&error) => {}
+            Err(error) => return Err(error).context("cannot receive from the publisher"),
+        }
+        self.take_begun(index);
+        let relay = &mut self.relays[index];
+        for (arrived, ecn, datagram) in datagrams {
+            let now = arrived.max(relay.newest);
+            relay.newest = now;
+            if let Err(error) = relay.broadcast.handle_upstream(now, &datagram, ecn) {
+                tracing::debug!(
+                    broadcast = relay.name,
+                    "datagram of the publisher refused: {error}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn take_begun(&mut self, index: BroadcastIndex) {
+        for begun in self.forwarder.begun() {
+            let relay = &mut self.relays[begun.broadcast];
+            let served = begun.served.into_iter();
+            relay.broadcast.handle_begun(begun.object, served);
+        }
+        let relay = &mut self.relays[index];
+        let joining: Vec<(u32, u32)> = relay.broadcast.joining().collect();
+        for (session, alias) in joining {
+            if let Some(joined) = self.forwarder.joined(index, session, alias) {
+                relay.broadcast.handle_joined(session, alias, joined);
+            }
+        }
+    }
+
+    fn take_viewers(&mut self, index: BroadcastIndex) -> Result<()> {
+        let Relay {
+            viewers,
+            broadcast,
+            stats,
+            name,
+            ..
+        } = &mut self.relays[index];
+        let received = viewers.receive(|datagram| {
+            if datagram.bytes.len() > DEFAULT_DATAGRAM {
+                stats.too_long += 1;
+                return;
+            }
+            let now = clock::monotonic();
+            if let Err(error) = broadcast.handle_viewer(now, datagram.from, datagram.bytes) {
+                tracing::debug!(broadcast = name, from = %datagram.from, "datagram of a viewer refused: {error}");
+            }
+        });
+        match received {
+            Ok(_) => Ok(()),
+            Err(error) if udp::is_of_a_peer(&error) => Ok(()),
+            Err(error) => Err(error).context("cannot receive from viewers"),
+        }
+    }
+
+    fn take_events(&mut self, index: BroadcastIndex, now: Instant) -> Result<()> {
+        let relay = &mut self.relays[index];
+        while let Some(event) = relay.broadcast.poll_event() {
+            let broadcast = &relay.name;
+            match event {
+                BroadcastEvent::Opened(announcement) => {
+                    let tracks = announcement.tracks.len();
+                    tracing::info!(broadcast, publisher = %relay.publisher, tracks, "publisher found");
+                    if self.forwarder.retags() {
+                        relay.broadcast.expect_retagged();
+                    }
+                }
+                BroadcastEvent::UpstreamEnded(reason) => {
+                    tracing::warn!(broadcast, publisher = %relay.publisher, ?reason, "session with the publisher ended; asking for another one");
+                    relay.ask_again_at = Some(now + PAUSE);
+                }
+                BroadcastEvent::Joined { session, address } => {
+                    tracing::info!(broadcast, session, %address, "viewer joined");
+                }
+                BroadcastEvent::Left { session, reason } => {
+                    tracing::info!(broadcast, session, ?reason, "viewer left");
+                }
+            }
+        }
+        if relay.ask_again_at.take_if(|at| *at <= now).is_some() {
+            relay.ask_again(now)?;
+            self.connect(index);
+        }
+        Ok(())
+    }
+
+    /// Has media of a broadcast taken from its publisher.
+    fn connect(&mut self, index: BroadcastIndex) {
+        let relay = &mut self.relays[index];
+        let local = relay.upstream_socket.local_address();
+        let connected = local
+            .context("the socket has no address")
+            .and_then(|local| self.forwarder.connect(index, local, relay.publisher));
+        if let Err(error) = connected {
+            tracing::error!(broadcast = relay.name, "cannot relay: {error:#}");
+        }
+    }
+
+    /// Has the sender of packets do what a broadcast wants.
+    fn obey(&mut self, index: BroadcastIndex) {
+        let relay = &mut self.relays[index];
+        while let Some(command) = relay.broadcast.poll_command() {
+            let now = clock::monotonic();
+            if let Err(error) = self.forwarder.handle_command(now, index, command) {
+                relay.stats.failed_commands += 1;
+                tracing::warn!(broadcast = relay.name, "{error:#}");
+            }
+        }
+    }
+}
+
+impl Relay {
+    fn open(config: &Config, of: &BroadcastConfig, relay: u64) -> Result<Self> {
+        let access = read_key(of)?;
+        let (upstream_socket, publisher) = connected(&of.upstream)?;
+        let viewers = UdpSocket::bind(of.listen)
+            .with_context(|| format!("cannot listen on {} (UDP)", of.listen))?;
+        let settings = Settings {
+            access,
+            relay,
+            hop_salt: random()?,
+            seed: Seed::new(random()?),
+            subscribers: of.viewers,
+            report_interval_ms: of.report_interval_ms,
+            cache: CacheConfig {
+                age: of.cache,
+                bytes: of.cache_bytes,
+            },
+            is_always_received: of.always,
+        };
+        Ok(Relay {
+            name: of.name.clone(),
+            upstream: of.upstream.clone(),
+            upstream_socket,
+            publisher,
+            listen: of.listen,
+            viewers,
+            broadcast: Broadcast::new(settings, make_control(config), random()?),
+            newest: Instant::ZERO,
+            ask_again_at: None,
+            stats: RelayStats::default(),
+        })
+    }
+
+    /// Asks for another session upstream, from a new socket, because the own address may have changed.
+    fn ask_again(&mut self, now: Instant) -> Result<()> {
+        match connected(&self.upstream) {
+            Ok((socket, publisher)) => {
+                self.upstream_socket = socket;
+                self.publisher = publisher;
+                self.broadcast.ask_again(random()?);
+            }
+            Err(error) => {
+                tracing::warn!(broadcast = self.name, "{error:#}");
+                self.ask_again_at = Some(now + PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    fn status(&self, index: BroadcastIndex, forwarder: &impl Forwarder) -> BroadcastStatus {
+        let broadcast = &self.broadcast;
+        let received = broadcast.upstream_totals();
+        let tracks = forwarder.track_outcomes(index).into_iter();
+        let subscribers = broadcast.subscribers().map(|subscriber| {
+            let served = forwarder.served(index, subscriber.session);
+            Subscriber::new(&subscriber, served.unwrap_or_default())
+        });
+        BroadcastStatus {
+            name: self.name.clone(),
+            listen: self.listen,
+            upstream: self.publisher,
+            is_open: broadcast.is_open(),
+            relays: broadcast.relays(),
+            received_packets: received.packets,
+            received_bytes: received.bytes,
+            marked_bytes: received.ce_bytes,
+            cached_bytes: broadcast.cache().bytes().0,
+            sent_datagrams: self.stats.sent,
+            send_failures: self.stats.send_failures,
+            failed_commands: self.stats.failed_commands,
+            refused_packets: received.refused,
+            refused: refused(&broadcast.host_stats(), self.stats.too_long),
+            tracks: tracks
+                .map(|(alias, packets)| TrackStatus {
+                    alias,
+                    packets: status::counts(packets),
+                })
+                .collect(),
+            subscribers: subscribers.collect(),
+        }
+    }
+
+    fn transmit(&mut self) {
+        while let Some(outgoing) = self.broadcast.poll_transmit(clock::monotonic()) {
+            let sent = match outgoing.to {
+                Some(to) => self.viewers.send(to, outgoing.ecn, &outgoing.datagram),
+                None => {
+                    let datagram = &outgoing.datagram;
+                    self.upstream_socket
+                        .send(self.publisher, outgoing.ecn, datagram)
+                }
+            };
+            match sent {
+                Ok(()) => self.stats.sent += 1,
+                Err(error) => {
+                    // Messages are repeated, and lost packets are asked for.
+                    self.stats.send_failures += 1;
+                    tracing::debug!(broadcast = self.name, to = ?outgoing.to, "cannot send: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// Reads the secret of a broadcast.
+///
+/// # Errors
+/// If its file is not valid.
+pub(crate) fn read_key(of: &BroadcastConfig) -> Result<AccessSecret> {
+    let read = key_file::read_relay(&of.key).map_err(anyhow::Error::msg);
+    let secret = read.with_context(|| format!("broadcast {}", of.name))?;
+    Ok(AccessSecret::new(*secret))
+}
+
+/// Opens a socket that is connected to the first address of a name to which there is a route.
+fn connected(name: &str) -> Result<(UdpSocket, SocketAddr)> {
+    let addresses = name
+        .to_socket_addrs()
+        .with_context(|| format!("\"{name}\" is not HOST:PORT"))?;
+    let mut last = None;
+    for address in addresses {
+        let any: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0).into()).context("cannot open a UDP socket")?;
+        match socket.connect(address) {
+            Ok(()) => return Ok((socket, address)),
+            Err(error) => last = Some(error),
+        }
+    }
+    let failed = || format!("there is no route to {name}");
+    match last {
+        Some(error) => Err(error).with_context(failed),
+        None => Err(anyhow::anyhow!("{name} has no address")),
+    }
+}
+
+/// Returns the datagrams of viewers that were refused, by reason.
+fn refused(stats: &HostStats, too_long: u64) -> Counts {
+    status::counts([
+        ("without_key", stats.unauthorised),
+        ("no_room", stats.full),
+        ("forged", stats.forged),
+        ("repeated", stats.replayed),
+        ("invalid", stats.invalid),
+        ("unknown_session", stats.unknown_session),
+        ("too_many", stats.too_many),
+        ("unexpected", stats.unexpected),
+        ("too_long", too_long),
+    ])
+}
+
+/// Makes the rate control of a viewer.
+fn make_control(config: &Config) -> MakeControl {
+    let bounds = Bounds::new(
+        Bitrate::from_mbps(LOWEST_RATE_MBPS),
+        Bitrate::from_mbps(config.initial_rate_mbps),
+        Bitrate::from_mbps(config.max_rate_mbps),
+    );
+    Box::new(move |now| Box::new(TrainControl::new(bounds, now)))
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).context("the system has no random numbers")?;
+    Ok(bytes)
+}
+
+fn random_number() -> Result<u64> {
+    Ok(u64::from_ne_bytes(random()?))
+}

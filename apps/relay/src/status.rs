@@ -1,0 +1,198 @@
+//! The status of a relay: a file for people and programs.
+
+mod show;
+
+pub use show::{Args, run};
+
+use crate::forward::{Outcomes, Served};
+use anyhow::{Context, Result};
+use hawser_audience::SubscriberStatus;
+use hawser_io::clock;
+use hawser_io::failures::{Change, Failures};
+use hawser_io::json_file::JsonFile;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tracing::{error, info};
+
+/// Counts by reason, without reasons that did not occur.
+pub type Counts = BTreeMap<String, u64>;
+
+/// The status file. Counters never decrease while the process runs, and those of a subscriber while
+/// its session lasts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The name in the configuration.
+    pub name: String,
+    /// The version of the program.
+    pub version: String,
+    /// The process ID.
+    pub pid: u32,
+    /// When the status was written, in milliseconds since 1970.
+    pub written_unix_ms: u64,
+    /// What has become of packets that belong to no track, by outcome.
+    pub packets: Counts,
+    /// The broadcasts, in the order of the configuration.
+    pub broadcasts: Vec<BroadcastStatus>,
+}
+
+/// A broadcast.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BroadcastStatus {
+    /// The name in the configuration.
+    pub name: String,
+    /// The address for viewers.
+    pub listen: SocketAddr,
+    /// The address of the publisher, or of the relay before this one.
+    pub upstream: SocketAddr,
+    /// Whether the session with it is open.
+    pub is_open: bool,
+    /// The number of relays between the publisher and the viewers of this one, with itself.
+    pub relays: usize,
+    /// Packets that arrived, without copies.
+    pub received_packets: u64,
+    /// Their bytes of UDP payload.
+    pub received_bytes: u64,
+    /// Those of the bytes that the network had marked (ECN).
+    pub marked_bytes: u64,
+    /// Bytes of packets in the cache.
+    pub cached_bytes: u64,
+    /// Datagrams that this process sent: messages, repeated packets, and packets from before viewers
+    /// came.
+    pub sent_datagrams: u64,
+    /// Datagrams that the kernel did not send.
+    pub send_failures: u64,
+    /// Changes that the kernel did not carry out.
+    pub failed_commands: u64,
+    /// Packets that came through the kernel and were refused, with second copies.
+    pub refused_packets: u64,
+    /// Datagrams of viewers that were refused, by reason.
+    pub refused: Counts,
+    /// The tracks.
+    pub tracks: Vec<TrackStatus>,
+    /// The viewers, and relays behind this one.
+    pub subscribers: Vec<Subscriber>,
+}
+
+/// A track.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrackStatus {
+    /// The alias.
+    pub alias: u32,
+    /// What has become of its packets in the kernel, by outcome.
+    pub packets: Counts,
+}
+
+/// One to whom the broadcast is sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Subscriber {
+    /// The session.
+    pub session: u32,
+    /// The address.
+    pub address: SocketAddr,
+    /// The rate at which it can be served, with all headers, in Mb/s; `None` while nothing is heard of
+    /// it.
+    pub rate_mbps: Option<f64>,
+    /// The smoothed round trip, in milliseconds.
+    pub rtt_ms: Option<f64>,
+    /// Packets that the kernel sent.
+    pub sent_packets: u64,
+    /// Packets that it reported as received.
+    pub received_packets: u64,
+    /// Their bytes of UDP payload.
+    pub received_bytes: u64,
+    /// Those of the bytes that the network had marked (ECN).
+    pub marked_bytes: u64,
+    /// Packets that were lost on the way to it.
+    pub lost: u64,
+    /// Packets that were sent again.
+    pub repeated: u64,
+    /// Packets that were sent from the cache because they had come before it joined.
+    pub earlier: u64,
+    /// Objects, by what was decided on them.
+    pub objects: Counts,
+    /// Packets of objects that it is served that the kernel did not send, by reason.
+    pub not_sent: Counts,
+}
+
+impl Status {
+    /// Reads a status file.
+    ///
+    /// # Errors
+    /// If there is none, or it is not valid.
+    pub fn read(path: &Path) -> Result<Self> {
+        let status = JsonFile::at(path.to_owned(), 0o666).read()?;
+        status.with_context(|| format!("there is no status file {}", path.display()))
+    }
+
+    pub(crate) fn new(name: &str, outcomes: Outcomes, broadcasts: Vec<BroadcastStatus>) -> Self {
+        Status {
+            name: name.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            written_unix_ms: clock::unix_ms(),
+            packets: counts(outcomes),
+            broadcasts,
+        }
+    }
+}
+
+impl Subscriber {
+    pub(crate) fn new(status: &SubscriberStatus, served: Served) -> Self {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Subscriber {
+            session: status.session,
+            address: status.address,
+            rate_mbps: status.rate.map(|rate| rate.bps() as f64 / 1e6),
+            rtt_ms: status.round_trip.map(ms),
+            sent_packets: served.packets,
+            received_packets: status.received.packets,
+            received_bytes: status.received.bytes,
+            marked_bytes: status.received.ce_bytes,
+            lost: status.stats.lost,
+            repeated: status.stats.repeated,
+            earlier: status.stats.earlier,
+            objects: counts(served.objects),
+            not_sent: counts(served.not_sent),
+        }
+    }
+}
+
+/// Returns what occurred.
+pub(crate) fn counts(outcomes: impl IntoIterator<Item = (&'static str, u64)>) -> Counts {
+    let occurred = outcomes.into_iter().filter(|(_, count)| *count > 0);
+    occurred
+        .map(|(name, count)| (name.to_owned(), count))
+        .collect()
+}
+
+/// The file that a relay writes.
+pub(crate) struct StatusFile {
+    file: JsonFile,
+    failures: Failures,
+}
+
+impl StatusFile {
+    pub(crate) fn at(path: PathBuf) -> Self {
+        StatusFile {
+            file: JsonFile::at(path, 0o666),
+            failures: Failures::default(),
+        }
+    }
+
+    /// Writes the status. A failure is logged once.
+    pub(crate) fn write(&mut self, status: &Status) {
+        match self.failures.record(self.file.write(status)) {
+            Some(Change::Failed(error)) => {
+                error!("the status file is out of date from now on: {error}");
+            }
+            Some(Change::Recovered) => {
+                let path = self.file.path().display();
+                info!("the status file {path} is written again");
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,232 @@
+use super::{BroadcastStatus, Counts, Status, Subscriber};
+use crate::config::Config;
+use anyhow::Result;
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+use hawser_io::clock::unix_ms;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Show the status of a relay
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// The configuration file of the relay
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Refresh every second until interrupted
+    #[arg(long)]
+    watch: bool,
+    /// Print JSON once and exit
+    #[arg(long, conflicts_with = "watch")]
+    json: bool,
+}
+
+/// The age from which a status is outdated: its process has exited or hangs.
+const STALE: Duration = Duration::from_secs(5);
+
+/// The columns of the table of viewers.
+const COLUMNS: [&str; 8] = [
+    "viewer",
+    "Mb/s",
+    "RTT ms",
+    "received MB",
+    "lost",
+    "repeated",
+    "served",
+    "not served",
+];
+
+/// Prints the status.
+///
+/// # Errors
+/// If the configuration is not valid, or there is no status file.
+pub fn run(args: &Args) -> Result<()> {
+    let file = Config::read(&args.config)?.status_file();
+    loop {
+        let status = Status::read(&file)?;
+        if args.json {
+            hawser_command::print(&format!("{}\n", serde_json::to_string_pretty(&status)?))?;
+            return Ok(());
+        }
+        // Clears the terminal.
+        let clear = if args.watch { "\x1b[2J\x1b[H" } else { "" };
+        let is_read = hawser_command::print(&format!("{clear}{}", text(&status, unix_ms())))?;
+        if !args.watch || !is_read {
+            return Ok(());
+        }
+        sleep(Duration::from_secs(1));
+    }
+}
+
+fn text(status: &Status, now_unix_ms: u64) -> String {
+    let mut text = format!("relay {} (process {})", status.name, status.pid);
+    let age = Duration::from_millis(now_unix_ms.saturating_sub(status.written_unix_ms));
+    if age > STALE {
+        let _ = write!(
+            text,
+            ", as of {} s ago: it has exited or hangs",
+            age.as_secs()
+        );
+    }
+    text.push('\n');
+    text += &lines("packets of no track", &status.packets);
+    for broadcast in &status.broadcasts {
+        text += &broadcast_text(broadcast);
+    }
+    text
+}
+
+fn broadcast_text(broadcast: &BroadcastStatus) -> String {
+    let state = match broadcast.is_open {
+        true => "receiving",
+        false => "looking for it",
+    };
+    let mut text = format!(
+        "\n{} on {}, from {} ({state}): {} packets received, {:.1} MB kept, {} viewers\n",
+        broadcast.name,
+        broadcast.listen,
+        broadcast.upstream,
+        broadcast.received_packets,
+        broadcast.cached_bytes as f64 / 1e6,
+        broadcast.subscribers.len(),
+    );
+    text += &lines("refused", &broadcast.refused);
+    for track in &broadcast.tracks {
+        text += &lines(&format!("track {}", track.alias), &track.packets);
+    }
+    if !broadcast.subscribers.is_empty() {
+        let _ = writeln!(text, "{}", table(&broadcast.subscribers));
+    }
+    text
+}
+
+/// Returns a line with the counts, if anything occurred.
+fn lines(name: &str, counts: &Counts) -> String {
+    if counts.is_empty() {
+        return String::new();
+    }
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    format!("{name}: {}\n", counts.join(", "))
+}
+
+fn table(subscribers: &[Subscriber]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.set_header(COLUMNS);
+    for subscriber in subscribers {
+        let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.1}"));
+        let served = subscriber
+            .objects
+            .get("served")
+            .copied()
+            .unwrap_or_default();
+        let all: u64 = subscriber.objects.values().sum();
+        table.add_row([
+            subscriber.address.to_string(),
+            or_dash(subscriber.rate_mbps),
+            or_dash(subscriber.rtt_ms),
+            format!("{:.1}", subscriber.received_bytes as f64 / 1e6),
+            subscriber.lost.to_string(),
+            subscriber.repeated.to_string(),
+            served.to_string(),
+            (all - served).to_string(),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::TrackStatus;
+
+    fn status() -> Status {
+        let counts = |counts: &[(&str, u64)]| {
+            let counts = counts.iter();
+            counts.map(|(name, n)| ((*name).to_owned(), *n)).collect()
+        };
+        let subscriber = Subscriber {
+            session: 1,
+            address: "192.0.2.7:5000".parse().unwrap(),
+            rate_mbps: Some(12.34),
+            rtt_ms: None,
+            sent_packets: 10,
+            received_packets: 9,
+            received_bytes: 4_200_000,
+            marked_bytes: 0,
+            lost: 1,
+            repeated: 1,
+            earlier: 0,
+            objects: counts(&[("served", 8), ("tokens", 2)]),
+            not_sent: Counts::new(),
+        };
+        Status {
+            name: "stage".to_owned(),
+            version: "1".to_owned(),
+            pid: 7,
+            written_unix_ms: 1000,
+            packets: counts(&[("hop_tag", 3)]),
+            broadcasts: vec![BroadcastStatus {
+                name: "show".to_owned(),
+                listen: "192.0.2.1:14750".parse().unwrap(),
+                upstream: "192.0.2.2:14748".parse().unwrap(),
+                is_open: true,
+                relays: 1,
+                received_packets: 10,
+                received_bytes: 10_000,
+                marked_bytes: 0,
+                cached_bytes: 1_500_000,
+                sent_datagrams: 3,
+                send_failures: 0,
+                failed_commands: 0,
+                refused_packets: 0,
+                refused: counts(&[("without_key", 2)]),
+                tracks: vec![TrackStatus {
+                    alias: 1,
+                    packets: counts(&[("forwarded", 10)]),
+                }],
+                subscribers: vec![subscriber],
+            }],
+        }
+    }
+
+    #[test]
+    fn the_text_has_what_was_refused_and_each_viewer() {
+        let text = text(&status(), 2000);
+        for part in [
+            "relay stage (process 7)\n",
+            "packets of no track: hop_tag 3",
+            "show on 192.0.2.1:14750, from 192.0.2.2:14748 (receiving): 10 packets received, 1.5 MB kept, 1 viewers",
+            "refused: without_key 2",
+            "track 1: forwarded 10",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let row = text
+            .lines()
+            .find(|line| line.contains("192.0.2.7"))
+            .unwrap();
+        let row: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(
+            row,
+            ["192.0.2.7:5000", "12.3", "-", "4.2", "1", "1", "8", "2"]
+        );
+    }
+
+    #[test]
+    fn an_old_status_is_called_old() {
+        let text = text(&status(), 60_000);
+        assert!(
+            text.contains("as of 59 s ago: it has exited or hangs"),
+            "{text}"
+        );
+    }
+}
