@@ -3,9 +3,9 @@ use crate::sent::Confirmed;
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// The time in which a timer that is late hardly delays every packet: a few reports, and much less
-/// than the time between two frames.
-const MOMENT: Duration = Duration::from_millis(15);
+/// The time in which a timer that is late hardly delays every packet: two reports, and less than the
+/// time in which the shortest frames leave, before which there is no queue.
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// The delay of the way to the receiver, between two clocks of which the difference does not matter.
 /// Unlike the round trip, it has none of the noise of reports on their way back.
@@ -86,8 +86,8 @@ mod tests {
         assert_eq!(add(20, [12_000, 11_000]), MS);
         assert_eq!(add(25, [10_100, 13_000]), Duration::from_micros(100));
         assert_eq!(add(30, [14_000, 14_000]), Duration::from_micros(100));
-        assert_eq!(add(45, [13_000, 14_000]), 3 * MS);
-        forward.raise_base(Instant::ZERO + 45 * MS);
+        assert_eq!(add(40, [13_000, 14_000]), 3 * MS);
+        forward.raise_base(Instant::ZERO + 40 * MS);
         assert_eq!(forward.queue(), Duration::ZERO);
     }
 }

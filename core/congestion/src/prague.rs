@@ -334,6 +334,33 @@ mod tests {
     }
 
     #[test]
+    fn probing_ends_near_the_rate_at_which_marks_came_last() {
+        for (ceiling, expected) in [
+            (40e6, Phase::Probing),
+            (85e6, Phase::Linear),
+            (100e6, Phase::Probing),
+        ] {
+            let mut control = fast(10);
+            control.ceiling = Some(ceiling);
+            let acked = [1, 2, 3].map(|number| Acked {
+                number,
+                held: Duration::ZERO,
+                ecn: Ecn::Ect1,
+            });
+            control.handle_feedback(&Feedback {
+                now: at(20),
+                reported: at(20),
+                acked: &acked,
+                lost: &[],
+                abandoned: &[],
+                is_answer: true,
+                app_limited: false,
+            });
+            assert_eq!(control.phase, expected, "{ceiling}");
+        }
+    }
+
+    #[test]
     fn a_path_that_removes_ect1_gets_no_more_of_it() {
         let mut control = fast(100);
         assert_eq!(control.ecn(), Ecn::Ect1);

@@ -30,8 +30,9 @@ const NEAR_CEILING: std::ops::Range<f64> = 0.85..1.08;
 const CEILING_GAIN: f64 = 1.0 / 8.0;
 
 /// The queueing delay of all packets of a moment above which the estimate, where it is more than the
-/// encoder can use, decreases: half of the usual step threshold, so that no mark is needed.
-const SPARE_DELAY: Duration = Duration::from_micros(500);
+/// encoder can use, decreases: so far below the usual step threshold that what is added until the
+/// decrease has an effect needs no mark.
+const SPARE_DELAY: Duration = Duration::from_micros(400);
 
 /// The time in which a queue drains after a response to it.
 const DRAIN_TIME: Duration = Duration::from_millis(50);
@@ -69,7 +70,9 @@ impl Prague {
         self.quiet_rounds = self.quiet_rounds.saturating_add(1);
         let enough = QUIET_ROUNDS + self.borne * QUIET_ROUND_PER_BPS;
         let is_near = |ceiling| NEAR_CEILING.contains(&(self.borne / ceiling));
-        if f64::from(self.quiet_rounds) > enough && !self.ceiling.is_some_and(is_near) {
+        if self.ceiling.is_some_and(is_near) {
+            self.phase = Phase::Linear;
+        } else if f64::from(self.quiet_rounds) > enough {
             self.phase = Phase::Probing;
         }
     }
@@ -135,8 +138,8 @@ impl Prague {
         self.mark_round.begin(now, self.sent.newest());
     }
 
-    /// Records the rate at which marks came. The marks that still come after a reduction lower it
-    /// slowly.
+    /// Records the rate at which marks, or a queue, came. Those that still come after a reduction lower
+    /// it slowly.
     fn lower_ceiling(&mut self) {
         let previous = self.ceiling.unwrap_or(self.borne);
         let lowered = previous + CEILING_GAIN * (self.borne - previous);
@@ -181,10 +184,13 @@ impl Prague {
         self.set_borne(self.borne + gain * part * rounds);
     }
 
-    /// Gives up what the encoder cannot use if there is a queue.
+    /// Gives up what the encoder cannot use if there is a queue, and then grows as after a mark.
     fn yield_spare(&mut self) {
         let queue = self.forward.queue();
         if self.is_spare() && queue > SPARE_DELAY {
+            self.lower_ceiling();
+            self.phase = Phase::Linear;
+            self.quiet_rounds = 0;
             let lowest = self.config.bounds.maximum().bps() as f64 / ENCODED_SHARE;
             self.set_borne(self.draining(self.borne, queue).max(lowest));
         }
