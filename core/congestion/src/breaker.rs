@@ -3,8 +3,9 @@ use crate::sent::{Confirmed, SentPackets};
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// The silence after which the rate is halved: four round trips within these bounds.
-const SHORTEST_SILENCE: Duration = Duration::from_millis(100);
+/// The silence after which the rate is halved: four round trips within these bounds. A Wi-Fi station
+/// that scans pauses for up to 100 ms, and the window lets no more than a round trip leave meanwhile.
+const SHORTEST_SILENCE: Duration = Duration::from_millis(200);
 const LONGEST_SILENCE: Duration = Duration::from_secs(1);
 
 /// The silence after which sending stops.
@@ -227,13 +228,13 @@ mod tests {
         assert_eq!(breaker.poll_timeout(20 * MS), None);
         breaker.handle_sent(at(0));
 
-        assert_eq!(breaker.poll_timeout(20 * MS), Some(at(100)));
-        assert_eq!(breaker.handle_timeout(at(99), 20 * MS), Silence::Short);
+        assert_eq!(breaker.poll_timeout(20 * MS), Some(at(200)));
+        assert_eq!(breaker.handle_timeout(at(199), 20 * MS), Silence::Short);
         assert_eq!(
-            breaker.handle_timeout(at(100), 20 * MS),
+            breaker.handle_timeout(at(200), 20 * MS),
             Silence::HalvesRate
         );
-        assert_eq!(breaker.poll_timeout(20 * MS), Some(at(200)));
+        assert_eq!(breaker.poll_timeout(20 * MS), Some(at(400)));
         assert_eq!(breaker.handle_timeout(at(2000), 20 * MS), Silence::Stops);
         assert_eq!(breaker.permission(), Permission::Probe { at: at(2500) });
         assert_eq!(breaker.poll_timeout(20 * MS), None);
@@ -253,7 +254,7 @@ mod tests {
 
         breaker.handle_sent(at(100));
         breaker.handle_answer(at(150), true);
-        assert_eq!(breaker.poll_timeout(20 * MS), Some(at(250)));
+        assert_eq!(breaker.poll_timeout(20 * MS), Some(at(350)));
         breaker.handle_answer(at(160), false);
         assert_eq!(breaker.poll_timeout(20 * MS), None);
     }
