@@ -1,11 +1,15 @@
 use crate::recent::{LongMinimum, Recent};
-use crate::sent::Confirmed;
+use crate::sent::{Arrived, Confirmed};
 use hawser_units::Instant;
 use std::time::Duration;
 
 /// The time in which a timer that is late hardly delays every packet: two reports, and less than the
 /// time in which the shortest frames leave, before which there is no queue.
 const MOMENT: Duration = Duration::from_millis(10);
+
+/// Half of the time for which the lowest delay is remembered. Two clocks whose frequencies differ by 100
+/// parts per million pretend a queue of 0.2 ms in twice this time.
+const EPOCH: Duration = Duration::from_secs(1);
 
 /// The delay of the way to the receiver, between two clocks of which the difference does not matter.
 /// Unlike the round trip, it has none of the noise of reports on their way back.
@@ -18,7 +22,7 @@ pub(crate) struct ForwardDelay {
 impl Default for ForwardDelay {
     fn default() -> Self {
         ForwardDelay {
-            minimum: LongMinimum::default(),
+            minimum: LongMinimum::new(EPOCH),
             recent: Recent::new(MOMENT),
         }
     }
@@ -27,17 +31,10 @@ impl Default for ForwardDelay {
 impl ForwardDelay {
     /// Takes the packets of a report.
     pub(crate) fn add(&mut self, now: Instant, confirmed: &Confirmed) {
-        let delays = confirmed.arrived.iter().map(|packet| packet.forward_ns);
+        let delays = confirmed.arrived.iter().map(Arrived::forward_ns);
         if let Some(lowest) = delays.min() {
             self.minimum.add(now, lowest);
             self.recent.add(now, lowest);
-        }
-    }
-
-    /// Takes the recent delay for that of the path, which has become longer.
-    pub(crate) fn raise_base(&mut self, now: Instant) {
-        if let Some(lowest) = self.recent.lowest() {
-            self.minimum.replace(now, lowest);
         }
     }
 
@@ -52,18 +49,20 @@ impl ForwardDelay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sent::Arrived;
     use hawser_units::{ByteSize, Ecn};
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn report(forward_us: &[i64]) -> Confirmed {
-        let packet = |(number, forward_us): (u64, &i64)| Arrived {
+    /// The receiver's clock is an hour behind.
+    const SENT: Duration = Duration::from_secs(3600);
+
+    fn report(forward_us: &[u64]) -> Confirmed {
+        let packet = |(number, forward_us): (u64, &u64)| Arrived {
             number,
             size: ByteSize(1200),
-            sent_at: Instant::ZERO,
+            sent_at: Instant::ZERO + SENT,
             arrived_at: Instant::ZERO,
-            forward_ns: forward_us * 1000,
+            received_at: Instant::ZERO + Duration::from_micros(*forward_us),
             ecn: Ecn::Ect1,
         };
         Confirmed {
@@ -75,10 +74,7 @@ mod tests {
     #[test]
     fn a_queue_delays_every_packet_of_a_moment_whatever_the_clocks_say() {
         let mut forward = ForwardDelay::default();
-        // The receiver's clock is an hour behind.
-        let behind = -3_600_000_000;
-        let mut add = |at: u32, delays: [i64; 2]| {
-            let delays = delays.map(|delay| behind + delay);
+        let mut add = |at: u32, delays: [u64; 2]| {
             forward.add(Instant::ZERO + at * MS, &report(&delays));
             forward.queue()
         };
@@ -87,7 +83,16 @@ mod tests {
         assert_eq!(add(25, [10_100, 13_000]), Duration::from_micros(100));
         assert_eq!(add(30, [14_000, 14_000]), Duration::from_micros(100));
         assert_eq!(add(40, [13_000, 14_000]), 3 * MS);
-        forward.raise_base(Instant::ZERO + 40 * MS);
-        assert_eq!(forward.queue(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_clock_that_runs_faster_is_no_queue() {
+        let mut forward = ForwardDelay::default();
+        for tenth in 0..600 {
+            let now = Instant::ZERO + 100 * MS * tenth;
+            // 100 parts per million.
+            forward.add(now, &report(&[10_000 + 10 * u64::from(tenth)]));
+            assert!(forward.queue() <= Duration::from_micros(210));
+        }
     }
 }

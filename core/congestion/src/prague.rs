@@ -121,7 +121,6 @@ impl Prague {
             let arriving = self.throughput.bps();
             if self.base_check.handle_sample(now, &self.rtt, arriving) {
                 self.rtt.raise_base(now);
-                self.forward.raise_base(now);
                 self.stats.raised_bases += 1;
             }
             let is_waiting = self.sent.in_flight().0 > 0;

@@ -2,30 +2,29 @@ use hawser_units::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Half of the time for which a minimum is remembered.
-const EPOCH: Duration = Duration::from_secs(5);
-
-/// The lowest sample of the last five to ten seconds.
+/// The lowest sample of the last one to two epochs.
 #[derive(Debug, Clone)]
 pub(crate) struct LongMinimum<T> {
     current: Option<T>,
     previous: Option<T>,
     began: Instant,
+    epoch: Duration,
 }
 
-impl<T> Default for LongMinimum<T> {
-    fn default() -> Self {
+impl<T> LongMinimum<T> {
+    pub(crate) const fn new(epoch: Duration) -> Self {
         LongMinimum {
             current: None,
             previous: None,
             began: Instant::ZERO,
+            epoch,
         }
     }
 }
 
 impl<T: Copy + Ord> LongMinimum<T> {
     pub(crate) fn add(&mut self, now: Instant, sample: T) {
-        if now.saturating_since(self.began) > EPOCH {
+        if now.saturating_since(self.began) > self.epoch {
             self.previous = self.current.take();
             self.began = now;
         }
@@ -87,8 +86,8 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_that_does_not_return_is_forgotten_after_ten_seconds() {
-        let mut minimum = LongMinimum::default();
+    fn a_minimum_that_does_not_return_is_forgotten_after_two_epochs() {
+        let mut minimum = LongMinimum::new(Duration::from_secs(5));
         minimum.add(at(0), 10);
         for second in 1..13 {
             minimum.add(at(second), 50);

@@ -12,6 +12,9 @@ const ASSUMED: Duration = Duration::from_millis(100);
 /// The time in which a queue that stands delays every packet, where delays vary for other reasons.
 const RECENT: Duration = Duration::from_millis(50);
 
+/// Half of the time for which the lowest round-trip time is remembered.
+const EPOCH: Duration = Duration::from_secs(5);
+
 /// The round-trip time: smoothed, virtual and without queues.
 #[derive(Debug, Clone)]
 pub(crate) struct Rtt {
@@ -27,7 +30,7 @@ impl Default for Rtt {
         Rtt {
             smoothed: None,
             latest: Duration::ZERO,
-            minimum: LongMinimum::default(),
+            minimum: LongMinimum::new(EPOCH),
             recent: Recent::new(RECENT),
         }
     }

@@ -51,9 +51,8 @@ pub struct Arrived {
     pub sent_at: Instant,
     /// When it arrived, on the sender's clock and later by the delay of the report.
     pub arrived_at: Instant,
-    /// The nanoseconds from its departure to its arrival, from the sender's clock to the receiver's:
-    /// only differences mean something.
-    pub forward_ns: i64,
+    /// When it arrived, on the receiver's clock.
+    pub received_at: Instant,
     /// The ECN field with which it arrived.
     pub ecn: Ecn,
 }
@@ -62,6 +61,13 @@ impl Arrived {
     /// Returns the round-trip time without the time for which the receiver held the report.
     pub fn rtt(&self) -> Duration {
         self.arrived_at.saturating_since(self.sent_at)
+    }
+
+    /// Returns the nanoseconds from its departure to its arrival, from the sender's clock to the
+    /// receiver's: only differences mean something.
+    pub fn forward_ns(&self) -> i64 {
+        let nanos = i128::from(self.received_at.as_nanos()) - i128::from(self.sent_at.as_nanos());
+        nanos.clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 }
 
@@ -249,7 +255,7 @@ impl SentPackets {
             size: packet.size,
             sent_at: packet.sent_at,
             arrived_at: now - acked.held,
-            forward_ns: nanos_between(packet.sent_at, feedback.reported - acked.held),
+            received_at: feedback.reported - acked.held,
             ecn: acked.ecn,
         };
         self.settle(index, Fate::Arrived);
@@ -304,12 +310,6 @@ impl SentPackets {
         let packet = self.packets.get(index)?;
         (packet.number == number).then_some(index)
     }
-}
-
-/// Returns the nanoseconds from an instant of one clock to one of another clock.
-fn nanos_between(from: Instant, to: Instant) -> i64 {
-    let nanos = i128::from(to.as_nanos()) - i128::from(from.as_nanos());
-    nanos.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 #[cfg(test)]
