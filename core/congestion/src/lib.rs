@@ -49,6 +49,7 @@ mod recent;
 mod round;
 mod rtt;
 mod sent;
+mod steady;
 mod throughput;
 mod trains;
 

@@ -9,6 +9,7 @@ use crate::marking::MarkedShare;
 use crate::round::Round;
 use crate::rtt::Rtt;
 use crate::sent::{Confirmed, SentPackets};
+use crate::steady::Steady;
 use crate::throughput::Throughput;
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use std::collections::BTreeSet;
@@ -23,6 +24,9 @@ pub use config::{PragueConfig, PragueStats};
 /// and the queue of the path.
 const ENCODED_SHARE: f64 = 0.94;
 
+/// The maximum share, while the borne rate is below its average.
+const FULLEST_SHARE: f64 = 0.96;
+
 /// The multiple of the rate that is really sent up to which the estimate grows. Frames are sent at
 /// the estimate, so their packets test it also when there is nothing to send between them.
 const HEADROOM: f64 = 2.5;
@@ -36,7 +40,7 @@ const WINDOW_SLACK: Duration = Duration::from_millis(5);
 /// Prague congestion control for real-time media.
 ///
 /// It controls the rate that the path bears, at which packets are paced; the encoder's target is a
-/// fixed share of it, within the bounds. `docs/design/l4s.md` describes the responses.
+/// fixed share of its average, within the bounds. `docs/design/l4s.md` describes the responses.
 #[derive(Debug, Clone)]
 pub struct Prague {
     config: PragueConfig,
@@ -50,6 +54,7 @@ pub struct Prague {
     classic: ClassicAqm,
     breaker: CircuitBreaker,
     borne: f64,
+    steady: Steady,
     phase: Phase,
     quiet_rounds: u32,
     ceiling: Option<f64>,
@@ -91,6 +96,7 @@ impl Prague {
             classic: ClassicAqm::default(),
             breaker: CircuitBreaker::default(),
             borne: initial / ENCODED_SHARE,
+            steady: Steady::new(now, initial / ENCODED_SHARE),
             phase: Phase::Probing,
             quiet_rounds: 0,
             ceiling: None,
@@ -213,6 +219,12 @@ impl RateControl for Prague {
         self.count_rounds(now, &confirmed, feedback.app_limited);
         self.undo_spurious(&confirmed.spurious);
         self.respond(now, &confirmed, feedback.app_limited);
+        // Nothing is averaged while the rate is searched for, or where the maximum is the target.
+        if self.phase == Phase::Probing || self.borne >= self.usable() {
+            self.steady = Steady::new(now, self.borne);
+        } else {
+            self.steady.follow(now, self.borne);
+        }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -224,6 +236,7 @@ impl RateControl for Prague {
             Silence::Short => {}
             Silence::HalvesRate => {
                 self.set_borne(self.borne / 2.0);
+                self.steady = Steady::new(now, self.borne);
                 self.phase = Phase::Probing;
                 self.stats.silences += 1;
             }
@@ -232,8 +245,9 @@ impl RateControl for Prague {
     }
 
     fn target(&self) -> Bitrate {
-        let bps = self.borne.min(self.passing());
-        self.config.bounds.limit(bps * ENCODED_SHARE)
+        let usual = self.steady.bps().min(self.passing()) * ENCODED_SHARE;
+        let fullest = self.borne * FULLEST_SHARE;
+        self.config.bounds.limit(usual.min(fullest))
     }
 
     fn pacing_rate(&self) -> Bitrate {

@@ -191,13 +191,17 @@ impl Prague {
             self.lower_ceiling();
             self.phase = Phase::Linear;
             self.quiet_rounds = 0;
-            let lowest = self.config.bounds.maximum().bps() as f64 / ENCODED_SHARE;
-            self.set_borne(self.draining(self.borne, queue).max(lowest));
+            self.set_borne(self.draining(self.borne, queue).max(self.usable()));
         }
     }
 
     fn is_spare(&self) -> bool {
-        self.borne * ENCODED_SHARE > self.config.bounds.maximum().bps() as f64
+        self.borne > self.usable()
+    }
+
+    /// Returns the rate at which the target is the maximum.
+    pub(super) fn usable(&self) -> f64 {
+        self.config.bounds.maximum().bps() as f64 / ENCODED_SHARE
     }
 
     fn draining(&self, bps: f64, queue: Duration) -> f64 {
