@@ -1,0 +1,229 @@
+//! A publisher, relays in a chain, and two networks of viewers, in network namespaces.
+
+use crate::process;
+use hawser_io::netns::Namespace;
+use hawser_io::process::Process;
+use hawser_media::{Recording, Source, Synthetic};
+use hawser_publish::push::{PushConfig, PushPublisher};
+use hawser_relay::status::Status;
+use hawser_view::push::{self, PushRow, PushSummary};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+/// The address of the publisher.
+pub(crate) const PUBLISHER: &str = "192.0.2.1:14748";
+
+/// The address of a viewer in `far`.
+pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
+
+/// The time within which anything that is waited for has to happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The machines: a line of `publisher`, relays and `viewers`. The last relay has a second link, to `far`.
+pub(crate) struct Machines {
+    pub(crate) publisher: Namespace,
+    pub(crate) relays: Vec<Namespace>,
+    pub(crate) viewers: Namespace,
+    pub(crate) far: Namespace,
+    directory: tempfile::TempDir,
+}
+
+/// A place from which a viewer watches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place {
+    Near,
+    Far,
+}
+
+/// Connects two machines by a link on which they have addresses 1 and 2.
+fn link(one: &Namespace, device: &str, network: &str, two: &Namespace, other: &str) {
+    one.ip(&format!(
+        "link add name {device} type veth peer name {other} netns {}\n\
+         addr add {network}.1/24 dev {device}\nlink set {device} up",
+        two.name()
+    ))
+    .unwrap();
+    two.ip(&format!(
+        "addr add {network}.2/24 dev {other}\nlink set {other} up\nlink set lo up"
+    ))
+    .unwrap();
+}
+
+impl Machines {
+    pub(crate) fn create(test: &str, relays: usize) -> Self {
+        let namespace = |role: &str| {
+            let id = std::process::id();
+            Namespace::create(format!("hawser-{test}-{role}-{id}")).unwrap()
+        };
+        let machines = Machines {
+            publisher: namespace("publisher"),
+            relays: (0..relays)
+                .map(|relay| namespace(&format!("relay{relay}")))
+                .collect(),
+            viewers: namespace("viewers"),
+            far: namespace("far"),
+            directory: tempfile::tempdir().unwrap(),
+        };
+        let mut before = &machines.publisher;
+        for (index, relay) in machines.relays.iter().enumerate() {
+            link(
+                before,
+                "eth1",
+                &format!("192.0.{}", 2 + index),
+                relay,
+                "eth0",
+            );
+            before = relay;
+        }
+        link(before, "eth1", "198.51.100", &machines.viewers, "eth0");
+        link(before, "eth2", "203.0.113", &machines.far, "eth0");
+        // Viewers of the second network reach the relay's only address.
+        machines
+            .far
+            .ip("route add default via 203.0.113.1 dev eth0")
+            .unwrap();
+        hawser_publish::generate_secret(&machines.path("media.key")).unwrap();
+        hawser_relay::write_secret(&machines.path("media.key"), &machines.path("relay.key"))
+            .unwrap();
+        machines
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Starts a publisher, which ends when `stop` is set.
+    pub(crate) fn publish<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, ()> {
+        let source = Source::Synthetic(Synthetic {
+            seed: 1,
+            points: 6000,
+            seconds: 1.0,
+        });
+        let config = PushConfig {
+            fps: 30.0,
+            listen: PUBLISHER.parse().unwrap(),
+            ..PushConfig::new(Recording { fps: 30.0, source }, self.path("media.key"))
+        };
+        let open = || PushPublisher::open(&config).unwrap();
+        let publisher = self.publisher.run(open).unwrap();
+        scope.spawn(move || {
+            publisher.run(stop).unwrap();
+        })
+    }
+
+    /// Returns the address at which a relay of the chain serves.
+    pub(crate) fn address(&self, relay: usize) -> String {
+        match relay + 1 == self.relays.len() {
+            true => "198.51.100.1:14750".to_owned(),
+            false => format!("192.0.{}.1:14750", 3 + relay),
+        }
+    }
+
+    /// Starts a relay of the chain.
+    pub(crate) fn relay(&self, index: usize) -> Process {
+        let upstream = match index {
+            0 => PUBLISHER.to_owned(),
+            _ => self.address(index - 1),
+        };
+        let file = self.path(&format!("relay{index}.toml"));
+        let text = format!(
+            "name = \"relay{index}\"\nstate = \"{}\"\n\
+             [[broadcast]]\nname = \"stage\"\nupstream = \"{upstream}\"\nlisten = \"{}\"\nkey = \"relay.key\"\n",
+            self.directory.path().display(),
+            self.address(index),
+        );
+        fs::write(&file, text).unwrap();
+        process::start(&self.relays[index], &file)
+    }
+
+    /// Returns the newest status of a relay, at most a second old.
+    pub(crate) fn status(&self, relay: usize) -> Option<Status> {
+        Status::read(&self.path(&format!("relay{relay}/status.json"))).ok()
+    }
+
+    /// Waits for a status of a relay.
+    pub(crate) fn wait_for_status(&self, relay: usize, is_met: impl Fn(&Status) -> bool) -> Status {
+        let began = Instant::now();
+        loop {
+            let status = self.status(relay);
+            if let Some(status) = status.clone().filter(&is_met) {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "{status:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn timeline(&self, viewer: &str) -> PathBuf {
+        self.path(&format!("timeline-{viewer}.csv"))
+    }
+
+    /// Returns the number of frames that a viewer has shown so far.
+    pub(crate) fn shown(&self, viewer: &str) -> usize {
+        let rows = fs::read_to_string(self.timeline(viewer)).unwrap_or_default();
+        rows.lines().count().saturating_sub(1)
+    }
+
+    pub(crate) fn wait_for_frames(&self, viewer: &str, frames: usize) {
+        let began = Instant::now();
+        while self.shown(viewer) < frames {
+            let shown = self.shown(viewer);
+            assert!(began.elapsed() < PATIENCE, "{viewer} has {shown} frames");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts a viewer, which ends when `stop` is set.
+    pub(crate) fn watch<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        viewer: &'static str,
+        place: Place,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, PushSummary> {
+        let config = push::PushConfig {
+            timeline: Some(self.timeline(viewer)),
+            ..push::PushConfig::new(self.address(self.relays.len() - 1), self.path("media.key"))
+        };
+        scope.spawn(move || {
+            let namespace = match place {
+                Place::Near => &self.viewers,
+                Place::Far => &self.far,
+            };
+            let watch = || push::watch(&config, stop).unwrap();
+            namespace.run(watch).unwrap()
+        })
+    }
+
+    /// Returns the frames that a viewer has shown.
+    pub(crate) fn rows(&self, viewer: &str) -> Vec<PushRow> {
+        let mut reader = csv::Reader::from_path(self.timeline(viewer)).unwrap();
+        reader.deserialize().map(Result::unwrap).collect()
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        let others = [&self.publisher, &self.viewers, &self.far];
+        for namespace in others.into_iter().chain(&self.relays) {
+            let _ = namespace.delete();
+        }
+    }
+}
+
+/// Sets a flag when it is dropped, so that threads end even if an assertion fails.
+pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}

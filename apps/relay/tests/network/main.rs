@@ -1,0 +1,297 @@
+//! A publisher, relays and viewers in network namespaces.
+
+mod machines;
+mod process;
+
+use hawser_io::process::Process;
+use hawser_relay::status::Counts;
+use machines::{FAR, Machines, PUBLISHER, Place, SetOnDrop};
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+fn kill(process: Process) {
+    // Without grace it is SIGKILL at once.
+    let pid = process.id().to_string();
+    let killed = Command::new("kill").args(["-9", &pid]).status().unwrap();
+    assert!(killed.success());
+    process.stop(Duration::from_secs(5)).unwrap();
+}
+
+fn end(process: Process) {
+    let status = process.stop(Duration::from_secs(5)).unwrap();
+    assert!(status.success(), "{status}");
+}
+
+fn unix_ns() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap().as_nanos() as u64
+}
+
+fn count(counts: &Counts, reason: &str) -> u64 {
+    counts.get(reason).copied().unwrap_or_default()
+}
+
+/// Returns the address of the only connected UDP socket of a machine.
+fn connected_udp_socket() -> String {
+    let listed = Command::new("ss").arg("-Huna").output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let connected = listed.lines().find(|line| line.starts_with("ESTAB"));
+    let socket = connected.and_then(|line| line.split_whitespace().nth(3));
+    socket.unwrap_or_else(|| panic!("{listed}")).to_owned()
+}
+
+#[test]
+fn viewers_see_every_frame_whenever_they_come() {
+    let machines = Machines::create("come", 1);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        let relay = machines.relay(0);
+        let first = machines.watch(scope, "first", Place::Near, &stop);
+        machines.wait_for_frames("first", 30);
+        let late = machines.watch(scope, "late", Place::Near, &stop);
+        let asked = unix_ns();
+        machines.wait_for_frames("late", 60);
+        stop.store(true, Relaxed);
+        for viewer in [first, late] {
+            let summary = viewer.join().unwrap();
+            println!("{summary}");
+            assert_eq!(summary.received.refused, 0, "{summary}");
+            assert_eq!(summary.decoded.failed, 0, "{summary}");
+        }
+        end(relay);
+        for viewer in ["first", "late"] {
+            let groups: Vec<u32> = machines.rows(viewer).iter().map(|row| row.group).collect();
+            let is_next = |pair: &[u32]| pair[1] == pair[0] + 1;
+            assert!(groups.windows(2).all(is_next), "{viewer}: {groups:?}");
+        }
+        // The group that is going on when a viewer comes is there at once.
+        let shown = machines.rows("late")[0].decoded_ns;
+        let waited = Duration::from_nanos(shown - asked);
+        println!("the late viewer waited {waited:?}");
+        assert!(waited < Duration::from_millis(500), "{waited:?}");
+    });
+}
+
+#[test]
+fn a_relay_that_was_killed_serves_again_within_two_seconds_of_its_start() {
+    let machines = Machines::create("killed", 1);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        let relay = machines.relay(0);
+        let viewers = ["one", "two"].map(|viewer| {
+            let viewing = machines.watch(scope, viewer, Place::Near, &stop);
+            machines.wait_for_frames(viewer, 30);
+            viewing
+        });
+        kill(relay);
+        // The kernel stops with the process.
+        thread::sleep(Duration::from_millis(200));
+        let before = machines.shown("one");
+        thread::sleep(Duration::from_millis(800));
+        assert_eq!(machines.shown("one"), before);
+        let restarted = unix_ns();
+        let relay = machines.relay(0);
+        for viewer in ["one", "two"] {
+            let again = machines.shown(viewer);
+            machines.wait_for_frames(viewer, again + 30);
+        }
+        stop.store(true, Relaxed);
+        for viewer in viewers {
+            let summary = viewer.join().unwrap();
+            assert_eq!(summary.received.sessions, 2, "{summary}");
+            assert_eq!(summary.decoded.failed, 0, "{summary}");
+        }
+        end(relay);
+        for viewer in ["one", "two"] {
+            let rows = machines.rows(viewer);
+            let first = rows.iter().find(|row| row.decoded_ns > restarted).unwrap();
+            let waited = Duration::from_nanos(first.decoded_ns - restarted);
+            println!("{viewer} is served again after {waited:?}");
+            assert!(waited < Duration::from_secs(2), "{waited:?}");
+        }
+    });
+}
+
+#[test]
+fn a_publisher_that_starts_again_is_seen_again() {
+    let machines = Machines::create("again", 1);
+    let (stop, stop_publisher) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let _stops = (SetOnDrop(&stop), SetOnDrop(&stop_publisher));
+        let publishing = machines.publish(scope, &stop_publisher);
+        let relay = machines.relay(0);
+        let viewing = machines.watch(scope, "viewer", Place::Near, &stop);
+        machines.wait_for_frames("viewer", 30);
+        stop_publisher.store(true, Relaxed);
+        publishing.join().unwrap();
+        thread::sleep(Duration::from_secs(1));
+        let before = machines.shown("viewer");
+        machines.publish(scope, &stop);
+        machines.wait_for_frames("viewer", before + 30);
+        stop.store(true, Relaxed);
+        let summary = viewing.join().unwrap();
+        assert_eq!(summary.decoded.failed, 0, "{summary}");
+        end(relay);
+    });
+}
+
+#[test]
+fn relays_in_a_chain_pass_every_frame_on() {
+    let machines = Machines::create("chain", 3);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        let relays = [0, 1, 2].map(|relay| machines.relay(relay));
+        let viewing = machines.watch(scope, "viewer", Place::Near, &stop);
+        machines.wait_for_frames("viewer", 60);
+        machines.wait_for_status(2, |status| status.broadcasts[0].relays == 3);
+        stop.store(true, Relaxed);
+        let summary = viewing.join().unwrap();
+        println!("{summary}");
+        assert_eq!(summary.received.refused, 0, "{summary}");
+        relays.into_iter().for_each(end);
+        let rows = machines.rows("viewer");
+        assert!(
+            rows.windows(2)
+                .all(|pair| pair[1].group == pair[0].group + 1)
+        );
+    });
+}
+
+#[test]
+fn a_slow_path_delays_and_thins_only_its_own_viewer() {
+    let machines = Machines::create("slow", 1);
+    let stop = AtomicBool::new(false);
+    // Less than a fifth of what is published.
+    machines.relays[0]
+        .run(|| {
+            let tbf = "qdisc add dev eth2 root tbf rate 1500kbit burst 5kb latency 100ms";
+            let done = Command::new("tc").args(tbf.split(' ')).status().unwrap();
+            assert!(done.success());
+        })
+        .unwrap();
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        let relay = machines.relay(0);
+        let near = machines.watch(scope, "near", Place::Near, &stop);
+        let far = machines.watch(scope, "far", Place::Far, &stop);
+        machines.wait_for_frames("near", 300);
+        let status =
+            machines.wait_for_status(0, |status| status.broadcasts[0].subscribers.len() == 2);
+        stop.store(true, Relaxed);
+        let near = near.join().unwrap();
+        let far = far.join().unwrap();
+        end(relay);
+        let rows = machines.rows("near");
+        let whole = rows.iter().filter(|row| row.is_whole).count();
+        assert!(20 * whole > 19 * rows.len(), "{near}");
+        assert_eq!(far.decoded.failed, 0, "{far}");
+        let thinned = machines.rows("far");
+        assert!(thinned.len() > 120, "{far}\n{status:#?}");
+        let whole = thinned.iter().filter(|row| row.is_whole).count();
+        assert!(whole < thinned.len() / 4, "{far}");
+        let mut viewers = status.broadcasts[0].subscribers.iter();
+        let slow = viewers.find(|viewer| viewer.address.ip() == FAR).unwrap();
+        assert!(count(&slow.objects, "priority") > 0, "{slow:#?}");
+    });
+}
+
+#[test]
+fn garbage_is_counted_and_disturbs_nobody() {
+    let machines = Machines::create("garbage", 1);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        let relay = machines.relay(0);
+        let viewing = machines.watch(scope, "viewer", Place::Near, &stop);
+        machines.wait_for_frames("viewer", 30);
+        let upstream_socket = machines.relays[0].run(connected_udp_socket).unwrap();
+        // Media, messages, and others.
+        let from = [
+            (&machines.viewers, machines.address(0)),
+            (&machines.publisher, upstream_socket),
+        ];
+        for (namespace, address) in from {
+            let send = || {
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                for length in 1..=1400 {
+                    let mut bytes = vec![0x5a; length];
+                    bytes[0] = (length % 3) as u8;
+                    socket.send_to(&bytes, &address).unwrap();
+                }
+            };
+            namespace.run(send).unwrap();
+        }
+        let shown = machines.shown("viewer");
+        machines.wait_for_frames("viewer", shown + 60);
+        // The kernel drops what claims to be media where media comes from, and the connected socket takes
+        // nothing of a stranger. The process refuses everything at the address for viewers.
+        machines.wait_for_status(0, |status| {
+            let refused = &status.broadcasts[0].refused;
+            count(refused, "invalid") + count(refused, "too_long") == 1400
+                && count(&status.packets, "no_upstream") == 467
+        });
+        stop.store(true, Relaxed);
+        let summary = viewing.join().unwrap();
+        assert_eq!(summary.received.refused, 0, "{summary}");
+        end(relay);
+        let rows = machines.rows("viewer");
+        assert!(
+            rows.windows(2)
+                .all(|pair| pair[1].group == pair[0].group + 1)
+        );
+    });
+}
+
+#[test]
+fn a_viewer_goes_on_at_another_address() {
+    let machines = Machines::create("moved", 1);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        let relay = machines.relay(0);
+        let viewing = machines.watch(scope, "viewer", Place::Near, &stop);
+        machines.wait_for_frames("viewer", 30);
+        machines
+            .viewers
+            .ip("addr del 198.51.100.2/24 dev eth0\naddr add 198.51.100.3/24 dev eth0")
+            .unwrap();
+        let before = machines.shown("viewer");
+        machines.wait_for_frames("viewer", before + 60);
+        stop.store(true, Relaxed);
+        let summary = viewing.join().unwrap();
+        println!("{summary}");
+        assert_eq!(summary.decoded.failed, 0, "{summary}");
+        end(relay);
+    });
+}
+
+#[test]
+fn the_publisher_is_not_needed_for_a_start() {
+    let machines = Machines::create("first", 1);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        let relay = machines.relay(0);
+        let status = machines.wait_for_status(0, |_| true);
+        assert!(!status.broadcasts[0].is_open);
+        assert_eq!(status.broadcasts[0].upstream.to_string(), PUBLISHER);
+        let viewing = machines.watch(scope, "viewer", Place::Near, &stop);
+        machines.publish(scope, &stop);
+        machines.wait_for_frames("viewer", 30);
+        stop.store(true, Relaxed);
+        viewing.join().unwrap();
+        end(relay);
+    });
+}
