@@ -18,7 +18,7 @@ use hawser_units::{Bitrate, Ecn, Instant};
 use hawser_wire::feedback::Totals;
 use hawser_wire::media::{Hop, ObjectId, VERSION};
 use hawser_wire::session::{Announcement, Goodbye};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU8, NonZeroU16};
@@ -60,6 +60,10 @@ pub struct Broadcast {
     serving: Option<Serving>,
     cache: Cache,
     watchers: BTreeMap<u32, Watcher>,
+    /// The sessions of those who may get something from the cache because they have just come.
+    catching_up: BTreeSet<u32>,
+    /// The sessions of those for whom packets of the cache wait.
+    sending: BTreeSet<u32>,
     rates: LayerRates,
     newest: Option<Frame>,
     /// The number of packets of objects in the cache, if it is known.
@@ -243,6 +247,8 @@ impl Broadcast {
             serving: None,
             cache: Cache::new(config.cache),
             watchers: BTreeMap::new(),
+            catching_up: BTreeSet::new(),
+            sending: BTreeSet::new(),
             rates: LayerRates::default(),
             newest: None,
             counts: BTreeMap::new(),
@@ -321,7 +327,10 @@ impl Broadcast {
 
     /// Returns the subscribers and tracks of which it is not known from which frame on they are sent.
     pub fn joining(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.watchers.iter().flat_map(|(session, watcher)| {
+        let catching_up = self.catching_up.iter();
+        let watchers =
+            catching_up.filter_map(|session| Some((session, self.watchers.get(session)?)));
+        watchers.flat_map(|(session, watcher)| {
             let unknown = watcher.catching_up.iter().filter(|(_, c)| !c.has_end());
             unknown.map(|(alias, _)| (*session, *alias))
         })
@@ -364,18 +373,13 @@ impl Broadcast {
 
     /// Returns when [`Broadcast::handle_timeout`] or [`Broadcast::poll_transmit`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let watchers = self.watchers.values();
-        let of_watchers = watchers.flat_map(|watcher| {
-            let times = [
-                watcher.subscriber.poll_timeout(),
-                watcher.sending.poll_timeout(),
-            ];
-            times.into_iter().flatten()
-        });
+        let sending = self.sending.iter();
+        let watchers = sending.filter_map(|session| self.watchers.get(session));
+        let sending = watchers.filter_map(|watcher| watcher.sending.poll_timeout());
         let host = self.serving.as_ref().and_then(|s| s.host.poll_timeout());
         let budgets = (!self.watchers.is_empty()).then_some(self.next_budgets);
         let times = [self.upstream.poll_timeout(), host, budgets];
-        of_watchers.chain(times.into_iter().flatten()).min()
+        sending.chain(times.into_iter().flatten()).min()
     }
 
     /// Reacts to the time that has passed.

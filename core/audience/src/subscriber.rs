@@ -3,7 +3,7 @@ use crate::delivery::InFlight;
 use hawser_congestion::{Acked, Feedback as Report, Permission, RateControl};
 use hawser_objects::Clock;
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
-use hawser_wire::feedback::{Arrival, ClockStamp, Feedback, Pose, Totals};
+use hawser_wire::feedback::{Block, ClockStamp, Feedback, Pose, Totals};
 use hawser_wire::media::{ObjectId, PacketId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,6 +17,12 @@ const ASSUMED_RTT: Duration = Duration::from_millis(100);
 const WINDOW: Duration = Duration::from_millis(200);
 const LOW: f64 = 0.4;
 
+/// The longest time between two looks at what has been sent to one of whom nothing is heard.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The time between two looks for objects that can be forgotten.
+const TIDYING_INTERVAL: Duration = Duration::from_millis(500);
+
 /// One who watches through the relay: what it was sent, what it has acknowledged, and its rate.
 ///
 /// The packets leave as they arrive, by themselves. What is known of them here, and what the
@@ -29,8 +35,10 @@ pub struct Subscriber {
     /// The objects of which all packets are sent when they arrive, each with the number of the packet
     /// that was the next one then.
     served: BTreeMap<ObjectId, u64>,
-    /// Packets of the cache below this number have been looked at.
+    /// Packets of the cache below this number have been looked at, and when.
     looked_at: u64,
+    looked: Instant,
+    next_tidying: Instant,
     in_flight: InFlight,
     /// What was sent from the cache. Of two copies, it is not certain which one arrived.
     cached: BTreeSet<PacketId>,
@@ -87,6 +95,8 @@ impl Subscriber {
             clock: Clock::default(),
             served: BTreeMap::new(),
             looked_at: next,
+            looked: Instant::ZERO,
+            next_tidying: Instant::ZERO,
             in_flight: InFlight::default(),
             cached: BTreeSet::new(),
             utilisation: Utilisation::default(),
@@ -128,8 +138,13 @@ impl Subscriber {
             }
         }
         self.looked_at = cache.next();
+        self.looked = now;
         self.utilisation.update(now, self.control.target());
-        self.forget(cache);
+        self.stats.unknown += self.in_flight.forget(cache.oldest()) as u64;
+        if now >= self.next_tidying {
+            self.next_tidying = now + TIDYING_INTERVAL;
+            self.forget(cache);
+        }
     }
 
     /// Takes an authenticated report. Returns the packets that were lost on the way to the subscriber.
@@ -151,8 +166,8 @@ impl Subscriber {
         }
         let mut acked = Vec::new();
         let mut is_answer = false;
-        for (id, arrival) in arrivals(report) {
-            is_answer |= self.acknowledge(&id, &arrival, cache, &mut acked);
+        for block in &report.blocks {
+            is_answer |= self.acknowledge(block, cache, &mut acked);
         }
         let lost = self.in_flight.lost(now, self.loss_delay());
         self.stats.lost += lost.len() as u64;
@@ -178,14 +193,11 @@ impl Subscriber {
         }
     }
 
-    /// Returns when [`Subscriber::handle_timeout`] is due.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.control.poll_timeout()
-    }
-
-    /// Reacts to silence.
+    /// Reacts to silence. To be called every few tens of milliseconds.
     pub fn handle_timeout(&mut self, now: Instant, cache: &Cache) {
-        self.look(now, cache);
+        if now >= self.looked + LOOK_INTERVAL {
+            self.look(now, cache);
+        }
         if self.control.poll_timeout().is_some_and(|due| due <= now) {
             self.control.handle_timeout(now);
         }
@@ -240,30 +252,35 @@ impl Subscriber {
         &self.stats
     }
 
-    fn acknowledge(
-        &mut self,
-        id: &PacketId,
-        arrival: &Arrival,
-        cache: &Cache,
-        acked: &mut Vec<Acked>,
-    ) -> bool {
-        let Some(number) = cache.find(id) else {
+    /// Takes what a report says of an object. Returns whether it says something of packets that were sent.
+    fn acknowledge(&mut self, block: &Block, cache: &Cache, acked: &mut Vec<Acked>) -> bool {
+        let object = block.object;
+        let Some(kept) = cache.object(&object) else {
             return false;
         };
-        if self.in_flight.acknowledge(number) {
-            self.stats.acknowledged += 1;
-            let held = arrival.age.duration();
-            let held = held.filter(|_| !self.cached.contains(id));
-            acked.extend(held.map(|held| Acked {
-                number,
-                held,
-                ecn: arrival.ecn,
-            }));
-            return true;
+        let is_served = self.served.contains_key(&object);
+        let mut is_answer = false;
+        for (index, arrival) in (block.base..=u16::MAX).zip(&block.packets) {
+            let (Some(arrival), Some(number)) = (arrival, kept.get(&index)) else {
+                continue;
+            };
+            let is_cached = self.cached.contains(&PacketId { object, index });
+            if self.in_flight.acknowledge(*number) {
+                self.stats.acknowledged += 1;
+                let held = arrival.age.duration().filter(|_| !is_cached);
+                acked.extend(held.map(|held| Acked {
+                    number: *number,
+                    held,
+                    ecn: arrival.ecn,
+                }));
+                is_answer = true;
+            } else {
+                let is_known = is_served || is_cached;
+                self.stats.acknowledged_unsent += u64::from(!is_known);
+                is_answer |= is_known;
+            }
         }
-        let is_known = self.served.contains_key(&id.object) || self.cached.contains(id);
-        self.stats.acknowledged_unsent += u64::from(!is_known);
-        is_known
+        is_answer
     }
 
     /// Returns the time after which a packet is lost that was overtaken (RFC 9002, section 6.1.2).
@@ -273,7 +290,6 @@ impl Subscriber {
 
     /// Forgets what the cache has forgotten.
     fn forget(&mut self, cache: &Cache) {
-        self.stats.unknown += self.in_flight.forget(cache.oldest()) as u64;
         let is_kept =
             |id: &ObjectId, began: u64| began >= cache.oldest() || cache.object(id).is_some();
         self.served.retain(|id, began| is_kept(id, *began));
@@ -304,13 +320,4 @@ impl fmt::Debug for Subscriber {
             .field("stats", &self.stats)
             .finish_non_exhaustive()
     }
-}
-
-/// Returns the packets of a report that have arrived.
-fn arrivals(report: &Feedback) -> impl Iterator<Item = (PacketId, Arrival)> {
-    report.blocks.iter().flat_map(|block| {
-        let object = block.object;
-        let packets = (block.base..=u16::MAX).zip(&block.packets);
-        packets.filter_map(move |(index, arrival)| Some((PacketId { object, index }, (*arrival)?)))
-    })
 }

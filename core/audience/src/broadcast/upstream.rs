@@ -24,17 +24,20 @@ impl Broadcast {
         self.cache.add(now, packet);
         self.newest = self.newest.max(Some(Frame::of(&id.object)));
         let newest = self.newest.unwrap_or(Frame::FIRST);
-        for watcher in self.watchers.values_mut() {
-            let Some(catch_up) = watcher.catching_up.get(&id.object.alias) else {
-                continue;
+        self.catching_up.retain(|session| {
+            let Some(watcher) = self.watchers.get_mut(session) else {
+                return false;
             };
-            if catch_up.includes(&id) {
-                watcher.sending.send_earlier(id);
+            if let Some(catch_up) = watcher.catching_up.get(&id.object.alias) {
+                if catch_up.includes(&id) && watcher.sending.send_earlier(id) {
+                    self.sending.insert(*session);
+                }
+                if catch_up.is_over(newest) {
+                    watcher.catching_up.remove(&id.object.alias);
+                }
             }
-            if catch_up.is_over(newest) {
-                watcher.catching_up.remove(&id.object.alias);
-            }
-        }
+            !watcher.catching_up.is_empty()
+        });
     }
 
     /// Returns whether all packets of an object are in the cache.

@@ -1,6 +1,7 @@
 //! Those who watch.
 
 use super::{Broadcast, BroadcastEvent, Command, NOTABLE, Outgoing, TOO_LATE, Watcher};
+use crate::cache::Cache;
 use crate::catch_up::CatchUp;
 use crate::sending::Sending;
 use crate::subscriber::Subscriber;
@@ -8,7 +9,7 @@ use hawser_fanout::{Budget, Frame, Selection};
 use hawser_objects::{EndReason, HostEvent, IPV4_UDP, IPV6_UDP};
 use hawser_units::{ByteSize, Instant};
 use hawser_wire::feedback::Feedback;
-use hawser_wire::media::{Header, MediaTime, write_hop};
+use hawser_wire::media::{Header, Hop, MediaTime, write_hop};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -110,6 +111,8 @@ impl Broadcast {
             watcher.sending.send_earlier(id);
         }
         watcher.catching_up.insert(alias, catch_up);
+        self.catching_up.insert(session);
+        self.sending.insert(session);
         self.commands.push_back(Command::Subscribe {
             session,
             alias,
@@ -133,6 +136,7 @@ impl Broadcast {
             let is_of_use = packet.is_some_and(|p| in_time(publisher_now, p.header.deadline));
             if is_of_use {
                 watcher.sending.repeat(id);
+                self.sending.insert(session);
             }
         }
         let mut poses = self.watchers.values().map(|w| w.subscriber.pose());
@@ -175,39 +179,27 @@ impl Broadcast {
     /// Returns the next packet that leaves from the cache.
     pub(super) fn poll_cached(&mut self, now: Instant) -> Option<Outgoing> {
         let publisher_now = self.publisher_time(now);
-        let serving = self.serving.as_ref()?;
-        for (session, watcher) in &mut self.watchers {
-            while let Some((id, is_repeated)) = watcher.sending.poll(now) {
-                let number = self.cache.find(&id);
-                let Some(packet) = number.and_then(|number| self.cache.get(number)) else {
-                    continue;
-                };
-                if !in_time(publisher_now, packet.header.deadline) {
-                    continue;
-                }
-                let mut datagram = packet.datagram.to_vec();
-                let Some(header) = datagram.first_chunk_mut::<{ Header::LEN }>() else {
-                    continue;
-                };
-                write_hop(header, &serving.hop);
-                let overhead = watcher.subscriber.overhead();
-                let size = ByteSize(datagram.len() as u64) + overhead;
-                let rate = watcher.subscriber.pacing_rate();
-                watcher.sending.handle_sent(now, size, rate);
-                watcher.subscriber.handle_cached(id, is_repeated);
-                self.commands.push_back(Command::Spend {
-                    session: *session,
-                    priority: packet.header.priority,
-                    bytes: size.0,
-                });
-                return Some(Outgoing {
-                    to: Some(watcher.address),
-                    datagram: Arc::from(datagram),
-                    ecn: watcher.subscriber.ecn(),
-                });
+        let hop = &self.serving.as_ref()?.hop;
+        let mut next = None;
+        self.sending.retain(|session| {
+            let Some(watcher) = self.watchers.get_mut(session) else {
+                return false;
+            };
+            if next.is_none() {
+                let sent = watcher.poll_cached(now, publisher_now, &self.cache, hop);
+                next = sent.map(|(priority, outgoing)| (*session, priority, outgoing));
             }
-        }
-        None
+            watcher.sending.poll_timeout().is_some()
+        });
+        let (session, priority, outgoing) = next?;
+        let watcher = self.watchers.get(&session)?;
+        let size = ByteSize(outgoing.datagram.len() as u64) + watcher.subscriber.overhead();
+        self.commands.push_back(Command::Spend {
+            session,
+            priority,
+            bytes: size.0,
+        });
+        Some(outgoing)
     }
 
     /// Returns the publisher's time; `None` before the clocks are related.
@@ -215,6 +207,43 @@ impl Broadcast {
         let ahead = self.upstream.publisher_ahead_nanos()?;
         let nanos = i128::from(now.as_nanos()) + i128::from(ahead);
         u64::try_from(nanos).ok().map(Instant::from_nanos)
+    }
+}
+
+impl Watcher {
+    /// Returns the next packet of the cache that leaves now, with its priority.
+    fn poll_cached(
+        &mut self,
+        now: Instant,
+        publisher_now: Option<Instant>,
+        cache: &Cache,
+        hop: &Hop,
+    ) -> Option<(u8, Outgoing)> {
+        while let Some((id, is_repeated)) = self.sending.poll(now) {
+            let number = cache.find(&id);
+            let Some(packet) = number.and_then(|number| cache.get(number)) else {
+                continue;
+            };
+            if !in_time(publisher_now, packet.header.deadline) {
+                continue;
+            }
+            let mut datagram = packet.datagram.to_vec();
+            let Some(header) = datagram.first_chunk_mut::<{ Header::LEN }>() else {
+                continue;
+            };
+            write_hop(header, hop);
+            let size = ByteSize(datagram.len() as u64) + self.subscriber.overhead();
+            let rate = self.subscriber.pacing_rate();
+            self.sending.handle_sent(now, size, rate);
+            self.subscriber.handle_cached(id, is_repeated);
+            let outgoing = Outgoing {
+                to: Some(self.address),
+                datagram: Arc::from(datagram),
+                ecn: self.subscriber.ecn(),
+            };
+            return Some((packet.header.priority, outgoing));
+        }
+        None
     }
 }
 
