@@ -4,6 +4,7 @@ use crate::{ControlledTrack, Error, Secret};
 use hawser_client::{Controller, Identity, NodeClient};
 use hawser_control::track::{TrackKey, TrackRole};
 use hawser_io::failures::{Change, Failures};
+use hawser_objects::TrackSecret;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread;
@@ -48,7 +49,7 @@ impl Follower {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let mut asking = Asking::new(track, role);
         let first = runtime.block_on(asking.ask())?;
-        let secret = secret(&first)?;
+        let secret = secret(&first, role)?;
         let (ask_now, asked) = channel(1);
         let news: Arc<Mutex<News>> = Arc::default();
         let following = Following {
@@ -104,7 +105,13 @@ impl Following {
             refusals = if is_refused { refusals + 1 } else { 0 };
             if refusals == REFUSALS {
                 *self.news.lock() = outcome.err().map(Err);
-                return;
+                if self.asking.role != TrackRole::Relay {
+                    return;
+                }
+                // A relay has other broadcasts, and may be allowed this one again.
+                self.known = Known::new(Secret::default(), 0);
+                self.interval = MAX_INTERVAL;
+                continue;
             }
             if outcome.is_err() {
                 self.interval = if is_refused { MIN_INTERVAL } else { RETRY };
@@ -122,7 +129,7 @@ impl Following {
     /// Takes an answer of the controller.
     fn take(&mut self, key: &TrackKey) -> Result<(), Error> {
         self.interval = interval(key);
-        let secret = secret(key)?;
+        let secret = secret(key, self.asking.role)?;
         if secret == self.known.secret {
             self.known.older_since = None;
         } else if self.known.is_replaced_by(key.number) {
@@ -175,18 +182,23 @@ fn interval(key: &TrackKey) -> Duration {
     interval.clamp(MIN_INTERVAL, MAX_INTERVAL)
 }
 
-fn secret(key: &TrackKey) -> Result<Secret, Error> {
+/// Returns the secret that a role needs. A node that may watch may also relay.
+fn secret(key: &TrackKey, role: TrackRole) -> Result<Secret, Error> {
     let mut secret = Zeroizing::new([0; 32]);
-    match hex::decode_to_slice(&key.secret, &mut *secret) {
-        Ok(()) => Ok(secret),
-        Err(_) => Err(Error::NoSecret(key.track.clone())),
+    hex::decode_to_slice(&key.secret, &mut *secret)
+        .map_err(|_| Error::NoSecret(key.track.clone()))?;
+    let is_whole = key.role.includes(TrackRole::Reader);
+    if role == TrackRole::Relay && is_whole {
+        let access = TrackSecret::new(*secret).access();
+        secret = access.to_bytes();
     }
+    Ok(secret)
 }
 
 /// Returns whether the controller says that the node must not have the secret.
 fn is_refusal(error: &Error) -> bool {
     match error {
-        Error::NoWriter { .. } => true,
+        Error::NoWriter { .. } | Error::OnlyRelay { .. } => true,
         Error::Controller { source, .. } => matches!(source.status(), Some(401 | 403 | 404)),
         Error::File(_) | Error::NoSecret(_) | Error::Thread(_) => false,
     }
@@ -239,12 +251,17 @@ impl Asking {
             }
         })?;
         self.is_starting = false;
-        match (self.role, key.role, &self.session) {
-            (TrackRole::Writer, TrackRole::Reader, Some(session)) => Err(Error::NoWriter {
-                track: track.clone(),
-                node: session.identity.node().clone(),
-            }),
-            _ => Ok(key),
+        let Some(session) = self
+            .session
+            .as_ref()
+            .filter(|_| !key.role.includes(self.role))
+        else {
+            return Ok(key);
+        };
+        let (track, node) = (track.clone(), session.identity.node().clone());
+        match key.role {
+            TrackRole::Relay => Err(Error::OnlyRelay { track, node }),
+            TrackRole::Writer | TrackRole::Reader => Err(Error::NoWriter { track, node }),
         }
     }
 
@@ -336,10 +353,18 @@ mod tests {
             ask_every_ms: 10,
         };
         let valid = key("5e".repeat(32));
-        assert_eq!(*secret(&valid).unwrap(), [0x5e; 32]);
+        assert_eq!(*secret(&valid, TrackRole::Reader).unwrap(), [0x5e; 32]);
+        let access = TrackSecret::new([0x5e; 32]).access().to_bytes();
+        assert_eq!(*secret(&valid, TrackRole::Relay).unwrap(), *access);
+        let of_relay = TrackKey {
+            role: TrackRole::Relay,
+            ..valid.clone()
+        };
+        assert_eq!(*secret(&of_relay, TrackRole::Relay).unwrap(), [0x5e; 32]);
         assert_eq!(interval(&valid), MIN_INTERVAL);
         for text in ["", "5e", &"5e".repeat(33), &"no".repeat(32)] {
-            let error = secret(&key(text.to_owned())).unwrap_err().to_string();
+            let refused = secret(&key(text.to_owned()), TrackRole::Reader);
+            let error = refused.unwrap_err().to_string();
             assert!(error.contains("stage") && !error.contains("5e"), "{error}");
         }
     }

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 pub use hawser_control::track::TrackRole;
 
-/// The secret of a broadcast.
+/// The secret of a broadcast, or what a relay needs of it.
 pub type Secret = Zeroizing<[u8; 32]>;
 
 /// Options that say where the secret of a broadcast comes from.
@@ -101,6 +101,17 @@ pub enum Error {
         /// The node.
         node: Name,
     },
+    /// The node may relay the track, but not watch it.
+    #[error(
+        "{node} may relay the track {track}, but not watch it: an operator allows it with \
+         `hawser ctl track set {track} --add-reader {node}`"
+    )]
+    OnlyRelay {
+        /// The track.
+        track: Name,
+        /// The node.
+        node: Name,
+    },
     /// The controller's answer is no secret.
     #[error("the controller's secret of the track {0} does not have 64 hexadecimal digits")]
     NoSecret(Name),
@@ -116,15 +127,19 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// Gets the secret for a publisher ([`TrackRole::Writer`]) or a viewer. A secret of a controller is
-    /// followed from then on.
+    /// Gets the secret for a publisher ([`TrackRole::Writer`]) or a viewer, or for a relay what it needs
+    /// of it. A secret of a controller is followed from then on.
     ///
     /// # Errors
     /// If the file is not valid, no controller answers, or the node has another role.
     pub fn open(source: &KeySource, role: TrackRole) -> Result<(Self, Secret), Error> {
         match source {
             KeySource::File(file) => {
-                let secret = key_file::read_media(file).map_err(Error::File)?;
+                let read = match role {
+                    TrackRole::Writer | TrackRole::Reader => key_file::read_media(file),
+                    TrackRole::Relay => key_file::read_relay(file),
+                };
+                let secret = read.map_err(Error::File)?;
                 Ok((Keyring { follower: None }, secret))
             }
             KeySource::Controller(track) => {

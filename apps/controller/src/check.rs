@@ -43,10 +43,16 @@ pub(crate) fn track(track: &Track) -> Result<(), String> {
             Track::MAX_READERS
         ));
     }
+    if track.relays.len() > Track::MAX_RELAYS {
+        return Err(format!(
+            "`relays` must be at most {} nodes",
+            Track::MAX_RELAYS
+        ));
+    }
     let mut known = BTreeSet::new();
     match track.members().find(|node| !known.insert(*node)) {
         Some(twice) => Err(format!(
-            "{twice} is named twice; a writer may also watch, and need not be a reader"
+            "{twice} is named twice; a writer may also watch and relay, and a reader may relay"
         )),
         None => Ok(()),
     }

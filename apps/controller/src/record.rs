@@ -5,8 +5,9 @@ use hawser_control::Name;
 use hawser_control::access::Token;
 use hawser_control::audit::Actor;
 use hawser_control::resource::{Event, Flow, PathHealth};
-use hawser_control::track::Track;
+use hawser_control::track::{Track, TrackRole};
 use hawser_io::clock::unix_ms;
+use hawser_objects::TrackSecret;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -182,6 +183,17 @@ impl TrackRecord {
             number: 1,
             secret: random_hex::<32>(),
         }
+    }
+
+    /// Returns what a node with this role gets of the secret, 64 hexadecimal digits; `None` if the
+    /// secret is not valid.
+    pub(crate) fn secret_for(&self, role: TrackRole) -> Option<String> {
+        if role.includes(TrackRole::Reader) {
+            return Some(self.secret.clone());
+        }
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(&self.secret, &mut bytes).ok()?;
+        Some(hex::encode(*TrackSecret::new(bytes).access().to_bytes()))
     }
 
     /// Replaces the secret.

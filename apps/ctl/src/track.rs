@@ -11,7 +11,7 @@ pub(crate) enum Command {
         /// Only tracks of this tenant
         #[arg(long)]
         tenant: Option<Name>,
-        /// Only tracks that this node may publish or watch
+        /// Only tracks that this node may publish, watch or relay
         #[arg(long)]
         node: Option<Name>,
     },
@@ -20,7 +20,8 @@ pub(crate) enum Command {
         /// Name of the track
         track: Name,
     },
-    /// Create a track with a new secret, which its writers and readers get from the controller
+    /// Create a track with a new secret, which its writers and readers get from the controller, and its
+    /// relays what they need of it
     Create {
         /// Name of the track
         track: Name,
@@ -33,8 +34,11 @@ pub(crate) enum Command {
         /// Node that may watch; may be repeated
         #[arg(long = "reader", value_name = "NODE")]
         readers: Vec<Name>,
+        /// Node that may relay to others what it cannot watch; may be repeated
+        #[arg(long = "relay", value_name = "NODE")]
+        relays: Vec<Name>,
     },
-    /// Add and remove writers and readers; the secret is replaced if a node is removed
+    /// Add and remove writers, readers and relays; the secret is replaced if a node is removed
     Set {
         /// Name of the track
         track: Name,
@@ -46,7 +50,7 @@ pub(crate) enum Command {
         /// Name of the track
         track: Name,
     },
-    /// Delete a track; its writers and readers stop within seconds
+    /// Delete a track; its writers, readers and relays stop within seconds
     Delete {
         /// Name of the track
         track: Name,
@@ -63,7 +67,10 @@ pub(crate) struct Changes {
     /// Node that may now watch; may be repeated
     #[arg(long = "add-reader", value_name = "NODE")]
     add_readers: Vec<Name>,
-    /// Node that may neither publish nor watch any more; may be repeated
+    /// Node that may now relay, and not watch; may be repeated
+    #[arg(long = "add-relay", value_name = "NODE")]
+    add_relays: Vec<Name>,
+    /// Node that may neither publish nor watch nor relay any more; may be repeated
     #[arg(long, value_name = "NODE")]
     remove: Vec<Name>,
 }
@@ -74,19 +81,20 @@ impl Changes {
         for node in &self.remove {
             ensure!(
                 track.role(node).is_some(),
-                "{node} is neither a writer nor a reader of {}",
+                "{node} is neither a writer nor a reader nor a relay of {}",
                 track.name
             );
         }
         let named = || {
             let added = self.add_writers.iter().chain(&self.add_readers);
-            added.chain(&self.remove)
+            added.chain(&self.add_relays).chain(&self.remove)
         };
-        for list in [&mut track.writers, &mut track.readers] {
+        for list in [&mut track.writers, &mut track.readers, &mut track.relays] {
             list.retain(|node| named().all(|named| named != node));
         }
         track.writers.extend(self.add_writers.iter().cloned());
         track.readers.extend(self.add_readers.iter().cloned());
+        track.relays.extend(self.add_relays.iter().cloned());
         Ok(())
     }
 }
@@ -111,12 +119,14 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             tenant,
             writers,
             readers,
+            relays,
         } => {
             let track = Track {
                 name: track.clone(),
                 tenant: tenant.clone(),
                 writers: writers.clone(),
                 readers: readers.clone(),
+                relays: relays.clone(),
             };
             let track = client.create_track(&track).await?;
             output.changed(&track, &format!("track {} created", track.name))
@@ -154,7 +164,7 @@ pub(crate) async fn replace(client: &OperatorClient, track: &Track, tag: &Tag) -
 }
 
 /// The columns of a list of tracks.
-const COLUMNS: [&str; 4] = ["name", "tenant", "writers", "readers"];
+const COLUMNS: [&str; 5] = ["name", "tenant", "writers", "readers", "relays"];
 
 fn row(track: &Track) -> Vec<String> {
     let names = |nodes: &[Name]| {
@@ -166,6 +176,7 @@ fn row(track: &Track) -> Vec<String> {
         track.tenant.to_string(),
         names(&track.writers),
         names(&track.readers),
+        names(&track.relays),
     ]
 }
 
@@ -183,6 +194,7 @@ mod tests {
             tenant: "acme".parse().unwrap(),
             writers: names(&["car"]),
             readers: names(&["desk", "wall"]),
+            relays: names(&["pop"]),
         }
     }
 
@@ -192,11 +204,13 @@ mod tests {
         let changes = Changes {
             add_writers: names(&["desk"]),
             add_readers: names(&["car", "tablet"]),
+            add_relays: names(&["edge"]),
             remove: names(&["wall"]),
         };
         changes.apply(&mut changed).unwrap();
         assert_eq!(changed.writers, names(&["desk"]));
         assert_eq!(changed.readers, names(&["car", "tablet"]));
+        assert_eq!(changed.relays, names(&["pop", "edge"]));
     }
 
     #[test]

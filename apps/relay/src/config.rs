@@ -1,6 +1,9 @@
 //! The relay's configuration file.
 
+use hawser_client::Controller;
+use hawser_control::Name;
 use hawser_io::config::{ConfigError, Source};
+use hawser_keyring::{ControlledTrack, KeySource};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -10,7 +13,7 @@ use std::time::Duration;
 use toml::Spanned;
 
 /// The configuration of a relay.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// The name of the relay, for its folder of status.
     pub name: String,
@@ -27,7 +30,7 @@ pub struct Config {
 }
 
 /// A broadcast that is relayed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct BroadcastConfig {
     /// The name in logs and metrics.
     pub name: String,
@@ -35,8 +38,8 @@ pub struct BroadcastConfig {
     pub upstream: String,
     /// The address for viewers.
     pub listen: SocketAddr,
-    /// The file with the secret for relays.
-    pub key: PathBuf,
+    /// Where the secret for relays comes from.
+    pub key: KeySource,
     /// The maximum number of viewers.
     pub viewers: usize,
     /// The time between the reports of viewers, in milliseconds.
@@ -57,6 +60,7 @@ struct File {
     #[serde(default = "state")]
     state: PathBuf,
     metrics: Option<Spanned<SocketAddr>>,
+    controller: Option<Spanned<FileController>>,
     broadcast: Spanned<Vec<FileBroadcast>>,
     #[serde(default = "initial_rate")]
     initial_rate_mbps: Spanned<f64>,
@@ -66,11 +70,25 @@ struct File {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct FileController {
+    urls: Vec<String>,
+    node: PathBuf,
+}
+
+/// A controller, and the node that the relay is there.
+struct Controlled {
+    controllers: Vec<Controller>,
+    node: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct FileBroadcast {
     name: Spanned<String>,
     upstream: String,
     listen: Spanned<SocketAddr>,
-    key: PathBuf,
+    key: Option<PathBuf>,
+    track: Option<Spanned<String>>,
     #[serde(default = "viewers")]
     viewers: Spanned<usize>,
     #[serde(default = "report_interval")]
@@ -153,6 +171,10 @@ impl Config {
         if file.broadcast.get_ref().is_empty() {
             return Err(source.wrong(&file.broadcast, "there must be at least one [[broadcast]]"));
         }
+        let controlled = file.controller.as_ref();
+        let controlled = controlled
+            .map(|of| Controlled::parse(source, of))
+            .transpose()?;
         let (mut names, mut addresses) = (BTreeSet::new(), BTreeSet::new());
         let mut broadcasts = Vec::new();
         for broadcast in file.broadcast.into_inner() {
@@ -163,7 +185,7 @@ impl Config {
             if !addresses.insert(*broadcast.listen.get_ref()) {
                 return Err(source.wrong(&broadcast.listen, "two broadcasts have this address"));
             }
-            broadcasts.push(broadcast.parsed(source)?);
+            broadcasts.push(broadcast.parsed(source, controlled.as_ref())?);
         }
         Ok(Config {
             name: file.name.into_inner(),
@@ -176,8 +198,37 @@ impl Config {
     }
 }
 
+impl Controlled {
+    fn parse(source: &Source<'_>, file: &Spanned<FileController>) -> Result<Self, ConfigError> {
+        let FileController { urls, node } = file.get_ref();
+        let controllers = urls.iter().map(|url| url.parse());
+        let controllers: Vec<Controller> = controllers
+            .collect::<Result<_, hawser_client::Error>>()
+            .map_err(|error| source.wrong(file, error.to_string()))?;
+        if controllers.is_empty() {
+            let message = "urls names each controller as \"https://HOST:PORT\"";
+            return Err(source.wrong(file, message));
+        }
+        let node = source.directory().join(node);
+        Ok(Controlled { controllers, node })
+    }
+
+    fn track(&self, track: Name) -> KeySource {
+        KeySource::Controller(ControlledTrack {
+            track,
+            controllers: self.controllers.clone(),
+            node: self.node.clone(),
+        })
+    }
+}
+
 impl FileBroadcast {
-    fn parsed(self, source: &Source<'_>) -> Result<BroadcastConfig, ConfigError> {
+    fn parsed(
+        self,
+        source: &Source<'_>,
+        controlled: Option<&Controlled>,
+    ) -> Result<BroadcastConfig, ConfigError> {
+        let key = self.key(source, controlled)?;
         let most = hawser_fanout::MAX_SLOTS;
         if !(1..=most).contains(self.viewers.get_ref()) {
             let message = format!("a broadcast has 1 to {most} viewers");
@@ -203,13 +254,39 @@ impl FileBroadcast {
             name: self.name.into_inner(),
             upstream: self.upstream,
             listen: self.listen.into_inner(),
-            key: source.directory().join(self.key),
+            key,
             viewers: self.viewers.into_inner(),
             report_interval_ms: interval,
             cache: Duration::from_millis(self.cache_ms.into_inner().into()),
             cache_bytes: (self.cache_mb.into_inner() as usize) << 20,
             always: self.always,
         })
+    }
+
+    fn key(
+        &self,
+        source: &Source<'_>,
+        controlled: Option<&Controlled>,
+    ) -> Result<KeySource, ConfigError> {
+        match (&self.key, &self.track, controlled) {
+            (Some(file), None, _) => Ok(KeySource::File(source.directory().join(file))),
+            (None, Some(track), Some(controlled)) => {
+                let name: Result<Name, _> = track.get_ref().parse();
+                let name = name.map_err(|error| source.wrong(track, error.to_string()))?;
+                Ok(controlled.track(name))
+            }
+            (None, Some(track), None) => Err(source.wrong(
+                track,
+                "a track belongs to a controller: [controller] is missing",
+            )),
+            (Some(_), Some(track), _) => {
+                Err(source.wrong(track, "a broadcast has either a key or a track"))
+            }
+            (None, None, _) => Err(source.wrong(
+                &self.name,
+                "key (a file of hawser keygen --relay-of) or track (of a controller) is missing",
+            )),
+        }
     }
 }
 
@@ -234,7 +311,10 @@ mod tests {
     fn a_short_file_has_sensible_values() {
         let config = parse(BROADCAST).unwrap();
         let broadcast = &config.broadcasts[0];
-        assert_eq!(broadcast.key, Path::new("/etc/hawser/stage.relay.key"));
+        let KeySource::File(key) = &broadcast.key else {
+            panic!("{broadcast:?}");
+        };
+        assert_eq!(key, Path::new("/etc/hawser/stage.relay.key"));
         assert_eq!((broadcast.viewers, broadcast.always), (1024, true));
         assert_eq!(broadcast.cache, Duration::from_secs(2));
     }
@@ -244,6 +324,36 @@ mod tests {
         let config = parse(include_str!("../examples/relay.toml")).unwrap();
         assert_eq!(config.broadcasts.len(), 1);
         assert!(config.metrics.unwrap().ip().is_loopback());
+    }
+
+    #[test]
+    fn a_track_is_one_of_the_controller() {
+        let track = BROADCAST.replace("key = \"stage.relay.key\"", "track = \"stage\"");
+        let controller = "[controller]\nurls = [\"https://a:1\"]\nnode = \"pop\"";
+        let config = parse(&format!("{controller}\n{track}")).unwrap();
+        let KeySource::Controller(track_of) = &config.broadcasts[0].key else {
+            panic!("{config:?}");
+        };
+        assert_eq!(track_of.node, Path::new("/etc/hawser/pop"));
+        assert!(
+            parse(&track)
+                .unwrap_err()
+                .contains("[controller] is missing")
+        );
+        let both = format!("{controller}\n{track}key = \"a\"");
+        assert!(
+            parse(&both)
+                .unwrap_err()
+                .contains("either a key or a track")
+        );
+        let neither = BROADCAST.replace("key = \"stage.relay.key\"", "");
+        assert!(parse(&neither).unwrap_err().contains("is missing"));
+        let none = controller.replace("\"https://a:1\"", "");
+        assert!(
+            parse(&format!("{none}\n{track}"))
+                .unwrap_err()
+                .contains("urls names")
+        );
     }
 
     #[test]

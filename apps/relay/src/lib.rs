@@ -17,6 +17,7 @@ pub use serve::Server;
 
 use anyhow::{Context, Result};
 use hawser_io::key_file;
+use hawser_keyring::KeySource;
 use hawser_objects::TrackSecret;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -61,7 +62,10 @@ fn relay(file: &Path, is_check: bool) -> Result<()> {
     let config = Config::read(file)?;
     if is_check {
         for broadcast in &config.broadcasts {
-            serve::read_key(broadcast)?;
+            // A controller is not asked.
+            if let KeySource::File(file) = &broadcast.key {
+                key_file::read_relay(file).map_err(anyhow::Error::msg)?;
+            }
         }
         println!("configuration is valid: {}", file.display());
         return Ok(());

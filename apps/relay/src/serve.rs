@@ -7,8 +7,9 @@ use crate::status::{self, BroadcastStatus, Counts, Status, StatusFile, Subscribe
 use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, BroadcastConfig as Settings, BroadcastEvent, CacheConfig};
 use hawser_congestion::{Bounds, TrainControl};
+use hawser_io::clock;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_io::{clock, key_file};
+use hawser_keyring::{Keyring, TrackRole};
 use hawser_objects::{AccessSecret, HostStats, MakeControl, Seed};
 use hawser_units::{Bitrate, Ecn, Instant};
 use hawser_wire::media::DEFAULT_DATAGRAM;
@@ -55,6 +56,9 @@ struct Relay {
     listen: SocketAddr,
     viewers: UdpSocket,
     broadcast: Broadcast,
+    keyring: Keyring,
+    /// Whether the controller does not let this node relay the broadcast.
+    is_refused: bool,
     /// The arrival of the newest datagram of the publisher.
     newest: Instant,
     ask_again_at: Option<Instant>,
@@ -156,6 +160,7 @@ impl<F: Forwarder> Server<F> {
 
     fn serve(&mut self) -> Result<()> {
         for index in 0..self.relays.len() {
+            self.take_secret(index)?;
             self.take_upstream(index)?;
             self.take_viewers(index)?;
             let relay = &mut self.relays[index];
@@ -177,6 +182,30 @@ impl<F: Forwarder> Server<F> {
             self.next_status = now + STATUS_INTERVAL;
             self.write_status();
         }
+        Ok(())
+    }
+
+    /// Goes on under a secret that the controller has replaced, or stops serving a broadcast that it no
+    /// longer lets this node relay.
+    fn take_secret(&mut self, index: BroadcastIndex) -> Result<()> {
+        let relay = &mut self.relays[index];
+        match relay.keyring.poll() {
+            Ok(None) => return Ok(()),
+            Ok(Some(secret)) => {
+                let access = AccessSecret::new(*secret);
+                relay
+                    .broadcast
+                    .set_access(clock::monotonic(), access, random()?);
+                relay.is_refused = false;
+            }
+            Err(error) => {
+                tracing::error!(broadcast = relay.name, "not served any more: {error}");
+                relay.broadcast.close(Goodbye::Revoked);
+                relay.is_refused = true;
+            }
+        }
+        self.obey(index);
+        self.relays[index].transmit();
         Ok(())
     }
 
@@ -264,6 +293,7 @@ impl<F: Forwarder> Server<F> {
                 BroadcastEvent::UpstreamEnded(reason) => {
                     tracing::warn!(broadcast, publisher = %relay.publisher, ?reason, "session with the publisher ended; asking for another one");
                     relay.ask_again_at = Some(now + PAUSE);
+                    relay.keyring.ask_now();
                 }
                 BroadcastEvent::Joined { session, address } => {
                     tracing::info!(broadcast, session, %address, "viewer joined");
@@ -273,7 +303,8 @@ impl<F: Forwarder> Server<F> {
                 }
             }
         }
-        if relay.ask_again_at.take_if(|at| *at <= now).is_some() {
+        let is_due = relay.ask_again_at.take_if(|at| *at <= now).is_some();
+        if is_due && !relay.is_refused {
             relay.ask_again(now)?;
             self.connect(index);
         }
@@ -307,12 +338,13 @@ impl<F: Forwarder> Server<F> {
 
 impl Relay {
     fn open(config: &Config, of: &BroadcastConfig, relay: u64) -> Result<Self> {
-        let access = read_key(of)?;
+        let opened = Keyring::open(&of.key, TrackRole::Relay);
+        let (keyring, secret) = opened.with_context(|| format!("broadcast {}", of.name))?;
         let (upstream_socket, publisher) = connected(&of.upstream)?;
         let viewers = UdpSocket::bind(of.listen)
             .with_context(|| format!("cannot listen on {} (UDP)", of.listen))?;
         let settings = Settings {
-            access,
+            access: AccessSecret::new(*secret),
             relay,
             hop_salt: random()?,
             seed: Seed::new(random()?),
@@ -332,6 +364,8 @@ impl Relay {
             listen: of.listen,
             viewers,
             broadcast: Broadcast::new(settings, make_control(config), random()?),
+            keyring,
+            is_refused: false,
             newest: Instant::ZERO,
             ask_again_at: None,
             stats: RelayStats::default(),
@@ -407,16 +441,6 @@ impl Relay {
             }
         }
     }
-}
-
-/// Reads the secret of a broadcast.
-///
-/// # Errors
-/// If its file is not valid.
-pub(crate) fn read_key(of: &BroadcastConfig) -> Result<AccessSecret> {
-    let read = key_file::read_relay(&of.key).map_err(anyhow::Error::msg);
-    let secret = read.with_context(|| format!("broadcast {}", of.name))?;
-    Ok(AccessSecret::new(*secret))
 }
 
 /// Opens a socket that is connected to the first address of a name to which there is a route.

@@ -271,6 +271,23 @@ impl Broadcast {
         self.upstream = Upstream::new(config, self.config.access.clone(), random);
     }
 
+    /// Goes on under another secret: ends all sessions, and asks for another one upstream. `random` has 16
+    /// random bytes.
+    pub fn set_access(&mut self, now: Instant, access: AccessSecret, random: [u8; 16]) {
+        self.upstream.close(Goodbye::Ended);
+        let messages = std::iter::from_fn(|| self.upstream.poll_transmit(now));
+        self.outgoing.extend(messages.map(|message| Outgoing {
+            to: None,
+            datagram: message.into(),
+            ecn: Ecn::NotEct,
+        }));
+        self.end_sessions(Goodbye::Revoked);
+        self.ended.host = self.host_stats();
+        self.serving = None;
+        self.config.access = access;
+        self.ask_again(random);
+    }
+
     /// Takes a datagram from the sender upstream. What has been said of it with
     /// [`Broadcast::handle_begun`] and [`Broadcast::handle_joined`] has to come before.
     pub fn handle_upstream(

@@ -3,6 +3,7 @@
 mod support;
 
 use hawser_audience::BroadcastEvent;
+use hawser_objects::TrackSecret;
 use support::*;
 
 #[test]
@@ -68,4 +69,27 @@ fn one_who_comes_late_has_a_picture_at_once_and_no_packet_twice() {
     assert!(whole > 0.97, "{whole}");
     let refusals = late.viewer.receiver().unwrap().refusals();
     assert_eq!((refusals.duplicate, refusals.late), (0, 0));
+}
+
+#[test]
+fn another_secret_ends_all_sessions_and_the_right_one_begins_new_ones() {
+    let mut world = World::new(vec![Watcher::new(1, link(Some(60.0), 0.0))]);
+    world.run(ms(1500));
+    assert!(!world.watchers[0].frames.is_empty());
+    let received = world.broadcast.upstream_totals();
+    let another = TrackSecret::new([0x99; 32]).access();
+    world.broadcast.set_access(world.now, another, [0x55; 16]);
+    world.run(ms(1000));
+    assert!(world.watchers[0].has_ended && !world.broadcast.is_open());
+    assert_eq!(world.broadcast.subscribers().count(), 0);
+    world
+        .broadcast
+        .set_access(world.now, secret().access(), [0x56; 16]);
+    world.watchers.push(Watcher::new(2, link(Some(60.0), 0.0)));
+    let from = world.published;
+    world.run(ms(2000));
+    assert!(world.broadcast.is_open());
+    let (whole, _) = world.watchers[1].shares(from + 30..world.published - 3);
+    assert!(whole > 0.97, "{whole}");
+    assert!(world.broadcast.upstream_totals().packets > received.packets);
 }

@@ -1,4 +1,4 @@
-//! Tracks: what one publisher sends, and which nodes may send and watch it.
+//! Tracks: what one publisher sends, and which nodes may send, watch and relay it.
 //!
 //! A track of the controller is one broadcast: everything under one secret of `docs/design/media.md`,
 //! which may have a track there for each camera.
@@ -6,7 +6,7 @@
 use crate::name::Name;
 use serde::{Deserialize, Serialize};
 
-/// The nodes that may publish and watch a broadcast.
+/// The nodes that may publish, watch and relay a broadcast.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -22,6 +22,10 @@ pub struct Track {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(max_items = 256))]
     pub readers: Vec<Name>,
+    /// The nodes that may relay the track to others, and cannot watch it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 64))]
+    pub relays: Vec<Name>,
 }
 
 impl Track {
@@ -30,19 +34,25 @@ impl Track {
     /// The maximum number of readers.
     pub const MAX_READERS: usize = 256;
 
-    /// Returns all nodes that know the track's secret.
+    /// The maximum number of relays.
+    pub const MAX_RELAYS: usize = 64;
+
+    /// Returns all nodes that may do something with the track.
     pub fn members(&self) -> impl Iterator<Item = &Name> {
-        self.writers.iter().chain(&self.readers)
+        let watching = self.writers.iter().chain(&self.readers);
+        watching.chain(&self.relays)
     }
 
     /// Returns what a node may do with the track; `None` if nothing.
     pub fn role(&self, node: &Name) -> Option<TrackRole> {
-        if self.writers.contains(node) {
-            Some(TrackRole::Writer)
-        } else {
-            let is_reader = self.readers.contains(node);
-            is_reader.then_some(TrackRole::Reader)
-        }
+        let lists = [
+            (&self.writers, TrackRole::Writer),
+            (&self.readers, TrackRole::Reader),
+            (&self.relays, TrackRole::Relay),
+        ];
+        let mut lists = lists.into_iter();
+        let (_, role) = lists.find(|(nodes, _)| nodes.contains(node))?;
+        Some(role)
     }
 }
 
@@ -55,6 +65,19 @@ pub enum TrackRole {
     Writer,
     /// Watch.
     Reader,
+    /// Pass on to others what it cannot decrypt.
+    Relay,
+}
+
+impl TrackRole {
+    /// Returns whether one who has this role may also do what the other role is for.
+    pub const fn includes(self, other: TrackRole) -> bool {
+        match self {
+            TrackRole::Writer => true,
+            TrackRole::Reader => matches!(other, TrackRole::Reader | TrackRole::Relay),
+            TrackRole::Relay => matches!(other, TrackRole::Relay),
+        }
+    }
 }
 
 /// The secret of a track: `GET /v1/nodes/{node}/tracks/{track}`.
@@ -67,7 +90,7 @@ pub struct TrackKey {
     pub role: TrackRole,
     /// The number of the secret, which rises when the secret is replaced.
     pub number: u32,
-    /// The secret, 64 hexadecimal digits.
+    /// The secret, 64 hexadecimal digits: that of the broadcast, or for a relay what it needs of it.
     pub secret: String,
     /// The time after which the node asks again, milliseconds.
     pub ask_every_ms: u32,
@@ -80,13 +103,31 @@ mod tests {
     #[test]
     fn a_node_has_the_role_of_its_list() {
         let track: Track = serde_json::from_str(
-            r#"{ "name": "stage", "tenant": "acme", "writers": ["car"], "readers": ["desk"] }"#,
+            r#"{ "name": "stage", "tenant": "acme", "writers": ["car"], "readers": ["desk"], "relays": ["pop"] }"#,
         )
         .unwrap();
         let role = |node: &str| track.role(&node.parse().unwrap());
         assert_eq!(role("car"), Some(TrackRole::Writer));
         assert_eq!(role("desk"), Some(TrackRole::Reader));
+        assert_eq!(role("pop"), Some(TrackRole::Relay));
         assert_eq!(role("other"), None);
-        assert_eq!(track.members().count(), 2);
+        assert_eq!(track.members().count(), 3);
+    }
+
+    #[test]
+    fn a_role_includes_those_that_may_do_less() {
+        let roles = [TrackRole::Relay, TrackRole::Reader, TrackRole::Writer];
+        for (less, role) in roles.into_iter().enumerate() {
+            for (more, other) in roles.into_iter().enumerate() {
+                assert_eq!(role.includes(other), more <= less);
+            }
+        }
+    }
+
+    #[test]
+    fn a_track_without_relays_is_as_it_was_before_there_were_any() {
+        let json = r#"{"name":"stage","tenant":"acme","writers":["car"],"readers":[]}"#;
+        let track: Track = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_string(&track).unwrap(), json);
     }
 }

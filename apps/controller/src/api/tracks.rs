@@ -17,7 +17,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use hawser_control::Name;
 use hawser_control::answer::Page;
-use hawser_control::track::{Track, TrackKey};
+use hawser_control::track::{Track, TrackKey, TrackRole};
 use std::sync::Arc;
 
 /// The maximum number of nodes that one request may add, because each takes two writes of a commit.
@@ -97,9 +97,9 @@ async fn try_create(
         .await?)
 }
 
-/// Change the writers and readers of a track
+/// Change the writers, readers and relays of a track
 ///
-/// The secret is replaced if a node is removed.
+/// The secret is replaced if a node is removed, or may do less than before.
 #[utoipa::path(put, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path), IfMatchHeader), request_body = Track, security(("token" = [])),
     responses((status = 200, body = Track, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn change(
@@ -139,18 +139,24 @@ async fn try_change(
         return Ok(revision);
     }
     let references = references(&controller.view(), new, Some(old))?;
-    let is_removed = |node: &Name| new.role(node).is_none();
+    let is_limited = |node: &Name| {
+        let (before, now) = (old.role(node), new.role(node));
+        before.is_some_and(|before| {
+            let knows = before.includes(TrackRole::Reader);
+            now.is_none_or(|now| knows && !now.includes(TrackRole::Reader))
+        })
+    };
     let mut record = TrackRecord {
         track: new.clone(),
         ..value.clone()
     };
-    let is_anyone_removed = old.members().any(is_removed);
-    if is_anyone_removed {
+    let is_anyone_limited = old.members().any(is_limited);
+    if is_anyone_limited {
         record.rekey();
     }
     let mut writes = vec![Write::put(key::of(key::TRACK, name), emit(&record)).when(read)];
     writes.extend(references);
-    let also = if is_anyone_removed {
+    let also = if is_anyone_limited {
         " and replaced its secret"
     } else {
         ""
@@ -162,7 +168,7 @@ async fn try_change(
         .await?)
 }
 
-/// Delete a track; its writers and readers stop within seconds
+/// Delete a track; its writers, readers and relays stop within seconds
 #[utoipa::path(delete, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
@@ -207,7 +213,7 @@ pub(super) async fn rekey(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Get the secret of a track that the node may publish or watch
+/// Get the secret of a track that the node may publish, watch or relay
 #[utoipa::path(get, path = "/v1/nodes/{node}/tracks/{track}", tag = "nodes", params(("node" = Name, Path), ("track" = Name, Path)), security(("certificate" = [])),
     responses((status = 200, body = TrackKey), CommonErrors, NotFoundError))]
 pub(super) async fn key(
@@ -226,16 +232,20 @@ pub(super) async fn key(
         controller.metrics.refused("no_track");
         // Nodes do not learn which tracks there are.
         let what = format!(
-            "there is no track {name} that {node} may publish or watch: \
+            "there is no track {name} that {node} may publish, watch or relay: \
              an operator adds it with `hawser ctl track set`"
         );
         return Err(Refusal::not_found(what).into());
+    };
+    let Some(secret) = record.secret_for(role) else {
+        let what = format!("the stored secret of the track {name} is not one: replace it");
+        return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what).into());
     };
     Ok(Json(TrackKey {
         track: name,
         role,
         number: record.number,
-        secret: record.secret.clone(),
+        secret,
         ask_every_ms: controller.config.nodes.report_every_ms,
     }))
 }

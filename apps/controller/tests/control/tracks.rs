@@ -62,6 +62,37 @@ async fn writers_and_readers_get_the_secret_and_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_relay_gets_what_it_needs_of_the_secret_and_no_more() {
+    let (rig, [car, _, wall]) = with_track().await;
+    let (number, secret) = rig.secret(&car).await;
+    let mut changed = track(&["car"], &["desk"]);
+    changed["relays"] = json!(["wall"]);
+    let answer = rig.put("/v1/tracks/stage", changed.clone()).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(rig.key(&wall).await.body["role"], "relay");
+    let (of_relay, access) = rig.secret(&wall).await;
+    assert_eq!(of_relay, number);
+    let bytes: [u8; 32] = hex::decode(&secret).unwrap().try_into().unwrap();
+    let expected = hawser_objects::TrackSecret::new(bytes).access().to_bytes();
+    assert_eq!(access, hex::encode(*expected));
+    // One who may no longer watch must not know the secret any more, even if it relays from now on.
+    let mut limited = track(&["car"], &[]);
+    limited["relays"] = json!(["wall", "desk"]);
+    let answer = rig.put("/v1/tracks/stage", limited).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(rig.secret(&car).await.0, number + 1);
+    // One who may do more from now on needs no other secret.
+    let mut extended = track(&["car"], &["wall"]);
+    extended["relays"] = json!(["desk"]);
+    rig.put("/v1/tracks/stage", extended).await;
+    assert_eq!(rig.secret(&wall).await, rig.secret(&car).await);
+    assert_eq!(rig.secret(&car).await.0, number + 1);
+    let mut twice = track(&["car"], &["desk"]);
+    twice["relays"] = json!(["desk"]);
+    rig.put("/v1/tracks/stage", twice).await.is_problem(422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn operators_see_tracks_of_their_tenant_without_secrets() {
     let (rig, [car, ..]) = with_track().await;
     let (_, secret) = rig.secret(&car).await;

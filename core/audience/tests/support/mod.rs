@@ -27,7 +27,7 @@ pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn secret() -> TrackSecret {
+pub(crate) fn secret() -> TrackSecret {
     TrackSecret::new([0x11; 32])
 }
 
