@@ -18,6 +18,9 @@ pub struct SentPackets {
     packets: VecDeque<SentPacket>,
     in_flight: u64,
     newest: Option<u64>,
+    /// The highest number that was forgotten without having arrived. Packets up to it may still be
+    /// reported by an honest receiver.
+    forgotten: Option<u64>,
     latest: Instant,
     latest_report: Instant,
     refusals: Refusals,
@@ -227,6 +230,9 @@ impl SentPackets {
             if oldest.fate == Fate::InFlight {
                 self.in_flight = self.in_flight.saturating_sub(oldest.size.0);
             }
+            if oldest.fate != Fate::Arrived {
+                self.forgotten = Some(oldest.number);
+            }
             self.packets.pop_front();
         }
     }
@@ -293,11 +299,14 @@ impl SentPackets {
         packet.fate = fate;
     }
 
-    /// Counts a packet that is not in the record. Those before the record's begin were probably
-    /// acknowledged before.
+    /// Counts a packet that is not in the record. Nothing is known of those that were forgotten, so
+    /// they are not counted. Later ones before the record's begin had arrived.
     fn refuse_missing(&mut self, number: u64) {
         let first = self.packets.front().map(|packet| packet.number);
         let is_before = first.or(self.newest).is_some_and(|first| number <= first);
+        if self.forgotten.is_some_and(|forgotten| number <= forgotten) {
+            return;
+        }
         if is_before {
             self.refusals.repeated += 1;
         } else {
@@ -381,6 +390,33 @@ mod tests {
         assert_eq!(late.spurious, [1]);
         assert_eq!(late.newest().unwrap().rtt(), MS * 24);
         assert_eq!(packets.in_flight(), ByteSize(100));
+    }
+
+    #[test]
+    fn packets_that_were_forgotten_are_not_refused_when_they_are_reported() {
+        let mut packets = sent(6);
+        report(&mut packets, 20, &[(1, 0)], &[2]);
+        // Nothing is heard of the others for longer than they are remembered.
+        let after = 10 + MEMORY.as_millis() as u32;
+        packets.insert(Instant::ZERO + MS * after, 7, ByteSize(100));
+        report(&mut packets, after, &[(2, 0), (3, 0), (4, 0)], &[5]);
+        let report = Feedback {
+            now: Instant::ZERO + MS * after,
+            reported: Instant::ZERO + MS * after,
+            acked: &[],
+            lost: &[],
+            abandoned: &[6],
+            is_answer: false,
+            app_limited: false,
+        };
+        packets.confirm(&report);
+        assert_eq!(packets.refusals(), Refusals::default());
+
+        self::report(&mut packets, after, &[(7, 0), (7, 0), (8, 0)], &[]);
+        let refusals = packets.refusals();
+        assert_eq!((refusals.repeated, refusals.unknown), (1, 1));
+        self::report(&mut packets, after + 1, &[(7, 0)], &[]);
+        assert_eq!(packets.refusals().repeated, 2, "it had arrived");
     }
 
     #[test]
