@@ -4,6 +4,7 @@ mod allowance;
 mod channel;
 mod client;
 mod cookie;
+mod handshake;
 mod host;
 mod upstream;
 mod viewer;

@@ -1,15 +1,12 @@
 use super::channel::{Channel, OpenError, UsedUp};
+use super::handshake::Handshake;
 use crate::keys::{AccessSecret, Seed};
 use crate::refusal::Refusal;
 use hawser_units::Instant;
-use hawser_wire::feedback::Feedback;
-use hawser_wire::session::{
-    COOKIE, Goodbye, Hello, Kind, MAC, Message, MessageError, Retry, Sealed, Subscribe,
-};
+use hawser_wire::feedback::{Feedback, Pose};
+use hawser_wire::session::{Goodbye, Kind, Message, MessageError, Sealed, Status, Subscribe};
+use std::collections::VecDeque;
 use std::time::Duration;
-
-/// The number of cookies that are answered, so that nobody makes the client send without end.
-const MAX_COOKIES: u8 = 8;
 
 /// The times of a session that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,26 +31,16 @@ pub(crate) struct Client {
     seed: Seed,
     requests: u64,
     state: State,
+    pose: Option<Pose>,
+    outgoing: VecDeque<Vec<u8>>,
     stats: ViewerStats,
 }
 
 #[derive(Debug)]
 enum State {
-    Asking(Asking),
+    Handshake(Handshake),
     Open(Box<Open>),
     Ended,
-}
-
-/// A session that the sender has not opened.
-#[derive(Debug)]
-struct Asking {
-    random: [u8; 16],
-    cookie: [u8; COOKIE],
-    cookies: u8,
-    /// The time of the next request, and the time after it.
-    due: Instant,
-    backoff: Duration,
-    started: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -63,25 +50,25 @@ struct Open {
     wanted: Option<Subscribe>,
     repeat_at: Option<Instant>,
     /// The request for a session in place of this one.
-    renewal: Option<Asking>,
+    renewal: Option<Handshake>,
 }
 
 /// A message of the sender.
 #[derive(Debug)]
-pub(crate) enum Said {
-    /// It concerns the client only.
-    Nothing,
+pub(crate) enum SenderMessage {
+    /// The client has handled it.
+    Handled,
     /// The plaintext of [`Kind::Accept`]. If it is right, [`Client::open`] opens the session.
     Accept(Vec<u8>, Accepted),
-    /// The plaintext of [`Kind::Status`].
-    Status(Vec<u8>),
+    /// The clock and the keys. The client has taken the number of the selection.
+    Status(Status),
     /// The sender leaves.
     Goodbye(Goodbye),
 }
 
 /// A session that can be opened.
 #[derive(Debug)]
-pub(crate) struct Accepted(Box<Channel>);
+pub(crate) struct Accepted(pub(super) Box<Channel>);
 
 /// The reason why a viewer does not take a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -135,7 +122,9 @@ impl Client {
             access,
             seed: Seed::new(seed),
             requests: 0,
-            state: State::Asking(Asking::new(random, times.retry)),
+            state: State::Handshake(Handshake::new(random, times.retry)),
+            pose: None,
+            outgoing: VecDeque::new(),
             stats: ViewerStats::default(),
         }
     }
@@ -145,11 +134,13 @@ impl Client {
         &mut self,
         now: Instant,
         datagram: &[u8],
-    ) -> Result<Said, ViewerError> {
+    ) -> Result<SenderMessage, ViewerError> {
         match (Message::parse(datagram)?, &mut self.state) {
-            (Message::Retry(retry), State::Asking(asking)) => asking.handle_retry(now, &retry),
-            (Message::Sealed(sealed), State::Asking(asking)) => {
-                asking.handle_accept(&sealed, &self.access)
+            (Message::Retry(retry), State::Handshake(handshake)) => {
+                handshake.handle_retry(now, &retry)
+            }
+            (Message::Sealed(sealed), State::Handshake(handshake)) => {
+                handshake.handle_accept(&sealed, &self.access)
             }
             (Message::Retry(retry), State::Open(open)) => match &mut open.renewal {
                 Some(renewal) => renewal.handle_retry(now, &retry),
@@ -198,75 +189,65 @@ impl Client {
         }
     }
 
-    /// Takes the number of the selection that is in force.
-    pub(crate) fn confirm(&mut self, subscription: u8) {
-        if let State::Open(open) = &mut self.state {
-            let wanted = open.wanted.as_ref().map(|wanted| wanted.number);
-            if wanted == Some(subscription) {
-                open.repeat_at = None;
-            }
-        }
+    /// Sets the pose that reports have.
+    pub(crate) fn set_pose(&mut self, pose: Option<Pose>) {
+        self.pose = pose;
     }
 
-    /// Ends the session. Returns the goodbye to the sender, if it was open.
-    pub(crate) fn close(&mut self, reason: Goodbye) -> Option<Vec<u8>> {
-        let goodbye = match &mut self.state {
-            State::Open(open) => open
-                .channel
-                .seal(Kind::Goodbye, reason.emit().to_vec())
-                .ok(),
-            _ => None,
-        };
+    /// Ends the session, with a goodbye if it was open.
+    pub(crate) fn close(&mut self, reason: Goodbye) {
+        if let State::Open(open) = &mut self.state {
+            let goodbye = open.channel.seal(Kind::Goodbye, reason.emit().to_vec());
+            self.outgoing.extend(goodbye.ok());
+        }
         self.end();
-        goodbye
     }
 
     pub(crate) fn end(&mut self) {
         self.state = State::Ended;
     }
 
-    /// Returns the next request or selection that is due.
-    pub(crate) fn poll_message(&mut self, now: Instant) -> Result<Option<Vec<u8>>, UsedUp> {
-        let retry = self.times.retry;
+    /// Returns the next datagram to the sender: a goodbye, a request, a selection, or what `report`
+    /// makes of the pose while the session is open.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        report: impl FnOnce(Option<Pose>) -> Option<Feedback>,
+    ) -> Result<Option<Vec<u8>>, UsedUp> {
+        if let Some(datagram) = self.outgoing.pop_front() {
+            return Ok(Some(datagram));
+        }
+        let SessionTimes { retry, renew, .. } = self.times;
         match &mut self.state {
-            State::Asking(asking) => Ok(asking.poll_hello(now, &self.access, retry)),
+            State::Handshake(handshake) => Ok(handshake.poll_hello(now, &self.access, retry)),
             State::Open(open) => {
-                if open.renewal.is_none() && now >= open.heard + self.times.renew {
+                if open.renewal.is_none() && now >= open.heard + renew {
                     self.requests += 1;
                     let random = self.seed.numbered(self.requests).mac(&[b"viewer"]);
-                    open.renewal = Some(Asking::new(random, retry));
+                    open.renewal = Some(Handshake::new(random, retry));
                 }
                 let renewal = open.renewal.as_mut();
-                // Who starts again should find a request soon.
+                // A sender that starts again should find a request soon.
                 let hello = renewal.and_then(|r| r.poll_hello(now, &self.access, retry / 4));
                 if hello.is_some() {
                     return Ok(hello);
                 }
-                match &open.wanted {
-                    Some(wanted) if open.repeat_at.is_some_and(|at| at <= now) => {
-                        open.repeat_at = Some(now + retry);
-                        open.channel.seal(Kind::Subscribe, wanted.emit()).map(Some)
-                    }
-                    _ => Ok(None),
+                if let Some(selection) = open.poll_selection(now, retry) {
+                    return selection.map(Some);
                 }
+                let report = report(self.pose);
+                let sealed = report.map(|r| open.channel.seal(Kind::Feedback, r.emit()));
+                sealed.transpose()
             }
             State::Ended => Ok(None),
         }
     }
 
-    /// Seals a report, if the session is open.
-    pub(crate) fn seal_report(&mut self, report: &Feedback) -> Result<Option<Vec<u8>>, UsedUp> {
-        match &mut self.state {
-            State::Open(open) => open.channel.seal(Kind::Feedback, report.emit()).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    /// Returns the next time at which [`Client::poll_message`] or [`Client::has_timed_out`] has
+    /// Returns the next time at which [`Client::poll_transmit`] or [`Client::has_timed_out`] has
     /// something to say.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
-            State::Asking(asking) => Some(asking.due),
+            State::Handshake(handshake) => Some(handshake.due),
             State::Open(open) => {
                 let renewal = match &open.renewal {
                     Some(renewal) => renewal.due,
@@ -286,7 +267,7 @@ impl Client {
     /// Returns whether nothing came for so long that the session has ended.
     pub(crate) fn has_timed_out(&mut self, now: Instant) -> bool {
         let last = match &mut self.state {
-            State::Asking(asking) => *asking.started.get_or_insert(now),
+            State::Handshake(handshake) => *handshake.started.get_or_insert(now),
             State::Open(open) => open.heard,
             State::Ended => return false,
         };
@@ -312,68 +293,6 @@ impl Client {
     }
 }
 
-impl Asking {
-    fn new(random: [u8; 16], retry: Duration) -> Self {
-        Asking {
-            random,
-            cookie: [0; COOKIE],
-            cookies: 0,
-            due: Instant::ZERO,
-            backoff: retry,
-            started: None,
-        }
-    }
-
-    /// Returns whether a message accepts this request.
-    fn is_answer(&self, sealed: &Sealed<'_>) -> bool {
-        let randoms = sealed.randoms.as_ref();
-        randoms.is_some_and(|randoms| randoms[0] == self.random)
-    }
-
-    fn poll_hello(
-        &mut self,
-        now: Instant,
-        access: &AccessSecret,
-        retry: Duration,
-    ) -> Option<Vec<u8>> {
-        if now < self.due {
-            return None;
-        }
-        self.started.get_or_insert(now);
-        self.due = now + self.backoff;
-        self.backoff = (self.backoff * 2).min(retry * 8);
-        let hello = access.authenticate(Hello {
-            broadcast: access.broadcast(),
-            viewer_random: self.random,
-            cookie: self.cookie,
-            mac: [0; MAC],
-        });
-        Some(hello.emit())
-    }
-
-    fn handle_retry(&mut self, now: Instant, retry: &Retry) -> Result<Said, ViewerError> {
-        if retry.viewer_random != self.random || self.cookies == MAX_COOKIES {
-            return Err(ViewerError::Unexpected);
-        }
-        self.cookies += 1;
-        self.cookie = retry.cookie;
-        self.due = now;
-        Ok(Said::Nothing)
-    }
-
-    fn handle_accept(
-        &mut self,
-        sealed: &Sealed<'_>,
-        access: &AccessSecret,
-    ) -> Result<Said, ViewerError> {
-        let randoms = sealed.randoms.filter(|_| self.is_answer(sealed));
-        let randoms = randoms.ok_or(ViewerError::Unexpected)?;
-        let mut channel = Channel::of_viewer(sealed.session, access.session(&randoms));
-        let plaintext = channel.open(sealed)?;
-        Ok(Said::Accept(plaintext, Accepted(Box::new(channel))))
-    }
-}
-
 impl Open {
     /// Records that the sender is there.
     fn hear(&mut self, now: Instant) {
@@ -381,14 +300,38 @@ impl Open {
         self.renewal = None;
     }
 
-    fn handle_sealed(&mut self, now: Instant, sealed: &Sealed<'_>) -> Result<Said, ViewerError> {
+    /// Returns the selection if it has to be sent, for the first time or again.
+    fn poll_selection(&mut self, now: Instant, retry: Duration) -> Option<Result<Vec<u8>, UsedUp>> {
+        let wanted = self.wanted.as_ref()?;
+        self.repeat_at.filter(|at| *at <= now)?;
+        self.repeat_at = Some(now + retry);
+        Some(self.channel.seal(Kind::Subscribe, wanted.emit()))
+    }
+
+    /// Ceases to repeat a selection that is in force.
+    fn confirm(&mut self, selection: u8) {
+        let wanted = self.wanted.as_ref().map(|wanted| wanted.number);
+        if wanted == Some(selection) {
+            self.repeat_at = None;
+        }
+    }
+
+    fn handle_sealed(
+        &mut self,
+        now: Instant,
+        sealed: &Sealed<'_>,
+    ) -> Result<SenderMessage, ViewerError> {
         let plaintext = self.channel.open(sealed)?;
         self.hear(now);
         match sealed.kind {
-            Kind::Status => Ok(Said::Status(plaintext)),
-            Kind::Goodbye => Ok(Said::Goodbye(Goodbye::parse(&plaintext)?)),
+            Kind::Status => {
+                let status = Status::parse(&plaintext)?;
+                self.confirm(status.subscription);
+                Ok(SenderMessage::Status(status))
+            }
+            Kind::Goodbye => Ok(SenderMessage::Goodbye(Goodbye::parse(&plaintext)?)),
             // A repeated answer to a repeated request.
-            Kind::Accept => Ok(Said::Nothing),
+            Kind::Accept => Ok(SenderMessage::Handled),
             _ => Err(ViewerError::Unexpected),
         }
     }

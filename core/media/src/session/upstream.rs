@@ -1,6 +1,6 @@
 use super::EndReason;
 use super::channel::UsedUp;
-use super::client::{Accepted, Client, Said, SessionTimes, ViewerError, ViewerStats};
+use super::client::{Accepted, Client, SenderMessage, SessionTimes, ViewerError, ViewerStats};
 use crate::epochs::HopKeys;
 use crate::gaps::Gaps;
 use crate::keys::AccessSecret;
@@ -37,8 +37,6 @@ pub struct Upstream {
     access: AccessSecret,
     client: Client,
     open: Option<Box<Open>>,
-    pose: Option<Pose>,
-    outgoing: VecDeque<Vec<u8>>,
     events: VecDeque<UpstreamEvent>,
 }
 
@@ -114,8 +112,6 @@ impl Upstream {
             client: Client::new(config.times, access.clone(), random),
             access,
             open: None,
-            pose: None,
-            outgoing: VecDeque::new(),
             events: VecDeque::new(),
         }
     }
@@ -151,20 +147,20 @@ impl Upstream {
 
     /// Sets the pose that reports have: that of the only viewer.
     pub fn set_pose(&mut self, pose: Option<Pose>) {
-        self.pose = pose;
+        self.client.set_pose(pose);
     }
 
     /// Leaves the session.
     pub fn close(&mut self, reason: Goodbye) {
-        self.outgoing.extend(self.client.close(reason));
+        self.client.close(reason);
     }
 
     /// Returns the next datagram to the sender.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
-        if let Some(datagram) = self.outgoing.pop_front() {
-            return Some(datagram);
-        }
-        self.poll_message(now).unwrap_or_else(|UsedUp| {
+        let open = &mut self.open;
+        let report = |pose| open.as_mut()?.reports.poll(now, pose);
+        let sent = self.client.poll_transmit(now, report);
+        sent.unwrap_or_else(|UsedUp| {
             self.end(UpstreamEnd::Session(EndReason::KeyUsedUp));
             None
         })
@@ -256,10 +252,14 @@ impl Upstream {
 
     fn handle_message(&mut self, now: Instant, datagram: &[u8]) -> Result<(), ViewerError> {
         match self.client.handle_message(now, datagram)? {
-            Said::Nothing => {}
-            Said::Accept(plaintext, accepted) => self.handle_accept(now, &plaintext, accepted)?,
-            Said::Status(plaintext) => self.handle_status(now, Status::parse(&plaintext)?),
-            Said::Goodbye(reason) => self.end(UpstreamEnd::Session(EndReason::Left(reason))),
+            SenderMessage::Handled => {}
+            SenderMessage::Accept(plaintext, accepted) => {
+                self.handle_accept(now, &plaintext, accepted)?
+            }
+            SenderMessage::Status(status) => self.handle_status(now, status),
+            SenderMessage::Goodbye(reason) => {
+                self.end(UpstreamEnd::Session(EndReason::Left(reason)))
+            }
         }
         Ok(())
     }
@@ -299,7 +299,6 @@ impl Upstream {
     }
 
     fn handle_status(&mut self, now: Instant, status: Status) {
-        self.client.confirm(status.subscription);
         let Some(open) = &mut self.open else { return };
         open.hops.announce(status.hop);
         if open.reports.handle_status(now, &status).is_err() {
@@ -322,17 +321,6 @@ impl Upstream {
         };
         self.close(Goodbye::Ended);
         self.events.push_back(UpstreamEvent::Ended(reason));
-    }
-
-    fn poll_message(&mut self, now: Instant) -> Result<Option<Vec<u8>>, UsedUp> {
-        if let Some(message) = self.client.poll_message(now)? {
-            return Ok(Some(message));
-        }
-        let open = self.open.as_mut().filter(|_| self.client.is_open());
-        match open.and_then(|open| open.reports.poll(now, self.pose)) {
-            Some(report) => self.client.seal_report(&report),
-            None => Ok(None),
-        }
     }
 
     fn end(&mut self, reason: UpstreamEnd) {

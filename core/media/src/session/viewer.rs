@@ -1,12 +1,12 @@
 use super::EndReason;
 use super::channel::UsedUp;
-use super::client::{Accepted, Client, Said, SessionTimes, ViewerError, ViewerStats};
+use super::client::{Accepted, Client, SenderMessage, SessionTimes, ViewerError, ViewerStats};
 use crate::keys::TrackSecret;
 use crate::receiver::{Receiver, ReceiverConfig, ReceiverEvent};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::Pose;
 use hawser_wire::media::VERSION;
-use hawser_wire::session::{Accept, Announcement, Goodbye, Status};
+use hawser_wire::session::{Accept, Announcement, Goodbye};
 use std::collections::VecDeque;
 
 /// The settings of a [`Viewer`].
@@ -28,8 +28,6 @@ pub struct Viewer {
     receiver: Option<Box<Receiver>>,
     /// The receiver of a session in whose place another one has come.
     replaced: Option<Box<Receiver>>,
-    pose: Option<Pose>,
-    outgoing: VecDeque<Vec<u8>>,
     events: VecDeque<ViewerEvent>,
 }
 
@@ -52,8 +50,6 @@ impl Viewer {
             secret,
             receiver: None,
             replaced: None,
-            pose: None,
-            outgoing: VecDeque::new(),
             events: VecDeque::new(),
         }
     }
@@ -80,20 +76,20 @@ impl Viewer {
 
     /// Sets the pose that reports have.
     pub fn set_pose(&mut self, pose: Option<Pose>) {
-        self.pose = pose;
+        self.client.set_pose(pose);
     }
 
     /// Leaves the session.
     pub fn close(&mut self, reason: Goodbye) {
-        self.outgoing.extend(self.client.close(reason));
+        self.client.close(reason);
     }
 
     /// Returns the next datagram to the sender.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
-        if let Some(datagram) = self.outgoing.pop_front() {
-            return Some(datagram);
-        }
-        self.poll_message(now).unwrap_or_else(|UsedUp| {
+        let receiver = &mut self.receiver;
+        let report = |pose| receiver.as_mut()?.poll_report(now, pose);
+        let sent = self.client.poll_transmit(now, report);
+        sent.unwrap_or_else(|UsedUp| {
             self.end(EndReason::KeyUsedUp);
             None
         })
@@ -158,17 +154,17 @@ impl Viewer {
 
     fn handle_message(&mut self, now: Instant, datagram: &[u8]) -> Result<(), ViewerError> {
         match self.client.handle_message(now, datagram)? {
-            Said::Nothing => {}
-            Said::Accept(plaintext, accepted) => self.handle_accept(now, &plaintext, accepted)?,
-            Said::Status(plaintext) => {
-                let status = Status::parse(&plaintext)?;
-                self.client.confirm(status.subscription);
+            SenderMessage::Handled => {}
+            SenderMessage::Accept(plaintext, accepted) => {
+                self.handle_accept(now, &plaintext, accepted)?
+            }
+            SenderMessage::Status(status) => {
                 let receiver = self.receiver.as_mut();
                 if receiver.is_some_and(|r| r.handle_status(now, &status).is_err()) {
                     self.client.count_impossible_time();
                 }
             }
-            Said::Goodbye(reason) => self.end(EndReason::Left(reason)),
+            SenderMessage::Goodbye(reason) => self.end(EndReason::Left(reason)),
         }
         Ok(())
     }
@@ -186,18 +182,6 @@ impl Viewer {
         self.client.open(now, accepted);
         self.events.push_back(ViewerEvent::Opened(announcement));
         Ok(())
-    }
-
-    fn poll_message(&mut self, now: Instant) -> Result<Option<Vec<u8>>, UsedUp> {
-        if let Some(message) = self.client.poll_message(now)? {
-            return Ok(Some(message));
-        }
-        let receiver = self.receiver.as_mut().filter(|_| self.client.is_open());
-        let report = receiver.and_then(|receiver| receiver.poll_report(now, self.pose));
-        match report {
-            Some(report) => self.client.seal_report(&report),
-            None => Ok(None),
-        }
     }
 
     fn end(&mut self, reason: EndReason) {

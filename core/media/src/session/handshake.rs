@@ -1,0 +1,90 @@
+use super::channel::Channel;
+use super::client::{Accepted, SenderMessage, ViewerError};
+use crate::keys::AccessSecret;
+use hawser_units::Instant;
+use hawser_wire::session::{COOKIE, Hello, MAC, Retry, Sealed};
+use std::time::Duration;
+
+/// The number of cookies that are answered, so that nobody makes the client send without end.
+const MAX_COOKIES: u8 = 8;
+
+/// A request for a session, which is repeated until the sender accepts it.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    random: [u8; 16],
+    cookie: [u8; COOKIE],
+    cookies: u8,
+    /// The time of the next request, and the time after it.
+    pub(super) due: Instant,
+    backoff: Duration,
+    pub(super) started: Option<Instant>,
+}
+
+impl Handshake {
+    pub(super) fn new(random: [u8; 16], retry: Duration) -> Self {
+        Handshake {
+            random,
+            cookie: [0; COOKIE],
+            cookies: 0,
+            due: Instant::ZERO,
+            backoff: retry,
+            started: None,
+        }
+    }
+
+    /// Returns whether a message accepts this request.
+    pub(super) fn is_answer(&self, sealed: &Sealed<'_>) -> bool {
+        let randoms = sealed.randoms.as_ref();
+        randoms.is_some_and(|randoms| randoms[0] == self.random)
+    }
+
+    pub(super) fn poll_hello(
+        &mut self,
+        now: Instant,
+        access: &AccessSecret,
+        retry: Duration,
+    ) -> Option<Vec<u8>> {
+        if now < self.due {
+            return None;
+        }
+        self.started.get_or_insert(now);
+        self.due = now + self.backoff;
+        self.backoff = (self.backoff * 2).min(retry * 8);
+        let hello = access.authenticate(Hello {
+            broadcast: access.broadcast(),
+            viewer_random: self.random,
+            cookie: self.cookie,
+            mac: [0; MAC],
+        });
+        Some(hello.emit())
+    }
+
+    pub(super) fn handle_retry(
+        &mut self,
+        now: Instant,
+        retry: &Retry,
+    ) -> Result<SenderMessage, ViewerError> {
+        if retry.viewer_random != self.random || self.cookies == MAX_COOKIES {
+            return Err(ViewerError::Unexpected);
+        }
+        self.cookies += 1;
+        self.cookie = retry.cookie;
+        self.due = now;
+        Ok(SenderMessage::Handled)
+    }
+
+    pub(super) fn handle_accept(
+        &mut self,
+        sealed: &Sealed<'_>,
+        access: &AccessSecret,
+    ) -> Result<SenderMessage, ViewerError> {
+        let randoms = sealed.randoms.filter(|_| self.is_answer(sealed));
+        let randoms = randoms.ok_or(ViewerError::Unexpected)?;
+        let mut channel = Channel::of_viewer(sealed.session, access.session(&randoms));
+        let plaintext = channel.open(sealed)?;
+        Ok(SenderMessage::Accept(
+            plaintext,
+            Accepted(Box::new(channel)),
+        ))
+    }
+}
