@@ -2,11 +2,15 @@
 
 mod buffer;
 mod dependencies;
+mod event;
 mod report;
+mod stats;
 #[cfg(test)]
 mod tests;
 
+pub use event::{AdmitError, DropReason, SenderEvent};
 pub use report::{Acknowledged, FeedbackError, Lost, Outcome};
+pub use stats::SenderStats;
 
 use crate::clock::Clock;
 use crate::flights::Flights;
@@ -19,7 +23,6 @@ use hawser_units::{ByteSize, Instant};
 use hawser_wire::media::{ObjectId, PacketId};
 use report::{Doubtful, Reported};
 use std::collections::VecDeque;
-use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,142 +89,6 @@ pub struct Transmit {
     pub datagram: Arc<[u8]>,
     /// Whether the packet was sent before.
     pub is_repeated: bool,
-}
-
-/// The end of an object in the in-flight buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SenderEvent {
-    /// The viewer has acknowledged all packets.
-    Delivered {
-        /// The object.
-        id: ObjectId,
-        /// The time of its admission.
-        admitted: Instant,
-    },
-    /// The object was dropped.
-    Dropped {
-        /// The object.
-        id: ObjectId,
-        /// The reason.
-        reason: DropReason,
-    },
-}
-
-/// The reason why an object was dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DropReason {
-    /// It could not arrive before its deadline. No packet was sent.
-    Expired,
-    /// It could not arrive whole before its deadline. Some packets were sent.
-    Late,
-    /// Its deadline passed while the last packets were on their way and not acknowledged.
-    Unconfirmed,
-    /// It made room for a lower layer. No packet was sent.
-    Displaced,
-    /// An object that it depends on was dropped.
-    Dependent,
-}
-
-/// The reason why an object is not admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum AdmitError {
-    /// There is no room.
-    #[error("the in-flight buffer has no room")]
-    NoRoom,
-    /// The object cannot arrive before its deadline.
-    #[error("the object cannot arrive before its deadline")]
-    Expired,
-    /// An object that it depends on was not admitted or was dropped.
-    #[error("an object that it depends on was dropped")]
-    Dependent,
-    /// The object was admitted before.
-    #[error("the object was admitted before")]
-    Duplicate,
-}
-
-/// Counts of a [`Sender`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SenderStats {
-    /// Objects that were admitted.
-    pub admitted: u64,
-    /// Objects refused because there was no room.
-    pub refused_no_room: u64,
-    /// Objects refused with [`AdmitError::Expired`].
-    pub refused_expired: u64,
-    /// Objects refused with [`AdmitError::Dependent`].
-    pub refused_dependent: u64,
-    /// Objects refused with [`AdmitError::Duplicate`].
-    pub refused_duplicate: u64,
-    /// Objects that the viewer has acknowledged.
-    pub delivered: u64,
-    /// Objects dropped with [`DropReason::Expired`].
-    pub expired: u64,
-    /// Objects dropped with [`DropReason::Late`].
-    pub late: u64,
-    /// Objects dropped with [`DropReason::Unconfirmed`].
-    pub unconfirmed: u64,
-    /// Objects dropped with [`DropReason::Displaced`].
-    pub displaced: u64,
-    /// Objects dropped with [`DropReason::Dependent`].
-    pub dependent: u64,
-    /// Packets that were sent for the first time.
-    pub packets: u64,
-    /// Bytes of their UDP payloads.
-    pub bytes: u64,
-    /// Packets that were sent again.
-    pub repeated: u64,
-    /// Packets that were declared lost.
-    pub lost: u64,
-    /// Packets that were acknowledged after they were declared lost.
-    pub spurious: u64,
-    /// Acknowledgements of packets that were not sent.
-    pub acknowledged_unsent: u64,
-    /// Arrival times, round trips and echoes that are impossible.
-    pub impossible_times: u64,
-    /// Reports that were refused.
-    pub refused_reports: u64,
-    /// Reports whose totals exceed what was sent.
-    pub excessive_totals: u64,
-}
-
-impl SenderStats {
-    /// Returns the number of objects that were not delivered whole, for any reason but that they
-    /// were offered twice.
-    pub const fn dropped(&self) -> u64 {
-        self.refused_no_room
-            + self.refused_expired
-            + self.refused_dependent
-            + self.expired
-            + self.late
-            + self.unconfirmed
-            + self.displaced
-            + self.dependent
-    }
-}
-
-impl AddAssign for SenderStats {
-    fn add_assign(&mut self, other: SenderStats) {
-        self.admitted += other.admitted;
-        self.refused_no_room += other.refused_no_room;
-        self.refused_expired += other.refused_expired;
-        self.refused_dependent += other.refused_dependent;
-        self.refused_duplicate += other.refused_duplicate;
-        self.delivered += other.delivered;
-        self.expired += other.expired;
-        self.late += other.late;
-        self.unconfirmed += other.unconfirmed;
-        self.displaced += other.displaced;
-        self.dependent += other.dependent;
-        self.packets += other.packets;
-        self.bytes += other.bytes;
-        self.repeated += other.repeated;
-        self.lost += other.lost;
-        self.spurious += other.spurious;
-        self.acknowledged_unsent += other.acknowledged_unsent;
-        self.impossible_times += other.impossible_times;
-        self.refused_reports += other.refused_reports;
-        self.excessive_totals += other.excessive_totals;
-    }
 }
 
 impl SenderConfig {

@@ -1,47 +1,27 @@
+mod config;
+mod error;
+mod session;
+
+pub use config::HostConfig;
+pub use error::{HostError, HostStats};
+
 use super::EndReason;
 use super::allowance::Allowance;
-use super::channel::{Channel, OpenError, UsedUp};
+use super::channel::{Channel, UsedUp};
 use super::cookie::Cookies;
-use crate::keys::{AccessSecret, Seed};
+use crate::keys::Seed;
 use hawser_units::Instant;
-use hawser_wire::feedback::{ClockStamp, Feedback, FeedbackError};
+use hawser_wire::feedback::{ClockStamp, Feedback};
 use hawser_wire::session::{
-    Accept, Goodbye, Hello, Kind, Message, MessageError, Retry, Sealed, Status, Subscribe,
+    Accept, Goodbye, Hello, Kind, Message, Retry, Sealed, Status, Subscribe,
 };
+use session::Session;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
-use std::ops::AddAssign;
-use std::time::Duration;
-
-/// The usual time between reports.
-const REPORT_INTERVAL_MS: NonZeroU8 = NonZeroU8::new(5).expect("not zero");
 
 /// The number of answers to one request, so that nobody who repeats it makes the sender send more.
 const MAX_ACCEPTS: u8 = 4;
-
-/// The settings of a [`Host`].
-#[derive(Debug, Clone)]
-pub struct HostConfig {
-    /// The secret of the tracks.
-    pub access: AccessSecret,
-    /// The publisher's announcement with its authenticator.
-    pub announcement: Vec<u8>,
-    /// Random bytes from which the hop keys are derived, new for each start.
-    pub hop_salt: [u8; 16],
-    /// Random bytes for cookies and sessions.
-    pub seed: Seed,
-    /// The maximum number of sessions.
-    pub sessions: usize,
-    /// The time for which a cookie is valid.
-    pub cookie_lifetime: Duration,
-    /// The time in which a viewer has to use an accepted session.
-    pub confirm_within: Duration,
-    /// The time without an authentic message after which a session has ended.
-    pub idle: Duration,
-    /// The time between reports that viewers are asked for, in milliseconds.
-    pub report_interval_ms: NonZeroU8,
-}
 
 /// The sender's end of the sessions of all viewers.
 ///
@@ -53,29 +33,16 @@ pub struct Host {
     cookies: Cookies,
     seed: Seed,
     opened: u64,
-    sessions: BTreeMap<u32, HostSession>,
-    told: Told,
+    sessions: BTreeMap<u32, Session>,
+    shared: SharedStatus,
     outgoing: VecDeque<(SocketAddr, Vec<u8>)>,
     events: VecDeque<HostEvent>,
     stats: HostStats,
 }
 
-#[derive(Debug)]
-struct HostSession {
-    address: SocketAddr,
-    randoms: [[u8; 16]; 2],
-    channel: Channel,
-    allowance: Allowance,
-    accepts: u8,
-    is_confirmed: bool,
-    heard: Instant,
-    subscription: u8,
-    subscribed_by: Option<u64>,
-}
-
-/// What all viewers are told in a status.
+/// The part of a status that is the same for all viewers.
 #[derive(Debug, Default)]
-struct Told {
+struct SharedStatus {
     hop: u16,
     publisher_ahead_nanos: i64,
     relays: Vec<u64>,
@@ -117,97 +84,6 @@ pub enum HostEvent {
     },
 }
 
-/// The reason why a datagram is not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum HostError {
-    /// The message is not valid.
-    #[error(transparent)]
-    Message(#[from] MessageError),
-    /// The report is not valid.
-    #[error(transparent)]
-    Report(#[from] FeedbackError),
-    /// The message cannot be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The request is for other tracks, or its authenticator is wrong.
-    #[error("the request is not from a holder of the secret")]
-    Unauthorised,
-    /// There are as many sessions as there may be.
-    #[error("there are too many sessions")]
-    Full,
-    /// The session does not exist, or is of another address.
-    #[error("the session does not exist at this address")]
-    UnknownSession,
-    /// The viewer sends more messages than it may. They are not opened.
-    #[error("the viewer sends too many messages")]
-    TooMany,
-    /// The kind of message is not one of a viewer, or is repeated too often.
-    #[error("the message is not expected")]
-    Unexpected,
-}
-
-/// Counts of a [`Host`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HostStats {
-    /// Cookies that were sent.
-    pub retries: u64,
-    /// Sessions that were accepted.
-    pub accepted: u64,
-    /// Messages and reports that were not valid.
-    pub invalid: u64,
-    /// Datagrams refused with [`OpenError::Forged`].
-    pub forged: u64,
-    /// Datagrams refused with [`OpenError::Replayed`].
-    pub replayed: u64,
-    /// Datagrams refused with [`HostError::Unauthorised`].
-    pub unauthorised: u64,
-    /// Datagrams refused with [`HostError::Full`].
-    pub full: u64,
-    /// Datagrams refused with [`HostError::UnknownSession`].
-    pub unknown_session: u64,
-    /// Datagrams refused with [`HostError::TooMany`].
-    pub too_many: u64,
-    /// Datagrams refused with [`HostError::Unexpected`].
-    pub unexpected: u64,
-}
-
-impl AddAssign for HostStats {
-    fn add_assign(&mut self, other: HostStats) {
-        self.retries += other.retries;
-        self.accepted += other.accepted;
-        self.invalid += other.invalid;
-        self.forged += other.forged;
-        self.replayed += other.replayed;
-        self.unauthorised += other.unauthorised;
-        self.full += other.full;
-        self.unknown_session += other.unknown_session;
-        self.too_many += other.too_many;
-        self.unexpected += other.unexpected;
-    }
-}
-
-impl HostConfig {
-    /// Returns settings for 64 viewers.
-    pub const fn new(
-        access: AccessSecret,
-        announcement: Vec<u8>,
-        hop_salt: [u8; 16],
-        seed: Seed,
-    ) -> Self {
-        HostConfig {
-            access,
-            announcement,
-            hop_salt,
-            seed,
-            sessions: 64,
-            cookie_lifetime: Duration::from_secs(10),
-            confirm_within: Duration::from_secs(3),
-            idle: Duration::from_secs(10),
-            report_interval_ms: REPORT_INTERVAL_MS,
-        }
-    }
-}
-
 impl Host {
     /// Creates a host without sessions.
     pub fn new(config: HostConfig) -> Self {
@@ -217,7 +93,7 @@ impl Host {
             config,
             opened: 0,
             sessions: BTreeMap::new(),
-            told: Told::default(),
+            shared: SharedStatus::default(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
             stats: HostStats::default(),
@@ -227,19 +103,19 @@ impl Host {
     /// Sets the numbers of the keys in use, for viewers that come and for the next status.
     /// `epochs` is ascending by alias.
     pub fn set_keys(&mut self, hop: u16, epochs: Vec<(u32, u16)>) {
-        self.told.hop = hop;
-        self.told.epochs = epochs;
+        self.shared.hop = hop;
+        self.shared.epochs = epochs;
     }
 
     /// Sets the publisher's clock less the own one; it is 0 at the publisher.
     pub fn set_publisher_clock(&mut self, ahead_nanos: i64) {
-        self.told.publisher_ahead_nanos = ahead_nanos;
+        self.shared.publisher_ahead_nanos = ahead_nanos;
     }
 
     /// Sets the relays between the publisher and the viewers, the publisher's neighbour first; there are
     /// none at the publisher.
     pub fn set_relays(&mut self, relays: Vec<u64>) {
-        self.told.relays = relays;
+        self.shared.relays = relays;
     }
 
     /// Takes a datagram from an address.
@@ -264,7 +140,7 @@ impl Host {
             return;
         };
         let status = self
-            .told
+            .shared
             .status(clock, open.subscription, self.config.report_interval_ms);
         let sealed = open.channel.seal(Kind::Status, status.emit());
         self.send_or_end(session, sealed);
@@ -272,7 +148,7 @@ impl Host {
 
     /// Ends a session, without an event.
     pub fn close(&mut self, session: u32, reason: Goodbye) {
-        self.say_goodbye(session, reason);
+        self.send_goodbye(session, reason);
         self.sessions.remove(&session);
     }
 
@@ -360,7 +236,7 @@ impl Host {
         let number = self.opened as u32;
         let randoms = [*viewer, self.seed.mac(&[&self.opened.to_be_bytes()])];
         let keys = self.config.access.session(&randoms);
-        let session = HostSession {
+        let session = Session {
             address: from,
             randoms,
             channel: Channel::of_sender(number, keys),
@@ -390,7 +266,7 @@ impl Host {
         };
         let accept = Accept {
             status: self
-                .told
+                .shared
                 .status(clock, session.subscription, self.config.report_interval_ms),
             hop_salt: self.config.hop_salt,
             announcement: &self.config.announcement,
@@ -490,13 +366,13 @@ impl Host {
         match (sealed, self.address(session)) {
             (Ok(datagram), Some(address)) => self.outgoing.push_back((address, datagram)),
             _ => {
-                self.say_goodbye(session, Goodbye::Restarting);
+                self.send_goodbye(session, Goodbye::Restarting);
                 self.end(session, EndReason::KeyUsedUp);
             }
         }
     }
 
-    fn say_goodbye(&mut self, session: u32, reason: Goodbye) {
+    fn send_goodbye(&mut self, session: u32, reason: Goodbye) {
         if let Some(open) = self.sessions.get_mut(&session)
             && let Ok(goodbye) = open.channel.seal(Kind::Goodbye, reason.emit().to_vec())
         {
@@ -513,17 +389,7 @@ impl Host {
     }
 }
 
-impl HostSession {
-    fn ends_at(&self, config: &HostConfig) -> Instant {
-        if self.is_confirmed {
-            self.heard + config.idle
-        } else {
-            self.heard + config.confirm_within
-        }
-    }
-}
-
-impl Told {
+impl SharedStatus {
     fn status(&self, clock: ClockStamp, subscription: u8, report_interval_ms: NonZeroU8) -> Status {
         Status {
             clock,
@@ -533,21 +399,6 @@ impl Told {
             report_interval_ms,
             relays: self.relays.clone(),
             epochs: self.epochs.clone(),
-        }
-    }
-}
-
-impl HostStats {
-    fn count(&mut self, error: &HostError) {
-        match error {
-            HostError::Message(_) | HostError::Report(_) => self.invalid += 1,
-            HostError::Open(OpenError::Forged) => self.forged += 1,
-            HostError::Open(OpenError::Replayed) => self.replayed += 1,
-            HostError::Unauthorised => self.unauthorised += 1,
-            HostError::Full => self.full += 1,
-            HostError::UnknownSession => self.unknown_session += 1,
-            HostError::TooMany => self.too_many += 1,
-            HostError::Unexpected => self.unexpected += 1,
         }
     }
 }
@@ -565,7 +416,7 @@ mod tests {
         let mut host = Host::new(config);
         let mut channel = Channel::of_sender(1, keys());
         channel.use_up();
-        let session = HostSession {
+        let session = Session {
             address: ([192, 0, 2, 1], 9).into(),
             randoms: [[2; 16]; 2],
             channel,

@@ -19,9 +19,9 @@ const USUAL_WAIT: Duration = Duration::from_millis(5);
 /// while packets arrive.
 const HEARD_WITHIN: Duration = Duration::from_millis(400);
 
-/// A viewer who has selected tracks.
+/// A viewer that has selected tracks, and the flow to it.
 #[derive(Debug)]
-pub(super) struct Watching {
+pub(super) struct ViewerFlow {
     pub(super) address: SocketAddr,
     /// The number of layers of each track.
     pub(super) selected: BTreeMap<u32, u8>,
@@ -69,7 +69,7 @@ pub struct ViewerStatus {
     pub sender: SenderStats,
 }
 
-impl Watching {
+impl ViewerFlow {
     pub(super) fn new(
         now: Instant,
         address: SocketAddr,
@@ -81,7 +81,7 @@ impl Watching {
             ip if ip.is_ipv4() => IPV4_UDP,
             _ => IPV6_UDP,
         };
-        Watching {
+        ViewerFlow {
             address,
             selected,
             departures: flow.departure_times.then(DepartureCheck::default),

@@ -1,0 +1,51 @@
+use crate::keys::{AccessSecret, Seed};
+use std::num::NonZeroU8;
+use std::time::Duration;
+
+/// The usual time between reports.
+const REPORT_INTERVAL_MS: NonZeroU8 = NonZeroU8::new(5).expect("not zero");
+
+/// The settings of a [`Host`](super::Host).
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// The secret of the tracks.
+    pub access: AccessSecret,
+    /// The publisher's announcement with its authenticator.
+    pub announcement: Vec<u8>,
+    /// Random bytes from which the hop keys are derived, new for each start.
+    pub hop_salt: [u8; 16],
+    /// Random bytes for cookies and sessions.
+    pub seed: Seed,
+    /// The maximum number of sessions.
+    pub sessions: usize,
+    /// The time for which a cookie is valid.
+    pub cookie_lifetime: Duration,
+    /// The time in which a viewer has to use an accepted session.
+    pub confirm_within: Duration,
+    /// The time without an authentic message after which a session has ended.
+    pub idle: Duration,
+    /// The time between reports that viewers are asked for, in milliseconds.
+    pub report_interval_ms: NonZeroU8,
+}
+
+impl HostConfig {
+    /// Returns settings for 64 viewers.
+    pub const fn new(
+        access: AccessSecret,
+        announcement: Vec<u8>,
+        hop_salt: [u8; 16],
+        seed: Seed,
+    ) -> Self {
+        HostConfig {
+            access,
+            announcement,
+            hop_salt,
+            seed,
+            sessions: 64,
+            cookie_lifetime: Duration::from_secs(10),
+            confirm_within: Duration::from_secs(3),
+            idle: Duration::from_secs(10),
+            report_interval_ms: REPORT_INTERVAL_MS,
+        }
+    }
+}
