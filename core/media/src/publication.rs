@@ -179,9 +179,8 @@ impl Publication {
 
     /// Ends all sessions; the goodbyes are still to be transmitted.
     pub fn close(&mut self, reason: Goodbye) {
-        for session in std::mem::take(&mut self.viewers).into_keys() {
-            self.host.close(session, reason);
-        }
+        self.host.close_all(reason);
+        self.viewers.clear();
     }
 
     /// Returns the rate at which to encode a frame now, with all headers: so that the fastest viewer gets all

@@ -5,9 +5,9 @@ mod support;
 use hawser_congestion::{DepartureFinding, Prague, PragueConfig, Refusals};
 use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Packet, Rate};
 use hawser_objects::{
-    EncodedLayer, EncodedSlice, FlowConfig, FrameAssembler, FrameConfig, HostError, LayerContent,
-    Outgoing, PacketiseError, Publication, PublicationConfig, PublicationEvent, ReceivedFrame,
-    Seed, Viewer, ViewerConfig, ViewerEvent,
+    EncodedLayer, EncodedSlice, EndReason, FlowConfig, FrameAssembler, FrameConfig, HostError,
+    LayerContent, Outgoing, PacketiseError, Publication, PublicationConfig, PublicationEvent,
+    ReceivedFrame, Seed, Viewer, ViewerConfig, ViewerEvent,
 };
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::Pose;
@@ -514,6 +514,32 @@ fn viewers_learn_that_the_publisher_leaves_and_it_that_they_do() {
     world.run(ms(100));
     assert!(world.watchers[1].has_ended);
     assert_eq!(world.target(), None);
+}
+
+#[test]
+fn a_viewer_that_has_selected_nothing_learns_that_the_publisher_leaves() {
+    let mut publication = World::new(&[]).publication;
+    let mut viewer = support::viewer(ViewerConfig::default());
+    let now = Instant::ZERO + ms(1000);
+    let mut exchange = |publication: &mut Publication| {
+        while let Some(message) = viewer.poll_transmit(now) {
+            publication
+                .handle_datagram(now, support::viewer_address(), &message)
+                .unwrap();
+        }
+        while let Some(outgoing) = publication.poll_transmit(now) {
+            let _ = viewer.handle_datagram(now, &outgoing.datagram, outgoing.ecn);
+        }
+        viewer.poll_event()
+    };
+    exchange(&mut publication);
+    let opened = exchange(&mut publication);
+    assert!(matches!(opened, Some(ViewerEvent::Opened(_))));
+    assert_eq!(exchange(&mut publication), None);
+    publication.close(Goodbye::Restarting);
+    let reason = EndReason::Left(Goodbye::Restarting);
+    let ended = Some(ViewerEvent::Ended(reason));
+    assert_eq!(exchange(&mut publication), ended);
 }
 
 #[test]

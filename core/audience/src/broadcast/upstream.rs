@@ -160,8 +160,8 @@ impl Broadcast {
         let Some(serving) = &mut self.serving else {
             return;
         };
+        serving.host.close_all(reason);
         for session in std::mem::take(&mut self.watchers).into_keys() {
-            serving.host.close(session, reason);
             self.commands.push_back(Command::Remove { session });
         }
         let messages = std::iter::from_fn(|| serving.host.poll_transmit());

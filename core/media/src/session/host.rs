@@ -152,6 +152,14 @@ impl Host {
         self.sessions.remove(&session);
     }
 
+    /// Ends all sessions, without events. Their viewers are told, whether they have selected tracks or not.
+    pub fn close_all(&mut self, reason: Goodbye) {
+        let sessions: Vec<u32> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            self.close(session, reason);
+        }
+    }
+
     /// Returns the next datagram and the address to which it is sent.
     pub fn poll_transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         self.outgoing.pop_front()
