@@ -26,6 +26,9 @@ pub enum EndReason {
     TimedOut,
     /// A later session of the same viewer took its place.
     Replaced,
+    /// Another viewer took its place, because nothing authentic had come for a while and there were as
+    /// many sessions as there may be.
+    Displaced,
     /// The session has sealed as many messages as its key may.
     KeyUsedUp,
 }

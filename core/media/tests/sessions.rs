@@ -9,8 +9,9 @@ use hawser_objects::{
 };
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::ClockStamp;
-use hawser_wire::session::Goodbye;
+use hawser_wire::session::{Goodbye, Kind};
 use std::net::SocketAddr;
+use std::time::Duration;
 use support::*;
 
 const START: Instant = Instant::from_nanos(1_000_000_000);
@@ -430,6 +431,136 @@ fn there_are_no_more_sessions_than_there_may_be() {
     assert_eq!(host.sessions(), 2);
     assert_eq!(host.stats().full, 2);
     assert_eq!(last.last(), Some(&Err(HostError::Full)));
+}
+
+/// A host with room for one viewer, and viewers at addresses of their own.
+struct Crowd {
+    now: Instant,
+    host: Host,
+    viewers: Vec<(SocketAddr, Viewer)>,
+}
+
+impl Crowd {
+    fn new() -> Self {
+        let announced = secret().announce(&announcement(2)).unwrap();
+        let config = HostConfig {
+            sessions: 1,
+            ..HostConfig::new(access(), announced, [0x33; 16], Seed::new([1; 32]))
+        };
+        Crowd {
+            now: START,
+            host: Host::new(config),
+            viewers: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, number: u8) {
+        let viewer = Viewer::new(ViewerConfig::default(), secret(), [number; 16]);
+        let address = SocketAddr::from(([192, 0, 2, number], 1));
+        self.viewers.push((address, viewer));
+    }
+
+    /// Lets 10 ms pass. `passes` decides which datagrams of viewers arrive.
+    fn step(&mut self, mut passes: impl FnMut(&SocketAddr, &[u8]) -> bool) {
+        self.now += ms(10);
+        let Crowd { now, host, viewers } = self;
+        for (address, viewer) in viewers.iter_mut() {
+            viewer.handle_timeout(*now);
+            while let Some(datagram) = viewer.poll_transmit(*now) {
+                if passes(address, &datagram) {
+                    let _ = host.handle_datagram(*now, *address, &datagram);
+                }
+            }
+        }
+        for event in events(host) {
+            if let HostEvent::Report { session, .. } = event {
+                let echo = None;
+                host.send_status(session, ClockStamp { sent: *now, echo });
+            }
+        }
+        host.handle_timeout(*now);
+        while let Some((to, datagram)) = host.poll_transmit() {
+            if let Some((_, viewer)) = viewers.iter_mut().find(|(at, _)| *at == to) {
+                let _ = viewer.handle_datagram(*now, &datagram, Ecn::NotEct);
+            }
+        }
+    }
+
+    /// Returns whether the last viewer has been served after a time.
+    fn serves_last_within(&mut self, most: Duration) -> bool {
+        let until = self.now + most;
+        while self.now < until {
+            self.step(|_, _| true);
+            let (_, viewer) = self.viewers.last_mut().unwrap();
+            if viewer.receiver().is_some() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[test]
+fn the_place_of_a_viewer_that_was_killed_is_anothers_within_four_seconds() {
+    // The viewer is killed at any time between two reports, and the other one comes at any time then.
+    for (alive, silent) in [(500, 0), (990, 10), (1500, 400), (1990, 1000), (1010, 3500)] {
+        let mut crowd = Crowd::new();
+        crowd.add(1);
+        assert!(crowd.serves_last_within(ms(100)));
+        for _ in 0..alive / 10 {
+            crowd.step(|_, _| true);
+        }
+        crowd.viewers.clear();
+        for _ in 0..silent / 10 {
+            crowd.step(|_, _| true);
+        }
+        crowd.add(2);
+        let is_served = crowd.serves_last_within(ms(4000 - silent.min(3900)));
+        assert!(is_served, "killed after {alive} ms, {silent} ms before");
+        assert_eq!(
+            (crowd.host.sessions(), crowd.host.stats().displaced),
+            (1, 1)
+        );
+    }
+}
+
+#[test]
+fn the_place_of_a_viewer_that_did_not_confirm_its_session_is_anothers_within_four_seconds() {
+    let mut crowd = Crowd::new();
+    crowd.add(1);
+    while crowd.host.sessions() == 0 {
+        crowd.step(|_, _| true);
+    }
+    crowd.viewers.clear();
+    crowd.add(2);
+    assert!(crowd.serves_last_within(ms(4000)));
+}
+
+#[test]
+fn a_viewer_that_is_there_keeps_its_place_though_two_of_three_reports_are_lost() {
+    let mut crowd = Crowd::new();
+    crowd.add(1);
+    assert!(crowd.serves_last_within(ms(100)));
+    crowd.add(2);
+    let first = crowd.viewers[0].0;
+    let mut reports = 0;
+    for _ in 0..3000 {
+        crowd.step(|from, datagram| {
+            let is_report = datagram[1] == Kind::Feedback as u8;
+            reports += u32::from(*from == first && is_report);
+            *from != first || !is_report || reports.is_multiple_of(3)
+        });
+        if crowd.viewers[1].1.poll_timeout().is_none() {
+            crowd.viewers.pop();
+            crowd.add(2);
+        }
+    }
+    let (_, viewer) = &mut crowd.viewers[0];
+    let ended = std::iter::from_fn(|| viewer.poll_event()).nth(1);
+    assert_eq!(ended, None, "only its session has begun");
+    let stats = crowd.host.stats();
+    assert!(reports > 20 && stats.full > 20, "{reports}, {stats:?}");
+    assert_eq!((stats.accepted, stats.displaced), (1, 0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The times of a session that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionTimes {
-    /// The time after which a request is repeated at first. It doubles up to eight times that.
+    /// The time after which a request is repeated at first; then it is twice that.
     pub retry: Duration,
     /// The time without an authentic datagram after which another session is asked for, while this one
     /// is still there: the sender may have started again. It answers each report, of which there is one
@@ -219,7 +219,7 @@ impl Client {
         }
         let SessionTimes { retry, renew, .. } = self.times;
         match &mut self.state {
-            State::Handshake(handshake) => Ok(handshake.poll_hello(now, &self.access, retry)),
+            State::Handshake(handshake) => Ok(handshake.poll_hello(now, &self.access)),
             State::Open(open) => {
                 if open.renewal.is_none() && now >= open.heard + renew {
                     self.requests += 1;
@@ -227,8 +227,7 @@ impl Client {
                     open.renewal = Some(Handshake::new(random, retry));
                 }
                 let renewal = open.renewal.as_mut();
-                // A sender that starts again should find a request soon.
-                let hello = renewal.and_then(|r| r.poll_hello(now, &self.access, retry / 4));
+                let hello = renewal.and_then(|r| r.poll_hello(now, &self.access));
                 if hello.is_some() {
                     return Ok(hello);
                 }

@@ -14,13 +14,16 @@ pub(super) struct Handshake {
     random: [u8; 16],
     cookie: [u8; COOKIE],
     cookies: u8,
-    /// The time of the next request, and the time after it.
+    /// The time of the next request, the time after it, and the longest one.
     pub(super) due: Instant,
     backoff: Duration,
+    longest: Duration,
     pub(super) started: Option<Instant>,
 }
 
 impl Handshake {
+    /// Creates a request that is repeated after `retry`, and then after twice that time: a sender that is
+    /// full or starts again should soon find one.
     pub(super) fn new(random: [u8; 16], retry: Duration) -> Self {
         Handshake {
             random,
@@ -28,6 +31,7 @@ impl Handshake {
             cookies: 0,
             due: Instant::ZERO,
             backoff: retry,
+            longest: retry * 2,
             started: None,
         }
     }
@@ -38,18 +42,13 @@ impl Handshake {
         randoms.is_some_and(|randoms| randoms[0] == self.random)
     }
 
-    pub(super) fn poll_hello(
-        &mut self,
-        now: Instant,
-        access: &AccessSecret,
-        retry: Duration,
-    ) -> Option<Vec<u8>> {
+    pub(super) fn poll_hello(&mut self, now: Instant, access: &AccessSecret) -> Option<Vec<u8>> {
         if now < self.due {
             return None;
         }
         self.started.get_or_insert(now);
         self.due = now + self.backoff;
-        self.backoff = (self.backoff * 2).min(retry * 8);
+        self.backoff = (self.backoff * 2).min(self.longest);
         let hello = access.authenticate(Hello {
             broadcast: access.broadcast(),
             viewer_random: self.random,

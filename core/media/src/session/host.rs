@@ -238,7 +238,7 @@ impl Host {
 
     fn open(&mut self, now: Instant, from: SocketAddr, viewer: &[u8; 16]) -> Result<(), HostError> {
         if self.sessions.len() >= self.config.sessions {
-            return Err(HostError::Full);
+            self.make_room(now)?;
         }
         self.opened += 1;
         let number = self.opened as u32;
@@ -258,6 +258,19 @@ impl Host {
         self.sessions.insert(number, session);
         self.stats.accepted += 1;
         self.accept(now, number)
+    }
+
+    /// Ends the session that has been silent for too long first, if there is one.
+    fn make_room(&mut self, now: Instant) -> Result<(), HostError> {
+        let yields =
+            |(number, session): (&u32, &Session)| (session.yields_at(&self.config), *number);
+        let first = self.sessions.iter().map(yields).min();
+        let (_, silent) = first
+            .filter(|(yields, _)| *yields <= now)
+            .ok_or(HostError::Full)?;
+        self.stats.displaced += 1;
+        self.end(silent, EndReason::Displaced);
+        Ok(())
     }
 
     /// Sends the answer to a request.

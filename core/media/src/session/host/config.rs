@@ -5,6 +5,10 @@ use std::time::Duration;
 /// The usual time between reports.
 const REPORT_INTERVAL_MS: NonZeroU8 = NonZeroU8::new(5).expect("not zero");
 
+/// Two reports in a row may be lost, and the third, three seconds after the last that came, be late by a
+/// quarter of a second.
+const YIELD_AFTER: Duration = Duration::from_millis(3250);
+
 /// The settings of a [`Host`](super::Host).
 #[derive(Debug, Clone)]
 pub struct HostConfig {
@@ -24,6 +28,9 @@ pub struct HostConfig {
     pub confirm_within: Duration,
     /// The time without an authentic message after which a session has ended.
     pub idle: Duration,
+    /// The time without an authentic message after which a session gives its place to another viewer, if
+    /// there are as many sessions as there may be. A viewer that is there reports every second.
+    pub yield_after: Duration,
     /// The time between reports that viewers are asked for, in milliseconds.
     pub report_interval_ms: NonZeroU8,
 }
@@ -45,6 +52,7 @@ impl HostConfig {
             cookie_lifetime: Duration::from_secs(10),
             confirm_within: Duration::from_secs(3),
             idle: Duration::from_secs(10),
+            yield_after: YIELD_AFTER,
             report_interval_ms: REPORT_INTERVAL_MS,
         }
     }

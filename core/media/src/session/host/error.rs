@@ -39,6 +39,9 @@ pub struct HostStats {
     pub retries: u64,
     /// Sessions that were accepted.
     pub accepted: u64,
+    /// Sessions ended with [`EndReason::Displaced`](crate::EndReason::Displaced), and unconfirmed ones
+    /// whose place another viewer took.
+    pub displaced: u64,
     /// Messages and reports that were not valid.
     pub invalid: u64,
     /// Datagrams refused with [`OpenError::Forged`].
@@ -61,6 +64,7 @@ impl AddAssign for HostStats {
     fn add_assign(&mut self, other: HostStats) {
         self.retries += other.retries;
         self.accepted += other.accepted;
+        self.displaced += other.displaced;
         self.invalid += other.invalid;
         self.forged += other.forged;
         self.replayed += other.replayed;

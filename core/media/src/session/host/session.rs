@@ -32,4 +32,13 @@ impl Session {
             self.heard + config.confirm_within
         }
     }
+
+    /// Returns from when on another viewer may take the place of the session.
+    pub(super) fn yields_at(&self, config: &HostConfig) -> Instant {
+        if self.is_confirmed {
+            self.heard + config.yield_after
+        } else {
+            self.ends_at(config)
+        }
+    }
 }
