@@ -6,6 +6,9 @@ pub enum Refusal {
     /// The header is not valid.
     #[error("the header is not valid: {0}")]
     Header(HeaderError),
+    /// The datagram is longer than a relay forwards.
+    #[error("the datagram is longer than a relay forwards")]
+    TooLong,
     /// The hop tag is wrong, or the number of its key is not in use.
     #[error("the hop tag is wrong")]
     HopTag,
@@ -43,6 +46,8 @@ pub enum Refusal {
 pub struct Refusals {
     /// Packets refused with [`Refusal::Header`].
     pub header: u64,
+    /// Packets refused with [`Refusal::TooLong`].
+    pub too_long: u64,
     /// Packets refused with [`Refusal::HopTag`].
     pub hop_tag: u64,
     /// Packets refused with [`Refusal::UnknownTrack`].
@@ -69,6 +74,7 @@ impl Refusals {
     pub(crate) fn count(&mut self, refusal: Refusal) {
         *match refusal {
             Refusal::Header(_) => &mut self.header,
+            Refusal::TooLong => &mut self.too_long,
             Refusal::HopTag => &mut self.hop_tag,
             Refusal::UnknownTrack => &mut self.unknown_track,
             Refusal::UnknownEpoch => &mut self.unknown_epoch,
@@ -85,6 +91,7 @@ impl Refusals {
     /// Returns the sum.
     pub const fn total(&self) -> u64 {
         self.header
+            + self.too_long
             + self.hop_tag
             + self.unknown_track
             + self.unknown_epoch

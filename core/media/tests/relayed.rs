@@ -3,12 +3,12 @@
 mod support;
 
 use hawser_objects::{
-    EndReason, Host, HostConfig, HostEvent, Refusal, Seed, Upstream, UpstreamConfig, UpstreamEnd,
-    UpstreamEvent, Viewer, ViewerConfig, ViewerError, ViewerEvent,
+    EndReason, Host, HostConfig, HostEvent, ReceiverEvent, Refusal, Seed, Upstream, UpstreamConfig,
+    UpstreamEnd, UpstreamEvent, Viewer, ViewerConfig, ViewerError, ViewerEvent,
 };
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::{ClockStamp, Feedback};
-use hawser_wire::media::{self, Header, Hop};
+use hawser_wire::media::{self, DEFAULT_DATAGRAM, Header, Hop};
 use std::net::SocketAddr;
 use support::*;
 
@@ -156,7 +156,7 @@ fn a_viewer_behind_a_relay_gets_what_the_relay_cannot_read() {
         let sent = retagged(&relayed.datagram, &hop);
         viewer.handle_datagram(now, &sent, Ecn::Ce).unwrap();
     }
-    let Some(hawser_objects::ReceiverEvent::Object(object)) = viewer.poll_media() else {
+    let Some(ReceiverEvent::Object(object)) = viewer.poll_media() else {
         panic!("no object");
     };
     assert_eq!(object.bytes(), content(3, 5000));
@@ -189,6 +189,86 @@ fn a_packet_is_relayed_once_and_its_arrival_reported_again() {
     assert_eq!(take(&forged), Err(ViewerError::Packet(Refusal::HopTag)));
     assert!(take(&packets[0].datagram).unwrap().is_some());
     assert_eq!(relay.upstream.totals().unwrap().packets, 2);
+}
+
+#[test]
+fn a_datagram_longer_than_the_default_is_not_relayed() {
+    let mut publisher = host();
+    let mut relay = Relay::new(RELAY);
+    relay.meet(&mut publisher, START);
+    let sealed = packetiser().packetise(info(0, 0, 0, START + ms(200)), &content(0, 2 * 1148));
+    let packets = sealed.unwrap().packets;
+    let full = packets[0].datagram.to_vec();
+    assert_eq!(full.len(), DEFAULT_DATAGRAM);
+    // The tag covers the header, so that anyone can append to a packet on its way.
+    let long = [&full[..], &[0]].concat();
+    let taken = relay.upstream.handle_datagram(START, &long, Ecn::Ect1);
+    assert_eq!(taken, Err(ViewerError::Packet(Refusal::TooLong)));
+    assert_eq!(relay.upstream.refusals().too_long, 1);
+    assert_eq!(relay.upstream.totals().unwrap().refused, 1);
+    let taken = relay.upstream.handle_datagram(START, &full, Ecn::Ect1);
+    assert!(taken.unwrap().is_some());
+}
+
+/// Who reads packets on their way to a relay and is faster than they are can replace the payload under a
+/// header, which only viewers authenticate. It gains what dropping the packet would: the object is lost to
+/// the viewers behind the relay, and no other.
+#[test]
+fn a_forged_payload_under_a_true_header_is_refused_by_viewers_and_costs_its_object() {
+    let mut publisher = host();
+    let mut relay = Relay::new(RELAY);
+    relay.meet(&mut publisher, START);
+    let mut viewer = viewer(ViewerConfig::default());
+    relay.serve(&mut viewer, START);
+    let hop = access().hop(&SALT, 0);
+    let mut packetiser = packetiser();
+    let [attacked, next] = [0, 1].map(|group| {
+        let info = info(group, 0, 0, START + ms(200));
+        packetiser.packetise(info, &content(group, 3000)).unwrap()
+    });
+    let now = START + ms(10);
+    let mut pass = |datagram: &[u8]| {
+        let taken = relay.upstream.handle_datagram(now, datagram, Ecn::Ect1);
+        let relayed = taken.map_err(|error| error.to_string())?.unwrap();
+        let sent = retagged(&relayed.datagram, &hop);
+        let taken = viewer.handle_datagram(now, &sent, Ecn::Ect1);
+        taken.map_err(|error| format!("viewer: {error}"))
+    };
+
+    let original = &attacked.packets[1].datagram;
+    let mut forged = original.to_vec();
+    forged[Header::LEN..].fill(0xee);
+    let refused = format!("viewer: {}", Refusal::Forged);
+    assert_eq!(pass(&forged), Err(refused));
+    assert_eq!(pass(original), Err(Refusal::Duplicate.to_string()));
+    for packet in [&attacked.packets[0], &attacked.packets[2]] {
+        assert_eq!(pass(&packet.datagram), Ok(()));
+    }
+    for packet in &next.packets {
+        assert_eq!(pass(&packet.datagram), Ok(()));
+    }
+
+    let receiver = viewer.receiver().unwrap();
+    assert_eq!(
+        (receiver.refusals().forged, receiver.refusals().total()),
+        (1, 1)
+    );
+    assert_eq!(
+        (receiver.totals().packets, receiver.totals().refused),
+        (5, 1)
+    );
+    assert_eq!(relay.upstream.refusals().duplicate, 1);
+    viewer.handle_timeout(START + ms(1000));
+    let media: Vec<ReceiverEvent> = std::iter::from_fn(|| viewer.poll_media()).collect();
+    let [
+        ReceiverEvent::Object(whole),
+        ReceiverEvent::GivenUp { id, arrived, .. },
+    ] = &media[..]
+    else {
+        panic!("{media:?}");
+    };
+    assert_eq!(whole.bytes(), content(1, 3000));
+    assert_eq!((id.group, *arrived), (0, 2));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::reports::{ReportConfig, Reports};
 use crate::seen::SeenPackets;
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::{Pose, Totals};
-use hawser_wire::media::{Header, Hop, Packet, VERSION, is_from_hop};
+use hawser_wire::media::{DEFAULT_DATAGRAM, Header, Hop, Packet, VERSION, is_from_hop};
 use hawser_wire::session::{Accept, Announcement, Goodbye, MAX_RELAYS, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -31,6 +31,9 @@ pub struct UpstreamConfig {
 
 /// A relay's session with the publisher, or with a relay before it: asks for it, takes packets that it
 /// cannot read, reports.
+///
+/// The hop tag authenticates the header of a packet. Only viewers can tell whether the payload is the
+/// publisher's. A datagram is no longer than [`DEFAULT_DATAGRAM`].
 #[derive(Debug)]
 pub struct Upstream {
     config: UpstreamConfig,
@@ -337,6 +340,9 @@ impl Open {
         ecn: Ecn,
         packets: u16,
     ) -> Result<RelayedPacket, Refusal> {
+        if datagram.len() > DEFAULT_DATAGRAM {
+            return Err(Refusal::TooLong);
+        }
         let packet = Packet::parse(datagram).map_err(Refusal::Header)?;
         let header = packet.header;
         let is_right = match &self.retagged {
