@@ -76,18 +76,23 @@ impl HopKeys {
     pub(crate) fn accepts(&mut self, datagram: &[u8], number: u16) -> bool {
         let slot = self.hops.iter().position(|hop| hop.number == number);
         let is_right = slot.is_some_and(|slot| is_from_hop(datagram, &self.hops[slot].key));
-        if is_right && slot == Some(2) {
-            let next = self.access.hop(&self.salt, number.wrapping_add(1));
-            self.hops.rotate_left(1);
-            self.hops[2] = next;
+        if is_right {
+            self.announce(number);
         }
         is_right
     }
 
-    /// Makes the key of an authenticated number the current one, if it is not one of the three.
+    /// Makes the key of an authenticated number the current one, unless it is the one before.
     pub(crate) fn announce(&mut self, number: u16) {
-        if self.hops.iter().all(|hop| hop.number != number) {
-            *self = HopKeys::new(self.access.clone(), self.salt, number);
+        let slot = self.hops.iter().position(|hop| hop.number == number);
+        match slot {
+            Some(2) => {
+                let next = self.access.hop(&self.salt, number.wrapping_add(1));
+                self.hops.rotate_left(1);
+                self.hops[2] = next;
+            }
+            Some(_) => {}
+            None => *self = HopKeys::new(self.access.clone(), self.salt, number),
         }
     }
 }
@@ -130,6 +135,22 @@ mod tests {
             keys.advance(advanced);
             assert_eq!(held(&keys), expected);
             assert!(are_right(&keys));
+        }
+    }
+
+    #[test]
+    fn the_hop_key_after_an_announced_one_is_held_before_it_is_used() {
+        let access = TrackSecret::new([1; 32]).access();
+        let mut keys = HopKeys::new(access, [2; 16], 7);
+        for (announced, expected) in [
+            (7, [6, 7, 8]),
+            (8, [7, 8, 9]),
+            (7, [7, 8, 9]),
+            (300, [299, 300, 301]),
+        ] {
+            keys.announce(announced);
+            let numbers = keys.all().each_ref().map(|hop| hop.number);
+            assert_eq!(numbers, expected);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod event;
 mod frame;
+mod hop;
 mod shares;
 mod viewer_flow;
 
@@ -17,8 +18,8 @@ use frame::CurrentFrame;
 use hawser_congestion::RateControl;
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::{Feedback, Pose};
-use hawser_wire::media::Hop;
 use hawser_wire::session::{Announcement, Goodbye, MessageError};
+use hop::HopKey;
 use shares::Shares;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -54,6 +55,7 @@ pub struct Publication {
     make_control: MakeControl,
     host: Host,
     packetisers: BTreeMap<u32, Packetiser>,
+    hop: HopKey,
     viewers: BTreeMap<u32, ViewerFlow>,
     shares: Shares,
     /// The size of the newest object of each layer of each track.
@@ -76,11 +78,11 @@ impl Publication {
     ) -> Result<Self, MessageError> {
         let access = secret.access();
         let announced = secret.announce(&config.announcement)?;
-        let hop = access.hop(&config.hop_salt, 0);
+        let hop = HopKey::new(access.clone(), config.hop_salt);
         let tracks = config.announcement.tracks.iter();
         let packetisers = tracks.map(|track| {
             let settings = PacketiserConfig::new(track.alias, config.announcement.incarnation);
-            let hop = Hop::clone(&hop);
+            let hop = hop.hop.clone();
             (track.alias, Packetiser::new(settings, secret.clone(), hop))
         });
         let host = HostConfig {
@@ -89,6 +91,7 @@ impl Publication {
         };
         let mut publication = Publication {
             packetisers: packetisers.collect(),
+            hop,
             host: Host::new(host),
             config,
             make_control,
@@ -99,7 +102,7 @@ impl Publication {
             current: None,
             events: VecDeque::new(),
         };
-        publication.announce_epochs();
+        publication.announce_keys();
         Ok(publication)
     }
 
@@ -244,10 +247,10 @@ impl Publication {
         viewers.filter(move |viewer| viewer.address == address)
     }
 
-    fn announce_epochs(&mut self) {
+    fn announce_keys(&mut self) {
         let epochs = self.packetisers.iter();
         let epochs = epochs.map(|(alias, packetiser)| (*alias, packetiser.epoch()));
-        self.host.set_keys(0, epochs.collect());
+        self.host.set_keys(self.hop.hop.number, epochs.collect());
     }
 
     fn take_events(&mut self, now: Instant) {

@@ -517,6 +517,34 @@ fn viewers_learn_that_the_publisher_leaves_and_it_that_they_do() {
 }
 
 #[test]
+fn hop_keys_change_while_packets_are_on_their_way() {
+    let mut world = World::new(&[50.0, 30.0]);
+    world.encoding = ms(25);
+    let mut late = world.watchers.pop();
+    for change in 0..6 {
+        world.run(ms(500));
+        world.publication.rotate_hop_key();
+        if change == 2 {
+            world.watchers.extend(late.take());
+        }
+    }
+    world.run(ms(500));
+    for watcher in &world.watchers {
+        let refusals = watcher.viewer.receiver().unwrap().refusals();
+        assert_eq!(refusals.hop_tag, 0);
+    }
+    let frames = world.watchers.iter().map(|watcher| watcher.frames.len());
+    let [first, second] = frames.collect::<Vec<_>>()[..] else {
+        panic!("two viewers");
+    };
+    let published = world.published as usize;
+    assert!(
+        first + 5 >= published && second + 5 >= published / 2,
+        "{first}, {second} of {published}"
+    );
+}
+
+#[test]
 fn a_viewer_that_has_selected_nothing_learns_that_the_publisher_leaves() {
     let mut publication = World::new(&[]).publication;
     let mut viewer = support::viewer(ViewerConfig::default());

@@ -287,6 +287,20 @@ fn packets_that_the_kernel_has_tagged_again_are_taken_and_no_others() {
     assert!(taken.unwrap().is_some());
 }
 
+#[test]
+fn a_relay_holds_the_next_key_before_it_is_used_though_it_sees_no_tags_of_the_sender() {
+    let mut publisher = host();
+    let mut relay = Relay::new(RELAY);
+    relay.meet(&mut publisher, START);
+    relay.upstream.expect_retagged(access().hop(&SALT, 0));
+    for number in 1..5 {
+        let held = relay.upstream.hops().unwrap();
+        assert!(held.iter().any(|hop| hop.number == number), "{number}");
+        publisher.set_keys(number, vec![(ALIAS, 0)]);
+        relay.meet(&mut publisher, START + ms(1000) * number.into());
+    }
+}
+
 /// Returns the end of a relay's session with a sender behind these relays.
 fn end_behind(relays: Vec<u64>) -> Option<UpstreamEnd> {
     let mut sender = host();

@@ -69,16 +69,15 @@ impl Publication {
             let is_top = next.is_none_or(|next| next.alias != layer.alias);
             objects.push(self.seal(group, captured, layer, is_top)?);
         }
-        self.announce_epochs();
+        let packets = objects.iter().map(|object| object.packets.len()).sum();
+        self.hop.count(packets);
+        self.announce_keys();
         self.shares.add(&objects);
         self.offer(now, &objects);
         Ok(Published {
             group,
             size: objects.iter().map(SealedObject::size).sum(),
-            packets: objects
-                .iter()
-                .map(|object| object.packets.len() as u64)
-                .sum(),
+            packets: packets as u64,
         })
     }
 
@@ -135,6 +134,7 @@ impl Publication {
             frame.open.insert(alias, open);
             packets
         };
+        self.hop.count(packets.len());
         if self.leaves_in_slices() {
             for viewer in self.viewers.values_mut() {
                 viewer.push(now, &info, &packets);
@@ -161,7 +161,7 @@ impl Publication {
         let packetiser = self.packetisers.get_mut(&info.id.alias);
         let packetiser = packetiser.ok_or(PacketiseError::Unknown(info.id))?;
         let open = packetiser.begin(info)?;
-        self.announce_epochs();
+        self.announce_keys();
         frame.objects.push(SealedObject {
             info,
             packets: Vec::new(),
@@ -202,7 +202,9 @@ impl Publication {
         self.config.flow.spread == Spread::BorneRate
     }
 
+    /// Begins a frame: returns the number of its group.
     fn next_group(&mut self) -> u32 {
+        self.rotate_used_up_hop_key();
         let group = self.group;
         self.group += 1;
         group
