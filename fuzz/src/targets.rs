@@ -75,8 +75,20 @@ pub const OBJECTS: Target = Target {
     seeds: || {
         let parts = [wire::media_packet(), wire::report()].into_iter();
         let parts = parts.chain(wire::messages()).chain(wire::plaintexts());
-        let vectors = golden::media_packets().into_iter();
-        parts.chain(vectors.map(|vector| vector.datagram)).collect()
+        let packets = golden::media_packets().into_iter();
+        let packets = packets.map(|vector| vector.datagram);
+        let (accept, status) = (golden::accept(), golden::status());
+        let (subscribe, report) = (golden::subscribe(), golden::report());
+        let messages = [
+            [accept.datagram, accept.plaintext],
+            [status.datagram, status.plaintext],
+            [subscribe.datagram, subscribe.plaintext],
+            [report.datagram, report.plaintext],
+        ];
+        parts
+            .chain(packets)
+            .chain(messages.into_iter().flatten())
+            .collect()
     },
 };
 

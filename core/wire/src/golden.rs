@@ -8,8 +8,8 @@
 mod media;
 
 pub use media::{
-    AnnouncementVector, HelloVector, MediaVector, ReportVector, announcement, hellos,
-    media_packets, report,
+    AnnouncementVector, HelloVector, MediaVector, MessageVector, accept, announcement, hellos,
+    media_packets, report, status, subscribe,
 };
 
 use crate::{Addresses, Cover, Encapsulation, Key, KeySlot, SealKey, Shim, Signal};

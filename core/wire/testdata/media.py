@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Makes the golden vectors media-* from their fields, independently of the implementations that are tested against them:
-`python3 media.py` rewrites the last field of every file, `python3 media.py --check` compares.
+`python3 media.py` rewrites the last field of every file, and the plaintext of messages that have their fields;
+`python3 media.py --check` compares.
 
 AES is implemented from FIPS 197, GCM from NIST SP 800-38D and HKDF from RFC 5869, and first compared with published
 vectors.
@@ -136,14 +137,33 @@ def packet(field):
     sealed = gcm(keys[:16], xor(keys[16:], nonce), head, field["payload"])
     hop_key = hkdf(access(field), field["hop_salt"], b"hawser hop 1" + field["hop"], 16)
     clear = head + field["hop"]
-    return clear + siphash(2, 4, hop_key, clear) + sealed
+    return {"datagram": clear + siphash(2, 4, hop_key, clear) + sealed}
 
 
 def hello(field):
     secret = access(field)
     covered = b"\x41\x01\0\0" + hkdf(secret, b"", b"hawser broadcast 1", 16)
     covered += field["viewer_random"] + field["cookie"]
-    return covered + hmac.digest(hkdf(secret, b"", b"hawser hello 1", 32), covered, hashlib.sha256)[:16]
+    mac = hmac.digest(hkdf(secret, b"", b"hawser hello 1", 32), covered, hashlib.sha256)[:16]
+    return {"datagram": covered + mac}
+
+
+def status(field):
+    clock = field["sent_ns"] + field["echo_ns"] + field["held_us"] + field["publisher_ahead_ns"]
+    counts = bytes([len(field["relays"]) // 8, len(field["epochs"]) // 6])
+    state = field["hop"] + field["selection"] + field["report_interval_ms"] + counts
+    return clock + state + field["relays"] + field["epochs"]
+
+
+def plaintext(field):
+    [kind] = field["kind"]
+    if kind == 3:
+        return status(field) + field["hop_salt"] + announcement(field)["datagram"]
+    if kind == 4:
+        return field["selection"] + bytes([len(field["tracks"]) // 5]) + field["tracks"]
+    if kind == 6:
+        return status(field)
+    return field["plaintext"]
 
 
 def message(field):
@@ -154,12 +174,13 @@ def message(field):
     clear = b"\x41" + field["kind"] + b"\0\0" + field["session"] + field["number"]
     clear += randoms if kind == 3 else b""
     nonce = xor(keys[16:], b"\0\0\0\0" + field["number"])
-    return clear + gcm(keys[:16], nonce, clear, field["plaintext"])
+    opened = plaintext(field)
+    return {"plaintext": opened, "datagram": clear + gcm(keys[:16], nonce, clear, opened)}
 
 
 def announcement(field):
     key = hkdf(field["secret"], b"", b"hawser announcement 1", 32)
-    return field["covered"] + hmac.digest(key, field["covered"], hashlib.sha256)[:16]
+    return {"datagram": field["covered"] + hmac.digest(key, field["covered"], hashlib.sha256)[:16]}
 
 
 def main():
@@ -171,10 +192,12 @@ def main():
         lines = path.read_text().splitlines()
         pairs = (line.split(" = ") for line in lines if line and not line.startswith("#"))
         field = {name: bytes.fromhex(value) for name, value in pairs}
-        made = "datagram = " + makers[path.stem.split("-")[1]](field).hex()
-        wrong += lines[-1] != made
+        made = makers[path.stem.split("-")[1]](field)
+        names = (line.split(" = ")[0] for line in lines)
+        rewritten = [f"{name} = {made[name].hex()}" if name in made else line for name, line in zip(names, lines)]
+        wrong += rewritten != lines
         if "--check" not in sys.argv:
-            path.write_text("\n".join(lines[:-1] + [made]) + "\n")
+            path.write_text("\n".join(rewritten) + "\n")
     if "--check" in sys.argv and wrong:
         sys.exit(f"{wrong} vectors differ")
 

@@ -142,7 +142,7 @@ impl Channel {
 mod tests {
     use super::*;
     use crate::keys::TrackSecret;
-    use hawser_wire::golden;
+    use hawser_wire::golden::{self, MessageVector};
     use hawser_wire::session::Message;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -159,19 +159,30 @@ mod tests {
         }
     }
 
-    #[test]
-    fn messages_are_those_of_the_other_implementation() {
-        let vector = golden::report();
+    /// Checks that both ends agree with a message of the other implementation.
+    fn check<T>(vector: MessageVector<T>) {
         let access = TrackSecret::new(vector.secret).access();
         let keys = || access.session(&vector.randoms);
         let mut viewer = Channel::of_viewer(vector.session, keys());
-        viewer.next = vector.number;
-        let sealed = viewer
-            .seal(Kind::Feedback, vector.plaintext.clone())
-            .unwrap();
-        assert_eq!(hex::encode(sealed), hex::encode(&vector.datagram));
         let mut sender = Channel::of_sender(vector.session, keys());
-        assert_eq!(opened(&mut sender, &vector.datagram), Ok(vector.plaintext));
+        let (from, to) = match vector.kind {
+            Kind::Accept | Kind::Status => (&mut sender, &mut viewer),
+            _ => (&mut viewer, &mut sender),
+        };
+        from.next = vector.number;
+        let randoms = (vector.kind == Kind::Accept).then_some(vector.randoms);
+        let plaintext = vector.plaintext.clone();
+        let sealed = from.seal_with(vector.kind, randoms, plaintext).unwrap();
+        assert_eq!(hex::encode(sealed), hex::encode(&vector.datagram));
+        assert_eq!(opened(to, &vector.datagram), Ok(vector.plaintext));
+    }
+
+    #[test]
+    fn messages_are_those_of_the_other_implementation() {
+        check(golden::accept());
+        check(golden::subscribe());
+        check(golden::report());
+        check(golden::status());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 use super::Fields;
 use crate::feedback::{Age, Arrival, Block, ClockStamp, Feedback, Pose, StampEcho, Totals};
 use crate::media::{Flags, Header, MediaTime, ObjectId, PacketId};
-use crate::session::{Announcement, Hello, Track};
+use crate::session::{Accept, Announcement, Hello, Kind, Status, Subscribe, Track};
 use hawser_units::{Ecn, Instant};
-use std::num::NonZeroU16;
+use std::num::{NonZeroU8, NonZeroU16};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 const PACKETS: [(&str, &str); 2] = [
@@ -29,7 +30,10 @@ const HELLOS: [(&str, &str); 2] = [
 ];
 
 const ANNOUNCEMENT: &str = include_str!("../../testdata/media-announcement.txt");
+const ACCEPT: &str = include_str!("../../testdata/media-message-accept.txt");
+const SUBSCRIBE: &str = include_str!("../../testdata/media-message-subscribe.txt");
 const REPORT: &str = include_str!("../../testdata/media-message-report.txt");
+const STATUS: &str = include_str!("../../testdata/media-message-status.txt");
 
 /// A packet of media and the values that it was made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,20 +80,22 @@ pub struct AnnouncementVector {
     pub bytes: Vec<u8>,
 }
 
-/// A report and the values that it was made from.
+/// A sealed message of a session and the values that it was made from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ReportVector {
+pub struct MessageVector<T> {
+    /// The kind.
+    pub kind: Kind,
     /// The secret of the tracks.
     pub secret: [u8; 32],
     /// The random bytes of viewer and sender.
     pub randoms: [[u8; 16]; 2],
     /// The session.
     pub session: u32,
-    /// The number of the report.
+    /// The number of the message.
     pub number: u64,
-    /// The report.
-    pub report: Feedback,
-    /// The report's bytes before encryption.
+    /// The message.
+    pub message: T,
+    /// The message's bytes before encryption.
     pub plaintext: Vec<u8>,
     /// The UDP payload.
     pub datagram: Vec<u8>,
@@ -164,16 +170,93 @@ pub fn announcement() -> AnnouncementVector {
 /// # Panics
 ///
 /// Panics if the file in `testdata/` is malformed.
-pub fn report() -> ReportVector {
+pub fn report() -> MessageVector<Feedback> {
     let fields = Fields::parse("media-message-report", REPORT);
-    ReportVector {
+    message(&fields, Kind::Feedback, feedback())
+}
+
+/// Returns a sealed selection of tracks.
+///
+/// # Panics
+///
+/// Panics if the file in `testdata/` is malformed.
+pub fn subscribe() -> MessageVector<Subscribe> {
+    let fields = Fields::parse("media-message-subscribe", SUBSCRIBE);
+    let [number] = fields.array("selection");
+    let (tracks, _) = fields.bytes("tracks").as_chunks();
+    let track = |[alias @ .., layers]: &[u8; 5]| (u32::from_be_bytes(*alias), *layers);
+    let tracks = tracks.iter().map(track).collect();
+    message(&fields, Kind::Subscribe, Subscribe { number, tracks })
+}
+
+/// Returns a sealed status.
+///
+/// # Panics
+///
+/// Panics if the file in `testdata/` is malformed.
+pub fn status() -> MessageVector<Status> {
+    let fields = Fields::parse("media-message-status", STATUS);
+    message(&fields, Kind::Status, status_of(&fields))
+}
+
+/// Returns a sealed answer to a hello, with the announcement of [`announcement`].
+///
+/// # Panics
+///
+/// Panics if the file in `testdata/` is malformed.
+pub fn accept() -> MessageVector<Accept<'static>> {
+    static ANNOUNCED: LazyLock<Vec<u8>> = LazyLock::new(|| announcement().bytes);
+    let fields = Fields::parse("media-message-accept", ACCEPT);
+    let accept = Accept {
+        status: status_of(&fields),
+        hop_salt: fields.array("hop_salt"),
+        announcement: &ANNOUNCED,
+    };
+    message(&fields, Kind::Accept, accept)
+}
+
+fn message<T>(fields: &Fields<'_>, kind: Kind, message: T) -> MessageVector<T> {
+    assert_eq!(fields.array("kind"), [kind as u8]);
+    MessageVector {
+        kind,
         secret: fields.array("secret"),
         randoms: ["viewer_random", "sender_random"].map(|name| fields.array(name)),
         session: u32::from_be_bytes(fields.array("session")),
         number: u64::from_be_bytes(fields.array("number")),
-        report: feedback(),
+        message,
         plaintext: fields.bytes("plaintext").to_vec(),
         datagram: fields.bytes("datagram").to_vec(),
+    }
+}
+
+fn status_of(fields: &Fields<'_>) -> Status {
+    let long = |name| u64::from_be_bytes(fields.array(name));
+    let held = u32::from_be_bytes(fields.array("held_us"));
+    let echo = StampEcho {
+        stamp: Instant::from_nanos(long("echo_ns")),
+        held: Duration::from_micros(held.into()),
+    };
+    let [subscription] = fields.array("selection");
+    let [report_interval_ms] = fields.array("report_interval_ms");
+    let (relays, _) = fields.bytes("relays").as_chunks();
+    let (epochs, _) = fields.bytes("epochs").as_chunks();
+    let epoch = |[a, b, c, d, epoch @ ..]: &[u8; 6]| {
+        (
+            u32::from_be_bytes([*a, *b, *c, *d]),
+            u16::from_be_bytes(*epoch),
+        )
+    };
+    Status {
+        clock: ClockStamp {
+            sent: Instant::from_nanos(long("sent_ns")),
+            echo: (held != u32::MAX).then_some(echo),
+        },
+        publisher_ahead_nanos: long("publisher_ahead_ns").cast_signed(),
+        hop: u16::from_be_bytes(fields.array("hop")),
+        subscription,
+        report_interval_ms: NonZeroU8::new(report_interval_ms).expect("not zero"),
+        relays: relays.iter().copied().map(u64::from_be_bytes).collect(),
+        epochs: epochs.iter().map(epoch).collect(),
     }
 }
 
@@ -261,7 +344,7 @@ fn clock() -> ClockStamp {
 mod tests {
     use super::*;
     use crate::media::Packet;
-    use crate::session::{Kind, MAC, Message, Sealed};
+    use crate::session::{MAC, Message, Sealed};
 
     #[test]
     fn packets_of_media_are_those_of_the_other_implementation() {
@@ -291,24 +374,36 @@ mod tests {
         assert_eq!(Announcement::parse(covered), Ok(vector.announcement));
     }
 
-    #[test]
-    fn reports_are_those_of_the_other_implementation() {
-        let vector = report();
-        assert_eq!(
-            hex::encode(vector.report.emit()),
-            hex::encode(&vector.plaintext)
-        );
-        assert_eq!(Feedback::parse(&vector.plaintext), Ok(vector.report));
-        let sealed = Sealed {
-            kind: Kind::Feedback,
+    /// Checks the plaintext that was emitted, and the clear part of the datagram.
+    fn check<T>(vector: &MessageVector<T>, emitted: &[u8]) {
+        assert_eq!(hex::encode(emitted), hex::encode(&vector.plaintext));
+        let randoms = (vector.kind == Kind::Accept).then_some(vector.randoms);
+        let mut sealed = Sealed {
+            kind: vector.kind,
             session: vector.session,
             number: vector.number,
-            randoms: None,
-            ciphertext: &vector.datagram[Sealed::LEN..],
+            randoms,
+            ciphertext: &[],
         };
-        assert_eq!(
-            Message::parse(&vector.datagram),
-            Ok(Message::Sealed(sealed))
-        );
+        sealed.ciphertext = &vector.datagram[sealed.clear().len()..];
+        let parsed = Message::parse(&vector.datagram);
+        assert_eq!(parsed, Ok(Message::Sealed(sealed)));
+    }
+
+    #[test]
+    fn messages_are_those_of_the_other_implementation() {
+        let report = report();
+        check(&report, &report.message.emit());
+        assert_eq!(Feedback::parse(&report.plaintext), Ok(report.message));
+        let subscribe = subscribe();
+        check(&subscribe, &subscribe.message.emit());
+        let parsed = Subscribe::parse(&subscribe.plaintext);
+        assert_eq!(parsed, Ok(subscribe.message));
+        let status = status();
+        check(&status, &status.message.emit());
+        assert_eq!(Status::parse(&status.plaintext), Ok(status.message));
+        let accept = accept();
+        check(&accept, &accept.message.emit());
+        assert_eq!(Accept::parse(&accept.plaintext), Ok(accept.message));
     }
 }

@@ -7,8 +7,8 @@ use hawser_wire::feedback::{Age, Arrival, Block, ClockStamp, Feedback, Pose, Sta
 use hawser_wire::ip::{self, Ipv4Header, Ipv6Header, UdpHeader};
 use hawser_wire::media::{self, AEAD_TAG, Flags, Header, Hop, MediaTime, ObjectId, PacketId};
 use hawser_wire::session::{
-    Accept, Announcement, COOKIE, Goodbye, Hello, Kind, MAC, MAX_ANNOUNCEMENT, MAX_TRACKS, Message,
-    Retry, Sealed, Status, Subscribe, Track,
+    Accept, Announcement, COOKIE, Goodbye, Hello, Kind, MAC, MAX_ANNOUNCEMENT, MAX_RELAYS,
+    MAX_TRACKS, Message, Retry, Sealed, Status, Subscribe, Track,
 };
 use hawser_wire::xnc::{self, AckBlock, EcnCounts, Frame, PacketHeader};
 use hawser_wire::{Key, KeyRing, OVERHEAD_V4, Replica, SealRing, Shim, Signal};
@@ -354,7 +354,7 @@ pub(crate) fn check_message(datagram: &[u8]) {
 
 pub(crate) fn check_plaintext(bytes: &[u8]) {
     if let Ok(status) = Status::parse(bytes) {
-        assert!(status.epochs.len() <= MAX_TRACKS);
+        assert!(status.epochs.len() <= MAX_TRACKS && status.relays.len() <= MAX_RELAYS);
         assert_eq!(status.emit(), bytes);
     }
     if let Ok(accept) = Accept::parse(bytes) {
@@ -363,6 +363,8 @@ pub(crate) fn check_plaintext(bytes: &[u8]) {
     }
     if let Ok(subscribe) = Subscribe::parse(bytes) {
         assert!(subscribe.tracks.len() <= MAX_TRACKS);
+        let mut layers = subscribe.tracks.iter().map(|(_, layers)| *layers);
+        assert!(layers.all(|layers| layers <= media::MAX_LAYER + 1));
         assert_eq!(subscribe.emit(), bytes);
     }
     if let Ok(goodbye) = Goodbye::parse(bytes) {
