@@ -1,24 +1,33 @@
 //! The checks of the state machines, for their property tests and for `fuzz/`: each takes bytes as a
 //! list of what a hostile peer does, and panics if a bound is exceeded.
 
+mod hostile;
 mod receiver;
 mod sender;
 mod session;
 
+pub use hostile::HostileViewer;
 pub use receiver::check_receiver;
 pub use sender::check_sender;
 pub use session::check_session;
 
-use crate::AccessSecret;
-use crate::keys::TrackSecret;
-use hawser_units::Instant;
+use crate::keys::{AccessSecret, Seed, TrackSecret};
+use crate::{FlowConfig, MakeControl, Publication, PublicationConfig};
+use hawser_units::{ByteSize, Instant};
 use hawser_wire::feedback::{ClockStamp, StampEcho};
 use hawser_wire::media::{Flags, Header, MAX_LAYER, MediaTime, ObjectId, PacketId};
 use hawser_wire::session::{Announcement, Status, Track};
 use std::num::{NonZeroU8, NonZeroU16};
+use std::time::Duration;
 
 const INCARNATION: [u8; 16] = [2; 16];
 const HOP_SALT: [u8; 16] = [3; 16];
+/// The aliases of the tracks.
+pub const TRACKS: [u32; 2] = [0, 1];
+
+/// The time from the capture of a frame to its deadline.
+const LIFETIME: Duration = Duration::from_millis(150);
+
 const START: Instant = Instant::from_nanos(10_000_000_000);
 
 /// The bytes that are left.
@@ -51,8 +60,25 @@ fn announcement() -> Announcement {
     Announcement {
         incarnation: INCARNATION,
         started_unix_millis: 0,
-        tracks: vec![track(0), track(1)],
+        tracks: TRACKS.map(track).into(),
     }
+}
+
+/// Returns a publication of two tracks for four viewers, each with a buffer of this size.
+///
+/// # Panics
+///
+/// Panics never: the tracks fit an announcement.
+pub fn publication(capacity: ByteSize, make_control: MakeControl) -> Publication {
+    let config = PublicationConfig {
+        announcement: announcement(),
+        lifetime: LIFETIME,
+        flow: FlowConfig::new(capacity),
+        viewers: 4,
+        hop_salt: HOP_SALT,
+        seed: Seed::new([4; 32]),
+    };
+    Publication::new(config, &secret(), make_control).expect("two tracks")
 }
 
 fn status(now: Instant, echo: Option<StampEcho>) -> Status {
@@ -119,6 +145,9 @@ fn packet(now: Instant, action: &[u8; 12]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_congestion::{Prague, PragueConfig};
+    use hawser_units::Ecn;
+    use hawser_wire::feedback::{Age, Arrival, Block, Feedback, Totals};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -139,5 +168,45 @@ mod tests {
         ) {
             check_session(&input);
         }
+    }
+
+    #[test]
+    fn few_reports_are_read_of_a_viewer_that_acknowledges_nothing() {
+        let control = |now| Box::new(Prague::new(PragueConfig::default(), now)) as _;
+        let mut publication = publication(ByteSize(1_000_000), Box::new(control));
+        let address = ([192, 0, 2, 1], 1).into();
+        let mut viewer = HostileViewer::join(&mut publication, START, address, &TRACKS).unwrap();
+        let arrival = Arrival {
+            ecn: Ecn::Ect1,
+            age: Age::UNKNOWN,
+        };
+        let object = ObjectId {
+            alias: 0,
+            group: 0,
+            object: 0,
+            layer: 0,
+        };
+        let mut taken = 0;
+        for micros in (0..4_000_000).step_by(500) {
+            let now = START + Duration::from_micros(micros);
+            let report = Feedback {
+                clock: ClockStamp {
+                    sent: now,
+                    echo: None,
+                },
+                totals: Totals::default(),
+                pose: None,
+                blocks: vec![Block {
+                    object,
+                    base: 0,
+                    packets: vec![Some(arrival); 500],
+                }],
+            };
+            let datagram = viewer.report(&report, 0);
+            taken += u32::from(publication.handle_datagram(now, address, &datagram).is_ok());
+        }
+        // Of 8,000: 79 at once, and 53 in a second.
+        assert!((280..300).contains(&taken), "{taken}");
+        assert_eq!(publication.host_stats().too_many, 8000 - u64::from(taken));
     }
 }

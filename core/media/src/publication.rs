@@ -293,7 +293,8 @@ impl Publication {
 
     fn report(&mut self, now: Instant, session: u32, number: u64, report: &Feedback) {
         if let Some(viewer) = self.viewers.get_mut(&session) {
-            viewer.handle_feedback(now, number, report);
+            let acknowledged = viewer.handle_feedback(now, number, report);
+            self.host.handle_acknowledged(session, acknowledged);
             self.send_status(now, session);
         }
     }

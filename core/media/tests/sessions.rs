@@ -299,13 +299,14 @@ fn a_viewer_that_sends_too_many_messages_is_not_served_faster_and_uses_up_its_ow
     }
     let taken = messages.iter().map(|message| host_takes(START, message));
     let taken = taken.take_while(Result::is_ok).count();
-    assert!((900..=1000).contains(&taken), "{taken}");
+    assert!((900..=910).contains(&taken), "{taken}");
     let refused = host_takes(START, &messages[taken + 1]);
     assert_eq!(refused, Err(HostError::TooMany));
     let later = START + ms(10);
     let next = messages[taken + 2..].iter();
     let taken = next.map(|message| host_takes(later, message));
-    assert_eq!(taken.filter(Result::is_ok).count(), 20);
+    // A message of 39 bytes counts for 103, and there are 625 for 10 ms.
+    assert_eq!(taken.filter(Result::is_ok).count(), 6);
     assert!(host.stats().too_many > 900 && host.sessions() == 1);
 }
 

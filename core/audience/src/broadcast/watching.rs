@@ -129,7 +129,14 @@ impl Broadcast {
             return;
         };
         let subscriber = &mut watcher.subscriber;
+        let before = subscriber.stats().acknowledged;
         let lost = subscriber.handle_feedback(now, number, report, &self.cache);
+        let acknowledged = subscriber.stats().acknowledged - before;
+        if let Some(serving) = &mut self.serving {
+            serving
+                .host
+                .handle_acknowledged(session, acknowledged as usize);
+        }
         for id in lost {
             let number = self.cache.find(&id);
             let packet = number.and_then(|number| self.cache.get(number));

@@ -179,12 +179,20 @@ impl ViewerFlow {
         self.departures.as_mut()?.poll_finding()
     }
 
-    pub(super) fn handle_feedback(&mut self, now: Instant, number: u64, report: &Feedback) {
+    /// Takes a report. Returns the number of packets that it acknowledges and no other did.
+    pub(super) fn handle_feedback(
+        &mut self,
+        now: Instant,
+        number: u64,
+        report: &Feedback,
+    ) -> usize {
         self.heard = now;
         // The buffer counts what it refuses.
-        if let Ok(outcome) = self.flow.handle_feedback(now, number, report) {
-            self.handle_outcome(&outcome);
-        }
+        let Ok(outcome) = self.flow.handle_feedback(now, number, report) else {
+            return 0;
+        };
+        self.handle_outcome(&outcome);
+        outcome.acknowledged.len()
     }
 
     fn handle_outcome(&mut self, outcome: &Outcome) {

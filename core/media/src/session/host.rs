@@ -146,6 +146,14 @@ impl Host {
         self.send_or_end(session, sealed);
     }
 
+    /// Says that a report acknowledged packets that no other had acknowledged: the viewer may send more
+    /// messages.
+    pub fn handle_acknowledged(&mut self, session: u32, packets: usize) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.allowance.earn(packets);
+        }
+    }
+
     /// Ends a session, without an event.
     pub fn close(&mut self, session: u32, reason: Goodbye) {
         self.send_goodbye(session, reason);
@@ -315,7 +323,8 @@ impl Host {
         }
         let plaintext = session.channel.open(sealed)?;
         // Only what the viewer itself sent: nobody else uses its allowance up.
-        session.allowance.take(now);
+        let length = Sealed::LEN + sealed.ciphertext.len();
+        session.allowance.take(now, length);
         session.heard = now;
         if !session.is_confirmed {
             self.confirm(sealed.session);
