@@ -5,11 +5,13 @@ mod hostile;
 mod receiver;
 mod sender;
 mod session;
+mod upstream;
 
 pub use hostile::HostileViewer;
 pub use receiver::check_receiver;
 pub use sender::check_sender;
 pub use session::check_session;
+pub use upstream::check_upstream;
 
 use crate::keys::{AccessSecret, Seed, TrackSecret};
 use crate::{FlowConfig, MakeControl, Publication, PublicationConfig};
@@ -160,6 +162,11 @@ mod tests {
         #[test]
         fn a_sender_is_not_fooled(input in vec(any::<u8>(), 0..3000)) {
             check_sender(&input);
+        }
+
+        #[test]
+        fn a_relay_takes_each_packet_once(input in vec(any::<u8>(), 0..3000)) {
+            check_upstream(&input);
         }
 
         #[test]
