@@ -62,8 +62,8 @@ pub struct Session {
 pub struct Upstream {
     /// The relay's number of the upstream, to which track aliases belong.
     pub number: u32,
-    /// The keys of its hop tags: two during a rotation.
-    pub hops: [Option<Hop>; 2],
+    /// The keys of its hop tags, such as the one before, the current one and the one after.
+    pub hops: [Option<Hop>; 3],
 }
 
 /// The treatment of a track.

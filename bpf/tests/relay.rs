@@ -37,7 +37,7 @@ fn relay() -> Relay {
         relay.listen(session.local).unwrap();
         let upstream = Upstream {
             number: 1,
-            hops: [None, Some(upstream_hop())],
+            hops: [None, None, Some(upstream_hop())],
         };
         relay.set_upstream(&session, Some(&upstream)).unwrap();
     }

@@ -91,7 +91,11 @@ impl Program {
             relay.remove_subscriber(slot);
         }
         for number in 0..UPSTREAMS {
-            set_upstream(relay, number, [Some(upstream_hop(0)), None]);
+            set_upstream(
+                relay,
+                number,
+                [None, Some(upstream_hop(0)), Some(upstream_hop(1))],
+            );
             for index in 0..TRACKS {
                 let alias = alias(number, index);
                 relay.add_track(track(index), &track_options(own_hop(0)));
@@ -164,7 +168,7 @@ impl Program {
 fn set_upstream(
     relay: &hawser_bpf::relay::Relay,
     number: u32,
-    hops: [Option<hawser_wire::media::Hop>; 2],
+    hops: [Option<hawser_wire::media::Hop>; 3],
 ) {
     let session = upstream(number);
     relay

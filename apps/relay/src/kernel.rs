@@ -37,7 +37,8 @@ struct Source {
     /// The address for subscribers.
     listen: SocketAddr,
     session: Option<Session>,
-    hops: Vec<Hop>,
+    /// The keys of the sender, once they are known.
+    hops: Option<[Hop; 3]>,
     tracks: BTreeMap<u32, TrackIndex>,
 }
 
@@ -64,7 +65,7 @@ impl Kernel {
         let source = |listen: &SocketAddr| Source {
             listen: *listen,
             session: None,
-            hops: Vec::new(),
+            hops: None,
             tracks: BTreeMap::new(),
         };
         Ok(Kernel {
@@ -101,13 +102,12 @@ impl Kernel {
         let Some(source) = self.sources.get(&broadcast) else {
             return Ok(());
         };
-        // The current key, and the one after it.
-        let (Some(session), [_, current, next]) = (&source.session, &source.hops[..]) else {
+        let (Some(session), Some(hops)) = (&source.session, &source.hops) else {
             return Ok(());
         };
         let upstream = Upstream {
             number: broadcast as u32,
-            hops: [Some(current.clone()), Some(next.clone())],
+            hops: hops.clone().map(Some),
         };
         self.relay
             .set_upstream(session, Some(&upstream))
@@ -201,7 +201,7 @@ impl Forwarder for Kernel {
         if source.session == Some(session) {
             return Ok(());
         }
-        source.hops.clear();
+        source.hops = None;
         if let Some(before) = source.session.replace(session) {
             self.relay.set_upstream(&before, None)?;
             self.relay.unlisten(before.local)?;
@@ -225,7 +225,7 @@ impl Forwarder for Kernel {
     ) -> Result<()> {
         match command {
             Command::SetHops(hops) => {
-                self.source(broadcast)?.hops = hops;
+                self.source(broadcast)?.hops = Some(hops);
                 self.set_upstream(broadcast)?;
             }
             Command::SetTracks { aliases, hop } => self.set_tracks(broadcast, &aliases, &hop)?,

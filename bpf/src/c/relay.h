@@ -139,7 +139,7 @@ static __always_inline enum relay_reason check_header(const struct media *media,
 {
 	if (!media_is_valid(media))
 		return RELAY_HEADER;
-	for (__u32 i = 0; i < 2; i++) {
+	for (__u32 i = 0; i < RELAY_UPSTREAM_KEYS; i++) {
 		if (upstream->keys_valid & 1 << i && media->hop_be == upstream->hops_be[i])
 			return media_tag(media, &upstream->keys[i]) == media_tag_of(media) ? RELAY_FORWARDED :
 											      RELAY_TAG;

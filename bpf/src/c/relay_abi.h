@@ -63,16 +63,18 @@ struct relay_session {
 };
 _Static_assert(sizeof(struct relay_session) == 36, "no padding in a session");
 
-/* The upstream at the other end, and the keys of its hop tags: two during a rotation. */
+#define RELAY_UPSTREAM_KEYS 3 /* the one before, the current one, and the one after */
+
+/* The upstream at the other end, and the keys of its hop tags. */
 struct relay_upstream {
-	struct siphash_key keys[2];
-	__be16 hops_be[2];  /* the numbers of the keys */
-	__u8 keys_valid;    /* bit i = keys[i] */
-	__u8 reserved[3];
+	struct siphash_key keys[RELAY_UPSTREAM_KEYS];
+	__be16 hops_be[RELAY_UPSTREAM_KEYS]; /* the numbers of the keys */
+	__u8 keys_valid;		     /* bit i = keys[i] */
+	__u8 reserved;
 	__u32 number;
 	__u32 reserved1;
 };
-_Static_assert(sizeof(struct relay_upstream) == 48, "relay_upstream");
+_Static_assert(sizeof(struct relay_upstream) == 64, "relay_upstream");
 
 /* Key: the name of a track at an upstream. Value: the track's index. */
 struct relay_alias {

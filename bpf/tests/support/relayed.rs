@@ -184,7 +184,7 @@ impl Network {
             relay.listen(session.local).unwrap();
             let upstream = Upstream {
                 number: 1,
-                hops: [Some(upstream_hop()), None],
+                hops: [Some(upstream_hop()), None, None],
             };
             relay.set_upstream(&session, Some(&upstream)).unwrap();
         }

@@ -86,8 +86,8 @@ struct Serving {
     /// The relay's key.
     hop: Hop,
     host: Host,
-    /// The numbers of the upstream's keys.
-    hops: Vec<u16>,
+    /// The numbers of the upstream's keys, once the sender of packets has them.
+    hops: Option<[u16; 3]>,
 }
 
 /// The counts of sessions that have ended.
@@ -110,8 +110,10 @@ struct Watcher {
 /// What the sender of packets to subscribers has to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Packets of the upstream have tags of these keys.
-    SetHops(Vec<Hop>),
+    /// Packets of the upstream have tags of these keys: the one before, the current one and the one after.
+    /// The upstream says so only in a message, which may come before packets that it sent earlier with the
+    /// key before, and after packets with the next one.
+    SetHops([Hop; 3]),
     /// These tracks are relayed, tagged with this key. Others are not any more.
     SetTracks {
         /// The aliases.

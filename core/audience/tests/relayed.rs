@@ -93,3 +93,29 @@ fn another_secret_ends_all_sessions_and_the_right_one_begins_new_ones() {
     assert!(whole > 0.97, "{whole}");
     assert!(world.broadcast.upstream_totals().packets > received.packets);
 }
+
+#[test]
+fn no_packet_is_refused_while_the_publisher_changes_its_hop_key() {
+    let lossless = Watcher::new(1, link(Some(60.0), 0.0));
+    let lossy = Watcher::new(2, link(None, 0.01));
+    let mut world = World::new(vec![lossless, lossy]);
+    for _ in 0..6 {
+        world.run(ms(1007));
+        world.publication.rotate_hop_key();
+    }
+    world.run(ms(1000));
+    assert_eq!(world.refused, []);
+    // Packets had the tag of the key before when a message had named the next one, and the other way round.
+    let [before, current, next] = world.tagged;
+    assert!(
+        before > 10 && current > 1000 && next > 10,
+        "{:?}",
+        world.tagged
+    );
+    for watcher in &world.watchers {
+        let (whole, decodable) = watcher.shares(60..world.published - 8);
+        assert!(whole > 0.97 && decodable > 0.98, "{whole} {decodable}");
+        let refusals = watcher.viewer.receiver().unwrap().refusals();
+        assert_eq!(refusals.hop_tag, 0);
+    }
+}

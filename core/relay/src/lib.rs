@@ -22,7 +22,7 @@
 //! let hop = |number, byte| Hop { number, key: Key::from_bytes([byte; 16]) };
 //! let (track, slot) = (TrackIndex::try_from(0)?, SlotIndex::try_from(5)?);
 //! let mut relay = Relay::new(1200);
-//! relay.set_upstream(1, [Some(hop(3, 0x5a)), None]);
+//! relay.set_upstream(1, [Some(hop(3, 0x5a)), None, None]);
 //! relay.add_track(track, TrackHop::Own(hop(0, 0xa5)));
 //! relay.name_track(1, 7, Some(track));
 //! relay.add_subscriber(slot, Subscriber {

@@ -11,7 +11,7 @@ use crate::{
 };
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::Key;
-use hawser_wire::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId};
+use hawser_wire::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId, write_hop};
 use proptest::prelude::*;
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -24,6 +24,9 @@ pub const TRACKS: usize = 2;
 
 /// The number of upstreams, which send the same objects.
 pub const UPSTREAMS: u32 = 2;
+
+/// The number of hop keys of an upstream, after which the first one is used again.
+const HOPS: u16 = 100;
 
 /// The initial time, which is late enough for buckets to begin full.
 pub const START: Instant = Instant::from_nanos(100_000_000_000);
@@ -174,6 +177,8 @@ pub enum Change {
     Alias,
     /// Tagged by a holder of the key: the index.
     Index(u16),
+    /// Tagged with the key of another number, from the one that was used two changes before on.
+    Hop(u16),
 }
 
 /// What a relay is asked to do, at a time.
@@ -187,7 +192,7 @@ pub enum Step {
         bytes: Vec<u8>,
     },
     /// See [`Relay::set_upstream`].
-    SetUpstream(u32, [Option<Hop>; 2]),
+    SetUpstream(u32, [Option<Hop>; 3]),
     /// See [`Relay::set_hop`].
     SetHop(TrackIndex, TrackHop),
     /// See [`Relay::lose`].
@@ -297,6 +302,7 @@ fn change() -> impl Strategy<Value = Change> {
         (1..400u16).prop_map(Change::Lengthened),
         Just(Change::Alias),
         prop_oneof![any::<u16>(), 0..6u16, 8190..8194u16].prop_map(Change::Index),
+        (0..5u16).prop_map(Change::Hop),
     ]
 }
 
@@ -326,7 +332,10 @@ fn budget() -> impl Strategy<Value = Budget> {
 pub fn relay() -> Relay {
     let mut relay = Relay::new(DATAGRAM);
     for upstream in 0..UPSTREAMS {
-        relay.set_upstream(upstream, [Some(upstream_hop(0)), None]);
+        relay.set_upstream(
+            upstream,
+            [None, Some(upstream_hop(0)), Some(upstream_hop(1))],
+        );
     }
     for index in 0..TRACKS {
         relay.add_track(track(index), own_hop(0));
@@ -615,15 +624,22 @@ impl Publisher {
             Change::Bit(bit) => bytes[usize::from(bit / 8)] ^= 1 << (bit % 8),
             Change::Cut(cut) => bytes.truncate(bytes.len().saturating_sub(cut.into()).max(1)),
             Change::Lengthened(more) => bytes.resize(bytes.len() + usize::from(more), 0),
+            Change::Hop(step) => {
+                let number = (self.hop + HOPS + step - 2) % HOPS;
+                if let Some(fields) = bytes.first_chunk_mut() {
+                    write_hop(fields, &upstream_hop(number));
+                }
+            }
             Change::Alias | Change::Index(_) => {}
         }
         self.push(0, bytes);
     }
 
     fn rotate(&mut self) {
-        let before = upstream_hop(self.hop);
-        self.hop = (self.hop + 1) % 100;
-        let hops = [Some(before), Some(upstream_hop(self.hop))];
+        let before = self.hop;
+        self.hop = (self.hop + 1) % HOPS;
+        let next = (self.hop + 1) % HOPS;
+        let hops = [before, self.hop, next].map(|number| Some(upstream_hop(number)));
         for upstream in 0..UPSTREAMS {
             self.steps
                 .push((self.now, Step::SetUpstream(upstream, hops.clone())));

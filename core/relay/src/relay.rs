@@ -95,7 +95,7 @@ pub struct SlotStats {
 /// A relay of media: verifies packets, decides who gets them, and tags them for the next hop.
 pub struct Relay {
     datagram_bytes: usize,
-    upstreams: BTreeMap<u32, [Option<Hop>; 2]>,
+    upstreams: BTreeMap<u32, [Option<Hop>; 3]>,
     aliases: BTreeMap<(u32, u32), TrackIndex>,
     tracks: Vec<Option<Track>>,
     slots: Vec<Option<Slot>>,
@@ -137,8 +137,9 @@ impl Relay {
         }
     }
 
-    /// Sets the hop keys of an upstream: two during a rotation, none to refuse its packets.
-    pub fn set_upstream(&mut self, upstream: u32, hops: [Option<Hop>; 2]) {
+    /// Sets the hop keys of an upstream, such as the one before, the current one and the one after; none
+    /// to refuse its packets.
+    pub fn set_upstream(&mut self, upstream: u32, hops: [Option<Hop>; 3]) {
         self.upstreams.insert(upstream, hops);
     }
 

@@ -10,7 +10,7 @@ use support::*;
 #[test]
 fn a_track_has_each_object_once_whatever_its_upstreams_call_it() {
     let mut relay = relay(&[Budget::UNLIMITED]);
-    relay.set_upstream(1, [Some(upstream_hop(0)), None]);
+    relay.set_upstream(1, [Some(upstream_hop(0)), None, None]);
     relay.name_track(1, alias(1, 0), Some(track(0)));
     assert_eq!(whole(&mut relay, at(0), frame(0, 0), 0), [0]);
     let mut again = header(frame(0, 0), 0, 0, 1);
@@ -36,15 +36,16 @@ fn packets_are_tagged_for_the_next_hop_or_left_as_they_are() {
 }
 
 #[test]
-fn two_hop_keys_are_valid_during_a_rotation() {
+fn three_hop_keys_are_valid_during_a_rotation() {
     let mut relay = relay(&[Budget::UNLIMITED]);
-    relay.set_upstream(0, [Some(upstream_hop(0)), Some(upstream_hop(1))]);
-    for (object, number) in [(0, 1), (1, 0)] {
+    let hops = |numbers: [u16; 3]| numbers.map(|number| Some(upstream_hop(number)));
+    relay.set_upstream(0, hops([0, 1, 2]));
+    for (object, number) in [(0, 1), (1, 0), (2, 2)] {
         let header = header(frame(0, object), 0, 0, 1);
         let mut packet = [&header.emit(&upstream_hop(number))[..], &[0; 20]].concat();
         assert!(relay.handle_datagram(at(0), 0, &mut packet).is_ok());
     }
-    relay.set_upstream(0, [None, Some(upstream_hop(1))]);
-    let late = arrive(&mut relay, at(0), &header(frame(0, 2), 0, 0, 1));
+    relay.set_upstream(0, hops([1, 2, 3]));
+    let late = arrive(&mut relay, at(0), &header(frame(0, 3), 0, 0, 1));
     assert_eq!(late, Err(Refusal::HopKey));
 }

@@ -456,7 +456,7 @@ fn configure(relay: &mut Relay, load: Load) -> Result<()> {
     relay.listen(upstream.local)?;
     let from = Upstream {
         number: 1,
-        hops: [Some(upstream_hop()), None],
+        hops: [Some(upstream_hop()), None, None],
     };
     relay.set_upstream(&upstream, Some(&from))?;
     relay.add_track(track(), &treatment(Way::Kernel));

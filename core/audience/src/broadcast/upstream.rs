@@ -73,12 +73,11 @@ impl Broadcast {
         if let Some(ahead) = self.upstream.publisher_ahead_nanos() {
             serving.host.set_publisher_clock(ahead);
         }
-        let hops = self.upstream.hops().into_iter().flatten();
-        let numbers: Vec<u16> = hops.clone().map(|hop| hop.number).collect();
-        if numbers != serving.hops {
-            serving.hops = numbers;
-            let hops = hops.cloned().collect();
-            self.commands.push_back(Command::SetHops(hops));
+        if let Some(hops) = self.upstream.hops() {
+            let numbers = hops.each_ref().map(|hop| hop.number);
+            if serving.hops.replace(numbers) != Some(numbers) {
+                self.commands.push_back(Command::SetHops(hops.clone()));
+            }
         }
     }
 
@@ -95,7 +94,7 @@ impl Broadcast {
         }
         if let Some(serving) = &mut self.serving {
             // The keys of another session upstream are others.
-            serving.hops.clear();
+            serving.hops = None;
         }
         self.wanted.clear();
         self.subscribe_upstream(now);
@@ -131,7 +130,7 @@ impl Broadcast {
                 .collect(),
             hop,
             host: Host::new(host),
-            hops: Vec::new(),
+            hops: None,
         });
     }
 

@@ -4,14 +4,14 @@
 
 use hawser_audience::{Broadcast, BroadcastConfig, BroadcastEvent, CacheConfig, Command, Outgoing};
 use hawser_congestion::{Bounds, Prague, PragueConfig, TrainControl};
-use hawser_fanout::{Relay, SlotIndex, Subscriber, TrackHop, TrackIndex};
+use hawser_fanout::{Refusal, Relay, SlotIndex, Subscriber, TrackHop, TrackIndex};
 use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Loss, Packet, Probability, Rate};
 use hawser_objects::{
     EncodedLayer, FlowConfig, FrameAssembler, FrameConfig, LayerContent, Publication,
     PublicationConfig, ReceivedFrame, Seed, TrackSecret, Viewer, ViewerConfig, ViewerEvent,
 };
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
-use hawser_wire::media::{ObjectId, Packet as Media};
+use hawser_wire::media::{ObjectId, Packet as Media, VERSION};
 use hawser_wire::session::{Announcement, Track};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -137,6 +137,8 @@ struct Forwarder {
     slots: BTreeMap<u32, SlotIndex>,
     addresses: BTreeMap<SlotIndex, SocketAddr>,
     begun: BTreeSet<ObjectId>,
+    /// The numbers of the upstream's keys: the one before, the current one and the one after.
+    hops: [u16; 3],
 }
 
 impl Forwarder {
@@ -147,16 +149,15 @@ impl Forwarder {
             slots: BTreeMap::new(),
             addresses: BTreeMap::new(),
             begun: BTreeSet::new(),
+            hops: [0; 3],
         }
     }
 
     fn handle_command(&mut self, now: Instant, command: Command) {
         match command {
             Command::SetHops(hops) => {
-                // The current key and the one after it.
-                let [_, current, next] = hops.try_into().unwrap();
-                self.relay
-                    .set_upstream(UPSTREAM, [Some(current), Some(next)]);
+                self.hops = hops.each_ref().map(|hop| hop.number);
+                self.relay.set_upstream(UPSTREAM, hops.map(Some));
             }
             Command::SetTracks { aliases, hop } => {
                 for (index, alias) in TrackIndex::all().zip(aliases) {
@@ -229,6 +230,11 @@ pub(crate) struct World {
     next_capture: Instant,
     pub(crate) published: u32,
     pub(crate) events: Vec<BroadcastEvent>,
+    /// The packets that had the tag of the publisher's key before the current one, of that, and of the one
+    /// after.
+    pub(crate) tagged: [u32; 3],
+    /// The packets that the sender of packets did not take, and why.
+    pub(crate) refused: Vec<(ObjectId, Refusal)>,
     /// The rate of the stream.
     pub(crate) mbps: f64,
 }
@@ -265,6 +271,8 @@ impl World {
             next_capture: Instant::ZERO + ms(1000),
             published: 0,
             events: Vec::new(),
+            tagged: [0; 3],
+            refused: Vec::new(),
             mbps: 20.0,
         }
     }
@@ -311,9 +319,10 @@ impl World {
     fn relay(&mut self) {
         let now = self.now;
         while let Some((_, (datagram, ecn))) = self.to_relay.pop(now) {
-            self.forward(&datagram);
-            let _ = self.broadcast.handle_upstream(now, &datagram, ecn);
-            self.obey();
+            if let Some(datagram) = self.forward(datagram) {
+                let _ = self.broadcast.handle_upstream(now, &datagram, ecn);
+                self.obey();
+            }
         }
         for watcher in self.watchers.iter_mut().filter(|w| !w.is_gone) {
             while let Some((_, (message, _))) = watcher.back.pop(now) {
@@ -331,19 +340,39 @@ impl World {
             }
         }
         self.obey();
-        self.events
-            .extend(std::iter::from_fn(|| self.broadcast.poll_event()));
+        while let Some(event) = self.broadcast.poll_event() {
+            if matches!(event, BroadcastEvent::Opened(_)) {
+                self.broadcast.expect_retagged();
+            }
+            self.events.push(event);
+        }
     }
 
-    /// Sends a packet to those to whom it is admitted.
-    fn forward(&mut self, datagram: &[u8]) {
+    /// Sends a packet to those to whom it is admitted. Returns the datagram as it comes to the broadcast;
+    /// `None` if it is refused.
+    fn forward(&mut self, mut datagram: Vec<u8>) -> Option<Vec<u8>> {
+        if datagram.first() != Some(&VERSION) {
+            return Some(datagram);
+        }
         let now = self.now;
-        let mut sent = datagram.to_vec();
+        let packet = Media::parse(&datagram).unwrap();
+        let (object, hop) = (packet.header.id.object, packet.hop);
         let forwarder = &mut self.forwarder;
-        let Ok(delivery) = forwarder.relay.handle_datagram(now, UPSTREAM, &mut sent) else {
-            return;
+        if let Some(position) = forwarder.hops.iter().position(|number| *number == hop) {
+            self.tagged[position] += 1;
+        }
+        let decided = forwarder
+            .relay
+            .handle_datagram(now, UPSTREAM, &mut datagram);
+        let delivery = match decided {
+            Ok(delivery) => delivery,
+            // The kernel tags these, too.
+            Err(Refusal::Duplicate | Refusal::Outdated) => return Some(datagram),
+            Err(refusal) => {
+                self.refused.push((object, refusal));
+                return None;
+            }
         };
-        let object = Media::parse(datagram).unwrap().header.id.object;
         if forwarder.begun.insert(object) {
             let slots = &forwarder.slots;
             let served = slots.iter().filter(|(_, slot)| delivery.to.contains(slot));
@@ -360,8 +389,9 @@ impl World {
         }
         for slot in delivery.to {
             let to = self.forwarder.addresses[&slot];
-            self.send(to, &sent, Ecn::Ect0);
+            self.send(to, &datagram, Ecn::Ect0);
         }
+        Some(datagram)
     }
 
     fn obey(&mut self) {

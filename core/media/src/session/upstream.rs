@@ -200,7 +200,7 @@ impl Upstream {
         self.open.as_ref().map(|open| &open.status)
     }
 
-    /// Returns the keys with which the sender tags packets: the current one, the one before and the one
+    /// Returns the keys with which the sender tags packets: the one before, the current one and the one
     /// after; none before the session was open.
     pub fn hops(&self) -> Option<&[Hop; 3]> {
         self.open.as_ref().map(|open| open.hops.all())

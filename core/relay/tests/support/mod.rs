@@ -27,7 +27,7 @@ pub fn frame(group: u32, object: u32) -> Frame {
 /// A relay of track 0 with these subscribers of three layers.
 pub fn relay(budgets: &[Budget]) -> Relay {
     let mut relay = Relay::new(DATAGRAM);
-    relay.set_upstream(0, [Some(upstream_hop(0)), None]);
+    relay.set_upstream(0, [Some(upstream_hop(0)), None, None]);
     relay.add_track(track(0), own_hop(0));
     relay.name_track(0, alias(0, 0), Some(track(0)));
     for (index, budget) in budgets.iter().enumerate() {
