@@ -43,7 +43,7 @@ impl Input<'_> {
     }
 }
 
-fn secret() -> TrackSecret {
+pub(crate) fn secret() -> TrackSecret {
     TrackSecret::new([1; 32])
 }
 

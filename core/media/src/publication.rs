@@ -4,6 +4,8 @@ mod event;
 mod frame;
 mod hop;
 mod shares;
+#[cfg(test)]
+mod tests;
 mod viewer_flow;
 
 pub use event::{Outgoing, PublicationEvent};

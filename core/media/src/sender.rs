@@ -156,6 +156,11 @@ impl Sender {
         self.buffer.push(id, packets);
     }
 
+    /// Returns whether an object was admitted, and is neither delivered nor dropped.
+    pub(crate) fn keeps(&self, id: &ObjectId) -> bool {
+        self.buffer.contains(id)
+    }
+
     /// Says that an object has no more packets. It is delivered when all are acknowledged.
     pub fn finish(&mut self, id: &ObjectId) {
         if let Some(ended) = self.buffer.finish(id) {

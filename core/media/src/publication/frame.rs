@@ -96,10 +96,12 @@ impl Publication {
 
     /// Seals a slice of the frame that was begun, and offers it to all viewers; with [`Spread::Interval`]
     /// only at the end of the frame, because its size decides when its packets leave. The layers of a
-    /// track are ascending. Does nothing without such a frame.
+    /// track are ascending: one that follows ends the one before it, though not whole. Does nothing without
+    /// such a frame.
     ///
     /// # Errors
-    /// If the slice cannot be made into packets. [`PacketiseError::Exhausted`] lasts until a new start.
+    /// If the slice cannot be made into packets. Its layer then has no further ones.
+    /// [`PacketiseError::Exhausted`] lasts until a new start.
     pub fn publish_slice(
         &mut self,
         now: Instant,
@@ -122,26 +124,34 @@ impl Publication {
         let EncodedLayer { alias, layer, .. } = slice.layer;
         let mut open = match frame.open.remove(&alias) {
             Some(open) if open.info().id.layer == layer => open,
-            _ => self.begin_object(now, frame, slice)?,
+            before => {
+                if let Some(before) = before {
+                    self.finish(&before.info().id);
+                }
+                self.begin_object(now, frame, slice)?
+            }
         };
         let info = *open.info();
         let packetiser = self.packetisers.get_mut(&alias);
         let packetiser = packetiser.ok_or(PacketiseError::Unknown(info.id))?;
-        let packets = if slice.ends_layer {
-            packetiser.finish(open, slice.layer.content)?
+        let sealed = if slice.ends_layer {
+            packetiser.finish(open, slice.layer.content)
         } else {
-            let packets = packetiser.push(&mut open, slice.layer.content)?;
-            frame.open.insert(alias, open);
-            packets
+            let sealed = packetiser.push(&mut open, slice.layer.content);
+            if sealed.is_ok() {
+                frame.open.insert(alias, open);
+            }
+            sealed
         };
+        let packets = sealed.inspect_err(|_| self.finish(&info.id))?;
         self.hop.count(packets.len());
         if self.leaves_in_slices() {
             for viewer in self.viewers.values_mut() {
                 viewer.push(now, &info, &packets);
-                if slice.ends_layer {
-                    viewer.flow.finish(&info.id);
-                }
             }
+        }
+        if slice.ends_layer {
+            self.finish(&info.id);
         }
         let mut objects = frame.objects.iter_mut();
         if let Some(object) = objects.find(|object| object.info.id == info.id) {
@@ -189,16 +199,20 @@ impl Publication {
         if !self.leaves_in_slices() {
             self.offer(now, &objects);
         }
-        // A layer that did not end is kept no longer than what was sent of it.
         for open in open.values() {
-            for viewer in self.viewers.values_mut() {
-                viewer.flow.finish(&open.info().id);
-            }
+            self.finish(&open.info().id);
+        }
+    }
+
+    /// Ends a layer: if not all of it was published, it is kept no longer than what was sent of it.
+    fn finish(&mut self, id: &ObjectId) {
+        for viewer in self.viewers.values_mut() {
+            viewer.flow.finish(id);
         }
     }
 
     /// Returns whether slices leave before their frame is complete.
-    fn leaves_in_slices(&self) -> bool {
+    pub(super) fn leaves_in_slices(&self) -> bool {
         self.config.flow.spread == Spread::BorneRate
     }
 

@@ -129,9 +129,10 @@ impl ViewerFlow {
         }
     }
 
-    /// Adds the next packets of an object.
+    /// Adds the next packets of an object: also of one that was selected when it began, and is not any more,
+    /// so that no viewer gets a part of an object.
     pub(super) fn push(&mut self, now: Instant, info: &ObjectInfo, packets: &[SealedPacket]) {
-        if self.has_selected(&info.id) {
+        if self.has_selected(&info.id) || self.flow.sender().keeps(&info.id) {
             self.flow.push(now, info, packets);
         }
     }
