@@ -59,6 +59,8 @@ impl Newest {
 mod tests {
     use super::*;
     use hawser_wire::media::ObjectId;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn id(group: u32, index: u16) -> PacketId {
         let object = ObjectId {
@@ -102,5 +104,49 @@ mod tests {
     fn packets_that_come_late_are_no_gaps() {
         let late = [(0, 3), (0, 1), (0, 2), (0, 4), (1, 0), (1, 1)];
         assert!(noticed(&late).is_empty());
+    }
+
+    /// Returns the same from the packets that overtake all before them.
+    fn expected(packets: &[(u32, u16)]) -> Vec<usize> {
+        let mut ahead: Vec<(usize, (u32, u16))> = Vec::new();
+        for (at, packet) in packets.iter().enumerate() {
+            if ahead.last().is_none_or(|(_, newest)| packet > newest) {
+                ahead.push((at, *packet));
+            }
+        }
+        let follows = |(group, index): (u32, u16), next: (u32, u16)| match index {
+            4 => next.0 > group && next.1 == 0,
+            _ => next == (group, index + 1),
+        };
+        let mut noticed = Vec::new();
+        let mut first = 1;
+        while first < ahead.len() {
+            if follows(ahead[first - 1].1, ahead[first].1) {
+                first += 1;
+                continue;
+            }
+            let last = first + usize::from(OVERTAKEN) - 1;
+            noticed.extend(ahead.get(last).map(|(at, _)| *at));
+            first = last + 1;
+        }
+        noticed
+    }
+
+    proptest! {
+        #[test]
+        fn a_gap_is_noticed_by_the_third_packet_beyond_it_and_no_other(
+            steps in vec((prop_oneof![6 => Just(1i32), 1 => -6..8i32], any::<bool>()), 0..100),
+        ) {
+            let mut newest = 0;
+            let packets = steps.into_iter().map(|(step, goes_on)| {
+                let position = (newest + step).max(0);
+                if goes_on {
+                    newest = position;
+                }
+                (position as u32 / 5, position as u16 % 5)
+            });
+            let packets: Vec<(u32, u16)> = packets.collect();
+            prop_assert_eq!(noticed(&packets), expected(&packets));
+        }
     }
 }

@@ -48,6 +48,9 @@ impl SeenPackets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn id(group: u32, index: u16) -> PacketId {
         let object = ObjectId {
@@ -77,5 +80,38 @@ mod tests {
         assert_eq!(seen.add(id(2, 1)), Err(Refusal::TooOld));
         assert_eq!(seen.add(id(3, 1)), Ok(()));
         assert_eq!(seen.seen.len(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn no_packet_is_taken_twice_and_none_refused_without_reason(
+            objects in 1..5usize,
+            packets in vec(
+                (0..12u32, prop_oneof![4 => 0..4u16, 1 => any::<u16>()]),
+                0..200,
+            ),
+        ) {
+            let mut seen = SeenPackets::new(objects);
+            let mut taken = BTreeSet::new();
+            for (group, index) in packets {
+                let id = id(group, index);
+                let above: BTreeSet<ObjectId> = taken
+                    .iter()
+                    .map(|taken: &PacketId| taken.object)
+                    .filter(|object| *object > id.object)
+                    .collect();
+                match seen.add(id) {
+                    Ok(()) => prop_assert!(taken.insert(id), "twice"),
+                    Err(Refusal::Duplicate) => prop_assert!(taken.contains(&id)),
+                    Err(refusal) => {
+                        prop_assert_eq!(refusal, Refusal::TooOld);
+                        prop_assert!(above.len() >= objects);
+                    }
+                }
+                prop_assert!(seen.seen.len() <= objects);
+                let words = seen.seen.values().map(Vec::len).max();
+                prop_assert!(words <= Some(usize::from(u16::MAX) / 64 + 1));
+            }
+        }
     }
 }
