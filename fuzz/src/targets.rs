@@ -14,6 +14,7 @@ pub const TARGETS: &[Target] = &[
     FRAMES,
     OBJECTS,
     MEDIA,
+    UPSTREAM,
     CONTROL,
     PLY,
     LINKS,
@@ -105,11 +106,22 @@ pub const MEDIA: Target = Target {
         }
     },
     seeds: || {
-        let bytes = (0..600u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8);
-        let bytes: Vec<u8> = bytes.collect();
+        let bytes = scattered_bytes();
         let seed = |part: u8| [&[part][..], &bytes].concat();
         let opening = [[2].as_slice(), &[0, 0, 0, 1, 0, 0].repeat(20)].concat();
         vec![seed(0), seed(1), seed(2), opening]
+    },
+};
+
+/// Packets of media to a relay: right, changed, repeated, and under other keys.
+pub const UPSTREAM: Target = Target {
+    name: "upstream",
+    check: checks::check_upstream,
+    seeds: || {
+        // Packet after packet of one object, and a report.
+        let packets = (0..8).flat_map(|index| [0, 0, 0, 0, 1, 1, index, 8, 90, 0, 1, 40]);
+        let report = [14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        vec![scattered_bytes(), packets.chain(report).collect()]
     },
 };
 
@@ -229,6 +241,13 @@ pub const PACKETS: Target = Target {
         vec![join(&packets)]
     },
 };
+
+/// Returns bytes of all values without a pattern.
+fn scattered_bytes() -> Vec<u8> {
+    (0..600u32)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
+}
 
 #[cfg(test)]
 mod tests {
