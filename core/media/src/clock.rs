@@ -250,14 +250,22 @@ mod tests {
         }
 
         #[test]
-        fn no_stamp_makes_the_clock_panic(sent: u64, stamp: u64, held: u64, now: u64) {
+        fn no_stamp_makes_the_clock_panic(
+            sent: u64,
+            stamp: u64,
+            elapsed in prop_oneof![0..10_000_000_000u64, any::<u64>()],
+            held in prop_oneof![0..10_000_000_000u64, any::<u64>()],
+        ) {
+            let now = stamp.saturating_add(elapsed);
             let mut clock = Clock::default();
             clock.stamp(Instant::from_nanos(stamp));
             let hostile = ClockStamp {
                 sent: Instant::from_nanos(sent),
                 echo: Some(StampEcho { stamp: Instant::from_nanos(stamp), held: Duration::from_nanos(held) }),
             };
-            let _ = clock.handle_stamp(Instant::from_nanos(now), &hostile);
+            let taken = clock.handle_stamp(Instant::from_nanos(now), &hostile);
+            prop_assert_eq!(taken.is_ok(), now - stamp >= held);
+            prop_assert_eq!(taken.is_ok(), clock.relation().is_some());
             if let Some(relation) = clock.relation() {
                 relation.to_local(Instant::MAX);
                 relation.to_remote(Instant::MAX);

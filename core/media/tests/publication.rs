@@ -11,8 +11,9 @@ use hawser_objects::{
 };
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::Pose;
+use hawser_wire::media;
 use hawser_wire::session::Goodbye;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 use support::{ALIAS, announcement, ms, secret};
@@ -30,6 +31,8 @@ struct Watcher {
     layers: u8,
     frames: Vec<ReceivedFrame>,
     has_ended: bool,
+    /// The numbers of the hop keys of the packets that it has got.
+    hops: BTreeSet<u16>,
 }
 
 impl Watcher {
@@ -57,11 +60,14 @@ impl Watcher {
             layers: 2,
             frames: Vec::new(),
             has_ended: false,
+            hops: BTreeSet::new(),
         }
     }
 
     fn run(&mut self, now: Instant) {
         while let Some((_, (datagram, ecn))) = self.there.pop(now) {
+            self.hops
+                .extend(media::Packet::parse(&datagram).map(|packet| packet.hop));
             let _ = self.viewer.handle_datagram(now, &datagram, ecn);
         }
         if self.viewer.poll_timeout().is_some_and(|due| due <= now) {
@@ -533,6 +539,8 @@ fn hop_keys_change_while_packets_are_on_their_way() {
         let refusals = watcher.viewer.receiver().unwrap().refusals();
         assert_eq!(refusals.hop_tag, 0);
     }
+    let hops = [0..=6, 3..=6].map(|numbers| numbers.collect::<BTreeSet<u16>>());
+    assert!(world.watchers.iter().map(|watcher| &watcher.hops).eq(&hops));
     let frames = world.watchers.iter().map(|watcher| watcher.frames.len());
     let [first, second] = frames.collect::<Vec<_>>()[..] else {
         panic!("two viewers");

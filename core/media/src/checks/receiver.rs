@@ -1,13 +1,15 @@
-use super::{HOP_SALT, Input, START, announcement, packet, secret, status};
-use crate::ReportConfig;
+use super::{HOP_SALT, Input, START, announcement, named, packet, secret, status};
 use crate::receiver::{Receiver, ReceiverConfig};
+use crate::{Refusal, ReportConfig};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::{Feedback, StampEcho};
-use hawser_wire::media::DEFAULT_DATAGRAM;
+use hawser_wire::media::{DEFAULT_DATAGRAM, Packet, PacketId};
 use hawser_wire::session::Accept;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Checks that a receiver keeps no more than it may, of authenticated packets with any headers.
+/// Checks that a receiver keeps no more than it may, of authenticated packets with any headers, and that it
+/// counts and reports each that it has not refused, and no other.
 pub fn check_receiver(input: &[u8]) {
     let mut input = Input(input);
     let Some([options]) = input.next() else {
@@ -36,14 +38,23 @@ pub fn check_receiver(input: &[u8]) {
     };
     let mut receiver = Receiver::new(config, &secret(), &announcement(), &accept);
     let mut now = START;
+    let (mut counted, mut arrived) = (BTreeSet::new(), BTreeSet::new());
     while let Some(action) = input.next::<12>() {
         match action[0] % 8 {
             0..=4 => {
-                let _ =
-                    receiver.handle_packet(now, &packet(now, &action), Ecn::from_octet(action[1]));
+                let packet = packet(now, &action);
+                let taken = receiver.handle_packet(now, &packet, Ecn::from_octet(action[1]));
+                // The arrival of a late packet counts. After an object is complete, all of its packets are
+                // duplicates, even those that it should not have.
+                if matches!(taken, Ok(()) | Err(Refusal::Late | Refusal::Duplicate)) {
+                    let id = Packet::parse(&packet).expect("authentic").header.id;
+                    arrived.insert(id);
+                    let is_new = taken != Err(Refusal::Duplicate);
+                    assert!(!is_new || counted.insert(id), "taken twice");
+                }
             }
             5 => now += Duration::from_millis(action[1].into()),
-            6 => report(&mut receiver, now, &config, &action),
+            6 => report(&mut receiver, now, &config, &action, &arrived),
             _ => drop((0..action[1]).map_while(|_| receiver.poll_event()).count()),
         }
         if receiver.poll_timeout().is_some_and(|due| due <= now) {
@@ -51,6 +62,7 @@ pub fn check_receiver(input: &[u8]) {
         }
         assert!(receiver.buffered() <= config.bytes);
         assert!(receiver.totals().ce_bytes <= receiver.totals().bytes);
+        assert_eq!(receiver.totals().packets, counted.len() as u64);
     }
     while receiver.poll_event().is_some() {}
     receiver.handle_timeout(Instant::MAX);
@@ -58,12 +70,19 @@ pub fn check_receiver(input: &[u8]) {
     assert_eq!(receiver.buffered(), 0, "everything was given or given up");
 }
 
-fn report(receiver: &mut Receiver, now: Instant, config: &ReceiverConfig, action: &[u8; 12]) {
+fn report(
+    receiver: &mut Receiver,
+    now: Instant,
+    config: &ReceiverConfig,
+    action: &[u8; 12],
+    arrived: &BTreeSet<PacketId>,
+) {
     while let Some(report) = receiver.poll_report(now, None) {
         let bytes = report.emit();
         let overhead = hawser_wire::session::Sealed::LEN + hawser_wire::media::AEAD_TAG;
         assert!(bytes.len() + overhead <= config.reports.datagram);
         assert_eq!(Feedback::parse(&bytes).as_ref(), Ok(&report));
+        assert!(named(&report).all(|id| arrived.contains(&id)));
         let echo = StampEcho {
             stamp: report.clock.sent,
             held: Duration::from_micros(action[2].into()),

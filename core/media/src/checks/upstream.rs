@@ -1,4 +1,4 @@
-use super::{HOP_SALT, Input, START, TRACKS, access, announcement, packet, secret};
+use super::{HOP_SALT, Input, START, TRACKS, access, announcement, named, packet, secret};
 use crate::session::{
     Host, HostConfig, HostEvent, Upstream, UpstreamConfig, UpstreamEvent, ViewerError,
 };
@@ -191,14 +191,7 @@ impl Relay {
             else {
                 continue;
             };
-            for block in &report.blocks {
-                let packets = (block.base..).zip(&block.packets);
-                let arrived = packets.filter(|(_, arrival)| arrival.is_some());
-                for (index, _) in arrived {
-                    let object = block.object;
-                    assert!(self.relayed.contains(&PacketId { object, index }));
-                }
-            }
+            assert!(named(&report).all(|id| self.relayed.contains(&id)));
             let echo = None;
             self.host
                 .send_status(session, ClockStamp { sent: now, echo });
