@@ -3,13 +3,15 @@
 mod event;
 mod frame;
 mod hop;
+mod outgoing;
 mod shares;
 #[cfg(test)]
 mod tests;
 mod viewer_flow;
 
-pub use event::{Outgoing, PublicationEvent};
+pub use event::PublicationEvent;
 pub use frame::{EncodedLayer, EncodedSlice, Published};
+pub use outgoing::Outgoing;
 pub use viewer_flow::ViewerStatus;
 
 use crate::flow::FlowConfig;

@@ -4,7 +4,6 @@ mod allowance;
 mod channel;
 mod client;
 mod cookie;
-mod handshake;
 mod host;
 mod upstream;
 mod viewer;

@@ -1,7 +1,9 @@
+mod handshake;
+
 use super::channel::{Channel, OpenError, UsedUp};
-use super::handshake::Handshake;
 use crate::keys::{AccessSecret, Seed};
 use crate::refusal::Refusal;
+use handshake::Handshake;
 use hawser_units::Instant;
 use hawser_wire::feedback::{Feedback, Pose};
 use hawser_wire::session::{Goodbye, Kind, Message, MessageError, Sealed, Status, Subscribe};
@@ -68,7 +70,7 @@ pub(crate) enum SenderMessage {
 
 /// A session that can be opened.
 #[derive(Debug)]
-pub(crate) struct Accepted(pub(super) Box<Channel>);
+pub(crate) struct Accepted(Box<Channel>);
 
 /// The reason why a viewer does not take a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

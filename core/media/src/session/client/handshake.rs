@@ -1,6 +1,6 @@
-use super::channel::Channel;
-use super::client::{Accepted, SenderMessage, ViewerError};
+use super::{Accepted, SenderMessage, ViewerError};
 use crate::keys::AccessSecret;
+use crate::session::channel::Channel;
 use hawser_units::Instant;
 use hawser_wire::session::{COOKIE, Hello, MAC, Retry, Sealed};
 use std::time::Duration;
