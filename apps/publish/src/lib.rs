@@ -235,7 +235,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.push.push {
         let common = Common::from_args(&args)?;
         let publisher = PushPublisher::open(&PushConfig::from_args(args.push, common)?)?;
-        println!("{}", publisher.run(&stop)?);
+        let ran = publisher.run(&stop);
+        let report = ran.as_ref().unwrap_or_else(|failure| &failure.report);
+        println!("{report}");
+        ran?;
     } else {
         let publisher = Publisher::open(&Config::from_args(args)?)?;
         println!("{}", publisher.run(&stop)?);

@@ -14,7 +14,7 @@ mod report;
 
 pub use encode::{EncodedFrame, Encoders, payload};
 pub use options::{CodecName, PushArgs, PushConfig};
-pub use report::PushReport;
+pub use report::{PushFailure, PushReport};
 
 use crate::with_data_dir;
 use anyhow::Context;
@@ -111,8 +111,8 @@ impl PushPublisher {
     /// Captures and sends until the configured duration is over or `stop` is set.
     ///
     /// # Errors
-    /// If a frame cannot be read or encoded, or a file cannot be written.
-    pub fn run(self, stop: &AtomicBool) -> anyhow::Result<PushReport> {
+    /// If a frame cannot be read or encoded, or a file cannot be written: with the counts of the run.
+    pub fn run(self, stop: &AtomicBool) -> Result<PushReport, Box<PushFailure>> {
         let PushPublisher {
             capture, network, ..
         } = self;
@@ -122,9 +122,12 @@ impl PushPublisher {
             let sent = network.run();
             (capture.join().expect("the capture does not panic"), sent)
         });
-        Ok(PushReport {
-            captured: captured?,
-            sent: sent?,
-        })
+        let ((captured, mut errors), (sent, of_network)) = (captured, sent);
+        errors.extend(of_network);
+        let report = PushReport { captured, sent };
+        match errors.is_empty() {
+            true => Ok(report),
+            false => Err(Box::new(PushFailure { report, errors })),
+        }
     }
 }

@@ -5,9 +5,10 @@ use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::push::{CodecName, PushConfig, PushPublisher, PushReport};
 use hawser_view::push::{self, PushRow, PushSummary};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -45,6 +46,25 @@ impl Broadcast {
 
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// Creates a file that refuses what is written after its first line, as one on a full disk does.
+    fn file_of_one_line(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        assert!(
+            Command::new("mkfifo")
+                .arg(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let reader = path.clone();
+        thread::spawn(move || {
+            let mut line = String::new();
+            let file = fs::File::open(reader).unwrap();
+            BufReader::new(file).read_line(&mut line).unwrap();
+        });
+        path
     }
 
     fn publisher_config(&self) -> PushConfig {
@@ -213,6 +233,30 @@ fn a_viewer_goes_on_when_the_publisher_starts_again() {
     again.stop();
     assert!(summary.decoded.frames >= 200, "{summary}");
     assert_eq!(summary.received.sessions, 2, "{summary}");
+}
+
+#[test]
+fn a_publisher_whose_tables_find_no_room_goes_on_and_reports() {
+    let broadcast = Broadcast::new();
+    let publisher = PushPublisher::open(&PushConfig {
+        log: Some(broadcast.file_of_one_line("log.csv")),
+        stats: Some(broadcast.file_of_one_line("stats.csv")),
+        ..broadcast.publisher_config()
+    });
+    let publisher = publisher.unwrap();
+    let (address, stop) = (publisher.address(), AtomicBool::new(false));
+    let (summary, failure) = thread::scope(|scope| {
+        let publishing = scope.spawn(|| publisher.run(&stop));
+        let summary = watch(&broadcast.viewer_config(address));
+        stop.store(true, Relaxed);
+        (summary, publishing.join().unwrap().unwrap_err())
+    });
+    assert!(summary.decoded.frames >= 30, "{summary}");
+    assert!(failure.report.sent.objects.delivered > 0, "{failure}");
+    assert_eq!(failure.errors.len(), 2, "{failure}");
+    for name in ["log.csv", "stats.csv"] {
+        assert!(failure.to_string().contains(name), "{failure}");
+    }
 }
 
 #[test]

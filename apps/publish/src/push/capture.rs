@@ -120,10 +120,12 @@ impl Capture {
         })
     }
 
-    /// Captures until the duration is over or `stop` is set. The network ends with it.
-    pub(super) fn run(mut self, stop: &AtomicBool) -> anyhow::Result<Captured> {
-        self.play(stop)?;
-        self.table_error.map_or(Ok(self.report), Err)
+    /// Captures until the duration is over or `stop` is set. The network ends with it. Also returns what
+    /// ended it, or the table of frames, too early.
+    pub(super) fn run(mut self, stop: &AtomicBool) -> (Captured, Vec<anyhow::Error>) {
+        let played = self.play(stop).err();
+        let errors = self.table_error.into_iter().chain(played);
+        (self.report, errors.collect())
     }
 
     fn play(&mut self, stop: &AtomicBool) -> anyhow::Result<()> {

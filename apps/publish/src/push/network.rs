@@ -90,17 +90,18 @@ impl Network {
         }
     }
 
-    /// Runs until the camera has ended, and the camera until this has.
-    pub(super) fn run(mut self) -> anyhow::Result<Sent> {
+    /// Runs until the camera has ended, and the camera until this has. Also returns what ended it, or the
+    /// table of statistics, too early.
+    pub(super) fn run(mut self) -> (Sent, Vec<anyhow::Error>) {
         udp::wake_precisely();
         let over = OverOnDrop(Arc::clone(&self.demand));
-        let served = self.serve();
+        let served = self.serve().err();
         drop(over);
         self.end_sessions(Goodbye::Ended);
         self.report
             .finish(self.publication.host_stats(), &self.socket);
-        served.and(self.table_error.map_or(Ok(()), Err))?;
-        Ok(self.report)
+        let errors = self.table_error.into_iter().chain(served);
+        (self.report, errors.collect())
     }
 
     fn serve(&mut self) -> anyhow::Result<()> {

@@ -14,6 +14,24 @@ pub struct PushReport {
     pub sent: Sent,
 }
 
+/// The errors of a run of [`PushPublisher`](super::PushPublisher), and its counts.
+#[derive(Debug)]
+pub struct PushFailure {
+    /// The counts.
+    pub report: PushReport,
+    /// The errors, of which there is at least one.
+    pub errors: Vec<anyhow::Error>,
+}
+
+impl fmt::Display for PushFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errors = self.errors.iter().map(|error| format!("{error:#}"));
+        f.write_str(&errors.collect::<Vec<_>>().join("; "))
+    }
+}
+
+impl std::error::Error for PushFailure {}
+
 /// The counts of the camera.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Captured {
