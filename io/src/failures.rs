@@ -1,5 +1,8 @@
 //! Failures of what is tried again and again, each reported once.
 
+use std::collections::BTreeSet;
+use std::io;
+
 /// Whether the last attempt failed.
 ///
 /// ```
@@ -40,5 +43,33 @@ impl Failures {
     /// Returns whether the last attempt failed.
     pub fn is_failing(&self) -> bool {
         self.is_failing
+    }
+}
+
+/// The kinds of errors of the system that have occurred.
+///
+/// ```
+/// use hawser_io::failures::Kinds;
+/// use std::io::ErrorKind;
+///
+/// let mut kinds = Kinds::default();
+/// assert!(kinds.is_new(&ErrorKind::PermissionDenied.into()));
+/// assert!(!kinds.is_new(&ErrorKind::PermissionDenied.into()));
+/// assert!(kinds.is_new(&ErrorKind::NetworkUnreachable.into()));
+/// ```
+#[derive(Debug, Default)]
+pub struct Kinds {
+    numbers: BTreeSet<i32>,
+    /// Those of errors without a number.
+    kinds: BTreeSet<io::ErrorKind>,
+}
+
+impl Kinds {
+    /// Records an error. Returns whether none of its kind occurred before.
+    pub fn is_new(&mut self, error: &io::Error) -> bool {
+        match error.raw_os_error() {
+            Some(number) => self.numbers.insert(number),
+            None => self.kinds.insert(error.kind()),
+        }
     }
 }

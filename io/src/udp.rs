@@ -191,8 +191,17 @@ impl UdpSocket {
     /// Waits for a datagram, for [`Waker::wake`], for a signal, or for `timeout` to pass; `None` is no
     /// timeout.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.wait_for(PollFlags::POLLIN, timeout)
+    }
+
+    /// Waits as [`UdpSocket::wait`], and until the kernel's buffer has room again for what is sent.
+    pub fn wait_for_room(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.wait_for(PollFlags::POLLIN | PollFlags::POLLOUT, timeout)
+    }
+
+    fn wait_for(&self, events: PollFlags, timeout: Option<Duration>) -> io::Result<()> {
         let mut descriptors = [
-            PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.socket.as_fd(), events),
             PollFd::new(self.waker.0.as_fd(), PollFlags::POLLIN),
         ];
         match ppoll(&mut descriptors, timeout.map(TimeSpec::from), None) {

@@ -5,8 +5,8 @@ mod support;
 use hawser_congestion::DepartureFinding;
 use hawser_io::clock::monotonic;
 use hawser_io::udp::{self, Departure, Received};
-use hawser_units::Instant;
-use std::thread;
+use hawser_units::{Ecn, Instant};
+use std::io::ErrorKind;
 use std::time::Duration;
 use support::{MS, Pair};
 
@@ -63,54 +63,94 @@ fn packets_that_are_given_to_fq_at_once_leave_and_arrive_one_by_one() {
     }
 }
 
+/// A packet that was sent and has arrived.
+struct Arrived {
+    planned: Instant,
+    /// When it was given to the kernel.
+    given: Instant,
+    at: Instant,
+}
+
 /// Sends a packet every millisecond, as a flow that gives packets to the kernel so far ahead, by a thread
-/// that stalls for 3 ms after every 50th. Returns by how much each arrived late, in ascending order.
-fn lateness(pair: &mut Pair, ahead: u32) -> Vec<Duration> {
+/// that stalls until 3 ms later after every 50th. Packets are told apart by their lengths.
+fn sent_with_stalls(pair: &mut Pair, ahead: u32) -> Vec<Arrived> {
     const PACKETS: u32 = 1000;
     udp::wake_precisely();
     let first = monotonic() + 10 * MS;
-    let mut late = Vec::new();
-    let mut sent = 0;
-    while late.len() < PACKETS as usize {
+    let planned = |packet: u32| first + packet * MS;
+    let mut given = Vec::new();
+    let mut stalled_until = first;
+    let mut arrivals = Vec::new();
+    while arrivals.len() < PACKETS as usize {
         let now = monotonic();
+        let sent = given.len() as u32;
         assert!(
-            now < first + 10_000 * MS,
+            now < first + 60_000 * MS,
             "{} of {sent} arrived",
-            late.len()
+            arrivals.len()
         );
-        while sent < PACKETS && first + sent * MS <= now + ahead * MS {
-            pair.send(Departure {
-                at: first + sent * MS,
+        if sent < PACKETS && planned(sent) <= now + ahead * MS && stalled_until <= now {
+            let departure = Departure {
+                at: planned(sent),
                 is_stamped: false,
-            });
-            sent += 1;
-            if sent % 50 == 0 {
-                thread::sleep(3 * MS);
+            };
+            pair.send_long(1 + sent as usize, departure);
+            given.push(now);
+            if sent % 50 == 49 {
+                stalled_until = monotonic() + 3 * MS;
             }
         }
         let arrived = |datagram: Received<'_>| {
-            let planned = first + late.len() as u32 * MS;
-            late.push((monotonic() - datagram.age).saturating_since(planned));
+            let packet = datagram.bytes.len() - 1;
+            arrivals.push(Arrived {
+                planned: planned(packet as u32),
+                given: given[packet],
+                at: monotonic() - datagram.age,
+            });
         };
         pair.receiving.receive(arrived).unwrap();
-        let still_ahead = ahead.saturating_sub(1) * MS;
-        let due = (first + sent * MS - still_ahead).saturating_since(monotonic());
-        pair.sending.wait(Some(due.max(MS / 20))).unwrap();
+        pair.sending.wait(Some(MS / 20)).unwrap();
     }
-    late.sort_unstable();
-    late
+    arrivals
 }
 
 #[test]
 fn fq_makes_up_for_a_sender_that_stalls() {
-    let late = [("pfifo", 0), ("fq", 5)].map(|(discipline, ahead)| {
-        let late = lateness(&mut Pair::create(discipline, discipline), ahead);
+    let [program, kernel] = [("pfifo", 0), ("fq", 5)].map(|(discipline, ahead)| {
+        let arrivals = sent_with_stalls(&mut Pair::create(discipline, discipline), ahead);
+        let late = |arrived: &Arrived| arrived.at.saturating_since(arrived.planned);
+        let mut late: Vec<Duration> = arrivals.iter().map(late).collect();
+        late.sort_unstable();
         let [median, p90, p99, most] = [500, 900, 990, 1000].map(|share| late[share * 999 / 1000]);
         println!(
             "{discipline}, {ahead} ms ahead: late by {median:?} (median), {p90:?} (p90), {p99:?} (p99), {most:?} (most)"
         );
-        (median, p99)
+        arrivals
     });
-    let [program, kernel] = late;
-    assert!(kernel.0 < program.0 && kernel.1 + MS < program.1);
+    // Whatever the machine does: what the program gives late leaves late, what the kernel has leaves in time.
+    let is_late = |arrived: &&Arrived| arrived.at >= arrived.planned + MS;
+    let given_late = program.iter().filter(|a| a.given >= a.planned + MS);
+    assert!(given_late.clone().count() > 0);
+    assert!(given_late.clone().all(|arrived| is_late(&arrived)));
+    let in_time = kernel.iter().filter(|a| a.given <= a.planned);
+    let in_time: Vec<&Arrived> = in_time.collect();
+    let early = |arrived: &&&Arrived| arrived.at + MS / 5 < arrived.planned;
+    assert_eq!(in_time.iter().filter(early).count(), 0);
+    assert!(2 * in_time.len() > kernel.len(), "{}", in_time.len());
+    assert!(10 * in_time.iter().filter(|a| is_late(a)).count() < in_time.len());
+}
+
+#[test]
+fn a_buffer_that_is_full_of_delayed_packets_is_waited_for() {
+    let pair = Pair::create("full", "netem delay 100ms limit 100000");
+    let send = || pair.sending.send(pair.to, Ecn::Ect1, &[0; 1200]);
+    let error = loop {
+        if let Err(error) = send() {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    let long = Some(Duration::from_secs(60));
+    pair.sending.wait_for_room(long).unwrap();
+    send().unwrap();
 }

@@ -3,13 +3,13 @@
 #[path = "support/machines.rs"]
 mod machines;
 
-use hawser_media::{Recording, Source, Synthetic};
-use hawser_publish::push::{PushConfig, PushPublisher};
-use hawser_view::push;
-use machines::Machines;
+use hawser_publish::push::{PushConfig, PushPublisher, PushReport};
+use hawser_view::push::{self, PushSummary};
+use machines::{Broadcast, Machines};
+use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
 
 /// Creates machines of which the publisher's has a queueing discipline.
 fn machines_with(discipline: &str) -> Machines {
@@ -20,39 +20,58 @@ fn machines_with(discipline: &str) -> Machines {
     machines
 }
 
+/// Publishes until each of several viewers has so many frames.
+fn run(
+    machines: &Machines,
+    broadcast: &Broadcast,
+    config: &PushConfig,
+    (viewers, frames): (usize, u64),
+) -> (PushReport, Vec<PushSummary>) {
+    let open = || PushPublisher::open(config).unwrap();
+    let publisher = machines.publisher.run(open).unwrap();
+    let viewer = push::PushConfig {
+        frames: Some(frames),
+        ..broadcast.viewer(&publisher)
+    };
+    let stop = AtomicBool::new(false);
+    let watch = || push::watch(&viewer, &AtomicBool::new(false)).unwrap();
+    thread::scope(|scope| {
+        let publishing = scope.spawn(|| publisher.run(&stop).unwrap());
+        let start = |_| scope.spawn(|| machines.viewer.run(watch).unwrap());
+        let watching: Vec<_> = (0..viewers).map(start).collect();
+        let watched = watching.into_iter().map(|viewer| viewer.join().unwrap());
+        let summaries = watched.collect();
+        stop.store(true, Relaxed);
+        (publishing.join().unwrap(), summaries)
+    })
+}
+
+/// Returns the last value of a column for each viewer of a table of flows.
+fn last_values(stats: &Path, column: &str) -> Vec<String> {
+    let mut stats = csv::Reader::from_path(stats).unwrap();
+    let columns = stats.headers().unwrap().clone();
+    let at = |name: &str| columns.iter().position(|column| column == name).unwrap();
+    let (viewer, column) = (at("viewer"), at(column));
+    let mut last = std::collections::BTreeMap::new();
+    for row in stats.records().map(Result::unwrap) {
+        last.insert(row[viewer].to_owned(), row[column].to_owned());
+    }
+    last.into_values().collect()
+}
+
 #[test]
 fn the_kernel_paces_where_it_obeys_and_frames_arrive_whole() {
     for (discipline, kernel_paced) in [("pfifo", "0"), ("fq", "1")] {
         let machines = machines_with(discipline);
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        hawser_publish::generate_secret(&path("media.key")).unwrap();
-        let source = Source::Synthetic(Synthetic {
-            seed: 1,
-            points: 3000,
-            seconds: 1.0,
-        });
+        let broadcast = Broadcast::new();
         let config = PushConfig {
-            fps: 30.0,
-            listen: "192.0.2.1:0".parse().unwrap(),
-            stats: Some(path("stats.csv")),
-            ..PushConfig::new(Recording { fps: 30.0, source }, path("media.key"))
+            stats: Some(broadcast.path("stats.csv")),
+            ..broadcast.publisher(3000)
         };
-        let open = || PushPublisher::open(&config).unwrap();
-        let publisher = machines.publisher.run(open).unwrap();
-        let viewer = push::PushConfig {
-            frames: Some(60),
-            duration: Some(Duration::from_secs(60)),
-            ..push::PushConfig::new(publisher.address().to_string(), path("media.key"))
+        let (report, summaries) = run(&machines, &broadcast, &config, (1, 60));
+        let [summary] = &summaries[..] else {
+            panic!("{summaries:?}");
         };
-        let stop = AtomicBool::new(false);
-        let watch = || push::watch(&viewer, &AtomicBool::new(false)).unwrap();
-        let (summary, report) = thread::scope(|scope| {
-            let publishing = scope.spawn(|| publisher.run(&stop).unwrap());
-            let summary = machines.viewer.run(watch);
-            stop.store(true, Relaxed);
-            (summary.unwrap(), publishing.join().unwrap())
-        });
         println!("{discipline}:\n{report}\n{summary}");
 
         assert!(summary.decoded.frames >= 60, "{summary}");
@@ -61,15 +80,35 @@ fn the_kernel_paces_where_it_obeys_and_frames_arrive_whole() {
             (0, 0)
         );
         assert_eq!(report.sent.refused_parts, 0, "{report}");
-        let mut stats = csv::Reader::from_path(path("stats.csv")).unwrap();
-        let columns = stats.headers().unwrap().clone();
-        let column = columns.iter().position(|name| name == "kernel_paced");
-        let rows: Vec<csv::StringRecord> = stats.records().map(Result::unwrap).collect();
-        let last = rows.last().expect("a viewer was there");
-        assert_eq!(
-            last.get(column.unwrap()),
-            Some(kernel_paced),
-            "{discipline}"
-        );
+        let paced = last_values(&broadcast.path("stats.csv"), "kernel_paced");
+        assert_eq!(paced, [kernel_paced], "{discipline}");
     }
+}
+
+#[test]
+fn several_viewers_share_the_buffer_of_the_socket_without_loss() {
+    let machines = machines_with("fq");
+    // Room for some packets only, as the packets of many viewers leave.
+    let most = "/proc/sys/net/core/wmem_max";
+    let before = fs::read_to_string(most).unwrap();
+    fs::write(most, "16384").unwrap();
+    let broadcast = Broadcast::new();
+    let config = PushConfig {
+        stats: Some(broadcast.path("stats.csv")),
+        ..broadcast.publisher(3000)
+    };
+    let (report, summaries) = run(&machines, &broadcast, &config, (3, 60));
+    fs::write(most, before).unwrap();
+    println!("{report}");
+    for summary in &summaries {
+        println!("{summary}");
+        assert!(summary.decoded.frames >= 60, "{summary}");
+    }
+    assert_eq!(
+        (report.sent.send_failures, report.sent.objects.lost),
+        (0, 0),
+        "{report}"
+    );
+    let paced = last_values(&broadcast.path("stats.csv"), "kernel_paced");
+    assert_eq!(paced, ["1", "1", "1"]);
 }

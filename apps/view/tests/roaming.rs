@@ -3,17 +3,17 @@
 #[path = "support/machines.rs"]
 mod machines;
 
-use hawser_media::{Recording, Source, Synthetic};
-use hawser_publish::push::{PushConfig, PushPublisher};
+use hawser_publish::push::PushPublisher;
 use hawser_view::push;
-use machines::Machines;
+use machines::{Broadcast, Machines};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-/// The silence after which either end gives up a session.
-const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time after which the stream goes on is two seconds, of which a busy machine makes more; a session ends
+/// after ten.
+const BACK_WITHIN: Duration = Duration::from_secs(4);
 
 /// Returns the number of frames in a timeline that is being written.
 fn frames(timeline: &Path) -> usize {
@@ -24,28 +24,16 @@ fn frames(timeline: &Path) -> usize {
 #[test]
 fn a_viewer_goes_on_at_another_address() {
     let machines = Machines::create("roaming");
-    let directory = tempfile::tempdir().unwrap();
-    let path = |name: &str| directory.path().join(name);
-    hawser_publish::generate_secret(&path("media.key")).unwrap();
-    let source = Source::Synthetic(Synthetic {
-        seed: 1,
-        points: 3000,
-        seconds: 1.0,
-    });
-    let config = PushConfig {
-        fps: 30.0,
-        listen: "192.0.2.1:0".parse().unwrap(),
-        ..PushConfig::new(Recording { fps: 30.0, source }, path("media.key"))
-    };
-    let open = || PushPublisher::open(&config).unwrap();
+    let broadcast = Broadcast::new();
+    let timeline = broadcast.path("timeline.csv");
+    let open = || PushPublisher::open(&broadcast.publisher(3000)).unwrap();
     let publisher = machines.publisher.run(open).unwrap();
     let viewer = push::PushConfig {
-        timeline: Some(path("timeline.csv")),
-        duration: Some(Duration::from_secs(60)),
-        ..push::PushConfig::new(publisher.address().to_string(), path("media.key"))
+        timeline: Some(timeline.clone()),
+        ..broadcast.viewer(&publisher)
     };
     let wait_for = |count: usize| {
-        while frames(&path("timeline.csv")) < count {
+        while frames(&timeline) < count {
             thread::sleep(Duration::from_millis(20));
         }
     };
@@ -61,7 +49,7 @@ fn a_viewer_goes_on_at_another_address() {
             .viewer
             .ip("addr del 192.0.2.2/24 dev eth0\naddr add 192.0.2.3/24 dev eth0")
             .unwrap();
-        let before = frames(&path("timeline.csv"));
+        let before = frames(&timeline);
         wait_for(before + 60);
         stop_viewer.store(true, Relaxed);
         let summary = watching.join().unwrap();
@@ -74,6 +62,6 @@ fn a_viewer_goes_on_at_another_address() {
     assert_eq!(summary.received.sessions, 2, "{summary}");
     assert_eq!(summary.decoded.failed, 0, "{summary}");
     let stalled = watched.mul_f64(qoe.stall_ratio);
-    assert!(stalled < SESSION_TIMEOUT, "stalled for {stalled:?}");
+    assert!(stalled < BACK_WITHIN, "stalled for {stalled:?}");
     assert_eq!(report.sent.viewers, 2, "{report}");
 }

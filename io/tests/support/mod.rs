@@ -101,9 +101,15 @@ impl Pair {
     }
 
     pub(crate) fn send(&mut self, departure: Departure) {
+        self.send_long(1200, departure);
+    }
+
+    /// Sends a datagram of so many bytes.
+    pub(crate) fn send_long(&mut self, bytes: usize, departure: Departure) {
+        let datagram = vec![0; bytes];
         let sent = self
             .sending
-            .send_at(self.to, Ecn::Ect1, &[0; 1200], departure);
+            .send_at(self.to, Ecn::Ect1, &datagram, departure);
         sent.unwrap();
     }
 }

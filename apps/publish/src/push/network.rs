@@ -21,7 +21,7 @@ use hawser_wire::feedback;
 use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,12 +34,22 @@ const STATS_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest time between two looks at the secret, which the controller may have replaced.
 const SECRET_POLL: Duration = Duration::from_secs(1);
 
+/// The number of datagrams that are sent before messages of viewers are read.
+const DATAGRAMS_OF_A_TURN: u32 = 64;
+
+/// The longest time between two attempts to send while the kernel's buffer is full, and the time for which
+/// the last datagrams of a session are tried.
+const FULL_BUFFER_POLL: Duration = Duration::from_millis(5);
+const LAST_DATAGRAMS: Duration = Duration::from_millis(100);
+
 /// The network's end of the publisher.
 pub(super) struct Network {
     clock: SteadyClock,
     socket: UdpSocket,
     broadcast: Broadcast,
     publication: Publication,
+    /// The datagram for which the kernel's buffer had no room.
+    unsent: Option<Outgoing>,
     camera: Receiver<Message>,
     /// The number of frames that the camera has begun and that were not taken as a whole.
     waiting: Arc<AtomicUsize>,
@@ -67,6 +77,7 @@ impl Network {
             socket,
             broadcast,
             publication,
+            unsent: None,
             camera,
             waiting: Arc::default(),
             demand: Arc::default(),
@@ -109,13 +120,11 @@ impl Network {
             self.take_secret()?;
             self.receive()?;
             self.publication.handle_timeout(self.clock.now());
-            self.transmit();
+            let is_all_sent = self.transmit();
             self.take_events();
             self.update_stats();
             self.tell_camera();
-            self.socket
-                .wait(Some(self.timeout()))
-                .context("cannot wait")?;
+            self.wait(is_all_sent).context("cannot wait")?;
         }
         Ok(())
     }
@@ -184,7 +193,11 @@ impl Network {
         self.take_events();
         self.report.add_viewers(&self.publication.status());
         self.publication.close(reason);
-        self.transmit();
+        let until = self.clock.now() + LAST_DATAGRAMS;
+        while !self.transmit() && self.clock.now() < until {
+            // Without room it is tried again.
+            let _ = self.wait(false);
+        }
     }
 
     fn receive(&mut self) -> anyhow::Result<()> {
@@ -225,16 +238,36 @@ impl Network {
         Ok(())
     }
 
-    fn transmit(&mut self) {
-        while let Some(outgoing) = self.publication.poll_transmit(self.clock.now()) {
+    /// Sends what leaves now, up to a bound. Returns whether that was all.
+    fn transmit(&mut self) -> bool {
+        for _ in 0..DATAGRAMS_OF_A_TURN {
+            let next = || self.publication.poll_transmit(self.clock.now());
+            let Some(outgoing) = self.unsent.take().or_else(next) else {
+                return true;
+            };
             match self.send(&outgoing) {
                 Ok(()) => self.report.datagrams += 1,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    // What the kernel holds for one viewer fills the buffer of all. Nothing is lost.
+                    self.unsent = Some(outgoing);
+                    return false;
+                }
                 Err(error) => {
                     // It counts as lost, and is sent again while that is of use.
                     self.report.send_failures += 1;
                     tracing::debug!(to = %outgoing.to, "cannot send: {error}");
                 }
             }
+        }
+        false
+    }
+
+    /// Waits until something is to be done.
+    fn wait(&self, is_all_sent: bool) -> io::Result<()> {
+        match (&self.unsent, is_all_sent) {
+            (Some(_), _) => self.socket.wait_for_room(Some(FULL_BUFFER_POLL)),
+            (None, false) => self.socket.wait(Some(Duration::ZERO)),
+            (None, true) => self.socket.wait(Some(self.timeout())),
         }
     }
 
@@ -361,9 +394,109 @@ fn pose_in_mm(pose: feedback::Pose) -> Pose {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::push::broadcast::timing;
+    use crate::push::encode::Encoders;
+    use crate::push::{CodecName, generate_secret};
+    use hawser_cloud::Cloud;
+    use hawser_codec::Slice;
+    use hawser_congestion::Bounds;
+    use hawser_io::udp::Received;
+    use hawser_keyring::{Keyring, TrackRole};
+    use hawser_media::{Frame, Recording};
+    use hawser_objects::{TrackSecret, Viewer, ViewerConfig, ViewerEvent};
+    use hawser_units::{Bitrate, Ecn};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::mpsc::channel;
     use std::thread;
+
+    /// A publisher's thread with a viewer that has selected layers of its track.
+    struct Rig {
+        network: Network,
+        viewer: Viewer,
+        socket: UdpSocket,
+    }
+
+    impl Rig {
+        /// Opens a session in which packets may leave at 10 gigabits per second.
+        fn new(layers: u8, figures: Option<Arc<Mutex<Figures>>>) -> Rig {
+            let directory = tempfile::tempdir().unwrap();
+            let key = directory.path().join("media.key");
+            generate_secret(&key).unwrap();
+            let rate = Bitrate::from_mbps(10_000.0);
+            let config = PushConfig {
+                bounds: Bounds::new(rate, rate, rate),
+                lifetime: Duration::from_secs(60),
+                ..PushConfig::new(Recording::synthetic(), key)
+            };
+            let (keyring, secret) = Keyring::open(&config.key, TrackRole::Writer).unwrap();
+            let encoders = Encoders::new(CodecName::Zstd, &Frame::Cloud(Cloud::new()));
+            let tracks = encoders.unwrap().tracks(timing(&config));
+            let broadcast = Broadcast::new(&config, tracks, keyring, false);
+            let publication = broadcast.publication(&secret).unwrap();
+            let bind = || UdpSocket::bind(([127, 0, 0, 1], 0).into()).unwrap();
+            let (_, camera) = channel();
+            let clock = SteadyClock::start();
+            let published = (broadcast, publication);
+            let network = Network::new(&config, clock, bind(), published, camera, figures);
+            let secret = TrackSecret::new(*secret);
+            let mut rig = Rig {
+                network: network.unwrap(),
+                viewer: Viewer::new(ViewerConfig::default(), secret, [7; 16]),
+                socket: bind(),
+            };
+            while rig.network.publication.status().is_empty() {
+                rig.turn(layers);
+            }
+            rig
+        }
+
+        /// Exchanges what both ends have to say.
+        fn turn(&mut self, layers: u8) {
+            let Rig {
+                network,
+                viewer,
+                socket,
+            } = self;
+            let now = network.clock.now();
+            let publisher = network.socket.local_address().unwrap();
+            while let Some(message) = viewer.poll_transmit(now) {
+                socket.send(publisher, Ecn::NotEct, &message).unwrap();
+            }
+            network.receive().unwrap();
+            network.transmit();
+            let take = |datagram: Received<'_>| {
+                let _ = viewer.handle_datagram(now, datagram.bytes, datagram.ecn);
+            };
+            socket.receive(take).unwrap();
+            while let Some(event) = viewer.poll_event() {
+                assert!(matches!(event, ViewerEvent::Opened(_)));
+                viewer.subscribe(now, vec![(0, layers)]);
+            }
+        }
+    }
+
+    #[test]
+    fn messages_of_viewers_are_read_while_much_is_to_be_sent() {
+        let mut rig = Rig::new(1, None);
+        let frame = TrackSlice {
+            alias: 0,
+            codec: Codec::Zstd,
+            layer: 0,
+            slice: Slice {
+                parts: vec![vec![0; 1 << 20]],
+                ends_layer: true,
+                is_top: true,
+            },
+        };
+        rig.network
+            .take(&Message::Frame(rig.network.clock.now()))
+            .unwrap();
+        rig.network.take(&Message::Slice(frame)).unwrap();
+        let before = rig.network.report.datagrams;
+        let is_all = rig.network.transmit();
+        let sent = rig.network.report.datagrams - before;
+        assert_eq!((sent, is_all), (DATAGRAMS_OF_A_TURN.into(), false));
+    }
 
     #[test]
     fn a_camera_that_panics_ends_the_network() {

@@ -1,6 +1,14 @@
 //! A publisher's and a viewer's machine with a link between them.
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 use hawser_io::netns::Namespace;
+use hawser_media::{Recording, Source, Synthetic};
+use hawser_publish::push::{PushConfig, PushPublisher};
+use hawser_view::push;
+use std::path::PathBuf;
+use std::time::Duration;
+use tempfile::TempDir;
 
 pub(crate) struct Machines {
     pub(crate) publisher: Namespace,
@@ -24,6 +32,44 @@ impl Machines {
             .ip("addr add 192.0.2.2/24 dev eth0\nlink set eth0 up")
             .unwrap();
         Machines { publisher, viewer }
+    }
+}
+
+/// A directory with the secret of a broadcast, for the publisher's machine.
+pub(crate) struct Broadcast {
+    directory: TempDir,
+}
+
+impl Broadcast {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        hawser_publish::generate_secret(&directory.path().join("media.key")).unwrap();
+        Broadcast { directory }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Returns a publisher of frames of so many points, 30 a second.
+    pub(crate) fn publisher(&self, points: usize) -> PushConfig {
+        let source = Source::Synthetic(Synthetic {
+            seed: 1,
+            points,
+            seconds: 1.0,
+        });
+        PushConfig {
+            fps: 30.0,
+            listen: "192.0.2.1:0".parse().unwrap(),
+            ..PushConfig::new(Recording { fps: 30.0, source }, self.path("media.key"))
+        }
+    }
+
+    pub(crate) fn viewer(&self, publisher: &PushPublisher) -> push::PushConfig {
+        push::PushConfig {
+            duration: Some(Duration::from_secs(60)),
+            ..push::PushConfig::new(publisher.address().to_string(), self.path("media.key"))
+        }
     }
 }
 
