@@ -16,6 +16,9 @@ pub(super) struct Figures {
     pub(super) captured: Captured,
     /// The sums over all viewers, also those that have left.
     pub(super) sent: Sent,
+    /// The number of viewers that have selected something.
+    pub(super) watching: usize,
+    /// The states of the flows, also to viewers that have selected nothing.
     pub(super) viewers: Vec<ViewerStatus>,
 }
 
@@ -37,7 +40,7 @@ fn text(figures: Figures) -> String {
 }
 
 const PROGRAM: [Metric<Figures>; 15] = [
-    gauge("viewers", "Viewers at present", |f| f.viewers.len() as f64),
+    gauge("viewers", "Viewers at present", |f| f.watching as f64),
     counter("frames_captured", "Frames that were captured", |f| {
         f.captured.frames
     }),
@@ -232,6 +235,7 @@ mod tests {
             sender: hawser_objects::SenderStats::default(),
         };
         let mut figures = Figures {
+            watching: 1,
             viewers: vec![viewer],
             ..Figures::default()
         };

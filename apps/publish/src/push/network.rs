@@ -330,6 +330,7 @@ impl Network {
             let mut figures = figures.lock();
             figures.captured = *self.captured.lock();
             figures.sent = sent;
+            figures.watching = self.publication.viewers();
             figures.viewers = viewers;
         }
     }
@@ -496,6 +497,17 @@ mod tests {
         let is_all = rig.network.transmit();
         let sent = rig.network.report.datagrams - before;
         assert_eq!((sent, is_all), (DATAGRAMS_OF_A_TURN.into(), false));
+    }
+
+    #[test]
+    fn a_viewer_that_has_selected_nothing_is_not_counted() {
+        for (layers, watching) in [(1, 1), (0, 0)] {
+            let figures: Arc<Mutex<Figures>> = Arc::default();
+            let mut rig = Rig::new(layers, Some(Arc::clone(&figures)));
+            rig.network.update_stats();
+            let figures = figures.lock();
+            assert_eq!((figures.watching, figures.viewers.len()), (watching, 1));
+        }
     }
 
     #[test]
