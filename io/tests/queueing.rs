@@ -141,16 +141,20 @@ fn fq_makes_up_for_a_sender_that_stalls() {
 }
 
 #[test]
-fn a_buffer_that_is_full_of_delayed_packets_is_waited_for() {
-    let pair = Pair::create("full", "netem delay 100ms limit 100000");
-    let send = || pair.sending.send(pair.to, Ecn::Ect1, &[0; 1200]);
-    let error = loop {
-        if let Err(error) = send() {
-            break error;
-        }
+fn a_buffer_that_is_full_of_packets_that_fq_holds_is_waited_for() {
+    let mut pair = Pair::create("full", "fq flow_limit 10000 limit 10000");
+    let departure = Departure {
+        at: monotonic() + 200 * MS,
+        is_stamped: false,
     };
+    let mut send = || {
+        let sending = &mut pair.sending;
+        sending.send_at(pair.to, Ecn::Ect1, &[0; 1200], departure)
+    };
+    let mut sent = (0..10_000).map(|_| send());
+    let error = sent.find_map(Result::err).expect("the buffer is bounded");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    let long = Some(Duration::from_secs(60));
-    pair.sending.wait_for_room(long).unwrap();
-    send().unwrap();
+    pair.sending.wait_for_room(Some(60_000 * MS)).unwrap();
+    assert!(departure.at <= monotonic() + 5 * MS);
+    pair.send_now();
 }

@@ -3,7 +3,9 @@
 #[path = "support/machines.rs"]
 mod machines;
 
+use hawser_congestion::Bounds;
 use hawser_publish::push::{PushConfig, PushPublisher, PushReport};
+use hawser_units::Bitrate;
 use hawser_view::push::{self, PushSummary};
 use machines::{Broadcast, Machines};
 use std::fs;
@@ -13,10 +15,11 @@ use std::thread;
 
 /// Creates machines of which the publisher's has a queueing discipline.
 fn machines_with(discipline: &str) -> Machines {
-    let machines = Machines::create(&format!("paced-{discipline}"));
+    let name = discipline.split(' ').next().unwrap_or_default();
+    let machines = Machines::create(&format!("paced-{name}"));
     let mut tc = machines.publisher.command("tc").unwrap();
-    tc.args(["qdisc", "replace", "dev", "eth0", "root", discipline]);
-    assert!(tc.status().unwrap().success());
+    tc.args(["qdisc", "replace", "dev", "eth0", "root"]);
+    assert!(tc.args(discipline.split(' ')).status().unwrap().success());
     machines
 }
 
@@ -86,16 +89,18 @@ fn the_kernel_paces_where_it_obeys_and_frames_arrive_whole() {
 }
 
 #[test]
-fn several_viewers_share_the_buffer_of_the_socket_without_loss() {
-    let machines = machines_with("fq");
-    // Room for some packets only, as the packets of many viewers leave.
+fn several_viewers_share_a_send_buffer_that_is_full_without_failures() {
+    // A frame of each viewer is given at once to a device that needs ten times as long to send it. There is room
+    // for seven packets, as there is for 185 by default.
+    let rate = Bitrate::from_mbps(90.0);
+    let machines = machines_with("tbf rate 9mbit burst 3kb limit 1mb");
     let most = "/proc/sys/net/core/wmem_max";
     let before = fs::read_to_string(most).unwrap();
-    fs::write(most, "16384").unwrap();
+    fs::write(most, "8192").unwrap();
     let broadcast = Broadcast::new();
     let config = PushConfig {
-        stats: Some(broadcast.path("stats.csv")),
-        ..broadcast.publisher(3000)
+        bounds: Bounds::new(rate, rate, rate),
+        ..broadcast.publisher(1000)
     };
     let (report, summaries) = run(&machines, &broadcast, &config, (3, 60));
     fs::write(most, before).unwrap();
@@ -104,11 +109,5 @@ fn several_viewers_share_the_buffer_of_the_socket_without_loss() {
         println!("{summary}");
         assert!(summary.decoded.frames >= 60, "{summary}");
     }
-    assert_eq!(
-        (report.sent.send_failures, report.sent.objects.lost),
-        (0, 0),
-        "{report}"
-    );
-    let paced = last_values(&broadcast.path("stats.csv"), "kernel_paced");
-    assert_eq!(paced, ["1", "1", "1"]);
+    assert_eq!(report.sent.send_failures, 0, "{report}");
 }
