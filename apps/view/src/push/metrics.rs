@@ -53,7 +53,7 @@ fn text(figures: Figures) -> String {
     page("hawser_view", move |sink| write(&figures, sink))
 }
 
-const PROGRAM: [Metric<Figures>; 16] = [
+const PROGRAM: [Metric<Figures>; 15] = [
     gauge("session_open", "1 while a session is open", |f| {
         f64::from(u8::from(f.is_open))
     }),
@@ -105,11 +105,6 @@ const PROGRAM: [Metric<Figures>; 16] = [
         |f| f.received.not_decoded,
     ),
     counter(
-        "datagrams_refused",
-        "Datagrams that were not authentic, repeated, or not expected",
-        |f| f.received.refused,
-    ),
-    counter(
         "receive_drops",
         "Datagrams that the kernel dropped because they were not read in time",
         |f| f.received.kernel_drops,
@@ -132,6 +127,12 @@ const FRAMES: [Metric<u64>; 1] = [counter(
     |count| *count,
 )];
 
+const REFUSED: [Metric<u64>; 1] = [counter(
+    "datagrams_refused",
+    "Datagrams that were refused, by reason",
+    |count| *count,
+)];
+
 fn write(figures: &Figures, sink: &mut Sink<'_>) -> fmt::Result {
     sink.write(&PROGRAM, || [(NO_LABELS, figures)])?;
     let frames = &figures.received.frames;
@@ -142,6 +143,11 @@ fn write(figures: &Figures, sink: &mut Sink<'_>) -> fmt::Result {
             ([("arrived", "without_camera")], &frames.without_track),
             ([("arrived", "without_base")], &frames.undecodable),
         ]
+    })?;
+    let refused = figures.received.refused.by_reason();
+    sink.write(&REFUSED, || {
+        let counts = refused.iter();
+        counts.map(|(reason, count)| ([("reason", *reason)], count))
     })
 }
 
@@ -173,10 +179,12 @@ mod tests {
         let mut figures = Figures::default();
         figures.decoded.delay = delay;
         figures.received.frames.reduced = 3;
+        figures.received.refused.packets.duplicate = 2;
         let page = text(figures);
         for sample in [
             "hawser_view_frame_delay_seconds{} 0.04",
             "hawser_view_frames_total{arrived=\"without_refinement\"} 3",
+            "hawser_view_datagrams_refused_total{reason=\"repeated\"} 2",
         ] {
             assert!(page.lines().any(|line| line == sample), "{sample}: {page}");
         }

@@ -13,6 +13,7 @@ use hawser_keyring::{Keyring, Secret};
 use hawser_objects::{EndReason, TrackSecret, ViewerEvent};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::Pose;
+use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ const NO_ANSWER: Duration = Duration::from_secs(3);
 /// The time between two updates of the metrics.
 const FIGURES_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time without a datagram after which the viewer looks whether its own address has changed, and
+/// The time without an authentic datagram after which the viewer looks whether its own address has changed, and
 /// the time between two looks. The publisher answers each report, of which there is one in a second.
 const QUIET: Duration = Duration::from_millis(1500);
 const LOOK: Duration = Duration::from_millis(500);
@@ -52,9 +53,12 @@ pub(super) struct Network {
     received: Received,
     figures: Option<Arc<Mutex<Figures>>>,
     next_figures: Instant,
+    /// When the user is told that there is no answer.
     report_at: Instant,
-    /// The arrival of the newest datagram.
-    newest: Instant,
+    /// The time at which the newest datagram was handled.
+    handled: Instant,
+    /// The arrival of the newest authentic datagram.
+    heard: Instant,
     /// When to look again whether the own address has changed.
     look_at: Instant,
     /// The last error of the network on the way to the publisher.
@@ -92,7 +96,8 @@ impl Network {
             figures,
             next_figures: clock.now(),
             report_at: clock.now() + NO_ANSWER,
-            newest: clock.now(),
+            handled: clock.now(),
+            heard: clock.now(),
             look_at: clock.now(),
             unreachable: None,
         })
@@ -146,20 +151,25 @@ impl Network {
             clock,
             socket,
             session,
-            newest,
+            received,
+            handled,
+            heard,
             ..
         } = self;
-        let received = socket.receive(|datagram| {
+        let taken = socket.receive(|datagram| {
+            if datagram.bytes.len() > DEFAULT_DATAGRAM {
+                received.refused.too_long += 1;
+                return;
+            }
             // Never before what was handled already, whatever happens to the time of day.
-            *newest = (clock.now() - datagram.age).max(*newest);
-            let taken = session
-                .viewer
-                .handle_datagram(*newest, datagram.bytes, datagram.ecn);
-            if let Err(error) = taken {
-                tracing::debug!("datagram refused: {error}");
+            *handled = (clock.now() - datagram.age).max(*handled);
+            let viewer = &mut session.viewer;
+            match viewer.handle_datagram(*handled, datagram.bytes, datagram.ecn) {
+                Ok(()) => *heard = *handled,
+                Err(error) => tracing::debug!("datagram refused: {error}"),
             }
         });
-        match received {
+        match taken {
             Ok(_) => Ok(()),
             // The network says that the publisher cannot be reached at the moment.
             Err(error) if udp::is_of_a_peer(&error) => {
@@ -224,7 +234,7 @@ impl Network {
     /// Returns whether packets to the publisher would leave from another address than that of the session,
     /// from which nothing has come for a while.
     fn has_moved(&mut self, now: Instant) -> bool {
-        if now < self.look_at.max(self.newest + QUIET) {
+        if now < self.look_at.max(self.heard + QUIET) {
             return false;
         }
         self.look_at = now + LOOK;
@@ -330,4 +340,47 @@ impl Network {
 fn pose_in_metres(pose: &hawser_cloud::Pose) -> Option<Pose> {
     let position = pose.position_mm.map(|mm| mm / 1000.0);
     Pose::new(position, pose.rotation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::push::decode;
+    use hawser_keyring::TrackRole;
+
+    /// Returns a viewer's thread that asks at the address of a socket.
+    fn network(publisher: &std::net::UdpSocket) -> Network {
+        let directory = tempfile::tempdir().unwrap();
+        let key = directory.path().join("media.key");
+        hawser_publish::generate_secret(&key).unwrap();
+        let address = publisher.local_addr().unwrap().to_string();
+        let config = PushConfig::new(&address, key);
+        let key = Keyring::open(&config.key, TrackRole::Reader).unwrap();
+        let publishers = Publishers::resolve(&address).unwrap();
+        let (to_decoder, _) = decode::work();
+        let clock = SteadyClock::start();
+        Network::open(&config, clock, publishers, key, to_decoder, None).unwrap()
+    }
+
+    fn publisher() -> std::net::UdpSocket {
+        std::net::UdpSocket::bind("127.0.0.1:0").unwrap()
+    }
+
+    #[test]
+    fn what_is_not_authentic_is_no_sign_of_the_publisher() {
+        let publisher = publisher();
+        let mut network = network(&publisher);
+        let to = network.socket.local_address().unwrap();
+        let heard = network.heard;
+        for bytes in [&[0x41; 100][..], &[0; DEFAULT_DATAGRAM + 1]] {
+            publisher.send_to(bytes, to).unwrap();
+        }
+        while network.received.refused.too_long == 0 {
+            network.socket.wait(Some(STOP_POLL)).unwrap();
+            network.receive().unwrap();
+        }
+        assert_eq!(network.heard, heard);
+        network.end_session();
+        assert_eq!(network.received.refused.total(), 2);
+    }
 }

@@ -3,7 +3,7 @@
 use super::row::PushRow;
 use crate::Drawn;
 use crate::summary::write_qoe;
-use hawser_objects::{FrameStats, Receiver, Viewer};
+use hawser_objects::{FrameStats, Receiver, Refusals, Viewer, ViewerStats};
 use hawser_qoe::{Frame, Qoe, Window};
 use hawser_units::{ByteSize, Instant};
 use std::collections::VecDeque;
@@ -30,8 +30,8 @@ pub struct Received {
     pub bytes: u64,
     /// Those of the bytes that were marked CE.
     pub marked_bytes: u64,
-    /// Datagrams that were refused: not authentic, repeated, or not expected.
-    pub refused: u64,
+    /// Datagrams that were refused, by reason.
+    pub refused: Refused,
     /// Packets that arrived after the deadline of their object.
     pub late_packets: u64,
     /// Frames by how much of them arrived, and layers that were complete too late.
@@ -44,6 +44,95 @@ pub struct Received {
     pub send_failures: u64,
     /// Messages of the network that the publisher cannot be reached.
     pub unreachable: u64,
+}
+
+/// Counts of refused datagrams by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Refused {
+    /// Packets of media.
+    pub packets: Refusals,
+    /// Messages of the session.
+    pub messages: RefusedMessages,
+    /// Datagrams that are longer than any of a publisher.
+    pub too_long: u64,
+}
+
+/// Counts of refused messages by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RefusedMessages {
+    /// Messages that were not valid.
+    pub invalid: u64,
+    /// Messages that were not authentic.
+    pub forged: u64,
+    /// Messages that arrived before.
+    pub repeated: u64,
+    /// Messages and packets that are not expected without a session, or not from a publisher.
+    pub unexpected: u64,
+}
+
+impl Refused {
+    /// Returns the counts with the names of the reasons.
+    pub fn by_reason(&self) -> [(&'static str, u64); 11] {
+        let Refused {
+            packets,
+            messages,
+            too_long,
+        } = self;
+        [
+            ("invalid", messages.invalid + packets.header),
+            ("forged", messages.forged + packets.forged),
+            ("wrong_hop_tag", packets.hop_tag),
+            ("repeated", messages.repeated + packets.duplicate),
+            ("unexpected", messages.unexpected + packets.unknown_track),
+            ("unknown_epoch", packets.unknown_epoch),
+            ("too_old", packets.too_old),
+            ("contradictory", packets.contradiction),
+            ("too_many_packets", packets.too_many_packets),
+            ("no_room", packets.no_room),
+            ("too_long", *too_long),
+        ]
+    }
+
+    /// Returns the sum.
+    pub fn total(&self) -> u64 {
+        self.by_reason().iter().map(|(_, count)| count).sum()
+    }
+
+    fn add_messages(&mut self, stats: &ViewerStats) {
+        let messages = &mut self.messages;
+        messages.invalid += stats.invalid;
+        messages.forged += stats.forged;
+        messages.repeated += stats.replayed;
+        messages.unexpected += stats.unexpected;
+    }
+
+    fn add_packets(&mut self, refusals: &Refusals) {
+        let packets = &mut self.packets;
+        packets.header += refusals.header;
+        packets.hop_tag += refusals.hop_tag;
+        packets.unknown_track += refusals.unknown_track;
+        packets.unknown_epoch += refusals.unknown_epoch;
+        packets.duplicate += refusals.duplicate;
+        packets.too_old += refusals.too_old;
+        packets.late += refusals.late;
+        packets.forged += refusals.forged;
+        packets.contradiction += refusals.contradiction;
+        packets.too_many_packets += refusals.too_many_packets;
+        packets.no_room += refusals.no_room;
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} datagrams refused", self.total())?;
+        let there = self.by_reason().into_iter().filter(|(_, count)| *count > 0);
+        let reasons = there.map(|(reason, count)| format!("{count} {}", reason.replace('_', " ")));
+        let reasons: Vec<String> = reasons.collect();
+        match reasons.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", reasons.join(", ")),
+        }
+    }
 }
 
 /// Measurements of decoded frames.
@@ -79,8 +168,7 @@ impl Received {
         if let Some(receiver) = viewer.receiver() {
             self.add_receiver(receiver);
         }
-        let stats = viewer.stats();
-        self.refused += stats.invalid + stats.forged + stats.replayed + stats.unexpected;
+        self.refused.add_messages(viewer.stats());
         self.frames += *frames;
     }
 
@@ -90,8 +178,9 @@ impl Received {
         self.packets += totals.packets;
         self.bytes += totals.bytes;
         self.marked_bytes += totals.ce_bytes;
-        self.refused += totals.refused;
-        self.late_packets += receiver.refusals().late;
+        let refusals = receiver.refusals();
+        self.refused.add_packets(&refusals);
+        self.late_packets += refusals.late;
     }
 }
 
@@ -167,8 +256,7 @@ impl fmt::Display for PushSummary {
         )?;
         write!(
             f,
-            "\n{} packets, {:.2} % of the bytes marked; late: {} packets, {} layers; {} datagrams \
-             refused, {} not read in time, {} not sent; {} sessions, publisher unreachable {} times",
+            "\n{} packets, {:.2} % of the bytes marked; late: {} packets, {} layers; {}, {} not read in time, {} not sent; {} sessions, publisher unreachable {} times",
             received.packets,
             100.0 * received.marked_bytes as f64 / received.bytes.max(1) as f64,
             received.late_packets,
@@ -183,5 +271,30 @@ impl fmt::Display for PushSummary {
             Some(pictures) => write!(f, "\n{pictures}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_datagrams_have_their_reasons() {
+        let mut refused = Refused::default();
+        assert_eq!(refused.to_string(), "0 datagrams refused");
+        refused.add_packets(&Refusals {
+            duplicate: 3,
+            late: 5,
+            no_room: 1,
+            ..Refusals::default()
+        });
+        refused.add_messages(&ViewerStats {
+            replayed: 2,
+            ..ViewerStats::default()
+        });
+        assert_eq!(
+            refused.to_string(),
+            "6 datagrams refused (5 repeated, 1 no room)"
+        );
     }
 }
