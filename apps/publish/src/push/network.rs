@@ -12,6 +12,7 @@ use hawser_cloud::Pose;
 use hawser_codec::Codec;
 use hawser_congestion::DepartureFinding;
 use hawser_io::clock::SteadyClock;
+use hawser_io::failures::Kinds;
 use hawser_io::udp::{self, Departure, Left, UdpSocket};
 use hawser_objects::{
     EncodedLayer, EncodedSlice, LayerContent, Outgoing, Publication, PublicationEvent,
@@ -20,6 +21,7 @@ use hawser_units::Instant;
 use hawser_wire::feedback;
 use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::Goodbye;
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -50,6 +52,8 @@ pub(super) struct Network {
     publication: Publication,
     /// The datagram for which the kernel's buffer had no room.
     unsent: Option<Outgoing>,
+    /// The kinds of errors of sending that have occurred.
+    send_errors: Kinds,
     camera: Receiver<Message>,
     /// The number of frames that the camera has begun and that were not taken as a whole.
     waiting: Arc<AtomicUsize>,
@@ -78,6 +82,7 @@ impl Network {
             broadcast,
             publication,
             unsent: None,
+            send_errors: Kinds::default(),
             camera,
             waiting: Arc::default(),
             demand: Arc::default(),
@@ -255,7 +260,13 @@ impl Network {
                 Err(error) => {
                     // It counts as lost, and is sent again while that is of use.
                     self.report.send_failures += 1;
-                    tracing::debug!(to = %outgoing.to, "cannot send: {error}");
+                    let to = outgoing.to;
+                    if self.send_errors.is_new(&error) {
+                        let advice = advice(&error);
+                        tracing::warn!(%to, advice, "cannot send: {error}; further such errors are counted only");
+                    } else {
+                        tracing::debug!(%to, "cannot send: {error}");
+                    }
                 }
             }
         }
@@ -373,6 +384,18 @@ fn pacer(finding: DepartureFinding) -> (&'static str, &'static str) {
         DepartureFinding::Early => (PROGRAM, "the kernel did not obey their departure times"),
         DepartureFinding::Late => (PROGRAM, "the kernel let them leave too late"),
         DepartureFinding::Unstamped => (PROGRAM, "the kernel did not say when they left"),
+    }
+}
+
+/// Returns what the user can do about an error of sending.
+fn advice(error: &io::Error) -> Option<&'static str> {
+    match Errno::from_raw(error.raw_os_error()?) {
+        Errno::EMSGSIZE => Some(
+            "packets of media have up to 1228 bytes with IPv4, 1248 with IPv6: raise the MTU of the device",
+        ),
+        Errno::EPERM => Some("a packet filter of this machine forbids it"),
+        Errno::ENETUNREACH | Errno::EHOSTUNREACH => Some("see the routes of this machine"),
+        _ => None,
     }
 }
 
@@ -508,6 +531,13 @@ mod tests {
             let figures = figures.lock();
             assert_eq!((figures.watching, figures.viewers.len()), (watching, 1));
         }
+    }
+
+    #[test]
+    fn packets_that_are_too_long_for_a_device_are_explained() {
+        let error = io::Error::from(Errno::EMSGSIZE);
+        assert!(advice(&error).unwrap().contains("MTU"));
+        assert_eq!(advice(&ErrorKind::Other.into()), None);
     }
 
     #[test]

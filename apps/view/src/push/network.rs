@@ -8,9 +8,10 @@ use super::session::Session;
 use super::summary::Received;
 use anyhow::Context;
 use hawser_io::clock::SteadyClock;
+use hawser_io::failures::Kinds;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_keyring::{Keyring, Secret};
-use hawser_objects::{EndReason, TrackSecret, ViewerEvent};
+use hawser_objects::{EndReason, IPV6_UDP, TrackSecret, ViewerEvent};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::Pose;
 use hawser_wire::media::DEFAULT_DATAGRAM;
@@ -25,6 +26,11 @@ const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// The time without an answer after which the user is told.
 const NO_ANSWER: Duration = Duration::from_secs(3);
+
+/// The time without media after which the user is told, and the most bytes of a packet, with the headers of
+/// IPv6 and UDP.
+const NO_MEDIA: Duration = Duration::from_secs(3);
+const MEDIA_MTU: u64 = DEFAULT_DATAGRAM as u64 + IPV6_UDP.0;
 
 /// The time between two updates of the metrics.
 const FIGURES_INTERVAL: Duration = Duration::from_millis(100);
@@ -57,10 +63,14 @@ pub(super) struct Network {
     report_at: Instant,
     /// The time at which the newest datagram was handled.
     handled: Instant,
+    /// When the user is told that no media arrive, if none have in this session.
+    media_by: Option<Instant>,
     /// The arrival of the newest authentic datagram.
     heard: Instant,
     /// When to look again whether the own address has changed.
     look_at: Instant,
+    /// The kinds of errors of sending that have occurred.
+    send_errors: Kinds,
     /// The last error of the network on the way to the publisher.
     unreachable: Option<String>,
 }
@@ -96,9 +106,11 @@ impl Network {
             figures,
             next_figures: clock.now(),
             report_at: clock.now() + NO_ANSWER,
+            media_by: None,
             handled: clock.now(),
             heard: clock.now(),
             look_at: clock.now(),
+            send_errors: Kinds::default(),
             unreachable: None,
         })
     }
@@ -186,6 +198,7 @@ impl Network {
             match event {
                 ViewerEvent::Opened(announcement) => {
                     self.end_replaced(now);
+                    self.media_by = Some(now + NO_MEDIA);
                     self.received.sessions += 1;
                     tracing::info!(publisher = %self.publisher, tracks = announcement.tracks.len(), "session opened");
                     self.session.subscribe(now, announcement, self.layers);
@@ -193,6 +206,7 @@ impl Network {
                 ViewerEvent::Ended(reason) => self.ended(now, reason),
             }
         }
+        self.look_for_media(now);
         if self.session.is_open() && self.has_moved(now) {
             tracing::warn!(publisher = %self.publisher, "the own address has changed; asking for another session");
             self.session.again_at = Some(now);
@@ -206,6 +220,19 @@ impl Network {
             tracing::warn!(%publisher, network, "no answer: is the publisher running with --push and the same key, and has it room for one more viewer?");
         }
         Ok(())
+    }
+
+    /// Tells the user if messages arrive and packets of media do not: those are longer.
+    fn look_for_media(&mut self, now: Instant) {
+        let Some(receiver) = self.session.viewer.receiver() else {
+            return;
+        };
+        if receiver.totals().packets > 0 || !self.session.is_open() {
+            self.media_by = None;
+        } else if self.media_by.is_some_and(|by| by <= now) {
+            self.media_by = None;
+            tracing::warn!(publisher = %self.publisher, "the session is open, but no packet of media arrives: does the path carry packets of {MEDIA_MTU} bytes?");
+        }
     }
 
     /// Hands over what is left of a session in whose place another one has come.
@@ -314,7 +341,9 @@ impl Network {
             if let Err(error) = self.socket.send(self.publisher, Ecn::NotEct, &message) {
                 // Messages are repeated, and reports follow each other.
                 self.received.send_failures += 1;
-                tracing::debug!("cannot send: {error}");
+                if self.send_errors.is_new(&error) {
+                    tracing::warn!(publisher = %self.publisher, "cannot send: {error}; further such errors are counted only");
+                }
             }
         }
     }
