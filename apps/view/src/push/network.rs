@@ -194,6 +194,9 @@ impl Network {
     }
 
     fn take_events(&mut self, now: Instant) -> anyhow::Result<()> {
+        if self.session.is_open() {
+            self.report_at = now + NO_ANSWER;
+        }
         while let Some(event) = self.session.viewer.poll_event() {
             match event {
                 ViewerEvent::Opened(announcement) => {
@@ -254,7 +257,6 @@ impl Network {
         if self.session.was_open() {
             let publisher = self.publisher;
             tracing::warn!(%publisher, ?reason, "session ended; asking for another one");
-            self.report_at = now + NO_ANSWER;
         }
     }
 
@@ -285,6 +287,7 @@ impl Network {
                 self.end_session();
                 let number = self.session.number + 1;
                 self.session = Session::new(number, &self.secret, self.pose)?;
+                self.report_at = self.report_at.max(now + NO_ANSWER);
             }
             Err(error) => {
                 self.received.unreachable += 1;
@@ -393,6 +396,16 @@ mod tests {
 
     fn publisher() -> std::net::UdpSocket {
         std::net::UdpSocket::bind("127.0.0.1:0").unwrap()
+    }
+
+    #[test]
+    fn no_answer_is_said_some_time_after_each_request_for_a_session() {
+        let mut network = network(&publisher());
+        let later = network.clock.now() + 10 * NO_ANSWER;
+        network.session.again_at = Some(later);
+        network.take_events(later).unwrap();
+        assert_eq!(network.session.number, 1);
+        assert_eq!(network.report_at, later + NO_ANSWER);
     }
 
     #[test]
