@@ -47,14 +47,20 @@ pub(super) struct FrameToDecode {
 /// The way to the decoder's thread.
 pub(super) struct ToDecoder {
     work: SyncSender<ToDecode>,
-    /// The number of frames that wait.
-    waiting: Arc<AtomicUsize>,
+    waiting: Arc<Waiting>,
 }
 
 /// The decoder's end of the way.
 pub(super) struct Work {
     work: Receiver<ToDecode>,
-    waiting: Arc<AtomicUsize>,
+    waiting: Arc<Waiting>,
+}
+
+/// The numbers of chunks and frames that wait.
+#[derive(Debug, Default)]
+struct Waiting {
+    chunks: AtomicUsize,
+    frames: AtomicUsize,
 }
 
 /// The reason why a frame is not taken.
@@ -66,14 +72,14 @@ pub(super) enum NotTaken {
     Ended,
 }
 
-/// The number of frames that wait to be decoded, and of all work.
+/// The number of frames that wait to be decoded, and that of chunks: 5 MB of datagrams.
 const WAITING_FRAMES: usize = 4;
-const WAITING: usize = 4096;
+const WAITING_CHUNKS: usize = 4096;
 
 /// Creates a way to the decoder's thread.
 pub(super) fn work() -> (ToDecoder, Work) {
-    let (sender, receiver) = sync_channel(WAITING);
-    let waiting: Arc<AtomicUsize> = Arc::default();
+    let (sender, receiver) = sync_channel(WAITING_CHUNKS + WAITING_FRAMES);
+    let waiting: Arc<Waiting> = Arc::default();
     let to_decoder = ToDecoder {
         work: sender,
         waiting: Arc::clone(&waiting),
@@ -88,35 +94,47 @@ pub(super) fn work() -> (ToDecoder, Work) {
 impl ToDecoder {
     /// Hands over a chunk. One for which there is no room is decoded with its frame.
     pub(super) fn send_chunk(&self, session: u64, object: ObjectId, bytes: Arc<[u8]>) {
-        let _ = self.work.try_send(ToDecode::Chunk {
+        let chunk = ToDecode::Chunk {
             session,
             object,
             bytes,
-        });
+        };
+        // If the decoder has ended, the next frame finds out.
+        let _ = send(&self.work, chunk, &self.waiting.chunks, WAITING_CHUNKS);
     }
 
     /// Hands over a frame.
     pub(super) fn send_frame(&self, frame: FrameToDecode) -> Result<(), NotTaken> {
-        if self.waiting.load(Relaxed) >= WAITING_FRAMES {
-            return Err(NotTaken::Busy);
-        }
-        // Counted first, so that the decoder never counts below zero.
-        self.waiting.fetch_add(1, Relaxed);
-        let sent = self.work.try_send(ToDecode::Frame(frame));
-        sent.map_err(|error| {
-            self.waiting.fetch_sub(1, Relaxed);
-            match error {
-                TrySendError::Full(_) => NotTaken::Busy,
-                TrySendError::Disconnected(_) => NotTaken::Ended,
-            }
-        })
+        let frame = ToDecode::Frame(frame);
+        send(&self.work, frame, &self.waiting.frames, WAITING_FRAMES)
     }
+}
+
+/// Hands over work, unless as much of its kind waits as may.
+fn send(
+    work: &SyncSender<ToDecode>,
+    one: ToDecode,
+    waiting: &AtomicUsize,
+    most: usize,
+) -> Result<(), NotTaken> {
+    if waiting.load(Relaxed) >= most {
+        return Err(NotTaken::Busy);
+    }
+    // Counted first, so that the decoder never counts below zero.
+    waiting.fetch_add(1, Relaxed);
+    work.try_send(one).map_err(|error| {
+        waiting.fetch_sub(1, Relaxed);
+        match error {
+            TrySendError::Full(_) => NotTaken::Busy,
+            TrySendError::Disconnected(_) => NotTaken::Ended,
+        }
+    })
 }
 
 impl Drop for Work {
     fn drop(&mut self) {
         // The next frame finds that the way has ended, instead of waiting for those before it.
-        self.waiting.store(0, Relaxed);
+        self.waiting.frames.store(0, Relaxed);
     }
 }
 
@@ -157,9 +175,12 @@ impl Decoding {
                     session,
                     object,
                     bytes,
-                } => self.ahead.add(session, &object, &bytes),
+                } => {
+                    self.work.waiting.chunks.fetch_sub(1, Relaxed);
+                    self.ahead.add(session, &object, &bytes);
+                }
                 ToDecode::Frame(frame) => {
-                    self.work.waiting.fetch_sub(1, Relaxed);
+                    self.work.waiting.frames.fetch_sub(1, Relaxed);
                     self.finish_frame(&frame)?;
                 }
             }
@@ -285,6 +306,26 @@ mod tests {
             },
             tracks: Arc::default(),
         }
+    }
+
+    #[test]
+    fn chunks_that_wait_leave_room_for_frames() {
+        let (to_decoder, work) = work();
+        let object = ObjectId {
+            alias: 0,
+            group: 1,
+            object: 0,
+            layer: 0,
+        };
+        for _ in 0..2 * WAITING_CHUNKS {
+            to_decoder.send_chunk(0, object, Arc::default());
+        }
+        for _ in 0..WAITING_FRAMES {
+            assert_eq!(to_decoder.send_frame(frame()), Ok(()));
+        }
+        let chunks = work.work.try_iter();
+        let chunks = chunks.filter(|work| matches!(work, ToDecode::Chunk { .. }));
+        assert_eq!(chunks.count(), WAITING_CHUNKS);
     }
 
     #[test]
