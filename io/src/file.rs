@@ -32,18 +32,26 @@ pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()
 fn write(path: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".new");
+    write_draft(draft.as_ref(), contents, mode, durably)
+        .and_then(|()| fs::rename(&draft, path))
+        .inspect_err(|_| {
+            // Nobody needs a part of a file. The error that counts is the first one.
+            let _ = fs::remove_file(&draft);
+        })
+}
+
+fn write_draft(draft: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(mode)
-        .open(&draft)?;
+        .open(draft)?;
     file.write_all(contents)?;
     if durably {
         file.sync_all()?;
     }
-    drop(file);
-    fs::rename(&draft, path)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -62,5 +70,17 @@ mod tests {
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         assert!(replace_durably(&directory.path().join("missing/kept"), b"", 0o600).is_err());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_leaves_nothing_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kept");
+        fs::create_dir(&path).unwrap();
+        assert!(replace(&path, b"contents", 0o600).is_err());
+        let draft = directory.path().join("limited.new");
+        std::os::unix::fs::symlink("/dev/full", &draft).unwrap();
+        assert!(replace(&directory.path().join("limited"), b"contents", 0o600).is_err());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 }

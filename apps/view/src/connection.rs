@@ -36,8 +36,6 @@ pub(crate) enum Ended {
     Lost(io::Error),
     /// The publisher violated the protocol.
     Protocol(ProtocolError),
-    /// The received data could not be written to a file.
-    Unrecorded(anyhow::Error),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -130,9 +128,7 @@ impl Connection {
                 received_ns,
                 decoded_ns,
             };
-            recorder
-                .record_frame(&delivery)
-                .map_err(Ended::Unrecorded)?;
+            recorder.record_frame(&delivery);
             if recorder.is_full() {
                 return Err(Ended::Stopped);
             }
@@ -184,7 +180,7 @@ impl Connection {
                     )));
                 }
                 Ok(bytes) => {
-                    recorder.record_read(bytes).map_err(Ended::Unrecorded)?;
+                    recorder.record_read(bytes);
                     filled += bytes;
                 }
                 Err(error)

@@ -13,6 +13,8 @@
 //! ```
 
 mod connection;
+mod failure;
+mod files;
 mod picture;
 pub mod push;
 mod recorder;
@@ -20,6 +22,7 @@ mod save;
 mod summary;
 pub mod timeline;
 
+pub use failure::Failure;
 pub use picture::{Drawn, Pictures};
 pub use summary::Summary;
 
@@ -29,12 +32,12 @@ use hawser_codec::pull::MAX_IN_FLIGHT;
 use push::{PushArgs, PushConfig};
 use recorder::Recorder;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 /// Default number of outstanding requests. A request waits at the publisher until a frame is
 /// captured, so a viewer gets at most `in_flight` frames per round trip. Five are enough for 30
@@ -153,8 +156,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return run_push(&args, &stop);
     }
     let config = Config::from_args(&args)?;
-    let summary = watch(&config, &stop)?;
-    println!("{summary}");
+    let summary = printed(watch(&config, &stop), |summary| summary.frames > 0)?;
     if summary.frames_damaged > 0 {
         bail!(
             "{} frames differ from the captured ones",
@@ -174,6 +176,21 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints the summary: if watching has failed, that of one that shows something.
+fn printed<S>(watched: Result<S, Box<Failure<S>>>, shows: impl Fn(&S) -> bool) -> anyhow::Result<S>
+where
+    S: fmt::Display + fmt::Debug + Send + Sync + 'static,
+{
+    let summary = match &watched {
+        Ok(summary) => Some(summary),
+        Err(failure) => failure.summary.as_ref().filter(|summary| shows(summary)),
+    };
+    if let Some(summary) = summary {
+        println!("{summary}");
+    }
+    Ok(watched?)
+}
+
 fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
     let key = args.push.key.source();
     let key = key.context("--push needs --key or --track")?;
@@ -188,8 +205,8 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
         frames: common.frames,
         ..PushConfig::new(common.address, key)
     };
-    let summary = push::watch(&config, stop)?;
-    println!("{summary}");
+    let watched = push::watch(&config, stop);
+    let summary = printed(watched, |summary| summary.decoded.frames > 0)?;
     if summary.decoded.failed > 0 {
         bail!("{} frames were damaged", summary.decoded.failed);
     }
@@ -202,8 +219,9 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
 /// Watches until the configured duration or number of frames is reached or `stop` is set.
 /// Reconnects whenever the connection is lost.
 ///
-/// Fails only if a file cannot be written. Errors of the publisher are counted in the summary.
-pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
+/// Fails only if a file cannot be written, at the end if others can be. Errors of the publisher are counted in
+/// the summary.
+pub fn watch(config: &Config, stop: &AtomicBool) -> Result<Summary, Box<Failure<Summary>>> {
     let until = Until {
         stop,
         end: config.duration.map(|duration| Instant::now() + duration),
@@ -219,7 +237,6 @@ pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
         let (address, wait) = (&config.address, pause.0);
         match ended {
             Ended::Stopped => break,
-            Ended::Unrecorded(error) => return Err(error),
             Ended::Protocol(error) => {
                 recorder.protocol_error();
                 tracing::error!(address, "{error}; reconnecting in {wait:?}");

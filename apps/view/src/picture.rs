@@ -1,6 +1,7 @@
 //! Pictures of the received frames: the newest one as a PNG file, all of them as an MP4 file. They
 //! are drawn in a thread of their own, so that receiving does not wait for them.
 
+use crate::files::attempt;
 use anyhow::{Context, anyhow};
 use hawser_cloud::{Cloud, Image, Intrinsics, Pose, Renderer};
 use hawser_io::scheduling;
@@ -95,11 +96,14 @@ struct Frame {
     cloud: Cloud,
 }
 
+/// The counts of a thread that has ended, and the errors that ended the snapshot or the video.
+type Finished = (Drawn, Vec<anyhow::Error>);
+
 /// The thread that draws pictures.
 pub(crate) struct PictureThread {
     /// `None` when no more frames follow.
     frames: Option<SyncSender<Frame>>,
-    thread: Option<JoinHandle<anyhow::Result<Drawn>>>,
+    thread: Option<JoinHandle<Finished>>,
     /// The newest frame, if there was no room for it.
     waiting: Option<Frame>,
     skipped: u64,
@@ -107,19 +111,34 @@ pub(crate) struct PictureThread {
 
 impl PictureThread {
     /// Starts to draw. Returns `None` if no pictures are requested.
+    ///
+    /// # Errors
+    /// If the video cannot be created.
     pub(crate) fn start(pictures: &Pictures) -> anyhow::Result<Option<Self>> {
         if pictures.snapshot.is_none() && pictures.video.is_none() {
             return Ok(None);
         }
-        let studio = Studio::open(pictures)?;
         let (frames, received) = mpsc::sync_channel(QUEUE);
+        let (opened, is_open) = mpsc::channel();
+        let pictures = pictures.clone();
         let thread = thread::Builder::new()
             .name("pictures".to_owned())
             .spawn(move || {
+                // The video's encoder inherits the priority.
                 scheduling::run_in_background();
-                studio.run(&received)
+                let studio = Studio::open(&pictures);
+                let (studio, error) = match studio {
+                    Ok(studio) => (Some(studio), None),
+                    Err(error) => (None, Some(error)),
+                };
+                // The other end waits for it.
+                let _ = opened.send(error.map_or(Ok(()), Err));
+                studio.map_or_else(Finished::default, |studio| studio.run(&received))
             })
             .context("cannot start a thread for pictures")?;
+        is_open
+            .recv()
+            .context("the thread for pictures panicked")??;
         Ok(Some(PictureThread {
             frames: Some(frames),
             thread: Some(thread),
@@ -129,53 +148,48 @@ impl PictureThread {
     }
 
     /// Takes a frame without waiting. If there is no room, the newest frame is kept until there is.
-    ///
-    /// # Errors
-    /// If a picture of an earlier frame could not be written.
-    pub(crate) fn show(&mut self, captured_ns: u64, cloud: Cloud) -> anyhow::Result<()> {
+    pub(crate) fn show(&mut self, captured_ns: u64, cloud: Cloud) {
         let frame = Frame { captured_ns, cloud };
         if let Some(waiting) = self.waiting.take()
-            && self.offer(waiting)?.is_some()
+            && let Some(waiting) = self.offer(waiting)
         {
+            drop(waiting);
             self.skipped += 1;
             self.waiting = Some(frame);
         } else {
-            self.waiting = self.offer(frame)?;
+            self.waiting = self.offer(frame);
         }
-        Ok(())
     }
 
     /// Passes a frame to the thread. Returns it if there is no room.
-    fn offer(&mut self, frame: Frame) -> anyhow::Result<Option<Frame>> {
-        let frames = self.frames.as_ref().context("pictures have ended")?;
-        match frames.try_send(frame) {
-            Ok(()) => Ok(None),
-            Err(TrySendError::Full(frame)) => Ok(Some(frame)),
-            Err(TrySendError::Disconnected(_)) => {
-                self.end()?;
-                Err(anyhow!("pictures have ended"))
-            }
+    fn offer(&self, frame: Frame) -> Option<Frame> {
+        match self.frames.as_ref()?.try_send(frame) {
+            Err(TrySendError::Full(frame)) => Some(frame),
+            // If the thread has panicked, the end says so.
+            Ok(()) | Err(TrySendError::Disconnected(_)) => None,
         }
     }
 
-    /// Waits until all files are complete.
-    pub(crate) fn finish(mut self) -> anyhow::Result<Drawn> {
+    /// Waits until all files are complete. Also returns the errors that ended some of them.
+    pub(crate) fn finish(mut self) -> (Drawn, Vec<anyhow::Error>) {
         if let (Some(frames), Some(frame)) = (&self.frames, self.waiting.take()) {
-            // If the thread has ended, its error is returned below.
+            // If the thread has panicked, the end says so.
             let _ = frames.send(frame);
         }
-        let drawn = self.end()?;
-        Ok(Drawn {
-            skipped: self.skipped,
-            ..drawn
-        })
+        let (drawn, errors) = self.end();
+        let skipped = self.skipped;
+        (Drawn { skipped, ..drawn }, errors)
     }
 
-    fn end(&mut self) -> anyhow::Result<Drawn> {
+    fn end(&mut self) -> Finished {
         drop(self.frames.take());
-        let thread = self.thread.take().context("pictures have ended")?;
-        let panicked = |_| anyhow!("the thread for pictures panicked");
-        thread.join().map_err(panicked)?
+        let Some(thread) = self.thread.take() else {
+            return Finished::default();
+        };
+        thread.join().unwrap_or_else(|_| {
+            let panicked = anyhow!("the thread for pictures panicked");
+            (Drawn::default(), vec![panicked])
+        })
     }
 }
 
@@ -193,6 +207,8 @@ struct Studio {
     snapshot: Option<Snapshot>,
     video: Option<Video>,
     drawn: Drawn,
+    /// The errors that ended the snapshot or the video.
+    errors: Vec<anyhow::Error>,
 }
 
 impl Studio {
@@ -207,34 +223,37 @@ impl Studio {
             snapshot: pictures.snapshot.clone().map(Snapshot::new),
             video: video.transpose()?,
             drawn: Drawn::default(),
+            errors: Vec::new(),
         })
     }
 
     /// Draws frames until no more follow.
-    fn run(mut self, frames: &Receiver<Frame>) -> anyhow::Result<Drawn> {
+    fn run(mut self, frames: &Receiver<Frame>) -> Finished {
         loop {
             let wait = self.snapshot.as_ref().map(Snapshot::wait);
             match frames.recv_timeout(wait.unwrap_or(SNAPSHOT_INTERVAL)) {
-                Ok(frame) => self.show(frame)?,
+                Ok(frame) => self.show(frame),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
             if self.snapshot.as_ref().is_some_and(Snapshot::is_due) {
-                self.write_snapshot()?;
+                self.write_snapshot();
             }
         }
     }
 
-    fn show(&mut self, frame: Frame) -> anyhow::Result<()> {
+    fn show(&mut self, frame: Frame) {
         if self.video.is_some() {
             let image = self.draw(&frame.cloud);
-            let video = self.video.as_mut().expect("there is a video");
-            self.drawn.hidden += u64::from(!video.show(frame.captured_ns, image)?);
+            let (hidden, errors) = (&mut self.drawn.hidden, &mut self.errors);
+            attempt(&mut self.video, "--render", errors, |video| {
+                *hidden += u64::from(!video.show(frame.captured_ns, image)?);
+                Ok(())
+            });
         }
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.newest = Some(frame.cloud);
         }
-        Ok(())
     }
 
     fn draw(&mut self, cloud: &Cloud) -> Image {
@@ -246,20 +265,23 @@ impl Studio {
         self.renderer.render(cloud, &self.pose.unwrap_or(origin))
     }
 
-    fn write_snapshot(&mut self) -> anyhow::Result<()> {
+    fn write_snapshot(&mut self) {
         let newest = self.snapshot.as_mut().and_then(|own| own.newest.take());
-        let Some(cloud) = newest else { return Ok(()) };
+        let Some(cloud) = newest else { return };
         let image = self.draw(&cloud);
-        let snapshot = self.snapshot.as_mut().expect("there is a snapshot");
-        snapshot.write(&image)
+        let errors = &mut self.errors;
+        attempt(&mut self.snapshot, "--snapshot", errors, |snapshot| {
+            snapshot.write(&image)
+        });
     }
 
-    fn finish(mut self) -> anyhow::Result<Drawn> {
-        self.write_snapshot()?;
-        if let Some(video) = self.video {
-            video.finish()?;
+    fn finish(mut self) -> Finished {
+        self.write_snapshot();
+        if let Some(error) = self.video.and_then(|video| video.finish().err()) {
+            tracing::error!("the end of --render is missing: {error:#}");
+            self.errors.push(error);
         }
-        Ok(self.drawn)
+        (self.drawn, self.errors)
     }
 }
 
@@ -482,15 +504,25 @@ mod tests {
     }
 
     #[test]
-    fn pictures_that_cannot_be_written_end_with_the_file_s_name() {
+    fn a_snapshot_that_cannot_be_written_is_an_error_with_its_name_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let video = directory.path().join("video.mp4");
         let pictures = Pictures {
             snapshot: Some("/nowhere/picture.png".into()),
+            video: Some(video.clone()),
             ..Pictures::default()
         };
         let mut thread = PictureThread::start(&pictures).unwrap().unwrap();
-        thread.show(1, Cloud::new()).unwrap();
-        let error = thread.finish().unwrap_err();
+        for captured_ns in [1, 1 + FRAME_NS] {
+            thread.show(captured_ns, Cloud::new());
+        }
+        let (drawn, errors) = thread.finish();
+        assert!(drawn.pictures >= 3, "{drawn}");
+        let [error] = &errors[..] else {
+            panic!("{errors:?}");
+        };
         assert!(format!("{error:#}").starts_with("cannot write /nowhere/picture.png: No such"));
+        assert!(std::fs::metadata(video).unwrap().len() > 0);
         assert!(
             PictureThread::start(&Pictures::default())
                 .unwrap()
@@ -499,10 +531,57 @@ mod tests {
     }
 
     #[test]
+    fn a_video_that_cannot_be_created_is_an_error_at_the_start() {
+        let pictures = Pictures {
+            video: Some("/nowhere/video.mp4".into()),
+            ..Pictures::default()
+        };
+        let error = PictureThread::start(&pictures).err().unwrap();
+        assert!(format!("{error:#}").contains("/nowhere/video.mp4"));
+    }
+
+    /// Returns the niceness of the children of this process with a name, and of this process.
+    fn niceness(name: &str) -> (Vec<i32>, i32) {
+        let own = std::process::id().to_string();
+        let mut children = Vec::new();
+        let mut own_niceness = 0;
+        for process in std::fs::read_dir("/proc").unwrap() {
+            let stat = std::fs::read_to_string(process.unwrap().path().join("stat"));
+            let stat = stat.unwrap_or_default();
+            // proc_pid_stat(5): the parent is the 4th field, the niceness the 19th.
+            let Some((id_and_name, rest)) = stat.rsplit_once(") ") else {
+                continue;
+            };
+            let fields: Vec<&str> = rest.split(' ').collect();
+            let niceness = fields[16].parse().unwrap();
+            if fields[1] == own && id_and_name.ends_with(&format!("({name}")) {
+                children.push(niceness);
+            } else if id_and_name.split(' ').next() == Some(&own) {
+                own_niceness = niceness;
+            }
+        }
+        (children, own_niceness)
+    }
+
+    #[test]
+    fn the_encoder_of_a_video_leaves_the_processor_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let pictures = Pictures {
+            video: Some(directory.path().join("video.mp4")),
+            ..Pictures::default()
+        };
+        let thread = PictureThread::start(&pictures).unwrap().unwrap();
+        let (encoders, own) = niceness("ffmpeg");
+        assert!(!encoders.is_empty());
+        assert!(encoders.iter().all(|nice| *nice > own), "{encoders:?}");
+        thread.finish();
+    }
+
+    #[test]
     fn frames_that_are_too_many_are_skipped_and_counted_but_not_the_newest() {
         // Nobody takes the frames.
         let (frames, received) = mpsc::sync_channel(QUEUE);
-        let thread = thread::spawn(|| Ok(Drawn::default()));
+        let thread = thread::spawn(Finished::default);
         let mut pictures = PictureThread {
             frames: Some(frames),
             thread: Some(thread),
@@ -510,10 +589,10 @@ mod tests {
             skipped: 0,
         };
         for captured_ns in 0..QUEUE as u64 + 5 {
-            pictures.show(captured_ns, Cloud::new()).unwrap();
+            pictures.show(captured_ns, Cloud::new());
         }
         let first: Vec<u64> = received.try_iter().map(|f| f.captured_ns).collect();
-        let drawn = pictures.finish().unwrap();
+        let (drawn, _) = pictures.finish();
         let last: Vec<u64> = received.try_iter().map(|f| f.captured_ns).collect();
         assert_eq!((first, last, drawn.skipped), (vec![0, 1, 2], vec![7], 4));
     }

@@ -16,7 +16,7 @@ mod summary;
 pub use row::PushRow;
 pub use summary::PushSummary;
 
-use crate::{Pictures, Until};
+use crate::{Failure, Pictures, Until};
 use decode::Decoding;
 use hawser_io::clock::SteadyClock;
 use hawser_keyring::{KeyArgs, KeySource, Keyring, TrackRole};
@@ -96,9 +96,20 @@ impl PushConfig {
 ///
 /// # Errors
 /// If the address or the key file is not valid, the controller does not let this node watch, or a file
-/// cannot be written. What the publisher does
+/// cannot be written: with the measurements, once watching has begun. What the publisher does
 /// wrong is counted in the summary.
-pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSummary> {
+pub fn watch(
+    config: &PushConfig,
+    stop: &AtomicBool,
+) -> Result<PushSummary, Box<Failure<PushSummary>>> {
+    let watched = watch_and_record(config, stop)?;
+    Failure::unless_empty(watched.0, watched.1)
+}
+
+fn watch_and_record(
+    config: &PushConfig,
+    stop: &AtomicBool,
+) -> anyhow::Result<(PushSummary, Vec<anyhow::Error>)> {
     let key = Keyring::open(&config.key, TrackRole::Reader)?;
     let publishers = Publishers::resolve(&config.address)?;
     let clock = SteadyClock::start();
@@ -125,8 +136,8 @@ pub fn watch(config: &PushConfig, stop: &AtomicBool) -> anyhow::Result<PushSumma
         let decoding = scope.spawn(move || decoding.run());
         let watched = network.run(is_over);
         let received = network.finish();
-        let decoded = decoding.join().expect("the decoder does not panic")?;
-        watched?;
-        Ok(PushSummary::new(received, decoded))
+        let (decoded, mut errors) = decoding.join().expect("the decoder does not panic");
+        errors.extend(watched.err());
+        Ok((PushSummary::new(received, decoded), errors))
     })
 }

@@ -1,7 +1,6 @@
-use crate::picture::PictureThread;
-use crate::save::SavedFrames;
+use crate::files::{Files, attempt};
 use crate::timeline::{Arrival, Row};
-use crate::{Config, Summary};
+use crate::{Config, Failure, Summary};
 use anyhow::Context;
 use hawser_cloud::Cloud;
 use hawser_codec::pull::FrameHeader;
@@ -27,10 +26,10 @@ pub(crate) const SUMMARISED: usize = 108_000;
 
 /// Records received frames and bytes.
 pub(crate) struct Recorder {
-    timeline: Option<Table>,
+    files: Files,
     arrivals: Option<Table>,
-    save: Option<SavedFrames>,
-    pictures: Option<PictureThread>,
+    /// The error that ended the table of arrivals.
+    errors: Vec<anyhow::Error>,
     max_frames: Option<u64>,
     identical: u64,
     /// The newest of them.
@@ -43,14 +42,13 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn create(config: &Config) -> anyhow::Result<Self> {
         Ok(Recorder {
-            timeline: config.timeline.as_deref().map(Table::create).transpose()?,
+            files: Files::create(
+                config.timeline.as_deref(),
+                config.save.as_deref(),
+                &config.pictures,
+            )?,
             arrivals: config.arrivals.as_deref().map(Table::create).transpose()?,
-            save: config
-                .save
-                .as_deref()
-                .map(SavedFrames::create)
-                .transpose()?,
-            pictures: PictureThread::start(&config.pictures)?,
+            errors: Vec::new(),
             max_frames: config.frames,
             identical: 0,
             frames: VecDeque::new(),
@@ -80,18 +78,21 @@ impl Recorder {
     }
 
     /// Records a read of the socket.
-    pub(crate) fn record_read(&mut self, bytes: usize) -> anyhow::Result<()> {
-        match &mut self.arrivals {
-            Some(arrivals) => arrivals.write(Arrival {
+    pub(crate) fn record_read(&mut self, bytes: usize) {
+        self.write_arrivals(|arrivals| {
+            arrivals.write(Arrival {
                 received_ns: unix_ns(),
                 bytes: bytes as u64,
-            }),
-            None => Ok(()),
-        }
+            })
+        });
+    }
+
+    fn write_arrivals(&mut self, write: impl FnOnce(&mut Table) -> anyhow::Result<()>) {
+        attempt(&mut self.arrivals, "--arrivals", &mut self.errors, write);
     }
 
     /// Records a decoded frame.
-    pub(crate) fn record_frame(&mut self, delivery: &Delivery<'_>) -> anyhow::Result<()> {
+    pub(crate) fn record_frame(&mut self, delivery: &Delivery<'_>) {
         let digest = delivery.cloud.digest();
         let row = Row {
             frame: delivery.header.number,
@@ -113,44 +114,27 @@ impl Recorder {
             self.damaged += 1;
             tracing::error!(frame = row.frame, captured = %delivery.header.digest, decoded = %digest, "frame differs from the captured one");
         }
-        if let Some(timeline) = &mut self.timeline {
-            timeline.write(row)?;
-            timeline.flush()?;
-        }
-        if let Some(arrivals) = &mut self.arrivals {
-            arrivals.flush()?;
-        }
-        if let Some(save) = &mut self.save {
-            save.save(row.captured_ns, delivery.cloud)?;
-        }
-        if let Some(pictures) = &mut self.pictures {
-            pictures.show(row.captured_ns, delivery.cloud.clone())?;
-        }
-        Ok(())
+        self.files
+            .record(row, row.captured_ns, delivery.cloud.clone());
+        self.write_arrivals(Table::flush);
     }
 
-    pub(crate) fn finish(mut self) -> anyhow::Result<Summary> {
-        for table in self.timeline.iter_mut().chain(&mut self.arrivals) {
-            table.flush()?;
-        }
-        if let Some(save) = self.save.take() {
-            save.finish()?;
-        }
+    pub(crate) fn finish(mut self) -> Result<Summary, Box<Failure<Summary>>> {
+        self.write_arrivals(Table::flush);
         // Pictures are completed after the end of watching.
         let end = Instant::from_nanos(unix_ns());
-        let pictures = self
-            .pictures
-            .take()
-            .map(PictureThread::finish)
-            .transpose()?;
-        Ok(Summary {
-            frames: self.frames(),
+        let frames = self.frames();
+        let (pictures, mut errors) = self.files.finish();
+        errors.append(&mut self.errors);
+        let summary = Summary {
+            frames,
             frames_damaged: self.damaged,
             protocol_errors: self.protocol_errors,
             connections: self.connections,
             qoe: Summary::measure(self.frames.make_contiguous(), end),
             pictures,
-        })
+        };
+        Failure::unless_empty(summary, errors)
     }
 }
 

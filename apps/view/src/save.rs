@@ -1,6 +1,6 @@
 //! Saves received frames as a recording that `hawser publish` plays again.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use hawser_cloud::{Cloud, ply};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,22 @@ pub(crate) struct SavedFrames {
 
 impl SavedFrames {
     /// Creates the directory, which may exist.
+    ///
+    /// # Errors
+    /// If it cannot be created, or there is a recording in it: the frames of both would be mixed.
     pub(crate) fn create(directory: &Path) -> anyhow::Result<Self> {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot create the directory {}", directory.display()))?;
+        let entries = fs::read_dir(directory)
+            .with_context(|| format!("cannot read the directory {}", directory.display()))?;
+        let mut names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+        if let Some(name) = names.find(|name| is_of_a_recording(Path::new(name))) {
+            bail!(
+                "{} has {} of an earlier recording: name another directory, or remove what is in it",
+                directory.display(),
+                name.display()
+            );
+        }
         Ok(SavedFrames {
             directory: directory.to_owned(),
             frames: 0,
@@ -44,7 +57,7 @@ impl SavedFrames {
     }
 
     /// Writes the description, with the frames per second of the whole recording.
-    pub(crate) fn finish(self) -> anyhow::Result<()> {
+    pub(crate) fn finish(&self) -> anyhow::Result<()> {
         self.describe()
     }
 
@@ -62,6 +75,12 @@ impl SavedFrames {
     }
 }
 
+/// Returns whether a file is one that is written, or would be played as a frame.
+fn is_of_a_recording(name: &Path) -> bool {
+    let extension = name.extension();
+    name == Path::new(DESCRIPTION) || extension.is_some_and(|e| e.eq_ignore_ascii_case("ply"))
+}
+
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     fs::write(path, bytes)
         .inspect_err(|_| {
@@ -70,4 +89,23 @@ fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
             let _ = fs::remove_file(path);
         })
         .with_context(|| format!("cannot save {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_with_a_recording_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["notes.txt", "recording.toml", "frame-7.ply"] {
+            let path = directory.path().join(name);
+            fs::write(&path, "").unwrap();
+            let refused = SavedFrames::create(directory.path()).err();
+            let refused = refused.map(|error| error.to_string());
+            assert_eq!(refused.is_some(), name != "notes.txt", "{refused:?}");
+            assert!(refused.is_none_or(|error| error.contains(name)));
+            fs::remove_file(&path).unwrap();
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use hawser_cloud::ply;
 use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::push::{CodecName, PushConfig, PushPublisher, PushReport};
+use hawser_view::Pictures;
 use hawser_view::push::{self, PushRow, PushSummary};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -255,6 +256,39 @@ fn a_publisher_whose_tables_find_no_room_goes_on_and_reports() {
     assert!(failure.report.sent.objects.delivered > 0, "{failure}");
     assert_eq!(failure.errors.len(), 2, "{failure}");
     for name in ["log.csv", "stats.csv"] {
+        assert!(failure.to_string().contains(name), "{failure}");
+    }
+}
+
+#[test]
+fn a_viewer_whose_files_find_no_room_goes_on_and_reports() {
+    let broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    let saved = broadcast.path("saved");
+    let config = push::PushConfig {
+        timeline: Some(broadcast.file_of_one_line("timeline.csv")),
+        save: Some(saved.clone()),
+        pictures: Pictures {
+            snapshot: Some(broadcast.path("missing/picture.png")),
+            ..Pictures::default()
+        },
+        ..broadcast.viewer_config(publishing.address)
+    };
+    // The directory goes away with its first frames.
+    let removing = thread::spawn(move || {
+        let has_frames = || fs::read_dir(&saved).is_ok_and(|mut entries| entries.next().is_some());
+        while !has_frames() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        while fs::remove_dir_all(&saved).is_err() {}
+    });
+    let failure = push::watch(&config, &AtomicBool::new(false)).unwrap_err();
+    removing.join().unwrap();
+    publishing.stop();
+    let summary = failure.summary.as_ref().unwrap();
+    assert!(summary.decoded.frames >= 30, "{summary}");
+    assert_eq!(failure.errors.len(), 3, "{failure}");
+    for name in ["timeline.csv", "saved", "picture.png"] {
         assert!(failure.to_string().contains(name), "{failure}");
     }
 }

@@ -69,7 +69,7 @@ fn watch_publisher(publisher: Publisher, config: Config) -> anyhow::Result<Summa
     let publishing = Publishing::start(publisher);
     let summary = watch(&config, &AtomicBool::new(false));
     publishing.stop();
-    summary
+    Ok(summary?)
 }
 
 #[test]

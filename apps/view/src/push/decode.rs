@@ -168,7 +168,7 @@ impl Decoding {
     }
 
     /// Decodes until no more work follows.
-    pub(super) fn run(mut self) -> anyhow::Result<Decoded> {
+    pub(super) fn run(mut self) -> (Decoded, Vec<anyhow::Error>) {
         while let Ok(work) = self.work.work.recv() {
             match work {
                 ToDecode::Chunk {
@@ -181,14 +181,14 @@ impl Decoding {
                 }
                 ToDecode::Frame(frame) => {
                     self.work.waiting.frames.fetch_sub(1, Relaxed);
-                    self.finish_frame(&frame)?;
+                    self.finish_frame(&frame);
                 }
             }
         }
         self.recorder.finish(self.clock.now())
     }
 
-    fn finish_frame(&mut self, to_decode: &FrameToDecode) -> anyhow::Result<()> {
+    fn finish_frame(&mut self, to_decode: &FrameToDecode) {
         let started = self.clock.now();
         let FrameToDecode {
             captured, frame, ..
@@ -197,7 +197,7 @@ impl Decoding {
             Ok(cloud) => {
                 let times = [*captured, Some(started), Some(self.clock.now())];
                 let row = PushRow::new(frame, times, cloud.len());
-                self.recorder.record(row, cloud)?;
+                self.recorder.record(row, cloud);
                 let mut decoded = self.decoded.lock();
                 decoded.frames += 1;
                 decoded.delay = row.delay();
@@ -209,7 +209,6 @@ impl Decoding {
                 self.decoded.lock().failed += 1;
             }
         }
-        Ok(())
     }
 
     /// Returns the points of all tracks, which are decoded at the same time.

@@ -3,18 +3,15 @@
 use super::PushConfig;
 use super::row::PushRow;
 use super::summary::Decoded;
-use crate::picture::PictureThread;
-use crate::recorder::{SUMMARISED, Table};
-use crate::save::SavedFrames;
+use crate::files::Files;
+use crate::recorder::SUMMARISED;
 use hawser_cloud::Cloud;
 use hawser_units::Instant;
 use std::collections::VecDeque;
 
 /// Records decoded frames in memory and in files.
 pub(super) struct Recorder {
-    timeline: Option<Table>,
-    save: Option<SavedFrames>,
-    pictures: Option<PictureThread>,
+    files: Files,
     frames: u64,
     /// The newest frames.
     rows: VecDeque<PushRow>,
@@ -24,13 +21,11 @@ pub(super) struct Recorder {
 impl Recorder {
     pub(super) fn create(config: &PushConfig) -> anyhow::Result<Self> {
         Ok(Recorder {
-            timeline: config.timeline.as_deref().map(Table::create).transpose()?,
-            save: config
-                .save
-                .as_deref()
-                .map(SavedFrames::create)
-                .transpose()?,
-            pictures: PictureThread::start(&config.pictures)?,
+            files: Files::create(
+                config.timeline.as_deref(),
+                config.save.as_deref(),
+                &config.pictures,
+            )?,
             frames: 0,
             rows: VecDeque::new(),
             undecodable: 0,
@@ -42,39 +37,25 @@ impl Recorder {
         self.undecodable += 1;
     }
 
-    pub(super) fn record(&mut self, row: PushRow, cloud: Cloud) -> anyhow::Result<()> {
+    pub(super) fn record(&mut self, row: PushRow, cloud: Cloud) {
         self.frames += 1;
         if self.rows.len() == SUMMARISED {
             self.rows.pop_front();
         }
         self.rows.push_back(row);
-        if let Some(timeline) = &mut self.timeline {
-            timeline.write(row)?;
-            timeline.flush()?;
-        }
         let shown_ns = row.captured_ns.unwrap_or(row.received_ns);
-        if let Some(save) = &mut self.save {
-            save.save(shown_ns, &cloud)?;
-        }
-        if let Some(pictures) = &mut self.pictures {
-            pictures.show(shown_ns, cloud)?;
-        }
-        Ok(())
+        self.files.record(row, shown_ns, cloud);
     }
 
-    pub(super) fn finish(mut self, end: Instant) -> anyhow::Result<Decoded> {
-        if let Some(timeline) = &mut self.timeline {
-            timeline.flush()?;
-        }
-        if let Some(save) = self.save {
-            save.finish()?;
-        }
-        let pictures = self.pictures.map(PictureThread::finish).transpose()?;
+    /// Completes the files. Also returns the errors that ended some of them.
+    pub(super) fn finish(self, end: Instant) -> (Decoded, Vec<anyhow::Error>) {
         let measured = Decoded::measure(&self.rows, self.undecodable, end);
-        Ok(Decoded {
+        let (pictures, errors) = self.files.finish();
+        let decoded = Decoded {
             frames: self.frames,
             pictures,
             ..measured
-        })
+        };
+        (decoded, errors)
     }
 }

@@ -1,0 +1,41 @@
+use std::fmt;
+
+/// The errors of watching, and what was measured.
+#[derive(Debug)]
+pub struct Failure<S> {
+    /// The measurements, if watching began.
+    pub summary: Option<S>,
+    /// The errors, of which there is at least one.
+    pub errors: Vec<anyhow::Error>,
+}
+
+impl<S> Failure<S> {
+    /// Returns the summary, or all of it with the errors if there are some.
+    pub(crate) fn unless_empty(summary: S, errors: Vec<anyhow::Error>) -> Result<S, Box<Self>> {
+        match errors.is_empty() {
+            true => Ok(summary),
+            false => Err(Box::new(Failure {
+                summary: Some(summary),
+                errors,
+            })),
+        }
+    }
+}
+
+impl<S> From<anyhow::Error> for Box<Failure<S>> {
+    fn from(error: anyhow::Error) -> Self {
+        Box::new(Failure {
+            summary: None,
+            errors: vec![error],
+        })
+    }
+}
+
+impl<S> fmt::Display for Failure<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errors = self.errors.iter().map(|error| format!("{error:#}"));
+        f.write_str(&errors.collect::<Vec<_>>().join("; "))
+    }
+}
+
+impl<S: fmt::Debug> std::error::Error for Failure<S> {}

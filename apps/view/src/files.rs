@@ -1,0 +1,75 @@
+//! The files that are made of a viewer's frames.
+
+use crate::Drawn;
+use crate::picture::{PictureThread, Pictures};
+use crate::recorder::Table;
+use crate::save::SavedFrames;
+use hawser_cloud::Cloud;
+use serde::Serialize;
+use std::path::Path;
+
+/// The files that are made of frames. One that cannot be written any more, because the disk is full, ends
+/// alone: the others go on, and so does watching.
+pub(crate) struct Files {
+    timeline: Option<Table>,
+    save: Option<SavedFrames>,
+    pictures: Option<PictureThread>,
+    errors: Vec<anyhow::Error>,
+}
+
+impl Files {
+    /// Creates those that are requested.
+    pub(crate) fn create(
+        timeline: Option<&Path>,
+        save: Option<&Path>,
+        pictures: &Pictures,
+    ) -> anyhow::Result<Self> {
+        Ok(Files {
+            timeline: timeline.map(Table::create).transpose()?,
+            save: save.map(SavedFrames::create).transpose()?,
+            pictures: PictureThread::start(pictures)?,
+            errors: Vec::new(),
+        })
+    }
+
+    /// Takes a frame with its line of the timeline.
+    pub(crate) fn record(&mut self, row: impl Serialize, captured_ns: u64, cloud: Cloud) {
+        let errors = &mut self.errors;
+        attempt(&mut self.timeline, "--timeline", errors, |timeline| {
+            timeline.write(row)?;
+            timeline.flush()
+        });
+        attempt(&mut self.save, "--save", errors, |save| {
+            save.save(captured_ns, &cloud)
+        });
+        if let Some(pictures) = &mut self.pictures {
+            pictures.show(captured_ns, cloud);
+        }
+    }
+
+    /// Completes the files. Also returns the errors that ended some of them.
+    pub(crate) fn finish(mut self) -> (Option<Drawn>, Vec<anyhow::Error>) {
+        let errors = &mut self.errors;
+        attempt(&mut self.timeline, "--timeline", errors, Table::flush);
+        attempt(&mut self.save, "--save", errors, |save| save.finish());
+        let pictures = self.pictures.map(PictureThread::finish);
+        let (drawn, of_pictures) = pictures.unzip();
+        self.errors.extend(of_pictures.into_iter().flatten());
+        (drawn, self.errors)
+    }
+}
+
+/// Writes to a file that is still there. If that fails, the file is there no longer.
+pub(crate) fn attempt<F>(
+    file: &mut Option<F>,
+    option: &str,
+    errors: &mut Vec<anyhow::Error>,
+    write: impl FnOnce(&mut F) -> anyhow::Result<()>,
+) {
+    let Some(open) = file else { return };
+    if let Err(error) = write(open) {
+        tracing::error!("nothing more is written for {option}: {error:#}");
+        *file = None;
+        errors.push(error);
+    }
+}
