@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
+use summary::Received;
 
 /// Options of `hawser view --push`.
 #[derive(Debug, Clone, clap::Args)]
@@ -95,9 +96,9 @@ impl PushConfig {
 /// new session whenever one has ended.
 ///
 /// # Errors
-/// If the address or the key file is not valid, the controller does not let this node watch, or a file
-/// cannot be written: with the measurements, once watching has begun. What the publisher does
-/// wrong is counted in the summary.
+/// If the address is not `HOST:PORT`, the key file is not valid, the controller does not let this node
+/// watch, or a file cannot be written: with the measurements, once watching has begun. What the
+/// publisher does wrong is counted in the summary.
 pub fn watch(
     config: &PushConfig,
     stop: &AtomicBool,
@@ -111,7 +112,7 @@ fn watch_and_record(
     stop: &AtomicBool,
 ) -> anyhow::Result<(PushSummary, Vec<anyhow::Error>)> {
     let key = Keyring::open(&config.key, TrackRole::Reader)?;
-    let publishers = Publishers::resolve(&config.address)?;
+    let mut publishers = Publishers::parse(&config.address)?;
     let clock = SteadyClock::start();
     let recorder = Recorder::create(config)?;
     let (to_decoder, work) = decode::work();
@@ -120,7 +121,6 @@ fn watch_and_record(
         .metrics
         .map(|address| metrics::serve(address, &decoded));
     let figures = figures.transpose()?;
-    let mut network = Network::open(config, clock, publishers, key, to_decoder, figures)?;
     let decoding = Decoding::new(clock, work, recorder, Arc::clone(&decoded));
     let until = Until {
         stop,
@@ -134,8 +134,20 @@ fn watch_and_record(
     };
     thread::scope(|scope| {
         let decoding = scope.spawn(move || decoding.run());
-        let watched = network.run(is_over);
-        let received = network.finish();
+        let connected = publishers.find(is_over);
+        let opened = connected.map(|connected| {
+            Network::open(
+                config, clock, publishers, connected, key, to_decoder, figures,
+            )
+        });
+        let (received, watched) = match opened {
+            Some(Ok(mut network)) => {
+                let watched = network.run(is_over);
+                (network.finish(), watched)
+            }
+            Some(Err(error)) => (Received::default(), Err(error)),
+            None => (Received::default(), Ok(())),
+        };
         let (decoded, mut errors) = decoding.join().expect("the decoder does not panic");
         errors.extend(watched.err());
         Ok((PushSummary::new(received, decoded), errors))

@@ -65,3 +65,38 @@ fn a_viewer_goes_on_at_another_address() {
     assert!(stalled < BACK_WITHIN, "stalled for {stalled:?}");
     assert_eq!(report.sent.viewers, 2, "{report}");
 }
+
+#[test]
+fn a_viewer_waits_for_a_route_to_the_publisher() {
+    let machines = Machines::create("early");
+    let broadcast = Broadcast::new();
+    let open = || PushPublisher::open(&broadcast.publisher(3000)).unwrap();
+    let publisher = machines.publisher.run(open).unwrap();
+    let viewer = push::PushConfig {
+        frames: Some(10),
+        ..broadcast.viewer(&publisher)
+    };
+    machines
+        .viewer
+        .ip("addr del 192.0.2.2/24 dev eth0")
+        .unwrap();
+    let stop = AtomicBool::new(false);
+    let summary = thread::scope(|scope| {
+        let publishing = scope.spawn(|| publisher.run(&stop).unwrap());
+        let watching = scope.spawn(|| {
+            let watch = || push::watch(&viewer, &AtomicBool::new(false)).unwrap();
+            machines.viewer.run(watch).unwrap()
+        });
+        // Whether the viewer has begun by then cannot be seen.
+        thread::sleep(Duration::from_millis(300));
+        machines
+            .viewer
+            .ip("addr add 192.0.2.2/24 dev eth0")
+            .unwrap();
+        let summary = watching.join().unwrap();
+        stop.store(true, Relaxed);
+        publishing.join().unwrap();
+        summary
+    });
+    assert!(summary.decoded.frames >= 10, "{summary}");
+}

@@ -76,25 +76,25 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Opens a socket to the first of the publisher's addresses to which there is a route.
+    /// Takes a socket that is connected to an address of the publisher.
     ///
     /// # Errors
-    /// If there is no such address.
+    /// If the system has no random numbers.
     pub(super) fn open(
         config: &PushConfig,
         clock: SteadyClock,
-        mut publishers: Publishers,
+        publishers: Publishers,
+        (socket, publisher): (UdpSocket, SocketAddr),
         (keyring, secret): (Keyring, Secret),
         to_decoder: ToDecoder,
         figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         let pose = config.pictures.pose.as_ref().and_then(pose_in_metres);
-        let socket = publishers.connect()?;
         let secret = TrackSecret::new(*secret);
         Ok(Network {
             session: Session::new(0, &secret, pose)?,
             clock,
-            publisher: publishers.next(),
+            publisher,
             publishers,
             keyring,
             secret,
@@ -280,10 +280,10 @@ impl Network {
         }
         self.publishers.refresh();
         match self.publishers.connect() {
-            Ok(socket) => {
+            Ok((socket, publisher)) => {
                 self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
                 self.socket = socket;
-                self.publisher = self.publishers.next();
+                self.publisher = publisher;
                 self.end_session();
                 let number = self.session.number + 1;
                 self.session = Session::new(number, &self.secret, self.pose)?;
@@ -388,10 +388,11 @@ mod tests {
         let address = publisher.local_addr().unwrap().to_string();
         let config = PushConfig::new(&address, key);
         let key = Keyring::open(&config.key, TrackRole::Reader).unwrap();
-        let publishers = Publishers::resolve(&address).unwrap();
+        let mut publishers = Publishers::parse(&address).unwrap();
+        let connected = publishers.find(|| false).unwrap();
         let (to_decoder, _) = decode::work();
         let clock = SteadyClock::start();
-        Network::open(&config, clock, publishers, key, to_decoder, None).unwrap()
+        Network::open(&config, clock, publishers, connected, key, to_decoder, None).unwrap()
     }
 
     fn publisher() -> std::net::UdpSocket {

@@ -1,41 +1,89 @@
 //! The addresses of the publisher.
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
+use hawser_io::failures::{Change, Failures};
 use hawser_io::udp::UdpSocket;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
+use std::time::{Duration, Instant};
+
+/// The longest time between two looks at whether to stop, and the pause between two attempts to find an
+/// address with a route.
+const STOP_POLL: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The addresses that the publisher's name has. The name is resolved again when they are of no use any
 /// more, in a thread of its own, because that can take long.
 pub(super) struct Publishers {
     name: String,
-    /// At least one, of which the first is tried next.
+    /// Those that are known, of which the first is tried next.
     addresses: Vec<SocketAddr>,
     resolving: Option<Receiver<io::Result<Vec<SocketAddr>>>>,
 }
 
 impl Publishers {
-    /// Resolves host and port.
+    /// Takes host and port, and does not resolve the host.
     ///
     /// # Errors
-    /// If the name is not `HOST:PORT`, or has no address.
-    pub(super) fn resolve(name: &str) -> anyhow::Result<Self> {
-        let addresses = resolve(name).with_context(|| format!("\"{name}\" is not HOST:PORT"))?;
-        if addresses.is_empty() {
-            return Err(anyhow!("{name} has no address"));
-        }
+    /// If the name is not `HOST:PORT`.
+    pub(super) fn parse(name: &str) -> anyhow::Result<Self> {
+        ensure!(
+            is_host_and_port(name),
+            "\"{name}\" is not HOST:PORT: for example 192.0.2.7:14748, [2001:db8::7]:14748 or \
+             stage.example:14748"
+        );
         Ok(Publishers {
             name: name.to_owned(),
-            addresses,
+            addresses: Vec::new(),
             resolving: None,
         })
     }
 
-    /// Returns the address that is tried next.
-    pub(super) fn next(&self) -> SocketAddr {
-        self.addresses[0]
+    /// Opens a socket to the first address to which there is a route. Waits until there is one, because a
+    /// viewer may be started before its network is. Returns `None` if `is_over` before.
+    pub(super) fn find(&mut self, is_over: impl Fn() -> bool) -> Option<(UdpSocket, SocketAddr)> {
+        let mut failures = Failures::default();
+        while !is_over() {
+            let found = match self.resolve(&is_over)? {
+                Ok(()) => self.connect(),
+                Err(error) => {
+                    let failed = format!("the host of {} cannot be resolved", self.name);
+                    Err(anyhow::Error::new(error).context(failed))
+                }
+            };
+            let failed = match found {
+                Ok(found) => return Some(found),
+                Err(failed) => failed,
+            };
+            if let Some(Change::Failed(failed)) = failures.record(Err::<(), _>(failed)) {
+                tracing::warn!("{failed:#}; trying again until it works");
+            }
+            let until = Instant::now() + PAUSE;
+            while Instant::now() < until && !is_over() {
+                thread::sleep(STOP_POLL);
+            }
+        }
+        None
+    }
+
+    /// Resolves the name. Returns `None` if `is_over` before.
+    fn resolve(&mut self, is_over: &impl Fn() -> bool) -> Option<io::Result<()>> {
+        self.begin_to_resolve();
+        let Some(resolving) = self.resolving.take() else {
+            return Some(Err(io::Error::other("no thread can be started")));
+        };
+        loop {
+            match resolving.recv_timeout(STOP_POLL) {
+                Ok(resolved) => return Some(resolved.map(|addresses| self.replace(addresses))),
+                Err(RecvTimeoutError::Timeout) if is_over() => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Some(Err(io::Error::other("the resolver has failed")));
+                }
+            }
+        }
     }
 
     /// Tries another address next, if there are several.
@@ -51,6 +99,10 @@ impl Publishers {
             Some(Ok(Err(error))) => tracing::debug!("{} cannot be resolved: {error}", self.name),
             Some(Err(TryRecvError::Disconnected)) | None => {}
         }
+        self.begin_to_resolve();
+    }
+
+    fn begin_to_resolve(&mut self) {
         let (done, resolving) = channel();
         let name = self.name.clone();
         let resolver = thread::Builder::new().name("resolver".to_owned());
@@ -63,11 +115,12 @@ impl Publishers {
 
     /// Opens a socket to the first address to which there is a route, which is the next one then. Returns
     /// the error of the first one if there is none.
-    pub(super) fn connect(&mut self) -> anyhow::Result<UdpSocket> {
+    pub(super) fn connect(&mut self) -> anyhow::Result<(UdpSocket, SocketAddr)> {
         let mut first_error = None;
         for _ in 0..self.addresses.len() {
-            match connected_to(self.next()) {
-                Ok(socket) => return Ok(socket),
+            let next = self.addresses[0];
+            match connected_to(next) {
+                Ok(socket) => return Ok((socket, next)),
                 Err(error) => first_error = first_error.or(Some(error)),
             }
             self.pass_over();
@@ -80,10 +133,23 @@ impl Publishers {
         let is_same = addresses.len() == self.addresses.len()
             && addresses.iter().all(|new| self.addresses.contains(new));
         if !addresses.is_empty() && !is_same {
-            tracing::info!(?addresses, "{} has other addresses", self.name);
+            if !self.addresses.is_empty() {
+                tracing::info!(?addresses, "{} has other addresses", self.name);
+            }
             self.addresses = addresses;
         }
     }
+}
+
+/// Returns whether a text is a host, or its address, and a port.
+fn is_host_and_port(name: &str) -> bool {
+    let is_name = |host: &str| {
+        let is_other = |c: char| c.is_whitespace() || c.is_control() || "/:[]".contains(c);
+        !host.is_empty() && !host.contains(is_other)
+    };
+    let named = name.rsplit_once(':');
+    let named = named.is_some_and(|(host, port)| is_name(host) && port.parse::<u16>().is_ok());
+    named || name.parse::<SocketAddr>().is_ok()
 }
 
 fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
@@ -106,6 +172,7 @@ pub(super) fn connected_to(publisher: SocketAddr) -> anyhow::Result<UdpSocket> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     fn publishers(addresses: &[&str]) -> Publishers {
         Publishers {
@@ -119,12 +186,41 @@ mod tests {
     fn an_address_without_a_route_is_passed_over() {
         // Broadcast is refused at once, as an address without a route is.
         let mut both = publishers(&["255.255.255.255:9", "127.0.0.1:9"]);
-        both.connect().unwrap();
-        assert_eq!(both.next(), "127.0.0.1:9".parse().unwrap());
+        let (_, address) = both.connect().unwrap();
+        assert_eq!(address, "127.0.0.1:9".parse().unwrap());
         let mut none = publishers(&["255.255.255.255:9"]);
         let error = none.connect().unwrap_err();
         assert!(error.to_string().contains("no route to 255.255"), "{error}");
-        assert!(Publishers::resolve("nothing").is_err());
+    }
+
+    #[test]
+    fn host_and_port_are_told_from_other_texts() {
+        for right in ["a.example:1", "192.0.2.1:14748", "[2001:db8::1]:9"] {
+            assert!(Publishers::parse(right).is_ok(), "{right}");
+        }
+        for wrong in [
+            "nothing",
+            ":9",
+            "a:",
+            "a:70000",
+            "::1:9",
+            "a b:9",
+            "http://a:9",
+        ] {
+            let error = Publishers::parse(wrong).err().unwrap();
+            assert!(error.to_string().contains("is not HOST:PORT"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_cannot_be_resolved_is_waited_for() {
+        let mut publishers = Publishers::parse("nohost.invalid:1").unwrap();
+        let looks = Cell::new(0);
+        let is_over = || looks.replace(looks.get() + 1) > 2;
+        assert!(publishers.find(is_over).is_none());
+        publishers.name = "127.0.0.1:9".to_owned();
+        let (_, address) = publishers.find(|| false).unwrap();
+        assert_eq!(address, "127.0.0.1:9".parse().unwrap());
     }
 
     #[test]
@@ -134,7 +230,7 @@ mod tests {
         let resolved = publishers.resolving.take().unwrap();
         let addresses = resolved.recv().unwrap().unwrap();
         publishers.replace(addresses);
-        assert_eq!(publishers.next(), "127.0.0.1:9".parse().unwrap());
+        assert_eq!(publishers.addresses[0], "127.0.0.1:9".parse().unwrap());
     }
 
     #[test]
@@ -142,7 +238,7 @@ mod tests {
         let mut known = publishers(&["192.0.2.1:9", "192.0.2.2:9"]);
         known.pass_over();
         known.replace(publishers(&["192.0.2.1:9", "192.0.2.2:9"]).addresses);
-        assert_eq!(known.next(), "192.0.2.2:9".parse().unwrap());
+        assert_eq!(known.addresses[0], "192.0.2.2:9".parse().unwrap());
         known.replace(Vec::new());
         assert_eq!(known.addresses.len(), 2);
     }
