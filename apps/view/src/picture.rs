@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const SIZE: (usize, usize) = (960, 720);
 /// The focal length in pixels for a horizontal field of view of 60 degrees.
 const FOCAL: f32 = 831.0;
+/// The factor by which pictures from in front of the first frame show more than that frame, of which the
+/// edges are filled otherwise: raised hands reach 0.5 m above the head of an adult, of whom a quarter of 2 m is.
+const MARGIN: f32 = 1.6;
 /// The number of frames that wait for being drawn.
 const QUEUE: usize = 3;
 /// The time between two snapshots.
@@ -42,8 +45,9 @@ pub struct Pictures {
         value_parser = clap::value_parser!(u32).range(1..=240))]
     pub fps: u32,
     /// The position from which pictures show the scene, in metres, and the turn to the left and the
-    /// angle upwards in degrees, for example 0,1.4,2 or 2,1.4,0,90,-10. With angles of 0, they look
-    /// towards negative z [default: in front of the first frame]
+    /// angle upwards in degrees, for example 0,1.4,2 or 2,1.4,0,90,-10. x goes to the right, y up and z
+    /// towards the viewer, from the recording's origin; with angles of 0, they look towards negative z
+    /// [default: in front of the first frame, with room for raised hands]
     #[arg(long, value_name = "X,Y,Z[,YAW,PITCH]", value_parser = parse_pose,
         allow_hyphen_values = true)]
     pub pose: Option<Pose>,
@@ -257,7 +261,7 @@ impl Studio {
     }
 
     fn draw(&mut self, cloud: &Cloud) -> Image {
-        let in_front = || Pose::in_front_of(cloud, self.renderer.intrinsics());
+        let in_front = || Pose::in_front_of(cloud, &with_margin(self.renderer.intrinsics()));
         self.pose = self.pose.or_else(in_front);
         // Without points, every pose has the same picture.
         let origin = Pose::looking([0.0; 3], 0.0, 0.0);
@@ -282,6 +286,15 @@ impl Studio {
             self.errors.push(error);
         }
         (self.drawn, self.errors)
+    }
+}
+
+/// Returns a camera that sees a part of the picture, around which there is room for what moves later.
+fn with_margin(camera: &Intrinsics) -> Intrinsics {
+    Intrinsics {
+        fx: camera.fx * MARGIN,
+        fy: camera.fy * MARGIN,
+        ..*camera
     }
 }
 
@@ -451,6 +464,7 @@ fn parse_pose(text: &str) -> Result<Pose, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_cloud::Performer;
     use proptest::prelude::*;
 
     const FRAME_NS: u64 = 33_333_333;
@@ -501,6 +515,29 @@ mod tests {
             let error = parse_pose(refused).unwrap_err();
             assert!(error.starts_with(reason), "{refused}: {error}");
         }
+    }
+
+    #[test]
+    fn the_default_view_has_room_for_what_the_performer_does_later() {
+        let performer = Performer::new(1, 3000);
+        let (width, height) = SIZE;
+        let camera = Intrinsics::centred(width, height, FOCAL);
+        let first = performer.cloud(Duration::ZERO);
+        let pose = Pose::in_front_of(&first, &with_margin(&camera)).unwrap();
+        assert_eq!(pose.rotation, [0.0, 0.0, 0.0, 1.0]);
+        let [eye_x, eye_y, eye_z] = pose.position_mm;
+        let (mut most_x, mut most_y) = (0.0_f32, 0.0_f32);
+        for frame in 0..300 {
+            let cloud = performer.cloud(Duration::from_millis(33) * frame);
+            for point in cloud.points() {
+                let depth = eye_z - f32::from(point.z);
+                most_x = most_x.max((f32::from(point.x) - eye_x).abs() / depth * FOCAL);
+                most_y = most_y.max((f32::from(point.y) - eye_y).abs() / depth * FOCAL);
+            }
+        }
+        let (half_x, half_y) = (width as f32 / 2.0, height as f32 / 2.0);
+        assert!(most_x < half_x && most_y < half_y, "{most_x}, {most_y}");
+        assert!(most_y > 0.5 * half_y, "{most_y}: the margin is too large");
     }
 
     #[test]

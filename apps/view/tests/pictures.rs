@@ -79,7 +79,7 @@ fn images_and_rate(video: &Path) -> (u64, String) {
     (images.parse().unwrap(), rate.to_owned())
 }
 
-/// Checks the size, and that a good part of the middle differs from the corner.
+/// Checks the size, and that a part of the middle differs from the corner: the performer, with a margin.
 fn assert_is_a_picture_of_something(path: &Path) {
     let decoder = png::Decoder::new(BufReader::new(File::open(path).unwrap()));
     let mut reader = decoder.read_info().unwrap();
@@ -91,7 +91,7 @@ fn assert_is_a_picture_of_something(path: &Path) {
     let drawn = pixels.iter().filter(|pixel| **pixel != pixels[0]).count();
     let share = drawn as f64 / pixels.len() as f64;
     assert!(
-        (0.05..0.8).contains(&share),
+        (0.02..0.5).contains(&share),
         "{share} of the picture differs"
     );
 }
