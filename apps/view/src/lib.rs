@@ -50,20 +50,27 @@ pub const DEFAULT_IN_FLIGHT: usize = 5;
 /// digest of the captured frame, and prints a summary at the end. Fails if any frame differs or
 /// none arrives. Frame delays compare the publisher's clock with this machine's clock: synchronize
 /// both (NTP or PTP).
+///
+/// With --push, receives frames as the publisher sends them, encrypted, and shows each as far as it
+/// has arrived in time. What was changed on the way is refused. Fails if none arrives or one cannot be
+/// decoded. The clocks need not be synchronized: reports relate them.
+///
+/// A file that cannot be written any more ends alone; watching goes on, and fails at the end.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// The publisher, for example 192.0.2.7:14748
     #[arg(value_name = "HOST:PORT")]
     address: String,
     /// Write the times at which each frame was captured, requested, received and decoded to this
-    /// CSV file
+    /// CSV file; with --push when it was captured, its first packet and the last of it arrived, and its
+    /// decoding began and ended
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Write the time and size of every read of the socket to this CSV file
     #[arg(long, value_name = "FILE")]
     arrivals: Option<PathBuf>,
     /// Write each frame to this directory as frame-<capture time in ns>.ply, and a recording.toml with
-    /// which `hawser publish` plays them again
+    /// which `hawser publish` plays them again. The directory must not have an earlier recording
     #[arg(long, value_name = "DIRECTORY")]
     save: Option<PathBuf>,
     #[command(flatten)]
