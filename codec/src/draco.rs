@@ -12,6 +12,8 @@ const POSITION_BITS: i32 = 11;
 const SPEED: i32 = 7;
 /// Draco's number of the KD-tree method.
 const KD_TREE: i32 = 1;
+/// The bit of the upper byte of the flags that says that there are metadata.
+const METADATA: u8 = 0x80;
 /// Bytes of attributes that a decoder accepts: more than twice what the largest cloud has.
 const MAX_DECODED_BYTES: u64 = 32 * MAX_POINTS as u64;
 
@@ -95,6 +97,20 @@ fn values(
     let attribute = cloud.named_attribute(kind)?;
     let is_known = attribute.data_type() == data_type && attribute.num_components() == 3;
     (is_known && count <= MAX_POINTS).then(|| attribute.read_f32s(count, 3))
+}
+
+/// Returns the number of points that a frame announces, as far as it may have them. Metadata in front of
+/// the number are not read: such a frame counts as the largest one.
+pub(crate) fn max_points(parts: &[&[u8]]) -> usize {
+    let bytes = single_part(Codec::Draco, parts).unwrap_or_default();
+    // The magic word, the version, the kind and the method of encoding; then flags, and the number.
+    let announced = bytes.split_at_checked(9).and_then(|(_, rest)| {
+        let [_, flags, n0, n1, n2, n3] = *rest.first_chunk()?;
+        let points = u32::from_le_bytes([n0, n1, n2, n3]);
+        let has_metadata = flags & METADATA != 0;
+        Some(if has_metadata { u32::MAX } else { points } as usize)
+    });
+    announced.map_or(0, |points| points.min(MAX_POINTS))
 }
 
 /// Decodes clouds of [`Codec::Draco`].

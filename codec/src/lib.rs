@@ -135,6 +135,19 @@ impl FrameDecoder {
         FrameDecoder::default()
     }
 
+    /// Returns a number of points that a frame does not exceed, from the headers of its parts. Each pixel
+    /// of a view counts as a point, and each chunk that may be repaired as the largest one. What
+    /// [`FrameDecoder::complete`] makes of the same parts is no larger.
+    pub fn max_points(decoded: &PartialCloud, parts: &[&[u8]]) -> usize {
+        match codec_of(parts) {
+            Err(_) => 0,
+            Ok(Codec::Zstd) => zstd::max_points(parts),
+            Ok(Codec::Rgbd) => rgbd::max_points(parts),
+            Ok(Codec::Chunks) => decoded.max_points_with(parts),
+            Ok(Codec::Draco) => draco::max_points(parts),
+        }
+    }
+
     /// Decodes a frame of which some chunks were decoded when they arrived. `decoded` has no effect if
     /// the codec is not [`Codec::Chunks`].
     ///
@@ -145,9 +158,7 @@ impl FrameDecoder {
         decoded: PartialCloud,
         parts: &[&[u8]],
     ) -> Result<Frame, DecodeError> {
-        let tag = parts.iter().find_map(|part| part.first());
-        let codec = Codec::from_tag(*tag.ok_or(DecodeError::Missing)?);
-        match codec.ok_or(DecodeError::Malformed("a tag of no codec"))? {
+        match codec_of(parts)? {
             Codec::Zstd => self.zstd.decode(parts).map(Frame::Cloud),
             Codec::Rgbd => self.rgbd.decode(parts).map(Frame::View),
             Codec::Chunks => self.chunks.complete(decoded, parts).map(Frame::Cloud),
@@ -286,6 +297,13 @@ pub enum DecodeError {
     /// The bytes are not what the codec writes.
     #[error("{0}")]
     Malformed(&'static str),
+}
+
+/// Returns the codec that the first tag of a frame names.
+fn codec_of(parts: &[&[u8]]) -> Result<Codec, DecodeError> {
+    let tag = parts.iter().find_map(|part| part.first());
+    let codec = Codec::from_tag(*tag.ok_or(DecodeError::Missing)?);
+    codec.ok_or(DecodeError::Malformed("a tag of no codec"))
 }
 
 /// Returns what follows the tag in the only part of a frame.

@@ -208,6 +208,14 @@ impl RgbdDecoder {
     }
 }
 
+/// Returns the number of pixels of the view that the layers announce.
+pub(crate) fn max_points(parts: &[&[u8]]) -> usize {
+    let headers = parts.iter().filter_map(|part| Header::parse(part).ok());
+    let pixels = headers.map(|(header, _)| header.plane_size());
+    let pixels = pixels.map(|(width, height)| width * height);
+    pixels.max().unwrap_or_default()
+}
+
 impl Decoder for RgbdDecoder {
     type Frame = View;
 

@@ -107,15 +107,26 @@ impl Decoder for ZstdDecoder {
 
     fn decode(&mut self, parts: &[&[u8]]) -> Result<Cloud, DecodeError> {
         let compressed = single_part(Codec::Zstd, parts)?;
-        let bytes = match get_frame_content_size(compressed) {
-            Ok(Some(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
-            _ => return Err(DecodeError::Malformed("the zstd frame has no content size")),
-        };
+        let bytes = content_bytes(compressed)
+            .ok_or(DecodeError::Malformed("the zstd frame has no content size"))?;
         if !bytes.is_multiple_of(POINT_BYTES) {
             return Err(DecodeError::Malformed("part of a point in the zstd frame"));
         }
         self.decompress(bytes / POINT_BYTES, compressed)
     }
+}
+
+/// Returns the size that a zstd frame announces, if it does.
+fn content_bytes(compressed: &[u8]) -> Option<usize> {
+    let bytes = get_frame_content_size(compressed).ok().flatten()?;
+    Some(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// Returns the number of points that a frame announces, as far as it may have them.
+pub(crate) fn max_points(parts: &[&[u8]]) -> usize {
+    let compressed = single_part(Codec::Zstd, parts).ok();
+    let bytes = compressed.and_then(content_bytes).unwrap_or_default();
+    (bytes / POINT_BYTES).min(MAX_POINTS)
 }
 
 /// Offset and length of each value in a packed point: x, y, z, red, green, blue.

@@ -5,7 +5,10 @@
 mod checks;
 
 use hawser_cloud::{Cloud, Performer, Point};
-use hawser_codec::{Codec, DecodeError, Decoder, Frame, FrameDecoder};
+use hawser_codec::{
+    ChunkDecoder, ChunkEncoder, Codec, DecodeError, Decoder, Encoder, Frame, FrameDecoder,
+    PartialCloud, Setting,
+};
 use std::time::Duration;
 
 #[test]
@@ -21,6 +24,31 @@ fn each_frame_is_decoded_by_its_tag() {
             _ => assert!(matches!(frame, Frame::Cloud(cloud) if cloud.len() == 300)),
         }
     }
+}
+
+#[test]
+fn the_size_of_a_frame_is_known_before_it_is_decoded() {
+    for encoded in checks::frames() {
+        let parts = encoded.parts();
+        let most = FrameDecoder::max_points(&PartialCloud::default(), &parts);
+        let frame = FrameDecoder::new().decode(&parts).unwrap();
+        assert_eq!(most, checks::size(&frame), "{:?}", encoded.codec);
+    }
+    assert_eq!(FrameDecoder::max_points(&PartialCloud::default(), &[]), 0);
+}
+
+#[test]
+fn a_chunk_that_is_repaired_may_be_the_largest_one() {
+    let cloud = Performer::new(1, 5000).cloud(Duration::ZERO);
+    let encoded = ChunkEncoder::default().encode(&cloud, Setting::BEST);
+    let parts = &encoded.parts()[1..];
+    let most = FrameDecoder::max_points(&PartialCloud::default(), parts);
+    assert!((5000..5000 + 8192).contains(&most), "{most}");
+    let mut ahead = PartialCloud::default();
+    for part in parts {
+        ChunkDecoder::new().decode_ahead(&mut ahead, part);
+    }
+    assert_eq!(FrameDecoder::max_points(&ahead, parts), most);
 }
 
 #[test]

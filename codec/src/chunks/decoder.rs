@@ -3,7 +3,7 @@
 use super::header::{COMMON_BYTES, Header, Place, SliceId};
 use super::order::{Keyed, Positions};
 use super::parity::Parity;
-use super::run::RunDecoder;
+use super::run::{self, RunDecoder};
 use crate::{DecodeError, Decoder};
 use hawser_cloud::{Cloud, MAX_POINTS, Point};
 use std::borrow::Cow;
@@ -42,6 +42,15 @@ impl PartialCloud {
     /// Returns whether there is no point.
     pub fn is_empty(&self) -> bool {
         self.cloud.is_empty()
+    }
+
+    /// Returns a number of points that the frame does not exceed with further parts.
+    pub(crate) fn max_points_with(&self, parts: &[&[u8]]) -> usize {
+        let (slices, _) = sort_parts(parts);
+        let repaired: usize = slices.values().map(Arrived::max_repaired).sum();
+        let repaired_points = repaired * usize::from(run::MAX_POINTS);
+        let announced = announced_points(&slices, &self.tried);
+        (self.len() + announced + repaired_points).min(MAX_POINTS)
     }
 }
 
@@ -96,8 +105,11 @@ impl ChunkDecoder {
         mut frame: PartialCloud,
         parts: &[&[u8]],
     ) -> Result<Cloud, DecodeError> {
-        self.report = ChunkReport::default();
-        let slices = self.sort_parts(parts);
+        let (slices, refused) = sort_parts(parts);
+        self.report = ChunkReport {
+            refused,
+            ..ChunkReport::default()
+        };
         frame.cloud.reserve(announced_points(&slices, &frame.tried));
         for (id, mut slice) in slices {
             self.report.total += usize::from(slice.total);
@@ -113,19 +125,6 @@ impl ChunkDecoder {
             return Err(DecodeError::Malformed("no part is a chunk of points"));
         }
         Ok(frame.cloud)
-    }
-
-    /// Returns the parts of each slice.
-    fn sort_parts<'a>(&mut self, parts: &[&'a [u8]]) -> BTreeMap<SliceId, Arrived<'a>> {
-        let mut slices: BTreeMap<SliceId, Arrived<'a>> = BTreeMap::new();
-        for part in parts {
-            let is_kept = Place::parse(part).is_some_and(|(place, rest)| {
-                let slice = slices.entry(place.slice).or_default();
-                slice.insert(place, part, rest)
-            });
-            self.report.refused += usize::from(!is_kept);
-        }
-        slices
     }
 
     /// Adds the points of a chunk, unless they are there. Returns `false`, and adds none, if the chunk
@@ -160,6 +159,20 @@ impl Default for ChunkDecoder {
     }
 }
 
+/// Returns the parts of each slice, and the number of parts that were refused.
+fn sort_parts<'a>(parts: &[&'a [u8]]) -> (BTreeMap<SliceId, Arrived<'a>>, usize) {
+    let mut slices: BTreeMap<SliceId, Arrived<'a>> = BTreeMap::new();
+    let mut refused = 0;
+    for part in parts {
+        let is_kept = Place::parse(part).is_some_and(|(place, rest)| {
+            let slice = slices.entry(place.slice).or_default();
+            slice.insert(place, part, rest)
+        });
+        refused += usize::from(!is_kept);
+    }
+    (slices, refused)
+}
+
 impl<'a> Arrived<'a> {
     /// Keeps a part. Returns `false` if it contradicts the others.
     fn insert(&mut self, place: Place, part: &'a [u8], rest: &'a [u8]) -> bool {
@@ -181,6 +194,12 @@ impl<'a> Arrived<'a> {
             }
             Entry::Occupied(_) => false,
         }
+    }
+
+    /// Returns the number of chunks that parity chunks can repair at most.
+    fn max_repaired(&self) -> usize {
+        let missing = usize::from(self.total).saturating_sub(self.chunks.len());
+        missing.min(self.parity.len())
     }
 
     /// Repairs what parity chunks can repair. Returns the number of chunks.

@@ -8,7 +8,7 @@ use hawser_codec::rgbd::Layers;
 use hawser_codec::zstd::max_compressed_bytes;
 use hawser_codec::{
     ChunkDecoder, ChunkEncoder, Codec, Decoder, DracoDecoder, DracoEncoder, Encoded, Encoder,
-    PartialCloud, RgbdDecoder, RgbdEncoder, Setting, ZstdDecoder, ZstdEncoder,
+    Frame, FrameDecoder, PartialCloud, RgbdDecoder, RgbdEncoder, Setting, ZstdDecoder, ZstdEncoder,
 };
 use std::time::Duration;
 
@@ -105,11 +105,27 @@ pub(crate) fn check_parts(parts: &[&[u8]]) {
         assert!(report.decoded <= parts.len() && report.repaired <= parts.len());
         assert!(report.refused <= 2 * parts.len());
     }
+    let most = FrameDecoder::max_points(&PartialCloud::default(), parts);
+    if let Ok(frame) = FrameDecoder::new().decode(parts) {
+        assert!(size(&frame) <= most);
+    }
     let mut ahead = PartialCloud::default();
     for part in parts.iter().step_by(2) {
         decoder.decode_ahead(&mut ahead, part);
     }
+    let most = FrameDecoder::max_points(&ahead, parts);
+    if let Ok(frame) = FrameDecoder::new().complete(ahead.clone(), parts) {
+        assert!(size(&frame) <= most);
+    }
     if let Ok(cloud) = decoder.complete(ahead, parts) {
         assert!(cloud.len() <= MAX_POINTS);
+    }
+}
+
+/// Returns the number of points, or of the pixels of a view.
+pub(crate) fn size(frame: &Frame) -> usize {
+    match frame {
+        Frame::Cloud(cloud) => cloud.len(),
+        Frame::View(view) => view.depth().len(),
     }
 }
