@@ -204,6 +204,7 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
     let common = Config::from_args(args)?;
     let config = PushConfig {
         layers: args.push.layers,
+        max_points: args.push.max_points as usize,
         metrics: args.push.metrics,
         timeline: common.timeline,
         save: common.save,
@@ -214,8 +215,9 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
     };
     let watched = push::watch(&config, stop);
     let summary = printed(watched, |summary| summary.decoded.frames > 0)?;
-    if summary.decoded.failed > 0 {
-        bail!("{} frames were damaged", summary.decoded.failed);
+    let damaged = summary.decoded.damaged;
+    if damaged.total() > 0 {
+        bail!("frames: {damaged}");
     }
     if summary.decoded.frames == 0 {
         bail!("no frame arrived from {}", config.address);

@@ -12,9 +12,10 @@ mod record;
 mod row;
 mod session;
 mod summary;
+mod tracks;
 
 pub use row::PushRow;
-pub use summary::PushSummary;
+pub use summary::{Damaged, PushSummary};
 
 use crate::{Failure, Pictures, Until};
 use decode::Decoding;
@@ -34,6 +35,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use summary::Received;
 
+/// The default number of points that all tracks of a frame may have together: 16 of the largest clouds, or
+/// 8 views of 1920 x 1080 pixels. They take 160 MB as points.
+pub const DEFAULT_MAX_POINTS: usize = 1 << 24;
+
 /// Options of `hawser view --push`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Push")]
@@ -47,6 +52,11 @@ pub struct PushArgs {
     #[arg(long, value_name = "N", requires = "push", default_value_t = 8,
         value_parser = clap::value_parser!(u8).range(1..=8))]
     pub layers: u8,
+    /// Number of points that all cameras of a frame may have together, where each pixel of a view counts as
+    /// a point; bounds the memory. Frames that announce more are damaged
+    #[arg(long, value_name = "N", requires = "push", default_value_t = DEFAULT_MAX_POINTS as u32,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_points: u32,
     /// Serve metrics over HTTP at this loopback address, for example 127.0.0.1:9480
     #[arg(long, value_name = "ADDRESS:PORT", requires = "push", value_parser = parse_loopback)]
     pub metrics: Option<SocketAddr>,
@@ -61,6 +71,9 @@ pub struct PushConfig {
     pub key: KeySource,
     /// The maximum number of layers of each track.
     pub layers: u8,
+    /// The number of points that all tracks of a frame may have together, where each pixel of a view
+    /// counts as a point.
+    pub max_points: usize,
     /// A CSV file of [`PushRow`]s.
     pub timeline: Option<PathBuf>,
     /// A directory for PLY files.
@@ -82,6 +95,7 @@ impl PushConfig {
             address: address.into(),
             key: key.into(),
             layers: 8,
+            max_points: DEFAULT_MAX_POINTS,
             timeline: None,
             save: None,
             pictures: Pictures::default(),
@@ -121,7 +135,13 @@ fn watch_and_record(
         .metrics
         .map(|address| metrics::serve(address, &decoded));
     let figures = figures.transpose()?;
-    let decoding = Decoding::new(clock, work, recorder, Arc::clone(&decoded));
+    let decoding = Decoding::new(
+        clock,
+        work,
+        recorder,
+        config.max_points,
+        Arc::clone(&decoded),
+    );
     let until = Until {
         stop,
         end: config.duration.map(|duration| Instant::now() + duration),

@@ -237,7 +237,10 @@ fn frames_arrive_whole_and_in_time_and_files_tell_of_them() {
     let frames = &summary.received.frames;
     assert!(summary.decoded.frames >= 30, "{summary}");
     assert!(frames.whole >= 28 && frames.undecodable == 0, "{summary}");
-    assert_eq!((summary.decoded.failed, summary.received.sessions), (0, 1));
+    assert_eq!(
+        (summary.decoded.damaged.total(), summary.received.sessions),
+        (0, 1)
+    );
     let (_, qoe) = summary.decoded.qoe.as_ref().unwrap();
     assert!(qoe.frame_delay_p50_ms.unwrap() < 100.0, "{summary}");
 
@@ -284,7 +287,7 @@ fn every_codec_and_both_families_carry_frames() {
         let summary = watch(&broadcast.viewer_config(address));
         publishing.stop();
         assert!(summary.decoded.frames >= 30, "{codec:?}: {summary}");
-        assert_eq!(summary.decoded.failed, 0, "{codec:?}");
+        assert_eq!(summary.decoded.damaged.total(), 0, "{codec:?}");
     }
 }
 
@@ -425,7 +428,7 @@ fn garbage_at_both_ends_is_refused_and_counted() {
         "{summary}"
     );
     assert!(refused.packets.total() > 0, "{summary}");
-    assert_eq!(summary.decoded.failed, 0, "{summary}");
+    assert_eq!(summary.decoded.damaged.total(), 0, "{summary}");
     assert!(report.sent.sessions.invalid > 0, "{report}");
     assert_eq!(report.sent.viewers, 1);
 }
@@ -547,6 +550,37 @@ fn metrics_of_both_ends_follow_the_stream() {
         thread::sleep(Duration::from_millis(50));
     }
     publishing.stop();
+}
+
+#[test]
+fn frames_of_more_points_than_a_viewer_takes_are_damaged() {
+    let broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    let loopback = TcpListener::bind("127.0.0.1:0").unwrap();
+    let metrics = loopback.local_addr().unwrap();
+    drop(loopback);
+    let config = push::PushConfig {
+        metrics: Some(metrics),
+        max_points: 100,
+        frames: None,
+        ..broadcast.viewer_config(publishing.address)
+    };
+    let stop = AtomicBool::new(false);
+    let summary = thread::scope(|scope| {
+        let watching = scope.spawn(|| push::watch(&config, &stop).unwrap());
+        let sample = "hawser_view_frames_damaged_total{reason=\"too_many_points\"}";
+        while TcpStream::connect(metrics).is_err() || value(&page(metrics), sample) < 10.0 {
+            thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, Relaxed);
+        watching.join().unwrap()
+    });
+    publishing.stop();
+    let damaged = summary.decoded.damaged;
+    assert!(damaged.too_many_points >= 10, "{summary}");
+    assert_eq!((damaged.invalid, summary.decoded.frames), (0, 0));
+    let line = format!("{0} damaged ({0} of too many points)", damaged.total());
+    assert!(summary.to_string().contains(&line), "{summary}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn a_viewer_goes_on_at_another_address() {
     let (watched, qoe) = summary.decoded.qoe.as_ref().expect("frames were shown");
 
     assert_eq!(summary.received.sessions, 2, "{summary}");
-    assert_eq!(summary.decoded.failed, 0, "{summary}");
+    assert_eq!(summary.decoded.damaged.total(), 0, "{summary}");
     let stalled = watched.mul_f64(qoe.stall_ratio);
     assert!(stalled < BACK_WITHIN, "stalled for {stalled:?}");
     assert_eq!(report.sent.viewers, 2, "{report}");

@@ -5,8 +5,9 @@ use super::metrics::DecodedFrames;
 use super::record::Recorder;
 use super::row::PushRow;
 use super::summary::Decoded;
+use super::tracks::{Damage, TrackJob, decode_tracks};
 use hawser_cloud::Cloud;
-use hawser_codec::{Codec, DecodeError, Decoder, Frame, FrameDecoder, PartialCloud};
+use hawser_codec::{Codec, FrameDecoder};
 use hawser_io::clock::SteadyClock;
 use hawser_objects::ReceivedFrame;
 use hawser_units::Instant;
@@ -14,12 +15,10 @@ use hawser_wire::media::ObjectId;
 use hawser_wire::session::Track;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread;
 
 /// The work of the decoder's thread.
 pub(super) enum ToDecode {
@@ -146,6 +145,8 @@ pub(super) struct Decoding {
     /// A decoder for each track, by alias.
     decoders: BTreeMap<u32, FrameDecoder>,
     recorder: Recorder,
+    /// The number of points that all tracks of a frame may have together.
+    max_points: usize,
     /// The counts, for others.
     decoded: Arc<Mutex<DecodedFrames>>,
 }
@@ -155,6 +156,7 @@ impl Decoding {
         clock: SteadyClock,
         work: Work,
         recorder: Recorder,
+        max_points: usize,
         decoded: Arc<Mutex<DecodedFrames>>,
     ) -> Self {
         Decoding {
@@ -163,6 +165,7 @@ impl Decoding {
             ahead: Ahead::default(),
             decoders: BTreeMap::new(),
             recorder,
+            max_points,
             decoded,
         }
     }
@@ -185,7 +188,8 @@ impl Decoding {
                 }
             }
         }
-        self.recorder.finish(self.clock.now())
+        let damaged = self.decoded.lock().damaged;
+        self.recorder.finish(damaged, self.clock.now())
     }
 
     fn finish_frame(&mut self, to_decode: &FrameToDecode) {
@@ -202,17 +206,20 @@ impl Decoding {
                 decoded.frames += 1;
                 decoded.delay = row.delay();
             }
-            Err(error) => {
+            Err(damage) => {
                 let (group, object) = frame.id;
-                tracing::warn!(group, object, "frame cannot be decoded: {error}");
-                self.recorder.failed();
-                self.decoded.lock().failed += 1;
+                tracing::warn!(group, object, "frame cannot be decoded: {damage}");
+                let damaged = &mut self.decoded.lock().damaged;
+                match damage {
+                    Damage::Invalid(_) => damaged.invalid += 1,
+                    Damage::TooManyPoints { .. } => damaged.too_many_points += 1,
+                }
             }
         }
     }
 
-    /// Returns the points of all tracks, which are decoded at the same time.
-    fn decode(&mut self, to_decode: &FrameToDecode) -> Result<Cloud, DecodeError> {
+    /// Returns the points of all tracks.
+    fn decode(&mut self, to_decode: &FrameToDecode) -> Result<Cloud, Damage> {
         let FrameToDecode {
             session,
             frame,
@@ -224,65 +231,13 @@ impl Decoding {
             self.decoders.entry(*alias).or_default();
         }
         let jobs = self.decoders.iter_mut().filter_map(|(alias, decoder)| {
-            Some(TrackJob {
-                codec: tracks.get(alias).and_then(|t| Codec::from_tag(t.codec)),
-                decoder,
-                layers: frame.tracks.get(alias)?,
-                ahead: ahead.remove(alias).unwrap_or_default(),
-            })
+            let codec = tracks.get(alias).and_then(|t| Codec::from_tag(t.codec));
+            let layers = frame.tracks.get(alias)?;
+            let ahead = ahead.remove(alias).unwrap_or_default();
+            Some(TrackJob::new(codec, decoder, layers, ahead))
         });
-        let mut cloud = Cloud::new();
-        for frame in decode_all(jobs.collect()) {
-            match frame? {
-                Frame::View(view) => view.add_to(&mut cloud),
-                Frame::Cloud(points) if cloud.is_empty() => cloud = points,
-                Frame::Cloud(points) => points.points().for_each(|point| cloud.push(point)),
-            }
-        }
-        Ok(cloud)
-    }
-}
-
-/// A track of a frame that is to be decoded.
-struct TrackJob<'a> {
-    codec: Option<Codec>,
-    decoder: &'a mut FrameDecoder,
-    layers: &'a [Vec<Arc<[u8]>>],
-    /// The points that were decoded as they arrived.
-    ahead: PartialCloud,
-}
-
-/// Decodes tracks at the same time, the last one in this thread.
-fn decode_all(mut jobs: Vec<TrackJob<'_>>) -> Vec<Result<Frame, DecodeError>> {
-    let Some(last) = jobs.pop() else {
-        return Vec::new();
-    };
-    thread::scope(|scope| {
-        let jobs = jobs.into_iter();
-        let started: Vec<_> = jobs.map(|job| scope.spawn(|| job.decode())).collect();
-        let last = last.decode();
-        let joined = started.into_iter().map(thread::ScopedJoinHandle::join);
-        let joined = joined.map(|done| done.unwrap_or_else(|panic| resume_unwind(panic)));
-        joined.chain([last]).collect()
-    })
-}
-
-impl TrackJob<'_> {
-    fn decode(self) -> Result<Frame, DecodeError> {
-        match self.codec {
-            None => Err(DecodeError::Malformed("a codec that is not known")),
-            Some(Codec::Chunks) => {
-                let parts = self.layers.iter().flatten();
-                let parts: Vec<&[u8]> = parts.map(|part| &part[..]).collect();
-                self.decoder.complete(self.ahead, &parts)
-            }
-            Some(_) => {
-                let layers = self.layers.iter();
-                let whole: Vec<Vec<u8>> = layers.map(|payloads| payloads.concat()).collect();
-                let parts: Vec<&[u8]> = whole.iter().map(Vec::as_slice).collect();
-                self.decoder.decode(&parts)
-            }
-        }
+        let jobs: Vec<TrackJob<'_>> = jobs.collect::<Result<_, _>>()?;
+        decode_tracks(jobs, self.max_points)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The figures of a viewer as metrics.
 
-use super::summary::Received;
+use super::summary::{Damaged, Received};
 use anyhow::Context;
 use hawser_metrics::{Metric, NO_LABELS, Sink, counter, gauge, page, server};
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ pub(super) struct Figures {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DecodedFrames {
     pub(super) frames: u64,
-    pub(super) failed: u64,
+    pub(super) damaged: Damaged,
     /// The time from capture to the end of decoding, of the newest frame.
     pub(super) delay: Option<Duration>,
 }
@@ -53,7 +53,7 @@ fn text(figures: Figures) -> String {
     page("hawser_view", move |sink| write(&figures, sink))
 }
 
-const PROGRAM: [Metric<Figures>; 15] = [
+const PROGRAM: [Metric<Figures>; 14] = [
     gauge("session_open", "1 while a session is open", |f| {
         f64::from(u8::from(f.is_open))
     }),
@@ -95,11 +95,6 @@ const PROGRAM: [Metric<Figures>; 15] = [
         f.decoded.frames
     }),
     counter(
-        "frames_damaged",
-        "Authentic frames that could not be decoded",
-        |f| f.decoded.failed,
-    ),
-    counter(
         "frames_not_decoded",
         "Frames that were not decoded because earlier ones still were",
         |f| f.received.not_decoded,
@@ -127,6 +122,12 @@ const FRAMES: [Metric<u64>; 1] = [counter(
     |count| *count,
 )];
 
+const DAMAGED: [Metric<u64>; 1] = [counter(
+    "frames_damaged",
+    "Authentic frames that were not decoded for what is in them, by reason",
+    |count| *count,
+)];
+
 const REFUSED: [Metric<u64>; 1] = [counter(
     "datagrams_refused",
     "Datagrams that were refused, by reason",
@@ -144,11 +145,17 @@ fn write(figures: &Figures, sink: &mut Sink<'_>) -> fmt::Result {
             ([("arrived", "without_base")], &frames.undecodable),
         ]
     })?;
+    let damaged = figures.decoded.damaged.by_reason();
+    sink.write(&DAMAGED, || by_reason(&damaged))?;
     let refused = figures.received.refused.by_reason();
-    sink.write(&REFUSED, || {
-        let counts = refused.iter();
-        counts.map(|(reason, count)| ([("reason", *reason)], count))
-    })
+    sink.write(&REFUSED, || by_reason(&refused))
+}
+
+type Reason = (&'static str, u64);
+
+fn by_reason(counts: &[Reason]) -> impl Iterator<Item = ([(&'static str, &'static str); 1], &u64)> {
+    let counts = counts.iter();
+    counts.map(|(reason, count)| ([("reason", *reason)], count))
 }
 
 fn seconds(time: Option<Duration>) -> f64 {
@@ -180,11 +187,13 @@ mod tests {
         figures.decoded.delay = delay;
         figures.received.frames.reduced = 3;
         figures.received.refused.packets.duplicate = 2;
+        figures.decoded.damaged.too_many_points = 4;
         let page = text(figures);
         for sample in [
             "hawser_view_frame_delay_seconds{} 0.04",
             "hawser_view_frames_total{arrived=\"without_refinement\"} 3",
             "hawser_view_datagrams_refused_total{reason=\"repeated\"} 2",
+            "hawser_view_frames_damaged_total{reason=\"too_many_points\"} 4",
         ] {
             assert!(page.lines().any(|line| line == sample), "{sample}: {page}");
         }

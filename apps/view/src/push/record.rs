@@ -2,7 +2,7 @@
 
 use super::PushConfig;
 use super::row::PushRow;
-use super::summary::Decoded;
+use super::summary::{Damaged, Decoded};
 use crate::files::Files;
 use crate::recorder::SUMMARISED;
 use hawser_cloud::Cloud;
@@ -15,7 +15,6 @@ pub(super) struct Recorder {
     frames: u64,
     /// The newest frames.
     rows: VecDeque<PushRow>,
-    undecodable: u64,
 }
 
 impl Recorder {
@@ -28,13 +27,7 @@ impl Recorder {
             )?,
             frames: 0,
             rows: VecDeque::new(),
-            undecodable: 0,
         })
-    }
-
-    /// Records a frame that could not be decoded.
-    pub(super) fn failed(&mut self) {
-        self.undecodable += 1;
     }
 
     pub(super) fn record(&mut self, row: PushRow, cloud: Cloud) {
@@ -48,8 +41,8 @@ impl Recorder {
     }
 
     /// Completes the files. Also returns the errors that ended some of them.
-    pub(super) fn finish(self, end: Instant) -> (Decoded, Vec<anyhow::Error>) {
-        let measured = Decoded::measure(&self.rows, self.undecodable, end);
+    pub(super) fn finish(self, damaged: Damaged, end: Instant) -> (Decoded, Vec<anyhow::Error>) {
+        let measured = Decoded::measure(&self.rows, damaged, end);
         let (pictures, errors) = self.files.finish();
         let decoded = Decoded {
             frames: self.frames,

@@ -142,8 +142,8 @@ pub struct Decoded {
     pub frames: u64,
     /// The newest of them, to which the times and the quality of experience refer.
     pub measured: u64,
-    /// Frames whose bytes could not be decoded.
-    pub failed: u64,
+    /// Frames that were not decoded for what is in them, by reason.
+    pub damaged: Damaged,
     /// The duration from the first frame to the end, and the quality of experience in it. `None`
     /// without frames, or if the clocks were never related.
     pub qoe: Option<(Duration, Qoe)>,
@@ -154,6 +154,41 @@ pub struct Decoded {
     pub decode_ms: Option<(f64, f64)>,
     /// The pictures of the frames. `None` if none were requested.
     pub pictures: Option<Drawn>,
+}
+
+/// Counts of authentic frames that were not decoded, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Damaged {
+    /// Frames whose bytes were not valid.
+    pub invalid: u64,
+    /// Frames whose tracks announced more points than a viewer takes.
+    pub too_many_points: u64,
+}
+
+impl Damaged {
+    /// Returns the counts with the names of the reasons.
+    pub fn by_reason(&self) -> [(&'static str, u64); 2] {
+        let Damaged {
+            invalid,
+            too_many_points,
+        } = *self;
+        [("invalid", invalid), ("too_many_points", too_many_points)]
+    }
+
+    /// Returns the sum.
+    pub fn total(&self) -> u64 {
+        self.by_reason().iter().map(|(_, count)| count).sum()
+    }
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} damaged", self.total())?;
+        match self.too_many_points {
+            0 => Ok(()),
+            count => write!(f, " ({count} of too many points)"),
+        }
+    }
 }
 
 impl PushSummary {
@@ -185,7 +220,7 @@ impl Received {
 }
 
 impl Decoded {
-    pub(super) fn measure(rows: &VecDeque<PushRow>, failed: u64, end: Instant) -> Self {
+    pub(super) fn measure(rows: &VecDeque<PushRow>, damaged: Damaged, end: Instant) -> Self {
         let timeline: Vec<Frame> = rows.iter().filter_map(frame).collect();
         let window = timeline.first().and_then(|f| Window::new(f.decoded, end));
         let qoe = window.map(|window| (window.duration(), hawser_qoe::measure(&timeline, window)));
@@ -196,7 +231,7 @@ impl Decoded {
         Decoded {
             frames: rows.len() as u64,
             measured: rows.len() as u64,
-            failed,
+            damaged,
             qoe,
             transport_ms: mean_and_p99(transport.collect()),
             decode_ms: mean_and_p99(decode.collect()),
@@ -245,13 +280,13 @@ impl fmt::Display for PushSummary {
         let frames = &received.frames;
         write!(
             f,
-            "\nframes: {} whole, {} without refinement, {} without some camera, {} without base, {} \
-             damaged, {} not decoded for lack of time",
+            "\nframes: {} whole, {} without refinement, {} without some camera, {} without base, {}, \
+             {} not decoded for lack of time",
             frames.whole,
             frames.reduced,
             frames.without_track,
             frames.undecodable,
-            decoded.failed,
+            decoded.damaged,
             received.not_decoded
         )?;
         write!(
