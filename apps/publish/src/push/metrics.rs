@@ -39,7 +39,7 @@ fn text(figures: Figures) -> String {
     page("hawser_publish", move |sink| write(&figures, sink))
 }
 
-const PROGRAM: [Metric<Figures>; 15] = [
+const PROGRAM: [Metric<Figures>; 16] = [
     gauge("viewers", "Viewers at present", |f| f.watching as f64),
     counter("frames_captured", "Frames that were captured", |f| {
         f.captured.frames
@@ -71,6 +71,11 @@ const PROGRAM: [Metric<Figures>; 15] = [
     counter("packets_lost", "Packets that were considered lost", |f| {
         f.sent.objects.lost
     }),
+    counter(
+        "packets_spurious",
+        "Those of the lost packets that were acknowledged later",
+        |f| f.sent.objects.spurious,
+    ),
     counter(
         "received_bytes",
         "Bytes of UDP payloads that viewers reported as received",
@@ -155,6 +160,12 @@ const REFUSED: [Metric<u64>; 1] = [counter(
     |count| *count,
 )];
 
+const UNUSED: [Metric<u64>; 1] = [counter(
+    "report_parts_unused",
+    "Parts of viewers' reports that were not used, by reason",
+    |count| *count,
+)];
+
 fn write(figures: &Figures, sink: &mut Sink<'_>) -> fmt::Result {
     sink.write(&PROGRAM, || [(NO_LABELS, figures)])?;
     let viewers = &figures.viewers;
@@ -166,7 +177,9 @@ fn write(figures: &Figures, sink: &mut Sink<'_>) -> fmt::Result {
     let dropped = dropped(&figures.sent);
     sink.write(&DROPPED, || by_reason(&dropped))?;
     let refused = refused(&figures.sent);
-    sink.write(&REFUSED, || by_reason(&refused))
+    sink.write(&REFUSED, || by_reason(&refused))?;
+    let unused = unused(&figures.sent);
+    sink.write(&UNUSED, || by_reason(&unused))
 }
 
 type Reason = (&'static str, u64);
@@ -202,6 +215,14 @@ fn refused(sent: &Sent) -> [Reason; 11] {
         ("too_long", sent.too_long),
         ("impossible_report", sent.objects.refused_reports),
         ("excessive_totals", sent.objects.excessive_totals),
+    ]
+}
+
+fn unused(sent: &Sent) -> [Reason; 3] {
+    [
+        ("never_sent", sent.objects.acknowledged_unsent),
+        ("impossible_time", sent.objects.impossible_times),
+        ("rate_control", sent.refused_parts),
     ]
 }
 
@@ -241,6 +262,10 @@ mod tests {
         };
         figures.sent.objects.displaced = 4;
         figures.sent.sessions.unauthorised = 5;
+        figures.sent.objects.spurious = 6;
+        figures.sent.objects.acknowledged_unsent = 7;
+        figures.sent.objects.impossible_times = 8;
+        figures.sent.refused_parts = 9;
         figures
     }
 
@@ -260,6 +285,10 @@ mod tests {
             "hawser_publish_viewer_queue_delay_seconds{viewer=\"192.0.2.1:5\"} NaN",
             "hawser_publish_objects_dropped_total{reason=\"displaced\"} 4",
             "hawser_publish_datagrams_refused_total{reason=\"without_key\"} 5",
+            "hawser_publish_packets_spurious_total{} 6",
+            "hawser_publish_report_parts_unused_total{reason=\"never_sent\"} 7",
+            "hawser_publish_report_parts_unused_total{reason=\"impossible_time\"} 8",
+            "hawser_publish_report_parts_unused_total{reason=\"rate_control\"} 9",
         ] {
             assert!(page.lines().any(|line| line == sample), "{sample}: {page}");
         }

@@ -128,12 +128,13 @@ impl fmt::Display for PushReport {
         )?;
         writeln!(
             f,
-            "sent {} packets to {} viewers ({:.1} MB received, {:.2} % marked); lost {}, sent again {}",
+            "sent {} packets to {} viewers ({:.1} MB received, {:.2} % marked); lost {}, of which {} arrived later; sent again {}",
             objects.packets,
             sent.viewers,
             sent.received_bytes as f64 / 1e6,
             100.0 * sent.marked_bytes as f64 / sent.received_bytes.max(1) as f64,
             objects.lost,
+            objects.spurious,
             objects.repeated
         )?;
         writeln!(
@@ -151,7 +152,8 @@ impl fmt::Display for PushReport {
         writeln!(
             f,
             "refused: {} requests without the key, {} for lack of room, {} forged, {} repeated and {} \
-             other messages, {} impossible reports, {} excessive totals, {} impossible parts of others",
+             other messages, {} impossible reports, {} excessive totals, {} acknowledgements of \
+             packets that were never sent, {} impossible times, {} parts of reports by the rate control",
             sent.sessions.unauthorised,
             sent.sessions.full,
             sent.sessions.forged,
@@ -163,6 +165,8 @@ impl fmt::Display for PushReport {
                 + sent.too_long,
             objects.refused_reports,
             objects.excessive_totals,
+            objects.acknowledged_unsent,
+            objects.impossible_times,
             sent.refused_parts
         )?;
         write!(
