@@ -39,3 +39,18 @@ impl<S> fmt::Display for Failure<S> {
 }
 
 impl<S: fmt::Debug> std::error::Error for Failure<S> {}
+
+/// Writes to a file that is still there. If that fails, the file is there no longer.
+pub(crate) fn attempt<F>(
+    file: &mut Option<F>,
+    option: &str,
+    errors: &mut Vec<anyhow::Error>,
+    write: impl FnOnce(&mut F) -> anyhow::Result<()>,
+) {
+    let Some(open) = file else { return };
+    if let Err(error) = write(open) {
+        tracing::error!("nothing more is written for {option}: {error:#}");
+        *file = None;
+        errors.push(error);
+    }
+}

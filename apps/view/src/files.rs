@@ -1,9 +1,9 @@
 //! The files that are made of a viewer's frames.
 
-use crate::Drawn;
-use crate::picture::{PictureThread, Pictures};
-use crate::recorder::Table;
+use crate::failure::attempt;
+use crate::picture::{Drawn, PictureThread, Pictures};
 use crate::save::SavedFrames;
+use crate::table::Table;
 use hawser_cloud::Cloud;
 use serde::Serialize;
 use std::path::Path;
@@ -56,20 +56,5 @@ impl Files {
         let (drawn, of_pictures) = pictures.unzip();
         self.errors.extend(of_pictures.into_iter().flatten());
         (drawn, self.errors)
-    }
-}
-
-/// Writes to a file that is still there. If that fails, the file is there no longer.
-pub(crate) fn attempt<F>(
-    file: &mut Option<F>,
-    option: &str,
-    errors: &mut Vec<anyhow::Error>,
-    write: impl FnOnce(&mut F) -> anyhow::Result<()>,
-) {
-    let Some(open) = file else { return };
-    if let Err(error) = write(open) {
-        tracing::error!("nothing more is written for {option}: {error:#}");
-        *file = None;
-        errors.push(error);
     }
 }

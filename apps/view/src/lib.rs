@@ -20,6 +20,7 @@ pub mod push;
 mod recorder;
 mod save;
 mod summary;
+mod table;
 pub mod timeline;
 
 pub use failure::Failure;

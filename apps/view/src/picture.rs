@@ -1,7 +1,7 @@
 //! Pictures of the received frames: the newest one as a PNG file, all of them as an MP4 file. They
 //! are drawn in a thread of their own, so that receiving does not wait for them.
 
-use crate::files::attempt;
+use crate::failure::attempt;
 use anyhow::{Context, anyhow};
 use hawser_cloud::{Cloud, Image, Intrinsics, Pose, Renderer};
 use hawser_io::scheduling;

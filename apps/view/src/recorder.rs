@@ -1,16 +1,14 @@
-use crate::files::{Files, attempt};
+use crate::failure::attempt;
+use crate::files::Files;
+use crate::table::Table;
 use crate::timeline::{Arrival, Row};
 use crate::{Config, Failure, Summary};
-use anyhow::Context;
 use hawser_cloud::Cloud;
 use hawser_codec::pull::FrameHeader;
 use hawser_io::clock::unix_ns;
 use hawser_qoe::Frame;
 use hawser_units::Instant;
-use serde::Serialize;
 use std::collections::VecDeque;
-use std::fs::File;
-use std::path::{Path, PathBuf};
 
 /// A frame with its timestamps.
 pub(crate) struct Delivery<'a> {
@@ -135,34 +133,5 @@ impl Recorder {
             pictures,
         };
         Failure::unless_empty(summary, errors)
-    }
-}
-
-/// A CSV file.
-pub(crate) struct Table {
-    path: PathBuf,
-    csv: csv::Writer<File>,
-}
-
-impl Table {
-    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
-        let csv = csv::Writer::from_path(path)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Table {
-            path: path.to_owned(),
-            csv,
-        })
-    }
-
-    pub(crate) fn write(&mut self, row: impl Serialize) -> anyhow::Result<()> {
-        self.csv
-            .serialize(row)
-            .with_context(|| format!("cannot write {}", self.path.display()))
-    }
-
-    pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
-        self.csv
-            .flush()
-            .with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
