@@ -61,7 +61,7 @@ fn viewers_see_every_frame_whenever_they_come() {
             let summary = viewer.join().unwrap();
             println!("{summary}");
             assert_eq!(summary.received.refused, 0, "{summary}");
-            assert_eq!(summary.decoded.failed, 0, "{summary}");
+            assert_eq!(summary.decoded.damaged.invalid, 0, "{summary}");
         }
         end(relay);
         for viewer in ["first", "late"] {
@@ -106,7 +106,7 @@ fn a_relay_that_was_killed_serves_again_within_two_seconds_of_its_start() {
         for viewer in viewers {
             let summary = viewer.join().unwrap();
             assert_eq!(summary.received.sessions, 2, "{summary}");
-            assert_eq!(summary.decoded.failed, 0, "{summary}");
+            assert_eq!(summary.decoded.damaged.invalid, 0, "{summary}");
         }
         end(relay);
         for viewer in ["one", "two"] {
@@ -137,7 +137,7 @@ fn a_publisher_that_starts_again_is_seen_again() {
         machines.wait_for_frames("viewer", before + 30);
         stop.store(true, Relaxed);
         let summary = viewing.join().unwrap();
-        assert_eq!(summary.decoded.failed, 0, "{summary}");
+        assert_eq!(summary.decoded.damaged.invalid, 0, "{summary}");
         end(relay);
     });
 }
@@ -194,7 +194,7 @@ fn a_slow_path_delays_and_thins_only_its_own_viewer() {
         let rows = machines.rows("near");
         let whole = rows.iter().filter(|row| row.is_whole).count();
         assert!(20 * whole > 19 * rows.len(), "{near}");
-        assert_eq!(far.decoded.failed, 0, "{far}");
+        assert_eq!(far.decoded.damaged.invalid, 0, "{far}");
         let thinned = machines.rows("far");
         assert!(thinned.len() > 120, "{far}\n{status:#?}");
         let whole = thinned.iter().filter(|row| row.is_whole).count();
@@ -272,7 +272,7 @@ fn a_viewer_goes_on_at_another_address() {
         stop.store(true, Relaxed);
         let summary = viewing.join().unwrap();
         println!("{summary}");
-        assert_eq!(summary.decoded.failed, 0, "{summary}");
+        assert_eq!(summary.decoded.damaged.invalid, 0, "{summary}");
         end(relay);
     });
 }
