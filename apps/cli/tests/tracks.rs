@@ -159,7 +159,7 @@ fn a_reader_that_is_removed_sees_nothing_more_and_the_others_go_on() {
     let said = errors(&wall);
     assert!(
         said.contains("session opened")
-            && said.contains("no track stage that wall may publish or watch"),
+            && said.contains("no track stage that wall may publish, watch or relay"),
         "{said}"
     );
     let said = rig.fails(&rig.publishes("desk"));

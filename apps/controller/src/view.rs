@@ -145,7 +145,7 @@ impl View {
         self.flows.get(name)?.record.as_ref()
     }
 
-    /// Returns the tracks that a node may publish or watch.
+    /// Returns the tracks that a node may publish, watch or relay.
     pub(crate) fn tracks_of<'a>(
         &'a self,
         node: &'a Name,

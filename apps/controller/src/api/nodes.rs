@@ -232,7 +232,7 @@ fn unused(token: &EnrolmentToken, valid_s: u32) -> EnrolmentRecord {
 
 /// Revoke a node's certificates and enrolment tokens; open streams end immediately
 ///
-/// The tracks that the node may publish or watch get new secrets.
+/// The tracks that the node may publish, watch or relay get new secrets.
 #[utoipa::path(delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Revoked"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn revoke(

@@ -293,7 +293,7 @@ impl Controller {
         })
     }
 
-    /// Replaces the secrets of all tracks that a node may publish or watch. `by` names the author for
+    /// Replaces the secrets of all tracks that a node may publish, watch or relay. `by` names the author for
     /// people.
     ///
     /// # Errors

@@ -17,6 +17,11 @@ use std::time::{Duration, Instant};
 /// The address of the publisher.
 pub(crate) const PUBLISHER: &str = "192.0.2.1:14748";
 
+/// Returns the address of a publisher of a room.
+fn publisher(person: usize) -> String {
+    format!("192.0.2.1:{}", 14_748 + person)
+}
+
 /// The address of a viewer in `far`.
 pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 
@@ -102,6 +107,16 @@ impl Machines {
         scope: &'s Scope<'s, '_>,
         stop: &'s AtomicBool,
     ) -> ScopedJoinHandle<'s, ()> {
+        self.publish_as(scope, 0, stop)
+    }
+
+    /// Starts the publisher of a person in a room, which ends when `stop` is set.
+    pub(crate) fn publish_as<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        person: usize,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, ()> {
         let source = Source::Synthetic(Synthetic {
             seed: 1,
             points: 6000,
@@ -109,7 +124,7 @@ impl Machines {
         });
         let config = PushConfig {
             fps: 30.0,
-            listen: PUBLISHER.parse().unwrap(),
+            listen: publisher(person).parse().unwrap(),
             ..PushConfig::new(Recording { fps: 30.0, source }, self.path("media.key"))
         };
         let open = || PushPublisher::open(&config).unwrap();
@@ -142,6 +157,40 @@ impl Machines {
         );
         fs::write(&file, text).unwrap();
         process::start(&self.relays[index], &file)
+    }
+
+    /// Starts a relay for the broadcasts of a room.
+    pub(crate) fn relay_room(&self, people: usize) -> Process {
+        let file = self.path("room.toml");
+        let mut text = format!(
+            "name = \"room\"\nstate = \"{}\"\n",
+            self.directory.path().display()
+        );
+        for person in 0..people {
+            let (upstream, listen) = (publisher(person), Self::room_address(person));
+            text += &format!(
+                "[[broadcast]]\nname = \"person{person}\"\nupstream = \"{upstream}\"\n\
+                 listen = \"{listen}\"\nkey = \"relay.key\"\n"
+            );
+        }
+        fs::write(&file, text).unwrap();
+        process::start(&self.relays[0], &file)
+    }
+
+    /// Returns the address at which a relay serves a person of a room.
+    fn room_address(person: usize) -> String {
+        format!("198.51.100.1:{}", 14_750 + person)
+    }
+
+    /// Starts a viewer of a person in a room, which ends when `stop` is set.
+    pub(crate) fn watch_person<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        viewer: &str,
+        person: usize,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, PushSummary> {
+        self.watch_at(scope, viewer, Place::Near, Self::room_address(person), stop)
     }
 
     /// Returns the newest status of a relay, at most a second old.
@@ -185,13 +234,24 @@ impl Machines {
     pub(crate) fn watch<'s>(
         &'s self,
         scope: &'s Scope<'s, '_>,
-        viewer: &'static str,
+        viewer: &str,
         place: Place,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, PushSummary> {
+        self.watch_at(scope, viewer, place, self.address(self.relays.len() - 1), stop)
+    }
+
+    fn watch_at<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        viewer: &str,
+        place: Place,
+        address: String,
         stop: &'s AtomicBool,
     ) -> ScopedJoinHandle<'s, PushSummary> {
         let config = push::PushConfig {
             timeline: Some(self.timeline(viewer)),
-            ..push::PushConfig::new(self.address(self.relays.len() - 1), self.path("media.key"))
+            ..push::PushConfig::new(address, self.path("media.key"))
         };
         scope.spawn(move || {
             let namespace = match place {
