@@ -25,15 +25,18 @@ const DELAYS_MS: [u64; 2] = [10, 15];
 /// The share of packets that a path with loss loses.
 const LOSS: f64 = 0.01;
 
-/// The points of the synthetic performer; fewer where two processors have to encode two of them.
+/// The points of the synthetic performer; fewer for half of the link, and where two processors have to
+/// encode two of them.
 const POINTS: usize = 60_000;
-const POINTS_OF_EACH: usize = 25_000;
+const FEW_POINTS: usize = 25_000;
 
 /// A case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scenario {
     /// Nothing competes.
     Alone,
+    /// Nothing competes, and the stream needs no more than half of the link.
+    Half,
     /// So many TCP Cubic flows of the kernel compete.
     Cubic(usize),
     /// The rate falls to a quarter in the second third of the measurement.
@@ -51,8 +54,9 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    pub(super) const ALL: [Scenario; 9] = [
+    pub(super) const ALL: [Scenario; 10] = [
         Scenario::Alone,
+        Scenario::Half,
         Scenario::Cubic(1),
         Scenario::Cubic(3),
         Scenario::Steps,
@@ -101,7 +105,7 @@ impl Scenario {
     pub(super) fn source(self, directory: &Path) -> Result<PushSource> {
         let description = directory.join("performer.toml");
         let points = match self {
-            Scenario::BothWays => POINTS_OF_EACH,
+            Scenario::Half | Scenario::BothWays => FEW_POINTS,
             _ => POINTS,
         };
         let performer =
@@ -176,6 +180,7 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Scenario::Alone => write!(f, "prague/alone"),
+            Scenario::Half => write!(f, "prague/half"),
             Scenario::Cubic(flows) => write!(f, "prague/cubic-{flows}"),
             Scenario::Steps => write!(f, "prague/steps"),
             Scenario::Loss => write!(f, "prague/loss-1"),
