@@ -14,6 +14,7 @@ pub mod key_file;
 mod lifetime;
 pub mod netlink;
 pub mod netns;
+pub mod peer;
 pub mod process;
 pub mod rate_limit;
 pub mod ring;

@@ -8,14 +8,16 @@ use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, BroadcastConfig as Settings, BroadcastEvent, CacheConfig};
 use hawser_congestion::{Bounds, TrainControl};
 use hawser_io::clock;
+use hawser_io::failures::{Change, Failures};
+use hawser_io::peer::PeerAddresses;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_keyring::{Keyring, TrackRole};
-use hawser_objects::{AccessSecret, HostStats, MakeControl, Seed};
+use hawser_objects::{AccessSecret, EndReason, HostStats, MakeControl, Seed, UpstreamEnd};
 use hawser_units::{Bitrate, Ecn, Instant};
 use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -29,6 +31,9 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The pause before another session upstream is asked for.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The time in which most names are resolved.
+const RESOLUTION: Duration = Duration::from_millis(50);
 
 /// The longest time between two looks at whether to stop.
 const STOP_POLL: Duration = Duration::from_millis(100);
@@ -50,9 +55,11 @@ pub struct Server<F> {
 /// A broadcast with its sockets.
 struct Relay {
     name: String,
-    upstream: String,
-    upstream_socket: UdpSocket,
-    publisher: SocketAddr,
+    /// The addresses of the publisher, or of the relay before this one.
+    addresses: PeerAddresses,
+    /// `None` while there is no route to any of them.
+    link: Option<Link>,
+    failures: Failures,
     listen: SocketAddr,
     viewers: UdpSocket,
     broadcast: Broadcast,
@@ -63,6 +70,12 @@ struct Relay {
     newest: Instant,
     ask_again_at: Option<Instant>,
     stats: RelayStats,
+}
+
+/// The socket towards the publisher.
+struct Link {
+    socket: UdpSocket,
+    publisher: SocketAddr,
 }
 
 /// Counts of a broadcast's datagrams in user space.
@@ -82,7 +95,7 @@ impl<F: Forwarder> Server<F> {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// If an address is not free, a key file is not valid, or a name has no address.
+    /// If an address is not free or a key file is not valid.
     pub fn open(config: &Config, forwarder: F) -> Result<Self> {
         let relay = random_number()?;
         let relays = config.broadcasts.iter();
@@ -121,13 +134,13 @@ impl<F: Forwarder> Server<F> {
         readable: impl Fn(&F) -> Vec<BorrowedFd<'_>>,
     ) -> Result<()> {
         udp::wake_precisely();
-        for index in 0..self.relays.len() {
-            self.connect(index);
-        }
         while !stop.load(Relaxed) {
             let others = readable(&self.forwarder);
             let sockets = self.relays.iter();
-            let sockets = sockets.flat_map(|relay| [&relay.upstream_socket, &relay.viewers]);
+            let sockets = sockets.flat_map(|relay| {
+                let upstream = relay.link.as_ref().map(|link| &link.socket);
+                upstream.into_iter().chain([&relay.viewers])
+            });
             let sockets: Vec<&UdpSocket> = sockets.collect();
             UdpSocket::wait_any(&sockets, &others, self.timeout()).context("cannot wait")?;
             self.serve()?;
@@ -213,7 +226,10 @@ impl<F: Forwarder> Server<F> {
     fn take_upstream(&mut self, index: BroadcastIndex) -> Result<()> {
         let relay = &mut self.relays[index];
         let mut datagrams: Vec<(Instant, Ecn, Vec<u8>)> = Vec::new();
-        let received = relay.upstream_socket.receive(|datagram| {
+        let Some(link) = &mut relay.link else {
+            return Ok(());
+        };
+        let received = link.socket.receive(|datagram| {
             let arrived = clock::monotonic() - datagram.age;
             datagrams.push((arrived, datagram.ecn, datagram.bytes.to_vec()));
         });
@@ -285,13 +301,18 @@ impl<F: Forwarder> Server<F> {
             match event {
                 BroadcastEvent::Opened(announcement) => {
                     let tracks = announcement.tracks.len();
-                    tracing::info!(broadcast, publisher = %relay.publisher, tracks, "publisher found");
+                    let publisher = relay.link.as_ref().map(|link| link.publisher);
+                    tracing::info!(broadcast, ?publisher, tracks, "publisher found");
                     if self.forwarder.retags() {
                         relay.broadcast.expect_retagged();
                     }
                 }
                 BroadcastEvent::UpstreamEnded(reason) => {
-                    tracing::warn!(broadcast, publisher = %relay.publisher, ?reason, "session with the publisher ended; asking for another one");
+                    let publisher = relay.link.as_ref().map(|link| link.publisher);
+                    tracing::warn!(broadcast, ?publisher, ?reason, "session with the publisher ended; asking for another one");
+                    if !matches!(reason, UpstreamEnd::Session(EndReason::Left(_))) {
+                        relay.addresses.pass_over();
+                    }
                     relay.ask_again_at = Some(now + PAUSE);
                     relay.keyring.ask_now();
                 }
@@ -314,10 +335,11 @@ impl<F: Forwarder> Server<F> {
     /// Has media of a broadcast taken from its publisher.
     fn connect(&mut self, index: BroadcastIndex) {
         let relay = &mut self.relays[index];
-        let local = relay.upstream_socket.local_address();
+        let Some(link) = &relay.link else { return };
+        let local = link.socket.local_address();
         let connected = local
             .context("the socket has no address")
-            .and_then(|local| self.forwarder.connect(index, local, relay.publisher));
+            .and_then(|local| self.forwarder.connect(index, local, link.publisher));
         if let Err(error) = connected {
             tracing::error!(broadcast = relay.name, "cannot relay: {error:#}");
         }
@@ -340,7 +362,8 @@ impl Relay {
     fn open(config: &Config, of: &BroadcastConfig, relay: u64) -> Result<Self> {
         let opened = Keyring::open(&of.key, TrackRole::Relay);
         let (keyring, secret) = opened.with_context(|| format!("broadcast {}", of.name))?;
-        let (upstream_socket, publisher) = connected(&of.upstream)?;
+        let mut addresses = PeerAddresses::parse(&of.upstream)?;
+        addresses.refresh();
         let viewers = UdpSocket::bind(of.listen)
             .with_context(|| format!("cannot listen on {} (UDP)", of.listen))?;
         let settings = Settings {
@@ -358,32 +381,39 @@ impl Relay {
         };
         Ok(Relay {
             name: of.name.clone(),
-            upstream: of.upstream.clone(),
-            upstream_socket,
-            publisher,
+            addresses,
+            link: None,
+            failures: Failures::default(),
             listen: of.listen,
             viewers,
             broadcast: Broadcast::new(settings, make_control(config), random()?),
             keyring,
             is_refused: false,
             newest: Instant::ZERO,
-            ask_again_at: None,
+            ask_again_at: Some(clock::monotonic() + RESOLUTION),
             stats: RelayStats::default(),
         })
     }
 
-    /// Asks for another session upstream, from a new socket, because the own address may have changed.
+    /// Asks for another session upstream, from a new socket, because the own address may have changed, and
+    /// from the address that the publisher's name has now.
     fn ask_again(&mut self, now: Instant) -> Result<()> {
-        match connected(&self.upstream) {
-            Ok((socket, publisher)) => {
-                self.upstream_socket = socket;
-                self.publisher = publisher;
-                self.broadcast.ask_again(random()?);
+        self.addresses.refresh();
+        let connected = self.addresses.connect().map(|(socket, publisher)| {
+            self.link = Some(Link { socket, publisher });
+        });
+        match connected {
+            Ok(()) => self.broadcast.ask_again(random()?),
+            Err(_) => self.ask_again_at = Some(now + PAUSE),
+        }
+        match self.failures.record(connected) {
+            Some(Change::Failed(error)) => {
+                tracing::warn!(broadcast = self.name, "{error:#}; trying again until it works");
             }
-            Err(error) => {
-                tracing::warn!(broadcast = self.name, "{error:#}");
-                self.ask_again_at = Some(now + PAUSE);
+            Some(Change::Recovered) => {
+                tracing::info!(broadcast = self.name, "there is a route to the publisher again");
             }
+            None => {}
         }
         Ok(())
     }
@@ -399,7 +429,7 @@ impl Relay {
         BroadcastStatus {
             name: self.name.clone(),
             listen: self.listen,
-            upstream: self.publisher,
+            upstream: self.link.as_ref().map(|link| link.publisher),
             is_open: broadcast.is_open(),
             relays: broadcast.relays(),
             received_packets: received.packets,
@@ -425,11 +455,13 @@ impl Relay {
         while let Some(outgoing) = self.broadcast.poll_transmit(clock::monotonic()) {
             let sent = match outgoing.to {
                 Some(to) => self.viewers.send(to, outgoing.ecn, &outgoing.datagram),
-                None => {
-                    let datagram = &outgoing.datagram;
-                    self.upstream_socket
-                        .send(self.publisher, outgoing.ecn, datagram)
-                }
+                None => match &mut self.link {
+                    Some(Link { socket, publisher }) => {
+                        socket.send(*publisher, outgoing.ecn, &outgoing.datagram)
+                    }
+                    // The session is asked for anew when there is a route.
+                    None => continue,
+                },
             };
             match sent {
                 Ok(()) => self.stats.sent += 1,
@@ -440,30 +472,6 @@ impl Relay {
                 }
             }
         }
-    }
-}
-
-/// Opens a socket that is connected to the first address of a name to which there is a route.
-fn connected(name: &str) -> Result<(UdpSocket, SocketAddr)> {
-    let addresses = name
-        .to_socket_addrs()
-        .with_context(|| format!("\"{name}\" is not HOST:PORT"))?;
-    let mut last = None;
-    for address in addresses {
-        let any: IpAddr = match address {
-            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = UdpSocket::bind((any, 0).into()).context("cannot open a UDP socket")?;
-        match socket.connect(address) {
-            Ok(()) => return Ok((socket, address)),
-            Err(error) => last = Some(error),
-        }
-    }
-    let failed = || format!("there is no route to {name}");
-    match last {
-        Some(error) => Err(error).with_context(failed),
-        None => Err(anyhow::anyhow!("{name} has no address")),
     }
 }
 

@@ -45,8 +45,9 @@ pub struct BroadcastStatus {
     pub name: String,
     /// The address for viewers.
     pub listen: SocketAddr,
-    /// The address of the publisher, or of the relay before this one.
-    pub upstream: SocketAddr,
+    /// The address of the publisher, or of the relay before this one; `None` while there is no route to
+    /// one.
+    pub upstream: Option<SocketAddr>,
     /// Whether the session with it is open.
     pub is_open: bool,
     /// The number of relays between the publisher and the viewers of this one, with itself.

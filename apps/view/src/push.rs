@@ -7,7 +7,6 @@ mod ahead;
 mod decode;
 mod metrics;
 mod network;
-mod publishers;
 mod record;
 mod row;
 mod session;
@@ -20,12 +19,12 @@ pub use summary::{Damaged, PushSummary};
 use crate::{Failure, Pictures, Until};
 use decode::Decoding;
 use hawser_io::clock::SteadyClock;
+use hawser_io::peer::PeerAddresses;
 use hawser_keyring::{KeyArgs, KeySource, Keyring, TrackRole};
 use hawser_metrics::server::parse_loopback;
 use metrics::DecodedFrames;
 use network::Network;
 use parking_lot::Mutex;
-use publishers::Publishers;
 use record::Recorder;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -126,7 +125,7 @@ fn watch_and_record(
     stop: &AtomicBool,
 ) -> anyhow::Result<(PushSummary, Vec<anyhow::Error>)> {
     let key = Keyring::open(&config.key, TrackRole::Reader)?;
-    let mut publishers = Publishers::parse(&config.address)?;
+    let mut publishers = PeerAddresses::parse(&config.address)?;
     let clock = SteadyClock::start();
     let recorder = Recorder::create(config)?;
     let (to_decoder, work) = decode::work();

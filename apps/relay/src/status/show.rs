@@ -83,11 +83,12 @@ fn broadcast_text(broadcast: &BroadcastStatus) -> String {
         true => "receiving",
         false => "looking for it",
     };
+    let upstream = broadcast.upstream.map(|address| address.to_string());
     let mut text = format!(
         "\n{} on {}, from {} ({state}): {} packets received, {:.1} MB kept, {} viewers\n",
         broadcast.name,
         broadcast.listen,
-        broadcast.upstream,
+        upstream.as_deref().unwrap_or("no address yet"),
         broadcast.received_packets,
         broadcast.cached_bytes as f64 / 1e6,
         broadcast.subscribers.len(),
@@ -177,7 +178,7 @@ mod tests {
             broadcasts: vec![BroadcastStatus {
                 name: "show".to_owned(),
                 listen: "192.0.2.1:14750".parse().unwrap(),
-                upstream: "192.0.2.2:14748".parse().unwrap(),
+                upstream: Some("192.0.2.2:14748".parse().unwrap()),
                 is_open: true,
                 relays: 1,
                 received_packets: 10,

@@ -316,11 +316,31 @@ fn the_publisher_is_not_needed_for_a_start() {
     thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
         let relay = machines.relay(0);
-        let status = machines.wait_for_status(0, |_| true);
+        let status = machines.wait_for_status(0, |status| status.broadcasts[0].upstream.is_some());
         assert!(!status.broadcasts[0].is_open);
-        assert_eq!(status.broadcasts[0].upstream.to_string(), PUBLISHER);
+        let upstream = status.broadcasts[0].upstream.map(|address| address.to_string());
+        assert_eq!(upstream.as_deref(), Some(PUBLISHER));
         let viewing = machines.watch(scope, "viewer", Place::Near, &stop);
         machines.publish(scope, &stop);
+        machines.wait_for_frames("viewer", 30);
+        stop.store(true, Relaxed);
+        viewing.join().unwrap();
+        end(relay);
+    });
+}
+
+#[test]
+fn a_relay_may_start_before_its_network_does() {
+    let machines = Machines::create("early", 1);
+    let stop = AtomicBool::new(false);
+    machines.relays[0].ip("link set eth0 down").unwrap();
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        let relay = machines.relay(0);
+        let viewing = machines.watch(scope, "viewer", Place::Near, &stop);
+        machines.wait_for_status(0, |status| status.broadcasts[0].upstream.is_none());
+        machines.relays[0].ip("link set eth0 up").unwrap();
         machines.wait_for_frames("viewer", 30);
         stop.store(true, Relaxed);
         viewing.join().unwrap();

@@ -3,12 +3,12 @@
 use super::PushConfig;
 use super::decode::{FrameToDecode, NotTaken, ToDecoder};
 use super::metrics::Figures;
-use super::publishers::{Publishers, connected_to};
 use super::session::Session;
 use super::summary::Received;
 use anyhow::Context;
 use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
+use hawser_io::peer::{PeerAddresses, connected_to};
 use hawser_io::udp::{self, UdpSocket};
 use hawser_keyring::{Keyring, Secret};
 use hawser_objects::{EndReason, IPV6_UDP, TrackSecret, ViewerEvent};
@@ -46,7 +46,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The network's end of a viewer.
 pub(super) struct Network {
     clock: SteadyClock,
-    publishers: Publishers,
+    publishers: PeerAddresses,
     /// The address of the newest session.
     publisher: SocketAddr,
     keyring: Keyring,
@@ -83,7 +83,7 @@ impl Network {
     pub(super) fn open(
         config: &PushConfig,
         clock: SteadyClock,
-        publishers: Publishers,
+        publishers: PeerAddresses,
         (socket, publisher): (UdpSocket, SocketAddr),
         (keyring, secret): (Keyring, Secret),
         to_decoder: ToDecoder,
@@ -388,7 +388,7 @@ mod tests {
         let address = publisher.local_addr().unwrap().to_string();
         let config = PushConfig::new(&address, key);
         let key = Keyring::open(&config.key, TrackRole::Reader).unwrap();
-        let mut publishers = Publishers::parse(&address).unwrap();
+        let mut publishers = PeerAddresses::parse(&address).unwrap();
         let connected = publishers.find(|| false).unwrap();
         let (to_decoder, _) = decode::work();
         let clock = SteadyClock::start();

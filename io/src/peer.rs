@@ -1,8 +1,8 @@
-//! The addresses of the publisher.
+//! The addresses of a peer that has a name, and may get others while a program runs.
 
+use crate::failures::{Change, Failures};
+use crate::udp::UdpSocket;
 use anyhow::{Context, anyhow, ensure};
-use hawser_io::failures::{Change, Failures};
-use hawser_io::udp::UdpSocket;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
@@ -14,27 +14,28 @@ use std::time::{Duration, Instant};
 const STOP_POLL: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The addresses that the publisher's name has. The name is resolved again when they are of no use any
-/// more, in a thread of its own, because that can take long.
-pub(super) struct Publishers {
+/// The addresses that a name has. It is resolved again when they are of no use any more, in a thread of
+/// its own, because that can take long.
+#[derive(Debug)]
+pub struct PeerAddresses {
     name: String,
     /// Those that are known, of which the first is tried next.
     addresses: Vec<SocketAddr>,
     resolving: Option<Receiver<io::Result<Vec<SocketAddr>>>>,
 }
 
-impl Publishers {
+impl PeerAddresses {
     /// Takes host and port, and does not resolve the host.
     ///
     /// # Errors
     /// If the name is not `HOST:PORT`.
-    pub(super) fn parse(name: &str) -> anyhow::Result<Self> {
+    pub fn parse(name: &str) -> anyhow::Result<Self> {
         ensure!(
             is_host_and_port(name),
             "\"{name}\" is not HOST:PORT: for example 192.0.2.7:14748, [2001:db8::7]:14748 or \
              stage.example:14748"
         );
-        Ok(Publishers {
+        Ok(PeerAddresses {
             name: name.to_owned(),
             addresses: Vec::new(),
             resolving: None,
@@ -42,8 +43,8 @@ impl Publishers {
     }
 
     /// Opens a socket to the first address to which there is a route. Waits until there is one, because a
-    /// viewer may be started before its network is. Returns `None` if `is_over` before.
-    pub(super) fn find(&mut self, is_over: impl Fn() -> bool) -> Option<(UdpSocket, SocketAddr)> {
+    /// program may be started before its network is. Returns `None` if `is_over` before.
+    pub fn find(&mut self, is_over: impl Fn() -> bool) -> Option<(UdpSocket, SocketAddr)> {
         let mut failures = Failures::default();
         while !is_over() {
             let found = match self.resolve(&is_over)? {
@@ -87,12 +88,12 @@ impl Publishers {
     }
 
     /// Tries another address next, if there are several.
-    pub(super) fn pass_over(&mut self) {
+    pub fn pass_over(&mut self) {
         self.addresses.rotate_left(1);
     }
 
     /// Takes the addresses of a resolution that has ended, and begins another one.
-    pub(super) fn refresh(&mut self) {
+    pub fn refresh(&mut self) {
         match self.resolving.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return,
             Some(Ok(Ok(addresses))) => self.replace(addresses),
@@ -107,15 +108,17 @@ impl Publishers {
         let name = self.name.clone();
         let resolver = thread::Builder::new().name("resolver".to_owned());
         let started = resolver.spawn(move || {
-            // The viewer may have ended meanwhile.
+            // Whoever wanted to know may have ended meanwhile.
             let _ = done.send(resolve(&name));
         });
         self.resolving = started.is_ok().then_some(resolving);
     }
 
-    /// Opens a socket to the first address to which there is a route, which is the next one then. Returns
-    /// the error of the first one if there is none.
-    pub(super) fn connect(&mut self) -> anyhow::Result<(UdpSocket, SocketAddr)> {
+    /// Opens a socket to the first address to which there is a route, which is the next one then.
+    ///
+    /// # Errors
+    /// That of the first address, if there is a route to none. If no address is known.
+    pub fn connect(&mut self) -> anyhow::Result<(UdpSocket, SocketAddr)> {
         let mut first_error = None;
         for _ in 0..self.addresses.len() {
             let next = self.addresses[0];
@@ -125,7 +128,7 @@ impl Publishers {
             }
             self.pass_over();
         }
-        Err(first_error.unwrap_or_else(|| anyhow!("the publisher has no address")))
+        Err(first_error.unwrap_or_else(|| anyhow!("no address of {} is known", self.name)))
     }
 
     /// Takes new addresses. Where they are the same ones, their order stays.
@@ -157,15 +160,18 @@ fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// Opens a socket that is connected to an address.
-pub(super) fn connected_to(publisher: SocketAddr) -> anyhow::Result<UdpSocket> {
-    let any = match publisher {
+///
+/// # Errors
+/// If there is no route to it.
+pub fn connected_to(peer: SocketAddr) -> anyhow::Result<UdpSocket> {
+    let any = match peer {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
     let socket = UdpSocket::bind((any, 0).into()).context("cannot open a UDP socket")?;
     socket
-        .connect(publisher)
-        .with_context(|| format!("there is no route to {publisher}"))?;
+        .connect(peer)
+        .with_context(|| format!("there is no route to {peer}"))?;
     Ok(socket)
 }
 
@@ -174,8 +180,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    fn publishers(addresses: &[&str]) -> Publishers {
-        Publishers {
+    fn known(addresses: &[&str]) -> PeerAddresses {
+        PeerAddresses {
             name: "127.0.0.1:9".to_owned(),
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             resolving: None,
@@ -185,10 +191,10 @@ mod tests {
     #[test]
     fn an_address_without_a_route_is_passed_over() {
         // Broadcast is refused at once, as an address without a route is.
-        let mut both = publishers(&["255.255.255.255:9", "127.0.0.1:9"]);
+        let mut both = known(&["255.255.255.255:9", "127.0.0.1:9"]);
         let (_, address) = both.connect().unwrap();
         assert_eq!(address, "127.0.0.1:9".parse().unwrap());
-        let mut none = publishers(&["255.255.255.255:9"]);
+        let mut none = known(&["255.255.255.255:9"]);
         let error = none.connect().unwrap_err();
         assert!(error.to_string().contains("no route to 255.255"), "{error}");
     }
@@ -196,7 +202,7 @@ mod tests {
     #[test]
     fn host_and_port_are_told_from_other_texts() {
         for right in ["a.example:1", "192.0.2.1:14748", "[2001:db8::1]:9"] {
-            assert!(Publishers::parse(right).is_ok(), "{right}");
+            assert!(PeerAddresses::parse(right).is_ok(), "{right}");
         }
         for wrong in [
             "nothing",
@@ -207,39 +213,39 @@ mod tests {
             "a b:9",
             "http://a:9",
         ] {
-            let error = Publishers::parse(wrong).err().unwrap();
+            let error = PeerAddresses::parse(wrong).err().unwrap();
             assert!(error.to_string().contains("is not HOST:PORT"), "{error}");
         }
     }
 
     #[test]
     fn a_host_that_cannot_be_resolved_is_waited_for() {
-        let mut publishers = Publishers::parse("nohost.invalid:1").unwrap();
+        let mut peer = PeerAddresses::parse("nohost.invalid:1").unwrap();
         let looks = Cell::new(0);
         let is_over = || looks.replace(looks.get() + 1) > 2;
-        assert!(publishers.find(is_over).is_none());
-        publishers.name = "127.0.0.1:9".to_owned();
-        let (_, address) = publishers.find(|| false).unwrap();
+        assert!(peer.find(is_over).is_none());
+        peer.name = "127.0.0.1:9".to_owned();
+        let (_, address) = peer.find(|| false).unwrap();
         assert_eq!(address, "127.0.0.1:9".parse().unwrap());
     }
 
     #[test]
     fn the_name_is_resolved_again() {
-        let mut publishers = publishers(&["192.0.2.1:9"]);
-        publishers.refresh();
-        let resolved = publishers.resolving.take().unwrap();
+        let mut peer = known(&["192.0.2.1:9"]);
+        peer.refresh();
+        let resolved = peer.resolving.take().unwrap();
         let addresses = resolved.recv().unwrap().unwrap();
-        publishers.replace(addresses);
-        assert_eq!(publishers.addresses[0], "127.0.0.1:9".parse().unwrap());
+        peer.replace(addresses);
+        assert_eq!(peer.addresses[0], "127.0.0.1:9".parse().unwrap());
     }
 
     #[test]
     fn the_same_addresses_keep_their_order() {
-        let mut known = publishers(&["192.0.2.1:9", "192.0.2.2:9"]);
-        known.pass_over();
-        known.replace(publishers(&["192.0.2.1:9", "192.0.2.2:9"]).addresses);
-        assert_eq!(known.addresses[0], "192.0.2.2:9".parse().unwrap());
-        known.replace(Vec::new());
-        assert_eq!(known.addresses.len(), 2);
+        let mut peer = known(&["192.0.2.1:9", "192.0.2.2:9"]);
+        peer.pass_over();
+        peer.replace(known(&["192.0.2.1:9", "192.0.2.2:9"]).addresses);
+        assert_eq!(peer.addresses[0], "192.0.2.2:9".parse().unwrap());
+        peer.replace(Vec::new());
+        assert_eq!(peer.addresses.len(), 2);
     }
 }
