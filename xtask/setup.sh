@@ -97,7 +97,7 @@ install_packages() {
 }
 
 require_rust() {
-    command -v cargo >/dev/null || die 'no cargo: install Rust 1.89 or later with rustup, then run this again'
+    command -v cargo >/dev/null || die 'no cargo: install Rust 1.91 or later with rustup, then run this again'
 }
 
 install_check_tools() {

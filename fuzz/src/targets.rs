@@ -74,7 +74,7 @@ pub const OBJECTS: Target = Target {
     name: "objects",
     check: wire::check_objects,
     seeds: || {
-        let parts = [wire::media_packet(), wire::report()].into_iter();
+        let parts = [wire::media_packet(), wire::carried(), wire::report()].into_iter();
         let parts = parts.chain(wire::messages()).chain(wire::plaintexts());
         let packets = golden::media_packets().into_iter();
         let packets = packets.map(|vector| vector.datagram);

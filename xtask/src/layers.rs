@@ -1,5 +1,5 @@
 //! The check of the direction of dependencies: `units <- wire <- algorithms <- {codec, media, bpf, io,
-//! metrics, tls, client, keyring, command, quic} <- testbed <- apps <- lab <- cli`. Nothing that ships depends on the
+//! metrics, tls, client, keyring, command, quic, moq} <- testbed <- apps <- lab <- cli`. Nothing that ships depends on the
 //! testbed or the lab.
 
 use anyhow::{Result, bail};
@@ -23,6 +23,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("keyring", 3),
     ("command", 3),
     ("quic", 3),
+    ("moq", 3),
     ("testbed", 4),
     ("apps/cli", 7),
     ("apps", 5),
@@ -47,6 +48,7 @@ const BUILT_ON: &[(&str, &str)] = &[
     ("hawser-audience", "hawser-fanout"),
     ("hawser-client", "hawser-tls"),
     ("hawser-quic", "hawser-tls"),
+    ("hawser-moq", "hawser-tls"),
     ("hawser-keyring", "hawser-client"),
     ("hawser-keyring", "hawser-io"),
 ];

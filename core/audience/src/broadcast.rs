@@ -5,7 +5,7 @@ mod upstream;
 mod watching;
 
 use crate::budget::LayerRates;
-use crate::cache::{Cache, CacheConfig};
+use crate::cache::{Cache, CacheConfig, CachedPacket};
 use crate::catch_up::CatchUp;
 use crate::sending::Sending;
 use crate::subscriber::{Subscriber, SubscriberStats};
@@ -478,6 +478,26 @@ impl Broadcast {
     /// Returns the cache.
     pub const fn cache(&self) -> &Cache {
         &self.cache
+    }
+
+    /// Returns the packets of an object in ascending order if all of them are in the cache.
+    pub fn whole_object(&self, object: &ObjectId) -> Option<Vec<&CachedPacket>> {
+        if !self.is_complete(object) {
+            return None;
+        }
+        let numbers = self.cache.object(object)?.values();
+        numbers.map(|number| self.cache.get(*number)).collect()
+    }
+
+    /// Returns the publisher's announcement with its authenticator; `None` before it is known.
+    pub fn announced(&self) -> Option<&[u8]> {
+        self.serving.as_ref().map(|serving| &serving.announced[..])
+    }
+
+    /// Returns the epoch of the key of each track, by alias, as the sender upstream has said last.
+    pub fn epochs(&self) -> Vec<(u32, u16)> {
+        let status = self.upstream.status();
+        status.map(|s| s.epochs.clone()).unwrap_or_default()
     }
 }
 

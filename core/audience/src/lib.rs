@@ -14,9 +14,11 @@ mod sending;
 mod subscriber;
 #[cfg(test)]
 mod test_packets;
+mod whole;
 
 pub use broadcast::{
     Broadcast, BroadcastConfig, BroadcastEvent, Command, Outgoing, SubscriberStatus,
 };
 pub use cache::{Cache, CacheConfig, CachedPacket};
 pub use subscriber::{Subscriber, SubscriberStats};
+pub use whole::{WholeObject, WholeObjects};

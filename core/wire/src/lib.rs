@@ -38,6 +38,7 @@ pub mod feedback;
 pub mod golden;
 pub mod ip;
 pub mod media;
+pub mod moq;
 mod ring;
 mod seal;
 pub mod session;

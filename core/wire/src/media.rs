@@ -211,6 +211,9 @@ impl Header {
     /// The number of bytes that no hop changes.
     pub const IMMUTABLE: usize = 26;
 
+    /// The number of bytes after them that each hop replaces.
+    pub(crate) const HOP: usize = Header::LEN - Header::IMMUTABLE;
+
     /// The bytes of a datagram that are not payload.
     pub const OVERHEAD: usize = Header::LEN + AEAD_TAG;
 
@@ -260,7 +263,8 @@ impl Header {
         nonce
     }
 
-    fn parse(bytes: &[u8; Header::LEN]) -> Result<Self, HeaderError> {
+    /// Parses the bytes that no hop changes.
+    pub(crate) fn parse(bytes: &[u8; Header::IMMUTABLE]) -> Result<Self, HeaderError> {
         let [version, flags, priority, layer, rest @ ..] = *bytes;
         if version != VERSION {
             return Err(HeaderError::Version(version));
@@ -302,13 +306,15 @@ fn count_above(index: u16, count: u16) -> Result<Option<NonZeroU16>, HeaderError
 impl<'a> Packet<'a> {
     /// Parses a datagram. The payload is neither authenticated nor decrypted.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, HeaderError> {
-        let (header, sealed) = datagram
-            .split_first_chunk()
+        let too_short = HeaderError::Length(datagram.len());
+        let (immutable, rest) = datagram.split_first_chunk().ok_or(too_short)?;
+        let (hop, sealed) = rest
+            .split_first_chunk::<{ Header::HOP }>()
             .filter(|(_, sealed)| sealed.len() > AEAD_TAG)
-            .ok_or(HeaderError::Length(datagram.len()))?;
+            .ok_or(too_short)?;
         Ok(Packet {
-            header: Header::parse(header)?,
-            hop: u16::from_be_bytes([header[26], header[27]]),
+            header: Header::parse(immutable)?,
+            hop: u16::from_be_bytes([hop[0], hop[1]]),
             sealed,
         })
     }

@@ -161,6 +161,11 @@ proptest! {
     }
 
     #[test]
+    fn a_changed_payload_of_moq_is_rejected_or_within_bounds(changes in changes()) {
+        check_carried(&changed(&carried(), &changes));
+    }
+
+    #[test]
     fn a_changed_report_is_rejected_or_within_bounds(changes in changes()) {
         check_report(&changed(&report(), &changes));
     }

@@ -2,7 +2,10 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-use hawser_audience::{Broadcast, BroadcastConfig, BroadcastEvent, CacheConfig, Command, Outgoing};
+use hawser_audience::{
+    Broadcast, BroadcastConfig, BroadcastEvent, CacheConfig, Command, Outgoing, WholeObject,
+    WholeObjects,
+};
 use hawser_congestion::{Bounds, Prague, PragueConfig, TrainControl};
 use hawser_fanout::{Refusal, Relay, SlotIndex, Subscriber, TrackHop, TrackIndex};
 use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Loss, Packet, Probability, Rate};
@@ -237,10 +240,17 @@ pub(crate) struct World {
     pub(crate) refused: Vec<(ObjectId, Refusal)>,
     /// The rate of the stream.
     pub(crate) mbps: f64,
+    pub(crate) whole: WholeObjects,
+    pub(crate) objects: Vec<WholeObject>,
 }
 
 impl World {
     pub(crate) fn new(watchers: Vec<Watcher>) -> Self {
+        World::over(watchers, link(Some(200.0), 0.0))
+    }
+
+    /// Returns the world with a link from the publisher to the relay.
+    pub(crate) fn over(watchers: Vec<Watcher>, to_relay: LinkConfig) -> Self {
         let config = PublicationConfig {
             announcement: Announcement {
                 incarnation: [0x22; 16],
@@ -263,7 +273,7 @@ impl World {
         World {
             now: Instant::ZERO + ms(1000),
             publication: Publication::new(config, &secret(), Box::new(control)).unwrap(),
-            to_relay: carry(link(Some(200.0), 0.0), 1),
+            to_relay: carry(to_relay, 1),
             from_relay: carry(link(None, 0.0), 2),
             broadcast: broadcast(),
             forwarder: Forwarder::new(),
@@ -274,6 +284,8 @@ impl World {
             tagged: [0; 3],
             refused: Vec::new(),
             mbps: 20.0,
+            whole: WholeObjects::default(),
+            objects: Vec::new(),
         }
     }
 
@@ -321,6 +333,7 @@ impl World {
         while let Some((_, (datagram, ecn))) = self.to_relay.pop(now) {
             if let Some(datagram) = self.forward(datagram) {
                 let _ = self.broadcast.handle_upstream(now, &datagram, ecn);
+                self.objects.extend(self.whole.take(&self.broadcast));
                 self.obey();
             }
         }

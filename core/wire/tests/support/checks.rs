@@ -6,6 +6,7 @@ use hawser_wire::echo::{Echo, EchoKind};
 use hawser_wire::feedback::{Age, Arrival, Block, ClockStamp, Feedback, Pose, StampEcho, Totals};
 use hawser_wire::ip::{self, Ipv4Header, Ipv6Header, UdpHeader};
 use hawser_wire::media::{self, AEAD_TAG, Flags, Header, Hop, MediaTime, ObjectId, PacketId};
+use hawser_wire::moq;
 use hawser_wire::session::{
     Accept, Announcement, COOKIE, Goodbye, Hello, Kind, MAC, MAX_ANNOUNCEMENT, MAX_RELAYS,
     MAX_TRACKS, Message, Retry, Sealed, Status, Subscribe, Track,
@@ -211,6 +212,11 @@ pub(crate) fn media_packet() -> Vec<u8> {
     [&header.emit(&hop())[..], &[9; AEAD_TAG + 10]].concat()
 }
 
+pub(crate) fn carried() -> Vec<u8> {
+    let packet = media_packet();
+    moq::emit([&packet[..]; 3].into_iter()).expect("packets with headers")
+}
+
 fn clock() -> ClockStamp {
     ClockStamp {
         sent: Instant::from_nanos(1),
@@ -309,6 +315,17 @@ pub(crate) fn messages() -> [Vec<u8>; 4] {
     ]
 }
 
+/// Checks that the packets of a payload of Media over QUIC are emitted as they were parsed.
+pub(crate) fn check_carried(payload: &[u8]) {
+    let taken: Vec<_> = moq::packets(payload).collect();
+    let packets: Vec<_> = taken.iter().map_while(|packet| packet.ok()).collect();
+    assert!(taken.len() - packets.len() <= 1, "it ends at an error");
+    let datagrams: Vec<Vec<u8>> = packets.iter().map(|p| p.datagram(&hop())).collect();
+    let again = moq::emit(datagrams.iter().map(Vec::as_slice)).expect("packets with headers");
+    assert!(payload.starts_with(&again));
+    assert!(packets.len() < taken.len() || again.len() == payload.len());
+}
+
 pub(crate) fn check_media(datagram: &[u8]) {
     let Ok(packet) = media::Packet::parse(datagram) else {
         return;
@@ -378,6 +395,7 @@ pub(crate) fn check_plaintext(bytes: &[u8]) {
 
 pub(crate) fn check_objects(bytes: &[u8]) {
     check_media(bytes);
+    check_carried(bytes);
     check_report(bytes);
     check_message(bytes);
     check_plaintext(bytes);

@@ -1,0 +1,28 @@
+//! Media over QUIC: the tracks of a broadcast for browsers (WebTransport) and other implementations (QUIC),
+//! beside a relay's own protocol. `docs/design/moq.md` says what tracks, groups and objects are there.
+//!
+//! A [`Server`] has the sockets and the sessions, in a thread of its own. An [`Egress`] is given the objects
+//! as they become whole; what a subscriber has not taken when newer groups come is dropped for it.
+//!
+//! ```
+//! use hawser_moq::{Config, Server};
+//!
+//! let config = Config::new("127.0.0.1:0".parse()?, "stage");
+//! let (server, egress) = Server::open(config)?;
+//! println!("moqt://{}, certificate {}", server.local_address(), server.fingerprint());
+//! assert_eq!(egress.stats().objects, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod authorisation;
+mod catalog;
+mod certificate;
+mod egress;
+mod server;
+mod transport;
+
+pub use authorisation::{InvalidToken, Token};
+pub use catalog::{Catalog, CatalogTrack};
+pub use egress::{Egress, EgressStats};
+pub use server::{Config, OpenError, Server, ServerStats, versions};
+pub use transport::{RecvStream, SendStream, Transport, TransportError};

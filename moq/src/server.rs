@@ -1,0 +1,434 @@
+//! The sockets and sessions, in a thread.
+
+use crate::authorisation::{Denied, Target, Token};
+use crate::certificate::{self, RENEWAL};
+use crate::egress::Egress;
+use crate::transport::{ALPN, Asked, GroupTotals, Transport, alpn};
+use hawser_tls::Identity;
+use moq_net::{cache, origin, stats};
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{interval_at, timeout};
+use web_transport_proto::http::StatusCode;
+
+/// The settings of a [`Server`].
+#[derive(Debug)]
+pub struct Config {
+    /// The address at which it listens (UDP).
+    pub listen: SocketAddr,
+    /// The name of the broadcast.
+    pub name: String,
+    /// The certificate; `None`: one that no authority has signed, and that is replaced every week.
+    pub identity: Option<Identity>,
+    /// What clients have to present; `None`: nothing.
+    pub token: Option<Token>,
+    /// The maximum number of sessions.
+    pub sessions: usize,
+    /// The number of bytes of objects that are kept. The newest group of each track comes on top.
+    pub cache_bytes: u64,
+    /// The time for which objects are kept.
+    pub cache_age: Duration,
+}
+
+/// A server of Media over QUIC. Its sessions end when it is dropped.
+pub struct Server {
+    local: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Counts of a [`Server`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ServerStats {
+    /// Sessions at present.
+    pub sessions: u64,
+    /// Groups, with catalogs, that sessions were to be sent. Those that are in no other count wait, or were
+    /// given up before they began.
+    pub offered_groups: u64,
+    /// Groups that were sent to their end.
+    pub sent_groups: u64,
+    /// Groups that were given up after they had begun, because newer ones had come or the client left.
+    pub cut_groups: u64,
+    /// Groups that a session was not offered because it was behind.
+    pub stale_groups: u64,
+    /// Bytes of the objects that sessions were to be sent.
+    pub offered_bytes: u64,
+    /// Bytes of objects that are kept for sessions.
+    pub cached_bytes: u64,
+    /// Clients that were refused because there were as many as there may be.
+    pub full: u64,
+    /// Clients that asked for another path than the root.
+    pub wrong_path: u64,
+    /// Clients without the right token.
+    pub unauthorised: u64,
+    /// Connections that became no session: they did not end their handshake in time, or were not valid.
+    pub failed: u64,
+}
+
+/// A server cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The address cannot be used.
+    #[error("cannot listen on {0} (UDP)")]
+    Address(SocketAddr, #[source] io::Error),
+    /// The certificate cannot be used.
+    #[error("the certificate cannot be used")]
+    Certificate(#[from] rustls::Error),
+    /// No certificate can be made.
+    #[error("cannot make a certificate")]
+    Make(#[from] rcgen::Error),
+    /// There is no thread for it.
+    #[error("cannot start the thread of the MoQ server")]
+    Thread(#[source] io::Error),
+}
+
+/// What the thread and its owner share.
+struct Shared {
+    fingerprint: Mutex<String>,
+    registry: stats::Registry,
+    pool: cache::Pool,
+    groups: Arc<GroupTotals>,
+    full: AtomicU64,
+    wrong_path: AtomicU64,
+    unauthorised: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// What sessions are made with.
+struct Admission {
+    server: moq_net::Server,
+    protocols: Vec<&'static str>,
+    token: Option<Token>,
+    name: String,
+    shared: Arc<Shared>,
+}
+
+/// A connection that becomes no session.
+enum Refusal {
+    Denied(Denied),
+    Failed(String),
+}
+
+/// The time within which a connection becomes a session.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The time within which clients are told that the server ends.
+const CLOSING: Duration = Duration::from_secs(1);
+
+impl Config {
+    /// Returns the settings of a server with a certificate of its own, no token, 64 sessions, and 32 MiB of
+    /// objects of the last two seconds.
+    pub fn new(listen: SocketAddr, name: impl Into<String>) -> Self {
+        Config {
+            listen,
+            name: name.into(),
+            identity: None,
+            token: None,
+            sessions: 64,
+            cache_bytes: 32 << 20,
+            cache_age: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Returns the versions that are served, the preferred ones first: the current draft of MoQ Transport and
+/// the one before, and of moq-lite, which the tools of moq-rs and its library for browsers prefer.
+pub fn versions() -> moq_net::Versions {
+    let names = [
+        "moq-transport-22",
+        "moq-transport-21",
+        "moq-lite-06",
+        "moq-lite-05",
+    ];
+    let versions = names.map(|name| name.parse().expect("a version that moq-net has"));
+    moq_net::Versions::from(versions.to_vec())
+}
+
+impl Server {
+    /// Opens the socket and starts the thread. Objects are given to the [`Egress`].
+    ///
+    /// # Errors
+    /// If the address is not free, or the certificate cannot be used.
+    pub fn open(config: Config) -> Result<(Server, Egress), OpenError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(OpenError::Thread)?;
+        let pool = cache::Config::default()
+            .with_capacity(config.cache_bytes)
+            .with_expiry(config.cache_age * 2);
+        let pool = cache::Pool::new(pool);
+        let mut origin_config = origin::Config::default();
+        origin_config.pool = pool.clone();
+        let (origin, driver) = origin::Producer::new(origin_config);
+        let own_certificate = config.identity.is_none();
+        let identity = match config.identity {
+            Some(identity) => identity,
+            None => certificate::self_signed(config.listen.ip())?,
+        };
+        let versions = versions();
+        let protocols = versions.alpns();
+        let quic = certificate::server_config(&identity, alpns(&protocols))?;
+        let entered = runtime.enter();
+        let endpoint = noq::Endpoint::server(quic, config.listen);
+        drop(entered);
+        let address = |error| OpenError::Address(config.listen, error);
+        let endpoint = endpoint.map_err(address)?;
+        let local = endpoint.local_addr().map_err(address)?;
+        let shared = Arc::new(Shared {
+            fingerprint: Mutex::new(certificate::fingerprint(&identity)),
+            registry: stats::Registry::new(stats::Config::new()),
+            pool,
+            groups: Arc::default(),
+            full: AtomicU64::new(0),
+            wrong_path: AtomicU64::new(0),
+            unauthorised: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        });
+        let admission = Admission {
+            server: moq_net::Server::new()
+                .with_publisher(&origin)
+                .with_versions(versions),
+            protocols,
+            token: config.token,
+            name: config.name.clone(),
+            shared: Arc::clone(&shared),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let sessions = Arc::new(Semaphore::new(config.sessions));
+        let thread = thread::Builder::new()
+            .name("moq".to_owned())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::spawn(moq_net::time::run(driver));
+                    let admission = Arc::new(admission);
+                    serve(&endpoint, &admission, &sessions, own_certificate, stopped).await;
+                });
+            })
+            .map_err(OpenError::Thread)?;
+        let server = Server {
+            local,
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+        };
+        Ok((server, Egress::new(origin, config.name, config.cache_age)))
+    }
+
+    /// Returns the address at which it listens.
+    pub const fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Returns the fingerprint of the certificate: its SHA-256 digest, hexadecimal.
+    pub fn fingerprint(&self) -> String {
+        self.shared.fingerprint.lock().clone()
+    }
+
+    /// Returns the counts.
+    pub fn stats(&self) -> ServerStats {
+        self.shared.stats()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("local", &self.local)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the protocols of raw QUIC, and HTTP/3 for WebTransport.
+fn alpns(protocols: &[&'static str]) -> Vec<Vec<u8>> {
+    let protocols = protocols.iter().chain([&ALPN]);
+    protocols.map(|alpn| alpn.as_bytes().to_vec()).collect()
+}
+
+async fn serve(
+    endpoint: &noq::Endpoint,
+    admission: &Arc<Admission>,
+    sessions: &Arc<Semaphore>,
+    own_certificate: bool,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let mut renewal = interval_at(tokio::time::Instant::now() + RENEWAL, RENEWAL);
+    loop {
+        tokio::select! {
+            // It is dropped with the server, too.
+            _ = &mut stopped => break,
+            _ = renewal.tick(), if own_certificate => admission.renew_certificate(endpoint),
+            incoming = endpoint.accept() => {
+                let Some(incoming) = incoming else { break };
+                let Ok(permit) = Arc::clone(sessions).try_acquire_owned() else {
+                    admission.shared.full.fetch_add(1, Relaxed);
+                    incoming.refuse();
+                    continue;
+                };
+                let admission = Arc::clone(admission);
+                tokio::spawn(async move {
+                    let from = incoming.remote_address();
+                    if let Err(refusal) = admission.admit(incoming, from).await {
+                        admission.shared.count(&refusal);
+                        tracing::debug!(broadcast = admission.name, %from, "MoQ client refused: {refusal}");
+                    }
+                    drop(permit);
+                });
+            }
+        }
+    }
+    endpoint.close(0u32.into(), b"the relay ends");
+    let _ = timeout(CLOSING, endpoint.wait_idle()).await;
+}
+
+impl Admission {
+    /// Serves a client until it leaves.
+    async fn admit(&self, incoming: noq::Incoming, from: SocketAddr) -> Result<(), Refusal> {
+        let (session, driver) = timeout(HANDSHAKE, self.handshake(incoming))
+            .await
+            .map_err(|_| Refusal::Failed("it did not end its handshake in time".to_owned()))??;
+        let version = session.version();
+        tracing::info!(broadcast = self.name, %from, %version, "MoQ client joined");
+        let ended = moq_net::time::run(driver).await;
+        tracing::info!(broadcast = self.name, %from, "MoQ client left: {ended}");
+        Ok(())
+    }
+
+    async fn handshake(
+        &self,
+        incoming: noq::Incoming,
+    ) -> Result<(moq_net::Session, moq_net::Driver<Transport>), Refusal> {
+        let connection = incoming.await?;
+        let (transport, target) = if alpn(&connection).as_deref() == Some(ALPN) {
+            let asked = Asked::accept(connection).await?;
+            let offered = asked.request.protocols.iter();
+            let mut chosen = offered.filter(|name| self.protocols.contains(&name.as_str()));
+            let Some(protocol) = chosen.next().cloned() else {
+                asked.refuse(StatusCode::BAD_REQUEST).await;
+                let none = "it offers no version of MoQ that is served here";
+                return Err(Refusal::Failed(none.to_owned()));
+            };
+            let target = asked.target();
+            (asked.accept_with(&protocol).await?, Some(target))
+        } else {
+            let none = || Refusal::Failed("it has no protocol".to_owned());
+            (Transport::raw(connection).ok_or_else(none)?, None)
+        };
+        let transport = transport.counting(&self.shared.groups);
+        let handshake = self
+            .server
+            .accept_request(Instant::now(), transport)
+            .await?;
+        let target = target.unwrap_or_else(|| handshake.path().to_owned());
+        let token = handshake.token().map(|token| &token.value[..]);
+        if let Err(denied) = Target::parse(&target).check(self.token.as_ref(), token) {
+            handshake.close(match denied {
+                Denied::Path => moq_net::Error::NotFound,
+                Denied::Token => moq_net::Error::Unauthorized,
+            });
+            return Err(Refusal::Denied(denied));
+        }
+        let presence = self.shared.registry.tier(stats::Tier::default());
+        let handshake = handshake.with_stats(presence.session(&self.name));
+        Ok(handshake.ok().await?)
+    }
+
+    fn renew_certificate(&self, endpoint: &noq::Endpoint) {
+        let address = endpoint.local_addr().map(|address| address.ip());
+        let Ok(identity) = address.map(certificate::self_signed) else {
+            return;
+        };
+        let identity = match identity {
+            Ok(identity) => identity,
+            Err(error) => {
+                tracing::error!("cannot make another certificate for MoQ: {error}");
+                return;
+            }
+        };
+        match certificate::server_config(&identity, alpns(&self.protocols)) {
+            Ok(config) => {
+                endpoint.set_server_config(Some(config));
+                let fingerprint = certificate::fingerprint(&identity);
+                tracing::info!(
+                    broadcast = self.name,
+                    fingerprint,
+                    "MoQ certificate replaced"
+                );
+                *self.shared.fingerprint.lock() = fingerprint;
+            }
+            Err(error) => tracing::error!("cannot use another certificate for MoQ: {error}"),
+        }
+    }
+}
+
+impl Shared {
+    fn count(&self, refusal: &Refusal) {
+        let counter = match refusal {
+            Refusal::Denied(Denied::Path) => &self.wrong_path,
+            Refusal::Denied(Denied::Token) => &self.unauthorised,
+            Refusal::Failed(_) => &self.failed,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    fn stats(&self) -> ServerStats {
+        // Forgets the details of what has ended, and keeps its sums.
+        self.registry.report(&mut stats::Report::default());
+        let snapshot = self.registry.snapshot();
+        let sessions = snapshot.sessions().iter().map(|(_, s)| s.active()).sum();
+        let mut offered = stats::Traffic::default();
+        for (_, role, traffic) in snapshot.traffic() {
+            if role == stats::Role::Publisher {
+                offered.add(traffic);
+            }
+        }
+        ServerStats {
+            sessions,
+            offered_groups: offered.groups,
+            sent_groups: self.groups.sent.load(Relaxed),
+            cut_groups: self.groups.cut.load(Relaxed),
+            stale_groups: offered.stale.groups,
+            offered_bytes: offered.bytes,
+            cached_bytes: self.pool.used(),
+            full: self.full.load(Relaxed),
+            wrong_path: self.wrong_path.load(Relaxed),
+            unauthorised: self.unauthorised.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+        }
+    }
+}
+
+impl<E: std::error::Error> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Refusal::Failed(error.to_string())
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Denied(Denied::Path) => f.write_str("the path is not the root"),
+            Refusal::Denied(Denied::Token) => f.write_str("the token is missing or wrong"),
+            Refusal::Failed(reason) => f.write_str(reason),
+        }
+    }
+}
