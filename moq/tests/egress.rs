@@ -26,8 +26,8 @@ async fn every_object_is_taken_and_opened(over: Over, version: Version) {
     let client = Client::connect(server.local_address(), &fingerprint, over, version, "/");
     let client = client.await.unwrap();
     assert_eq!(client.session.version(), version);
-    let broadcast = client.broadcast().await;
-    let mut opener = Opener::new(&catalog(&broadcast).await);
+    let broadcast = client.broadcast(NAME).await;
+    let mut opener = Opener::new(&secret(), &catalog(&broadcast).await);
     let mut tracks = Vec::new();
     for layer in 0..LAYERS {
         tracks.push(subscribe(&broadcast, &track_name(ALIAS, layer)).await);
@@ -84,7 +84,7 @@ async fn subscriptions_go_on_when_the_publisher_starts_again() {
         "/",
     );
     let client = client.await.unwrap();
-    let broadcast = client.broadcast().await;
+    let broadcast = client.broadcast(NAME).await;
     let mut catalogs = subscribe(&broadcast, CATALOG).await;
     let mut next_catalog = async || -> Catalog {
         serde_json::from_slice(&next(&mut catalogs).await.unwrap()).unwrap()
@@ -102,7 +102,7 @@ async fn subscriptions_go_on_when_the_publisher_starts_again() {
     // It starts again, and its numbers begin again.
     let mut publisher = Publisher::new(2);
     egress.announce(&publisher.announced(), &[(ALIAS, 0)]);
-    let mut opener = Opener::new(&next_catalog().await);
+    let mut opener = Opener::new(&secret(), &next_catalog().await);
     egress.publish(&publisher.object(0, 0, b"of the second incarnation"));
     opener.open(&next(&mut track).await.unwrap());
     let opened: Vec<_> = opener.objects.into_values().collect();

@@ -36,7 +36,7 @@ async fn publish_to_a_slow_client(version: Version, cache: u64) -> (u32, ServerS
         let address = server.local_address();
         let client = Client::connect(address, &fingerprint, Over::Quic, version, "/");
         let client = client.await.unwrap();
-        let broadcast = client.broadcast().await;
+        let broadcast = client.broadcast(NAME).await;
         let track = subscribe(&broadcast, &track_name(ALIAS, 0)).await;
         (client, broadcast, track)
     };
@@ -97,7 +97,7 @@ async fn those_without_the_token_are_refused() {
         let elsewhere = connect(format!("/else?token={TOKEN}")).await;
         elsewhere.session.closed().await;
         let admitted = connect(format!("/?token={TOKEN}")).await;
-        catalog(&admitted.broadcast().await).await;
+        catalog(&admitted.broadcast(NAME).await).await;
     }
     let stats = server.stats();
     assert_eq!((stats.unauthorised, stats.wrong_path), (4, 2), "{stats:?}");
@@ -113,13 +113,13 @@ async fn there_are_no_more_sessions_than_there_may_be() {
         Client::connect(address, &fingerprint, Over::Quic, version, "/")
     };
     let first = connect().await.unwrap();
-    catalog(&first.broadcast().await).await;
+    catalog(&first.broadcast(NAME).await).await;
     assert!(connect().await.is_err());
     assert_eq!(server.stats().full, 1);
     drop(first);
     until(|| server.stats().sessions == 0).await;
     let second = connect().await.unwrap();
-    catalog(&second.broadcast().await).await;
+    catalog(&second.broadcast(NAME).await).await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use hawser_io::config::{ConfigError, Source};
 use hawser_keyring::{ControlledTrack, KeySource};
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU8;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -50,6 +50,23 @@ pub struct BroadcastConfig {
     pub cache_bytes: usize,
     /// Whether the broadcast is received while nobody watches.
     pub always: bool,
+    /// Where the broadcast is served over MoQ.
+    pub moq: Option<MoqConfig>,
+}
+
+/// The server of Media over QUIC of a broadcast.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MoqConfig {
+    /// The address for clients.
+    pub listen: SocketAddr,
+    /// The name under which the broadcast is announced.
+    pub name: String,
+    /// The files with the certificate and its key, PEM; `None`: one that the relay makes.
+    pub identity: Option<[PathBuf; 2]>,
+    /// The file with the token that clients present; `None`: they need none.
+    pub token: Option<PathBuf>,
+    /// The maximum number of clients.
+    pub clients: usize,
 }
 
 #[derive(Deserialize)]
@@ -99,6 +116,20 @@ struct FileBroadcast {
     cache_mb: Spanned<u32>,
     #[serde(default = "always")]
     always: bool,
+    moq: Option<Spanned<FileMoq>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileMoq {
+    #[serde(default = "moq_listen")]
+    listen: Spanned<SocketAddr>,
+    name: Option<Spanned<String>>,
+    certificate: Option<PathBuf>,
+    certificate_key: Option<PathBuf>,
+    token: Option<PathBuf>,
+    #[serde(default = "moq_clients")]
+    clients: Spanned<usize>,
 }
 
 fn name() -> Spanned<String> {
@@ -135,6 +166,14 @@ fn cache_size() -> Spanned<u32> {
 
 fn always() -> bool {
     true
+}
+
+fn moq_listen() -> Spanned<SocketAddr> {
+    Spanned::new(0..0, (Ipv4Addr::LOCALHOST, 14751).into())
+}
+
+fn moq_clients() -> Spanned<usize> {
+    Spanned::new(0..0, 64)
 }
 
 /// The rates that make sense, in Mb/s.
@@ -182,8 +221,11 @@ impl Config {
             if !names.insert(broadcast.name.get_ref().clone()) {
                 return Err(source.wrong(&broadcast.name, "two broadcasts have this name"));
             }
-            if !addresses.insert(*broadcast.listen.get_ref()) {
-                return Err(source.wrong(&broadcast.listen, "two broadcasts have this address"));
+            let moq = broadcast.moq.as_ref().map(|moq| &moq.get_ref().listen);
+            for listen in [Some(&broadcast.listen), moq].into_iter().flatten() {
+                if !addresses.insert(*listen.get_ref()) {
+                    return Err(source.wrong(listen, "this address is used twice"));
+                }
             }
             broadcasts.push(broadcast.parsed(source, controlled.as_ref())?);
         }
@@ -250,6 +292,14 @@ impl FileBroadcast {
         if *self.cache_ms.get_ref() > 60_000 {
             return Err(source.wrong(&self.cache_ms, "packets are kept for 60000 ms at most"));
         }
+        let moq = match self.moq {
+            Some(moq) if !self.always => {
+                let message = "MoQ clients get what the relay receives anyway: set always to true";
+                return Err(source.wrong(&moq, message));
+            }
+            Some(moq) => Some(FileMoq::parsed(moq, self.name.get_ref(), source)?),
+            None => None,
+        };
         Ok(BroadcastConfig {
             name: self.name.into_inner(),
             upstream: self.upstream,
@@ -260,6 +310,56 @@ impl FileBroadcast {
             cache: Duration::from_millis(self.cache_ms.into_inner().into()),
             cache_bytes: (self.cache_mb.into_inner() as usize) << 20,
             always: self.always,
+            moq,
+        })
+    }
+}
+
+impl FileMoq {
+    fn parsed(
+        spanned: Spanned<Self>,
+        broadcast: &str,
+        source: &Source<'_>,
+    ) -> Result<MoqConfig, ConfigError> {
+        if !cfg!(feature = "moq") {
+            return Err(source.wrong(&spanned, "this program was built without MoQ"));
+        }
+        let identity = match (
+            &spanned.get_ref().certificate,
+            &spanned.get_ref().certificate_key,
+        ) {
+            (Some(chain), Some(key)) => {
+                Some([chain, key].map(|file| source.directory().join(file)))
+            }
+            (None, None) => None,
+            _ => {
+                let message = "certificate and certificate_key belong together";
+                return Err(source.wrong(&spanned, message));
+            }
+        };
+        let moq = spanned.into_inner();
+        let listen = moq.listen.get_ref();
+        if !listen.ip().is_loopback() && moq.token.is_none() {
+            let message =
+                "MoQ clients from elsewhere have to present a token: name its file with token";
+            return Err(source.wrong(&moq.listen, message));
+        }
+        if !(1..=1024).contains(moq.clients.get_ref()) {
+            return Err(source.wrong(&moq.clients, "there are 1 to 1024 MoQ clients"));
+        }
+        let name = match moq.name {
+            Some(name) => {
+                source.check_name(&name, name.get_ref())?;
+                name.into_inner()
+            }
+            None => broadcast.to_owned(),
+        };
+        Ok(MoqConfig {
+            listen: *listen,
+            name,
+            identity,
+            token: moq.token.map(|file| source.directory().join(file)),
+            clients: moq.clients.into_inner(),
         })
     }
 
@@ -370,10 +470,35 @@ mod tests {
                 .unwrap_err()
                 .contains("two broadcasts have this name")
         );
+        let again = BROADCAST.replace("\"stage\"", "\"other\"");
+        let twice = format!("{BROADCAST}{again}");
+        assert!(parse(&twice).unwrap_err().contains("used twice"));
         assert!(
             parse("initial_rate_mbps = 0\nbroadcast = []")
                 .unwrap_err()
                 .contains("line 1")
         );
+    }
+
+    #[cfg(feature = "moq")]
+    #[test]
+    fn moq_is_served_on_the_loopback_interface_unless_there_is_a_token() {
+        let with = |lines: &str| parse(&format!("{BROADCAST}[broadcast.moq]\n{lines}\n"));
+        let moq = with("").unwrap().broadcasts.remove(0).moq.unwrap();
+        assert!(moq.listen.ip().is_loopback() && moq.identity.is_none());
+        assert_eq!((moq.name.as_str(), moq.clients), ("stage", 64));
+        let elsewhere = "listen = \"192.0.2.9:443\"";
+        assert!(
+            with(elsewhere)
+                .unwrap_err()
+                .contains("line 8: MoQ clients from elsewhere")
+        );
+        let moq = with(&format!("{elsewhere}\ntoken = \"moq.token\"")).unwrap();
+        let token = moq.broadcasts[0].moq.as_ref().unwrap().token.clone();
+        assert_eq!(token.unwrap(), Path::new("/etc/hawser/moq.token"));
+        let half = with("certificate = \"moq.pem\"").unwrap_err();
+        assert!(half.contains("belong together"), "{half}");
+        let idle = format!("{BROADCAST}always = false\n[broadcast.moq]\n");
+        assert!(parse(&idle).unwrap_err().contains("set always to true"));
     }
 }

@@ -6,11 +6,16 @@ mod config;
 mod forward;
 mod kernel;
 mod metrics;
+#[cfg(feature = "moq")]
+mod moq;
+#[cfg(not(feature = "moq"))]
+#[path = "without_moq.rs"]
+mod moq;
 mod routes;
 mod serve;
 pub mod status;
 
-pub use config::{BroadcastConfig, Config};
+pub use config::{BroadcastConfig, Config, MoqConfig};
 pub use forward::{Begun, BroadcastIndex, Forwarder, Outcomes, Served};
 pub use kernel::Kernel;
 pub use serve::Server;
@@ -65,6 +70,10 @@ fn relay(file: &Path, is_check: bool) -> Result<()> {
             // A controller is not asked.
             if let KeySource::File(file) = &broadcast.key {
                 key_file::read_relay(file).map_err(anyhow::Error::msg)?;
+            }
+            #[cfg(feature = "moq")]
+            if let Some(moq) = &broadcast.moq {
+                moq::config(broadcast, moq)?;
             }
         }
         println!("configuration is valid: {}", file.display());

@@ -1,6 +1,6 @@
 //! The status as metrics in the OpenMetrics text format, served over HTTP at a loopback address.
 
-use crate::status::{BroadcastStatus, Counts, Status, Subscriber};
+use crate::status::{BroadcastStatus, Counts, MoqStatus, Status, Subscriber};
 use anyhow::{Context, Result};
 use hawser_metrics::{Metric, Sink, counter, gauge, page, server};
 use parking_lot::Mutex;
@@ -141,6 +141,50 @@ const NOT_SENT: [Metric<u64>; 1] = [counter(
     |count| *count,
 )];
 
+const MOQ: [Metric<MoqStatus>; 5] = [
+    gauge("moq_clients", "MoQ clients at present", |moq| {
+        moq.clients as f64
+    }),
+    counter(
+        "moq_objects",
+        "Objects that MoQ clients could take",
+        |moq| moq.objects,
+    ),
+    gauge(
+        "moq_cached_bytes",
+        "Bytes of objects kept for MoQ clients",
+        |moq| moq.cached_bytes as f64,
+    ),
+    counter(
+        "moq_offered_groups",
+        "Groups that MoQ clients were to be sent",
+        |moq| moq.offered_groups,
+    ),
+    counter(
+        "moq_sent_groups",
+        "Groups that were sent to their end",
+        |moq| moq.sent_groups,
+    ),
+];
+
+const MOQ_OBJECTS_DROPPED: [Metric<u64>; 1] = [counter(
+    "moq_objects_dropped",
+    "Objects that MoQ clients could not take, by reason",
+    |count| *count,
+)];
+
+const MOQ_GROUPS_DROPPED: [Metric<u64>; 1] = [counter(
+    "moq_groups_dropped",
+    "Groups that a MoQ client was not sent, or not to their end, by reason",
+    |count| *count,
+)];
+
+const MOQ_REFUSED: [Metric<u64>; 1] = [counter(
+    "moq_connections_refused",
+    "Connections of MoQ clients that were refused, by reason",
+    |count| *count,
+)];
+
 fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
     let broadcasts = &status.broadcasts;
     sink.write(&BROADCAST, || broadcasts.iter().map(|b| ([label(b)], b)))?;
@@ -149,6 +193,26 @@ fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
             reasons(&broadcast.refused).map(|(reason, n)| ([label(broadcast), reason], n))
         })
     })?;
+    let moq = || {
+        broadcasts
+            .iter()
+            .flat_map(|b| b.moq.iter().map(move |moq| (label(b), moq)))
+    };
+    sink.write(&MOQ, || moq().map(|(label, moq)| ([label], moq)))?;
+    for (metrics, counts) in [
+        (
+            &MOQ_OBJECTS_DROPPED,
+            (|moq: &MoqStatus| &moq.objects_dropped) as fn(&MoqStatus) -> &Counts,
+        ),
+        (&MOQ_GROUPS_DROPPED, |moq| &moq.groups_dropped),
+        (&MOQ_REFUSED, |moq| &moq.refused),
+    ] {
+        sink.write(metrics, || {
+            moq().flat_map(move |(label, moq)| {
+                reasons(counts(moq)).map(move |(reason, n)| ([label, reason], n))
+            })
+        })?;
+    }
     let aliases: Vec<Vec<String>> = broadcasts
         .iter()
         .map(|b| b.tracks.iter().map(|t| t.alias.to_string()).collect())
@@ -230,6 +294,11 @@ mod tests {
                     "received_packets": 8, "received_bytes": 800, "marked_bytes": 0, "lost": 1, "repeated": 1,
                     "earlier": 0, "objects": { "served": 4, "tokens": 5 }, "not_sent": { "no_route": 6 },
                 }],
+                "moq": {
+                    "listen": "127.0.0.1:14751", "name": "stage", "certificate_sha256": "5a", "clients": 2,
+                    "objects": 30, "objects_dropped": { "late": 1 }, "cached_bytes": 9, "offered_groups": 60,
+                    "sent_groups": 58, "groups_dropped": { "cut": 2 }, "refused": { "full": 3 },
+                },
             }],
         }))
         .unwrap()
@@ -250,6 +319,7 @@ mod tests {
             "hawser_relay_packets_total{broadcast=\"stage\",track=\"7\",reason=\"forwarded\"} 10",
             "hawser_relay_packets_total{broadcast=\"\",track=\"\",reason=\"hop_tag\"} 3",
             "hawser_relay_viewer_rate_bits_per_second{broadcast=\"stage\",viewer=\"192.0.2.9:5\"} 12500000.0",
+            "hawser_relay_moq_groups_dropped_total{broadcast=\"stage\",reason=\"cut\"} 2",
             "hawser_relay_viewer_objects_total{broadcast=\"stage\",viewer=\"192.0.2.9:5\",reason=\"tokens\"} 5",
         ] {
             assert!(page.lines().any(|line| line == sample), "{sample}: {page}");

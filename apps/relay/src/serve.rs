@@ -3,6 +3,7 @@
 use crate::config::{BroadcastConfig, Config};
 use crate::forward::{BroadcastIndex, Forwarder, Outcomes};
 use crate::metrics::{self, LastStatus};
+use crate::moq::Moq;
 use crate::status::{self, BroadcastStatus, Counts, Status, StatusFile, Subscriber, TrackStatus};
 use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, BroadcastConfig as Settings, BroadcastEvent, CacheConfig};
@@ -69,6 +70,7 @@ struct Relay {
     /// The arrival of the newest datagram of the publisher.
     newest: Instant,
     ask_again_at: Option<Instant>,
+    moq: Option<Moq>,
     stats: RelayStats,
 }
 
@@ -190,6 +192,11 @@ impl<F: Forwarder> Server<F> {
         if now >= self.next_renewal {
             self.next_renewal = now + RENEWAL;
             self.forwarder.renew(now);
+            for relay in &mut self.relays {
+                if let Some(moq) = &mut relay.moq {
+                    moq.announce(&relay.broadcast);
+                }
+            }
         }
         if now >= self.next_status {
             self.next_status = now + STATUS_INTERVAL;
@@ -250,6 +257,9 @@ impl<F: Forwarder> Server<F> {
                     "datagram of the publisher refused: {error}"
                 );
             }
+            if let Some(moq) = &mut relay.moq {
+                moq.take(&relay.broadcast);
+            }
         }
         Ok(())
     }
@@ -309,7 +319,12 @@ impl<F: Forwarder> Server<F> {
                 }
                 BroadcastEvent::UpstreamEnded(reason) => {
                     let publisher = relay.link.as_ref().map(|link| link.publisher);
-                    tracing::warn!(broadcast, ?publisher, ?reason, "session with the publisher ended; asking for another one");
+                    tracing::warn!(
+                        broadcast,
+                        ?publisher,
+                        ?reason,
+                        "session with the publisher ended; asking for another one"
+                    );
                     if !matches!(reason, UpstreamEnd::Session(EndReason::Left(_))) {
                         relay.addresses.pass_over();
                     }
@@ -391,6 +406,7 @@ impl Relay {
             is_refused: false,
             newest: Instant::ZERO,
             ask_again_at: Some(clock::monotonic() + RESOLUTION),
+            moq: Moq::open(of)?,
             stats: RelayStats::default(),
         })
     }
@@ -408,10 +424,16 @@ impl Relay {
         }
         match self.failures.record(connected) {
             Some(Change::Failed(error)) => {
-                tracing::warn!(broadcast = self.name, "{error:#}; trying again until it works");
+                tracing::warn!(
+                    broadcast = self.name,
+                    "{error:#}; trying again until it works"
+                );
             }
             Some(Change::Recovered) => {
-                tracing::info!(broadcast = self.name, "there is a route to the publisher again");
+                tracing::info!(
+                    broadcast = self.name,
+                    "there is a route to the publisher again"
+                );
             }
             None => {}
         }
@@ -448,6 +470,7 @@ impl Relay {
                 })
                 .collect(),
             subscribers: subscribers.collect(),
+            moq: self.moq.as_ref().map(Moq::status),
         }
     }
 

@@ -75,6 +75,36 @@ pub struct BroadcastStatus {
     pub tracks: Vec<TrackStatus>,
     /// The viewers, and relays behind this one.
     pub subscribers: Vec<Subscriber>,
+    /// The clients that are served over MoQ; `None` if none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moq: Option<MoqStatus>,
+}
+
+/// A broadcast over Media over QUIC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoqStatus {
+    /// The address for clients.
+    pub listen: SocketAddr,
+    /// The name under which the broadcast is announced.
+    pub name: String,
+    /// The SHA-256 digest of the certificate, hexadecimal.
+    pub certificate_sha256: String,
+    /// Clients at present.
+    pub clients: u64,
+    /// Objects that clients could take.
+    pub objects: u64,
+    /// Objects that they could not, by reason.
+    pub objects_dropped: Counts,
+    /// Bytes of objects that are kept for them.
+    pub cached_bytes: u64,
+    /// Groups that clients were to be sent.
+    pub offered_groups: u64,
+    /// Groups that were sent to their end.
+    pub sent_groups: u64,
+    /// Groups that a client was not sent, or not to their end, by reason.
+    pub groups_dropped: Counts,
+    /// Connections that were refused, by reason.
+    pub refused: Counts,
 }
 
 /// A track.

@@ -1,4 +1,4 @@
-use super::{BroadcastStatus, Counts, Status, Subscriber};
+use super::{BroadcastStatus, Counts, MoqStatus, Status, Subscriber};
 use crate::config::Config;
 use anyhow::Result;
 use comfy_table::presets::NOTHING;
@@ -100,6 +100,20 @@ fn broadcast_text(broadcast: &BroadcastStatus) -> String {
     if !broadcast.subscribers.is_empty() {
         let _ = writeln!(text, "{}", table(&broadcast.subscribers));
     }
+    if let Some(moq) = &broadcast.moq {
+        text += &moq_text(moq);
+    }
+    text
+}
+
+fn moq_text(moq: &MoqStatus) -> String {
+    let mut text = format!(
+        "MoQ: {} on {}, certificate {}: {} objects, {} clients, {} groups sent\n",
+        moq.name, moq.listen, moq.certificate_sha256, moq.objects, moq.clients, moq.sent_groups,
+    );
+    text += &lines("MoQ objects dropped", &moq.objects_dropped);
+    text += &lines("MoQ groups dropped", &moq.groups_dropped);
+    text += &lines("MoQ connections refused", &moq.refused);
     text
 }
 
@@ -195,6 +209,19 @@ mod tests {
                     packets: counts(&[("forwarded", 10)]),
                 }],
                 subscribers: vec![subscriber],
+                moq: Some(MoqStatus {
+                    listen: "127.0.0.1:14751".parse().unwrap(),
+                    name: "show".to_owned(),
+                    certificate_sha256: "5a5a".to_owned(),
+                    clients: 2,
+                    objects: 30,
+                    objects_dropped: Counts::new(),
+                    cached_bytes: 0,
+                    offered_groups: 60,
+                    sent_groups: 58,
+                    groups_dropped: counts(&[("cut", 2)]),
+                    refused: Counts::new(),
+                }),
             }],
         }
     }
@@ -208,6 +235,8 @@ mod tests {
             "show on 192.0.2.1:14750, from 192.0.2.2:14748 (receiving): 10 packets received, 1.5 MB kept, 1 viewers",
             "refused: without_key 2",
             "track 1: forwarded 10",
+            "MoQ: show on 127.0.0.1:14751, certificate 5a5a: 30 objects, 2 clients, 58 groups sent",
+            "MoQ groups dropped: cut 2",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -144,6 +144,11 @@ impl Machines {
 
     /// Starts a relay of the chain.
     pub(crate) fn relay(&self, index: usize) -> Process {
+        self.relay_with(index, "")
+    }
+
+    /// Starts a relay of the chain with further lines in its configuration.
+    pub(crate) fn relay_with(&self, index: usize, more: &str) -> Process {
         let upstream = match index {
             0 => PUBLISHER.to_owned(),
             _ => self.address(index - 1),
@@ -151,7 +156,7 @@ impl Machines {
         let file = self.path(&format!("relay{index}.toml"));
         let text = format!(
             "name = \"relay{index}\"\nstate = \"{}\"\n\
-             [[broadcast]]\nname = \"stage\"\nupstream = \"{upstream}\"\nlisten = \"{}\"\nkey = \"relay.key\"\n",
+             [[broadcast]]\nname = \"stage\"\nupstream = \"{upstream}\"\nlisten = \"{}\"\nkey = \"relay.key\"\n{more}",
             self.directory.path().display(),
             self.address(index),
         );
@@ -238,7 +243,13 @@ impl Machines {
         place: Place,
         stop: &'s AtomicBool,
     ) -> ScopedJoinHandle<'s, PushSummary> {
-        self.watch_at(scope, viewer, place, self.address(self.relays.len() - 1), stop)
+        self.watch_at(
+            scope,
+            viewer,
+            place,
+            self.address(self.relays.len() - 1),
+            stop,
+        )
     }
 
     fn watch_at<'s>(

@@ -1,6 +1,7 @@
 //! A publisher, relays and viewers in network namespaces.
 
 mod machines;
+mod moq;
 mod process;
 
 use hawser_io::process::Process;
@@ -318,7 +319,9 @@ fn the_publisher_is_not_needed_for_a_start() {
         let relay = machines.relay(0);
         let status = machines.wait_for_status(0, |status| status.broadcasts[0].upstream.is_some());
         assert!(!status.broadcasts[0].is_open);
-        let upstream = status.broadcasts[0].upstream.map(|address| address.to_string());
+        let upstream = status.broadcasts[0]
+            .upstream
+            .map(|address| address.to_string());
         assert_eq!(upstream.as_deref(), Some(PUBLISHER));
         let viewing = machines.watch(scope, "viewer", Place::Near, &stop);
         machines.publish(scope, &stop);

@@ -1,0 +1,123 @@
+//! A broadcast over Media over QUIC, beside the relay's own viewers.
+
+use crate::config::{BroadcastConfig, MoqConfig};
+use crate::status::{MoqStatus, counts};
+use anyhow::{Context, Result};
+use hawser_audience::{Broadcast, WholeObjects};
+use hawser_moq::{Config, Egress, Server, Token};
+use hawser_tls::Identity;
+use std::fs;
+use std::path::Path;
+
+/// The server of a broadcast, and what it is given.
+pub(crate) struct Moq {
+    server: Server,
+    egress: Egress,
+    whole: WholeObjects,
+    name: String,
+}
+
+impl Moq {
+    /// Opens the server of a broadcast that has one.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or the address is not free.
+    pub(crate) fn open(of: &BroadcastConfig) -> Result<Option<Self>> {
+        let Some(moq) = &of.moq else {
+            return Ok(None);
+        };
+        let config = config(of, moq).with_context(|| format!("MoQ of broadcast {}", of.name))?;
+        let (server, egress) = Server::open(config)?;
+        tracing::info!(
+            broadcast = of.name, listen = %server.local_address(), name = moq.name,
+            certificate = server.fingerprint(), "MoQ clients are served"
+        );
+        Ok(Some(Moq {
+            server,
+            egress,
+            whole: WholeObjects::default(),
+            name: moq.name.clone(),
+        }))
+    }
+
+    /// Gives clients what the relay has received.
+    pub(crate) fn take(&mut self, broadcast: &Broadcast) {
+        let objects = self.whole.take(broadcast);
+        if !objects.is_empty() {
+            // Another incarnation has other objects by the same names.
+            self.announce(broadcast);
+        }
+        for object in objects {
+            self.egress.publish(&object);
+        }
+    }
+
+    /// Tells clients what the publisher announces, if it is another than before.
+    pub(crate) fn announce(&mut self, broadcast: &Broadcast) {
+        if let Some(announced) = broadcast.announced() {
+            self.egress.announce(announced, &broadcast.epochs());
+        }
+    }
+
+    pub(crate) fn status(&self) -> MoqStatus {
+        let server = self.server.stats();
+        let egress = self.egress.stats();
+        MoqStatus {
+            listen: self.server.local_address(),
+            name: self.name.clone(),
+            certificate_sha256: self.server.fingerprint(),
+            clients: server.sessions,
+            objects: egress.objects,
+            objects_dropped: counts([
+                ("incomplete", self.whole.incomplete()),
+                ("late", egress.late),
+                ("too_long", egress.too_long),
+                ("unknown_track", egress.unknown_track),
+            ]),
+            cached_bytes: server.cached_bytes,
+            offered_groups: server.offered_groups,
+            sent_groups: server.sent_groups,
+            groups_dropped: counts([("cut", server.cut_groups), ("stale", server.stale_groups)]),
+            refused: counts([
+                ("failed", server.failed),
+                ("full", server.full),
+                ("unauthorised", server.unauthorised),
+                ("wrong_path", server.wrong_path),
+            ]),
+        }
+    }
+}
+
+/// Reads the files that the configuration names.
+///
+/// # Errors
+/// If one of them cannot be read or used.
+pub(crate) fn config(of: &BroadcastConfig, moq: &MoqConfig) -> Result<Config> {
+    let identity = match &moq.identity {
+        Some([chain, key]) => {
+            let identity = Identity::from_pem(&read(chain)?, &read(key)?);
+            let files = || format!("{} and {}", chain.display(), key.display());
+            Some(identity.with_context(files)?)
+        }
+        None => None,
+    };
+    let token = match &moq.token {
+        Some(file) => {
+            let token: Result<Token, _> = read(file)?.trim().parse();
+            Some(token.with_context(|| file.display().to_string())?)
+        }
+        None => None,
+    };
+    Ok(Config {
+        identity,
+        token,
+        sessions: moq.clients,
+        cache_bytes: of.cache_bytes as u64,
+        cache_age: of.cache,
+        ..Config::new(moq.listen, &moq.name)
+    })
+}
+
+fn read(file: &Path) -> Result<String> {
+    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}

@@ -1,0 +1,65 @@
+//! What a relay serves over Media over QUIC.
+
+#[path = "../../../../moq/tests/support/client.rs"]
+mod client;
+
+use crate::end;
+use crate::machines::{Machines, SetOnDrop};
+use client::{Client, Opener, Over};
+use hawser_objects::TrackSecret;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+const MOQ: &str = "198.51.100.1:14751";
+
+/// Takes objects until some frames have both layers.
+async fn open_frames(certificate: &str, secret: &TrackSecret) {
+    const FRAMES: usize = 30;
+    let version = "moq-transport-22".parse().unwrap();
+    let target = "/?token=0123456789abcdef";
+    let address = MOQ.parse().unwrap();
+    let client = Client::connect(address, certificate, Over::WebTransport, version, target);
+    let client = client.await.unwrap();
+    let broadcast = client.broadcast("stage").await;
+    let catalog = client::catalog(&broadcast).await;
+    let mut opener = Opener::new(secret, &catalog);
+    for name in &catalog.tracks[0].layers {
+        let mut track = client::subscribe(&broadcast, name).await;
+        let before = opener.objects.len();
+        while opener.objects.len() < before + FRAMES {
+            opener.open(&client::next(&mut track).await.unwrap());
+        }
+    }
+    assert!(opener.objects.values().all(|object| !object.is_empty()));
+}
+
+#[test]
+fn a_moq_client_opens_what_a_relay_serves() {
+    let machines = Machines::create("moq", 1);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        fs::write(machines.path("moq.token"), "0123456789abcdef\n").unwrap();
+        let moq = format!("[broadcast.moq]\nlisten = \"{MOQ}\"\ntoken = \"moq.token\"\n");
+        let relay = machines.relay_with(0, &moq);
+        let status = machines.wait_for_status(0, |status| status.broadcasts[0].moq.is_some());
+        let certificate = status.broadcasts[0]
+            .moq
+            .as_ref()
+            .unwrap()
+            .certificate_sha256
+            .clone();
+        let secret = hawser_io::key_file::read_media(&machines.path("media.key")).unwrap();
+        let secret = TrackSecret::new(*secret);
+        let watch = || {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            runtime.block_on(open_frames(&certificate, &secret));
+        };
+        machines.viewers.run(watch).unwrap();
+        stop.store(true, Relaxed);
+        end(relay);
+    });
+}
