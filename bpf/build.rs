@@ -4,7 +4,7 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 12] = [
+const PROGRAMS: [&str; 15] = [
     "dedup",
     "device_drops",
     "fallback",
@@ -14,9 +14,12 @@ const PROGRAMS: [&str; 12] = [
     "signal",
     "watch",
     "bench_dedup",
+    "bench_delay",
     "bench_relay",
     "bench_replicate_xdp",
     "bench_replicate_tc",
+    "bench_rewrite",
+    "bench_syscalls",
 ];
 
 fn main() {

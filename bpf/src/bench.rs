@@ -1,9 +1,15 @@
 //! Benchmarks of the programs. Each is timed in the kernel, the frames that it sends really leave,
 //! and each has a baseline to compare with. `hawser lab bench` runs them.
 
+mod delay;
 mod relay;
+mod rewrite;
+mod syscalls;
 
+pub use delay::{DelayProbe, Delays, Subscribers};
 pub use relay::{RelayBench, TimedRelay};
+pub use rewrite::{RewriteClient, RewriteRelay};
+pub use syscalls::SyscallCounter;
 
 use crate::program::{fd, live_run, test_run};
 use crate::shared::Shared;

@@ -122,6 +122,9 @@ mod skeleton {
     pub(crate) mod bench_dedup {
         include!(concat!(env!("OUT_DIR"), "/bench_dedup.skel.rs"));
     }
+    pub(crate) mod bench_delay {
+        include!(concat!(env!("OUT_DIR"), "/bench_delay.skel.rs"));
+    }
     pub(crate) mod bench_relay {
         include!(concat!(env!("OUT_DIR"), "/bench_relay.skel.rs"));
     }
@@ -130,5 +133,11 @@ mod skeleton {
     }
     pub(crate) mod bench_replicate_tc {
         include!(concat!(env!("OUT_DIR"), "/bench_replicate_tc.skel.rs"));
+    }
+    pub(crate) mod bench_rewrite {
+        include!(concat!(env!("OUT_DIR"), "/bench_rewrite.skel.rs"));
+    }
+    pub(crate) mod bench_syscalls {
+        include!(concat!(env!("OUT_DIR"), "/bench_syscalls.skel.rs"));
     }
 }
