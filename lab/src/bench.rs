@@ -170,13 +170,14 @@ fn nanoseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
+/// Returns the middle one of the figures.
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_unstable_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Returns the median of the ratios of consecutive runs.
-fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
+pub(crate) fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     median(
         ours.iter()
             .zip(theirs)

@@ -12,6 +12,7 @@ mod l4s;
 mod l4s_live;
 mod live;
 mod qian;
+mod relay;
 mod rtp_video;
 mod studio;
 mod table1;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Box<dyn Entry>> {
         Box::new(codecs::Codecs),
         Box::new(l4s::L4s::default()),
         Box::new(l4s_live::L4sLive),
+        Box::new(relay::Relay),
         Box::new(tunnel_faults::TunnelFaults),
         Box::new(tunnel_flows::TunnelFlows),
     ]

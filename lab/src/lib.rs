@@ -7,6 +7,7 @@ pub mod experiments;
 pub mod plot;
 pub mod record;
 mod recordings;
+mod relays;
 pub mod report;
 pub mod results;
 pub mod self_test;

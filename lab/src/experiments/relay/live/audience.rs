@@ -1,0 +1,155 @@
+//! Viewers with real sessions, which reassemble frames and decode nothing.
+
+use super::publisher::{ALIAS, LAYERS};
+use anyhow::{Context, Result};
+use hawser_io::clock;
+use hawser_io::udp::{self, UdpSocket};
+use hawser_netem::{Link, LinkConfig};
+use hawser_objects::{FrameAssembler, FrameConfig, TrackSecret, Viewer, ViewerConfig, ViewerEvent};
+use hawser_units::{ByteSize, Ecn, Instant};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// Bytes of the headers in front of a datagram.
+const HEADERS: u64 = 28;
+
+/// The time after which a frame is shown without the layers that are missing.
+const PATIENCE: Duration = Duration::from_millis(150);
+
+/// A frame that could be decoded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown {
+    pub(super) group: u32,
+    pub(super) completed: Instant,
+}
+
+/// A viewer.
+pub(super) struct Member {
+    socket: UdpSocket,
+    relay: SocketAddr,
+    viewer: Viewer,
+    assembler: FrameAssembler,
+    /// The path that its packets take, if it is not the cable alone.
+    path: Option<Link<(Vec<u8>, Ecn)>>,
+    pub(super) asked: Instant,
+    pub(super) shown: Vec<Shown>,
+}
+
+impl Member {
+    /// Opens the socket. `secret` has the bytes of the broadcast's secret, `number` differs from that of
+    /// other viewers.
+    pub(super) fn open(
+        own: IpAddr,
+        relay: SocketAddr,
+        secret: [u8; 32],
+        number: u64,
+    ) -> Result<Self> {
+        let socket = UdpSocket::bind((own, 0).into()).context("cannot view")?;
+        let secret = TrackSecret::new(secret);
+        let mut random = [0; 16];
+        random[..8].copy_from_slice(&number.to_ne_bytes());
+        Ok(Member {
+            socket,
+            relay,
+            viewer: Viewer::new(ViewerConfig::default(), secret, random),
+            assembler: FrameAssembler::new(FrameConfig {
+                selected: [(ALIAS, LAYERS)].into(),
+                patience: PATIENCE,
+            }),
+            path: None,
+            asked: clock::monotonic(),
+            shown: Vec::new(),
+        })
+    }
+
+    /// Has its packets take an emulated path, or the cable alone.
+    pub(super) fn set_path(&mut self, path: Option<LinkConfig>) {
+        self.path = path.map(|path| Link::new(path, 1, clock::monotonic()));
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Member {
+            socket,
+            viewer,
+            path,
+            ..
+        } = self;
+        let received = socket.receive(|datagram| {
+            let now = clock::monotonic();
+            match path {
+                Some(path) => {
+                    let size = ByteSize(datagram.bytes.len() as u64 + HEADERS);
+                    path.push(now, size, (datagram.bytes.to_vec(), datagram.ecn));
+                }
+                // What is not valid is counted.
+                None => {
+                    let _ = viewer.handle_datagram(now, datagram.bytes, datagram.ecn);
+                }
+            }
+        });
+        received.map(drop).or_else(|error| {
+            if udp::is_of_a_peer(&error) {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        })?;
+        let now = clock::monotonic();
+        while let Some((_, (datagram, ecn))) = self.path.as_mut().and_then(|path| path.pop(now)) {
+            let _ = self.viewer.handle_datagram(now, &datagram, ecn);
+        }
+        if self.viewer.poll_timeout().is_some_and(|due| due <= now) {
+            self.viewer.handle_timeout(now);
+        }
+        while let Some(event) = self.viewer.poll_event() {
+            if let ViewerEvent::Opened(_) = event {
+                self.viewer.subscribe(now, vec![(ALIAS, LAYERS)]);
+            }
+        }
+        while let Some(event) = self.viewer.poll_media() {
+            self.assembler.handle_event(now, event);
+        }
+        self.assembler.handle_timeout(now);
+        while let Some(frame) = self.assembler.poll_frame() {
+            self.shown.push(Shown {
+                group: frame.id.0,
+                completed: frame.completed,
+            });
+        }
+        while let Some(message) = self.viewer.poll_transmit(now) {
+            // Messages are repeated.
+            let _ = self.socket.send(self.relay, Ecn::NotEct, &message);
+        }
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let path = self.path.as_ref().and_then(Link::next_departure);
+        let times = [
+            self.viewer.poll_timeout(),
+            self.assembler.poll_timeout(),
+            path,
+        ];
+        times.into_iter().flatten().min()
+    }
+}
+
+/// Runs viewers for a time, or until `is_over`.
+pub(super) fn watch(
+    members: &mut [Member],
+    duration: Duration,
+    is_over: impl Fn(&[Member]) -> bool,
+) -> Result<()> {
+    udp::wake_precisely();
+    let end = clock::monotonic() + duration;
+    while clock::monotonic() < end && !is_over(members) {
+        for member in &mut *members {
+            member.run()?;
+        }
+        let due = members.iter().filter_map(Member::poll_timeout);
+        let due = due.fold(end, Instant::min);
+        let sockets: Vec<&UdpSocket> = members.iter().map(|member| &member.socket).collect();
+        UdpSocket::wait_any(&sockets, &[], due.saturating_since(clock::monotonic()))?;
+    }
+    Ok(())
+}

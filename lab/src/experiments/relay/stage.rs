@@ -1,0 +1,281 @@
+//! The measurement: the publisher in one thread, at the pace of a video, and a relay in user space in
+//! another one, on another CPU.
+
+use super::ROUNDS;
+use super::scenario::{Load, Trial, Way};
+use crate::experiment::Run;
+use crate::relays::{self, Lan, Network, OPTIONS, PORT, Publisher, RELAY, UserSpaceRelay};
+use anyhow::{Context, Result, bail};
+use hawser_bpf::bench::{
+    DelayProbe, Delays, RewriteClient, RewriteRelay, Subscribers, SyscallCounter,
+};
+use hawser_bpf::relay::Relay;
+use hawser_io::netns::Namespace;
+use hawser_io::ring::{cpu_time, rise_to_realtime};
+use nix::net::if_::if_nametoindex;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::{Pid, gettid};
+use std::net::SocketAddrV4;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The figures of one way to relay over a part of the run.
+pub(crate) struct Slice {
+    /// Packets that were to be delivered.
+    pub(crate) expected: u64,
+    pub(crate) delays: Delays,
+    /// CPU time of the relay: that of its thread, and of what the arrival of packets causes in the kernel
+    /// beyond their arrival itself.
+    cpu: f64,
+    syscalls: u64,
+}
+
+impl Slice {
+    pub(crate) fn cpu_us_per_delivered_packet(&self) -> f64 {
+        self.cpu * 1e6 / self.delays.packets() as f64
+    }
+
+    pub(crate) fn syscalls_per_delivered_packet(&self) -> f64 {
+        self.syscalls as f64 / self.delays.packets() as f64
+    }
+
+    /// Returns the delay that a share of the packets does not exceed, in microseconds.
+    pub(crate) fn delay_us(&self, share: f64) -> f64 {
+        in_us(self.delays.percentile(share))
+    }
+
+    pub(crate) fn delay_deviation_us(&self) -> f64 {
+        in_us(self.delays.deviation())
+    }
+}
+
+fn in_us(delay: Option<Duration>) -> f64 {
+    delay.map_or(f64::NAN, |delay| delay.as_secs_f64() * 1e6)
+}
+
+/// Measures a load in rounds, in each of which every way has its turn.
+pub(super) fn measure(trial: &Trial, run: &Run) -> Result<Vec<Vec<Slice>>> {
+    let network = Network::create("relay", Lan::Discarding)?;
+    network.segment_in_software(trial.load.segmented)?;
+    let seconds = run.seconds.unwrap_or(super::MEASURED_S) / ROUNDS as f64;
+    let objects = (seconds / trial.load.interval().as_secs_f64()).ceil() as usize;
+    network.relay.run(|| {
+        rise_to_realtime().context("cannot have real-time priority")?;
+        stay_on_cpu(0)?;
+        let mut stage = Stage::set_up(&network, trial.load)?;
+        let round = |number: usize| {
+            if run.stop.requested() {
+                bail!("stopped");
+            }
+            stage.round(&trial.ways, number, objects)
+        };
+        (0..ROUNDS).map(round).collect()
+    })?
+}
+
+fn stay_on_cpu(cpu: usize) -> Result<()> {
+    let mut one = CpuSet::new();
+    one.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(0), &one).context("cannot pin the thread to one CPU")
+}
+
+/// Returns the CPU of relays in user space: another one than that on which packets arrive, if there is
+/// one.
+fn cpu_of_relay() -> usize {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    usize::from(cpus > 1)
+}
+
+/// The publisher, all relays, and what measures them.
+struct Stage {
+    load: Load,
+    publisher: Publisher,
+    kernel: Relay,
+    rewrite: RewriteRelay,
+    probe: DelayProbe,
+    syscalls: SyscallCounter,
+    peers: Namespace,
+    publisher_device: u32,
+    wan: u32,
+    lan: u32,
+}
+
+/// What happens to packets that arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Relayed(Way),
+    /// They are dropped at once.
+    Dropped,
+}
+
+impl Stage {
+    fn set_up(network: &Network, load: Load) -> Result<Self> {
+        let [wan, lan] = ["wan", "lan"].map(if_nametoindex);
+        let (wan, lan) = (wan?, lan?);
+        let mut kernel = Relay::load(&OPTIONS)?;
+        relays::configure(&mut kernel, load.subscribers)?;
+        let mut rewrite = RewriteRelay::load(PORT, lan)?;
+        let client = |subscriber: usize| RewriteClient {
+            local: SocketAddrV4::new(RELAY[1], PORT),
+            remote: relays::remote(subscriber),
+            alias: subscriber as u32,
+        };
+        let clients: Vec<_> = (0..load.subscribers).map(client).collect();
+        rewrite.set_clients(&relays::route()?, &clients)?;
+        Ok(Stage {
+            load,
+            publisher: Publisher::open(network)?,
+            kernel,
+            rewrite,
+            probe: DelayProbe::load()?,
+            syscalls: SyscallCounter::load()?,
+            peers: network.peers.clone(),
+            publisher_device: network.peers.run(|| if_nametoindex("publisher"))??,
+            wan,
+            lan,
+        })
+    }
+
+    /// Measures all ways once. Each round begins with another one.
+    fn round(&mut self, ways: &[Way], number: usize, objects: usize) -> Result<Vec<Slice>> {
+        let arrival = |stage: &mut Self, singly: bool| -> Result<f64> {
+            let needed = ways.iter().any(|way| way.takes_single_packets() == singly);
+            if !needed {
+                return Ok(0.0);
+            }
+            stage.place(Fate::Dropped)?;
+            stage.join_packets(!singly)?;
+            let cpu = publish(&mut stage.publisher, stage.load, objects);
+            stage.remove();
+            cpu
+        };
+        let arrival = [arrival(self, false)?, arrival(self, true)?];
+        let mut slices: Vec<Option<Slice>> = ways.iter().map(|_| None).collect();
+        for turn in 0..ways.len() {
+            let index = (turn + number) % ways.len();
+            let way = ways[index];
+            self.place(Fate::Relayed(way))?;
+            self.join_packets(!way.takes_single_packets())?;
+            let arrival = arrival[usize::from(way.takes_single_packets())];
+            let slice = self.slice(way, objects, arrival);
+            self.remove();
+            slices[index] = Some(slice?);
+        }
+        slices
+            .into_iter()
+            .map(|slice| slice.context("every way has its turn"))
+            .collect()
+    }
+
+    /// Puts a relay in place, and what measures it: the probe is the last program at the egress.
+    fn place(&mut self, fate: Fate) -> Result<()> {
+        match fate {
+            Fate::Relayed(Way::Kernel) => self.kernel.attach(self.wan)?,
+            Fate::Relayed(Way::Rewrite) => {
+                self.rewrite.attach_egress()?;
+                self.rewrite.attach_ingress(self.wan)?;
+            }
+            Fate::Relayed(Way::Gso | Way::Sendmmsg) => {}
+            Fate::Dropped => self.probe.discard(self.wan)?,
+        }
+        let (publisher, probe) = (self.publisher_device, &mut self.probe);
+        self.peers.run(|| probe.attach_arrival(publisher))??;
+        self.probe.attach_departure(self.lan)?;
+        Ok(())
+    }
+
+    /// Has the packets of an object arrive as a train, or one by one, because the publisher's device splits
+    /// them.
+    fn join_packets(&self, joined: bool) -> Result<()> {
+        let setting = ("tx-udp-segmentation", joined);
+        Ok(self.peers.offloads("publisher", &[setting])?)
+    }
+
+    fn remove(&mut self) {
+        self.kernel.detach(self.wan);
+        self.rewrite.detach();
+        self.probe.detach();
+    }
+
+    /// Has objects relayed. `arrival` is the CPU time of their arrival alone.
+    fn slice(&mut self, way: Way, objects: usize, arrival: f64) -> Result<Slice> {
+        let Stage {
+            load,
+            publisher,
+            syscalls,
+            ..
+        } = self;
+        self.probe.take(Subscribers::Others);
+        let before = total(syscalls)?;
+        let cpu = thread::scope(|scope| -> Result<f64> {
+            let (is_ready, ready) = mpsc::channel();
+            let relay = way
+                .is_in_user_space()
+                .then(|| scope.spawn(|| relay(way, *load, syscalls, is_ready)));
+            if relay.is_some() {
+                // If it fails, it says so at the end.
+                let _ = ready.recv();
+            }
+            let published = publish(publisher, *load, objects);
+            let Some(relay) = relay else {
+                return published;
+            };
+            publisher.publish(&[])?;
+            let relayed = relay.join();
+            let relayed = relayed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok(published? + relayed?)
+        })?;
+        Ok(Slice {
+            expected: (load.deliveries() * objects) as u64,
+            delays: self.probe.take(Subscribers::Others),
+            cpu: cpu - arrival,
+            syscalls: total(&self.syscalls)? - before,
+        })
+    }
+}
+
+fn total(syscalls: &SyscallCounter) -> Result<u64> {
+    let counts = syscalls.counts()?;
+    Ok(counts.into_iter().map(|(_, count)| count).sum())
+}
+
+/// Publishes objects at their pace. Returns the CPU time of sending them, in seconds, which includes all
+/// that their arrival causes in the kernel.
+fn publish(publisher: &mut Publisher, load: Load, objects: usize) -> Result<f64> {
+    publisher.send_trains(load.packets > 1)?;
+    let mut due = Instant::now();
+    let mut cpu = Duration::ZERO;
+    for _ in 0..objects {
+        let object = publisher.next_object(load.packets);
+        due += load.interval();
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let before = cpu_time();
+        publisher.publish(&object)?;
+        cpu += cpu_time() - before;
+    }
+    Ok(cpu.as_secs_f64())
+}
+
+/// Relays in user space until an empty datagram comes. Returns the CPU time, in seconds.
+fn relay(
+    way: Way,
+    load: Load,
+    syscalls: &SyscallCounter,
+    is_ready: mpsc::Sender<()>,
+) -> Result<f64> {
+    rise_to_realtime().context("cannot have real-time priority")?;
+    stay_on_cpu(cpu_of_relay())?;
+    let mut relay = UserSpaceRelay::open(load.subscribers)?;
+    relay.send_trains(way == Way::Gso && load.packets > 1)?;
+    let thread = gettid().as_raw() as u32;
+    // Nobody waits any more if the run has failed.
+    let _ = is_ready.send(());
+    let before = cpu_time();
+    syscalls.add(thread)?;
+    while relay.receive()? > 0 {
+        relay.send()?;
+    }
+    syscalls.remove(thread)?;
+    Ok((cpu_time() - before).as_secs_f64())
+}

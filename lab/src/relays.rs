@@ -1,0 +1,267 @@
+//! What the benchmark and the experiment of relays have in common: a publisher's objects, a relay between
+//! two devices, and a relay in user space to compare with.
+
+mod user_space;
+
+pub(crate) use user_space::UserSpaceRelay;
+
+use anyhow::Result;
+use hawser_bpf::relay::{Options, Relay, Route, Session, TrackOptions, Upstream};
+use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
+use hawser_io::netns::Namespace;
+use hawser_units::Instant;
+use hawser_wire::Key;
+use hawser_wire::media::{DEFAULT_DATAGRAM, Flags, Header, Hop, MediaTime, ObjectId, PacketId};
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{SndBufForce, UdpGsoSegment};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::num::NonZeroU16;
+
+pub(crate) const OPTIONS: Options = Options {
+    datagram_bytes: DEFAULT_DATAGRAM as u16,
+    segmenter_entry: None,
+};
+
+/// Enough for all packets of an object to all subscribers.
+const SEND_BUFFER_BYTES: usize = 32 << 20;
+
+const ALIAS: u32 = 7;
+
+/// The relay's port, for its publisher and its subscribers.
+pub(crate) const PORT: u16 = 4747;
+
+/// The relay's addresses for its publisher and its subscribers.
+pub(crate) const RELAY: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 8, 0, 1)];
+
+pub(crate) const PUBLISHER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 2), 5000);
+
+/// The link-layer addresses of the device towards the subscribers and of its next hop.
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 8, 1], [2, 0, 0, 0, 8, 2]];
+
+/// The link-layer address of the device towards the publisher.
+const WAN_MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
+
+/// A namespace with the relay's devices `wan` and `lan`, and one with their peers.
+pub(crate) struct Network {
+    pub(crate) relay: Namespace,
+    pub(crate) peers: Namespace,
+}
+
+/// The device towards the subscribers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lan {
+    /// A virtual cable whose other end, `far`, is among the peers. Between both the kernel holds 1,000
+    /// packets (`net.core.netdev_max_backlog`), and it delivers those of a relay in the kernel only when
+    /// the relay's program has returned.
+    Cable,
+    /// A device that discards what it sends (IFB).
+    Discarding,
+}
+
+impl Network {
+    pub(crate) fn create(name: &str, lan: Lan) -> Result<Self> {
+        let create = |end| Namespace::create(format!("hawser-{name}-{}-{end}", std::process::id()));
+        let network = Network {
+            relay: create("relay")?,
+            peers: create("peers")?,
+        };
+        network.set_up(lan)?;
+        Ok(network)
+    }
+
+    fn set_up(&self, kind: Lan) -> Result<()> {
+        let peers = self.peers.name();
+        let [wan, lan] = RELAY;
+        let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+        let device = match kind {
+            Lan::Cable => format!("type veth peer name far netns {peers}"),
+            Lan::Discarding => "type ifb".to_owned(),
+        };
+        self.relay.ip(&format!(
+            "link add wan address {} type veth peer name publisher netns {peers}\n\
+             link add lan address {} {device}\n\
+             link set dev wan addrgenmode none\nlink set dev lan addrgenmode none\n\
+             link set dev wan up\nlink set dev lan up\n\
+             addr add {wan}/24 dev wan\naddr add {lan}/24 dev lan\n\
+             neigh add 10.8.0.2 lladdr {} dev lan\nroute add 10.10.0.0/16 via 10.8.0.2\n",
+            mac(WAN_MAC),
+            mac(MACS[0]),
+            mac(MACS[1]),
+        ))?;
+        if kind == Lan::Cable {
+            self.peers.ip(&format!(
+                "link set dev far addrgenmode none\nlink set dev far address {}\nlink set dev far up\n",
+                mac(MACS[1]),
+            ))?;
+        }
+        self.peers.ip(&format!(
+            "link set dev publisher addrgenmode none\nlink set dev publisher up\n\
+             addr add {}/24 dev publisher\nneigh add {wan} lladdr {} dev publisher\n",
+            PUBLISHER.ip(),
+            mac(WAN_MAC),
+        ))?;
+        Ok(())
+    }
+
+    /// Segments trains of packets to subscribers before they leave, as for a device that cannot, or not.
+    pub(crate) fn segment_in_software(&self, segmented: bool) -> Result<()> {
+        let setting = ("tx-udp-segmentation", !segmented);
+        Ok(self.relay.offloads("lan", &[setting])?)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for namespace in [&self.relay, &self.peers] {
+            if let Err(error) = namespace.delete() {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+}
+
+/// The publisher of a track.
+pub(crate) struct Publisher {
+    socket: UdpSocket,
+    /// The newest object.
+    object: u32,
+}
+
+impl Publisher {
+    pub(crate) fn open(network: &Network) -> Result<Self> {
+        let socket = network.peers.run(|| UdpSocket::bind(PUBLISHER))??;
+        socket.connect((RELAY[0], PORT))?;
+        setsockopt(&socket, SndBufForce, &SEND_BUFFER_BYTES)?;
+        Ok(Publisher { socket, object: 0 })
+    }
+
+    /// Returns the datagrams of the next object, one after the other.
+    pub(crate) fn next_object(&mut self, packets: u16) -> Vec<u8> {
+        self.object += 1;
+        object(self.object, packets)
+    }
+
+    /// Sends the packets of each object as a train, or one by one.
+    pub(crate) fn send_trains(&self, trains: bool) -> Result<()> {
+        let bytes = if trains { DEFAULT_DATAGRAM as i32 } else { 0 };
+        Ok(setsockopt(&self.socket, UdpGsoSegment, &bytes)?)
+    }
+
+    /// Sends an object with one system call.
+    pub(crate) fn publish(&self, object: &[u8]) -> Result<()> {
+        self.socket.send(object)?;
+        Ok(())
+    }
+
+    /// Sends each packet of an object with a system call of its own.
+    pub(crate) fn publish_singly(&self, object: &[u8]) -> Result<()> {
+        for packet in object.chunks(DEFAULT_DATAGRAM) {
+            self.socket.send(packet)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the datagrams of an object, one after the other.
+pub(crate) fn object(group: u32, packets: u16) -> Vec<u8> {
+    let packet = |index| {
+        let object = ObjectId {
+            alias: ALIAS,
+            group,
+            object: 0,
+            layer: 0,
+        };
+        let header = Header {
+            flags: Flags::default(),
+            priority: 0,
+            id: PacketId { object, index },
+            count: NonZeroU16::new(packets),
+            deadline: MediaTime(0),
+            epoch: 0,
+        };
+        let mut packet = header.emit(&upstream_hop()).to_vec();
+        packet.resize(DEFAULT_DATAGRAM, 0x77);
+        packet
+    };
+    (0..packets).flat_map(packet).collect()
+}
+
+/// Has the track of the publisher relayed to a number of subscribers, without limits.
+pub(crate) fn configure(relay: &mut Relay, subscribers: usize) -> Result<()> {
+    let upstream = Session {
+        local: (RELAY[0], PORT).into(),
+        remote: PUBLISHER.into(),
+    };
+    relay.listen(upstream.local)?;
+    let from = Upstream {
+        number: 1,
+        hops: [Some(upstream_hop()), None, None],
+    };
+    relay.set_upstream(&upstream, Some(&from))?;
+    relay.add_track(track(), &treatment(TrackHop::Own(own_hop())));
+    relay.name_track(1, ALIAS, Some(track()))?;
+    let route = route()?;
+    for slot in SlotIndex::all().take(subscribers) {
+        let session = Session {
+            local: (RELAY[1], PORT).into(),
+            remote: remote(slot.get()).into(),
+        };
+        relay.add_subscriber(
+            slot,
+            &session,
+            &Budget::UNLIMITED,
+            Instant::ZERO,
+            Instant::MAX,
+        );
+        relay.set_route(slot, Some(&route));
+        let (layers, join) = (1, Frame::FIRST);
+        relay.subscribe(track(), slot, &Selection { layers, join });
+    }
+    Ok(())
+}
+
+/// Returns the way to all subscribers, in the relay's namespace.
+pub(crate) fn route() -> Result<Route> {
+    Ok(Route {
+        ifindex: if_nametoindex("lan")?,
+        mtu_bytes: 1500,
+        source_mac: MACS[0],
+        next_hop_mac: MACS[1],
+    })
+}
+
+/// Returns the treatment of the track by a relay in the kernel that has a record of each arrival.
+pub(crate) fn treatment(hop: TrackHop) -> TrackOptions {
+    TrackOptions {
+        hop,
+        copy: false,
+        arrivals: true,
+    }
+}
+
+pub(crate) fn track() -> TrackIndex {
+    TrackIndex::all().next().expect("there are tracks")
+}
+
+/// Returns the address of a subscriber.
+pub(crate) fn remote(subscriber: usize) -> SocketAddrV4 {
+    let [high, low] = (subscriber as u16).to_be_bytes();
+    SocketAddrV4::new(Ipv4Addr::new(10, 10, high, low), 6000)
+}
+
+fn upstream_hop() -> Hop {
+    hop(1, 0x5a)
+}
+
+/// Returns the key with which the relay tags packets for its subscribers.
+pub(crate) fn own_hop() -> Hop {
+    hop(2, 0xa5)
+}
+
+fn hop(number: u16, byte: u8) -> Hop {
+    Hop {
+        number,
+        key: Key::from_bytes([byte; 16]),
+    }
+}
