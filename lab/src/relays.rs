@@ -42,45 +42,32 @@ const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 8, 1], [2, 0, 0, 0, 8, 2]];
 /// The link-layer address of the device towards the publisher.
 const WAN_MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
 
-/// A namespace with the relay's devices `wan` and `lan`, and one with their peers.
+/// A namespace with the relay's devices `wan` and `lan`, and one with their peers, `publisher` and `far`.
+/// Between two ends of a cable the kernel holds 1,000 packets (`net.core.netdev_max_backlog`), and it
+/// delivers those of a relay in the kernel only when the relay's program has returned.
 pub(crate) struct Network {
     pub(crate) relay: Namespace,
     pub(crate) peers: Namespace,
 }
 
-/// The device towards the subscribers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lan {
-    /// A virtual cable whose other end, `far`, is among the peers. Between both the kernel holds 1,000
-    /// packets (`net.core.netdev_max_backlog`), and it delivers those of a relay in the kernel only when
-    /// the relay's program has returned.
-    Cable,
-    /// A device that discards what it sends (IFB).
-    Discarding,
-}
-
 impl Network {
-    pub(crate) fn create(name: &str, lan: Lan) -> Result<Self> {
+    pub(crate) fn create(name: &str) -> Result<Self> {
         let create = |end| Namespace::create(format!("hawser-{name}-{}-{end}", std::process::id()));
         let network = Network {
             relay: create("relay")?,
             peers: create("peers")?,
         };
-        network.set_up(lan)?;
+        network.set_up()?;
         Ok(network)
     }
 
-    fn set_up(&self, kind: Lan) -> Result<()> {
+    fn set_up(&self) -> Result<()> {
         let peers = self.peers.name();
         let [wan, lan] = RELAY;
         let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
-        let device = match kind {
-            Lan::Cable => format!("type veth peer name far netns {peers}"),
-            Lan::Discarding => "type ifb".to_owned(),
-        };
         self.relay.ip(&format!(
             "link add wan address {} type veth peer name publisher netns {peers}\n\
-             link add lan address {} {device}\n\
+             link add lan address {} type veth peer name far netns {peers}\n\
              link set dev wan addrgenmode none\nlink set dev lan addrgenmode none\n\
              link set dev wan up\nlink set dev lan up\n\
              addr add {wan}/24 dev wan\naddr add {lan}/24 dev lan\n\
@@ -89,12 +76,10 @@ impl Network {
             mac(MACS[0]),
             mac(MACS[1]),
         ))?;
-        if kind == Lan::Cable {
-            self.peers.ip(&format!(
-                "link set dev far addrgenmode none\nlink set dev far address {}\nlink set dev far up\n",
-                mac(MACS[1]),
-            ))?;
-        }
+        self.peers.ip(&format!(
+            "link set dev far addrgenmode none\nlink set dev far address {}\nlink set dev far up\n",
+            mac(MACS[1]),
+        ))?;
         self.peers.ip(&format!(
             "link set dev publisher addrgenmode none\nlink set dev publisher up\n\
              addr add {}/24 dev publisher\nneigh add {wan} lladdr {} dev publisher\n",

@@ -57,7 +57,7 @@ impl DelayProbe {
         Ok(())
     }
 
-    /// Drops everything at the ingress of a device, in place of a relay.
+    /// Drops everything at the ingress of a device: at the other end of the cable, or in place of a relay.
     pub fn discard(&mut self, device: u32) -> Result<(), AttachError> {
         let program = fd(&self.programs.progs.discard);
         self.links.push(Link::tcx_ingress(program, device)?);
@@ -74,6 +74,11 @@ impl DelayProbe {
     /// Ends counting.
     pub fn detach(&mut self) {
         self.links.drain(..).for_each(Link::end);
+    }
+
+    /// Drops packets where they leave, once they are counted, or sends them.
+    pub fn end_packets(&mut self, ends: bool) {
+        self.state().ends = ends.into();
     }
 
     /// Counts the packets to an address apart.

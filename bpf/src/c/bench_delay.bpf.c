@@ -50,6 +50,7 @@ struct {
 } delay_arrivals SEC(".maps");
 
 __u64 apart[2];  /* by user space: the address of the subscriber that is counted apart, IPv4 mapped */
+__u32 ends;      /* by user space: packets end where they leave */
 __u64 unmatched; /* packets that left and had not arrived */
 
 /* A train of media and where it goes. */
@@ -149,26 +150,41 @@ static __always_inline void count_delays(const struct media_train *train, const 
 		__sync_fetch_and_add(&row->counts[interval], packets);
 }
 
+/* A train that leaves. */
+struct departure {
+	struct media_train train;
+	__u64 now_ns;
+};
+
+/* Counts a packet of a train. */
+static long count_packet(__u32 number, struct departure *departure)
+{
+	const struct media_train *train = &departure->train;
+
+	if (number >= train->packets)
+		return 1;
+	count_delays(train, arrival_of(train, number), number, 1, departure->now_ns);
+	return 0;
+}
+
 SEC("tcx/egress")
 int depart(struct __sk_buff *skb)
 {
-	__u64 now_ns = bpf_ktime_get_ns();
+	struct departure departure = { .now_ns = bpf_ktime_get_ns() };
+	const struct media_train *train = &departure.train;
 	const struct arrived *arrived;
-	struct media_train train;
 
-	if (!find_media(skb, &train))
+	if (!find_media(skb, &departure.train))
 		return TC_ACT_UNSPEC;
-	arrived = arrival_of(&train, 0);
-	if (arrived && arrived->last >= train.index + train.packets - 1) {
-		count_delays(&train, arrived, 0, train.packets, now_ns);
-		return TC_ACT_UNSPEC;
-	}
-	for (__u32 number = 0; number < DELAY_OBJECT_PACKETS && number < train.packets; number++)
-		count_delays(&train, arrival_of(&train, number), number, 1, now_ns);
-	return TC_ACT_UNSPEC;
+	arrived = arrival_of(train, 0);
+	if (arrived && arrived->last >= train->index + train->packets - 1)
+		count_delays(train, arrived, 0, train->packets, departure.now_ns);
+	else
+		bpf_loop(DELAY_OBJECT_PACKETS, count_packet, &departure, 0);
+	return *(volatile __u32 *)&ends ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
-/* In place of a relay, to measure the arrival of packets alone. */
+/* Where packets are of no use: at the other end of the cable, or in place of a relay. */
 SEC("tcx/ingress")
 int discard(__attribute__((unused)) struct __sk_buff *skb)
 {

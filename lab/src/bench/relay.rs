@@ -6,9 +6,7 @@
 //! call and send it in one.
 
 use super::{median, median_ratio, nanoseconds};
-use crate::relays::{
-    self, Lan, Network, OPTIONS, PORT, PUBLISHER, Publisher, RELAY, UserSpaceRelay,
-};
+use crate::relays::{self, Network, OPTIONS, PORT, PUBLISHER, Publisher, RELAY, UserSpaceRelay};
 use crate::summary::{Case, Summary};
 use anyhow::{Context, Result};
 use hawser_bpf::bench::RelayBench;
@@ -96,7 +94,7 @@ enum Way {
 const WAYS: [Way; 4] = [Way::Kernel, Way::SameHop, Way::Gso, Way::Sendmmsg];
 
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
-    let network = Network::create("bench", Lan::Cable)?;
+    let network = Network::create("bench")?;
     for load in LOADS {
         network.segment_in_software(load.segmented)?;
         let case = network.relay.run(|| {

@@ -55,7 +55,7 @@ impl Experiment for Relay {
 
     fn names(&self) -> Vec<String> {
         let loads = Load::all().into_iter();
-        let names = loads.flat_map(|load| Way::ALL.map(|way| load.name(way)));
+        let names = loads.flat_map(|load| load.ways().map(move |way| load.name(way)));
         let live = Live::ALL.iter().map(Live::to_string);
         names.chain(live).collect()
     }
@@ -64,7 +64,7 @@ impl Experiment for Relay {
         let names = run.chosen(self.names())?;
         let trials = Load::all().into_iter().map(|load| {
             let is_chosen = |way: &Way| names.contains(&load.name(*way));
-            let ways = Way::ALL.into_iter().filter(is_chosen).collect();
+            let ways = load.ways().filter(is_chosen).collect();
             Trial { load, ways }
         });
         let trials = trials.filter(|trial| !trial.ways.is_empty());

@@ -36,7 +36,7 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
     let report = Report {
         title: "Relaying one publisher to many subscribers".to_owned(),
         intro: "A publisher sends objects at 30 frames per second, or fewer where a relay could not keep up, to a relay, which \
-                sends each to all subscribers. Packets have 1,200 bytes. The device towards the subscribers discards packets."
+                sends each to all subscribers. Packets have 1,200 bytes, and end at the egress of the device towards the subscribers."
             .to_owned(),
         highlights: highlights(summary),
         sections: vec![

@@ -13,6 +13,9 @@ const FRAME: Duration = Duration::from_nanos(1_000_000_000 / 30);
 /// keep up with a video.
 const PER_DELIVERY: Duration = Duration::from_micros(6);
 
+/// The packets of an object that the cable behind the relay holds: those of more would be dropped.
+const CABLE_PACKETS: usize = 1000;
+
 /// A way to relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -65,17 +68,24 @@ impl Load {
         for packets in PACKETS {
             for subscribers in SUBSCRIBERS {
                 for segmented in [false, true] {
-                    if packets > 1 || !segmented {
-                        loads.push(Load {
-                            subscribers,
-                            packets,
-                            segmented,
-                        });
+                    let load = Load {
+                        subscribers,
+                        packets,
+                        segmented,
+                    };
+                    if !segmented || packets > 1 && load.deliveries() <= CABLE_PACKETS {
+                        loads.push(load);
                     }
                 }
             }
         }
         loads
+    }
+
+    /// Returns the ways that relay it. Packets that are rewritten are not segmented.
+    pub(crate) fn ways(self) -> impl Iterator<Item = Way> {
+        let ways = Way::ALL.into_iter();
+        ways.filter(move |way| !self.segmented || !way.takes_single_packets())
     }
 
     pub(crate) fn name(self, way: Way) -> String {

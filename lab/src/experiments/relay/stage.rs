@@ -3,8 +3,9 @@
 
 use super::ROUNDS;
 use super::scenario::{Load, Trial, Way};
+use crate::bench::median;
 use crate::experiment::Run;
-use crate::relays::{self, Lan, Network, OPTIONS, PORT, Publisher, RELAY, UserSpaceRelay};
+use crate::relays::{self, Network, OPTIONS, PORT, Publisher, RELAY, UserSpaceRelay};
 use anyhow::{Context, Result, bail};
 use hawser_bpf::bench::{
     DelayProbe, Delays, RewriteClient, RewriteRelay, Subscribers, SyscallCounter,
@@ -56,7 +57,7 @@ fn in_us(delay: Option<Duration>) -> f64 {
 
 /// Measures a load in rounds, in each of which every way has its turn.
 pub(super) fn measure(trial: &Trial, run: &Run) -> Result<Vec<Vec<Slice>>> {
-    let network = Network::create("relay", Lan::Discarding)?;
+    let network = Network::create("relay")?;
     network.segment_in_software(trial.load.segmented)?;
     let seconds = run.seconds.unwrap_or(super::MEASURED_S) / ROUNDS as f64;
     let objects = (seconds / trial.load.interval().as_secs_f64()).ceil() as usize;
@@ -70,7 +71,9 @@ pub(super) fn measure(trial: &Trial, run: &Run) -> Result<Vec<Vec<Slice>>> {
             }
             stage.round(&trial.ways, number, objects)
         };
-        (0..ROUNDS).map(round).collect()
+        let mut slices = (0..ROUNDS).map(round).collect::<Result<Vec<_>>>()?;
+        stage.subtract_arrival(&trial.ways, &mut slices);
+        Ok(slices)
     })?
 }
 
@@ -96,9 +99,12 @@ struct Stage {
     probe: DelayProbe,
     syscalls: SyscallCounter,
     peers: Namespace,
-    publisher_device: u32,
+    /// The publisher's device and that at the far end.
+    peer_devices: [u32; 2],
     wan: u32,
     lan: u32,
+    /// CPU times of the arrival of objects alone, in each round: as trains and packet by packet.
+    arrivals: [Vec<f64>; 2],
 }
 
 /// What happens to packets that arrive.
@@ -113,6 +119,8 @@ impl Stage {
     fn set_up(network: &Network, load: Load) -> Result<Self> {
         let [wan, lan] = ["wan", "lan"].map(if_nametoindex);
         let (wan, lan) = (wan?, lan?);
+        let indexes = || ["publisher", "far"].map(if_nametoindex);
+        let [publisher, far] = network.peers.run(indexes)?;
         let mut kernel = Relay::load(&OPTIONS)?;
         relays::configure(&mut kernel, load.subscribers)?;
         let mut rewrite = RewriteRelay::load(PORT, lan)?;
@@ -131,34 +139,31 @@ impl Stage {
             probe: DelayProbe::load()?,
             syscalls: SyscallCounter::load()?,
             peers: network.peers.clone(),
-            publisher_device: network.peers.run(|| if_nametoindex("publisher"))??,
+            peer_devices: [publisher?, far?],
             wan,
             lan,
+            arrivals: Default::default(),
         })
     }
 
     /// Measures all ways once. Each round begins with another one.
     fn round(&mut self, ways: &[Way], number: usize, objects: usize) -> Result<Vec<Slice>> {
-        let arrival = |stage: &mut Self, singly: bool| -> Result<f64> {
-            let needed = ways.iter().any(|way| way.takes_single_packets() == singly);
-            if !needed {
-                return Ok(0.0);
+        for singly in [false, true] {
+            if ways.iter().any(|way| self.arrives_singly(*way) == singly) {
+                self.place(Fate::Dropped)?;
+                self.join_packets(!singly)?;
+                let cpu = publish(&mut self.publisher, self.load, objects);
+                self.remove();
+                self.arrivals[usize::from(singly)].push(cpu?);
             }
-            stage.place(Fate::Dropped)?;
-            stage.join_packets(!singly)?;
-            let cpu = publish(&mut stage.publisher, stage.load, objects);
-            stage.remove();
-            cpu
-        };
-        let arrival = [arrival(self, false)?, arrival(self, true)?];
+        }
         let mut slices: Vec<Option<Slice>> = ways.iter().map(|_| None).collect();
         for turn in 0..ways.len() {
             let index = (turn + number) % ways.len();
             let way = ways[index];
             self.place(Fate::Relayed(way))?;
-            self.join_packets(!way.takes_single_packets())?;
-            let arrival = arrival[usize::from(way.takes_single_packets())];
-            let slice = self.slice(way, objects, arrival);
+            self.join_packets(!self.arrives_singly(way))?;
+            let slice = self.slice(way, objects);
             self.remove();
             slices[index] = Some(slice?);
         }
@@ -179,8 +184,17 @@ impl Stage {
             Fate::Relayed(Way::Gso | Way::Sendmmsg) => {}
             Fate::Dropped => self.probe.discard(self.wan)?,
         }
-        let (publisher, probe) = (self.publisher_device, &mut self.probe);
-        self.peers.run(|| probe.attach_arrival(publisher))??;
+        // Trains are segmented behind the egress, so they have to pass it, and end at the far end.
+        let is_segmented = self.load.segmented;
+        let ([publisher, far], probe) = (self.peer_devices, &mut self.probe);
+        self.peers.run(|| -> Result<()> {
+            probe.attach_arrival(publisher)?;
+            if is_segmented {
+                probe.discard(far)?;
+            }
+            Ok(())
+        })??;
+        self.probe.end_packets(!is_segmented);
         self.probe.attach_departure(self.lan)?;
         Ok(())
     }
@@ -198,8 +212,22 @@ impl Stage {
         self.probe.detach();
     }
 
-    /// Has objects relayed. `arrival` is the CPU time of their arrival alone.
-    fn slice(&mut self, way: Way, objects: usize, arrival: f64) -> Result<Slice> {
+    fn arrives_singly(&self, way: Way) -> bool {
+        way.takes_single_packets() && self.load.packets > 1
+    }
+
+    /// Subtracts the CPU time of the arrival of objects alone.
+    fn subtract_arrival(&self, ways: &[Way], rounds: &mut [Vec<Slice>]) {
+        let arrivals = self.arrivals.clone().map(median);
+        for slices in rounds {
+            for (way, slice) in ways.iter().zip(slices) {
+                slice.cpu -= arrivals[usize::from(self.arrives_singly(*way))];
+            }
+        }
+    }
+
+    /// Has objects relayed.
+    fn slice(&mut self, way: Way, objects: usize) -> Result<Slice> {
         let Stage {
             load,
             publisher,
@@ -229,7 +257,7 @@ impl Stage {
         Ok(Slice {
             expected: (load.deliveries() * objects) as u64,
             delays: self.probe.take(Subscribers::Others),
-            cpu: cpu - arrival,
+            cpu,
             syscalls: total(&self.syscalls)? - before,
         })
     }
