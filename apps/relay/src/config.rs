@@ -313,6 +313,32 @@ impl FileBroadcast {
             moq,
         })
     }
+
+    fn key(
+        &self,
+        source: &Source<'_>,
+        controlled: Option<&Controlled>,
+    ) -> Result<KeySource, ConfigError> {
+        match (&self.key, &self.track, controlled) {
+            (Some(file), None, _) => Ok(KeySource::File(source.directory().join(file))),
+            (None, Some(track), Some(controlled)) => {
+                let name: Result<Name, _> = track.get_ref().parse();
+                let name = name.map_err(|error| source.wrong(track, error.to_string()))?;
+                Ok(controlled.track(name))
+            }
+            (None, Some(track), None) => Err(source.wrong(
+                track,
+                "a track belongs to a controller: [controller] is missing",
+            )),
+            (Some(_), Some(track), _) => {
+                Err(source.wrong(track, "a broadcast has either a key or a track"))
+            }
+            (None, None, _) => Err(source.wrong(
+                &self.name,
+                "key (a file of hawser keygen --relay-of) or track (of a controller) is missing",
+            )),
+        }
+    }
 }
 
 impl FileMoq {
@@ -361,32 +387,6 @@ impl FileMoq {
             token: moq.token.map(|file| source.directory().join(file)),
             clients: moq.clients.into_inner(),
         })
-    }
-
-    fn key(
-        &self,
-        source: &Source<'_>,
-        controlled: Option<&Controlled>,
-    ) -> Result<KeySource, ConfigError> {
-        match (&self.key, &self.track, controlled) {
-            (Some(file), None, _) => Ok(KeySource::File(source.directory().join(file))),
-            (None, Some(track), Some(controlled)) => {
-                let name: Result<Name, _> = track.get_ref().parse();
-                let name = name.map_err(|error| source.wrong(track, error.to_string()))?;
-                Ok(controlled.track(name))
-            }
-            (None, Some(track), None) => Err(source.wrong(
-                track,
-                "a track belongs to a controller: [controller] is missing",
-            )),
-            (Some(_), Some(track), _) => {
-                Err(source.wrong(track, "a broadcast has either a key or a track"))
-            }
-            (None, None, _) => Err(source.wrong(
-                &self.name,
-                "key (a file of hawser keygen --relay-of) or track (of a controller) is missing",
-            )),
-        }
     }
 }
 

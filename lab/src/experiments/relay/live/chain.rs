@@ -94,12 +94,13 @@ impl Chain {
             name: "live".to_owned(),
             upstream: upstream.to_string(),
             listen,
-            key: key.to_owned(),
+            key: key.to_owned().into(),
             viewers: hawser_fanout::MAX_SLOTS,
             report_interval_ms: NonZeroU8::new(100).context("not 0")?,
             cache: Duration::from_secs(2),
             cache_bytes: CACHE.0 as usize,
             always: true,
+            moq: None,
         };
         let config = Config {
             name: format!("relay-{relay}"),
