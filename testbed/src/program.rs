@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The environment variable with the arguments of the program, one in each line.
 const ARGUMENTS: &str = "HAWSER_TEST_ARGUMENTS";
@@ -50,7 +51,9 @@ pub fn arguments() -> Result<Option<Vec<String>>> {
 /// Writes an executable script. Another process does so: a file that is open for writing cannot be
 /// executed, and a child that another thread is just starting would keep it open.
 fn install(script: &str, program: &Path) -> Result<()> {
-    let new = program.with_extension(process::id().to_string());
+    static WRITTEN: AtomicU32 = AtomicU32::new(0);
+    let number = WRITTEN.fetch_add(1, Relaxed);
+    let new = program.with_extension(format!("{}-{number}", process::id()));
     let mut install = Command::new("install");
     install.args(["-m", "755", "/dev/stdin"]).arg(&new);
     let mut child = install.stdin(Stdio::piped()).spawn()?;

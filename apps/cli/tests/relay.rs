@@ -3,8 +3,13 @@
 mod support;
 
 use hawser_lab::summary::{Case, Summary};
+use std::sync::{Mutex, PoisonError};
+
+/// Held by the run that has the machine.
+static MACHINE: Mutex<()> = Mutex::new(());
 
 fn run(cases: &str) -> Vec<Case> {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let output = support::lab()
         .args(["run", "relay", "--case", cases, "--seconds", "2", "--out"])
