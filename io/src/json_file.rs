@@ -1,6 +1,7 @@
 //! Files of JSON that a process replaces again and again, such as its status, or what it needs
 //! after a restart.
 
+use crate::failures::{Change, Failures};
 use crate::file;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -108,6 +109,37 @@ impl JsonFile {
             serde_json::to_vec_pretty(value)
         };
         file::replace(&self.path, &text?, self.mode)
+    }
+}
+
+/// The status of a program: a file that is written again and again, for everyone to read.
+#[derive(Debug)]
+pub struct StatusFile {
+    file: JsonFile,
+    failures: Failures,
+}
+
+impl StatusFile {
+    /// Returns the file at `path`.
+    pub fn at(path: PathBuf) -> Self {
+        StatusFile {
+            file: JsonFile::at(path, 0o666),
+            failures: Failures::default(),
+        }
+    }
+
+    /// Replaces the file. A failure, such as a full disk, is logged once.
+    pub fn write<T: Serialize>(&mut self, status: &T) {
+        match self.failures.record(self.file.write(status)) {
+            Some(Change::Failed(error)) => {
+                tracing::error!("the status file is out of date from now on: {error}");
+            }
+            Some(Change::Recovered) => {
+                let path = self.file.path().display();
+                tracing::info!("the status file {path} is written again");
+            }
+            None => {}
+        }
     }
 }
 

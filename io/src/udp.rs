@@ -262,6 +262,18 @@ pub fn is_of_a_peer(error: &io::Error) -> bool {
     number.is_some_and(|number| !OF_THE_SOCKET.contains(&number))
 }
 
+/// Turns an error about a peer, or about the network on the way there, into success: the socket is as good
+/// as before, and peers are missed when nothing is heard of them.
+///
+/// # Errors
+/// If the error is one of the socket.
+pub fn unless_of_a_peer<T>(outcome: io::Result<T>) -> io::Result<()> {
+    match outcome {
+        Err(error) if !is_of_a_peer(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Has the calling thread wake up as precisely as the kernel can: within a microsecond or so, where
 /// the default is 50. Changes nothing where the kernel does not allow it.
 pub fn wake_precisely() {

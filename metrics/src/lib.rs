@@ -59,6 +59,19 @@ pub const fn counter<T>(name: &'static str, help: &'static str, value: fn(&T) ->
     }
 }
 
+/// Returns a metric that only grows, of which the samples are the values themselves: counts by reason.
+pub const fn counts(name: &'static str, help: &'static str) -> [Metric<u64>; 1] {
+    [counter(name, help, |count| *count)]
+}
+
+/// Returns the samples of counts with the label `reason`.
+pub fn by_reason<'a>(
+    counts: &'a [(&'static str, u64)],
+) -> impl Iterator<Item = ([(&'static str, &'static str); 1], &'a u64)> {
+    let counts = counts.iter();
+    counts.map(|(reason, count)| ([("reason", *reason)], count))
+}
+
 /// Returns a metric that grows and shrinks. A value that is not known is NaN.
 pub const fn gauge<T>(name: &'static str, help: &'static str, value: fn(&T) -> f64) -> Metric<T> {
     Metric {

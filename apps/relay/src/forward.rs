@@ -1,4 +1,4 @@
-//! What sends packets to subscribers as they arrive.
+//! The sender of packets: the part of a relay that forwards them to subscribers as they arrive.
 
 use anyhow::Result;
 use hawser_audience::Command;
@@ -24,7 +24,7 @@ pub struct Begun {
 /// Counts by what has become of packets or objects.
 pub type Outcomes = Vec<(&'static str, u64)>;
 
-/// What has become of what a subscriber may have been sent as it arrived.
+/// The packets and objects that were forwarded to a subscriber, and those that were not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Served {
     /// Packets sent.

@@ -2,7 +2,7 @@
 
 use crate::status::{BroadcastStatus, Counts, MoqStatus, Status, Subscriber};
 use anyhow::{Context, Result};
-use hawser_metrics::{Metric, Sink, counter, gauge, page, server};
+use hawser_metrics::{Metric, Sink, counter, counts, gauge, page, server};
 use parking_lot::Mutex;
 use std::fmt;
 use std::net::SocketAddr;
@@ -117,29 +117,22 @@ const VIEWER: [Metric<Subscriber>; 8] = [
     ),
 ];
 
-const PACKETS: [Metric<u64>; 1] = [counter(
-    "packets",
-    "Packets at the kernel's relay, by outcome",
-    |count| *count,
-)];
+const PACKETS: [Metric<u64>; 1] = counts("packets", "Packets at the kernel's relay, by outcome");
 
-const REFUSED: [Metric<u64>; 1] = [counter(
+const REFUSED: [Metric<u64>; 1] = counts(
     "datagrams_refused",
     "Datagrams that the process refused, by reason",
-    |count| *count,
-)];
+);
 
-const OBJECTS: [Metric<u64>; 1] = [counter(
+const OBJECTS: [Metric<u64>; 1] = counts(
     "viewer_objects",
     "Layers of frames, by what was decided on them for a viewer",
-    |count| *count,
-)];
+);
 
-const NOT_SENT: [Metric<u64>; 1] = [counter(
+const NOT_SENT: [Metric<u64>; 1] = counts(
     "viewer_packets_not_sent",
     "Packets that the kernel could not send to a viewer, by reason",
-    |count| *count,
-)];
+);
 
 const MOQ: [Metric<MoqStatus>; 5] = [
     gauge("moq_clients", "MoQ clients at present", |moq| {
@@ -167,23 +160,20 @@ const MOQ: [Metric<MoqStatus>; 5] = [
     ),
 ];
 
-const MOQ_OBJECTS_DROPPED: [Metric<u64>; 1] = [counter(
+const MOQ_OBJECTS_DROPPED: [Metric<u64>; 1] = counts(
     "moq_objects_dropped",
     "Objects that MoQ clients could not take, by reason",
-    |count| *count,
-)];
+);
 
-const MOQ_GROUPS_DROPPED: [Metric<u64>; 1] = [counter(
+const MOQ_GROUPS_DROPPED: [Metric<u64>; 1] = counts(
     "moq_groups_dropped",
     "Groups that a MoQ client was not sent, or not to their end, by reason",
-    |count| *count,
-)];
+);
 
-const MOQ_REFUSED: [Metric<u64>; 1] = [counter(
+const MOQ_REFUSED: [Metric<u64>; 1] = counts(
     "moq_connections_refused",
     "Connections of MoQ clients that were refused, by reason",
-    |count| *count,
-)];
+);
 
 fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
     let broadcasts = &status.broadcasts;

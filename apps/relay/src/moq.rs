@@ -55,7 +55,7 @@ impl Moq {
     /// Tells clients what the publisher announces, if it is another than before.
     pub(crate) fn announce(&mut self, broadcast: &Broadcast) {
         if let Some(announced) = broadcast.announced() {
-            self.egress.announce(announced, &broadcast.epochs());
+            self.egress.announce(announced, broadcast.epochs());
         }
     }
 

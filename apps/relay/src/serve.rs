@@ -4,12 +4,13 @@ use crate::config::{BroadcastConfig, Config};
 use crate::forward::{BroadcastIndex, Forwarder, Outcomes};
 use crate::metrics::{self, LastStatus};
 use crate::moq::Moq;
-use crate::status::{self, BroadcastStatus, Counts, Status, StatusFile, Subscriber, TrackStatus};
+use crate::status::{self, BroadcastStatus, Counts, Status, Subscriber, TrackStatus};
 use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, BroadcastConfig as Settings, BroadcastEvent, CacheConfig};
 use hawser_congestion::{Bounds, TrainControl};
 use hawser_io::clock;
 use hawser_io::failures::{Change, Failures};
+use hawser_io::json_file::StatusFile;
 use hawser_io::peer::PeerAddresses;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_keyring::{Keyring, TrackRole};
@@ -240,12 +241,7 @@ impl<F: Forwarder> Server<F> {
             let arrived = clock::monotonic() - datagram.age;
             datagrams.push((arrived, datagram.ecn, datagram.bytes.to_vec()));
         });
-        match received {
-            Ok(_) => {}
-            // The network says that the publisher cannot be reached at the moment.
-            Err(error) if udp::is_of_a_peer(&error) => {}
-            Err(error) => return Err(error).context("cannot receive from the publisher"),
-        }
+        udp::unless_of_a_peer(received).context("cannot receive from the publisher")?;
         self.take_begun(index);
         let relay = &mut self.relays[index];
         for (arrived, ecn, datagram) in datagrams {
@@ -297,11 +293,7 @@ impl<F: Forwarder> Server<F> {
                 tracing::debug!(broadcast = name, from = %datagram.from, "datagram of a viewer refused: {error}");
             }
         });
-        match received {
-            Ok(_) => Ok(()),
-            Err(error) if udp::is_of_a_peer(&error) => Ok(()),
-            Err(error) => Err(error).context("cannot receive from viewers"),
-        }
+        udp::unless_of_a_peer(received).context("cannot receive from viewers")
     }
 
     fn take_events(&mut self, index: BroadcastIndex, now: Instant) -> Result<()> {
@@ -482,7 +474,7 @@ impl Relay {
                     Some(Link { socket, publisher }) => {
                         socket.send(*publisher, outgoing.ecn, &outgoing.datagram)
                     }
-                    // The session is asked for anew when there is a route.
+                    // Another session is asked for when there is a route.
                     None => continue,
                 },
             };

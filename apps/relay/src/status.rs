@@ -8,14 +8,12 @@ use crate::forward::{Outcomes, Served};
 use anyhow::{Context, Result};
 use hawser_audience::SubscriberStatus;
 use hawser_io::clock;
-use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-use tracing::{error, info};
 
 /// Counts by reason, without reasons that did not occur.
 pub type Counts = BTreeMap<String, u64>;
@@ -32,7 +30,7 @@ pub struct Status {
     pub pid: u32,
     /// When the status was written, in milliseconds since 1970.
     pub written_unix_ms: u64,
-    /// What has become of packets that belong to no track, by outcome.
+    /// Packets that belong to no track, by outcome.
     pub packets: Counts,
     /// The broadcasts, in the order of the configuration.
     pub broadcasts: Vec<BroadcastStatus>,
@@ -112,7 +110,7 @@ pub struct MoqStatus {
 pub struct TrackStatus {
     /// The alias.
     pub alias: u32,
-    /// What has become of its packets in the kernel, by outcome.
+    /// Its packets in the kernel, by outcome.
     pub packets: Counts,
 }
 
@@ -197,33 +195,4 @@ pub(crate) fn counts(outcomes: impl IntoIterator<Item = (&'static str, u64)>) ->
     occurred
         .map(|(name, count)| (name.to_owned(), count))
         .collect()
-}
-
-/// The file that a relay writes.
-pub(crate) struct StatusFile {
-    file: JsonFile,
-    failures: Failures,
-}
-
-impl StatusFile {
-    pub(crate) fn at(path: PathBuf) -> Self {
-        StatusFile {
-            file: JsonFile::at(path, 0o666),
-            failures: Failures::default(),
-        }
-    }
-
-    /// Writes the status. A failure is logged once.
-    pub(crate) fn write(&mut self, status: &Status) {
-        match self.failures.record(self.file.write(status)) {
-            Some(Change::Failed(error)) => {
-                error!("the status file is out of date from now on: {error}");
-            }
-            Some(Change::Recovered) => {
-                let path = self.file.path().display();
-                info!("the status file {path} is written again");
-            }
-            None => {}
-        }
-    }
 }

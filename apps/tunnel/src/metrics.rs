@@ -2,7 +2,7 @@
 
 use crate::status::{PathStatus, SessionStatus, Status};
 use anyhow::{Context, Result};
-use hawser_metrics::{Metric, NO_LABELS, Sink, counter, gauge, page, server};
+use hawser_metrics::{Metric, NO_LABELS, Sink, counter, counts, gauge, page, server};
 use parking_lot::Mutex;
 use std::fmt;
 use std::net::SocketAddr;
@@ -111,11 +111,10 @@ const PATH_METRICS: [Metric<PathStatus>; 7] = [
     ),
 ];
 
-const DROPPED: [Metric<u64>; 1] = [counter(
+const DROPPED: [Metric<u64>; 1] = counts(
     "dropped",
     "Packets not forwarded and connections not admitted, by reason",
-    |count| *count,
-)];
+);
 
 fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
     sink.write(&STATUS_METRICS, || [(NO_LABELS, status)])?;

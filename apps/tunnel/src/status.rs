@@ -8,15 +8,13 @@ use crate::config::Common;
 use crate::session::{DenyReason, Dropped, PathReport, Report};
 use anyhow::{Context, Result};
 use hawser_io::clock;
-use hawser_io::failures::{Change, Failures};
-use hawser_io::json_file::JsonFile;
+use hawser_io::json_file::{self, JsonFile};
 use hawser_xnc::{Liveness, RejectReason, Stats};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use tracing::{error, info};
 
 /// The status file. Counters never decrease while the process runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -309,16 +307,14 @@ impl PathStatus {
 
 /// The status file, with what was last written to it.
 pub(crate) struct StatusFile {
-    file: JsonFile,
-    failures: Failures,
+    file: json_file::StatusFile,
     last: Option<Status>,
 }
 
 impl StatusFile {
     pub(crate) fn at(path: PathBuf) -> StatusFile {
         StatusFile {
-            file: JsonFile::at(path, 0o666),
-            failures: Failures::default(),
+            file: json_file::StatusFile::at(path),
             last: None,
         }
     }
@@ -329,16 +325,7 @@ impl StatusFile {
         if let Some(last) = &self.last {
             status.compare(last);
         }
-        match self.failures.record(self.file.write(&status)) {
-            Some(Change::Failed(error)) => {
-                error!("the status file is out of date from now on: {error}");
-            }
-            Some(Change::Recovered) => {
-                let path = self.file.path().display();
-                info!("the status file {path} is written again");
-            }
-            None => {}
-        }
+        self.file.write(&status);
         self.last = Some(status.clone());
         status
     }

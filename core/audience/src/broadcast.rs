@@ -278,11 +278,8 @@ impl Broadcast {
     pub fn set_access(&mut self, now: Instant, access: AccessSecret, random: [u8; 16]) {
         self.upstream.close(Goodbye::Ended);
         let messages = std::iter::from_fn(|| self.upstream.poll_transmit(now));
-        self.outgoing.extend(messages.map(|message| Outgoing {
-            to: None,
-            datagram: message.into(),
-            ecn: Ecn::NotEct,
-        }));
+        self.outgoing
+            .extend(messages.map(|message| Outgoing::message(None, message)));
         self.end_sessions(Goodbye::Revoked);
         self.ended.host = self.host_stats();
         self.serving = None;
@@ -367,20 +364,12 @@ impl Broadcast {
         }
         if let Some(message) = self.upstream.poll_transmit(now) {
             self.take_upstream_events(now);
-            return Some(Outgoing {
-                to: None,
-                datagram: message.into(),
-                ecn: Ecn::NotEct,
-            });
+            return Some(Outgoing::message(None, message));
         }
         if let Some(serving) = &mut self.serving
             && let Some((to, message)) = serving.host.poll_transmit()
         {
-            return Some(Outgoing {
-                to: Some(to),
-                datagram: message.into(),
-                ecn: Ecn::NotEct,
-            });
+            return Some(Outgoing::message(Some(to), message));
         }
         self.poll_cached(now)
     }
@@ -495,9 +484,20 @@ impl Broadcast {
     }
 
     /// Returns the epoch of the key of each track, by alias, as the sender upstream has said last.
-    pub fn epochs(&self) -> Vec<(u32, u16)> {
+    pub fn epochs(&self) -> &[(u32, u16)] {
         let status = self.upstream.status();
-        status.map(|s| s.epochs.clone()).unwrap_or_default()
+        status.map(|status| &status.epochs[..]).unwrap_or_default()
+    }
+}
+
+impl Outgoing {
+    /// Returns a message of a session.
+    fn message(to: Option<SocketAddr>, message: Vec<u8>) -> Self {
+        Outgoing {
+            to,
+            datagram: message.into(),
+            ecn: Ecn::NotEct,
+        }
     }
 }
 

@@ -36,7 +36,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(10);
 /// Makes the reports of a step from the packets that arrived in it.
 type MakeReports = fn(&mut Reporter, &[PacketId]) -> Vec<Vec<Block>>;
 
-/// What a viewer remembers of the packets that arrived.
+/// The packets that have arrived at a viewer.
 #[derive(Default)]
 struct Reporter {
     unreported: VecDeque<PacketId>,

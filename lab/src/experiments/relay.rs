@@ -14,6 +14,7 @@ use live::Live;
 use scenario::{Load, Trial, Way};
 use stage::Slice;
 use std::fmt;
+use std::time::Duration;
 
 /// Rounds in which each way to relay is measured once.
 const ROUNDS: usize = 6;
@@ -185,4 +186,9 @@ fn case(trial: &Trial, slices: &[Vec<Slice>], index: usize, way: Way) -> Case {
         median(figures(index, Slice::syscalls_per_delivered_packet)),
     );
     case
+}
+
+/// Returns a delay in microseconds; NaN if nothing was measured.
+fn us(delay: Option<Duration>) -> f64 {
+    delay.map_or(f64::NAN, |delay| delay.as_secs_f64() * 1e6)
 }

@@ -139,12 +139,11 @@ async fn try_change(
         return Ok(revision);
     }
     let references = references(&controller.view(), new, Some(old))?;
+    let may =
+        |track: &Track, node: &Name, role| track.role(node).is_some_and(|of| of.includes(role));
     let is_limited = |node: &Name| {
-        let (before, now) = (old.role(node), new.role(node));
-        before.is_some_and(|before| {
-            let knows = before.includes(TrackRole::Reader);
-            now.is_none_or(|now| knows && !now.includes(TrackRole::Reader))
-        })
+        let may_less = |role| may(old, node, role) && !may(new, node, role);
+        may_less(TrackRole::Reader) || may_less(TrackRole::Relay)
     };
     let mut record = TrackRecord {
         track: new.clone(),

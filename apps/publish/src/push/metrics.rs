@@ -2,7 +2,7 @@
 
 use super::report::{Captured, Sent};
 use anyhow::Context;
-use hawser_metrics::{Metric, NO_LABELS, Sink, counter, gauge, page, server};
+use hawser_metrics::{Metric, NO_LABELS, Sink, by_reason, counter, counts, gauge, page, server};
 use hawser_objects::ViewerStatus;
 use parking_lot::Mutex;
 use std::fmt;
@@ -148,23 +148,20 @@ const VIEWER: [Metric<ViewerStatus>; 9] = [
     ),
 ];
 
-const DROPPED: [Metric<u64>; 1] = [counter(
+const DROPPED: [Metric<u64>; 1] = counts(
     "objects_dropped",
     "Layers of frames that were not delivered, by reason",
-    |count| *count,
-)];
+);
 
-const REFUSED: [Metric<u64>; 1] = [counter(
+const REFUSED: [Metric<u64>; 1] = counts(
     "datagrams_refused",
     "Datagrams that were refused, by reason",
-    |count| *count,
-)];
+);
 
-const UNUSED: [Metric<u64>; 1] = [counter(
+const UNUSED: [Metric<u64>; 1] = counts(
     "report_parts_unused",
     "Parts of viewers' reports that were not used, by reason",
-    |count| *count,
-)];
+);
 
 fn write(figures: &Figures, sink: &mut Sink<'_>) -> fmt::Result {
     sink.write(&PROGRAM, || [(NO_LABELS, figures)])?;
@@ -183,11 +180,6 @@ fn write(figures: &Figures, sink: &mut Sink<'_>) -> fmt::Result {
 }
 
 type Reason = (&'static str, u64);
-
-fn by_reason(counts: &[Reason]) -> impl Iterator<Item = ([(&'static str, &'static str); 1], &u64)> {
-    let counts = counts.iter();
-    counts.map(|(reason, count)| ([("reason", *reason)], count))
-}
 
 fn dropped(sent: &Sent) -> [Reason; 6] {
     let objects = &sent.objects;

@@ -223,12 +223,8 @@ impl Network {
                 tracing::debug!(from = %datagram.from, "datagram refused: {error}");
             }
         });
-        match received {
-            Ok(_) => Ok(()),
-            // A message of the network about a viewer that has gone.
-            Err(error) if udp::is_of_a_peer(&error) => Ok(()),
-            Err(error) => Err(error).context("cannot receive"),
-        }?;
+        // The network may say that a viewer has gone.
+        udp::unless_of_a_peer(received).context("cannot receive")?;
         self.take_departures()
     }
 

@@ -274,6 +274,13 @@ impl Machines {
         })
     }
 
+    /// Checks that a viewer has shown every frame since its first one once.
+    pub(crate) fn check_no_gap(&self, viewer: &str) {
+        let groups: Vec<u32> = self.rows(viewer).iter().map(|row| row.group).collect();
+        let is_next = |pair: &[u32]| pair[1] == pair[0] + 1;
+        assert!(groups.windows(2).all(is_next), "{viewer}: {groups:?}");
+    }
+
     /// Returns the frames that a viewer has shown.
     pub(crate) fn rows(&self, viewer: &str) -> Vec<PushRow> {
         let mut reader = csv::Reader::from_path(self.timeline(viewer)).unwrap();

@@ -66,9 +66,7 @@ fn viewers_see_every_frame_whenever_they_come() {
         }
         end(relay);
         for viewer in ["first", "late"] {
-            let groups: Vec<u32> = machines.rows(viewer).iter().map(|row| row.group).collect();
-            let is_next = |pair: &[u32]| pair[1] == pair[0] + 1;
-            assert!(groups.windows(2).all(is_next), "{viewer}: {groups:?}");
+            machines.check_no_gap(viewer);
         }
         // The group that is going on when a viewer comes is there at once.
         let shown = machines.rows("late")[0].decoded_ns;
@@ -159,11 +157,7 @@ fn relays_in_a_chain_pass_every_frame_on() {
         println!("{summary}");
         assert_eq!(summary.received.refused.total(), 0, "{summary}");
         relays.into_iter().for_each(end);
-        let rows = machines.rows("viewer");
-        assert!(
-            rows.windows(2)
-                .all(|pair| pair[1].group == pair[0].group + 1)
-        );
+        machines.check_no_gap("viewer");
     });
 }
 
@@ -278,11 +272,7 @@ fn garbage_is_counted_and_disturbs_nobody() {
         let summary = viewing.join().unwrap();
         assert_eq!(summary.received.refused.total(), 0, "{summary}");
         end(relay);
-        let rows = machines.rows("viewer");
-        assert!(
-            rows.windows(2)
-                .all(|pair| pair[1].group == pair[0].group + 1)
-        );
+        machines.check_no_gap("viewer");
     });
 }
 

@@ -1,4 +1,4 @@
-//! What a relay serves over Media over QUIC.
+//! A client of Media over QUIC at a relay.
 
 #[path = "../../../../moq/tests/support/client.rs"]
 mod client;

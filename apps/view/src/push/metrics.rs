@@ -2,7 +2,7 @@
 
 use super::summary::{Damaged, Received};
 use anyhow::Context;
-use hawser_metrics::{Metric, NO_LABELS, Sink, counter, gauge, page, server};
+use hawser_metrics::{Metric, NO_LABELS, Sink, by_reason, counter, counts, gauge, page, server};
 use parking_lot::Mutex;
 use std::fmt;
 use std::net::SocketAddr;
@@ -116,23 +116,20 @@ const PROGRAM: [Metric<Figures>; 14] = [
     ),
 ];
 
-const FRAMES: [Metric<u64>; 1] = [counter(
+const FRAMES: [Metric<u64>; 1] = counts(
     "frames",
     "Frames of which something arrived, by how much of them did",
-    |count| *count,
-)];
+);
 
-const DAMAGED: [Metric<u64>; 1] = [counter(
+const DAMAGED: [Metric<u64>; 1] = counts(
     "frames_damaged",
     "Authentic frames that were not decoded for what is in them, by reason",
-    |count| *count,
-)];
+);
 
-const REFUSED: [Metric<u64>; 1] = [counter(
+const REFUSED: [Metric<u64>; 1] = counts(
     "datagrams_refused",
     "Datagrams that were refused, by reason",
-    |count| *count,
-)];
+);
 
 fn write(figures: &Figures, sink: &mut Sink<'_>) -> fmt::Result {
     sink.write(&PROGRAM, || [(NO_LABELS, figures)])?;
@@ -149,13 +146,6 @@ fn write(figures: &Figures, sink: &mut Sink<'_>) -> fmt::Result {
     sink.write(&DAMAGED, || by_reason(&damaged))?;
     let refused = figures.received.refused.by_reason();
     sink.write(&REFUSED, || by_reason(&refused))
-}
-
-type Reason = (&'static str, u64);
-
-fn by_reason(counts: &[Reason]) -> impl Iterator<Item = ([(&'static str, &'static str); 1], &u64)> {
-    let counts = counts.iter();
-    counts.map(|(reason, count)| ([("reason", *reason)], count))
 }
 
 fn seconds(time: Option<Duration>) -> f64 {

@@ -4,7 +4,7 @@ use super::{Broadcast, BroadcastEvent, Command, Outgoing, Serving};
 use crate::cache::Cache;
 use hawser_fanout::Frame;
 use hawser_objects::{Host, HostConfig, IPV4_UDP, RelayedPacket, UpstreamEvent};
-use hawser_units::{ByteSize, Ecn, Instant};
+use hawser_units::{ByteSize, Instant};
 use hawser_wire::session::{Announcement, Goodbye};
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -164,10 +164,7 @@ impl Broadcast {
             self.commands.push_back(Command::Remove { session });
         }
         let messages = std::iter::from_fn(|| serving.host.poll_transmit());
-        self.outgoing.extend(messages.map(|(to, message)| Outgoing {
-            to: Some(to),
-            datagram: message.into(),
-            ecn: Ecn::NotEct,
-        }));
+        self.outgoing
+            .extend(messages.map(|(to, message)| Outgoing::message(Some(to), message)));
     }
 }

@@ -76,7 +76,7 @@ struct Ends {
     now: Instant,
     host: Host,
     viewers: [Viewer; VIEWERS],
-    /// What viewers have selected.
+    /// The tracks that each viewer has selected, with their layers.
     selected: Vec<Vec<(u32, u8)>>,
 }
 

@@ -21,11 +21,11 @@ pub enum PublicationEvent {
         /// The reason.
         reason: EndReason,
     },
-    /// It was found whether the kernel obeys departure times on the way to a viewer.
+    /// The probe has ended that finds out whether the kernel obeys departure times on the way to a viewer.
     Paced {
         /// The viewer's address.
         address: SocketAddr,
-        /// What was found.
+        /// Its result.
         finding: DepartureFinding,
     },
     /// The in-flight buffer of a viewer is done with an object.

@@ -44,8 +44,8 @@ impl Publication {
     ///
     /// Packets are refused by one that has missed a change before, so changes are seconds apart. A
     /// publication changes the key by itself at the beginning of a frame, when the key has tagged
-    /// [`PACKETS_PER_KEY`] packets: a packet that somebody repeats much later is then refused also by a
-    /// relay that has started again.
+    /// [`PACKETS_PER_KEY`] packets. A relay that has started again then refuses a packet, too, that somebody
+    /// repeats much later.
     pub fn rotate_hop_key(&mut self) {
         self.hop.rotate();
         for packetiser in self.packetisers.values_mut() {

@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(taken(START + 61 * second, 1, 0), 946, "short messages");
     }
 
-    /// What a viewer receives, and how its reports get to the sender.
+    /// The packets that a viewer receives, and the way of its reports to the sender.
     #[derive(Debug, Clone)]
     struct Scene {
         /// The packets in a second.
@@ -101,7 +101,7 @@ mod tests {
         /// The packets of an object, and the number of objects at the same time.
         object: u16,
         objects: u32,
-        /// Of 100 packets, those that are lost, and those that arrive twice.
+        /// The number of lost packets among 100, and that of packets that arrive twice.
         lost: u64,
         doubled: u64,
         /// The time between reports that the sender asks for, in milliseconds.

@@ -5,6 +5,7 @@ mod audience;
 mod chain;
 mod publisher;
 
+use super::us;
 use crate::experiment::Run;
 use crate::summary::Case;
 use anyhow::{Context, Result, ensure};
@@ -218,10 +219,6 @@ impl Scene {
             number as u64,
         )
     }
-}
-
-fn us(delay: Option<Duration>) -> f64 {
-    delay.map_or(f64::NAN, |delay| delay.as_secs_f64() * 1e6)
 }
 
 fn never(_: &[Member]) -> bool {

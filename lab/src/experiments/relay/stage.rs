@@ -1,8 +1,8 @@
 //! The measurement: the publisher in one thread, at the pace of a video, and a relay in user space in
 //! another one, on another CPU.
 
-use super::ROUNDS;
 use super::scenario::{Load, Trial, Way};
+use super::{ROUNDS, us};
 use crate::bench::median;
 use crate::experiment::Run;
 use crate::relays::{self, Network, OPTIONS, PORT, Publisher, RELAY, UserSpaceRelay};
@@ -43,16 +43,12 @@ impl Slice {
 
     /// Returns the delay that a share of the packets does not exceed, in microseconds.
     pub(crate) fn delay_us(&self, share: f64) -> f64 {
-        in_us(self.delays.percentile(share))
+        us(self.delays.percentile(share))
     }
 
     pub(crate) fn delay_deviation_us(&self) -> f64 {
-        in_us(self.delays.deviation())
+        us(self.delays.deviation())
     }
-}
-
-fn in_us(delay: Option<Duration>) -> f64 {
-    delay.map_or(f64::NAN, |delay| delay.as_secs_f64() * 1e6)
 }
 
 /// Measures a load in rounds, in each of which every way has its turn.

@@ -87,13 +87,7 @@ impl Member {
                 }
             }
         });
-        received.map(drop).or_else(|error| {
-            if udp::is_of_a_peer(&error) {
-                Ok(())
-            } else {
-                Err(error)
-            }
-        })?;
+        udp::unless_of_a_peer(received)?;
         let now = clock::monotonic();
         while let Some((_, (datagram, ecn))) = self.path.as_mut().and_then(|path| path.pop(now)) {
             let _ = self.viewer.handle_datagram(now, &datagram, ecn);

@@ -57,13 +57,7 @@ pub(super) fn publish(address: SocketAddr, secret: &TrackSecret, stop: &AtomicBo
             // What is not valid is counted.
             let _ = publication.handle_datagram(now, datagram.from, datagram.bytes);
         });
-        received.map(drop).or_else(|error| {
-            if udp::is_of_a_peer(&error) {
-                Ok(())
-            } else {
-                Err(error)
-            }
-        })?;
+        udp::unless_of_a_peer(received)?;
         while let Some(outgoing) = publication.poll_transmit(clock::monotonic()) {
             // What is not sent is lost, which a relay reports.
             let _ = socket.send(outgoing.to, outgoing.ecn, &outgoing.datagram);
