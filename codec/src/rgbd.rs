@@ -73,6 +73,14 @@ pub struct RgbdEncoder {
 }
 
 impl RgbdEncoder {
+    /// Returns the largest number of layers that the encoder makes of a view.
+    pub const fn layers(&self) -> u8 {
+        match self.layers {
+            Layers::One => 1,
+            Layers::Two => 2,
+        }
+    }
+
     /// Creates an encoder.
     pub fn new(layers: Layers) -> Self {
         RgbdEncoder { layers }

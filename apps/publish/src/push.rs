@@ -63,7 +63,10 @@ impl PushPublisher {
         let first = player
             .next_frame()?
             .context("the recording has no frames")?;
-        let encoders = Encoders::new(config.codec, &first)?;
+        let mut encoders = Encoders::new(config.codec, &first)?;
+        if config.has_small {
+            encoders = encoders.with_small(config.codec, &first)?;
+        }
         let mut socket = UdpSocket::bind(config.listen)
             .with_context(|| format!("cannot listen on {} (UDP)", config.listen))?;
         let address = socket

@@ -76,11 +76,16 @@ const BROADCAST: [Metric<BroadcastStatus>; 11] = [
     ),
 ];
 
-const VIEWER: [Metric<Subscriber>; 8] = [
+const VIEWER: [Metric<Subscriber>; 9] = [
     gauge(
         "viewer_rate_bits_per_second",
         "Rate at which a viewer can be served, with all headers",
         |v| v.rate_mbps.unwrap_or(0.0) * 1e6,
+    ),
+    gauge(
+        "viewer_encoding",
+        "Number of the encoding that a viewer is sent; 0 is the best",
+        |v| v.encoding as f64,
     ),
     gauge("viewer_rtt_seconds", "Smoothed round-trip time", |v| {
         v.rtt_ms.unwrap_or(f64::NAN) / 1e3
@@ -280,7 +285,7 @@ mod tests {
                 "refused_packets": 0, "refused": { "full": 2 },
                 "tracks": [{ "alias": 7, "packets": { "forwarded": 10 } }],
                 "subscribers": [{
-                    "session": 1, "address": "192.0.2.9:5", "rate_mbps": 12.5, "rtt_ms": null, "sent_packets": 9,
+                    "session": 1, "address": "192.0.2.9:5", "rate_mbps": 12.5, "rtt_ms": null, "encoding": 1, "sent_packets": 9,
                     "received_packets": 8, "received_bytes": 800, "marked_bytes": 0, "lost": 1, "repeated": 1,
                     "earlier": 0, "objects": { "served": 4, "tokens": 5 }, "not_sent": { "no_route": 6 },
                 }],

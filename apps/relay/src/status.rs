@@ -126,6 +126,9 @@ pub struct Subscriber {
     pub rate_mbps: Option<f64>,
     /// The smoothed round trip, in milliseconds.
     pub rtt_ms: Option<f64>,
+    /// The number of the encoding that it is sent of each source. The best is number 0.
+    #[serde(default)]
+    pub encoding: usize,
     /// Packets that the kernel sent.
     pub sent_packets: u64,
     /// Packets that it reported as received.
@@ -176,6 +179,7 @@ impl Subscriber {
             address: status.address,
             rate_mbps: status.rate.map(|rate| rate.bps() as f64 / 1e6),
             rtt_ms: status.round_trip.map(ms),
+            encoding: status.encoding,
             sent_packets: served.packets,
             received_packets: status.received.packets,
             received_bytes: status.received.bytes,

@@ -51,6 +51,9 @@ pub struct PushArgs {
     #[arg(long, value_name = "N", requires = "push", default_value_t = 8,
         value_parser = clap::value_parser!(u8).range(1..=8))]
     pub layers: u8,
+    /// Encoding of each camera to receive, if the stream has several: `auto` leaves the choice to the relay
+    #[arg(long, value_enum, requires = "push", default_value_t = EncodingName::Auto)]
+    pub encoding: EncodingName,
     /// Number of points that all cameras of a frame may have together, where each pixel of a view counts as
     /// a point; bounds the memory. Frames that announce more are damaged
     #[arg(long, value_name = "N", requires = "push", default_value_t = DEFAULT_MAX_POINTS as u32,
@@ -59,6 +62,17 @@ pub struct PushArgs {
     /// Serve metrics over HTTP at this loopback address, for example 127.0.0.1:9480
     #[arg(long, value_name = "ADDRESS:PORT", requires = "push", value_parser = parse_loopback)]
     pub metrics: Option<SocketAddr>,
+}
+
+/// The encoding of each source that a viewer receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum EncodingName {
+    /// The best one that the path bears, as the relay finds; of a publisher, the best one
+    Auto,
+    /// The best one
+    Best,
+    /// The one of the lowest rate
+    Small,
 }
 
 /// The broadcast that is watched, and the files that are written.
@@ -70,6 +84,8 @@ pub struct PushConfig {
     pub key: KeySource,
     /// The maximum number of layers of each track.
     pub layers: u8,
+    /// The encoding of each source.
+    pub encoding: EncodingName,
     /// The number of points that all tracks of a frame may have together, where each pixel of a view
     /// counts as a point.
     pub max_points: usize,
@@ -94,6 +110,7 @@ impl PushConfig {
             address: address.into(),
             key: key.into(),
             layers: 8,
+            encoding: EncodingName::Auto,
             max_points: DEFAULT_MAX_POINTS,
             timeline: None,
             save: None,

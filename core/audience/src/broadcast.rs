@@ -7,11 +7,12 @@ mod watching;
 use crate::budget::LayerRates;
 use crate::cache::{Cache, CacheConfig, CachedPacket};
 use crate::catch_up::CatchUp;
+use crate::choice::Choice;
 use crate::sending::Sending;
 use crate::subscriber::{Subscriber, SubscriberStats};
 use hawser_fanout::{Budget, Frame, Selection};
 use hawser_objects::{
-    AccessSecret, EndReason, Host, HostError, HostStats, MakeControl, Seed, Upstream,
+    AccessSecret, Encodings, EndReason, Host, HostError, HostStats, MakeControl, Seed, Upstream,
     UpstreamConfig, UpstreamEnd, ViewerError,
 };
 use hawser_units::{Bitrate, Ecn, Instant};
@@ -83,6 +84,7 @@ struct Serving {
     announced: Vec<u8>,
     /// The number of layers of each track.
     tracks: BTreeMap<u32, u8>,
+    encodings: Encodings,
     /// The relay's key.
     hop: Hop,
     host: Host,
@@ -101,7 +103,7 @@ struct Ended {
 struct Watcher {
     address: SocketAddr,
     subscriber: Subscriber,
-    selected: BTreeMap<u32, u8>,
+    choice: Choice,
     catching_up: BTreeMap<u32, CatchUp>,
     sending: Sending,
     budget: Budget,
@@ -224,6 +226,8 @@ pub struct SubscriberStatus {
     pub rate: Option<Bitrate>,
     /// The smoothed round trip.
     pub round_trip: Option<Duration>,
+    /// The number of the encoding that it is sent of each source. The best is number 0.
+    pub encoding: usize,
     /// The totals of its newest report.
     pub received: Totals,
     /// The counts.
@@ -409,6 +413,7 @@ impl Broadcast {
                 watcher.subscriber.handle_timeout(now, &self.cache);
             }
             self.rates.look(now);
+            self.choose_encodings(now);
             self.set_budgets();
         }
     }
@@ -440,6 +445,7 @@ impl Broadcast {
                 address: watcher.address,
                 rate: watcher.subscriber.rate(),
                 round_trip: watcher.subscriber.round_trip(),
+                encoding: watcher.choice.number(),
                 received: watcher.subscriber.totals(),
                 stats: *watcher.subscriber.stats(),
             })

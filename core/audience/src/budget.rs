@@ -1,5 +1,6 @@
 use hawser_fanout::{Budget, LEVELS, Level, Rate};
 use hawser_units::{Bitrate, ByteSize, Instant};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The time of the rate that a subscriber's bucket holds: more than a frame, and little enough that a
@@ -12,23 +13,32 @@ const OVERFLOW: Duration = Duration::from_millis(100);
 /// The time constant of the average rates of layers.
 const MEMORY: Duration = Duration::from_secs(1);
 
+/// The average rate of a base below which nothing of it comes at present, bits per second.
+const NOTHING: f64 = 10_000.0;
+
 /// The shares of a subscriber's rate that the layers may have for which it gets one more, and for which
 /// it keeps them.
-const ADDED: f64 = 0.9;
-const KEPT: f64 = 1.05;
+pub(crate) const ADDED: f64 = 0.9;
+pub(crate) const KEPT: f64 = 1.05;
 
-/// The rates of the layers of a broadcast, by priority.
+/// The rates of the layers of each track of a broadcast, by priority.
 #[derive(Debug, Default)]
 pub(crate) struct LayerRates {
-    bytes: [u64; LEVELS],
-    bps: [f64; LEVELS],
+    tracks: BTreeMap<u32, TrackRates>,
     since: Option<Instant>,
 }
 
+#[derive(Debug, Default)]
+struct TrackRates {
+    bytes: [u64; LEVELS],
+    bps: [f64; LEVELS],
+}
+
 impl LayerRates {
-    /// Takes a packet of a priority, with all headers.
-    pub(crate) fn add(&mut self, priority: u8, size: ByteSize) {
-        self.bytes[Budget::level(priority)] += size.0;
+    /// Takes a packet of a track and a priority, with all headers.
+    pub(crate) fn add(&mut self, alias: u32, priority: u8, size: ByteSize) {
+        let track = self.tracks.entry(alias).or_default();
+        track.bytes[Budget::level(priority)] += size.0;
     }
 
     /// Brings the averages up to date.
@@ -40,24 +50,50 @@ impl LayerRates {
         }
         self.since = Some(now);
         let weight = 1.0 - (-elapsed / MEMORY.as_secs_f64()).exp();
-        for (bytes, bps) in self.bytes.iter_mut().zip(&mut self.bps) {
-            let latest = std::mem::take(bytes) as f64 * 8.0 / elapsed;
-            *bps += weight * (latest - *bps);
+        for TrackRates { bytes, bps } in self.tracks.values_mut() {
+            for (bytes, bps) in bytes.iter_mut().zip(bps) {
+                let latest = std::mem::take(bytes) as f64 * 8.0 / elapsed;
+                *bps += weight * (latest - *bps);
+            }
         }
     }
 
-    /// Returns what may be sent to a subscriber that can be served at a rate, and had this budget before;
-    /// to one that should get nothing, `None`.
+    /// Returns the rate of the bases of tracks, bits per second; `None` if nothing comes of one of them.
+    pub(crate) fn bases(&self, aliases: &BTreeSet<u32>) -> Option<f64> {
+        let base = |alias| self.tracks.get(alias).map(|track| track.bps[0]);
+        let bases = aliases.iter().map(base);
+        bases.map(|base| base.filter(|bps| *bps > NOTHING)).sum()
+    }
+
+    /// Returns the rates of tracks together, bits per second, by priority.
+    fn of(&self, aliases: &BTreeSet<u32>) -> [f64; LEVELS] {
+        let mut sums = [0.0; LEVELS];
+        for track in aliases.iter().filter_map(|alias| self.tracks.get(alias)) {
+            for (sum, bps) in sums.iter_mut().zip(track.bps) {
+                *sum += bps;
+            }
+        }
+        sums
+    }
+
+    /// Returns what may be sent of tracks to a subscriber that can be served at a rate, and had this budget
+    /// before; to one that should get nothing, `None`.
     ///
     /// It gets the layers that the rate bears, the base always: a higher layer in some frames only would
     /// come as a train for which the path is too slow.
-    pub(crate) fn budget(&self, rate: Option<Bitrate>, before: &Budget) -> Budget {
+    pub(crate) fn budget(
+        &self,
+        aliases: &BTreeSet<u32>,
+        rate: Option<Bitrate>,
+        before: &Budget,
+    ) -> Budget {
         let Some(rate) = rate else {
             return nothing();
         };
         let mut least_priority = 0;
-        let mut sum = self.bps[0];
-        for (priority, bps) in (1u8..).zip(&self.bps[1..]) {
+        let all = self.of(aliases);
+        let mut sum = all[0];
+        for (priority, bps) in (1u8..).zip(&all[1..]) {
             sum += bps;
             let share = match priority <= before.least_priority {
                 true => KEPT,
@@ -101,13 +137,14 @@ fn nothing() -> Budget {
 mod tests {
     use super::*;
 
-    /// Returns the rates of a stream of 4 Mb/s of bases and 16 Mb/s of refinements.
+    /// Returns the rates of a stream of 4 Mb/s of bases and 16 Mb/s of refinements, and of another track.
     fn rates() -> LayerRates {
         let mut rates = LayerRates::default();
         for frame in 0..300 {
             rates.look(Instant::ZERO + Duration::from_millis(20) * frame);
-            rates.add(0, ByteSize(10_000));
-            rates.add(1, ByteSize(40_000));
+            rates.add(7, 0, ByteSize(10_000));
+            rates.add(7, 1, ByteSize(40_000));
+            rates.add(8, 0, ByteSize(90_000));
         }
         rates
     }
@@ -118,7 +155,9 @@ mod tests {
             ..Budget::UNLIMITED
         };
         let rate = Bitrate::from_mbps(mbps);
-        rates().budget(Some(rate), &before).least_priority
+        rates()
+            .budget(&[7].into(), Some(rate), &before)
+            .least_priority
     }
 
     #[test]
@@ -139,7 +178,7 @@ mod tests {
 
     #[test]
     fn one_that_is_not_heard_gets_nothing() {
-        let budget = rates().budget(None, &Budget::UNLIMITED);
+        let budget = rates().budget(&[7].into(), None, &Budget::UNLIMITED);
         assert_eq!(budget.total.unwrap().depth_bytes(), 0);
         assert!(budget.levels.iter().all(|level| level.floor == i64::MAX));
     }

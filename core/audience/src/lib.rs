@@ -9,6 +9,7 @@ mod broadcast;
 mod budget;
 mod cache;
 mod catch_up;
+mod choice;
 mod delivery;
 mod sending;
 mod subscriber;

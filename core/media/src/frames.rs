@@ -1,5 +1,6 @@
 //! The frames of a viewer, put together from the objects of all tracks and layers.
 
+use crate::encodings::Encodings;
 use crate::object::Begun;
 use crate::reassembly::PACKET_OVERHEAD;
 use crate::receiver::{ReceivedObject, ReceiverEvent};
@@ -38,6 +39,9 @@ pub struct ReceivedFrame {
 pub struct FrameConfig {
     /// The selected number of layers of each track, by alias.
     pub selected: BTreeMap<u32, u8>,
+    /// The encodings of the same source, of which one is enough. Tracks that are in none are sources of
+    /// their own.
+    pub encodings: Encodings,
     /// The time after the first of it is complete at which a frame is ready as it is: the lifetime of
     /// frames.
     pub patience: Duration,
@@ -53,6 +57,7 @@ pub struct FrameConfig {
 #[derive(Debug)]
 pub struct FrameAssembler {
     config: FrameConfig,
+    sources: Sources,
     round_trip: Duration,
     pending: BTreeMap<FrameId, Pending>,
     newest_ready: Option<FrameId>,
@@ -74,6 +79,8 @@ pub struct FrameStats {
     pub undecodable: u64,
     /// Objects that arrived after their frame was ready.
     pub late_objects: u64,
+    /// Of all frames, those that have another than the best encoding of a source.
+    pub lesser_encoding: u64,
 }
 
 impl AddAssign for FrameStats {
@@ -83,8 +90,13 @@ impl AddAssign for FrameStats {
         self.without_track += other.without_track;
         self.undecodable += other.undecodable;
         self.late_objects += other.late_objects;
+        self.lesser_encoding += other.lesser_encoding;
     }
 }
+
+/// The tracks of each source with their selected number of layers, the best one first.
+#[derive(Debug)]
+struct Sources(Vec<Vec<(u32, u8)>>);
 
 /// A frame that is not ready.
 #[derive(Debug)]
@@ -117,6 +129,7 @@ impl FrameAssembler {
     /// Creates an assembler.
     pub fn new(config: FrameConfig) -> Self {
         FrameAssembler {
+            sources: Sources::of(&config),
             config,
             round_trip: Duration::ZERO,
             pending: BTreeMap::new(),
@@ -204,10 +217,10 @@ impl FrameAssembler {
         if let Some(before) = pending.layers.insert((id.alias, id.layer), layer) {
             self.bytes -= before.size();
         }
-        if pending.based_at.is_none() && pending.has_bases(selected) {
+        if pending.based_at.is_none() && pending.has_bases(&self.sources) {
             pending.based_at = Some(now);
         }
-        if pending.is_whole(selected) {
+        if pending.is_whole(&self.sources) {
             self.finish_until(now, frame);
         } else if let Some(passed) = self.passed(now) {
             self.finish_until(now, passed);
@@ -237,8 +250,10 @@ impl FrameAssembler {
             let (id, pending) = entry.remove_entry();
             self.bytes -= pending.size();
             self.newest_ready = Some(id);
-            let has_bases = pending.has_bases(&self.config.selected);
-            let frame = pending.into_frame(id, now, &self.config.selected);
+            let has_bases = pending.has_bases(&self.sources);
+            let frame = pending.into_frame(id, now, &self.sources);
+            let is_lesser = self.sources.has_lesser(&frame);
+            self.stats.lesser_encoding += u64::from(is_lesser);
             let count = match (frame.tracks.is_empty(), frame.is_whole, has_bases) {
                 (true, _, _) => &mut self.stats.undecodable,
                 (false, true, _) => &mut self.stats.whole,
@@ -253,20 +268,53 @@ impl FrameAssembler {
     }
 }
 
-impl Pending {
-    /// Returns whether something of the base of every track is there.
-    fn has_bases(&self, selected: &BTreeMap<u32, u8>) -> bool {
-        let mut aliases = selected.keys();
-        aliases.all(|alias| {
-            let base = self.layers.get(&(*alias, 0));
-            base.is_some_and(|base| !base.payloads.is_empty())
-        })
+impl Sources {
+    fn of(config: &FrameConfig) -> Self {
+        let selected = |alias: &u32| {
+            let layers = *config.selected.get(alias)?;
+            (layers > 0).then_some((*alias, layers))
+        };
+        let encodings = config.encodings.sources().iter();
+        let mut sources: Vec<Vec<(u32, u8)>> = encodings
+            .map(|source| source.iter().filter_map(selected).collect())
+            .collect();
+        sources.retain(|source| !source.is_empty());
+        let is_in_none = |alias: &&u32| {
+            let mut sources = config.encodings.sources().iter();
+            !sources.any(|source| source.contains(alias))
+        };
+        let alone = config.selected.keys().filter(is_in_none);
+        sources.extend(alone.filter_map(selected).map(|track| vec![track]));
+        Sources(sources)
     }
 
-    fn is_whole(&self, selected: &BTreeMap<u32, u8>) -> bool {
-        selected
-            .iter()
-            .all(|(alias, count)| self.has_all(*alias, *count))
+    /// Returns whether of every source, a track with its number of layers has something.
+    fn all_have(&self, has: impl Fn(u32, u8) -> bool) -> bool {
+        let mut sources = self.0.iter();
+        sources.all(|source| source.iter().any(|(alias, count)| has(*alias, *count)))
+    }
+
+    /// Returns whether a frame has a track that is not the best encoding of its source.
+    fn has_lesser(&self, frame: &ReceivedFrame) -> bool {
+        let lesser = self.0.iter().flat_map(|source| &source[1..]);
+        let mut aliases = lesser.map(|(alias, _)| alias);
+        aliases.any(|alias| frame.tracks.contains_key(alias))
+    }
+}
+
+impl Pending {
+    /// Returns whether something of the base of every source is there.
+    fn has_bases(&self, sources: &Sources) -> bool {
+        sources.all_have(|alias, _| self.has_base(alias))
+    }
+
+    fn has_base(&self, alias: u32) -> bool {
+        let base = self.layers.get(&(alias, 0));
+        base.is_some_and(|base| !base.payloads.is_empty())
+    }
+
+    fn is_whole(&self, sources: &Sources) -> bool {
+        sources.all_have(|alias, count| self.has_all(alias, count))
     }
 
     /// Returns whether all layers of a track are complete: those that are selected and were made.
@@ -282,13 +330,8 @@ impl Pending {
         true
     }
 
-    fn into_frame(
-        mut self,
-        id: FrameId,
-        completed: Instant,
-        selected: &BTreeMap<u32, u8>,
-    ) -> ReceivedFrame {
-        let is_whole = self.is_whole(selected);
+    fn into_frame(mut self, id: FrameId, completed: Instant, sources: &Sources) -> ReceivedFrame {
+        let is_whole = self.is_whole(sources);
         let begun = || self.layers.values().filter_map(|layer| layer.begun);
         let mut frame = ReceivedFrame {
             id,
@@ -299,15 +342,16 @@ impl Pending {
             marked: begun().any(|begun| begun.marked),
             tracks: BTreeMap::new(),
         };
-        for (alias, count) in selected {
+        for source in &sources.0 {
+            let mut tracks = source.iter();
+            let Some((alias, count)) = tracks.find(|(alias, _)| self.has_base(*alias)) else {
+                continue;
+            };
             let usable = (0..*count).map_while(|layer| {
                 let layer = self.layers.remove(&(*alias, layer))?;
                 (!layer.payloads.is_empty()).then_some(layer.payloads)
             });
-            let usable: Vec<Vec<Arc<[u8]>>> = usable.collect();
-            if !usable.is_empty() {
-                frame.tracks.insert(*alias, usable);
-            }
+            frame.tracks.insert(*alias, usable.collect());
         }
         frame
     }
@@ -350,6 +394,7 @@ const fn frame_of(id: &ObjectId) -> FrameId {
 mod tests {
     use super::*;
     use hawser_wire::media::Flags;
+    use hawser_wire::session::{Announcement, Track};
     use proptest::prelude::*;
 
     fn at(millis: u64) -> Instant {
@@ -368,6 +413,7 @@ mod tests {
     fn assembler(selected: &[(u32, u8)]) -> FrameAssembler {
         FrameAssembler::new(FrameConfig {
             selected: selected.iter().copied().collect(),
+            encodings: Encodings::default(),
             patience: Duration::from_millis(150),
         })
     }
@@ -480,6 +526,45 @@ mod tests {
         let stats = *assembler.stats();
         assert_eq!((stats.without_track, stats.reduced), (2, 0));
         assert_eq!((assembler.bytes, assembler.poll_timeout()), (0, None));
+    }
+
+    #[test]
+    fn one_encoding_of_each_source_makes_a_frame() {
+        let track = |alias, name: &str| Track {
+            alias,
+            codec: 1,
+            layers: 2,
+            name: name.to_owned(),
+            parameters: Vec::new(),
+        };
+        let announcement = Announcement {
+            incarnation: [0; 16],
+            started_unix_millis: 0,
+            tracks: vec![track(1, "left"), track(2, "right"), track(3, "left")],
+        };
+        let mut assembler = FrameAssembler::new(FrameConfig {
+            selected: [(1, 2), (2, 1), (3, 1)].into(),
+            encodings: Encodings::of(&announcement),
+            patience: Duration::from_millis(150),
+        });
+        let arrived: [&[ObjectId]; 3] = [
+            &[id(1, 0, 0), id(1, 0, 1), id(2, 0, 0)],
+            &[id(3, 1, 0), id(2, 1, 0)],
+            &[id(1, 2, 0), id(3, 2, 0), id(2, 2, 0)],
+        ];
+        for objects in arrived {
+            for id in objects {
+                assembler.handle_event(at(1), object(*id));
+            }
+        }
+        let frames: Vec<ReceivedFrame> = std::iter::from_fn(|| assembler.poll_frame()).collect();
+        let tracks = frames
+            .iter()
+            .map(|frame| frame.tracks.keys().copied().collect());
+        let tracks: Vec<Vec<u32>> = tracks.collect();
+        assert_eq!(tracks, [[1, 2], [2, 3], [1, 2]]);
+        assert!(frames.iter().all(|frame| frame.is_whole));
+        assert_eq!(assembler.stats().lesser_encoding, 1);
     }
 
     #[test]

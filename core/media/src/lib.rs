@@ -45,6 +45,7 @@ mod arrivals;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod checks;
 mod clock;
+mod encodings;
 mod epochs;
 mod flights;
 mod flow;
@@ -66,6 +67,7 @@ mod session;
 mod track;
 
 pub use clock::{Clock, ClockError, Relation};
+pub use encodings::Encodings;
 pub use flow::{Departure, Flow, FlowConfig, IPV4_UDP, IPV6_UDP};
 pub use frames::{FrameAssembler, FrameConfig, FrameId, FrameStats, ReceivedFrame};
 pub use keys::{AccessSecret, PACKETS_PER_KEY, Seed, TrackSecret};

@@ -14,6 +14,7 @@ pub use frame::{EncodedLayer, EncodedSlice, Published};
 pub use outgoing::Outgoing;
 pub use viewer_flow::ViewerStatus;
 
+use crate::encodings::Encodings;
 use crate::flow::FlowConfig;
 use crate::keys::{Seed, TrackSecret};
 use crate::packetiser::{Packetiser, PacketiserConfig};
@@ -191,7 +192,7 @@ impl Publication {
     }
 
     /// Returns the rate at which to encode a frame now, with all headers: so that the fastest viewer gets all
-    /// layers that it has selected, and the slowest one the base. `None` if nobody watches.
+    /// layers that it has selected, and the slowest one the bases of them. `None` if nobody watches.
     pub fn target(&self, now: Instant) -> Option<Bitrate> {
         let target = |viewer: &ViewerFlow| viewer.target();
         // One who has vanished lowers nobody's quality, as long as somebody is there.
@@ -204,7 +205,7 @@ impl Publication {
         let of_base = self
             .active()
             .filter(counts)
-            .map(|viewer| target(viewer) / self.shares.base());
+            .map(|viewer| target(viewer) / self.shares.bases(&viewer.selected));
         let fastest = of_layers.max_by(f64::total_cmp)?;
         let slowest = of_base.min_by(f64::total_cmp)?;
         Some(Bitrate::from_bps(fastest.min(slowest) as u64))
@@ -261,7 +262,11 @@ impl Publication {
         while let Some(event) = self.host.poll_event() {
             match event {
                 HostEvent::Opened { .. } => {}
-                HostEvent::Subscribed { session, tracks } => self.select(now, session, tracks),
+                HostEvent::Subscribed {
+                    session,
+                    tracks,
+                    any_encoding,
+                } => self.select(now, session, tracks, any_encoding),
                 HostEvent::Report {
                     session,
                     number,
@@ -278,11 +283,16 @@ impl Publication {
         }
     }
 
-    fn select(&mut self, now: Instant, session: u32, tracks: Vec<(u32, u8)>) {
+    fn select(&mut self, now: Instant, session: u32, tracks: Vec<(u32, u8)>, any_encoding: bool) {
         let Some(address) = self.host.address(session) else {
             return;
         };
-        let selected = tracks.into_iter().collect();
+        let mut selected: BTreeMap<u32, u8> = tracks.into_iter().collect();
+        if any_encoding {
+            // The rate of the best one follows the viewer's.
+            let best = Encodings::of(&self.config.announcement).choose(&selected, 0);
+            selected.retain(|alias, _| best.contains(alias));
+        }
         if let Some(viewer) = self.viewers.get_mut(&session) {
             viewer.selected = selected;
         } else {

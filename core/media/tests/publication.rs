@@ -5,9 +5,9 @@ mod support;
 use hawser_congestion::{DepartureFinding, Prague, PragueConfig, Refusals};
 use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Packet, Rate};
 use hawser_objects::{
-    EncodedLayer, EncodedSlice, EndReason, FlowConfig, FrameAssembler, FrameConfig, HostError,
-    LayerContent, Outgoing, PacketiseError, Publication, PublicationConfig, PublicationEvent,
-    ReceivedFrame, Seed, Viewer, ViewerConfig, ViewerEvent,
+    EncodedLayer, EncodedSlice, Encodings, EndReason, FlowConfig, FrameAssembler, FrameConfig,
+    HostError, LayerContent, Outgoing, PacketiseError, Publication, PublicationConfig,
+    PublicationEvent, ReceivedFrame, Seed, Viewer, ViewerConfig, ViewerEvent,
 };
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use hawser_wire::feedback::Pose;
@@ -53,6 +53,7 @@ impl Watcher {
             viewer: Viewer::new(ViewerConfig::default(), secret(), random),
             assembler: FrameAssembler::new(FrameConfig {
                 selected: [(ALIAS, 2)].into(),
+                encodings: Encodings::default(),
                 patience: ms(150),
             }),
             there: Link::new(there, 1, Instant::ZERO).marking_by(|packet| packet.1 = Ecn::Ce),

@@ -141,6 +141,7 @@ fn a_session_is_opened_in_two_round_trips_and_told_what_is_published() {
     let subscribed = HostEvent::Subscribed {
         session: 1,
         tracks: vec![(ALIAS, 1)],
+        any_encoding: false,
     };
     assert_eq!(events[..2], [opened, subscribed]);
     assert!(matches!(events[2], HostEvent::Report { number: 1, .. }));

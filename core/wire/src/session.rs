@@ -134,7 +134,13 @@ pub struct Subscribe {
     /// Aliases in ascending order, at most [`MAX_TRACKS`], and for each the number of layers to send
     /// from the base on.
     pub tracks: Vec<(u32, u8)>,
+    /// Whether one track of each name is enough: tracks with the same name are encodings of the same
+    /// source, and the sender chooses one of those that are named here.
+    pub any_encoding: bool,
 }
+
+/// The bit of the number of tracks that says [`Subscribe::any_encoding`].
+const ANY_ENCODING: u8 = 0x80;
 
 /// The plaintext of [`Kind::Goodbye`]: the reason for leaving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -385,7 +391,8 @@ impl Subscribe {
     /// Returns the bytes before they are sealed: at most [`MAX_TRACKS`] tracks.
     pub fn emit(&self) -> Vec<u8> {
         let count = self.tracks.len().min(MAX_TRACKS);
-        let mut bytes = vec![self.number, count as u8];
+        let any_encoding = if self.any_encoding { ANY_ENCODING } else { 0 };
+        let mut bytes = vec![self.number, count as u8 | any_encoding];
         for (alias, layers) in &self.tracks[..count] {
             bytes.extend(alias.to_be_bytes());
             bytes.push(*layers);
@@ -397,6 +404,8 @@ impl Subscribe {
     pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
         let mut cursor = Cursor(bytes);
         let [number, count] = cursor.array()?;
+        let any_encoding = count & ANY_ENCODING != 0;
+        let count = count & !ANY_ENCODING;
         if usize::from(count) > MAX_TRACKS {
             return Err(MessageError::Invalid);
         }
@@ -406,7 +415,12 @@ impl Subscribe {
         if !is_in_order || tracks.iter().any(|(_, layers)| *layers > MAX_LAYER + 1) {
             return Err(MessageError::Invalid);
         }
-        at_end(Subscribe { number, tracks }, &cursor)
+        let subscribe = Subscribe {
+            number,
+            tracks,
+            any_encoding,
+        };
+        at_end(subscribe, &cursor)
     }
 }
 
@@ -464,11 +478,14 @@ mod tests {
             announcement: &[2; MAX_ANNOUNCEMENT],
         };
         assert_eq!(Accept::parse(&accept.emit()), Ok(accept.clone()));
-        let subscribe = Subscribe {
-            number: 3,
-            tracks: vec![(1, 0), (2, 8)],
-        };
-        assert_eq!(Subscribe::parse(&subscribe.emit()), Ok(subscribe));
+        for any_encoding in [false, true] {
+            let subscribe = Subscribe {
+                number: 3,
+                tracks: vec![(1, 0), (2, 8)],
+                any_encoding,
+            };
+            assert_eq!(Subscribe::parse(&subscribe.emit()), Ok(subscribe));
+        }
         for number in 0..4 {
             let goodbye = Goodbye::parse(&[number]).unwrap();
             assert_eq!(goodbye.emit(), [number]);
@@ -519,6 +536,7 @@ mod tests {
         let twice = Subscribe {
             number: 0,
             tracks: vec![(2, 1), (2, 1)],
+            any_encoding: false,
         };
         let twice = twice.emit();
         assert_eq!(subscribed(&twice), Err(MessageError::Invalid));

@@ -14,6 +14,8 @@ use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
 use hawser_wire::session::{MAX_TRACKS, Track};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 /// The payload of a full packet in bytes.
@@ -58,8 +60,16 @@ impl Sizes {
 /// Takes slices from the threads that encode.
 type Slices<'a> = &'a (dyn Fn(TrackSlice) + Sync);
 
+/// The share of the rate that the small encoding has: enough that a relay finds out by it when the path
+/// bears the base of the best one again.
+const SMALL: f64 = 1.0 / 6.0;
+
 /// The encoders of all tracks of a stream, with their rate controls.
-pub struct Encoders(Tracks);
+pub struct Encoders {
+    best: Tracks,
+    /// Those of a second encoding of each track, for viewers whose paths do not bear the base of the first.
+    small: Option<Tracks>,
+}
 
 enum Tracks {
     /// A track for each camera.
@@ -76,58 +86,42 @@ impl Encoders {
     /// # Errors
     /// If the codec does not encode such frames.
     pub fn new(codec: CodecName, first: &Frame) -> Result<Self> {
-        let cloud: CloudEncoder = match (codec, first) {
-            (CodecName::Rgbd, Frame::Views(views)) => return Encoders::of_views(views),
-            (CodecName::Rgbd, Frame::Cloud(_)) => bail!(
-                "--codec rgbd encodes the views of cameras, and this recording has merged points; \
-                 use chunks"
-            ),
-            (CodecName::Chunks, _) => Box::new(ChunkEncoder::new(ChunkConfig {
-                payload: PAYLOAD,
-                ..ChunkConfig::default()
-            })),
-            (CodecName::Draco, _) => Box::new(DracoEncoder::new()),
-            (CodecName::Zstd, _) => Box::new(ZstdEncoder::new()),
-        };
-        let rate = RateControl::new(&cloud.choices());
-        Ok(Encoders(Tracks::Cloud(cloud, rate)))
+        Ok(Encoders {
+            best: Tracks::new(codec, first, rgbd::Layers::Two)?,
+            small: None,
+        })
     }
 
-    fn of_views(views: &[View]) -> Result<Self> {
-        if views.len() > MAX_TRACKS {
-            bail!("{} cameras are more than {MAX_TRACKS}", views.len());
+    /// Adds a small encoding of each track, with a sixth of the rate.
+    ///
+    /// # Errors
+    /// If there are too many tracks then.
+    pub fn with_small(mut self, codec: CodecName, first: &Frame) -> Result<Self> {
+        let tracks = 2 * self.best.count();
+        if tracks > MAX_TRACKS {
+            bail!("two encodings make {tracks} tracks; at most {MAX_TRACKS} can be published");
         }
-        let encoder = |_| {
-            let encoder = RgbdEncoder::new(rgbd::Layers::Two);
-            let rate = RateControl::new(&encoder.choices());
-            (encoder, rate)
-        };
-        let cameras = views.iter().map(encoder).collect();
-        Ok(Encoders(Tracks::Views(cameras)))
+        self.small = Some(Tracks::new(codec, first, rgbd::Layers::One)?);
+        Ok(self)
     }
 
-    fn codec(&self) -> Codec {
-        match &self.0 {
-            Tracks::Views(_) => Codec::Rgbd,
-            Tracks::Cloud(encoder, _) => encoder.codec(),
-        }
-    }
-
-    /// Returns the tracks to announce.
+    /// Returns the tracks to announce. Those with the same name are encodings of the same source.
     pub(super) fn tracks(&self, timing: TrackTiming) -> Vec<Track> {
-        let (count, prefix) = match &self.0 {
-            Tracks::Views(cameras) => (cameras.len(), "camera"),
-            Tracks::Cloud(..) => (1, "merged"),
-        };
-        let codec = self.codec();
-        let track = |alias: u32| Track {
-            alias,
-            codec: codec.tag(),
-            layers: layers(codec),
-            name: format!("{prefix} {}", alias + 1),
-            parameters: timing.emit().to_vec(),
-        };
-        (0..).take(count).map(track).collect()
+        let encodings = [Some(&self.best), self.small.as_ref()];
+        let tracks = encodings.into_iter().flatten().flat_map(|tracks| {
+            let (codec, layers) = (tracks.codec().tag(), tracks.layers());
+            tracks.names().map(move |name| (codec, layers, name))
+        });
+        let tracks = (0..).zip(tracks);
+        tracks
+            .map(|(alias, (codec, layers, name))| Track {
+                alias,
+                codec,
+                layers,
+                name,
+                parameters: timing.emit().to_vec(),
+            })
+            .collect()
     }
 
     /// Encodes a frame to about `target` bytes of payload. Clouds are sampled to at most `budget`
@@ -142,7 +136,7 @@ impl Encoders {
         target: ByteSize,
         pose: Option<&Pose>,
     ) -> EncodedFrame {
-        let codec = self.codec();
+        let codec = self.best.codec();
         let tracks: Mutex<BTreeMap<u32, Encoded>> = Mutex::default();
         let points = self.encode_slices(frame, budget, target, pose, &|slice| {
             let mut tracks = tracks.lock();
@@ -154,7 +148,7 @@ impl Encoders {
     }
 
     /// As [`Encoders::encode`], and hands over each slice as soon as it is encoded. Returns the number of
-    /// points, or of pixels with depth.
+    /// points, or of pixels with depth, of the best encoding.
     pub(super) fn encode_slices(
         &mut self,
         frame: Frame,
@@ -163,13 +157,112 @@ impl Encoders {
         pose: Option<&Pose>,
         slices: Slices<'_>,
     ) -> usize {
-        match (&mut self.0, frame) {
+        let frame = match frame {
+            Frame::Views(views) if matches!(self.best, Tracks::Views(_)) => Frame::Views(views),
+            other => Frame::Cloud(sampled(other.into_cloud(), budget)),
+        };
+        let Some(small) = &mut self.small else {
+            return self.best.encode(frame, 0, target, pose, slices);
+        };
+        // The small one follows, so that the best one is not later for it. It has its share of what the best
+        // one takes, which may be less than the target.
+        let of_best = ByteSize((target.0 as f64 * (1.0 - SMALL)) as u64);
+        let taken = AtomicUsize::new(0);
+        let counted = |slice: TrackSlice| {
+            taken.fetch_add(slice.slice.bytes(), Relaxed);
+            slices(slice);
+        };
+        let first = self.best.count() as u32;
+        let points = self.best.encode(frame.clone(), 0, of_best, pose, &counted);
+        let of_small = ByteSize((taken.into_inner() as f64 * SMALL / (1.0 - SMALL)) as u64);
+        small.encode(frame, first, of_small, pose, slices);
+        points
+    }
+}
+
+impl Tracks {
+    /// Creates encoders for frames like the first one; those of views make so many layers.
+    fn new(codec: CodecName, first: &Frame, layers: rgbd::Layers) -> Result<Self> {
+        let cloud: CloudEncoder = match (codec, first) {
+            (CodecName::Rgbd, Frame::Views(views)) => return Tracks::of_views(views, layers),
+            (CodecName::Rgbd, Frame::Cloud(_)) => bail!(
+                "--codec rgbd encodes the views of cameras, and this recording has merged points; \
+                 use chunks"
+            ),
+            (CodecName::Chunks, _) => Box::new(ChunkEncoder::new(ChunkConfig {
+                payload: PAYLOAD,
+                ..ChunkConfig::default()
+            })),
+            (CodecName::Draco, _) => Box::new(DracoEncoder::new()),
+            (CodecName::Zstd, _) => Box::new(ZstdEncoder::new()),
+        };
+        let rate = RateControl::new(&cloud.choices());
+        Ok(Tracks::Cloud(cloud, rate))
+    }
+
+    fn of_views(views: &[View], layers: rgbd::Layers) -> Result<Self> {
+        if views.len() > MAX_TRACKS {
+            bail!("{} cameras are more than {MAX_TRACKS}", views.len());
+        }
+        let encoder = |_| {
+            let encoder = RgbdEncoder::new(layers);
+            let rate = RateControl::new(&encoder.choices());
+            (encoder, rate)
+        };
+        let cameras = views.iter().map(encoder).collect();
+        Ok(Tracks::Views(cameras))
+    }
+
+    fn codec(&self) -> Codec {
+        match self {
+            Tracks::Views(_) => Codec::Rgbd,
+            Tracks::Cloud(encoder, _) => encoder.codec(),
+        }
+    }
+
+    /// Returns the number of tracks.
+    fn count(&self) -> usize {
+        match self {
+            Tracks::Views(cameras) => cameras.len(),
+            Tracks::Cloud(..) => 1,
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> + use<> {
+        let prefix = match self {
+            Tracks::Views(_) => "camera",
+            Tracks::Cloud(..) => "merged",
+        };
+        (1..=self.count()).map(move |number| format!("{prefix} {number}"))
+    }
+
+    /// Returns the number of layers that the encoders make.
+    fn layers(&self) -> u8 {
+        match self {
+            Tracks::Views(cameras) => cameras.first().map_or(1, |(encoder, _)| encoder.layers()),
+            Tracks::Cloud(encoder, _) => match encoder.codec() {
+                Codec::Rgbd | Codec::Chunks => 2,
+                Codec::Zstd | Codec::Draco => 1,
+            },
+        }
+    }
+
+    /// Encodes a frame to about `target` bytes. The tracks have the aliases from `first` on.
+    fn encode(
+        &mut self,
+        frame: Frame,
+        first: u32,
+        target: ByteSize,
+        pose: Option<&Pose>,
+        slices: Slices<'_>,
+    ) -> usize {
+        match (self, frame) {
             (Tracks::Views(cameras), Frame::Views(views)) => {
-                encode_views(cameras, &views, target, slices)
+                encode_views(cameras, &views, first, target, slices)
             }
             (Tracks::Cloud(encoder, rate), frame) => {
-                let cloud = sampled(frame.into_cloud(), budget);
-                encode_cloud(encoder, rate, cloud, target, (pose, slices))
+                let sink = (first, slices);
+                encode_cloud(encoder, rate, frame.into_cloud(), target, (pose, sink))
             }
             (Tracks::Views(_), Frame::Cloud(_)) => {
                 unreachable!("all frames of a player are alike")
@@ -185,19 +278,12 @@ pub fn payload(size: ByteSize) -> ByteSize {
     ByteSize(size.0 * (packet - headers) / packet)
 }
 
-/// Returns the number of layers that the encoders make.
-const fn layers(codec: Codec) -> u8 {
-    match codec {
-        Codec::Rgbd | Codec::Chunks => 2,
-        Codec::Zstd | Codec::Draco => 1,
-    }
-}
-
 /// Encodes views at the same time. Each has the share of the target that it has of the points. Returns
 /// the number of pixels with depth.
 fn encode_views(
     cameras: &mut [(RgbdEncoder, RateControl)],
     views: &[View],
+    first: u32,
     target: ByteSize,
     slices: Slices<'_>,
 ) -> usize {
@@ -206,7 +292,7 @@ fn encode_views(
     let share = |points: usize| ByteSize((target.0 as f64 * points as f64 / all as f64) as u64);
     thread::scope(|scope| {
         let cameras = cameras.iter_mut().zip(views.iter().zip(&points));
-        for (alias, ((encoder, rate), (view, points))) in (0..).zip(cameras) {
+        for (alias, ((encoder, rate), (view, points))) in (first..).zip(cameras) {
             let target = share(*points);
             scope.spawn(move || {
                 let plan = rate.plan(*points, target);
@@ -226,14 +312,14 @@ fn encode_cloud(
     rate: &mut RateControl,
     cloud: Cloud,
     target: ByteSize,
-    (pose, slices): (Option<&Pose>, Slices<'_>),
+    (pose, (alias, slices)): (Option<&Pose>, (u32, Slices<'_>)),
 ) -> usize {
     let plan = rate.plan(cloud.len(), target);
     let cloud = match pose {
         Some(pose) => FieldOfView::default().sample(&cloud, pose, plan.points),
         None => sampled(cloud, plan.points),
     };
-    let track = (0, encoder.codec());
+    let track = (alias, encoder.codec());
     let size = sliced(track, slices, |done| {
         encoder.encode_slices(&cloud, plan.setting, done);
     });
@@ -267,5 +353,48 @@ fn sampled(cloud: Cloud, budget: usize) -> Cloud {
     match cloud.len() <= budget {
         true => cloud,
         false => cloud.sample(budget),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_cloud::Point;
+    use std::time::Duration;
+
+    fn cloud(points: i32) -> Cloud {
+        let mut cloud = Cloud::new();
+        for n in 0..points {
+            let position = [n % 31, n / 31 % 37, n / 1147].map(|steps| 7.0 * steps as f32);
+            let color = [n as u8, (n / 3) as u8, (n / 7) as u8];
+            cloud.push(Point::at(position, color).unwrap());
+        }
+        cloud
+    }
+
+    #[test]
+    fn the_small_encoding_has_a_sixth_of_what_both_take() {
+        let frame = Frame::Cloud(cloud(20_000));
+        let encoders = Encoders::new(CodecName::Chunks, &frame).unwrap();
+        let mut encoders = encoders.with_small(CodecName::Chunks, &frame).unwrap();
+        let timing = TrackTiming {
+            lifetime: Duration::from_millis(150),
+            frames_per_1000_s: 30_000,
+        };
+        let tracks = encoders.tracks(timing);
+        assert_eq!(tracks[0].name, tracks[1].name);
+        for target in [60_000, 100_000_000] {
+            let mut shares = Vec::new();
+            for _ in 0..20 {
+                let encoded = encoders.encode(frame.clone(), usize::MAX, ByteSize(target), None);
+                let sizes = encoded.tracks.iter().map(|(_, track)| track.bytes() as f64);
+                let [best, small] = sizes.collect::<Vec<_>>()[..] else {
+                    panic!("two tracks");
+                };
+                shares.push(small / (best + small));
+            }
+            let is_a_sixth = |share: &f64| (0.11..0.2).contains(share);
+            assert!(shares[10..].iter().all(is_a_sixth), "{target}: {shares:?}");
+        }
     }
 }

@@ -41,6 +41,11 @@ pub struct PushArgs {
     /// Codec of the frames [default: rgbd for cameras, otherwise chunks]
     #[arg(long, value_enum, requires = "push")]
     pub codec: Option<CodecName>,
+    /// Number of encodings of the stream. The second one has a sixth of the rate: a relay sends it to viewers
+    /// whose paths do not bear the base of the first
+    #[arg(long, value_name = "N", requires = "push", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub encodings: u8,
     /// Rate with which a viewer's flow begins, Mb/s, with all headers
     #[arg(long, value_name = "MBPS", requires = "push", default_value_t = INITIAL_MBPS)]
     pub initial_rate: f64,
@@ -91,6 +96,8 @@ pub struct PushConfig {
     pub recording: Recording,
     /// The codec.
     pub codec: CodecName,
+    /// Whether there is a second, small encoding of each track.
+    pub has_small: bool,
     /// The maximum number of points of a frame; does not apply to [`CodecName::Rgbd`].
     pub points: usize,
     /// Frames per second.
@@ -123,6 +130,7 @@ impl PushConfig {
     pub fn new(recording: Recording, key: impl Into<KeySource>) -> Self {
         PushConfig {
             codec: default_codec(&recording),
+            has_small: false,
             fps: recording.fps.min(DEFAULT_MAX_FPS),
             recording,
             points: Level::Fhd.points(),
@@ -174,6 +182,7 @@ impl PushConfig {
         let defaults = PushConfig::new(common.recording, key);
         Ok(PushConfig {
             codec: args.codec.unwrap_or(defaults.codec),
+            has_small: args.encodings > 1,
             points: common.level.points(),
             fps: common.fps,
             listen: common.listen,

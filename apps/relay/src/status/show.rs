@@ -27,10 +27,11 @@ pub struct Args {
 const STALE: Duration = Duration::from_secs(5);
 
 /// The columns of the table of viewers.
-const COLUMNS: [&str; 8] = [
+const COLUMNS: [&str; 9] = [
     "viewer",
     "Mb/s",
     "RTT ms",
+    "encoding",
     "received MB",
     "lost",
     "repeated",
@@ -145,6 +146,7 @@ fn table(subscribers: &[Subscriber]) -> Table {
             subscriber.address.to_string(),
             or_dash(subscriber.rate_mbps),
             or_dash(subscriber.rtt_ms),
+            subscriber.encoding.to_string(),
             format!("{:.1}", subscriber.received_bytes as f64 / 1e6),
             subscriber.lost.to_string(),
             subscriber.repeated.to_string(),
@@ -173,6 +175,7 @@ mod tests {
             address: "192.0.2.7:5000".parse().unwrap(),
             rate_mbps: Some(12.34),
             rtt_ms: None,
+            encoding: 1,
             sent_packets: 10,
             received_packets: 9,
             received_bytes: 4_200_000,
@@ -247,7 +250,17 @@ mod tests {
         let row: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(
             row,
-            ["192.0.2.7:5000", "12.3", "-", "4.2", "1", "1", "8", "2"]
+            [
+                "192.0.2.7:5000",
+                "12.3",
+                "-",
+                "1",
+                "4.2",
+                "1",
+                "1",
+                "8",
+                "2"
+            ]
         );
     }
 

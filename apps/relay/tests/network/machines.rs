@@ -107,15 +107,17 @@ impl Machines {
         scope: &'s Scope<'s, '_>,
         stop: &'s AtomicBool,
     ) -> ScopedJoinHandle<'s, ()> {
-        self.publish_as(scope, 0, stop)
+        self.publish_as(scope, 0, stop, false)
     }
 
-    /// Starts the publisher of a person in a room, which ends when `stop` is set.
+    /// Starts the publisher of a person in a room, which ends when `stop` is set, with a small encoding
+    /// besides the usual one or not.
     pub(crate) fn publish_as<'s>(
         &'s self,
         scope: &'s Scope<'s, '_>,
         person: usize,
         stop: &'s AtomicBool,
+        has_small: bool,
     ) -> ScopedJoinHandle<'s, ()> {
         let source = Source::Synthetic(Synthetic {
             seed: 1,
@@ -124,6 +126,7 @@ impl Machines {
         });
         let config = PushConfig {
             fps: 30.0,
+            has_small,
             listen: publisher(person).parse().unwrap(),
             ..PushConfig::new(Recording { fps: 30.0, source }, self.path("media.key"))
         };

@@ -161,18 +161,48 @@ fn relays_in_a_chain_pass_every_frame_on() {
     });
 }
 
+/// Limits the rate of the path from the last relay to `far`.
+fn limit(machines: &Machines, rate: &str) {
+    let limit = || {
+        let tbf = format!("qdisc add dev eth2 root tbf rate {rate} burst 5kb latency 100ms");
+        let done = Command::new("tc").args(tbf.split(' ')).status().unwrap();
+        assert!(done.success());
+    };
+    machines.relays[0].run(limit).unwrap();
+}
+
+#[test]
+fn a_narrow_path_gets_the_small_encoding() {
+    let machines = Machines::create("narrow", 1);
+    let stop = AtomicBool::new(false);
+    limit(&machines, "1200kbit");
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish_as(scope, 0, &stop, true);
+        let relay = machines.relay(0);
+        let near = machines.watch(scope, "near", Place::Near, &stop);
+        let far = machines.watch(scope, "far", Place::Far, &stop);
+        machines.wait_for_frames("near", 300);
+        let status =
+            machines.wait_for_status(0, |status| status.broadcasts[0].subscribers.len() == 2);
+        stop.store(true, Relaxed);
+        let near = near.join().unwrap();
+        let far = far.join().unwrap();
+        end(relay);
+        assert_eq!(near.received.frames.lesser_encoding, 0, "{near}");
+        let frames = &far.received.frames;
+        assert!(frames.lesser_encoding > 100, "{far}\n{status:#?}");
+        assert!(machines.rows("far").len() > 200, "{far}");
+        assert_eq!(far.decoded.damaged.total(), 0, "{far}");
+    });
+}
+
 #[test]
 fn a_slow_path_delays_and_thins_only_its_own_viewer() {
     let machines = Machines::create("slow", 1);
     let stop = AtomicBool::new(false);
     // Less than a fifth of what is published.
-    machines.relays[0]
-        .run(|| {
-            let tbf = "qdisc add dev eth2 root tbf rate 1500kbit burst 5kb latency 100ms";
-            let done = Command::new("tc").args(tbf.split(' ')).status().unwrap();
-            assert!(done.success());
-        })
-        .unwrap();
+    limit(&machines, "1500kbit");
     thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
         machines.publish(scope, &stop);
@@ -208,7 +238,7 @@ fn in_a_room_each_sees_all_others() {
     thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
         for person in 0..PEOPLE {
-            machines.publish_as(scope, person, &stop);
+            machines.publish_as(scope, person, &stop, false);
         }
         let relay = machines.relay_room(PEOPLE);
         let mut viewers = Vec::new();

@@ -53,7 +53,7 @@ fn text(figures: Figures) -> String {
     page("hawser_view", move |sink| write(&figures, sink))
 }
 
-const PROGRAM: [Metric<Figures>; 14] = [
+const PROGRAM: [Metric<Figures>; 15] = [
     gauge("session_open", "1 while a session is open", |f| {
         f64::from(u8::from(f.is_open))
     }),
@@ -90,6 +90,11 @@ const PROGRAM: [Metric<Figures>; 14] = [
         "late_layers",
         "Layers that were complete after their frame had been shown without them",
         |f| f.received.frames.late_objects,
+    ),
+    counter(
+        "frames_lesser_encoding",
+        "Frames of which some camera had another than the best encoding",
+        |f| f.received.frames.lesser_encoding,
     ),
     counter("frames_decoded", "Frames that were decoded", |f| {
         f.decoded.frames

@@ -1,10 +1,10 @@
 //! The thread that has the socket: session, reassembly, reports.
 
-use super::PushConfig;
 use super::decode::{FrameToDecode, NotTaken, ToDecoder};
 use super::metrics::Figures;
 use super::session::Session;
 use super::summary::Received;
+use super::{EncodingName, PushConfig};
 use anyhow::Context;
 use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
@@ -52,6 +52,7 @@ pub(super) struct Network {
     keyring: Keyring,
     secret: TrackSecret,
     layers: u8,
+    encoding: EncodingName,
     pose: Option<Pose>,
     socket: UdpSocket,
     session: Session,
@@ -99,6 +100,7 @@ impl Network {
             keyring,
             secret,
             layers: config.layers,
+            encoding: config.encoding,
             pose,
             socket,
             to_decoder: Some(to_decoder),
@@ -204,7 +206,8 @@ impl Network {
                     self.media_by = Some(now + NO_MEDIA);
                     self.received.sessions += 1;
                     tracing::info!(publisher = %self.publisher, tracks = announcement.tracks.len(), "session opened");
-                    self.session.subscribe(now, announcement, self.layers);
+                    self.session
+                        .subscribe(now, announcement, self.layers, self.encoding);
                 }
                 ViewerEvent::Ended(reason) => self.ended(now, reason),
             }

@@ -1,9 +1,10 @@
 //! A session with a publisher, and the frames that are put together from it.
 
+use super::EncodingName;
 use anyhow::Context;
 use hawser_objects::{
-    FrameAssembler, FrameConfig, ReceivedFrame, ReceiverConfig, ReceiverEvent, TrackSecret,
-    TrackTiming, Viewer, ViewerConfig,
+    Encodings, FrameAssembler, FrameConfig, ReceivedFrame, ReceiverConfig, ReceiverEvent,
+    TrackSecret, TrackTiming, Viewer, ViewerConfig,
 };
 use hawser_units::Instant;
 use hawser_wire::feedback::Pose;
@@ -52,7 +53,11 @@ impl Session {
             number,
             viewer,
             chunks: Vec::new(),
-            assembler: assembler(&[], PATIENCE),
+            assembler: FrameAssembler::new(FrameConfig {
+                selected: BTreeMap::new(),
+                encodings: Encodings::default(),
+                patience: PATIENCE,
+            }),
             tracks: Arc::default(),
             lifetime: None,
             again_at: None,
@@ -69,16 +74,37 @@ impl Session {
         self.was_open() && self.again_at.is_none()
     }
 
-    /// Selects up to `layers` of each announced track.
-    pub(super) fn subscribe(&mut self, now: Instant, announcement: Announcement, layers: u8) {
+    /// Selects up to `layers` of each announced track, or of one encoding of each source.
+    pub(super) fn subscribe(
+        &mut self,
+        now: Instant,
+        announcement: Announcement,
+        layers: u8,
+        encoding: EncodingName,
+    ) {
         let tracks = announcement.tracks.iter();
         let selected = tracks.map(|track| (track.alias, track.layers.min(layers)));
-        let selected: Vec<(u32, u8)> = selected.collect();
+        let mut selected: BTreeMap<u32, u8> = selected.collect();
+        let encodings = Encodings::of(&announcement);
+        let number = match encoding {
+            EncodingName::Auto => None,
+            EncodingName::Best => Some(0),
+            EncodingName::Small => Some(usize::MAX),
+        };
+        if let Some(number) = number {
+            let chosen = encodings.choose(&selected, number);
+            selected.retain(|alias, _| chosen.contains(alias));
+        }
         let tracks = announcement.tracks.iter();
         let timings = tracks.filter_map(|track| TrackTiming::parse(&track.parameters));
         self.lifetime = timings.map(|timing| timing.lifetime).max();
-        self.assembler = assembler(&selected, self.lifetime.unwrap_or(PATIENCE));
-        self.viewer.subscribe(now, selected);
+        self.assembler = FrameAssembler::new(FrameConfig {
+            selected: selected.clone(),
+            encodings,
+            patience: self.lifetime.unwrap_or(PATIENCE),
+        });
+        self.viewer
+            .subscribe_to_any_encoding(now, selected.into_iter().collect());
         let tracks = announcement.tracks.into_iter();
         self.tracks = Arc::new(tracks.map(|track| (track.alias, track)).collect());
     }
@@ -124,11 +150,4 @@ impl Session {
         let deadline = receiver.local_time_of_deadline(now, frame.deadline?)?;
         Some(deadline - self.lifetime?)
     }
-}
-
-fn assembler(selected: &[(u32, u8)], patience: Duration) -> FrameAssembler {
-    FrameAssembler::new(FrameConfig {
-        selected: selected.iter().copied().collect(),
-        patience,
-    })
 }

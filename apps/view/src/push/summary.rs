@@ -280,12 +280,13 @@ impl fmt::Display for PushSummary {
         let frames = &received.frames;
         write!(
             f,
-            "\nframes: {} whole, {} without refinement, {} without some camera, {} without base, {}, \
-             {} not decoded for lack of time",
+            "\nframes: {} whole, {} without refinement, {} without some camera, {} without base, {} of \
+             a lesser encoding, {}, {} not decoded for lack of time",
             frames.whole,
             frames.reduced,
             frames.without_track,
             frames.undecodable,
+            frames.lesser_encoding,
             decoded.damaged,
             received.not_decoded
         )?;

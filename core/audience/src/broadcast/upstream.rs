@@ -3,7 +3,7 @@
 use super::{Broadcast, BroadcastEvent, Command, Outgoing, Serving};
 use crate::cache::Cache;
 use hawser_fanout::Frame;
-use hawser_objects::{Host, HostConfig, IPV4_UDP, RelayedPacket, UpstreamEvent};
+use hawser_objects::{Encodings, Host, HostConfig, IPV4_UDP, RelayedPacket, UpstreamEvent};
 use hawser_units::{ByteSize, Instant};
 use hawser_wire::session::{Announcement, Goodbye};
 use std::collections::BTreeMap;
@@ -17,7 +17,8 @@ impl Broadcast {
     pub(super) fn handle_packet(&mut self, now: Instant, packet: RelayedPacket) {
         let id = packet.header.id;
         let size = ByteSize(packet.datagram.len() as u64) + IPV4_UDP;
-        self.rates.add(packet.header.priority, size);
+        self.rates
+            .add(id.object.alias, packet.header.priority, size);
         if let Some(count) = packet.header.count {
             self.counts.insert(id.object, count);
         }
@@ -128,6 +129,7 @@ impl Broadcast {
                 .iter()
                 .map(|track| (track.alias, track.layers))
                 .collect(),
+            encodings: Encodings::of(announcement),
             hop,
             host: Host::new(host),
             hops: None,
@@ -143,7 +145,7 @@ impl Broadcast {
         if self.config.is_always_received {
             wanted.clone_from(&serving.tracks);
         }
-        for (alias, layers) in self.watchers.values().flat_map(|w| &w.selected) {
+        for (alias, layers) in self.watchers.values().flat_map(|w| w.choice.selected()) {
             let most = wanted.entry(*alias).or_default();
             *most = (*layers).max(*most);
         }

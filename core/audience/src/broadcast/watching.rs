@@ -3,6 +3,7 @@
 use super::{Broadcast, BroadcastEvent, Command, NOTABLE, Outgoing, TOO_LATE, Watcher};
 use crate::cache::Cache;
 use crate::catch_up::CatchUp;
+use crate::choice::Choice;
 use crate::sending::Sending;
 use crate::subscriber::Subscriber;
 use hawser_fanout::{Budget, Frame, Selection};
@@ -10,7 +11,7 @@ use hawser_objects::{EndReason, HostEvent, IPV4_UDP, IPV6_UDP};
 use hawser_units::{ByteSize, Instant};
 use hawser_wire::feedback::Feedback;
 use hawser_wire::media::{Header, Hop, MediaTime, write_hop};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -19,7 +20,11 @@ impl Broadcast {
         while let Some(event) = self.serving.as_mut().and_then(|s| s.host.poll_event()) {
             match event {
                 HostEvent::Opened { .. } => {}
-                HostEvent::Subscribed { session, tracks } => self.select(now, session, tracks),
+                HostEvent::Subscribed {
+                    session,
+                    tracks,
+                    any_encoding,
+                } => self.select(now, session, tracks, any_encoding),
                 HostEvent::Report {
                     session,
                     number,
@@ -30,7 +35,7 @@ impl Broadcast {
         }
     }
 
-    fn select(&mut self, now: Instant, session: u32, tracks: Vec<(u32, u8)>) {
+    fn select(&mut self, now: Instant, session: u32, tracks: Vec<(u32, u8)>, any_encoding: bool) {
         let Some(serving) = &self.serving else { return };
         let Some(address) = serving.host.address(session) else {
             return;
@@ -43,32 +48,49 @@ impl Broadcast {
         if !self.watchers.contains_key(&session) {
             self.add(now, session, address);
         }
-        let before = self.watchers.get(&session).map(|w| w.selected.clone());
-        let before = before.unwrap_or_default();
-        for alias in before.keys().filter(|alias| !selected.contains_key(alias)) {
+        let encodings = self.serving.as_ref().map(|serving| &serving.encodings);
+        let encodings = encodings.filter(|_| any_encoding).cloned();
+        let rates = std::mem::take(&mut self.rates);
+        self.change(session, |watcher| {
+            let choice = &mut watcher.choice;
+            choice.select(selected, encodings.as_ref());
+            let rate = watcher.subscriber.rate();
+            if let Some(number) = rate.and_then(|rate| choice.next(now, rate, &rates)) {
+                choice.set(now, number);
+            }
+        });
+        self.rates = rates;
+        self.subscribe_upstream(now);
+        self.answer(now, session);
+    }
+
+    /// Changes what is sent to one who watches.
+    fn change(&mut self, session: u32, change: impl FnOnce(&mut Watcher)) {
+        let Some(watcher) = self.watchers.get_mut(&session) else {
+            return;
+        };
+        let before = layers_by_alias(&watcher.choice);
+        change(watcher);
+        let after = layers_by_alias(&watcher.choice);
+        watcher
+            .catching_up
+            .retain(|alias, _| after.get(alias).is_some_and(|layers| *layers > 0));
+        for alias in before.keys().filter(|alias| !after.contains_key(alias)) {
             let alias = *alias;
             self.commands
                 .push_back(Command::Unsubscribe { session, alias });
         }
-        for (alias, layers) in &selected {
-            match before.get(alias) {
-                None => self.begin(session, *alias, *layers),
-                Some(before) if before != layers => self.commands.push_back(Command::Select {
+        for (alias, layers) in after {
+            match before.get(&alias) {
+                None => self.begin(session, alias, layers),
+                Some(before) if *before != layers => self.commands.push_back(Command::Select {
                     session,
-                    alias: *alias,
-                    layers: *layers,
+                    alias,
+                    layers,
                 }),
                 Some(_) => {}
             }
         }
-        if let Some(watcher) = self.watchers.get_mut(&session) {
-            watcher
-                .catching_up
-                .retain(|alias, _| selected.contains_key(alias));
-            watcher.selected = selected;
-        }
-        self.subscribe_upstream(now);
-        self.answer(now, session);
     }
 
     fn add(&mut self, now: Instant, session: u32, address: SocketAddr) {
@@ -78,13 +100,16 @@ impl Broadcast {
             IpAddr::V6(_) => IPV6_UDP,
         };
         let subscriber = Subscriber::new(control, overhead, self.cache.next());
-        let budget = self.rates.budget(subscriber.rate(), &Budget::UNLIMITED);
+        // It has selected nothing yet.
+        let budget = self
+            .rates
+            .budget(&BTreeSet::new(), subscriber.rate(), &Budget::UNLIMITED);
         self.watchers.insert(
             session,
             Watcher {
                 address,
                 subscriber,
-                selected: BTreeMap::new(),
+                choice: Choice::new(),
                 catching_up: BTreeMap::new(),
                 sending: Sending::new(),
                 budget,
@@ -99,8 +124,23 @@ impl Broadcast {
             .push_back(BroadcastEvent::Joined { session, address });
     }
 
-    /// Begins a track for one who watches: what the cache has at once, the rest as it arrives.
+    /// Begins a track for one who watches: what the cache has at once, the rest as it arrives. Of an encoding
+    /// that is not sent at present, there are no layers.
     fn begin(&mut self, session: u32, alias: u32, layers: u8) {
+        if layers > 0 {
+            self.catch_up(session, alias, layers);
+        }
+        self.commands.push_back(Command::Subscribe {
+            session,
+            alias,
+            selection: Selection {
+                layers,
+                join: Frame::FIRST,
+            },
+        });
+    }
+
+    fn catch_up(&mut self, session: u32, alias: u32, layers: u8) {
         let is_complete = |object: &_| self.is_complete(object);
         let catch_up = CatchUp::begin(&self.cache, alias, layers, is_complete);
         let cached = catch_up.cached(&self.cache);
@@ -113,14 +153,6 @@ impl Broadcast {
         watcher.catching_up.insert(alias, catch_up);
         self.catching_up.insert(session);
         self.sending.insert(session);
-        self.commands.push_back(Command::Subscribe {
-            session,
-            alias,
-            selection: Selection {
-                layers,
-                join: Frame::FIRST,
-            },
-        });
     }
 
     fn report(&mut self, now: Instant, session: u32, number: u64, report: &Feedback) {
@@ -169,11 +201,25 @@ impl Broadcast {
         }
     }
 
+    /// Chooses the encodings that each is sent.
+    pub(super) fn choose_encodings(&mut self, now: Instant) {
+        let others = self.watchers.iter().filter_map(|(session, watcher)| {
+            let rate = watcher.subscriber.rate()?;
+            let number = watcher.choice.next(now, rate, &self.rates)?;
+            Some((*session, number))
+        });
+        let others: Vec<(u32, usize)> = others.collect();
+        for (session, number) in others {
+            self.change(session, |watcher| watcher.choice.set(now, number));
+        }
+    }
+
     /// Says what each may be sent, where that has changed.
     pub(super) fn set_budgets(&mut self) {
         for (session, watcher) in &mut self.watchers {
             let rate = watcher.subscriber.rate();
-            let budget = self.rates.budget(rate, &watcher.budget);
+            let tracks = watcher.choice.tracks();
+            let budget = self.rates.budget(tracks, rate, &watcher.budget);
             if is_notable(&watcher.budget, &budget) {
                 watcher.budget = budget;
                 let session = *session;
@@ -252,6 +298,14 @@ impl Watcher {
         }
         None
     }
+}
+
+/// Returns the number of layers that are sent of each selected track.
+fn layers_by_alias(choice: &Choice) -> BTreeMap<u32, u8> {
+    let aliases = choice.selected().keys();
+    aliases
+        .map(|alias| (*alias, choice.layers(*alias)))
+        .collect()
 }
 
 /// Returns whether a packet that is sent now may arrive before its deadline.

@@ -10,7 +10,7 @@ use hawser_congestion::{Bounds, Prague, PragueConfig, TrainControl};
 use hawser_fanout::{Refusal, Relay, SlotIndex, Subscriber, TrackHop, TrackIndex};
 use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Loss, Packet, Probability, Rate};
 use hawser_objects::{
-    EncodedLayer, FlowConfig, FrameAssembler, FrameConfig, LayerContent, Publication,
+    EncodedLayer, Encodings, FlowConfig, FrameAssembler, FrameConfig, LayerContent, Publication,
     PublicationConfig, ReceivedFrame, Seed, TrackSecret, Viewer, ViewerConfig, ViewerEvent,
 };
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
@@ -22,6 +22,8 @@ use std::num::NonZeroU8;
 use std::time::Duration;
 
 pub(crate) const ALIAS: u32 = 7;
+/// The small encoding of the same source, where there is one.
+pub(crate) const SMALL: u32 = 8;
 pub(crate) const INTERVAL: Duration = Duration::from_micros(33_333);
 const STEP: Duration = Duration::from_micros(100);
 const UPSTREAM: u32 = 1;
@@ -88,7 +90,8 @@ impl Watcher {
             address: SocketAddr::from(([192, 0, 2, 1], port)),
             viewer: Viewer::new(ViewerConfig::default(), secret(), [port as u8; 16]),
             assembler: FrameAssembler::new(FrameConfig {
-                selected: [(ALIAS, 2)].into(),
+                selected: [(ALIAS, 2), (SMALL, 1)].into(),
+                encodings: Encodings::of(&announcement(true)),
                 patience: ms(150),
             }),
             there: carry(there, port.into()),
@@ -109,6 +112,10 @@ impl Watcher {
         }
         while let Some(event) = self.viewer.poll_event() {
             match event {
+                ViewerEvent::Opened(announcement) if announcement.tracks.len() > 1 => {
+                    let tracks = vec![(ALIAS, self.layers), (SMALL, 1)];
+                    self.viewer.subscribe_to_any_encoding(now, tracks);
+                }
                 ViewerEvent::Opened(_) => self.viewer.subscribe(now, vec![(ALIAS, self.layers)]),
                 ViewerEvent::Ended(_) => self.has_ended = true,
             }
@@ -240,6 +247,7 @@ pub(crate) struct World {
     pub(crate) refused: Vec<(ObjectId, Refusal)>,
     /// The rate of the stream.
     pub(crate) mbps: f64,
+    has_small: bool,
     pub(crate) whole: WholeObjects,
     pub(crate) objects: Vec<WholeObject>,
 }
@@ -251,18 +259,17 @@ impl World {
 
     /// Returns the world with a link from the publisher to the relay.
     pub(crate) fn over(watchers: Vec<Watcher>, to_relay: LinkConfig) -> Self {
+        World::publishing(watchers, to_relay, false)
+    }
+
+    /// Returns the world with a small encoding, of a fifteenth of the rate, beside the usual one.
+    pub(crate) fn with_small(watchers: Vec<Watcher>) -> Self {
+        World::publishing(watchers, link(Some(200.0), 0.0), true)
+    }
+
+    fn publishing(watchers: Vec<Watcher>, to_relay: LinkConfig, has_small: bool) -> Self {
         let config = PublicationConfig {
-            announcement: Announcement {
-                incarnation: [0x22; 16],
-                started_unix_millis: 1,
-                tracks: vec![Track {
-                    alias: ALIAS,
-                    codec: 1,
-                    layers: 2,
-                    name: "talker".to_owned(),
-                    parameters: Vec::new(),
-                }],
-            },
+            announcement: announcement(has_small),
             lifetime: ms(150),
             flow: FlowConfig::new(ByteSize(1_300_000)),
             viewers: 8,
@@ -284,6 +291,7 @@ impl World {
             tagged: [0; 3],
             refused: Vec::new(),
             mbps: 20.0,
+            has_small,
             whole: WholeObjects::default(),
             objects: Vec::new(),
         }
@@ -307,13 +315,25 @@ impl World {
         if now >= self.next_capture && self.publication.target(now).is_some() {
             self.next_capture = now + INTERVAL;
             let bytes = Bitrate::from_mbps(self.mbps).bytes_in(INTERVAL).0 as usize;
-            let contents = [vec![0; bytes / 5], vec![1; bytes * 4 / 5]];
-            let layers = [0, 1].map(|layer| EncodedLayer {
-                alias: ALIAS,
-                layer,
-                content: LayerContent::Whole(&contents[usize::from(layer)]),
-            });
-            self.publication.publish(now, now, &layers).unwrap();
+            let contents = [
+                vec![0; bytes / 5],
+                vec![1; bytes * 4 / 5],
+                vec![2; bytes / 15],
+            ];
+            let layers = [(ALIAS, 0), (ALIAS, 1), (SMALL, 0)];
+            let layers = layers
+                .iter()
+                .zip(&contents)
+                .map(|((alias, layer), content)| EncodedLayer {
+                    alias: *alias,
+                    layer: *layer,
+                    content: LayerContent::Whole(content),
+                });
+            let layers: Vec<EncodedLayer<'_>> = layers.collect();
+            let count = if self.has_small { 3 } else { 2 };
+            self.publication
+                .publish(now, now, &layers[..count])
+                .unwrap();
             self.published += 1;
         }
         self.publication.handle_timeout(now);
@@ -418,6 +438,23 @@ impl World {
         if let Some(watcher) = watcher {
             push(&mut watcher.there, self.now, datagram, ecn);
         }
+    }
+}
+
+fn announcement(has_small: bool) -> Announcement {
+    let track = |alias, layers| Track {
+        alias,
+        codec: 1,
+        layers,
+        name: "talker".to_owned(),
+        parameters: Vec::new(),
+    };
+    let mut tracks = vec![track(ALIAS, 2), track(SMALL, 1)];
+    tracks.truncate(if has_small { 2 } else { 1 });
+    Announcement {
+        incarnation: [0x22; 16],
+        started_unix_millis: 1,
+        tracks,
     }
 }
 

@@ -51,7 +51,11 @@ impl HostileViewer {
             next: 0,
         };
         let tracks = tracks.iter().map(|alias| (*alias, 2)).collect();
-        let subscribe = Subscribe { number: 1, tracks };
+        let subscribe = Subscribe {
+            number: 1,
+            tracks,
+            any_encoding: false,
+        };
         let subscribe = viewer.seal(0, Kind::Subscribe, subscribe.emit());
         let _ = publication.handle_datagram(now, address, &subscribe);
         Some(viewer)

@@ -32,9 +32,9 @@ impl Shares {
         self.sum(|alias, layer| selected.get(&alias).is_some_and(|n| layer < *n))
     }
 
-    /// Returns the share of the bases of all tracks; 1 before the first frame.
-    pub(super) fn base(&self) -> f64 {
-        self.sum(|_, layer| layer == 0)
+    /// Returns the share of the bases of the selected tracks; 1 before the first frame.
+    pub(super) fn bases(&self, selected: &BTreeMap<u32, u8>) -> f64 {
+        self.sum(|alias, layer| layer == 0 && selected.contains_key(&alias))
     }
 
     fn sum(&self, is_meant: impl Fn(u32, u8) -> bool) -> f64 {

@@ -180,13 +180,18 @@ impl Client {
         }
     }
 
-    /// Selects tracks and the number of their layers, if the session is open.
-    pub(crate) fn subscribe(&mut self, now: Instant, tracks: Vec<(u32, u8)>) {
+    /// Selects tracks and the number of their layers, if the session is open. With `any_encoding`, one track
+    /// of each name is enough.
+    pub(crate) fn subscribe(&mut self, now: Instant, tracks: Vec<(u32, u8)>, any_encoding: bool) {
         if let State::Open(open) = &mut self.state {
             let number = open.wanted.as_ref().map_or(0, |wanted| wanted.number);
             // Zero is the number before the first selection.
             let number = number.wrapping_add(1).max(1);
-            open.wanted = Some(Subscribe { number, tracks });
+            open.wanted = Some(Subscribe {
+                number,
+                tracks,
+                any_encoding,
+            });
             open.repeat_at = Some(now);
         }
     }

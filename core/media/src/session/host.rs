@@ -65,6 +65,8 @@ pub enum HostEvent {
         session: u32,
         /// The aliases, and the number of layers of each.
         tracks: Vec<(u32, u8)>,
+        /// Whether one track of each name is enough, and the sender chooses.
+        any_encoding: bool,
     },
     /// A viewer has reported. The sender answers with [`Host::send_status`].
     Report {
@@ -375,7 +377,11 @@ impl Host {
     }
 
     fn handle_subscribe(&mut self, sealed: &Sealed<'_>, plaintext: &[u8]) -> Result<(), HostError> {
-        let Subscribe { number, tracks } = Subscribe::parse(plaintext)?;
+        let Subscribe {
+            number,
+            tracks,
+            any_encoding,
+        } = Subscribe::parse(plaintext)?;
         let session = self.sessions.get_mut(&sealed.session);
         let session = session.ok_or(HostError::UnknownSession)?;
         let is_newer = session.subscribed_by < Some(sealed.number);
@@ -387,6 +393,7 @@ impl Host {
             self.events.push_back(HostEvent::Subscribed {
                 session: sealed.session,
                 tracks,
+                any_encoding,
             });
         }
         Ok(())

@@ -137,7 +137,7 @@ impl Upstream {
 
     /// Selects the tracks and the number of their layers, once the session is open.
     pub fn subscribe(&mut self, now: Instant, tracks: Vec<(u32, u8)>) {
-        self.client.subscribe(now, tracks);
+        self.client.subscribe(now, tracks, false);
     }
 
     /// Says that something before, such as the kernel, verifies packets, and tags them with this key

@@ -71,7 +71,13 @@ impl Viewer {
 
     /// Selects the tracks and the number of their layers, once the session is open.
     pub fn subscribe(&mut self, now: Instant, tracks: Vec<(u32, u8)>) {
-        self.client.subscribe(now, tracks);
+        self.client.subscribe(now, tracks, false);
+    }
+
+    /// Selects the tracks and the number of their layers, once the session is open, and lets the sender
+    /// choose one of those with the same name: they are encodings of the same source.
+    pub fn subscribe_to_any_encoding(&mut self, now: Instant, tracks: Vec<(u32, u8)>) {
+        self.client.subscribe(now, tracks, true);
     }
 
     /// Sets the pose that reports have.

@@ -186,7 +186,12 @@ pub fn subscribe() -> MessageVector<Subscribe> {
     let (tracks, _) = fields.bytes("tracks").as_chunks();
     let track = |[alias @ .., layers]: &[u8; 5]| (u32::from_be_bytes(*alias), *layers);
     let tracks = tracks.iter().map(track).collect();
-    message(&fields, Kind::Subscribe, Subscribe { number, tracks })
+    let subscribe = Subscribe {
+        number,
+        tracks,
+        any_encoding: false,
+    };
+    message(&fields, Kind::Subscribe, subscribe)
 }
 
 /// Returns a sealed status.

@@ -271,6 +271,7 @@ pub(crate) fn plaintexts() -> [Vec<u8>; 5] {
     let subscribe = Subscribe {
         number: 25,
         tracks: vec![(6, 1), (8, 0)],
+        any_encoding: true,
     };
     let accept = Accept {
         status: status.clone(),

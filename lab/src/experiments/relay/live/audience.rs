@@ -5,7 +5,9 @@ use anyhow::{Context, Result};
 use hawser_io::clock;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_netem::{Link, LinkConfig};
-use hawser_objects::{FrameAssembler, FrameConfig, TrackSecret, Viewer, ViewerConfig, ViewerEvent};
+use hawser_objects::{
+    Encodings, FrameAssembler, FrameConfig, TrackSecret, Viewer, ViewerConfig, ViewerEvent,
+};
 use hawser_units::{ByteSize, Ecn, Instant};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -54,6 +56,7 @@ impl Member {
             viewer: Viewer::new(ViewerConfig::default(), secret, random),
             assembler: FrameAssembler::new(FrameConfig {
                 selected: [(ALIAS, LAYERS)].into(),
+                encodings: Encodings::default(),
                 patience: PATIENCE,
             }),
             path: None,
