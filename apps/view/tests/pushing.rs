@@ -267,6 +267,45 @@ fn frames_arrive_whole_and_in_time_and_files_tell_of_them() {
 }
 
 #[test]
+fn a_viewer_who_turns_away_gets_the_base_until_he_looks_again() {
+    let broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    // From in front of the performer, and the other way from the second second to the fourth.
+    let poses = "time_s,x,y,z,yaw,pitch\n0,0,1.2,2,0,0\n1.9,0,1.2,2,0,0\n2,0,1.2,2,180,0\n\
+                 3.9,0,1.2,2,180,0\n4,0,1.2,2,0,0\n";
+    fs::write(broadcast.path("poses.csv"), poses).unwrap();
+    let config = push::PushConfig {
+        poses: Some(broadcast.path("poses.csv")),
+        timeline: Some(broadcast.path("timeline.csv")),
+        frames: None,
+        duration: Some(Duration::from_secs(6)),
+        ..broadcast.viewer_config(publishing.address)
+    };
+    let summary = watch(&config);
+    publishing.stop();
+
+    let looked = summary.received.looked.unwrap();
+    assert_eq!(looked.changes, 2, "{summary}");
+    assert!(looked.away > Duration::from_secs(1), "{summary}");
+    let mut rows = csv::Reader::from_path(broadcast.path("timeline.csv")).unwrap();
+    let rows: Vec<PushRow> = rows.deserialize().map(Result::unwrap).collect();
+    let runs: Vec<&[PushRow]> = rows
+        .chunk_by(|a, b| a.is_looked_at == b.is_looked_at)
+        .collect();
+    let looked: Vec<bool> = runs.iter().map(|run| run[0].is_looked_at).collect();
+    assert_eq!(looked, [true, false, true], "{summary}");
+    for (run, layers) in runs.into_iter().zip([2, 1, 2]) {
+        let has_all = |row: &&PushRow| row.layers == layers && row.is_whole;
+        let whole = run.iter().filter(has_all).count();
+        assert!(
+            10 * whole > 9 * run.len(),
+            "{whole} of {}: {summary}",
+            run.len()
+        );
+    }
+}
+
+#[test]
 fn every_codec_and_both_families_carry_frames() {
     for (codec, listen) in [
         (CodecName::Draco, "[::1]:0"),

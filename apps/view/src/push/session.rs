@@ -71,9 +71,7 @@ impl Session {
 
     /// Selects up to `layers` of each announced track.
     pub(super) fn subscribe(&mut self, now: Instant, announcement: Announcement, layers: u8) {
-        let tracks = announcement.tracks.iter();
-        let selected = tracks.map(|track| (track.alias, track.layers.min(layers)));
-        let selected: Vec<(u32, u8)> = selected.collect();
+        let selected = selection(&announcement.tracks, layers);
         let tracks = announcement.tracks.iter();
         let timings = tracks.filter_map(|track| TrackTiming::parse(&track.parameters));
         self.lifetime = timings.map(|timing| timing.lifetime).max();
@@ -81,6 +79,16 @@ impl Session {
         self.viewer.subscribe(now, selected);
         let tracks = announcement.tracks.into_iter();
         self.tracks = Arc::new(tracks.map(|track| (track.alias, track)).collect());
+    }
+
+    /// Selects another number of layers of each announced track, if the session is open.
+    pub(super) fn select(&mut self, now: Instant, layers: u8) {
+        if self.is_open() {
+            let selected = selection(self.tracks.values(), layers);
+            self.assembler
+                .select(now, selected.iter().copied().collect());
+            self.viewer.subscribe(now, selected);
+        }
     }
 
     /// Returns the next time at which [`Session::handle_timeout`] is due.
@@ -124,6 +132,13 @@ impl Session {
         let deadline = receiver.local_time_of_deadline(now, frame.deadline?)?;
         Some(deadline - self.lifetime?)
     }
+}
+
+/// Returns up to `layers` of each track.
+fn selection<'a>(tracks: impl IntoIterator<Item = &'a Track>, layers: u8) -> Vec<(u32, u8)> {
+    let selected = tracks.into_iter();
+    let selected = selected.map(|track| (track.alias, track.layers.min(layers)));
+    selected.filter(|(_, layers)| *layers > 0).collect()
 }
 
 fn assembler(selected: &[(u32, u8)], patience: Duration) -> FrameAssembler {
