@@ -4,7 +4,7 @@ use crate::failure::attempt;
 use crate::picture::{Drawn, PictureThread, Pictures};
 use crate::save::SavedFrames;
 use crate::table::Table;
-use hawser_cloud::Cloud;
+use hawser_cloud::{Cloud, Pose};
 use serde::Serialize;
 use std::path::Path;
 
@@ -32,8 +32,14 @@ impl Files {
         })
     }
 
-    /// Takes a frame with its line of the timeline.
-    pub(crate) fn record(&mut self, row: impl Serialize, captured_ns: u64, cloud: Cloud) {
+    /// Takes a frame with its line of the timeline, and the viewer's pose if it changes over time.
+    pub(crate) fn record(
+        &mut self,
+        row: impl Serialize,
+        captured_ns: u64,
+        cloud: Cloud,
+        pose: Option<Pose>,
+    ) {
         let errors = &mut self.errors;
         attempt(&mut self.timeline, "--timeline", errors, |timeline| {
             timeline.write(row)?;
@@ -43,7 +49,7 @@ impl Files {
             save.save(captured_ns, &cloud)
         });
         if let Some(pictures) = &mut self.pictures {
-            pictures.show(captured_ns, cloud);
+            pictures.show(captured_ns, cloud, pose);
         }
     }
 

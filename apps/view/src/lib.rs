@@ -206,6 +206,8 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
     let config = PushConfig {
         layers: args.push.layers,
         encoding: args.push.encoding,
+        layers_unseen: args.push.layers_unseen,
+        poses: args.push.poses.clone(),
         max_points: args.push.max_points as usize,
         metrics: args.push.metrics,
         timeline: common.timeline,

@@ -98,6 +98,8 @@ impl fmt::Display for Drawn {
 struct Frame {
     captured_ns: u64,
     cloud: Cloud,
+    /// The viewer's pose then, if it changes over time.
+    pose: Option<Pose>,
 }
 
 /// The counts of a thread that has ended, and the errors that ended the snapshot or the video.
@@ -152,8 +154,12 @@ impl PictureThread {
     }
 
     /// Takes a frame without waiting. If there is no room, the newest frame is kept until there is.
-    pub(crate) fn show(&mut self, captured_ns: u64, cloud: Cloud) {
-        let frame = Frame { captured_ns, cloud };
+    pub(crate) fn show(&mut self, captured_ns: u64, cloud: Cloud, pose: Option<Pose>) {
+        let frame = Frame {
+            captured_ns,
+            cloud,
+            pose,
+        };
         if let Some(waiting) = self.waiting.take()
             && let Some(waiting) = self.offer(waiting)
         {
@@ -247,6 +253,7 @@ impl Studio {
     }
 
     fn show(&mut self, frame: Frame) {
+        self.pose = frame.pose.or(self.pose);
         if self.video.is_some() {
             let image = self.draw(&frame.cloud);
             let (hidden, errors) = (&mut self.drawn.hidden, &mut self.errors);
@@ -551,7 +558,7 @@ mod tests {
         };
         let mut thread = PictureThread::start(&pictures).unwrap().unwrap();
         for captured_ns in [1, 1 + FRAME_NS] {
-            thread.show(captured_ns, Cloud::new());
+            thread.show(captured_ns, Cloud::new(), None);
         }
         let (drawn, errors) = thread.finish();
         assert!(drawn.pictures >= 3, "{drawn}");
@@ -626,7 +633,7 @@ mod tests {
             skipped: 0,
         };
         for captured_ns in 0..QUEUE as u64 + 5 {
-            pictures.show(captured_ns, Cloud::new());
+            pictures.show(captured_ns, Cloud::new(), None);
         }
         let first: Vec<u64> = received.try_iter().map(|f| f.captured_ns).collect();
         let (drawn, _) = pictures.finish();

@@ -4,20 +4,23 @@
 //! counted, not waited for.
 
 mod ahead;
+mod attention;
 mod decode;
 mod metrics;
 mod network;
+mod poses;
 mod record;
 mod row;
 mod session;
 mod summary;
 mod tracks;
+mod viewpoint;
 
 pub use row::PushRow;
-pub use summary::{Damaged, PushSummary};
+pub use summary::{Damaged, Looked, PushSummary};
 
 use crate::{Failure, Pictures, Until};
-use decode::Decoding;
+use decode::{Decoding, Extents};
 use hawser_io::clock::SteadyClock;
 use hawser_io::peer::PeerAddresses;
 use hawser_keyring::{KeyArgs, KeySource, Keyring, TrackRole};
@@ -30,9 +33,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 use summary::Received;
+use viewpoint::Viewpoint;
 
 /// The default number of points that all tracks of a frame may have together: 16 of the largest clouds, or
 /// 8 views of 1920 x 1080 pixels. They take 160 MB as points.
@@ -54,6 +59,16 @@ pub struct PushArgs {
     /// Encoding of each camera to receive, if the stream has several: `auto` leaves the choice to the relay
     #[arg(long, value_enum, requires = "push", default_value_t = EncodingName::Auto)]
     pub encoding: EncodingName,
+    /// Number of layers of every track to receive while none of its points are in view from --pose or
+    /// --poses; 0: nothing, until where the points were last comes into view. At most --layers, which switches
+    /// this off
+    #[arg(long, value_name = "N", requires = "push", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(0..=8))]
+    pub layers_unseen: u8,
+    /// The viewer's poses over time, from the start on: a CSV file with columns time_s,x,y,z,yaw,pitch, in
+    /// seconds, and metres and degrees as of --pose. Between two lines they change evenly; the last one stays
+    #[arg(long, value_name = "FILE", requires = "push", conflicts_with = "pose")]
+    pub poses: Option<PathBuf>,
     /// Number of points that all cameras of a frame may have together, where each pixel of a view counts as
     /// a point; bounds the memory. Frames that announce more are damaged
     #[arg(long, value_name = "N", requires = "push", default_value_t = DEFAULT_MAX_POINTS as u32,
@@ -86,6 +101,11 @@ pub struct PushConfig {
     pub layers: u8,
     /// The encoding of each source.
     pub encoding: EncodingName,
+    /// The maximum number of layers of each track while none of its points are in view. 0: nothing is received
+    /// until where the points were last comes into view.
+    pub layers_unseen: u8,
+    /// A CSV file of the viewer's poses over time, instead of the one pose of the pictures.
+    pub poses: Option<PathBuf>,
     /// The number of points that all tracks of a frame may have together, where each pixel of a view
     /// counts as a point.
     pub max_points: usize,
@@ -93,7 +113,8 @@ pub struct PushConfig {
     pub timeline: Option<PathBuf>,
     /// A directory for PLY files.
     pub save: Option<PathBuf>,
-    /// Pictures and videos of the frames. The publisher samples points for the pose, if there is one.
+    /// Pictures and videos of the frames. The publisher samples points for the pose, if there is one, and what
+    /// is out of view from there is received with fewer layers.
     pub pictures: Pictures,
     /// The time after which to stop. Unlimited if `None`.
     pub duration: Option<Duration>,
@@ -111,6 +132,8 @@ impl PushConfig {
             key: key.into(),
             layers: 8,
             encoding: EncodingName::Auto,
+            layers_unseen: 1,
+            poses: None,
             max_points: DEFAULT_MAX_POINTS,
             timeline: None,
             save: None,
@@ -144,6 +167,8 @@ fn watch_and_record(
     let key = Keyring::open(&config.key, TrackRole::Reader)?;
     let mut publishers = PeerAddresses::parse(&config.address)?;
     let clock = SteadyClock::start();
+    let (extents, known) = mpsc::channel();
+    let viewpoint = Viewpoint::open(config, clock.now(), known)?;
     let recorder = Recorder::create(config)?;
     let (to_decoder, work) = decode::work();
     let decoded: Arc<Mutex<DecodedFrames>> = Arc::default();
@@ -157,6 +182,7 @@ fn watch_and_record(
         recorder,
         config.max_points,
         Arc::clone(&decoded),
+        viewpoint.has_pose().then(|| Extents::new(extents)),
     );
     let until = Until {
         stop,
@@ -173,7 +199,7 @@ fn watch_and_record(
         let connected = publishers.find(is_over);
         let opened = connected.map(|connected| {
             Network::open(
-                config, clock, publishers, connected, key, to_decoder, figures,
+                clock, publishers, connected, key, viewpoint, to_decoder, figures,
             )
         });
         let (received, watched) = match opened {

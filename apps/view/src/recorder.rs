@@ -113,7 +113,7 @@ impl Recorder {
             tracing::error!(frame = row.frame, captured = %delivery.header.digest, decoded = %digest, "frame differs from the captured one");
         }
         self.files
-            .record(row, row.captured_ns, delivery.cloud.clone());
+            .record(row, row.captured_ns, delivery.cloud.clone(), None);
         self.write_arrivals(Table::flush);
     }
 

@@ -266,6 +266,64 @@ fn frames_arrive_whole_and_in_time_and_files_tell_of_them() {
     assert!(lines(&broadcast.path("stats.csv")) > 2);
 }
 
+/// Watches from in front of the performer, and the other way from the second second to the fourth. Returns
+/// the frames, in runs of those that are looked at and those that are not.
+fn watch_and_turn_away(layers_unseen: u8) -> (PushSummary, Vec<Vec<PushRow>>) {
+    let broadcast = Broadcast::new();
+    let publishing = broadcast.publish();
+    let poses = "time_s,x,y,z,yaw,pitch\n0,0,1.2,2,0,0\n1.9,0,1.2,2,0,0\n2,0,1.2,2,180,0\n\
+                 3.9,0,1.2,2,180,0\n4,0,1.2,2,0,0\n";
+    fs::write(broadcast.path("poses.csv"), poses).unwrap();
+    let config = push::PushConfig {
+        layers_unseen,
+        poses: Some(broadcast.path("poses.csv")),
+        timeline: Some(broadcast.path("timeline.csv")),
+        frames: None,
+        duration: Some(Duration::from_secs(6)),
+        ..broadcast.viewer_config(publishing.address)
+    };
+    let summary = watch(&config);
+    publishing.stop();
+    let looked = summary.received.looked.unwrap();
+    assert_eq!(looked.changes, 2, "{summary}");
+    assert!(looked.away > Duration::from_secs(1), "{summary}");
+    let mut rows = csv::Reader::from_path(broadcast.path("timeline.csv")).unwrap();
+    let rows: Vec<PushRow> = rows.deserialize().map(Result::unwrap).collect();
+    let runs = rows.chunk_by(|one, next| one.is_looked_at == next.is_looked_at);
+    (summary, runs.map(<[PushRow]>::to_vec).collect())
+}
+
+#[test]
+fn a_viewer_who_turns_away_gets_the_base_until_he_looks_again() {
+    let (summary, runs) = watch_and_turn_away(1);
+    let looked: Vec<bool> = runs.iter().map(|run| run[0].is_looked_at).collect();
+    assert_eq!(looked, [true, false, true], "{summary}");
+    for (run, layers) in runs.iter().zip([2, 1, 2]) {
+        let has_all = |row: &&PushRow| row.layers == layers && row.is_whole;
+        let whole = run.iter().filter(has_all).count();
+        assert!(
+            10 * whole > 9 * run.len(),
+            "{whole} of {}: {summary}",
+            run.len()
+        );
+    }
+}
+
+#[test]
+fn a_viewer_who_wants_nothing_of_what_is_not_in_view_gets_it_again_when_it_is() {
+    let (summary, runs) = watch_and_turn_away(0);
+    let frames = |is_looked_at: bool| {
+        let runs = runs.iter().flatten();
+        runs.filter(|row| row.is_looked_at == is_looked_at).count()
+    };
+    // Some were on their way.
+    assert!(frames(false) < 20, "{summary}");
+    let last = runs.last().unwrap();
+    assert!(last[0].is_looked_at && last.len() > 60, "{summary}");
+    assert_eq!(summary.received.sessions, 1, "{summary}");
+    assert_eq!(summary.received.frames.undecodable, 0, "{summary}");
+}
+
 #[test]
 fn every_codec_and_both_families_carry_frames() {
     for (codec, listen) in [

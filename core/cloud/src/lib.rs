@@ -16,6 +16,7 @@
 mod background;
 mod camera;
 mod cloud;
+mod extent;
 mod level;
 mod performer;
 pub mod ply;
@@ -27,6 +28,7 @@ mod visibility;
 pub use background::Background;
 pub use camera::{Camera, Extrinsics, HueRange, ImageError, Intrinsics};
 pub use cloud::{Cloud, Digest, MAX_POINTS, POINT_BYTES, PartialPoint, Point};
+pub use extent::Extent;
 pub use level::{Level, UnknownLevel};
 pub use performer::Performer;
 pub use render::{Image, Renderer, RendererError};

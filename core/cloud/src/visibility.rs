@@ -1,5 +1,6 @@
 use crate::{Cloud, POINT_BYTES, Point};
 use std::collections::BTreeMap;
+use std::f32::consts::TAU;
 
 /// The pose of a viewer in the world frame of the cameras.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,16 +42,35 @@ impl Default for FieldOfView {
 impl FieldOfView {
     /// Returns the maximum sampling rate at a position in the world, in millimetres.
     pub fn rate(&self, pose: &Pose, position: [f32; 3]) -> f32 {
-        let [x, y, z] = pose.relative(position);
-        let forward = -z;
-        // The distance from the middle, as a share of that of the edge.
-        let share = |side: f32, field: f32| side.abs().atan2(forward) / (field / 2.0);
-        let distance = share(x, self.horizontal).max(share(y, self.vertical));
+        let distance = self.distance(pose, position);
         if !(0.0..1.0).contains(&distance) {
             return self.outside;
         }
         let region = (distance * self.rates.len() as f32) as usize;
         self.rates.get(region).copied().unwrap_or(self.outside)
+    }
+
+    /// Returns whether a position in the world, in millimetres, is in the field of view.
+    pub fn contains(&self, pose: &Pose, position: [f32; 3]) -> bool {
+        (0.0..1.0).contains(&self.distance(pose, position))
+    }
+
+    /// Returns a field of view that is wider by an angle in radians on each side, up to all around.
+    #[must_use]
+    pub fn widened(self, angle: f32) -> FieldOfView {
+        let widened = |field: f32| (field + 2.0 * angle).min(TAU);
+        FieldOfView {
+            horizontal: widened(self.horizontal),
+            vertical: widened(self.vertical),
+            ..self
+        }
+    }
+
+    /// Returns the distance of a position from the middle, as a share of that of the edge.
+    fn distance(&self, pose: &Pose, position: [f32; 3]) -> f32 {
+        let [x, y, z] = pose.relative(position);
+        let share = |side: f32, field: f32| side.abs().atan2(-z) / (field / 2.0);
+        share(x, self.horizontal).max(share(y, self.vertical))
     }
 
     /// Returns at most `budget` points of a cloud, in capture order. The space is divided into cubes
@@ -115,7 +135,7 @@ impl Cube {
 }
 
 /// Returns the packed points of a cloud in runs of one cube each, with the cube's least corner.
-fn runs(cloud: &Cloud) -> impl Iterator<Item = ([i16; 3], &[[u8; POINT_BYTES]])> {
+pub(crate) fn runs(cloud: &Cloud) -> impl Iterator<Item = ([i16; 3], &[[u8; POINT_BYTES]])> {
     let corner = |bytes: &[u8; POINT_BYTES]| {
         let Point { x, y, z, .. } = Point::from_bytes(*bytes);
         [x, y, z].map(|axis| axis & !(CUBE_MM - 1))

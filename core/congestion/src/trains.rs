@@ -44,9 +44,10 @@ const LOSS_GAIN: f64 = 0.3;
 /// The multiple of what arrives up to which the rate grows where no train shows more.
 const HEADROOM: f64 = 1.5;
 
-/// The time between two packets that ends a train, and the fewest packets of one.
+/// The time between two packets that ends a train, and the fewest packets of one. The base of a stream of 7 Mb/s
+/// has six: where nothing else is sent, it has to show that the path bears more again.
 const TRAIN_GAP: Duration = Duration::from_millis(3);
-const TRAIN_PACKETS: usize = 8;
+const TRAIN_PACKETS: usize = 4;
 
 /// The factor by which a train has to be longer at its arrival to show the rate of the path.
 const STRETCHED: f64 = 1.1;
@@ -379,6 +380,17 @@ mod tests {
         let mut path = Path::new(8);
         path.run(90, 10, 0);
         assert!((6.5..8.0).contains(&path.target()), "{}", path.target());
+    }
+
+    #[test]
+    fn small_frames_show_that_the_path_bears_more_than_before() {
+        let mut path = Path::new(4);
+        path.run(5, 24, 0);
+        assert!(path.target() < 4.0, "{}", path.target());
+        path.micros_a_packet = 10_000 / 20;
+        // 5 packets a frame are 1.5 Mb/s.
+        path.run(90, 5, 0);
+        assert!((14.0..20.0).contains(&path.target()), "{}", path.target());
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct FrameConfig {
 pub struct FrameAssembler {
     config: FrameConfig,
     sources: Sources,
+    /// A selection of more layers, of which none has arrived yet, and when it holds in any case.
+    selecting: Option<(BTreeMap<u32, u8>, Instant)>,
     round_trip: Duration,
     pending: BTreeMap<FrameId, Pending>,
     newest_ready: Option<FrameId>,
@@ -131,6 +133,7 @@ impl FrameAssembler {
         FrameAssembler {
             sources: Sources::of(&config),
             config,
+            selecting: None,
             round_trip: Duration::ZERO,
             pending: BTreeMap::new(),
             newest_ready: None,
@@ -143,6 +146,21 @@ impl FrameAssembler {
     /// Sets the round-trip time, from which follows how long a repair takes.
     pub fn set_round_trip(&mut self, round_trip: Duration) {
         self.round_trip = round_trip;
+    }
+
+    /// Changes the selected numbers of layers of the tracks. What is not selected any more is not waited for.
+    /// The sender begins with more some frames later: they are waited for as soon as one of them arrives,
+    /// or a round trip and the lifetime of a frame have passed.
+    pub fn select(&mut self, now: Instant, selected: BTreeMap<u32, u8>) {
+        let before = &mut self.config.selected;
+        before.retain(|alias, _| selected.contains_key(alias));
+        for (alias, layers) in before.iter_mut() {
+            *layers = selected[alias].min(*layers);
+        }
+        self.sources = Sources::of(&self.config);
+        let before = &self.config.selected;
+        let by = now + self.config.patience + self.round_trip;
+        self.selecting = (*before != selected).then_some((selected, by));
     }
 
     /// Takes an event of the receiver.
@@ -176,11 +194,16 @@ impl FrameAssembler {
 
     /// Returns the next time at which [`FrameAssembler::handle_timeout`] has to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.pending.values().map(|pending| pending.due).min()
+        let due = self.pending.values().map(|pending| pending.due);
+        let selecting = self.selecting.as_ref().map(|(_, by)| *by);
+        due.chain(selecting).min()
     }
 
     /// Makes frames ready whose time is over.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some((selected, _)) = self.selecting.take_if(|(_, by)| *by <= now) {
+            self.set_selected(selected);
+        }
         let mut newest_first = self.pending.iter().rev();
         let over = newest_first.find(|(_, pending)| pending.due <= now);
         if let Some(id) = over.map(|(id, _)| *id) {
@@ -198,7 +221,18 @@ impl FrameAssembler {
         &self.stats
     }
 
+    fn set_selected(&mut self, selected: BTreeMap<u32, u8>) {
+        self.config.selected = selected;
+        self.sources = Sources::of(&self.config);
+    }
+
     fn add(&mut self, now: Instant, id: ObjectId, layer: Layer) {
+        let is_of = |selected: &BTreeMap<u32, u8>| selected.get(&id.alias) > Some(&id.layer);
+        let has_begun = !is_of(&self.config.selected);
+        let begins = |(selected, _): &mut (BTreeMap<u32, u8>, _)| has_begun && is_of(selected);
+        if let Some((selected, _)) = self.selecting.take_if(begins) {
+            self.set_selected(selected);
+        }
         let selected = &self.config.selected;
         if selected.get(&id.alias).is_none_or(|n| id.layer >= *n) {
             return;
@@ -250,6 +284,9 @@ impl FrameAssembler {
             let (id, pending) = entry.remove_entry();
             self.bytes -= pending.size();
             self.newest_ready = Some(id);
+            if self.config.selected.is_empty() {
+                continue;
+            }
             let has_bases = pending.has_bases(&self.sources);
             let frame = pending.into_frame(id, now, &self.sources);
             let is_lesser = self.sources.has_lesser(&frame);
@@ -592,14 +629,58 @@ mod tests {
         assert_eq!(groups(&mut assembler), [(1, true)]);
     }
 
+    #[test]
+    fn layers_that_are_not_selected_any_more_are_not_waited_for() {
+        let mut assembler = assembler(&[(1, 2)]);
+        assembler.select(at(0), [(1, 1)].into());
+        assembler.handle_event(at(1), object(id(1, 1, 0)));
+        assert_eq!(groups(&mut assembler), [(1, true)]);
+        assembler.handle_event(at(2), object(id(1, 1, 1)));
+        assert_eq!(assembler.stats().late_objects, 0);
+        assembler.handle_event(at(3), given_up(id(1, 3, 0), &[]));
+        assembler.select(at(4), BTreeMap::new());
+        assembler.finish(at(5));
+        assert_eq!(assembler.stats().undecodable, 1);
+    }
+
+    #[test]
+    fn more_layers_are_waited_for_when_the_first_of_them_has_come() {
+        let mut assembler = assembler(&[(1, 1)]);
+        assembler.select(at(0), [(1, 2)].into());
+        assembler.handle_event(at(1), object(id(1, 1, 0)));
+        assert_eq!(groups(&mut assembler), [(1, true)]);
+        assembler.handle_event(at(2), object(id(1, 2, 1)));
+        assembler.handle_event(at(3), object(id(1, 2, 0)));
+        let frame = assembler.poll_frame().unwrap();
+        assert!(frame.is_whole && frame.tracks[&1].len() == 2);
+        assembler.handle_event(at(4), object(id(1, 3, 0)));
+        assert_eq!(groups(&mut assembler), []);
+    }
+
+    #[test]
+    fn where_none_of_more_layers_comes_they_are_missing_after_a_while() {
+        let mut assembler = assembler(&[(1, 1)]);
+        assembler.set_round_trip(Duration::from_millis(20));
+        assembler.select(at(0), [(1, 2), (2, 1)].into());
+        assert_eq!(assembler.poll_timeout(), Some(at(170)));
+        assembler.handle_timeout(at(170));
+        assert_eq!(assembler.poll_timeout(), None);
+        assembler.handle_event(at(171), object(id(1, 1, 0)));
+        assert_eq!(groups(&mut assembler), []);
+    }
+
     proptest! {
         #[test]
         fn frames_come_once_and_in_order_and_their_number_is_bounded(
             events in prop::collection::vec((0u32..40, 0u8..3, 1u32..3, any::<bool>()), 0..300),
+            selections in prop::collection::btree_map(0u64..300, (0u8..3, 0u8..4), 0..5),
         ) {
             let mut assembler = assembler(&[(1, 2), (2, 3)]);
             let mut last = None;
             for (time, (group, layer, alias, is_complete)) in (0..).zip(events) {
+                if let Some((one, two)) = selections.get(&time) {
+                    assembler.select(at(time), [(1, *one), (2, *two)].into());
+                }
                 let id = id(alias, group, layer);
                 let event = if is_complete { object(id) } else { given_up(id, &[1]) };
                 assembler.handle_event(at(time), event);

@@ -192,7 +192,8 @@ impl Publication {
     }
 
     /// Returns the rate at which to encode a frame now, with all headers: so that the fastest viewer gets all
-    /// layers that it has selected, and the slowest one the bases of them. `None` if nobody watches.
+    /// layers that it has selected, and the slowest one the bases of them. Who selects fewer layers than before
+    /// does not get larger ones instead: it leaves its path to others. `None` if nobody watches.
     pub fn target(&self, now: Instant) -> Option<Bitrate> {
         let target = |viewer: &ViewerFlow| viewer.target();
         // One who has vanished lowers nobody's quality, as long as somebody is there.
@@ -201,7 +202,7 @@ impl Publication {
         let of_layers = self
             .active()
             .filter(counts)
-            .map(|viewer| target(viewer) / self.shares.of(&viewer.selected));
+            .map(|viewer| target(viewer) / self.shares.of(&viewer.most));
         let of_base = self
             .active()
             .filter(counts)
@@ -294,7 +295,7 @@ impl Publication {
             selected.retain(|alias, _| best.contains(alias));
         }
         if let Some(viewer) = self.viewers.get_mut(&session) {
-            viewer.selected = selected;
+            viewer.select(selected);
         } else {
             let control = (self.make_control)(now);
             let viewer = ViewerFlow::new(now, address, selected, self.config.flow, control);

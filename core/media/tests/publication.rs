@@ -447,6 +447,18 @@ fn a_viewer_of_bases_only_gets_what_its_path_bears_and_one_of_nothing_does_not_c
 }
 
 #[test]
+fn one_who_selects_fewer_layers_than_before_leaves_its_path_to_others() {
+    let mut world = World::new(&[40.0]);
+    world.run(Duration::from_secs(5));
+    let now = world.now;
+    world.watchers[0].viewer.subscribe(now, vec![(ALIAS, 1)]);
+    world.run(Duration::from_secs(5));
+    // So the base, a quarter, takes a quarter of the path.
+    let target = world.target().unwrap().mbps();
+    assert!(target <= 40.0, "{target}");
+}
+
+#[test]
 fn a_backlog_leaves_and_does_not_delay_every_frame() {
     let mut world = World::new(&[60.0]);
     world.run(Duration::from_secs(5));

@@ -10,6 +10,7 @@ use hawser_view::push::{self, PushRow, PushSummary};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -198,7 +199,36 @@ impl Machines {
         person: usize,
         stop: &'s AtomicBool,
     ) -> ScopedJoinHandle<'s, PushSummary> {
-        self.watch_at(scope, viewer, Place::Near, Self::room_address(person), stop)
+        self.watch_at(
+            scope,
+            viewer,
+            (Place::Near, Self::room_address(person)),
+            None,
+            stop,
+        )
+    }
+
+    /// Starts a viewer of a person in a room at the far end, with a table of poses.
+    pub(crate) fn watch_from<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        viewer: &str,
+        person: usize,
+        poses: &str,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, PushSummary> {
+        let file = self.path(&format!("poses-{viewer}.csv"));
+        fs::write(&file, poses).unwrap();
+        let at = (Place::Far, Self::room_address(person));
+        self.watch_at(scope, viewer, at, Some(file), stop)
+    }
+
+    /// Lets the link to the far end bear no more than a rate.
+    pub(crate) fn limit_far(&self, rate: &str) {
+        let tbf = format!("qdisc add dev eth2 root tbf rate {rate} burst 5kb latency 100ms");
+        let relay = self.relays.last().unwrap();
+        let limit = || Command::new("tc").args(tbf.split(' ')).status().unwrap();
+        assert!(relay.run(limit).unwrap().success());
     }
 
     /// Returns the newest status of a relay, at most a second old.
@@ -246,25 +276,21 @@ impl Machines {
         place: Place,
         stop: &'s AtomicBool,
     ) -> ScopedJoinHandle<'s, PushSummary> {
-        self.watch_at(
-            scope,
-            viewer,
-            place,
-            self.address(self.relays.len() - 1),
-            stop,
-        )
+        let address = self.address(self.relays.len() - 1);
+        self.watch_at(scope, viewer, (place, address), None, stop)
     }
 
     fn watch_at<'s>(
         &'s self,
         scope: &'s Scope<'s, '_>,
         viewer: &str,
-        place: Place,
-        address: String,
+        (place, address): (Place, String),
+        poses: Option<PathBuf>,
         stop: &'s AtomicBool,
     ) -> ScopedJoinHandle<'s, PushSummary> {
         let config = push::PushConfig {
             timeline: Some(self.timeline(viewer)),
+            poses,
             ..push::PushConfig::new(address, self.path("media.key"))
         };
         scope.spawn(move || {

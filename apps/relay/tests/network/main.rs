@@ -6,6 +6,7 @@ mod process;
 
 use hawser_io::process::Process;
 use hawser_relay::status::Counts;
+use hawser_view::push::PushRow;
 use machines::{FAR, Machines, PUBLISHER, Place, SetOnDrop};
 use std::net::UdpSocket;
 use std::process::Command;
@@ -161,21 +162,11 @@ fn relays_in_a_chain_pass_every_frame_on() {
     });
 }
 
-/// Limits the rate of the path from the last relay to `far`.
-fn limit(machines: &Machines, rate: &str) {
-    let limit = || {
-        let tbf = format!("qdisc add dev eth2 root tbf rate {rate} burst 5kb latency 100ms");
-        let done = Command::new("tc").args(tbf.split(' ')).status().unwrap();
-        assert!(done.success());
-    };
-    machines.relays[0].run(limit).unwrap();
-}
-
 #[test]
 fn a_narrow_path_gets_the_small_encoding() {
     let machines = Machines::create("narrow", 1);
     let stop = AtomicBool::new(false);
-    limit(&machines, "1200kbit");
+    machines.limit_far("1200kbit");
     thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
         machines.publish_as(scope, 0, &stop, true);
@@ -202,7 +193,7 @@ fn a_slow_path_delays_and_thins_only_its_own_viewer() {
     let machines = Machines::create("slow", 1);
     let stop = AtomicBool::new(false);
     // Less than a fifth of what is published.
-    limit(&machines, "1500kbit");
+    machines.limit_far("1500kbit");
     thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
         machines.publish(scope, &stop);
@@ -259,6 +250,77 @@ fn in_a_room_each_sees_all_others() {
             assert_eq!(summary.decoded.damaged.total(), 0, "{name}: {summary}");
         }
         end(relay);
+    });
+}
+
+#[test]
+fn in_a_room_the_one_who_is_looked_at_gets_what_the_others_leave_of_a_path() {
+    const PEOPLE: usize = 3;
+    let machines = Machines::create("looks", 1);
+    // All layers of a person take 7 Mb/s, the base alone 2 Mb/s.
+    machines.limit_far("13mbit");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        for person in 0..PEOPLE {
+            machines.publish_as(scope, person, &stop, false);
+        }
+        let relay = machines.relay_room(PEOPLE);
+        // The first two see each other, without a bottleneck.
+        let near = [("near-first", 0), ("near-second", 1)].map(|(name, person)| {
+            let viewing = machines.watch_person(scope, name, person, &stop);
+            machines.wait_for_frames(name, 30);
+            viewing
+        });
+        // The third one looks at the first one for six seconds, then at the second one.
+        let turning = |from: u16, to: u16| {
+            let pose = |time: &str, yaw: u16| format!("{time},0,1.2,2,{yaw},0\n");
+            let poses = pose("0", from) + &pose("5.9", from) + &pose("6", to);
+            format!("time_s,x,y,z,yaw,pitch\n{poses}")
+        };
+        let turned = unix_ns() + 6_000_000_000;
+        let far = [("first", 0, 180), ("second", 180, 0)];
+        let far = (0..).zip(far).map(|(person, (name, from, to))| {
+            machines.watch_from(scope, name, person, &turning(from, to), &stop)
+        });
+        let far: Vec<_> = far.collect();
+        for name in ["first", "second"] {
+            machines.wait_for_frames(name, 360);
+        }
+        stop.store(true, Relaxed);
+        for viewing in far.into_iter().chain(near) {
+            let summary = viewing.join().unwrap();
+            println!("{summary}");
+            assert_eq!(summary.decoded.damaged.total(), 0, "{summary}");
+        }
+        end(relay);
+
+        let rows = ["first", "second"].map(|name| machines.rows(name));
+        let runs = |rows: &[PushRow]| {
+            let kind = |row: &PushRow| (row.is_looked_at, row.layers, row.is_whole);
+            let runs = rows.chunk_by(|one, next| kind(one) == kind(next));
+            let seconds = |row: &PushRow| (row.decoded_ns as f64 - turned as f64) / 1e9;
+            runs.map(|run| (seconds(&run[0]), run.len(), kind(&run[0])))
+                .collect::<Vec<_>>()
+        };
+        let all = rows.each_ref().map(|rows| runs(rows));
+        // From two seconds after the start or the turn on.
+        let share = |person: usize, from_ns: u64, layers: u8| {
+            let within = from_ns..from_ns + 3_500_000_000;
+            let rows = rows[person].iter();
+            let rows: Vec<_> = rows
+                .filter(|row| within.contains(&row.decoded_ns))
+                .collect();
+            assert!(rows.len() > 90, "{}: {all:?}", rows.len());
+            let has_all = |row: &&&PushRow| row.is_whole && row.layers == layers;
+            rows.iter().filter(has_all).count() as f64 / rows.len() as f64
+        };
+        let (before, after) = (turned - 4_000_000_000, turned + 2_000_000_000);
+        for (looked_at, other, from) in [(0, 1, before), (1, 0, after)] {
+            let shares = (share(looked_at, from, 2), share(other, from, 1));
+            println!("{shares:?}");
+            assert!(shares.0 > 0.9 && shares.1 > 0.97, "{shares:?}: {all:?}");
+        }
     });
 }
 

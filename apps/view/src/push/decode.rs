@@ -6,7 +6,7 @@ use super::record::Recorder;
 use super::row::PushRow;
 use super::summary::Decoded;
 use super::tracks::{Damage, TrackJob, decode_tracks};
-use hawser_cloud::Cloud;
+use hawser_cloud::{Cloud, Extent, Pose};
 use hawser_codec::{Codec, FrameDecoder};
 use hawser_io::clock::SteadyClock;
 use hawser_objects::ReceivedFrame;
@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
 
 /// The work of the decoder's thread.
 pub(super) enum ToDecode {
@@ -41,6 +42,10 @@ pub(super) struct FrameToDecode {
     pub(super) captured: Option<Instant>,
     pub(super) frame: ReceivedFrame,
     pub(super) tracks: Arc<BTreeMap<u32, Track>>,
+    /// Whether the viewer looks at it.
+    pub(super) is_looked_at: bool,
+    /// The viewer's pose, if it changes over time.
+    pub(super) pose: Option<Pose>,
 }
 
 /// The way to the decoder's thread.
@@ -74,6 +79,9 @@ pub(super) enum NotTaken {
 /// The number of frames that wait to be decoded, and that of chunks: 5 MB of datagrams.
 const WAITING_FRAMES: usize = 4;
 const WAITING_CHUNKS: usize = 4096;
+
+/// The time between two looks at where the points are.
+const EXTENT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Creates a way to the decoder's thread.
 pub(super) fn work() -> (ToDecoder, Work) {
@@ -149,6 +157,30 @@ pub(super) struct Decoding {
     max_points: usize,
     /// The counts, for others.
     decoded: Arc<Mutex<DecodedFrames>>,
+    extents: Option<Extents>,
+}
+
+/// Says where the points of the newest frames are.
+pub(super) struct Extents {
+    to: Sender<Extent>,
+    next: Instant,
+}
+
+impl Extents {
+    pub(super) fn new(to: Sender<Extent>) -> Self {
+        Extents {
+            to,
+            next: Instant::ZERO,
+        }
+    }
+
+    fn take(&mut self, now: Instant, cloud: &Cloud) {
+        if self.next <= now {
+            self.next = now + EXTENT_INTERVAL;
+            // Who is not there any more does not need it.
+            let _ = self.to.send(Extent::of(cloud));
+        }
+    }
 }
 
 impl Decoding {
@@ -158,6 +190,7 @@ impl Decoding {
         recorder: Recorder,
         max_points: usize,
         decoded: Arc<Mutex<DecodedFrames>>,
+        extents: Option<Extents>,
     ) -> Self {
         Decoding {
             clock,
@@ -167,6 +200,7 @@ impl Decoding {
             recorder,
             max_points,
             decoded,
+            extents,
         }
     }
 
@@ -195,13 +229,21 @@ impl Decoding {
     fn finish_frame(&mut self, to_decode: &FrameToDecode) {
         let started = self.clock.now();
         let FrameToDecode {
-            captured, frame, ..
+            captured,
+            frame,
+            is_looked_at,
+            pose,
+            ..
         } = to_decode;
         match self.decode(to_decode) {
             Ok(cloud) => {
-                let times = [*captured, Some(started), Some(self.clock.now())];
-                let row = PushRow::new(frame, times, cloud.len());
-                self.recorder.record(row, cloud);
+                let now = self.clock.now();
+                let times = [*captured, Some(started), Some(now)];
+                let row = PushRow::new(frame, times, cloud.len(), *is_looked_at);
+                if let Some(extents) = &mut self.extents {
+                    extents.take(now, &cloud);
+                }
+                self.recorder.record(row, cloud, *pose);
                 let mut decoded = self.decoded.lock();
                 decoded.frames += 1;
                 decoded.delay = row.delay();
@@ -259,6 +301,8 @@ mod tests {
                 tracks: BTreeMap::new(),
             },
             tracks: Arc::default(),
+            is_looked_at: true,
+            pose: None,
         }
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Figures {
     pub(super) is_open: bool,
+    pub(super) is_looked_at: bool,
     /// The round trip that relates the clocks.
     pub(super) round_trip: Option<Duration>,
     /// The sums over all sessions.
@@ -53,7 +54,7 @@ fn text(figures: Figures) -> String {
     page("hawser_view", move |sink| write(&figures, sink))
 }
 
-const PROGRAM: [Metric<Figures>; 15] = [
+const PROGRAM: [Metric<Figures>; 17] = [
     gauge("session_open", "1 while a session is open", |f| {
         f64::from(u8::from(f.is_open))
     }),
@@ -66,6 +67,16 @@ const PROGRAM: [Metric<Figures>; 15] = [
         "frame_delay_seconds",
         "Time from the capture of the newest frame to the end of its decoding",
         |f| seconds(f.decoded.delay),
+    ),
+    gauge(
+        "looked_at",
+        "0 while what is shown is out of the viewer's view, otherwise 1",
+        |f| f64::from(u8::from(f.is_looked_at)),
+    ),
+    counter(
+        "looks_changed",
+        "Changes between in view and out of view",
+        |f| f.received.looked.unwrap_or_default().changes,
     ),
     counter("sessions", "Sessions that were opened", |f| {
         f.received.sessions

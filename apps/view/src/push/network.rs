@@ -4,7 +4,7 @@ use super::decode::{FrameToDecode, NotTaken, ToDecoder};
 use super::metrics::Figures;
 use super::session::Session;
 use super::summary::Received;
-use super::{EncodingName, PushConfig};
+use super::viewpoint::Viewpoint;
 use anyhow::Context;
 use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
@@ -13,7 +13,6 @@ use hawser_io::udp::{self, UdpSocket};
 use hawser_keyring::{Keyring, Secret};
 use hawser_objects::{EndReason, IPV6_UDP, TrackSecret, ViewerEvent};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::Pose;
 use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::Goodbye;
 use parking_lot::Mutex;
@@ -51,9 +50,7 @@ pub(super) struct Network {
     publisher: SocketAddr,
     keyring: Keyring,
     secret: TrackSecret,
-    layers: u8,
-    encoding: EncodingName,
-    pose: Option<Pose>,
+    viewpoint: Viewpoint,
     socket: UdpSocket,
     session: Session,
     to_decoder: Option<ToDecoder>,
@@ -82,26 +79,28 @@ impl Network {
     /// # Errors
     /// If the system has no random numbers.
     pub(super) fn open(
-        config: &PushConfig,
         clock: SteadyClock,
         publishers: PeerAddresses,
         (socket, publisher): (UdpSocket, SocketAddr),
         (keyring, secret): (Keyring, Secret),
+        viewpoint: Viewpoint,
         to_decoder: ToDecoder,
         figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
-        let pose = config.pictures.pose.as_ref().and_then(pose_in_metres);
         let secret = TrackSecret::new(*secret);
         Ok(Network {
-            session: Session::new(0, &secret, pose)?,
+            session: Session::new(
+                0,
+                &secret,
+                viewpoint.reported(clock.now()),
+                viewpoint.encoding(),
+            )?,
             clock,
             publisher,
             publishers,
             keyring,
             secret,
-            layers: config.layers,
-            encoding: config.encoding,
-            pose,
+            viewpoint,
             socket,
             to_decoder: Some(to_decoder),
             received: Received::default(),
@@ -126,6 +125,7 @@ impl Network {
             self.take_secret(now)?;
             self.session.handle_timeout(now);
             self.take_events(now)?;
+            self.look(now);
             if !self.hand_over(now) {
                 // The decoder has failed, and says why.
                 return Ok(());
@@ -146,7 +146,24 @@ impl Network {
         self.transmit();
         self.to_decoder = None;
         self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
+        self.received.looked = self.viewpoint.looked();
         self.received
+    }
+
+    /// Receives more or less of each track, if what is shown has come into view or is no longer there.
+    fn look(&mut self, now: Instant) {
+        if !self.viewpoint.is_due(now) {
+            return;
+        }
+        let has_changed = self.viewpoint.look(now);
+        let pose = self.viewpoint.reported(now);
+        self.session.viewer.set_pose(pose);
+        if has_changed {
+            let (publisher, is_looked_at) = (self.publisher, self.viewpoint.is_looked_at());
+            let layers = self.viewpoint.layers();
+            tracing::debug!(%publisher, is_looked_at, layers, "selecting layers");
+            self.session.select(now, layers);
+        }
     }
 
     /// Takes a secret that the controller has replaced. An open session goes on until the publisher ends it.
@@ -203,11 +220,12 @@ impl Network {
             match event {
                 ViewerEvent::Opened(announcement) => {
                     self.end_replaced(now);
+                    self.viewpoint.begin_again(now);
                     self.media_by = Some(now + NO_MEDIA);
                     self.received.sessions += 1;
                     tracing::info!(publisher = %self.publisher, tracks = announcement.tracks.len(), "session opened");
                     self.session
-                        .subscribe(now, announcement, self.layers, self.encoding);
+                        .subscribe(now, announcement, self.viewpoint.layers());
                 }
                 ViewerEvent::Ended(reason) => self.ended(now, reason),
             }
@@ -289,7 +307,8 @@ impl Network {
                 self.publisher = publisher;
                 self.end_session();
                 let number = self.session.number + 1;
-                self.session = Session::new(number, &self.secret, self.pose)?;
+                let pose = self.viewpoint.reported(now);
+                self.session = Session::new(number, &self.secret, pose, self.viewpoint.encoding())?;
                 self.report_at = self.report_at.max(now + NO_ANSWER);
             }
             Err(error) => {
@@ -311,8 +330,10 @@ impl Network {
         let mut received = self.received;
         received.add(&session.viewer, session.assembler.stats());
         received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
+        received.looked = self.viewpoint.looked();
         let mut figures = figures.lock();
         figures.is_open = session.is_open();
+        figures.is_looked_at = self.viewpoint.is_looked_at();
         figures.round_trip = session.round_trip();
         figures.received = received;
     }
@@ -331,6 +352,8 @@ impl Network {
                 session,
                 captured: self.session.captured(now, &frame),
                 tracks: Arc::clone(&self.session.tracks),
+                is_looked_at: self.viewpoint.is_looked_at(),
+                pose: self.viewpoint.moving(now),
                 frame,
             };
             match to_decoder.send_frame(to_decode) {
@@ -372,16 +395,12 @@ impl Network {
     }
 }
 
-fn pose_in_metres(pose: &hawser_cloud::Pose) -> Option<Pose> {
-    let position = pose.position_mm.map(|mm| mm / 1000.0);
-    Pose::new(position, pose.rotation)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::push::decode;
+    use crate::push::{PushConfig, decode};
     use hawser_keyring::TrackRole;
+    use std::sync::mpsc;
 
     /// Returns a viewer's thread that asks at the address of a socket.
     fn network(publisher: &std::net::UdpSocket) -> Network {
@@ -395,7 +414,11 @@ mod tests {
         let connected = publishers.find(|| false).unwrap();
         let (to_decoder, _) = decode::work();
         let clock = SteadyClock::start();
-        Network::open(&config, clock, publishers, connected, key, to_decoder, None).unwrap()
+        let viewpoint = Viewpoint::open(&config, clock.now(), mpsc::channel().1).unwrap();
+        Network::open(
+            clock, publishers, connected, key, viewpoint, to_decoder, None,
+        )
+        .unwrap()
     }
 
     fn publisher() -> std::net::UdpSocket {

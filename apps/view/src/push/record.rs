@@ -5,7 +5,7 @@ use super::row::PushRow;
 use super::summary::{Damaged, Decoded};
 use crate::files::Files;
 use crate::recorder::SUMMARISED;
-use hawser_cloud::Cloud;
+use hawser_cloud::{Cloud, Pose};
 use hawser_units::Instant;
 use std::collections::VecDeque;
 
@@ -30,14 +30,14 @@ impl Recorder {
         })
     }
 
-    pub(super) fn record(&mut self, row: PushRow, cloud: Cloud) {
+    pub(super) fn record(&mut self, row: PushRow, cloud: Cloud, pose: Option<Pose>) {
         self.frames += 1;
         if self.rows.len() == SUMMARISED {
             self.rows.pop_front();
         }
         self.rows.push_back(row);
         let shown_ns = row.captured_ns.unwrap_or(row.received_ns);
-        self.files.record(row, shown_ns, cloud);
+        self.files.record(row, shown_ns, cloud, pose);
     }
 
     /// Completes the files. Also returns the errors that ended some of them.

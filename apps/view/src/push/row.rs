@@ -29,13 +29,23 @@ pub struct PushRow {
     pub is_whole: bool,
     /// Whether a packet was marked CE.
     pub is_marked: bool,
+    /// The most layers of a track that are in it.
+    pub layers: u8,
+    /// Whether the viewer looked at it.
+    pub is_looked_at: bool,
 }
 
 impl PushRow {
     /// Takes the times at which a frame was captured, and decoding began and ended.
-    pub(super) fn new(frame: &ReceivedFrame, times: [Option<Instant>; 3], points: usize) -> Self {
+    pub(super) fn new(
+        frame: &ReceivedFrame,
+        times: [Option<Instant>; 3],
+        points: usize,
+        is_looked_at: bool,
+    ) -> Self {
         let [captured, decoding, decoded] = times.map(|time| time.map(Instant::as_nanos));
         let payloads = frame.tracks.values().flatten().flatten();
+        let layers = frame.tracks.values().map(|layers| layers.len() as u8);
         PushRow {
             group: frame.id.0,
             captured_ns: captured,
@@ -47,6 +57,8 @@ impl PushRow {
             points: points as u64,
             is_whole: frame.is_whole,
             is_marked: frame.marked,
+            layers: layers.max().unwrap_or_default(),
+            is_looked_at,
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Session {
     pub(super) chunks: Vec<(ObjectId, Arc<[u8]>)>,
     pub(super) assembler: FrameAssembler,
     pub(super) tracks: Arc<BTreeMap<u32, Track>>,
+    encodings: Encodings,
+    encoding: EncodingName,
     /// The time from capture to deadline, if the publisher tells it.
     lifetime: Option<Duration>,
     /// The time at which a new session is asked for, if this one has ended.
@@ -37,6 +39,7 @@ impl Session {
         number: u64,
         secret: &TrackSecret,
         pose: Option<Pose>,
+        encoding: EncodingName,
     ) -> anyhow::Result<Self> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).context("the system has no random numbers")?;
@@ -59,6 +62,8 @@ impl Session {
                 patience: PATIENCE,
             }),
             tracks: Arc::default(),
+            encodings: Encodings::default(),
+            encoding,
             lifetime: None,
             again_at: None,
         })
@@ -75,38 +80,50 @@ impl Session {
     }
 
     /// Selects up to `layers` of each announced track, or of one encoding of each source.
-    pub(super) fn subscribe(
-        &mut self,
-        now: Instant,
-        announcement: Announcement,
-        layers: u8,
-        encoding: EncodingName,
-    ) {
-        let tracks = announcement.tracks.iter();
-        let selected = tracks.map(|track| (track.alias, track.layers.min(layers)));
-        let mut selected: BTreeMap<u32, u8> = selected.collect();
-        let encodings = Encodings::of(&announcement);
-        let number = match encoding {
-            EncodingName::Auto => None,
-            EncodingName::Best => Some(0),
-            EncodingName::Small => Some(usize::MAX),
-        };
-        if let Some(number) = number {
-            let chosen = encodings.choose(&selected, number);
-            selected.retain(|alias, _| chosen.contains(alias));
-        }
+    pub(super) fn subscribe(&mut self, now: Instant, announcement: Announcement, layers: u8) {
+        self.encodings = Encodings::of(&announcement);
+        let selected = self.selection(&announcement.tracks, layers);
         let tracks = announcement.tracks.iter();
         let timings = tracks.filter_map(|track| TrackTiming::parse(&track.parameters));
         self.lifetime = timings.map(|timing| timing.lifetime).max();
         self.assembler = FrameAssembler::new(FrameConfig {
             selected: selected.clone(),
-            encodings,
+            encodings: self.encodings.clone(),
             patience: self.lifetime.unwrap_or(PATIENCE),
         });
         self.viewer
             .subscribe_to_any_encoding(now, selected.into_iter().collect());
         let tracks = announcement.tracks.into_iter();
         self.tracks = Arc::new(tracks.map(|track| (track.alias, track)).collect());
+    }
+
+    /// Selects another number of layers of each announced track, if the session is open.
+    pub(super) fn select(&mut self, now: Instant, layers: u8) {
+        if self.is_open() {
+            let selected = self.selection(self.tracks.values(), layers);
+            self.assembler.select(now, selected.clone());
+            self.viewer
+                .subscribe_to_any_encoding(now, selected.into_iter().collect());
+        }
+    }
+
+    /// Returns up to `layers` of each track, or of one encoding of each source.
+    fn selection<'a>(
+        &self,
+        tracks: impl IntoIterator<Item = &'a Track>,
+        layers: u8,
+    ) -> BTreeMap<u32, u8> {
+        let selected = tracks.into_iter();
+        let selected = selected.map(|track| (track.alias, track.layers.min(layers)));
+        let mut selected: BTreeMap<u32, u8> = selected.filter(|(_, layers)| *layers > 0).collect();
+        let number = match self.encoding {
+            EncodingName::Auto => return selected,
+            EncodingName::Best => 0,
+            EncodingName::Small => usize::MAX,
+        };
+        let chosen = self.encodings.choose(&selected, number);
+        selected.retain(|alias, _| chosen.contains(alias));
+        selected
     }
 
     /// Returns the next time at which [`Session::handle_timeout`] is due.

@@ -44,6 +44,19 @@ pub struct Received {
     pub send_failures: u64,
     /// Messages of the network that the publisher cannot be reached.
     pub unreachable: u64,
+    /// What the viewer looked at. `None` without a pose.
+    pub looked: Option<Looked>,
+}
+
+/// For how long the viewer looked at what is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Looked {
+    /// The time for which it was in view.
+    pub at: Duration,
+    /// The time for which it was not.
+    pub away: Duration,
+    /// How often one followed the other.
+    pub changes: u64,
 }
 
 /// Counts of refused datagrams by reason.
@@ -303,6 +316,14 @@ impl fmt::Display for PushSummary {
             received.sessions,
             received.unreachable
         )?;
+        if let Some(Looked { at, away, changes }) = received.looked {
+            write!(
+                f,
+                "\nlooked at for {:.1} of {:.1} s, changed {changes} times",
+                at.as_secs_f64(),
+                (at + away).as_secs_f64()
+            )?;
+        }
         match &decoded.pictures {
             Some(pictures) => write!(f, "\n{pictures}"),
             None => Ok(()),

@@ -25,6 +25,8 @@ pub(super) struct ViewerFlow {
     pub(super) address: SocketAddr,
     /// The number of layers of each track.
     pub(super) selected: BTreeMap<u32, u8>,
+    /// The most layers that it has selected of each track.
+    pub(super) most: BTreeMap<u32, u8>,
     pub(super) flow: Flow,
     /// Whether the kernel obeys departure times, if datagrams may have them.
     departures: Option<DepartureCheck>,
@@ -83,6 +85,7 @@ impl ViewerFlow {
         };
         ViewerFlow {
             address,
+            most: selected.clone(),
             selected,
             departures: flow.departure_times.then(DepartureCheck::default),
             flow: Flow::new(FlowConfig { overhead, ..flow }, control),
@@ -92,6 +95,15 @@ impl ViewerFlow {
             one_way: None,
             least_one_way: None,
         }
+    }
+
+    /// Changes the selection.
+    pub(super) fn select(&mut self, selected: BTreeMap<u32, u8>) {
+        for (alias, layers) in &selected {
+            let most = self.most.entry(*alias).or_default();
+            *most = (*layers).max(*most);
+        }
+        self.selected = selected;
     }
 
     /// Returns whether the viewer reported lately and its path works.
