@@ -29,7 +29,7 @@ fn metric(case: &Case, name: &str) -> f64 {
 
 #[test]
 fn every_way_to_relay_delivers_all_packets() {
-    let cases = run("*/10/4");
+    let cases = run("kernel/10/4,gso/10/4,sendmmsg/10/4,rewrite/10/4");
     let names = cases.iter().map(|case| case.name.as_str());
     let names: Vec<&str> = names.collect();
     let all = ["kernel/10/4", "gso/10/4", "sendmmsg/10/4", "rewrite/10/4"];
