@@ -50,3 +50,16 @@ fn viewers_see_the_stream_through_one_relay_and_through_three() {
         assert!(metric(&case, "frames_ratio") > 0.9, "{case:?}");
     }
 }
+
+#[test]
+fn priorities_keep_frames_decodable_behind_a_bottleneck() {
+    let cases = run("bottleneck");
+    let [case] = &cases[..] else {
+        panic!("{cases:?}");
+    };
+    assert!(metric(case, "decodable_frames_ratio") > 0.95, "{case:?}");
+    assert!(
+        metric(case, "random_decodable_frames_ratio") < 0.9,
+        "{case:?}"
+    );
+}
