@@ -112,7 +112,7 @@ fn with_moq_relay(network: &Network, relay: &Running, frames: usize) -> Result<P
         audience.is_complete(),
         "the client of moq-relay received nothing"
     );
-    audience.take(usize::MAX, Duration::ZERO);
+    audience.take(usize::MAX, Duration::ZERO)?;
     let syscalls = SyscallCounter::load()?;
     syscalls.add(relay.id())?;
     // The frames are made in this thread.
@@ -128,7 +128,7 @@ fn with_moq_relay(network: &Network, relay: &Running, frames: usize) -> Result<P
     play(frames, publish)?;
     let after = times()?;
     let calls = syscalls.counts()?;
-    let received = audience.take(frames, LAST).len();
+    let received = audience.take(frames, LAST)?.len();
     let [server, relay, client] = [0, 1, 2].map(|part| after[part] - before[part]);
     Ok(Part {
         server,

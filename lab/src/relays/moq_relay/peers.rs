@@ -20,6 +20,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+use tracing::subscriber::{NoSubscriber, set_default};
 
 /// The version of MoQ: the newest one that moq-relay prefers.
 const VERSION: &str = "moq-lite-06";
@@ -56,7 +57,7 @@ pub(crate) struct Audience {
     worker: Worker,
     subscribers: usize,
     joined: Arc<AtomicUsize>,
-    arrivals: mpsc::Receiver<Duration>,
+    arrivals: mpsc::Receiver<Result<Duration>>,
 }
 
 impl Publisher {
@@ -149,7 +150,8 @@ impl Audience {
                 let (arrived, joined) = (arrived.clone(), Arc::clone(&count));
                 tokio::spawn(async move {
                     if let Err(error) = subscription.receive(&arrived, &joined).await {
-                        tracing::warn!("a subscriber of moq-relay has ended: {error:#}");
+                        // Nobody waits any more if the run has ended.
+                        let _ = arrived.send(Err(error));
                     }
                 });
             }
@@ -170,15 +172,18 @@ impl Audience {
 
     /// Returns the times that so many objects took from the publisher to a subscriber, or of those that arrived
     /// while each was within the given time of the one before.
-    pub(crate) fn take(&self, objects: usize, patience: Duration) -> Vec<Duration> {
+    ///
+    /// # Errors
+    /// If a subscriber has ended.
+    pub(crate) fn take(&self, objects: usize, patience: Duration) -> Result<Vec<Duration>> {
         let mut delays = Vec::new();
         while delays.len() < objects {
             let Ok(delay) = self.arrivals.recv_timeout(patience) else {
                 break;
             };
-            delays.push(delay);
+            delays.push(delay.context("a subscriber of moq-relay has ended")?);
         }
-        delays
+        Ok(delays)
     }
 
     /// Returns the id of the thread with their connections.
@@ -199,6 +204,8 @@ impl Worker {
         let (ready, is_ready) = mpsc::channel();
         let (named, name) = mpsc::channel();
         let thread = thread::spawn(move || {
+            // moq-net logs each subscription of each subscriber; errors are returned.
+            let _silent = set_default(NoSubscriber::default());
             let begin = || -> Result<tokio::runtime::Runtime> {
                 namespace.enter()?;
                 prepare()?;
@@ -295,7 +302,7 @@ async fn subscribe(server: &Server) -> Result<Subscription> {
 impl Subscription {
     async fn receive(
         mut self,
-        arrived: &mpsc::Sender<Duration>,
+        arrived: &mpsc::Sender<Result<Duration>>,
         joined: &AtomicUsize,
     ) -> Result<()> {
         let mut is_first = true;
@@ -315,7 +322,7 @@ impl Subscription {
                 joined.fetch_add(1, Relaxed);
             }
             // Nobody waits any more if the run has ended.
-            let _ = arrived.send(Duration::from_nanos(now.as_nanos() - sent));
+            let _ = arrived.send(Ok(Duration::from_nanos(now.as_nanos() - sent)));
         }
     }
 }

@@ -59,13 +59,13 @@ pub(super) fn slice(
         );
     }
     thread::sleep(LAST_OBJECTS / 2);
-    audience.take(usize::MAX, Duration::ZERO);
+    audience.take(usize::MAX, Duration::ZERO)?;
     streams.take();
     syscalls.add(relay.id())?;
     let (calls, cpu) = (total(syscalls)?, relay.cpu_time()?);
     publish(&publisher, load, objects)?;
     let deliveries = load.subscribers * objects;
-    let mut delays = audience.take(deliveries, LAST_OBJECTS);
+    let mut delays = audience.take(deliveries, LAST_OBJECTS)?;
     let cpu = relay.cpu_time()? - cpu;
     let calls = total(syscalls)? - calls;
     syscalls.remove(relay.id())?;
