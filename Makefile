@@ -16,7 +16,7 @@ help:
 	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (default: every file of fuzz/src/bin), SECONDS=60 for each'
 	@echo 'make bench       measure the cost per packet of the eBPF programs and of the relay, the coding and the emulator, the time and bytes per frame of the codecs, and the throughput of the tunnel, and of TCP in it over two different uplinks; results in target/bench; needs root'
 	@echo 'make codecs      compare the codecs over the recordings in HAWSER_DATA, also with the C++ Draco, by bytes, time, point distance and VMAF; takes 20 minutes; needs no root'
-	@echo 'make rivals      install moq-relay of crates.io into target/tools, which the lab then compares with our relay (hawser lab run relay); takes ten minutes'
+	@echo 'make rivals      install moq-relay, a crate, into target/tools, which the lab then compares with our relay (hawser lab run relay); takes ten minutes'
 	@echo 'make advisories  check the dependencies for known vulnerabilities; downloads the list of them'
 	@echo 'make setup       install what the other targets need; each of them does this itself'
 	@echo 'make clean       remove everything that was built'
