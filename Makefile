@@ -4,7 +4,7 @@ CARGO ?= cargo
 HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build size test kernels hostile fuzz bench codecs demo advisories clean
+.PHONY: help setup build size test kernels hostile fuzz bench codecs rivals demo advisories clean
 
 help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
@@ -16,6 +16,7 @@ help:
 	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (default: every file of fuzz/src/bin), SECONDS=60 for each'
 	@echo 'make bench       measure the cost per packet of the eBPF programs and of the relay, the coding and the emulator, the time and bytes per frame of the codecs, and the throughput of the tunnel, and of TCP in it over two different uplinks; results in target/bench; needs root'
 	@echo 'make codecs      compare the codecs over the recordings in HAWSER_DATA, also with the C++ Draco, by bytes, time, point distance and VMAF; takes 20 minutes; needs no root'
+	@echo 'make rivals      install moq-relay, a crate, into target/tools, which the lab then compares with our relay (hawser lab run relay); takes ten minutes'
 	@echo 'make advisories  check the dependencies for known vulnerabilities; downloads the list of them'
 	@echo 'make setup       install what the other targets need; each of them does this itself'
 	@echo 'make clean       remove everything that was built'
@@ -59,6 +60,12 @@ codecs: build
 
 demo: build
 	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd,single/push,replicate/push --seconds 15 --attempts 1 --out target/lab/demo
+
+# As its own lock file may name releases that the registry has no more, it is built with compatible ones otherwise.
+RIVAL := install moq-relay --version 0.17.10 --root target/tools --target-dir target/tools/build
+rivals:
+	$(CARGO) $(RIVAL) --locked || $(CARGO) $(RIVAL)
+	rm -rf target/tools/build
 
 advisories:
 	@xtask/setup.sh checks

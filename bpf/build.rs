@@ -4,7 +4,7 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 15] = [
+const PROGRAMS: [&str; 16] = [
     "dedup",
     "device_drops",
     "fallback",
@@ -19,6 +19,7 @@ const PROGRAMS: [&str; 15] = [
     "bench_replicate_xdp",
     "bench_replicate_tc",
     "bench_rewrite",
+    "bench_stream",
     "bench_syscalls",
 ];
 

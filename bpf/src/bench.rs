@@ -4,11 +4,13 @@
 mod delay;
 mod relay;
 mod rewrite;
+mod stream;
 mod syscalls;
 
 pub use delay::{DelayProbe, Delays, Subscribers};
 pub use relay::{RelayBench, TimedRelay};
 pub use rewrite::{RewriteClient, RewriteRelay};
+pub use stream::StreamProbe;
 pub use syscalls::SyscallCounter;
 
 use crate::program::{fd, live_run, test_run};

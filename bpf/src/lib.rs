@@ -137,6 +137,9 @@ mod skeleton {
     pub(crate) mod bench_rewrite {
         include!(concat!(env!("OUT_DIR"), "/bench_rewrite.skel.rs"));
     }
+    pub(crate) mod bench_stream {
+        include!(concat!(env!("OUT_DIR"), "/bench_stream.skel.rs"));
+    }
     pub(crate) mod bench_syscalls {
         include!(concat!(env!("OUT_DIR"), "/bench_syscalls.skel.rs"));
     }

@@ -1,11 +1,15 @@
 //! What the benchmark and the experiment of relays have in common: a publisher's objects, a relay between
 //! two devices, and a relay in user space to compare with.
 
+mod moq_relay;
 mod user_space;
 
+pub(crate) use moq_relay::{
+    Audience, HOW_TO_INSTALL, MoqRelay, Publisher as MoqPublisher, Running,
+};
 pub(crate) use user_space::UserSpaceRelay;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use hawser_bpf::relay::{Options, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
 use hawser_io::netns::Namespace;
@@ -17,6 +21,8 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{SndBufForce, UdpGsoSegment};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::num::NonZeroU16;
+use std::path::Path;
+use std::time::Duration;
 
 pub(crate) const OPTIONS: Options = Options {
     datagram_bytes: DEFAULT_DATAGRAM as u16,
@@ -35,6 +41,9 @@ pub(crate) const PORT: u16 = 4747;
 pub(crate) const RELAY: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 8, 0, 1)];
 
 pub(crate) const PUBLISHER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 2), 5000);
+
+/// The address of the subscribers of a relay that is a program, and the next hop to all others.
+pub(crate) const SUBSCRIBERS: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 
 /// The link-layer addresses of the device towards the subscribers and of its next hop.
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 8, 1], [2, 0, 0, 0, 8, 2]];
@@ -64,14 +73,13 @@ impl Network {
     fn set_up(&self) -> Result<()> {
         let peers = self.peers.name();
         let [wan, lan] = RELAY;
-        let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         self.relay.ip(&format!(
             "link add wan address {} type veth peer name publisher netns {peers}\n\
              link add lan address {} type veth peer name far netns {peers}\n\
              link set dev wan addrgenmode none\nlink set dev lan addrgenmode none\n\
              link set dev wan up\nlink set dev lan up\n\
              addr add {wan}/24 dev wan\naddr add {lan}/24 dev lan\n\
-             neigh add 10.8.0.2 lladdr {} dev lan\nroute add 10.10.0.0/16 via 10.8.0.2\n",
+             neigh add {SUBSCRIBERS} lladdr {} dev lan\nroute add 10.10.0.0/16 via {SUBSCRIBERS}\n",
             mac(WAN_MAC),
             mac(MACS[0]),
             mac(MACS[1]),
@@ -94,6 +102,16 @@ impl Network {
         let setting = ("tx-udp-segmentation", !segmented);
         Ok(self.relay.offloads("lan", &[setting])?)
     }
+
+    /// Has the peers answer at the address of the next hop of all subscribers, so that programs can be these.
+    pub(crate) fn let_subscribers_answer(&self) -> Result<()> {
+        let [_, lan] = RELAY;
+        self.peers.ip(&format!(
+            "addr add {SUBSCRIBERS}/24 dev far\nneigh add {lan} lladdr {} dev far\n",
+            mac(MACS[0]),
+        ))?;
+        Ok(())
+    }
 }
 
 impl Drop for Network {
@@ -104,6 +122,10 @@ impl Drop for Network {
             }
         }
     }
+}
+
+fn mac(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The publisher of a track.
@@ -249,4 +271,24 @@ fn hop(number: u16, byte: u8) -> Hop {
         number,
         key: Key::from_bytes([byte; 16]),
     }
+}
+
+/// Returns the CPU time that the threads of a process have used.
+pub(crate) fn cpu_of_process(process: u32) -> Result<Duration> {
+    let folder = format!("/proc/{process}/task");
+    let threads = std::fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))?;
+    threads.map(|thread| cpu_in(&thread?.path())).sum()
+}
+
+/// Returns the CPU time that a thread of this process has used.
+pub(crate) fn cpu_of_thread(thread: u32) -> Result<Duration> {
+    cpu_in(Path::new(&format!("/proc/self/task/{thread}")))
+}
+
+fn cpu_in(folder: &Path) -> Result<Duration> {
+    let file = folder.join("schedstat");
+    let text = std::fs::read_to_string(&file);
+    let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+    let nanos = text.split_whitespace().next().context("a figure")?;
+    Ok(Duration::from_nanos(nanos.parse()?))
 }

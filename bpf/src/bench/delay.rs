@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 const STEPS: usize = types::delay_limit::DELAY_STEPS.0 as usize;
+const INTERVALS: usize = types::delay_limit::DELAY_INTERVALS.0 as usize;
 
 /// Measures how long packets of media take through a relay, of any kind, by time stamps at the device
 /// that sends them to it and at the one by which they leave. The time that they wait for the relay counts.
@@ -105,17 +106,27 @@ impl DelayProbe {
 
     /// Returns the delays since the last call.
     pub fn take(&self, of: Subscribers) -> Delays {
-        let row: *mut types::delays = self.delays.row(of as usize);
-        // SAFETY: the row is in the mapping, which lives as long as the probe, and consists of aligned
-        // words, which the programs also change by atomic operations only.
-        let counts = unsafe {
-            (*row.cast::<[AtomicU64; types::delay_limit::DELAY_INTERVALS.0 as usize]>()).iter()
-        };
-        Delays(counts.map(|count| count.swap(0, Relaxed)).collect())
+        let row = self.delays.row(of as usize).cast();
+        // SAFETY: the row is in the mapping, which lives as long as the probe.
+        unsafe { Delays::take(row) }
     }
 }
 
+/// The counts of one class of subscribers.
+pub(super) type Counts = [AtomicU64; INTERVALS];
+
 impl Delays {
+    /// Takes the counts that a program has made.
+    ///
+    /// # Safety
+    /// `row` is in a mapping that lives as long as the call, and consists of aligned words, which others also
+    /// change by atomic operations only.
+    pub(super) unsafe fn take(row: *const Counts) -> Self {
+        // SAFETY: as the caller promises.
+        let counts = unsafe { (*row).iter() };
+        Delays(counts.map(|count| count.swap(0, Relaxed)).collect())
+    }
+
     /// Adds further delays.
     pub fn add(&mut self, other: &Delays) {
         self.0.resize(self.0.len().max(other.0.len()), 0);

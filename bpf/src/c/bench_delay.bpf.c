@@ -4,33 +4,15 @@
  * that was. So the time that packets wait for the relay counts. They are matched by frame, layer and
  * index, which no relay changes.
  */
-#include "parse.h"
+#include "delays.h"
 #include "relay_abi.h"
-#include "skb.h"
 
 #include <linux/pkt_cls.h>
 
-enum delay_limit {
-	DELAY_STEPS = 64,            /* intervals of each power of two: a resolution of 1.6 % */
-	DELAY_INTERVALS = 1728,      /* up to 2^32 ns */
-	DELAY_CLASSES = 2,           /* of subscribers: all but one, and the one */
+enum delay_packets {
 	DELAY_OBJECT_PACKETS = 128,  /* of an object that are told apart */
 	DELAY_PACKETS = 65536,       /* of all objects that are remembered */
 };
-volatile const enum delay_limit delay_limit_type = 0;
-
-/* Packets by the interval that their delay is in. */
-struct delays {
-	__u64 counts[DELAY_INTERVALS];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct delays);
-	__uint(max_entries, DELAY_CLASSES);
-} delays SEC(".maps");
 
 /* When a packet was sent to the relay. */
 struct arrived {
@@ -118,36 +100,17 @@ int arrive(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Returns the interval of a delay. */
-static __always_inline __u32 interval_of(__u64 delay_ns)
-{
-	__u32 shift = 0, rest = delay_ns > 0xffffffff ? 0xffffffff : delay_ns;
-
-	for (__u32 step = 16; step; step >>= 1) {
-		if (rest >> step >= DELAY_STEPS) {
-			rest >>= step;
-			shift += step;
-		}
-	}
-	return shift * DELAY_STEPS + rest;
-}
-
 /* Counts `packets` from the `number`th on, which arrived together if they arrived. */
 static __always_inline void count_delays(const struct media_train *train, const struct arrived *arrived, __u32 number,
 					 __u32 packets, __u64 now_ns)
 {
-	__u32 class = train->is_apart, interval;
-	struct delays *row = bpf_map_lookup_elem(&delays, &class);
-
-	if (!row || !arrived)
+	if (!arrived)
 		return;
 	if (arrived->frame != train->frame || arrived->index != train->index + number || arrived->layer != train->layer) {
 		__sync_fetch_and_add(&unmatched, packets);
 		return;
 	}
-	interval = interval_of(now_ns - arrived->at_ns);
-	if (interval < DELAY_INTERVALS)
-		__sync_fetch_and_add(&row->counts[interval], packets);
+	count_delay(train->is_apart, now_ns - arrived->at_ns, packets);
 }
 
 /* A train that leaves. */

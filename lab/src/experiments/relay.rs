@@ -1,16 +1,20 @@
 //! The relay in the kernel against others: CPU time, added delay and system calls for each packet that is
 //! delivered.
 
+mod calls;
 mod live;
 mod report;
+mod rivals;
 mod scenario;
 mod stage;
 
 use crate::bench::{median, median_ratio};
-use crate::experiment::{Completed, Experiment, Measured, Run};
+use crate::experiment::{Completed, Experiment, Measured, Run, progress};
+use crate::relays::{HOW_TO_INSTALL, MoqRelay};
 use crate::summary::{Case, Summary};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use live::Live;
+use rivals::Rival;
 use scenario::{Load, Trial, Way};
 use stage::Slice;
 use std::fmt;
@@ -31,6 +35,8 @@ pub(crate) enum Together {
     Trial(Trial),
     /// The relay with real sessions.
     Live(Live),
+    /// The thesis' set-up with a relay in user space.
+    Rival(Rival),
 }
 
 impl fmt::Display for Together {
@@ -38,6 +44,7 @@ impl fmt::Display for Together {
         match self {
             Together::Trial(trial) => trial.fmt(f),
             Together::Live(live) => live.fmt(f),
+            Together::Rival(rival) => rival.fmt(f),
         }
     }
 }
@@ -51,18 +58,26 @@ impl Experiment for Relay {
     }
 
     fn about(&self) -> &'static str {
-        "one publisher, up to 1,000 subscribers: the relay in the kernel, relays in user space, and one that rewrites every packet"
+        "one publisher, up to 1,000 subscribers: the relay in the kernel, relays in user space, one that rewrites every packet, and moq-relay"
     }
 
     fn names(&self) -> Vec<String> {
         let loads = Load::all().into_iter();
         let names = loads.flat_map(|load| load.ways().map(move |way| load.name(way)));
         let live = Live::ALL.iter().map(Live::to_string);
-        names.chain(live).collect()
+        let rivals = Rival::ALL.iter().map(Rival::to_string);
+        names.chain(live).chain(rivals).collect()
     }
 
     fn cases(&self, run: &Run) -> Result<Vec<Together>> {
-        let names = run.chosen(self.names())?;
+        let mut names = run.chosen(self.names())?;
+        if needs_moq_relay(&names) && MoqRelay::find()?.is_none() {
+            progress(&format!(
+                "cases with moq-relay are left out, because it is not installed: {HOW_TO_INSTALL}"
+            ));
+            names.retain(|name| !is_of_moq_relay(name));
+            ensure!(!names.is_empty(), "there is no moq-relay: {HOW_TO_INSTALL}");
+        }
         let trials = Load::all().into_iter().map(|load| {
             let is_chosen = |way: &Way| names.contains(&load.name(*way));
             let ways = load.ways().filter(is_chosen).collect();
@@ -71,9 +86,12 @@ impl Experiment for Relay {
         let trials = trials.filter(|trial| !trial.ways.is_empty());
         let live = Live::ALL.into_iter();
         let live = live.filter(|live| names.contains(&live.to_string()));
+        let rivals = Rival::ALL.into_iter();
+        let rivals = rivals.filter(|rival| names.contains(&rival.to_string()));
         Ok(trials
             .map(Together::Trial)
             .chain(live.map(Together::Live))
+            .chain(rivals.map(Together::Rival))
             .collect())
     }
 
@@ -86,10 +104,8 @@ impl Experiment for Relay {
                     cases: cases(trial, &slices),
                 })
             }
-            Together::Live(live) => Ok(Outcome {
-                invalid_because: Vec::new(),
-                cases: vec![live.measure(run)?],
-            }),
+            Together::Live(live) => Ok(Outcome::of(live.measure(run)?)),
+            Together::Rival(rival) => Ok(Outcome::of(rival.measure(run)?)),
         }
     }
 
@@ -105,10 +121,27 @@ impl Experiment for Relay {
     }
 }
 
+fn needs_moq_relay(names: &[String]) -> bool {
+    names.iter().any(|name| is_of_moq_relay(name))
+}
+
+fn is_of_moq_relay(name: &str) -> bool {
+    name.split('/').any(|part| part == Way::MoqRelay.name())
+}
+
 /// The results of what was measured together.
 pub(crate) struct Outcome {
     cases: Vec<Case>,
     invalid_because: Vec<String>,
+}
+
+impl Outcome {
+    fn of(case: Case) -> Self {
+        Outcome {
+            cases: vec![case],
+            invalid_because: Vec::new(),
+        }
+    }
 }
 
 impl Measured for Outcome {
@@ -122,7 +155,7 @@ fn undelivered(trial: &Trial, slices: &[Vec<Slice>]) -> Vec<String> {
     let mut reasons = Vec::new();
     for (round, slices) in slices.iter().enumerate() {
         for (way, slice) in trial.ways.iter().zip(slices) {
-            let (expected, delivered) = (slice.expected, slice.delays.packets());
+            let (expected, delivered) = (slice.expected, slice.delivered);
             if expected != delivered {
                 reasons.push(format!(
                     "of {expected} packets in round {round}, {delivered} were delivered by {}",
@@ -151,7 +184,11 @@ fn case(trial: &Trial, slices: &[Vec<Slice>], index: usize, way: Way) -> Case {
     };
     let cpu = |index| figures(index, Slice::cpu_us_per_delivered_packet);
     let mut case = Case::new(&trial.load.name(way));
-    trial.load.describe(&mut case);
+    trial.load.describe(way, &mut case);
+    let programs = slices.first().map(|round| &round[index].program);
+    if let Some(program) = programs.and_then(Option::as_deref) {
+        case.set_param("program", program);
+    }
     let mut set = |name: &str, figure: f64| case.metrics.set(name, figure);
     set("cpu_us_per_delivered_packets", median(cpu(index)));
     if let Some(gso) = of(Way::Gso) {
@@ -181,14 +218,47 @@ fn case(trial: &Trial, slices: &[Vec<Slice>], index: usize, way: Way) -> Case {
             );
         }
     }
+    if let Some(rival) = of(Way::MoqRelay) {
+        for (name, figure) in &delays[..2] {
+            let ratio = median_ratio(&figures(index, *figure), &figures(rival, *figure));
+            set(&format!("added_delay_{name}_ratio_to_moq_relay"), ratio);
+        }
+    }
     set(
         "syscalls_per_delivered_packets",
         median(figures(index, Slice::syscalls_per_delivered_packet)),
     );
+    if way == Way::MoqRelay {
+        for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
+            let delays = slices
+                .iter()
+                .map(|round| round[index].object_delay_us(share));
+            set(&format!("object_delay_{name}_us"), median(delays.collect()));
+        }
+        let matched = figures(index, Slice::matched_ratio);
+        set("matched_packets_ratio", median(matched));
+    }
     case
 }
 
 /// Returns a delay in microseconds; NaN if nothing was measured.
 fn us(delay: Option<Duration>) -> f64 {
     delay.map_or(f64::NAN, |delay| delay.as_secs_f64() * 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_of_moq_relay_are_told_by_their_names() {
+        let names = Relay.names();
+        let of_it = names.iter().filter(|name| is_of_moq_relay(name));
+        let of_it: Vec<&str> = of_it.map(String::as_str).collect();
+        assert_eq!(
+            (of_it.first(), of_it.last()),
+            (Some(&"moq-relay/1/1"), Some(&"thesis/moq-relay"))
+        );
+        assert!(of_it.contains(&"moq-relay/200/1") && !is_of_moq_relay("kernel/200/1"));
+    }
 }

@@ -2,14 +2,18 @@
 //! it and viewers behind it, each in a namespace.
 
 mod audience;
+mod bottleneck;
 mod chain;
 mod publisher;
 
+use super::calls::{self, Appendix, THESIS_S};
 use super::us;
 use crate::experiment::Run;
+use crate::relays::cpu_of_thread;
 use crate::summary::Case;
 use anyhow::{Context, Result, ensure};
-use audience::{Member, Shown, watch};
+use audience::{Member, Shown, View, watch};
+use bottleneck::bottleneck;
 use chain::Chain;
 use hawser_bpf::bench::{DelayProbe, Delays, Subscribers, SyscallCounter};
 use hawser_io::clock;
@@ -18,10 +22,9 @@ use hawser_io::ring::cpu_time;
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_objects::TrackSecret;
 use hawser_units::{Bitrate, Instant};
-use nix::libc;
 use nix::net::if_::if_nametoindex;
 use nix::unistd::gettid;
-use publisher::STREAM_MBPS;
+pub(super) use publisher::STREAM_MBPS;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -50,9 +53,8 @@ const ALTERNATIONS: usize = 3;
 const LATE: usize = 10;
 const LATE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The one-way delay between relay and client in the thesis' set-up, and the duration of its video.
+/// The one-way delay between relay and client in the thesis' set-up.
 const THESIS_DELAY: Duration = Duration::from_millis(5);
-const THESIS_S: f64 = 30.0;
 
 /// Default duration of other measurements in seconds.
 const MEASURED_S: f64 = 10.0;
@@ -62,6 +64,8 @@ const MEASURED_S: f64 = 10.0;
 pub(crate) enum Live {
     /// One of many viewers has a path that bears a tenth of the stream.
     Isolation,
+    /// Viewers whose paths bear half of the stream, with and without priorities.
+    Bottleneck,
     /// Viewers that come late.
     LateJoiners,
     /// A chain of relays.
@@ -71,8 +75,9 @@ pub(crate) enum Live {
 }
 
 impl Live {
-    pub(crate) const ALL: [Live; 5] = [
+    pub(crate) const ALL: [Live; 6] = [
         Live::Isolation,
+        Live::Bottleneck,
         Live::LateJoiners,
         Live::Chain(1),
         Live::Chain(3),
@@ -100,6 +105,7 @@ impl Live {
         scene.play(move |backstage| {
             let path = match self {
                 Live::Isolation => return isolation(place, &probe, measured, filled),
+                Live::Bottleneck => return bottleneck(place, measured, filled),
                 Live::LateJoiners => return late_joiners(place, filled),
                 Live::Chain(_) => None,
                 Live::Thesis => Some(LinkConfig {
@@ -117,6 +123,7 @@ impl fmt::Display for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Live::Isolation => write!(f, "isolation"),
+            Live::Bottleneck => write!(f, "bottleneck"),
             Live::LateJoiners => write!(f, "late-joiners"),
             Live::Chain(relays) => write!(f, "chain/{relays}"),
             Live::Thesis => write!(f, "thesis"),
@@ -132,8 +139,9 @@ struct Scene {
     folder: PathBuf,
 }
 
-/// The threads of the relays, and what counts their system calls.
+/// The threads of the publisher and of the relays, and what counts system calls.
 struct Backstage {
+    publisher: u32,
     threads: Vec<u32>,
     syscalls: SyscallCounter,
 }
@@ -172,18 +180,22 @@ impl Scene {
         let chain = &self.chain;
         thread::scope(|scope| {
             let (running, threads) = mpsc::channel();
+            let (publishing, publisher) = mpsc::channel();
             let mut others = Vec::new();
             let (secret, stop) = (TrackSecret::new(self.secret), &stop);
             others.push(scope.spawn(move || -> Result<()> {
                 let address = chain.publisher_address();
-                let publish = || publisher::publish(address, &secret, stop);
+                let publish = || {
+                    // Nobody waits any more if the run has failed.
+                    let _ = publishing.send(gettid().as_raw() as u32);
+                    publisher::publish(address, &secret, stop)
+                };
                 chain.publisher().run(publish)?
             }));
             for relay in 0..self.chain.relays() {
                 let running = running.clone();
                 others.push(scope.spawn(move || -> Result<()> {
                     let work = || {
-                        // Nobody waits any more if the run has failed.
                         let _ = running.send(gettid().as_raw() as u32);
                         chain.run_relay(relay, &self.relay_key, self.folder.clone(), stop)
                     };
@@ -195,6 +207,7 @@ impl Scene {
                 .map_err(Into::into)
                 .and_then(|syscalls| {
                     let backstage = Backstage {
+                        publisher: publisher.recv().context("there is no publisher")?,
                         threads: threads.iter().take(chain.relays()).collect(),
                         syscalls,
                     };
@@ -226,16 +239,25 @@ fn never(_: &[Member]) -> bool {
 }
 
 /// Returns the groups of the frames that a viewer saw from a time on.
-fn groups_since(member: &Member, from: Instant) -> Option<RangeInclusive<u32>> {
-    let shown = member.shown.iter().filter(|shown| shown.completed >= from);
+fn groups_since(view: &View, from: Instant) -> Option<RangeInclusive<u32>> {
+    let shown = view.shown.iter().filter(|shown| shown.completed >= from);
     let groups = shown.map(|shown| shown.group);
     Some(groups.clone().min()?..=groups.max()?)
 }
 
 /// Returns the share of groups of which a viewer saw the frame.
-fn seen(member: &Member, groups: &RangeInclusive<u32>) -> f64 {
-    let shown = member.shown.iter();
-    let seen = shown.filter(|shown: &&Shown| groups.contains(&shown.group));
+fn seen(view: &View, groups: &RangeInclusive<u32>) -> f64 {
+    share_of(view, groups, |_| true)
+}
+
+/// Returns the share of groups of which a viewer saw the frame with all layers.
+fn seen_whole(view: &View, groups: &RangeInclusive<u32>) -> f64 {
+    share_of(view, groups, |shown| shown.is_whole)
+}
+
+fn share_of(view: &View, groups: &RangeInclusive<u32>, counts: impl Fn(&Shown) -> bool) -> f64 {
+    let shown = view.shown.iter();
+    let seen = shown.filter(|shown| groups.contains(&shown.group) && counts(shown));
     seen.count() as f64 / (groups.end() - groups.start() + 1) as f64
 }
 
@@ -255,17 +277,19 @@ fn isolation(scene: &Scene, probe: &DelayProbe, measured: Duration, case: &mut C
             queue: Some(QueueLimit::Time(SLOW_QUEUE)),
             ..LinkConfig::default()
         });
-        members[0].set_path(path);
+        members[0].view.set_path(path);
         watch(&mut members, WARM_UP, never)?;
         let from = clock::monotonic();
         probe.take(Subscribers::Others);
         watch(&mut members, measured, never)?;
         delays[usize::from(is_congested)].add(&probe.take(Subscribers::Others));
-        let groups = groups_since(&members[1], from).context("viewers saw nothing")?;
+        let groups = groups_since(&members[1].view, from).context("viewers saw nothing")?;
         watch(&mut members, LAST_FRAMES, never)?;
         if is_congested {
-            slow_seen.push(seen(&members[0], &groups));
-            let others = members[1..].iter().map(|member| seen(member, &groups));
+            slow_seen.push(seen(&members[0].view, &groups));
+            let others = members[1..]
+                .iter()
+                .map(|member| seen(&member.view, &groups));
             others_seen.push(others.fold(1.0, f64::min));
         }
     }
@@ -297,10 +321,14 @@ fn late_joiners(scene: &Scene, case: &mut Case) -> Result<()> {
     for number in 1..=LATE {
         members.push(scene.member(false, number)?);
         watch(&mut members, LATE_PATIENCE, |members| {
-            !members[1].shown.is_empty()
+            !members[1].view.shown.is_empty()
         })?;
         let late = members.pop().context("it has just been added")?;
-        let first = late.shown.first().context("a late viewer saw nothing")?;
+        let first = late
+            .view
+            .shown
+            .first()
+            .context("a late viewer saw nothing")?;
         let waited = first.completed.saturating_since(late.asked);
         waits.push(waited.as_secs_f64() * 1e3);
     }
@@ -312,17 +340,6 @@ fn late_joiners(scene: &Scene, case: &mut Case) -> Result<()> {
     Ok(())
 }
 
-/// The system calls of Pfeifer's appendix A, with the number that the relay made in 30 s with eBPF, and all.
-const CALLS: [(&str, libc::c_long, f64); 6] = [
-    ("futex", libc::SYS_futex, 21_666.0),
-    ("epoll_pwait", libc::SYS_epoll_pwait, 11_289.0),
-    ("nanosleep", libc::SYS_nanosleep, 14_293.0),
-    ("recvmmsg", libc::SYS_recvmmsg, 4_898.0),
-    ("sendmsg", libc::SYS_sendmsg, 1_133.0),
-    ("bpf", libc::SYS_bpf, 1_314.0),
-];
-const ALL_CALLS: f64 = 225_674.0;
-
 /// Measures the delay to one viewer, and the relays' system calls and CPU time.
 fn one_viewer(
     scene: &Scene,
@@ -331,57 +348,42 @@ fn one_viewer(
     (probe, backstage): (&DelayProbe, &Backstage),
     case: &mut Case,
 ) -> Result<()> {
-    let is_thesis = path.is_some();
     let mut members = vec![scene.member(false, 0)?];
-    members[0].set_path(path);
+    members[0].view.set_path(path);
     watch(&mut members, WARM_UP, never)?;
     for thread in &backstage.threads {
         backstage.syscalls.add(*thread)?;
     }
     let (from, before) = (clock::monotonic(), cpu_of(&backstage.threads)?);
-    let own_before = cpu_time();
+    let (own_before, server_before) = (cpu_time(), cpu_of_thread(backstage.publisher)?);
     probe.take(Subscribers::Others);
     watch(&mut members, measured, never)?;
     let delays = probe.take(Subscribers::Others);
     let seconds = clock::monotonic().saturating_since(from).as_secs_f64();
     let cpu = cpu_of(&backstage.threads)? - before;
     let viewer_cpu = cpu_time() - own_before;
+    let server_cpu = cpu_of_thread(backstage.publisher)? - server_before;
     let counts = backstage.syscalls.counts()?;
-    let groups = groups_since(&members[0], from).context("the viewer saw nothing")?;
+    let groups = groups_since(&members[0].view, from).context("the viewer saw nothing")?;
     ensure!(delays.packets() > 0, "no packet passed the relay");
     let total: u64 = counts.iter().map(|(_, count)| count).sum();
     let mut set = |name: &str, figure: f64| case.metrics.set(name, figure);
     set("added_delay_p50_us", us(delays.percentile(0.5)));
     set("added_delay_p99_us", us(delays.percentile(0.99)));
     set("added_delay_stddev_us", us(delays.deviation()));
-    set("frames_ratio", seen(&members[0], &groups));
+    set("frames_ratio", seen(&members[0].view, &groups));
+    set("server_cpu_cores", server_cpu.as_secs_f64() / seconds);
     set("relay_cpu_cores", cpu.as_secs_f64() / seconds);
     set("viewer_cpu_cores", viewer_cpu.as_secs_f64() / seconds);
     set(
         "syscalls_per_delivered_packets",
         total as f64 / delays.packets() as f64,
     );
-    if is_thesis {
-        set("syscalls_per_s", total as f64 / seconds);
-        case.paper.set("syscalls_per_s", ALL_CALLS / THESIS_S);
-        for (name, number, paper) in CALLS {
-            let count = counts.iter().find(|(call, _)| i64::from(*call) == number);
-            let count = count.map_or(0, |(_, count)| *count);
-            let name = format!("{name}_calls_per_s");
-            case.metrics.set(&name, count as f64 / seconds);
-            case.paper.set(&name, paper / THESIS_S);
-        }
-    }
+    calls::set(case, &counts, seconds, Appendix::A);
     Ok(())
 }
 
 /// Returns the CPU time that threads of this process have used.
 fn cpu_of(threads: &[u32]) -> Result<Duration> {
-    let of = |thread: &u32| -> Result<Duration> {
-        let file = format!("/proc/self/task/{thread}/schedstat");
-        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-        let nanos = text.split_whitespace().next().context("a figure")?;
-        Ok(Duration::from_nanos(nanos.parse()?))
-    };
-    threads.iter().map(of).sum()
+    threads.iter().map(|thread| cpu_of_thread(*thread)).sum()
 }

@@ -13,6 +13,13 @@ const FRAME: Duration = Duration::from_nanos(1_000_000_000 / 30);
 /// keep up with a video.
 const PER_DELIVERY: Duration = Duration::from_micros(6);
 
+/// The same for moq-relay, so that it has sent an object before the next one comes.
+const PER_DELIVERY_OF_MOQ_RELAY: Duration = Duration::from_micros(100);
+
+/// The packets of an object, with those to all subscribers, above which moq-relay is left out: it would send
+/// few objects a second.
+const MOQ_RELAY_PACKETS: usize = 2400;
+
 /// The packets of an object that the cable behind the relay holds: those of more would be dropped.
 const CABLE_PACKETS: usize = 1000;
 
@@ -27,10 +34,18 @@ pub(crate) enum Way {
     Sendmmsg,
     /// Pfeifer's: every packet rewritten for every subscriber, in the kernel.
     Rewrite,
+    /// moq-relay, a program.
+    MoqRelay,
 }
 
 impl Way {
-    pub(crate) const ALL: [Way; 4] = [Way::Kernel, Way::Gso, Way::Sendmmsg, Way::Rewrite];
+    pub(crate) const ALL: [Way; 5] = [
+        Way::Kernel,
+        Way::Gso,
+        Way::Sendmmsg,
+        Way::Rewrite,
+        Way::MoqRelay,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -38,6 +53,7 @@ impl Way {
             Way::Gso => "gso",
             Way::Sendmmsg => "sendmmsg",
             Way::Rewrite => "rewrite",
+            Way::MoqRelay => "moq-relay",
         }
     }
 
@@ -85,7 +101,11 @@ impl Load {
     /// Returns the ways that relay it. Packets that are rewritten are not segmented.
     pub(crate) fn ways(self) -> impl Iterator<Item = Way> {
         let ways = Way::ALL.into_iter();
-        ways.filter(move |way| !self.segmented || !way.takes_single_packets())
+        ways.filter(move |way| match way {
+            Way::Kernel | Way::Gso | Way::Sendmmsg => true,
+            Way::Rewrite => !self.segmented,
+            Way::MoqRelay => !self.segmented && self.deliveries() <= MOQ_RELAY_PACKETS,
+        })
     }
 
     pub(crate) fn name(self, way: Way) -> String {
@@ -98,16 +118,20 @@ impl Load {
     }
 
     /// Returns the time from one object to the next.
-    pub(crate) fn interval(self) -> Duration {
-        FRAME.max(PER_DELIVERY * self.deliveries() as u32)
+    pub(crate) fn interval(self, way: Way) -> Duration {
+        let per_delivery = match way {
+            Way::MoqRelay => PER_DELIVERY_OF_MOQ_RELAY,
+            _ => PER_DELIVERY,
+        };
+        FRAME.max(per_delivery * self.deliveries() as u32)
     }
 
-    pub(crate) fn describe(self, case: &mut Case) {
+    pub(crate) fn describe(self, way: Way, case: &mut Case) {
         case.set_param("subscribers", self.subscribers);
         case.set_param("packets", self.packets);
         case.set_param("segmented_in_software", self.segmented);
         case.set_param("datagram_bytes", DEFAULT_DATAGRAM);
-        case.set_param("fps", 1.0 / self.interval().as_secs_f64());
+        case.set_param("fps", 1.0 / self.interval(way).as_secs_f64());
     }
 }
 

@@ -1,14 +1,19 @@
 //! The measurement: the publisher in one thread, at the pace of a video, and a relay in user space in
 //! another one, on another CPU.
 
+mod moq_relay;
+
 use super::scenario::{Load, Trial, Way};
 use super::{ROUNDS, us};
 use crate::bench::median;
 use crate::experiment::Run;
-use crate::relays::{self, Network, OPTIONS, PORT, Publisher, RELAY, UserSpaceRelay};
+use crate::relays::{
+    self, HOW_TO_INSTALL, Network, OPTIONS, PORT, Publisher, RELAY, Running, UserSpaceRelay,
+};
+use crate::summary::quantile;
 use anyhow::{Context, Result, bail};
 use hawser_bpf::bench::{
-    DelayProbe, Delays, RewriteClient, RewriteRelay, Subscribers, SyscallCounter,
+    DelayProbe, Delays, RewriteClient, RewriteRelay, StreamProbe, Subscribers, SyscallCounter,
 };
 use hawser_bpf::relay::Relay;
 use hawser_io::netns::Namespace;
@@ -23,9 +28,14 @@ use std::time::{Duration, Instant};
 
 /// The figures of one way to relay over a part of the run.
 pub(crate) struct Slice {
-    /// Packets that were to be delivered.
+    /// Packets that were to be delivered, and those that were.
     pub(crate) expected: u64,
-    pub(crate) delays: Delays,
+    pub(crate) delivered: u64,
+    delays: Delays,
+    /// The times from publisher to subscriber of whole objects, sorted, if they were measured.
+    objects: Vec<Duration>,
+    /// The program and its version, if the relay is one.
+    pub(crate) program: Option<String>,
     /// CPU time of the relay: that of its thread, and of what the arrival of packets causes in the kernel
     /// beyond their arrival itself.
     cpu: f64,
@@ -34,16 +44,28 @@ pub(crate) struct Slice {
 
 impl Slice {
     pub(crate) fn cpu_us_per_delivered_packet(&self) -> f64 {
-        self.cpu * 1e6 / self.delays.packets() as f64
+        self.cpu * 1e6 / self.delivered as f64
     }
 
     pub(crate) fn syscalls_per_delivered_packet(&self) -> f64 {
-        self.syscalls as f64 / self.delays.packets() as f64
+        self.syscalls as f64 / self.delivered as f64
     }
 
     /// Returns the delay that a share of the packets does not exceed, in microseconds.
     pub(crate) fn delay_us(&self, share: f64) -> f64 {
         us(self.delays.percentile(share))
+    }
+
+    /// Returns the share of the packets of which the delay was measured.
+    pub(crate) fn matched_ratio(&self) -> f64 {
+        self.delays.packets() as f64 / self.expected as f64
+    }
+
+    /// Returns the time from publisher to subscriber that a share of the objects does not exceed, in
+    /// microseconds.
+    pub(crate) fn object_delay_us(&self, share: f64) -> f64 {
+        let delays: Vec<f64> = self.objects.iter().map(|delay| us(Some(*delay))).collect();
+        quantile(&delays, share)
     }
 
     pub(crate) fn delay_deviation_us(&self) -> f64 {
@@ -56,16 +78,33 @@ pub(super) fn measure(trial: &Trial, run: &Run) -> Result<Vec<Vec<Slice>>> {
     let network = Network::create("relay")?;
     network.segment_in_software(trial.load.segmented)?;
     let seconds = run.seconds.unwrap_or(super::MEASURED_S) / ROUNDS as f64;
-    let objects = (seconds / trial.load.interval().as_secs_f64()).ceil() as usize;
+    let rival = match trial.ways.contains(&Way::MoqRelay) {
+        true => Some(moq_relay::start(trial.load, &network, run)?),
+        false => None,
+    };
+    let measured = measure_rounds(trial, &network, rival.as_ref(), seconds, run);
+    if let Some(rival) = rival {
+        rival.stop()?;
+    }
+    measured
+}
+
+fn measure_rounds(
+    trial: &Trial,
+    network: &Network,
+    rival: Option<&Running>,
+    seconds: f64,
+    run: &Run,
+) -> Result<Vec<Vec<Slice>>> {
     network.relay.run(|| {
         rise_to_realtime().context("cannot have real-time priority")?;
         stay_on_cpu(0)?;
-        let mut stage = Stage::set_up(&network, trial.load)?;
+        let mut stage = Stage::set_up(network, trial.load, rival)?;
         let round = |number: usize| {
             if run.stop.requested() {
                 bail!("stopped");
             }
-            stage.round(&trial.ways, number, objects)
+            stage.round(&trial.ways, number, seconds)
         };
         let mut slices = (0..ROUNDS).map(round).collect::<Result<Vec<_>>>()?;
         stage.subtract_arrival(&trial.ways, &mut slices);
@@ -87,12 +126,15 @@ fn cpu_of_relay() -> usize {
 }
 
 /// The publisher, all relays, and what measures them.
-struct Stage {
+struct Stage<'a> {
+    network: &'a Network,
     load: Load,
+    rival: Option<&'a Running>,
     publisher: Publisher,
     kernel: Relay,
     rewrite: RewriteRelay,
     probe: DelayProbe,
+    streams: StreamProbe,
     syscalls: SyscallCounter,
     peers: Namespace,
     /// The publisher's device and that at the far end.
@@ -111,8 +153,8 @@ enum Fate {
     Dropped,
 }
 
-impl Stage {
-    fn set_up(network: &Network, load: Load) -> Result<Self> {
+impl<'a> Stage<'a> {
+    fn set_up(network: &'a Network, load: Load, rival: Option<&'a Running>) -> Result<Self> {
         let [wan, lan] = ["wan", "lan"].map(if_nametoindex);
         let (wan, lan) = (wan?, lan?);
         let indexes = || ["publisher", "far"].map(if_nametoindex);
@@ -128,11 +170,14 @@ impl Stage {
         let clients: Vec<_> = (0..load.subscribers).map(client).collect();
         rewrite.set_clients(&relays::route()?, &clients)?;
         Ok(Stage {
+            network,
             load,
+            rival,
             publisher: Publisher::open(network)?,
             kernel,
             rewrite,
             probe: DelayProbe::load()?,
+            streams: StreamProbe::load(moq_relay::PAUSE, moq_relay::LEAST_BYTES)?,
             syscalls: SyscallCounter::load()?,
             peers: network.peers.clone(),
             peer_devices: [publisher?, far?],
@@ -143,11 +188,13 @@ impl Stage {
     }
 
     /// Measures all ways once. Each round begins with another one.
-    fn round(&mut self, ways: &[Way], number: usize, objects: usize) -> Result<Vec<Slice>> {
+    fn round(&mut self, ways: &[Way], number: usize, seconds: f64) -> Result<Vec<Slice>> {
         for singly in [false, true] {
-            if ways.iter().any(|way| self.arrives_singly(*way) == singly) {
+            let mut ours = ways.iter().filter(|way| **way != Way::MoqRelay);
+            if let Some(way) = ours.find(|way| self.arrives_singly(**way) == singly) {
                 self.place(Fate::Dropped)?;
                 self.join_packets(!singly)?;
+                let objects = self.objects(*way, seconds);
                 let cpu = publish(&mut self.publisher, self.load, objects);
                 self.remove();
                 self.arrivals[usize::from(singly)].push(cpu?);
@@ -159,7 +206,11 @@ impl Stage {
             let way = ways[index];
             self.place(Fate::Relayed(way))?;
             self.join_packets(!self.arrives_singly(way))?;
-            let slice = self.slice(way, objects);
+            let objects = self.objects(way, seconds);
+            let slice = match way {
+                Way::MoqRelay => self.slice_of_moq_relay(objects),
+                _ => self.slice(way, objects),
+            };
             self.remove();
             slices[index] = Some(slice?);
         }
@@ -167,6 +218,11 @@ impl Stage {
             .into_iter()
             .map(|slice| slice.context("every way has its turn"))
             .collect()
+    }
+
+    /// Returns the number of objects that are published in a time.
+    fn objects(&self, way: Way, seconds: f64) -> usize {
+        (seconds / self.load.interval(way).as_secs_f64()).ceil() as usize
     }
 
     /// Puts a relay in place, and what measures it: the probe is the last program at the egress.
@@ -178,6 +234,7 @@ impl Stage {
                 self.rewrite.attach_ingress(self.wan)?;
             }
             Fate::Relayed(Way::Gso | Way::Sendmmsg) => {}
+            Fate::Relayed(Way::MoqRelay) => return self.measure_streams(),
             Fate::Dropped => self.probe.discard(self.wan)?,
         }
         // Trains are segmented behind the egress, so they have to pass it, and end at the far end.
@@ -195,6 +252,13 @@ impl Stage {
         Ok(())
     }
 
+    /// Measures the packets of a relay that encrypts, which do not end at its device.
+    fn measure_streams(&mut self) -> Result<()> {
+        let ([publisher, _], streams) = (self.peer_devices, &mut self.streams);
+        self.peers.run(|| streams.attach_arrival(publisher))??;
+        Ok(self.streams.attach_departure(self.lan)?)
+    }
+
     /// Has the packets of an object arrive as a train, or one by one, because the publisher's device splits
     /// them.
     fn join_packets(&self, joined: bool) -> Result<()> {
@@ -206,6 +270,7 @@ impl Stage {
         self.kernel.detach(self.wan);
         self.rewrite.detach();
         self.probe.detach();
+        self.streams.detach();
     }
 
     fn arrives_singly(&self, way: Way) -> bool {
@@ -216,7 +281,9 @@ impl Stage {
     fn subtract_arrival(&self, ways: &[Way], rounds: &mut [Vec<Slice>]) {
         let arrivals = self.arrivals.clone().map(median);
         for slices in rounds {
-            for (way, slice) in ways.iter().zip(slices) {
+            let slices = ways.iter().zip(slices);
+            // The process of moq-relay alone was measured.
+            for (way, slice) in slices.filter(|(way, _)| **way != Way::MoqRelay) {
                 slice.cpu -= arrivals[usize::from(self.arrives_singly(*way))];
             }
         }
@@ -250,12 +317,22 @@ impl Stage {
             let relayed = relayed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             Ok(published? + relayed?)
         })?;
+        let delays = self.probe.take(Subscribers::Others);
         Ok(Slice {
             expected: (load.deliveries() * objects) as u64,
-            delays: self.probe.take(Subscribers::Others),
+            delivered: delays.packets(),
+            delays,
+            objects: Vec::new(),
+            program: None,
             cpu,
             syscalls: total(&self.syscalls)? - before,
         })
+    }
+
+    fn slice_of_moq_relay(&mut self, objects: usize) -> Result<Slice> {
+        let relay = self.rival.context(HOW_TO_INSTALL)?;
+        let probes = (&mut self.streams, &self.syscalls);
+        moq_relay::slice(self.network, relay, self.load, objects, probes)
     }
 }
 
@@ -272,7 +349,7 @@ fn publish(publisher: &mut Publisher, load: Load, objects: usize) -> Result<f64>
     let mut cpu = Duration::ZERO;
     for _ in 0..objects {
         let object = publisher.next_object(load.packets);
-        due += load.interval();
+        due += load.interval(Way::Kernel);
         thread::sleep(due.saturating_duration_since(Instant::now()));
         let before = cpu_time();
         publisher.publish(&object)?;

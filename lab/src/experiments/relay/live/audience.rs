@@ -9,6 +9,7 @@ use hawser_objects::{
     Encodings, FrameAssembler, FrameConfig, TrackSecret, Viewer, ViewerConfig, ViewerEvent,
 };
 use hawser_units::{ByteSize, Ecn, Instant};
+use hawser_wire::media::VERSION;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -23,18 +24,29 @@ const PATIENCE: Duration = Duration::from_millis(150);
 pub(super) struct Shown {
     pub(super) group: u32,
     pub(super) completed: Instant,
+    /// Whether it had all layers.
+    pub(super) is_whole: bool,
 }
 
 /// A viewer.
 pub(super) struct Member {
     socket: UdpSocket,
     relay: SocketAddr,
+    pub(super) asked: Instant,
+    pub(super) view: View,
+    /// What the viewer would see behind another path, of which the relay learns nothing.
+    pub(super) behind: Option<View>,
+}
+
+/// The session of a viewer and what it sees.
+pub(super) struct View {
     viewer: Viewer,
     assembler: FrameAssembler,
     /// The path that its packets take, if it is not the cable alone.
     path: Option<Link<(Vec<u8>, Ecn)>>,
-    pub(super) asked: Instant,
     pub(super) shown: Vec<Shown>,
+    /// The bytes of media that arrived.
+    pub(super) media: ByteSize,
 }
 
 impl Member {
@@ -47,12 +59,64 @@ impl Member {
         number: u64,
     ) -> Result<Self> {
         let socket = UdpSocket::bind((own, 0).into()).context("cannot view")?;
-        let secret = TrackSecret::new(secret);
-        let mut random = [0; 16];
-        random[..8].copy_from_slice(&number.to_ne_bytes());
         Ok(Member {
             socket,
             relay,
+            asked: clock::monotonic(),
+            view: View::new(secret, number),
+            behind: None,
+        })
+    }
+
+    /// Sees what arrives a second time, behind a path that [`View::set_path`] sets. As the relay knows only of what
+    /// arrives here, nothing that is lost there is repeated, and the rate does not adapt to it.
+    pub(super) fn see_behind(&mut self, secret: [u8; 32], number: u64) {
+        self.behind = Some(View::new(secret, number));
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let Member {
+            socket,
+            view,
+            behind,
+            ..
+        } = self;
+        let received = socket.receive(|datagram| {
+            let now = clock::monotonic();
+            for view in [Some(&mut *view), behind.as_mut()].into_iter().flatten() {
+                view.handle(now, datagram.bytes, datagram.ecn);
+            }
+        });
+        udp::unless_of_a_peer(received)?;
+        let now = clock::monotonic();
+        for view in [Some(&mut *view), behind.as_mut()].into_iter().flatten() {
+            view.advance(now);
+        }
+        while let Some(message) = self.view.viewer.poll_transmit(now) {
+            // Messages are repeated.
+            let _ = self.socket.send(self.relay, Ecn::NotEct, &message);
+        }
+        if let Some(behind) = &mut self.behind {
+            while behind.viewer.poll_transmit(now).is_some() {}
+        }
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let behind = self.behind.as_ref().and_then(View::poll_timeout);
+        [self.view.poll_timeout(), behind]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+impl View {
+    fn new(secret: [u8; 32], number: u64) -> Self {
+        let secret = TrackSecret::new(secret);
+        let mut random = [0; 16];
+        random[..8].copy_from_slice(&number.to_ne_bytes());
+        View {
             viewer: Viewer::new(ViewerConfig::default(), secret, random),
             assembler: FrameAssembler::new(FrameConfig {
                 selected: [(ALIAS, LAYERS)].into(),
@@ -60,9 +124,9 @@ impl Member {
                 patience: PATIENCE,
             }),
             path: None,
-            asked: clock::monotonic(),
             shown: Vec::new(),
-        })
+            media: ByteSize(0),
+        }
     }
 
     /// Has its packets take an emulated path, or the cable alone.
@@ -70,30 +134,27 @@ impl Member {
         self.path = path.map(|path| Link::new(path, 1, clock::monotonic()));
     }
 
-    fn run(&mut self) -> Result<()> {
-        let Member {
-            socket,
-            viewer,
-            path,
-            ..
-        } = self;
-        let received = socket.receive(|datagram| {
-            let now = clock::monotonic();
-            match path {
-                Some(path) => {
-                    let size = ByteSize(datagram.bytes.len() as u64 + HEADERS);
-                    path.push(now, size, (datagram.bytes.to_vec(), datagram.ecn));
-                }
-                // What is not valid is counted.
-                None => {
-                    let _ = viewer.handle_datagram(now, datagram.bytes, datagram.ecn);
-                }
+    fn handle(&mut self, now: Instant, bytes: &[u8], ecn: Ecn) {
+        match &mut self.path {
+            Some(path) => {
+                let size = ByteSize(bytes.len() as u64 + HEADERS);
+                path.push(now, size, (bytes.to_vec(), ecn));
             }
-        });
-        udp::unless_of_a_peer(received)?;
-        let now = clock::monotonic();
+            None => self.arrive(now, bytes, ecn),
+        }
+    }
+
+    fn arrive(&mut self, now: Instant, bytes: &[u8], ecn: Ecn) {
+        if is_media(bytes) {
+            self.media.0 += bytes.len() as u64;
+        }
+        // What is not valid is counted.
+        let _ = self.viewer.handle_datagram(now, bytes, ecn);
+    }
+
+    fn advance(&mut self, now: Instant) {
         while let Some((_, (datagram, ecn))) = self.path.as_mut().and_then(|path| path.pop(now)) {
-            let _ = self.viewer.handle_datagram(now, &datagram, ecn);
+            self.arrive(now, &datagram, ecn);
         }
         if self.viewer.poll_timeout().is_some_and(|due| due <= now) {
             self.viewer.handle_timeout(now);
@@ -111,13 +172,9 @@ impl Member {
             self.shown.push(Shown {
                 group: frame.id.0,
                 completed: frame.completed,
+                is_whole: frame.is_whole,
             });
         }
-        while let Some(message) = self.viewer.poll_transmit(now) {
-            // Messages are repeated.
-            let _ = self.socket.send(self.relay, Ecn::NotEct, &message);
-        }
-        Ok(())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -129,6 +186,10 @@ impl Member {
         ];
         times.into_iter().flatten().min()
     }
+}
+
+fn is_media(datagram: &[u8]) -> bool {
+    datagram.first() == Some(&VERSION)
 }
 
 /// Runs viewers for a time, or until `is_over`.

@@ -17,7 +17,7 @@ pub(super) const LAYERS: u8 = 2;
 pub(super) const INTERVAL: Duration = Duration::from_nanos(1_000_000_000 / 30);
 
 /// The rate of the stream.
-pub(super) const STREAM_MBPS: f64 = 4.0;
+pub(in super::super) const STREAM_MBPS: f64 = 4.0;
 
 /// The base layer's part of a frame: with headers, half of a tenth of the stream.
 const BASE_SHARE: f64 = 0.05;
