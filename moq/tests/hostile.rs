@@ -30,7 +30,7 @@ const SIZE: usize = 100_000;
 async fn publish_to_a_slow_client(version: Version, cache: u64) -> (u32, ServerStats) {
     let (server, mut egress) = open(|config| config.cache_bytes = cache);
     let mut publisher = Publisher::new(1);
-    egress.announce(&publisher.announced(), &[(ALIAS, 0)]);
+    publisher.announce(&mut egress, 0);
     let connect = || async {
         let fingerprint = server.fingerprint();
         let address = server.local_address();
@@ -81,7 +81,7 @@ async fn a_slow_client_misses_groups_and_each_is_counted() {
 #[tokio::test]
 async fn those_without_the_token_are_refused() {
     let (server, mut egress) = open(|config| config.token = Some(TOKEN.parse().unwrap()));
-    egress.announce(&Publisher::new(1).announced(), &[(ALIAS, 0)]);
+    Publisher::new(1).announce(&mut egress, 0);
     let fingerprint = server.fingerprint();
     for over in [Over::Quic, Over::WebTransport] {
         let connect = async |target: String| {
@@ -106,7 +106,7 @@ async fn those_without_the_token_are_refused() {
 #[tokio::test]
 async fn there_are_no_more_sessions_than_there_may_be() {
     let (server, mut egress) = open(|config| config.sessions = 1);
-    egress.announce(&Publisher::new(1).announced(), &[(ALIAS, 0)]);
+    Publisher::new(1).announce(&mut egress, 0);
     let fingerprint = server.fingerprint();
     let connect = || {
         let (address, version) = (server.local_address(), version("moq-lite-06"));
