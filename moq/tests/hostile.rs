@@ -6,6 +6,7 @@ use hawser_moq::ServerStats;
 use hawser_wire::moq::{self, track_name};
 use moq_net::Version;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use support::*;
 
 const TOKEN: &str = "0123456789abcdef";
@@ -133,4 +134,19 @@ async fn a_client_of_another_version_is_refused() {
         assert!(client.await.is_err());
     }
     until(|| server.stats().failed == 2).await;
+}
+
+#[tokio::test]
+async fn a_stream_without_a_header_is_kept_and_holds_up_nobody() {
+    let (server, mut egress) = open(|_| {});
+    Publisher::new(1).announce(&mut egress, 0);
+    let (address, fingerprint) = (server.local_address(), server.fingerprint());
+    // Its set-up comes in a later stream.
+    let lite = version("moq-lite-05");
+    let client = Client::connect(address, &fingerprint, Over::WebTransport, lite, "/");
+    let client = client.await.unwrap();
+    catalog(&client.broadcast(NAME).await).await;
+    let silent = client.silent.as_ref().unwrap();
+    let stopped = tokio::time::timeout(Duration::from_millis(100), silent.stopped()).await;
+    assert!(stopped.is_err(), "browsers close the session: {stopped:?}");
 }

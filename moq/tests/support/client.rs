@@ -59,6 +59,8 @@ pub(crate) struct Client {
     pub(crate) session: moq_net::Session,
     /// The client does not read anything while this is set.
     pub(crate) is_shut: Arc<AtomicBool>,
+    /// A stream without a header, over WebTransport. Browsers have some of QPACK, which they do not use.
+    pub(crate) silent: Option<noq::SendStream>,
     origin: origin::Consumer,
     _endpoint: noq::Endpoint,
 }
@@ -106,6 +108,7 @@ impl Client {
         let endpoint = noq::Endpoint::client("0.0.0.0:0".parse().unwrap()).unwrap();
         let connecting = endpoint.connect_with(config, server, "localhost").unwrap();
         let connection = connecting.await.map_err(|error| error.to_string())?;
+        let mut silent = None;
         let (transport, client) = match over {
             Over::Quic => {
                 let client = client.with_path(target);
@@ -115,8 +118,9 @@ impl Client {
                 let url = format!("https://localhost:{}{target}", server.port());
                 let url: url::Url = url.parse().unwrap();
                 let request = ConnectRequest::new(url).with_protocol(version.alpn());
-                let transport = Transport::web_transport(connection, request);
+                let transport = Transport::web_transport(connection.clone(), request);
                 let transport = transport.await.map_err(|error| error.to_string())?;
+                silent = connection.open_uni().await.ok();
                 (transport, client)
             }
         };
@@ -134,6 +138,7 @@ impl Client {
         Ok(Client {
             session,
             is_shut,
+            silent,
             origin: consumer,
             _endpoint: endpoint,
         })
