@@ -191,3 +191,125 @@ impl Queue {
         oldest.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_objects::{ObjectInfo, Packetiser, PacketiserConfig, TrackSecret};
+    use hawser_wire::media::{Flags, ObjectId, Packet};
+    use hawser_wire::session::Track;
+    use proptest::prelude::*;
+
+    const TRACK: (u32, u8) = (7, 1);
+
+    fn hop() -> Hop {
+        TrackSecret::new([1; 32]).access().hop(&[2; 16], 0)
+    }
+
+    fn payload(group: u32, length: usize) -> Vec<u8> {
+        let config = PacketiserConfig::new(TRACK.0, [3; 16]);
+        let info = ObjectInfo {
+            id: ObjectId {
+                alias: TRACK.0,
+                group,
+                object: 0,
+                layer: TRACK.1,
+            },
+            priority: 0,
+            deadline: Instant::ZERO + Duration::from_secs(9),
+            flags: Flags::default(),
+        };
+        let mut packetiser = Packetiser::new(config, TrackSecret::new([1; 32]), hop());
+        let sealed = packetiser.packetise(info, &vec![5; length]).unwrap();
+        let datagrams = sealed.packets.iter().map(|packet| &packet.datagram[..]);
+        moq::emit(datagrams).unwrap()
+    }
+
+    fn object(now: Instant, first: u64, group: u32) -> Object {
+        let payload = payload(group, 10).into();
+        Object::new(now, TRACK, first + u64::from(group), payload).unwrap()
+    }
+
+    fn announcement(started_unix_millis: u64) -> Announcement {
+        Announcement {
+            incarnation: [3; 16],
+            started_unix_millis,
+            tracks: vec![Track {
+                alias: TRACK.0,
+                codec: 1,
+                layers: 2,
+                name: String::new(),
+                parameters: Vec::new(),
+            }],
+        }
+    }
+
+    #[test]
+    fn objects_of_a_later_publisher_wait_and_those_of_an_earlier_one_are_dropped() {
+        let now = Instant::ZERO;
+        let (mut queue, mut stats) = (Queue::default(), FeedStats::default());
+        queue.begin(&announcement(100));
+        queue.add(object(now, 100, 5), &mut stats);
+        assert_eq!(queue.next(now, &mut stats).unwrap().first, 100);
+        queue.add(object(now, 200, 0), &mut stats);
+        queue.add(object(now, 100, 6), &mut stats);
+        assert_eq!(queue.next(now, &mut stats).unwrap().first, 100);
+        assert!(
+            queue.next(now, &mut stats).is_none(),
+            "its catalog has not come"
+        );
+        queue.begin(&announcement(200));
+        queue.add(object(now, 100, 7), &mut stats);
+        assert_eq!(queue.next(now, &mut stats).unwrap().first, 200);
+        assert!(queue.next(now, &mut stats).is_none());
+        assert_eq!(stats.stale, 1);
+        // Another session with the source may have other numbers.
+        queue.forget_sequences();
+        queue.add(object(now, 50, 8), &mut stats);
+        assert_eq!(queue.next(now, &mut stats).unwrap().first, 50);
+    }
+
+    #[test]
+    fn objects_wait_for_a_bounded_time_and_in_a_bounded_number_of_bytes() {
+        let now = Instant::ZERO;
+        let (mut queue, mut stats) = (Queue::default(), FeedStats::default());
+        queue.add(object(now, 1, 0), &mut stats);
+        assert_eq!(queue.poll_timeout(), Some(now + PATIENCE));
+        queue.forget(now + PATIENCE, &mut stats);
+        assert_eq!((stats.late, queue.bytes), (1, 0));
+        let payload = Bytes::from(payload(1, 4 << 20));
+        for _ in 0..5 {
+            let object = Object::new(now, TRACK, 9, payload.clone()).unwrap();
+            queue.add(object, &mut stats);
+        }
+        assert!(queue.bytes <= MAX_BYTES, "{}", queue.bytes);
+        assert_eq!(stats.full, 2);
+    }
+
+    proptest! {
+        #[test]
+        fn a_changed_payload_is_refused_or_makes_packets_of_its_track(
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+            length in any::<prop::sample::Index>(),
+            sequence in any::<u64>(),
+        ) {
+            let mut payload = payload(4, 3000);
+            for (at, byte) in changes {
+                let at = at.index(payload.len());
+                payload[at] = byte;
+            }
+            payload.truncate(payload.len() - length.index(200));
+            if let Ok(object) = Object::new(Instant::ZERO, TRACK, sequence, payload.into()) {
+                let hop = hop();
+                let datagrams: Vec<_> = object.datagrams(&hop).collect();
+                for (index, datagram) in datagrams.iter().enumerate() {
+                    prop_assert!(datagram.len() <= DEFAULT_DATAGRAM);
+                    let id = Packet::parse(datagram).unwrap().header.id;
+                    prop_assert_eq!((id.object.alias, id.object.layer), TRACK);
+                    prop_assert_eq!(usize::from(id.index), index);
+                    prop_assert!(sequence >= id.object.group.into());
+                }
+            }
+        }
+    }
+}
