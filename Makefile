@@ -4,7 +4,7 @@ CARGO ?= cargo
 HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build size test kernels hostile fuzz bench codecs rivals demo advisories clean
+.PHONY: help setup build size test kernels hostile interop fuzz bench codecs rivals demo advisories clean
 
 help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
@@ -13,6 +13,7 @@ help:
 	@echo 'make build       build the optimised programs: $(HAWSER), and hawser-lab beside it'
 	@echo 'make size        build, and check that the program to install has less than 25 MB without debugging information'
 	@echo 'make hostile     send a controller requests that its OpenAPI document does not describe'
+	@echo 'make interop     take and publish broadcasts with moq-relay, the command moq, and Chromium with the library @moq/net; installs all but Chromium and npm in target/tools, which takes 10 minutes once'
 	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (default: every file of fuzz/src/bin), SECONDS=60 for each'
 	@echo 'make bench       measure the cost per packet of the eBPF programs and of the relay, the coding and the emulator, the time and bytes per frame of the codecs, and the throughput of the tunnel, and of TCP in it over two different uplinks; results in target/bench; needs root'
 	@echo 'make codecs      compare the codecs over the recordings in HAWSER_DATA, also with the C++ Draco, by bytes, time, point distance and VMAF; takes 20 minutes; needs no root'
@@ -43,6 +44,10 @@ kernels: setup
 hostile: build
 	@xtask/setup.sh hostile
 	@xtask/schemathesis.sh $(HAWSER)
+
+interop: setup
+	@moq/interop/install.sh "$(CURDIR)/target/tools"
+	@HAWSER_TOOLS="$(CURDIR)/target/tools" $(CARGO) test --package hawser-moq --features interop-tests --test interop -- --nocapture --test-threads 1
 
 TARGET ?= all
 SECONDS ?= 60

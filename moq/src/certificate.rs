@@ -1,7 +1,8 @@
 //! The certificate of the server, and the configuration of TLS and QUIC with it.
 
-use hawser_tls::{Identity, provider};
-use noq::crypto::rustls::QuicServerConfig;
+use crate::trust::Trust;
+use hawser_tls::{Identity, ServerVerifier, provider};
+use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::version;
 use std::net::IpAddr;
@@ -29,7 +30,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const SEND_WINDOW: u64 = 4 << 20;
 
 /// The bytes of a session that may wait to be read: requests only.
-const RECEIVE_WINDOW: u32 = 1 << 20;
+pub(crate) const RECEIVE_WINDOW: u32 = 1 << 20;
+
+/// The bytes of a source that may wait to be read: 90 Mb/s for 300 ms.
+pub(crate) const SOURCE_WINDOW: u32 = 4 << 20;
 
 /// The streams that a client may have open: two requests for each track.
 const STREAMS: u32 = 256;
@@ -61,6 +65,7 @@ pub(crate) fn fingerprint(identity: &Identity) -> String {
 pub(crate) fn server_config(
     identity: &Identity,
     protocols: Vec<Vec<u8>>,
+    window: u32,
 ) -> Result<noq::ServerConfig, rustls::Error> {
     let mut tls = rustls::ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])?
@@ -70,15 +75,44 @@ pub(crate) fn server_config(
     let tls = QuicServerConfig::try_from(tls)
         .expect("the provider has the suite of QUIC's first packets");
     let mut config = noq::ServerConfig::with_crypto(Arc::new(tls));
+    config.transport_config(Arc::new(transport(window)));
+    Ok(config)
+}
+
+/// Returns the configuration of a client of a source of MoQ, with one of these protocols.
+pub(crate) fn client_config(
+    trust: &Trust,
+    protocols: &[&str],
+) -> Result<noq::ClientConfig, rustls::Error> {
+    let tls = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])?;
+    let mut tls = match trust {
+        Trust::Authorities(roots) => tls.with_root_certificates(Arc::clone(roots)),
+        Trust::Certificate(digest) => tls
+            .dangerous()
+            .with_custom_certificate_verifier(ServerVerifier::certificate(*digest)),
+    }
+    .with_no_client_auth();
+    let protocols = protocols
+        .iter()
+        .map(|protocol| protocol.as_bytes().to_vec());
+    tls.alpn_protocols = protocols.collect();
+    let tls = QuicClientConfig::try_from(tls)
+        .expect("the provider has the suite of QUIC's first packets");
+    let mut config = noq::ClientConfig::new(Arc::new(tls));
+    config.transport_config(Arc::new(transport(SOURCE_WINDOW)));
+    Ok(config)
+}
+
+fn transport(window: u32) -> noq::TransportConfig {
     let mut transport = noq::TransportConfig::default();
     transport
         .max_idle_timeout(Some(IDLE.try_into().expect("ten seconds fit")))
         .keep_alive_interval(Some(KEEP_ALIVE))
         .send_window(SEND_WINDOW)
-        .receive_window(RECEIVE_WINDOW.into())
+        .receive_window(window.into())
         .max_concurrent_bidi_streams(STREAMS.into())
         .max_concurrent_uni_streams(STREAMS.into())
         .congestion_controller_factory(Arc::new(noq::congestion::Bbr3Config::default()));
-    config.transport_config(Arc::new(transport));
-    Ok(config)
+    transport
 }

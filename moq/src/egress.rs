@@ -1,6 +1,7 @@
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Contents, parse};
 use bytes::Bytes;
 use hawser_audience::WholeObject;
+use hawser_objects::AccessSecret;
 use hawser_units::Instant;
 use hawser_wire::media::ObjectId;
 use hawser_wire::moq::{self, CATALOG, track_name};
@@ -85,13 +86,13 @@ impl Egress {
         }
     }
 
-    /// Announces a publisher with `announced`, the bytes of its announcement with their authenticator, and
-    /// the epochs of its keys. Nothing changes if all of it is as before.
-    pub fn announce(&mut self, announced: &[u8], epochs: &[(u32, u16)]) {
-        let Some(announcement) = parse(announced) else {
+    /// Announces a publisher. Nothing changes if all of it is as before.
+    pub fn announce(&mut self, contents: &Contents, access: &AccessSecret) {
+        let announcement = parse(&contents.announced);
+        let catalog = Catalog::new(contents, access);
+        let (Some(announcement), Some(catalog)) = (announcement, catalog) else {
             return;
         };
-        let catalog = Catalog::new(announced, &announcement, epochs);
         if self
             .on_air
             .as_ref()
@@ -162,11 +163,6 @@ impl Egress {
         }
         Ok(())
     }
-}
-
-fn parse(announced: &[u8]) -> Option<Announcement> {
-    let (covered, _) = Announcement::split(announced).ok()?;
-    Announcement::parse(covered).ok()
 }
 
 impl OnAir {

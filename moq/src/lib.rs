@@ -2,7 +2,8 @@
 //! beside a relay's own protocol. `docs/design/moq.md` says what tracks, groups and objects are there.
 //!
 //! A [`Server`] has the sockets and the sessions, in a thread of its own. An [`Egress`] is given the objects
-//! as they become whole; what a subscriber has not taken when newer groups come is dropped for it.
+//! as they become whole; what a subscriber has not taken when newer groups come is dropped for it. An
+//! [`Ingest`] takes a broadcast from another server, or from a publisher that connects.
 //!
 //! ```
 //! use hawser_moq::{Config, Server};
@@ -18,11 +19,15 @@ mod authorisation;
 mod catalog;
 mod certificate;
 mod egress;
+mod ingest;
 mod server;
 mod transport;
+mod trust;
 
 pub use authorisation::{InvalidToken, Token};
-pub use catalog::{Catalog, CatalogTrack};
+pub use catalog::{Catalog, CatalogError, CatalogTrack, Contents};
 pub use egress::{Egress, EgressStats};
+pub use ingest::{Ingest, IngestConfig, IngestSource, IngestStats, InvalidUrl, SourceUrl};
 pub use server::{Config, OpenError, Server, ServerStats, versions};
 pub use transport::{RecvStream, SendStream, Transport, TransportError};
+pub use trust::Trust;

@@ -1,7 +1,7 @@
 //! The sockets and sessions, in a thread.
 
 use crate::authorisation::{Denied, Target, Token};
-use crate::certificate::{self, RENEWAL};
+use crate::certificate::{self, RECEIVE_WINDOW, RENEWAL};
 use crate::egress::Egress;
 use crate::transport::{ALPN, Asked, GroupTotals, Transport, alpn};
 use hawser_tls::Identity;
@@ -84,13 +84,16 @@ pub enum OpenError {
     /// No certificate can be made.
     #[error("cannot make a certificate")]
     Make(#[from] rcgen::Error),
+    /// The name of the broadcast is not one of MoQ.
+    #[error("\"{0}\" cannot be the name of a broadcast")]
+    Name(String),
     /// There is no thread for it.
     #[error("cannot start the thread of the MoQ server")]
     Thread(#[source] io::Error),
 }
 
 /// What the thread and its owner share.
-struct Shared {
+pub(crate) struct Shared {
     fingerprint: Mutex<String>,
     registry: stats::Registry,
     pool: cache::Pool,
@@ -101,12 +104,22 @@ struct Shared {
     failed: AtomicU64,
 }
 
+/// A socket, and what becomes of those who connect to it.
+pub(crate) struct Listener {
+    endpoint: noq::Endpoint,
+    pub(crate) local: SocketAddr,
+    sessions: Arc<Semaphore>,
+    own_certificate: bool,
+    admission: Arc<Admission>,
+}
+
 /// What sessions are made with.
 struct Admission {
     server: moq_net::Server,
     protocols: Vec<&'static str>,
     token: Option<Token>,
     name: String,
+    window: u32,
     shared: Arc<Shared>,
 }
 
@@ -168,48 +181,20 @@ impl Server {
         let mut origin_config = origin::Config::default();
         origin_config.pool = pool.clone();
         let (origin, driver) = origin::Producer::new(origin_config);
-        let own_certificate = config.identity.is_none();
-        let identity = match config.identity {
-            Some(identity) => identity,
-            None => certificate::self_signed(config.listen.ip())?,
-        };
-        let versions = versions();
-        let protocols = versions.alpns();
-        let quic = certificate::server_config(&identity, alpns(&protocols))?;
+        let (name, cache_age) = (config.name.clone(), config.cache_age);
         let entered = runtime.enter();
-        let endpoint = noq::Endpoint::server(quic, config.listen);
+        let sessions = moq_net::Server::new().with_publisher(&origin);
+        let listener = Listener::open(config, sessions, pool, RECEIVE_WINDOW);
         drop(entered);
-        let address = |error| OpenError::Address(config.listen, error);
-        let endpoint = endpoint.map_err(address)?;
-        let local = endpoint.local_addr().map_err(address)?;
-        let shared = Arc::new(Shared {
-            fingerprint: Mutex::new(certificate::fingerprint(&identity)),
-            registry: stats::Registry::new(stats::Config::new()),
-            pool,
-            groups: Arc::default(),
-            full: AtomicU64::new(0),
-            wrong_path: AtomicU64::new(0),
-            unauthorised: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-        });
-        let admission = Admission {
-            server: moq_net::Server::new()
-                .with_publisher(&origin)
-                .with_versions(versions),
-            protocols,
-            token: config.token,
-            name: config.name.clone(),
-            shared: Arc::clone(&shared),
-        };
+        let listener = listener?;
+        let (local, shared) = (listener.local, listener.shared());
         let (stop, stopped) = oneshot::channel();
-        let sessions = Arc::new(Semaphore::new(config.sessions));
         let thread = thread::Builder::new()
             .name("moq".to_owned())
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::spawn(moq_net::time::run(driver));
-                    let admission = Arc::new(admission);
-                    serve(&endpoint, &admission, &sessions, own_certificate, stopped).await;
+                    listener.serve(stopped).await;
                 });
             })
             .map_err(OpenError::Thread)?;
@@ -219,7 +204,7 @@ impl Server {
             stop: Some(stop),
             thread: Some(thread),
         };
-        Ok((server, Egress::new(origin, config.name, config.cache_age)))
+        Ok((server, Egress::new(origin, name, cache_age)))
     }
 
     /// Returns the address at which it listens.
@@ -229,7 +214,7 @@ impl Server {
 
     /// Returns the fingerprint of the certificate: its SHA-256 digest, hexadecimal.
     pub fn fingerprint(&self) -> String {
-        self.shared.fingerprint.lock().clone()
+        self.shared.fingerprint()
     }
 
     /// Returns the counts.
@@ -264,40 +249,91 @@ fn alpns(protocols: &[&'static str]) -> Vec<Vec<u8>> {
     protocols.map(|alpn| alpn.as_bytes().to_vec()).collect()
 }
 
-async fn serve(
-    endpoint: &noq::Endpoint,
-    admission: &Arc<Admission>,
-    sessions: &Arc<Semaphore>,
-    own_certificate: bool,
-    mut stopped: oneshot::Receiver<()>,
-) {
-    let mut renewal = interval_at(tokio::time::Instant::now() + RENEWAL, RENEWAL);
-    loop {
-        tokio::select! {
-            // It is dropped with the server, too.
-            _ = &mut stopped => break,
-            _ = renewal.tick(), if own_certificate => admission.renew_certificate(endpoint),
-            incoming = endpoint.accept() => {
-                let Some(incoming) = incoming else { break };
-                let Ok(permit) = Arc::clone(sessions).try_acquire_owned() else {
-                    admission.shared.full.fetch_add(1, Relaxed);
-                    incoming.refuse();
-                    continue;
-                };
-                let admission = Arc::clone(admission);
-                tokio::spawn(async move {
-                    let from = incoming.remote_address();
-                    if let Err(refusal) = admission.admit(incoming, from).await {
-                        admission.shared.count(&refusal);
-                        tracing::debug!(broadcast = admission.name, %from, "MoQ client refused: {refusal}");
-                    }
-                    drop(permit);
-                });
+impl Listener {
+    /// Opens the socket, in a runtime. `sessions` says what is served to clients and taken from them, and
+    /// `window` how many bytes a client can have sent that are not read.
+    pub(crate) fn open(
+        config: Config,
+        sessions: moq_net::Server,
+        pool: cache::Pool,
+        window: u32,
+    ) -> Result<Self, OpenError> {
+        let own_certificate = config.identity.is_none();
+        let identity = match config.identity {
+            Some(identity) => identity,
+            None => certificate::self_signed(config.listen.ip())?,
+        };
+        let versions = versions();
+        let protocols = versions.alpns();
+        let quic = certificate::server_config(&identity, alpns(&protocols), window)?;
+        let address = |error| OpenError::Address(config.listen, error);
+        let endpoint = noq::Endpoint::server(quic, config.listen).map_err(address)?;
+        let local = endpoint.local_addr().map_err(address)?;
+        let shared = Arc::new(Shared {
+            fingerprint: Mutex::new(certificate::fingerprint(&identity)),
+            registry: stats::Registry::new(stats::Config::new()),
+            pool,
+            groups: Arc::default(),
+            full: AtomicU64::new(0),
+            wrong_path: AtomicU64::new(0),
+            unauthorised: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        });
+        let admission = Admission {
+            server: sessions.with_versions(versions),
+            protocols,
+            token: config.token,
+            name: config.name,
+            window,
+            shared,
+        };
+        Ok(Listener {
+            endpoint,
+            local,
+            sessions: Arc::new(Semaphore::new(config.sessions)),
+            own_certificate,
+            admission: Arc::new(admission),
+        })
+    }
+
+    /// Returns what its owner sees.
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.admission.shared)
+    }
+
+    /// Serves clients until `stopped`.
+    pub(crate) async fn serve(self, mut stopped: oneshot::Receiver<()>) {
+        let admission = &self.admission;
+        let mut renewal = interval_at(tokio::time::Instant::now() + RENEWAL, RENEWAL);
+        loop {
+            tokio::select! {
+                // It is dropped with the server, too.
+                _ = &mut stopped => break,
+                _ = renewal.tick(), if self.own_certificate => {
+                    admission.renew_certificate(&self.endpoint);
+                }
+                incoming = self.endpoint.accept() => {
+                    let Some(incoming) = incoming else { break };
+                    let Ok(permit) = Arc::clone(&self.sessions).try_acquire_owned() else {
+                        admission.shared.full.fetch_add(1, Relaxed);
+                        incoming.refuse();
+                        continue;
+                    };
+                    let admission = Arc::clone(admission);
+                    tokio::spawn(async move {
+                        let from = incoming.remote_address();
+                        if let Err(refusal) = admission.admit(incoming, from).await {
+                            admission.shared.count(&refusal);
+                            tracing::debug!(broadcast = admission.name, %from, "MoQ client refused: {refusal}");
+                        }
+                        drop(permit);
+                    });
+                }
             }
         }
+        self.endpoint.close(0u32.into(), b"the relay ends");
+        let _ = timeout(CLOSING, self.endpoint.wait_idle()).await;
     }
-    endpoint.close(0u32.into(), b"the relay ends");
-    let _ = timeout(CLOSING, endpoint.wait_idle()).await;
 }
 
 impl Admission {
@@ -364,7 +400,7 @@ impl Admission {
                 return;
             }
         };
-        match certificate::server_config(&identity, alpns(&self.protocols)) {
+        match certificate::server_config(&identity, alpns(&self.protocols), self.window) {
             Ok(config) => {
                 endpoint.set_server_config(Some(config));
                 let fingerprint = certificate::fingerprint(&identity);
@@ -381,6 +417,10 @@ impl Admission {
 }
 
 impl Shared {
+    pub(crate) fn fingerprint(&self) -> String {
+        self.fingerprint.lock().clone()
+    }
+
     fn count(&self, refusal: &Refusal) {
         let counter = match refusal {
             Refusal::Denied(Denied::Path) => &self.wrong_path,
@@ -390,7 +430,7 @@ impl Shared {
         counter.fetch_add(1, Relaxed);
     }
 
-    fn stats(&self) -> ServerStats {
+    pub(crate) fn stats(&self) -> ServerStats {
         // Forgets the details of what has ended, and keeps its sums.
         self.registry.report(&mut stats::Report::default());
         let snapshot = self.registry.snapshot();

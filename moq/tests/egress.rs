@@ -21,7 +21,7 @@ const GROUPS: u32 = 60;
 async fn every_object_is_taken_and_opened(over: Over, version: Version) {
     let (server, mut egress) = open(|_| {});
     let mut publisher = Publisher::new(1);
-    egress.announce(&publisher.announced(), &[(ALIAS, 0)]);
+    publisher.announce(&mut egress, 0);
     let fingerprint = server.fingerprint();
     let client = Client::connect(server.local_address(), &fingerprint, over, version, "/");
     let client = client.await.unwrap();
@@ -75,7 +75,7 @@ async fn subscriptions_go_on_when_the_publisher_starts_again() {
     let version = all_versions().next().unwrap();
     let fingerprint = server.fingerprint();
     let mut publisher = Publisher::new(1);
-    egress.announce(&publisher.announced(), &[(ALIAS, 0)]);
+    publisher.announce(&mut egress, 0);
     let client = Client::connect(
         server.local_address(),
         &fingerprint,
@@ -90,8 +90,8 @@ async fn subscriptions_go_on_when_the_publisher_starts_again() {
         serde_json::from_slice(&next(&mut catalogs).await.unwrap()).unwrap()
     };
     let first = next_catalog().await;
-    egress.announce(&publisher.announced(), &[(ALIAS, 0)]);
-    egress.announce(&publisher.announced(), &[(ALIAS, 1)]);
+    publisher.announce(&mut egress, 0);
+    publisher.announce(&mut egress, 1);
     let second = next_catalog().await;
     assert_eq!((first.tracks[0].epoch, second.tracks[0].epoch), (0, 1));
 
@@ -101,7 +101,7 @@ async fn subscriptions_go_on_when_the_publisher_starts_again() {
 
     // It starts again, and its numbers begin again.
     let mut publisher = Publisher::new(2);
-    egress.announce(&publisher.announced(), &[(ALIAS, 0)]);
+    publisher.announce(&mut egress, 0);
     let mut opener = Opener::new(&secret(), &next_catalog().await);
     egress.publish(&publisher.object(0, 0, b"of the second incarnation"));
     opener.open(&next(&mut track).await.unwrap());
@@ -114,7 +114,7 @@ async fn what_cannot_be_published_is_counted() {
     let (_server, mut egress) = open(|_| {});
     let mut publisher = Publisher::new(1);
     egress.publish(&publisher.object(0, 0, b"before the announcement"));
-    egress.announce(&publisher.announced(), &[]);
+    publisher.announce(&mut egress, 0);
     let object = publisher.object(1, 0, b"once");
     egress.publish(&object);
     egress.publish(&object);

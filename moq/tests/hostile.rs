@@ -6,6 +6,7 @@ use hawser_moq::ServerStats;
 use hawser_wire::moq::{self, track_name};
 use moq_net::Version;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use support::*;
 
 const TOKEN: &str = "0123456789abcdef";
@@ -30,7 +31,7 @@ const SIZE: usize = 100_000;
 async fn publish_to_a_slow_client(version: Version, cache: u64) -> (u32, ServerStats) {
     let (server, mut egress) = open(|config| config.cache_bytes = cache);
     let mut publisher = Publisher::new(1);
-    egress.announce(&publisher.announced(), &[(ALIAS, 0)]);
+    publisher.announce(&mut egress, 0);
     let connect = || async {
         let fingerprint = server.fingerprint();
         let address = server.local_address();
@@ -81,7 +82,7 @@ async fn a_slow_client_misses_groups_and_each_is_counted() {
 #[tokio::test]
 async fn those_without_the_token_are_refused() {
     let (server, mut egress) = open(|config| config.token = Some(TOKEN.parse().unwrap()));
-    egress.announce(&Publisher::new(1).announced(), &[(ALIAS, 0)]);
+    Publisher::new(1).announce(&mut egress, 0);
     let fingerprint = server.fingerprint();
     for over in [Over::Quic, Over::WebTransport] {
         let connect = async |target: String| {
@@ -106,7 +107,7 @@ async fn those_without_the_token_are_refused() {
 #[tokio::test]
 async fn there_are_no_more_sessions_than_there_may_be() {
     let (server, mut egress) = open(|config| config.sessions = 1);
-    egress.announce(&Publisher::new(1).announced(), &[(ALIAS, 0)]);
+    Publisher::new(1).announce(&mut egress, 0);
     let fingerprint = server.fingerprint();
     let connect = || {
         let (address, version) = (server.local_address(), version("moq-lite-06"));
@@ -133,4 +134,19 @@ async fn a_client_of_another_version_is_refused() {
         assert!(client.await.is_err());
     }
     until(|| server.stats().failed == 2).await;
+}
+
+#[tokio::test]
+async fn a_stream_without_a_header_is_kept_and_holds_up_nobody() {
+    let (server, mut egress) = open(|_| {});
+    Publisher::new(1).announce(&mut egress, 0);
+    let (address, fingerprint) = (server.local_address(), server.fingerprint());
+    // Its set-up comes in a later stream.
+    let lite = version("moq-lite-05");
+    let client = Client::connect(address, &fingerprint, Over::WebTransport, lite, "/");
+    let client = client.await.unwrap();
+    catalog(&client.broadcast(NAME).await).await;
+    let silent = client.silent.as_ref().unwrap();
+    let stopped = tokio::time::timeout(Duration::from_millis(100), silent.stopped()).await;
+    assert!(stopped.is_err(), "browsers close the session: {stopped:?}");
 }

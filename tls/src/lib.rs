@@ -107,6 +107,27 @@ pub fn authorities(pem: &str) -> Result<Arc<RootCertStore>, Error> {
     Ok(Arc::new(roots))
 }
 
+/// The files in which distributions have the authorities that they trust.
+const SYSTEM_AUTHORITIES: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+];
+
+/// Returns the authorities that the system trusts.
+///
+/// # Errors
+/// If the system has no file of them.
+pub fn system_authorities() -> Result<Arc<RootCertStore>, Error> {
+    let what = "the file with the system's authorities (/etc/ssl/certs/ca-certificates.crt)";
+    let mut texts = SYSTEM_AUTHORITIES.iter().map(std::fs::read_to_string);
+    let text = texts.find_map(Result::ok).ok_or(Error::Missing { what })?;
+    let mut roots = RootCertStore::empty();
+    // Some systems have one that this implementation does not take.
+    roots.add_parsable_certificates(certificates(what, &text)?);
+    Ok(Arc::new(roots))
+}
+
 /// Returns the certificates of a PEM text. `what` they are is used in errors.
 ///
 /// # Errors

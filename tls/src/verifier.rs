@@ -19,6 +19,8 @@ pub struct ServerVerifier {
 enum Trust {
     /// The authority with this digest.
     Pinned([u8; 32]),
+    /// The server's own certificate, with this digest.
+    Certificate([u8; 32]),
     /// Nodes that this verifier accepts, under their own names.
     Nodes(Arc<dyn ClientCertVerifier>),
 }
@@ -28,6 +30,12 @@ impl ServerVerifier {
     /// digest `authority`, is signed by it, and is valid for the server's host name.
     pub fn pinned(authority: [u8; 32]) -> Arc<Self> {
         ServerVerifier::new(Trust::Pinned(authority))
+    }
+
+    /// Returns a verifier that accepts the certificate with the SHA-256 digest `certificate`, whatever name
+    /// and validity it has, as browsers do (`serverCertificateHashes`).
+    pub fn certificate(certificate: [u8; 32]) -> Arc<Self> {
+        ServerVerifier::new(Trust::Certificate(certificate))
     }
 
     /// Returns a verifier that accepts a node of `authorities` if its certificate has the name that
@@ -85,6 +93,10 @@ impl ServerCertVerifier for ServerVerifier {
             Trust::Pinned(authority) => self
                 .trusting(authority, intermediates)?
                 .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
+            Trust::Certificate(certificate) => match digest(end_entity) == *certificate {
+                true => Ok(ServerCertVerified::assertion()),
+                false => Err(CertificateError::UnknownIssuer.into()),
+            },
             Trust::Nodes(nodes) => {
                 nodes.verify_client_cert(end_entity, intermediates, now)?;
                 if Subject::of(end_entity).is_ok_and(|node| node.name == server_name.to_str()) {
@@ -186,6 +198,15 @@ mod tests {
             &chain(&authority)[..1],
             "controller.example"
         ));
+    }
+
+    #[test]
+    fn a_certificate_that_is_known_is_accepted_under_any_name() {
+        let authority = authority();
+        let [known, other] = [(); 2].map(|()| signed(&authority, None, Some("a.example")));
+        let verifier = ServerVerifier::certificate(digest(&known));
+        assert!(accepts(&verifier, &[known], "controller.example"));
+        assert!(!accepts(&verifier, &[other], "a.example"));
     }
 
     #[test]

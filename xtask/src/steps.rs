@@ -28,6 +28,9 @@ const REAL_TIME: &str = "real-time-tests";
 /// them.
 const KERNEL: &str = "kernel-tests";
 
+/// The feature that tests require which need programs of others: `make interop` runs them.
+const INTEROP: &str = "interop-tests";
+
 /// Number of network tests per core that run at the same time. They mostly wait for other processes
 /// and for timers.
 const NETWORK_TESTS_PER_CORE: usize = 2;
@@ -320,7 +323,9 @@ fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
     let mut command = cargo_command(&TESTS);
     command.args(["--lib", "--bins", "--examples"]);
     for test in tests_of(workspace, |requires| {
-        ![EBPF, NETWORK, REAL_TIME, KERNEL].into_iter().any(requires)
+        ![EBPF, NETWORK, REAL_TIME, KERNEL, INTEROP]
+            .into_iter()
+            .any(requires)
     }) {
         command.args(["--test", &test]);
     }

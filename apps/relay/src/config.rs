@@ -1,5 +1,9 @@
 //! The relay's configuration file.
 
+mod from_moq;
+
+pub use from_moq::{FromMoq, MoqSource, MoqTrust, SecretUrl};
+
 use hawser_client::Controller;
 use hawser_control::Name;
 use hawser_io::config::{ConfigError, Source};
@@ -34,8 +38,8 @@ pub struct Config {
 pub struct BroadcastConfig {
     /// The name in logs and metrics.
     pub name: String,
-    /// Host and port of the publisher, or of the relay before this one.
-    pub upstream: String,
+    /// Where it comes from.
+    pub upstream: Upstream,
     /// The address for viewers.
     pub listen: SocketAddr,
     /// Where the secret for relays comes from.
@@ -52,6 +56,15 @@ pub struct BroadcastConfig {
     pub always: bool,
     /// Where the broadcast is served over MoQ.
     pub moq: Option<MoqConfig>,
+}
+
+/// Where a broadcast comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Upstream {
+    /// Host and port of the publisher, or of the relay before this one.
+    Peer(String),
+    /// Media over QUIC.
+    Moq(FromMoq),
 }
 
 /// The server of Media over QUIC of a broadcast.
@@ -102,7 +115,8 @@ struct Controlled {
 #[serde(deny_unknown_fields)]
 struct FileBroadcast {
     name: Spanned<String>,
-    upstream: String,
+    upstream: Option<Spanned<String>>,
+    from_moq: Option<Spanned<from_moq::File>>,
     listen: Spanned<SocketAddr>,
     key: Option<PathBuf>,
     track: Option<Spanned<String>>,
@@ -222,7 +236,12 @@ impl Config {
                 return Err(source.wrong(&broadcast.name, "two broadcasts have this name"));
             }
             let moq = broadcast.moq.as_ref().map(|moq| &moq.get_ref().listen);
-            for listen in [Some(&broadcast.listen), moq].into_iter().flatten() {
+            let from_moq = broadcast.from_moq.as_ref();
+            let from_moq = from_moq.and_then(|from| from.get_ref().listen.as_ref());
+            for listen in [Some(&broadcast.listen), moq, from_moq]
+                .into_iter()
+                .flatten()
+            {
                 if !addresses.insert(*listen.get_ref()) {
                     return Err(source.wrong(listen, "this address is used twice"));
                 }
@@ -271,6 +290,25 @@ impl FileBroadcast {
         controlled: Option<&Controlled>,
     ) -> Result<BroadcastConfig, ConfigError> {
         let key = self.key(source, controlled)?;
+        let upstream = match (self.upstream, self.from_moq) {
+            (Some(upstream), None) => Upstream::Peer(upstream.into_inner()),
+            (None, Some(from)) if !self.always => {
+                let message = "what comes over MoQ comes anyway: set always to true";
+                return Err(source.wrong(&from, message));
+            }
+            (None, Some(from)) => {
+                let from = from_moq::File::parsed(from, self.name.get_ref(), source)?;
+                Upstream::Moq(from)
+            }
+            (Some(upstream), Some(_)) => {
+                let message = "a broadcast has either an upstream or [broadcast.from_moq]";
+                return Err(source.wrong(&upstream, message));
+            }
+            (None, None) => {
+                let message = "upstream (\"HOST:PORT\") or [broadcast.from_moq] is missing";
+                return Err(source.wrong(&self.name, message));
+            }
+        };
         let most = hawser_fanout::MAX_SLOTS;
         if !(1..=most).contains(self.viewers.get_ref()) {
             let message = format!("a broadcast has 1 to {most} viewers");
@@ -302,7 +340,7 @@ impl FileBroadcast {
         };
         Ok(BroadcastConfig {
             name: self.name.into_inner(),
-            upstream: self.upstream,
+            upstream,
             listen: self.listen.into_inner(),
             key,
             viewers: self.viewers.into_inner(),
@@ -500,5 +538,57 @@ mod tests {
         assert!(half.contains("belong together"), "{half}");
         let idle = format!("{BROADCAST}always = false\n[broadcast.moq]\n");
         assert!(parse(&idle).unwrap_err().contains("set always to true"));
+    }
+
+    #[cfg(feature = "moq")]
+    fn from_moq(table: &str) -> Result<Upstream, String> {
+        let broadcast = BROADCAST.replace("upstream = \"publisher.example:14748\"", "");
+        let config = parse(&format!("{broadcast}\n[broadcast.from_moq]\n{table}"))?;
+        Ok(config.broadcasts[0].upstream.clone())
+    }
+
+    #[cfg(feature = "moq")]
+    #[test]
+    fn a_broadcast_comes_over_moq_from_a_server_or_from_publishers() {
+        let upstream =
+            from_moq("url = \"https://relay.example/a?token=0123456789abcdef\"").unwrap();
+        let printed = format!("{upstream:?}");
+        assert!(printed.contains("relay.example/a"), "{printed}");
+        assert!(!printed.contains("0123456789"), "{printed}");
+        let Upstream::Moq(from) = from_moq("listen = \"127.0.0.1:14752\"\nname = \"a/b\"").unwrap()
+        else {
+            panic!();
+        };
+        assert_eq!(from.name, "a/b");
+        for (wrong, message) in [
+            ("", "either url"),
+            (
+                "url = \"https://a\"\nlisten = \"127.0.0.1:1\"",
+                "either url",
+            ),
+            ("url = \"relay.example:443\"", "https://HOST:PORT"),
+            (
+                "url = \"https://a\"\ncertificate_sha256 = \"1\"",
+                "64 hexadecimal digits",
+            ),
+            (
+                "url = \"https://a\"\ncertificate = \"a.pem\"",
+                "belongs to listen",
+            ),
+            ("listen = \"192.0.2.9:14752\"", "have to present a token"),
+            ("listen = \"192.0.2.9:14750\"\ntoken = \"a\"", "used twice"),
+            (
+                "listen = \"127.0.0.1:1\"\ncertificate = \"a.pem\"",
+                "belong together",
+            ),
+            ("listen = \"127.0.0.1:1\"\nname = \"a//b\"", "empty parts"),
+        ] {
+            let error = from_moq(wrong).unwrap_err();
+            assert!(error.contains(message), "{wrong}: {error}");
+        }
+        let both = parse(&format!(
+            "{BROADCAST}[broadcast.from_moq]\nurl = \"https://a\""
+        ));
+        assert!(both.unwrap_err().contains("either an upstream"));
     }
 }

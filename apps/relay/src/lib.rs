@@ -15,7 +15,9 @@ mod routes;
 mod serve;
 pub mod status;
 
-pub use config::{BroadcastConfig, Config, MoqConfig};
+pub use config::{
+    BroadcastConfig, Config, FromMoq, MoqConfig, MoqSource, MoqTrust, SecretUrl, Upstream,
+};
 pub use forward::{Begun, BroadcastIndex, Forwarder, Outcomes, Served};
 pub use kernel::Kernel;
 pub use serve::Server;
@@ -72,8 +74,13 @@ fn relay(file: &Path, is_check: bool) -> Result<()> {
                 key_file::read_relay(file).map_err(anyhow::Error::msg)?;
             }
             #[cfg(feature = "moq")]
-            if let Some(moq) = &broadcast.moq {
-                moq::config(broadcast, moq)?;
+            {
+                if let Some(moq) = &broadcast.moq {
+                    moq::config(broadcast, moq)?;
+                }
+                if let Upstream::Moq(from) = &broadcast.upstream {
+                    moq::source(from)?;
+                }
             }
         }
         println!("configuration is valid: {}", file.display());

@@ -1,6 +1,6 @@
 //! The status as metrics in the OpenMetrics text format, served over HTTP at a loopback address.
 
-use crate::status::{BroadcastStatus, Counts, MoqStatus, Status, Subscriber};
+use crate::status::{BroadcastStatus, Counts, MoqSourceStatus, MoqStatus, Status, Subscriber};
 use anyhow::{Context, Result};
 use hawser_metrics::{Metric, Sink, counter, counts, gauge, page, server};
 use parking_lot::Mutex;
@@ -165,6 +165,50 @@ const MOQ: [Metric<MoqStatus>; 5] = [
     ),
 ];
 
+const FROM_MOQ: [Metric<MoqSourceStatus>; 6] = [
+    gauge(
+        "moq_source_connected",
+        "1 if there is a session with the MoQ source, or publishers can connect",
+        |from| f64::from(u8::from(from.is_connected)),
+    ),
+    gauge(
+        "moq_source_announced",
+        "1 if the MoQ source has the broadcast",
+        |from| f64::from(u8::from(from.is_announced)),
+    ),
+    counter(
+        "moq_source_failures",
+        "Attempts to connect to the MoQ source that failed, and sessions that ended",
+        |from| from.failures,
+    ),
+    counter(
+        "moq_source_objects",
+        "Objects that came from the MoQ source",
+        |from| from.objects,
+    ),
+    counter("moq_source_packets", "Their packets", |from| from.packets),
+    counter(
+        "moq_source_lost_packets",
+        "Packets of them that did not get into the relay's socket",
+        |from| from.lost_packets,
+    ),
+];
+
+const FROM_MOQ_OBJECTS_DROPPED: [Metric<u64>; 1] = counts(
+    "moq_source_objects_dropped",
+    "Objects of the MoQ source that were not taken, by reason",
+);
+
+const FROM_MOQ_CATALOGS_REFUSED: [Metric<u64>; 1] = counts(
+    "moq_source_catalogs_refused",
+    "Catalogs of the MoQ source that were refused, by reason",
+);
+
+const FROM_MOQ_REFUSED: [Metric<u64>; 1] = counts(
+    "moq_source_refused",
+    "Connections of MoQ publishers, and datagrams of strangers, that were refused, by reason",
+);
+
 const MOQ_OBJECTS_DROPPED: [Metric<u64>; 1] = counts(
     "moq_objects_dropped",
     "Objects that MoQ clients could not take, by reason",
@@ -205,6 +249,28 @@ fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
         sink.write(metrics, || {
             moq().flat_map(move |(label, moq)| {
                 reasons(counts(moq)).map(move |(reason, n)| ([label, reason], n))
+            })
+        })?;
+    }
+    let from_moq = || {
+        broadcasts
+            .iter()
+            .flat_map(|b| b.from_moq.iter().map(move |from| (label(b), from)))
+    };
+    sink.write(&FROM_MOQ, || {
+        from_moq().map(|(label, from)| ([label], from))
+    })?;
+    for (metrics, counts) in [
+        (
+            &FROM_MOQ_OBJECTS_DROPPED,
+            (|from: &MoqSourceStatus| &from.objects_dropped) as fn(&MoqSourceStatus) -> &Counts,
+        ),
+        (&FROM_MOQ_CATALOGS_REFUSED, |from| &from.catalogs_refused),
+        (&FROM_MOQ_REFUSED, |from| &from.refused),
+    ] {
+        sink.write(metrics, || {
+            from_moq().flat_map(move |(label, from)| {
+                reasons(counts(from)).map(move |(reason, n)| ([label, reason], n))
             })
         })?;
     }
@@ -294,6 +360,12 @@ mod tests {
                     "objects": 30, "objects_dropped": { "late": 1 }, "cached_bytes": 9, "offered_groups": 60,
                     "sent_groups": 58, "groups_dropped": { "cut": 2 }, "refused": { "full": 3 },
                 },
+                "from_moq": {
+                    "name": "stage", "url": "https://192.0.2.4/", "listen": null, "certificate_sha256": null,
+                    "is_connected": true, "is_announced": true, "failures": 1, "objects": 40, "packets": 400,
+                    "lost_packets": 2, "objects_dropped": { "late": 3 }, "catalogs_refused": { "forged": 4 },
+                    "refused": { "unauthorised": 5 },
+                },
             }],
         }))
         .unwrap()
@@ -315,6 +387,7 @@ mod tests {
             "hawser_relay_packets_total{broadcast=\"\",track=\"\",reason=\"hop_tag\"} 3",
             "hawser_relay_viewer_rate_bits_per_second{broadcast=\"stage\",viewer=\"192.0.2.9:5\"} 12500000.0",
             "hawser_relay_moq_groups_dropped_total{broadcast=\"stage\",reason=\"cut\"} 2",
+            "hawser_relay_moq_source_catalogs_refused_total{broadcast=\"stage\",reason=\"forged\"} 4",
             "hawser_relay_viewer_objects_total{broadcast=\"stage\",viewer=\"192.0.2.9:5\",reason=\"tokens\"} 5",
         ] {
             assert!(page.lines().any(|line| line == sample), "{sample}: {page}");

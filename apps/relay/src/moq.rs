@@ -1,10 +1,14 @@
 //! A broadcast over Media over QUIC, beside the relay's own viewers.
 
+mod ingest;
+
+pub(crate) use ingest::{MoqIngest, source};
+
 use crate::config::{BroadcastConfig, MoqConfig};
 use crate::status::{MoqStatus, counts};
 use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, WholeObjects};
-use hawser_moq::{Config, Egress, Server, Token};
+use hawser_moq::{Config, Contents, Egress, Server, Token};
 use hawser_tls::Identity;
 use std::fs;
 use std::path::Path;
@@ -55,7 +59,12 @@ impl Moq {
     /// Tells clients what the publisher announces, if it is another than before.
     pub(crate) fn announce(&mut self, broadcast: &Broadcast) {
         if let Some(announced) = broadcast.announced() {
-            self.egress.announce(announced, broadcast.epochs());
+            let contents = Contents {
+                announced: announced.to_vec(),
+                epochs: broadcast.epochs().to_vec(),
+                relays: broadcast.relays(),
+            };
+            self.egress.announce(&contents, broadcast.access());
         }
     }
 

@@ -1,11 +1,11 @@
 //! The loop that has the sockets.
 
-use crate::config::{BroadcastConfig, Config};
+use crate::config::{BroadcastConfig, Config, Upstream};
 use crate::forward::{BroadcastIndex, Forwarder, Outcomes};
 use crate::metrics::{self, LastStatus};
-use crate::moq::Moq;
+use crate::moq::{Moq, MoqIngest};
 use crate::status::{self, BroadcastStatus, Counts, Status, Subscriber, TrackStatus};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hawser_audience::{Broadcast, BroadcastConfig as Settings, BroadcastEvent, CacheConfig};
 use hawser_congestion::{Bounds, TrainControl};
 use hawser_io::clock;
@@ -72,6 +72,8 @@ struct Relay {
     newest: Instant,
     ask_again_at: Option<Instant>,
     moq: Option<Moq>,
+    /// What takes the broadcast over MoQ, if it comes so.
+    ingest: Option<MoqIngest>,
     stats: RelayStats,
 }
 
@@ -214,6 +216,9 @@ impl<F: Forwarder> Server<F> {
             Ok(None) => return Ok(()),
             Ok(Some(secret)) => {
                 let access = AccessSecret::new(*secret);
+                if let Some(ingest) = &relay.ingest {
+                    ingest.set_access(access.clone());
+                }
                 relay
                     .broadcast
                     .set_access(clock::monotonic(), access, random()?);
@@ -369,12 +374,19 @@ impl Relay {
     fn open(config: &Config, of: &BroadcastConfig, relay: u64) -> Result<Self> {
         let opened = Keyring::open(&of.key, TrackRole::Relay);
         let (keyring, secret) = opened.with_context(|| format!("broadcast {}", of.name))?;
-        let mut addresses = PeerAddresses::parse(&of.upstream)?;
+        let access = AccessSecret::new(*secret);
+        let ingest = MoqIngest::open(of, access.clone(), random()?, Seed::new(random()?))?;
+        let upstream = match (&of.upstream, &ingest) {
+            (Upstream::Peer(upstream), _) => upstream.clone(),
+            (Upstream::Moq(_), Some(ingest)) => ingest.address().to_string(),
+            (Upstream::Moq(_), None) => bail!("this program was built without MoQ"),
+        };
+        let mut addresses = PeerAddresses::parse(&upstream)?;
         addresses.refresh();
         let viewers = UdpSocket::bind(of.listen)
             .with_context(|| format!("cannot listen on {} (UDP)", of.listen))?;
         let settings = Settings {
-            access: AccessSecret::new(*secret),
+            access,
             relay,
             hop_salt: random()?,
             seed: Seed::new(random()?),
@@ -399,6 +411,7 @@ impl Relay {
             newest: Instant::ZERO,
             ask_again_at: Some(clock::monotonic() + RESOLUTION),
             moq: Moq::open(of)?,
+            ingest,
             stats: RelayStats::default(),
         })
     }
@@ -445,7 +458,7 @@ impl Relay {
             listen: self.listen,
             upstream: self.link.as_ref().map(|link| link.publisher),
             is_open: broadcast.is_open(),
-            relays: broadcast.relays(),
+            relays: broadcast.relays().len(),
             received_packets: received.packets,
             received_bytes: received.bytes,
             marked_bytes: received.ce_bytes,
@@ -463,6 +476,7 @@ impl Relay {
                 .collect(),
             subscribers: subscribers.collect(),
             moq: self.moq.as_ref().map(Moq::status),
+            from_moq: self.ingest.as_ref().map(MoqIngest::status),
         }
     }
 

@@ -76,6 +76,40 @@ pub struct BroadcastStatus {
     /// The clients that are served over MoQ; `None` if none are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moq: Option<MoqStatus>,
+    /// Where it comes from over MoQ; `None` if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_moq: Option<MoqSourceStatus>,
+}
+
+/// The source of a broadcast that comes over Media over QUIC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoqSourceStatus {
+    /// The name of the broadcast there.
+    pub name: String,
+    /// The URL of the server, without its query; `None` if publishers connect.
+    pub url: Option<String>,
+    /// The address at which publishers connect.
+    pub listen: Option<SocketAddr>,
+    /// The SHA-256 digest of the certificate that publishers see, hexadecimal.
+    pub certificate_sha256: Option<String>,
+    /// Whether there is a session with the server; true where publishers connect.
+    pub is_connected: bool,
+    /// Whether the source has the broadcast.
+    pub is_announced: bool,
+    /// Attempts to connect that failed, and sessions that ended.
+    pub failures: u64,
+    /// Objects that came.
+    pub objects: u64,
+    /// Their packets.
+    pub packets: u64,
+    /// Packets that did not get into the relay's socket. Viewers may have them.
+    pub lost_packets: u64,
+    /// Objects that were not taken, by reason.
+    pub objects_dropped: Counts,
+    /// Catalogs that were refused, by reason.
+    pub catalogs_refused: Counts,
+    /// Connections of publishers and datagrams of strangers that were refused, by reason.
+    pub refused: Counts,
 }
 
 /// A broadcast over Media over QUIC.

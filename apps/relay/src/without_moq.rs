@@ -1,9 +1,11 @@
 //! Stands in for Media over QUIC in a program without it, which refuses a configuration that asks for it.
 
 use crate::config::BroadcastConfig;
-use crate::status::MoqStatus;
+use crate::status::{MoqSourceStatus, MoqStatus};
 use anyhow::Result;
 use hawser_audience::Broadcast;
+use hawser_objects::{AccessSecret, Seed};
+use std::net::SocketAddr;
 
 /// There is none.
 pub(crate) enum Moq {}
@@ -22,6 +24,32 @@ impl Moq {
     }
 
     pub(crate) fn status(&self) -> MoqStatus {
+        match *self {}
+    }
+}
+
+/// There is none.
+pub(crate) enum MoqIngest {}
+
+impl MoqIngest {
+    pub(crate) fn open(
+        _: &BroadcastConfig,
+        _: AccessSecret,
+        _: [u8; 16],
+        _: Seed,
+    ) -> Result<Option<Self>> {
+        Ok(None)
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        match *self {}
+    }
+
+    pub(crate) fn set_access(&self, _: AccessSecret) {
+        match *self {}
+    }
+
+    pub(crate) fn status(&self) -> MoqSourceStatus {
         match *self {}
     }
 }

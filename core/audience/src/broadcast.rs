@@ -465,9 +465,14 @@ impl Broadcast {
         self.ended.with(self.upstream.totals())
     }
 
-    /// Returns the number of relays between the publisher and the subscribers, with this one.
-    pub fn relays(&self) -> usize {
-        self.upstream.relays().len()
+    /// Returns the relays between the publisher and the subscribers, this one last.
+    pub fn relays(&self) -> Vec<u64> {
+        self.upstream.relays()
+    }
+
+    /// Returns the secret under which sessions are opened.
+    pub const fn access(&self) -> &AccessSecret {
+        &self.config.access
     }
 
     /// Returns the cache.

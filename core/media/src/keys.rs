@@ -127,6 +127,18 @@ impl AccessSecret {
         is_equal(&self.hello_mac(hello), &hello.mac)
     }
 
+    /// Returns the authenticator of a catalog, by which relays and publishers know that one who may serve the
+    /// tracks made it. `covered` are the bytes that it covers.
+    pub fn authenticate_catalog(&self, covered: &[u8]) -> [u8; MAC] {
+        let key: Zeroizing<[u8; 32]> = expand(&self.0, &[], &[b"hawser catalog 1"]);
+        mac(&key[..], &[covered])
+    }
+
+    /// Returns whether a holder of this secret made the authenticator of a catalog.
+    pub fn has_made_catalog(&self, covered: &[u8], authenticator: &[u8; MAC]) -> bool {
+        is_equal(&self.authenticate_catalog(covered), authenticator)
+    }
+
     fn hello_mac(&self, hello: &Hello) -> [u8; MAC] {
         let key: Zeroizing<[u8; 32]> = expand(&self.0, &[], &[b"hawser hello 1"]);
         mac(&key[..], &[&hello.covered()])

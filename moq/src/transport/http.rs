@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::AbortHandle;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use web_transport_proto::{
     Capsule, ConnectRequest, ConnectResponse, Frame, Http3CapsuleReader, Settings, StreamUni,
@@ -25,12 +26,16 @@ pub(super) struct Http {
     datagram_header: Vec<u8>,
     /// The stream of the CONNECT request, until the session is closed.
     connect: Mutex<Option<noq::SendStream>>,
-    /// Streams of HTTP/3 and QPACK, which must not be closed before the connection.
-    kept: Mutex<Vec<noq::RecvStream>>,
+    /// The streams of the session.
+    streams: Streams,
     _control: noq::SendStream,
     closed: Arc<Mutex<Option<(u32, String)>>>,
     reader: AbortHandle,
+    acceptor: AbortHandle,
 }
+
+/// The streams of one direction that a peer has opened for the session.
+type Streams = tokio::sync::Mutex<mpsc::Receiver<noq::RecvStream>>;
 
 /// A WebTransport session that a client asks for.
 pub(crate) struct Asked {
@@ -160,6 +165,8 @@ impl Http {
             session.encode(&mut header);
             header
         };
+        let (accepted, streams) = mpsc::channel(1);
+        let accepting = accept_streams(connection.clone(), session, their_control, accepted);
         let closed = Arc::default();
         let reading = read_capsules(connection.clone(), requests, Arc::clone(&closed));
         Http {
@@ -168,10 +175,11 @@ impl Http {
             bi_header: header(Frame::WEBTRANSPORT.0),
             datagram_header,
             connect: Mutex::new(Some(connect)),
-            kept: Mutex::new(vec![their_control]),
+            streams: Streams::new(streams),
             _control: control,
             closed,
             reader: tokio::spawn(reading).abort_handle(),
+            acceptor: tokio::spawn(accepting).abort_handle(),
         }
     }
 
@@ -179,19 +187,10 @@ impl Http {
         &self,
         connection: &noq::Connection,
     ) -> Result<noq::RecvStream, TransportError> {
-        loop {
-            let mut stream = connection.accept_uni().await?;
-            let kind = read_varint(&mut stream).await;
-            if kind == Some(StreamUni::WEBTRANSPORT.0) {
-                if read_varint(&mut stream).await == Some(self.session) {
-                    return Ok(stream);
-                }
-                continue;
-            }
-            let mut kept = self.kept.lock();
-            if kind.is_some() && kept.len() < KEPT_STREAMS {
-                kept.push(stream);
-            }
+        let next = self.streams.lock().await.recv().await;
+        match next {
+            Some(stream) => Ok(stream),
+            None => Err(connection.closed().await.into()),
         }
     }
 
@@ -274,7 +273,59 @@ impl Http {
 impl Drop for Http {
     fn drop(&mut self) {
         self.reader.abort();
+        self.acceptor.abort();
     }
+}
+
+/// Accepts streams of one direction until the connection is closed, and hands over those of the session.
+///
+/// Each is waited for by itself and for as long as it takes: a stream of QPACK is there as soon as a later stream
+/// is, but has no header before it is used. Those of HTTP/3 and QPACK must not be closed before the connection.
+async fn accept_streams(
+    connection: noq::Connection,
+    session: VarInt,
+    control: noq::RecvStream,
+    accepted: mpsc::Sender<noq::RecvStream>,
+) {
+    let mut waiting = JoinSet::new();
+    let mut kept = vec![control];
+    loop {
+        tokio::select! {
+            opened = connection.accept_uni() => {
+                let Ok(stream) = opened else { return };
+                waiting.spawn(place(stream, session));
+            }
+            Some(Ok((stream, place))) = waiting.join_next() => match place {
+                Place::Session => {
+                    if accepted.send(stream).await.is_err() {
+                        return;
+                    }
+                }
+                Place::Http if kept.len() < KEPT_STREAMS => kept.push(stream),
+                Place::Http | Place::Other => {}
+            },
+        }
+    }
+}
+
+/// Where a stream belongs.
+enum Place {
+    Session,
+    /// HTTP/3 and QPACK.
+    Http,
+    Other,
+}
+
+async fn place(mut stream: noq::RecvStream, session: VarInt) -> (noq::RecvStream, Place) {
+    let place = match VarInt::read(&mut stream).await {
+        Ok(kind) if kind == StreamUni::WEBTRANSPORT.0 => match VarInt::read(&mut stream).await {
+            Ok(of) if of == session => Place::Session,
+            _ => Place::Other,
+        },
+        Ok(_) => Place::Http,
+        Err(_) => Place::Other,
+    };
+    (stream, place)
 }
 
 /// Closes the connection when the peer closes the session.

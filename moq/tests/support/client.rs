@@ -4,7 +4,7 @@
 
 use hawser_moq::{Catalog, Transport};
 use hawser_objects::{Receiver, ReceiverConfig, ReceiverEvent, TrackSecret};
-use hawser_tls::provider;
+use hawser_tls::{ServerVerifier, provider};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::ClockStamp;
 use hawser_wire::media::{Hop, ObjectId};
@@ -12,10 +12,7 @@ use hawser_wire::moq::{self, CATALOG};
 use hawser_wire::session::{Accept, Status};
 use moq_net::{Version, broadcast, origin, track};
 use noq::crypto::rustls::QuicClientConfig;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme, version};
+use rustls::version;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
@@ -30,52 +27,6 @@ pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// The bytes that a client takes without reading them.
 const WINDOW: u32 = 1 << 20;
-
-/// Accepts the certificate of a fingerprint, as browsers do.
-#[derive(Debug)]
-struct Pinned(String);
-
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        match hex::encode(hawser_tls::digest(certificate)) == self.0 {
-            true => Ok(ServerCertVerified::assertion()),
-            false => Err(CertificateError::UnknownIssuer.into()),
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = provider().signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, &algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = provider().signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, &algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider()
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
-}
 
 /// How a client reaches the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +59,8 @@ pub(crate) struct Client {
     pub(crate) session: moq_net::Session,
     /// The client does not read anything while this is set.
     pub(crate) is_shut: Arc<AtomicBool>,
+    /// A stream without a header, over WebTransport. Browsers have some of QPACK, which they do not use.
+    pub(crate) silent: Option<noq::SendStream>,
     origin: origin::Consumer,
     _endpoint: noq::Endpoint,
 }
@@ -121,11 +74,26 @@ impl Client {
         version: Version,
         target: &str,
     ) -> Result<Self, String> {
+        let client = moq_net::Client::new();
+        Client::connect_as(client, server, fingerprint, over, version, target).await
+    }
+
+    /// Connects as [`Client::connect`], with what a client has to publish.
+    pub(crate) async fn connect_as(
+        client: moq_net::Client,
+        server: SocketAddr,
+        fingerprint: &str,
+        over: Over,
+        version: Version,
+        target: &str,
+    ) -> Result<Self, String> {
+        let mut digest = [0; 32];
+        hex::decode_to_slice(fingerprint, &mut digest).unwrap();
         let mut tls = rustls::ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&version::TLS13])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Pinned(fingerprint.to_owned())))
+            .with_custom_certificate_verifier(ServerVerifier::certificate(digest))
             .with_no_client_auth();
         let protocol = match over {
             Over::Quic => version.alpn(),
@@ -140,18 +108,20 @@ impl Client {
         let endpoint = noq::Endpoint::client("0.0.0.0:0".parse().unwrap()).unwrap();
         let connecting = endpoint.connect_with(config, server, "localhost").unwrap();
         let connection = connecting.await.map_err(|error| error.to_string())?;
+        let mut silent = None;
         let (transport, client) = match over {
             Over::Quic => {
-                let client = moq_net::Client::new().with_path(target);
+                let client = client.with_path(target);
                 (Transport::raw(connection).unwrap(), client)
             }
             Over::WebTransport => {
                 let url = format!("https://localhost:{}{target}", server.port());
                 let url: url::Url = url.parse().unwrap();
                 let request = ConnectRequest::new(url).with_protocol(version.alpn());
-                let transport = Transport::web_transport(connection, request);
+                let transport = Transport::web_transport(connection.clone(), request);
                 let transport = transport.await.map_err(|error| error.to_string())?;
-                (transport, moq_net::Client::new())
+                silent = connection.open_uni().await.ok();
+                (transport, client)
             }
         };
         let (origin, driver) = origin::Producer::new(origin::Config::default());
@@ -168,6 +138,7 @@ impl Client {
         Ok(Client {
             session,
             is_shut,
+            silent,
             origin: consumer,
             _endpoint: endpoint,
         })

@@ -3,12 +3,14 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 mod client;
+pub(crate) mod source;
+pub(crate) mod viewer;
 
 pub(crate) use client::*;
 
 use hawser_audience::WholeObject;
-use hawser_moq::{Config, Egress, Server};
-use hawser_objects::{ObjectInfo, Packetiser, PacketiserConfig, TrackSecret};
+use hawser_moq::{Catalog, Config, Contents, Egress, Server};
+use hawser_objects::{ObjectInfo, Packetiser, PacketiserConfig, TrackSecret, TrackTiming};
 use hawser_units::Instant;
 use hawser_wire::media::{Flags, ObjectId, Packet};
 use hawser_wire::session::{Announcement, Track};
@@ -16,13 +18,21 @@ use std::time::Duration;
 
 pub(crate) const ALIAS: u32 = 7;
 pub(crate) const LAYERS: u8 = 2;
+/// The random number of the relay that serves.
+pub(crate) const RELAY: u64 = 0xfeed;
 pub(crate) const NAME: &str = "stage";
+
+pub(crate) const LIFETIME: Duration = Duration::from_millis(150);
 
 pub(crate) fn secret() -> TrackSecret {
     TrackSecret::new([0x11; 32])
 }
 
 fn announcement(incarnation: u8) -> Announcement {
+    let timing = TrackTiming {
+        lifetime: LIFETIME,
+        frames_per_1000_s: 200_000,
+    };
     Announcement {
         incarnation: [incarnation; 16],
         started_unix_millis: 1,
@@ -31,7 +41,7 @@ fn announcement(incarnation: u8) -> Announcement {
             codec: 1,
             layers: LAYERS,
             name: "talker".to_owned(),
-            parameters: Vec::new(),
+            parameters: timing.emit().to_vec(),
         }],
     }
 }
@@ -62,8 +72,17 @@ impl Publisher {
         }
     }
 
-    pub(crate) fn announced(&self) -> Vec<u8> {
-        secret().announce(&announcement(self.incarnation)).unwrap()
+    /// Announces it with an epoch of the keys.
+    pub(crate) fn announce(&self, egress: &mut Egress, epoch: u16) {
+        egress.announce(&self.contents(epoch), &secret().access());
+    }
+
+    pub(crate) fn contents(&self, epoch: u16) -> Contents {
+        Contents {
+            announced: secret().announce(&announcement(self.incarnation)).unwrap(),
+            epochs: vec![(ALIAS, epoch)],
+            relays: vec![RELAY],
+        }
     }
 
     pub(crate) fn object(&mut self, group: u32, layer: u8, bytes: &[u8]) -> WholeObject {
@@ -77,7 +96,7 @@ impl Publisher {
         let info = ObjectInfo {
             id,
             priority: layer,
-            deadline: now + Duration::from_millis(150),
+            deadline: now + LIFETIME,
             flags: Flags {
                 last_in_group: true,
                 ..Flags::default()
@@ -92,4 +111,12 @@ impl Publisher {
             datagrams,
         }
     }
+}
+
+/// Makes a certificate and its key, PEM.
+pub(crate) fn certificate() -> [String; 2] {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    [certificate.pem(), key.serialize_pem()]
 }

@@ -1,4 +1,4 @@
-use super::{BroadcastStatus, Counts, MoqStatus, Status, Subscriber};
+use super::{BroadcastStatus, Counts, MoqSourceStatus, MoqStatus, Status, Subscriber};
 use crate::config::Config;
 use anyhow::Result;
 use comfy_table::presets::NOTHING;
@@ -101,9 +101,36 @@ fn broadcast_text(broadcast: &BroadcastStatus) -> String {
     if !broadcast.subscribers.is_empty() {
         let _ = writeln!(text, "{}", table(&broadcast.subscribers));
     }
+    if let Some(from) = &broadcast.from_moq {
+        text += &source_text(from);
+    }
     if let Some(moq) = &broadcast.moq {
         text += &moq_text(moq);
     }
+    text
+}
+
+fn source_text(from: &MoqSourceStatus) -> String {
+    let place = match (&from.url, from.listen) {
+        (Some(url), _) => url.clone(),
+        (None, Some(listen)) => format!("publishers at {listen}"),
+        (None, None) => String::new(),
+    };
+    let state = match (from.is_connected, from.is_announced) {
+        (false, _) => "no session",
+        (true, false) => "not there",
+        (true, true) => "there",
+    };
+    let mut text = format!(
+        "from MoQ: {} of {place}: {state}, {} objects, {} packets, {} lost, {} failures\n",
+        from.name, from.objects, from.packets, from.lost_packets, from.failures,
+    );
+    if let Some(certificate) = &from.certificate_sha256 {
+        text += &format!("MoQ certificate for publishers: {certificate}\n");
+    }
+    text += &lines("MoQ objects not taken", &from.objects_dropped);
+    text += &lines("MoQ catalogs refused", &from.catalogs_refused);
+    text += &lines("MoQ publishers refused", &from.refused);
     text
 }
 
@@ -225,6 +252,21 @@ mod tests {
                     groups_dropped: counts(&[("cut", 2)]),
                     refused: Counts::new(),
                 }),
+                from_moq: Some(MoqSourceStatus {
+                    name: "show".to_owned(),
+                    url: Some("https://relay.example/".to_owned()),
+                    listen: None,
+                    certificate_sha256: None,
+                    is_connected: true,
+                    is_announced: true,
+                    failures: 1,
+                    objects: 40,
+                    packets: 400,
+                    lost_packets: 0,
+                    objects_dropped: counts(&[("late", 2)]),
+                    catalogs_refused: Counts::new(),
+                    refused: Counts::new(),
+                }),
             }],
         }
     }
@@ -240,6 +282,8 @@ mod tests {
             "track 1: forwarded 10",
             "MoQ: show on 127.0.0.1:14751, certificate 5a5a: 30 objects, 2 clients, 58 groups sent",
             "MoQ groups dropped: cut 2",
+            "from MoQ: show of https://relay.example/: there, 40 objects, 400 packets, 0 lost, 1 failures",
+            "MoQ objects not taken: late 2",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -157,10 +157,15 @@ impl Machines {
             0 => PUBLISHER.to_owned(),
             _ => self.address(index - 1),
         };
+        self.relay_of(index, &format!("upstream = \"{upstream}\"\n"), more)
+    }
+
+    /// Starts a relay of the chain with a line that says where the broadcast comes from, and further ones.
+    pub(crate) fn relay_of(&self, index: usize, upstream: &str, more: &str) -> Process {
         let file = self.path(&format!("relay{index}.toml"));
         let text = format!(
             "name = \"relay{index}\"\nstate = \"{}\"\n\
-             [[broadcast]]\nname = \"stage\"\nupstream = \"{upstream}\"\nlisten = \"{}\"\nkey = \"relay.key\"\n{more}",
+             [[broadcast]]\nname = \"stage\"\n{upstream}listen = \"{}\"\nkey = \"relay.key\"\n{more}",
             self.directory.path().display(),
             self.address(index),
         );

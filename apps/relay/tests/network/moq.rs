@@ -3,8 +3,8 @@
 #[path = "../../../../moq/tests/support/client.rs"]
 mod client;
 
-use crate::end;
-use crate::machines::{Machines, SetOnDrop};
+use crate::machines::{Machines, Place, SetOnDrop};
+use crate::{count, end};
 use client::{Client, Opener, Over};
 use hawser_objects::TrackSecret;
 use std::fs;
@@ -61,5 +61,54 @@ fn a_moq_client_opens_what_a_relay_serves() {
         machines.viewers.run(watch).unwrap();
         stop.store(true, Relaxed);
         end(relay);
+    });
+}
+
+#[test]
+fn a_viewer_sees_every_frame_that_a_relay_takes_over_moq_from_another_one() {
+    let machines = Machines::create("ingest", 2);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        fs::write(machines.path("moq.token"), "0123456789abcdef\n").unwrap();
+        let moq =
+            "[broadcast.moq]\nlisten = \"192.0.3.1:14751\"\ntoken = \"moq.token\"\n".to_owned();
+        let first = machines.relay_with(0, &moq);
+        let status = machines.wait_for_status(0, |status| status.broadcasts[0].moq.is_some());
+        let moq = status.broadcasts[0].moq.as_ref().unwrap();
+        let from = format!(
+            "[broadcast.from_moq]\nurl = \"https://192.0.3.1:14751\"\n\
+             token = \"moq.token\"\ncertificate_sha256 = \"{}\"\n",
+            moq.certificate_sha256
+        );
+        let second = machines.relay_of(1, "", &from);
+        let near = machines.watch(scope, "near", Place::Near, &stop);
+        let far = machines.watch(scope, "far", Place::Far, &stop);
+        for viewer in ["near", "far"] {
+            machines.wait_for_frames(viewer, 90);
+        }
+        let status = machines.wait_for_status(1, |status| {
+            let from = status.broadcasts[0].from_moq.as_ref();
+            from.is_some_and(|from| from.objects > 180) && status.broadcasts[0].relays == 2
+        });
+        stop.store(true, Relaxed);
+        for viewing in [near, far] {
+            let summary = viewing.join().unwrap();
+            println!("{summary}");
+            assert_eq!(summary.received.refused.total(), 0, "{summary}");
+            assert_eq!(summary.decoded.damaged.total(), 0, "{summary}");
+        }
+        [first, second].into_iter().for_each(end);
+        for viewer in ["near", "far"] {
+            machines.check_no_gap(viewer);
+        }
+        // The kernel of the second relay has forwarded them.
+        let broadcast = &status.broadcasts[0];
+        let forwarded = count(&broadcast.tracks[0].packets, "forwarded");
+        let from = broadcast.from_moq.as_ref().unwrap();
+        println!("{from:?} {:?}", broadcast.tracks);
+        assert!(forwarded > from.packets / 2, "{status:#?}");
+        assert_eq!(from.lost_packets, 0, "{from:?}");
     });
 }

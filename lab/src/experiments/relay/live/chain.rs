@@ -1,6 +1,6 @@
 use anyhow::{Context, Result};
 use hawser_io::netns::Namespace;
-use hawser_relay::{BroadcastConfig, Config, Kernel, Server};
+use hawser_relay::{BroadcastConfig, Config, Kernel, Server, Upstream};
 use hawser_units::ByteSize;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU8;
@@ -92,7 +92,7 @@ impl Chain {
         let listen = SocketAddrV4::new(own_address(relay + 1), RELAY_PORT).into();
         let broadcast = BroadcastConfig {
             name: "live".to_owned(),
-            upstream: upstream.to_string(),
+            upstream: Upstream::Peer(upstream.to_string()),
             listen,
             key: key.to_owned().into(),
             viewers: hawser_fanout::MAX_SLOTS,
