@@ -37,13 +37,11 @@ use hawser_cloud::{Cloud, ImageError, Level};
 use std::io;
 use std::path::PathBuf;
 
-/// Returns the directory of shared recordings: `$HAWSER_DATA`, or else `../shared` beside the
-/// source tree of this build.
+/// Returns the directory of shared recordings: `$HAWSER_DATA`, or else `../shared` beside the working
+/// directory. In the source tree, Cargo sets the variable to the directory beside the tree.
 pub fn data_dir() -> PathBuf {
-    match std::env::var_os("HAWSER_DATA") {
-        Some(dir) => dir.into(),
-        None => concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared").into(),
-    }
+    let dir = std::env::var_os("HAWSER_DATA");
+    dir.map_or_else(|| "../shared".into(), PathBuf::from)
 }
 
 /// The reason that a recording cannot be opened or played.

@@ -1,4 +1,4 @@
-//! Frames of real recordings; none without `$HAWSER_DATA`.
+//! Frames of real recordings; none where `$HAWSER_DATA` has none.
 #![allow(dead_code, reason = "each test uses some of them")]
 
 use hawser_cloud::{Cloud, View};
@@ -8,13 +8,14 @@ use std::path::Path;
 
 /// Returns one of `step` frames of a description in `lab/recordings`.
 fn frames(description: &str, step: usize) -> impl Iterator<Item = Frame> {
-    let data = std::env::var_os("HAWSER_DATA");
+    let data = hawser_media::data_dir();
+    let data = data.join("volumetric").exists().then_some(data);
     if data.is_none() {
         eprintln!("without recordings, which $HAWSER_DATA names");
     }
     let descriptions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/recordings");
     let player = data.map(|data| {
-        let recording = Recording::read(&descriptions.join(description), Path::new(&data));
+        let recording = Recording::read(&descriptions.join(description), &data);
         let player = recording.expect("a valid description").open();
         player.unwrap_or_else(|error| panic!("{error}"))
     });
