@@ -6,7 +6,7 @@ use netlink_packet_route::RouteNetlinkMessage::{
     GetLink, GetNeighbour, GetRoute, NewLink, NewNeighbour, NewRoute,
 };
 use netlink_packet_route::link::{
-    LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+    LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -116,6 +116,8 @@ pub struct Described {
     pub is_running: bool,
     /// Its queueing discipline.
     pub queueing: Option<String>,
+    /// The number of the XDP program that is attached.
+    pub xdp_program: Option<u32>,
 }
 
 /// Returns all interfaces, by number.
@@ -150,6 +152,12 @@ fn described(link: LinkMessage) -> Described {
             LinkAttribute::IfName(name) => described.name = name,
             LinkAttribute::Mtu(bytes) => described.mtu_bytes = bytes,
             LinkAttribute::Qdisc(name) => described.queueing = Some(name),
+            LinkAttribute::Xdp(xdp) => {
+                described.xdp_program = xdp.iter().find_map(|xdp| match xdp {
+                    LinkXdp::ProgId(number) => Some(*number),
+                    _ => None,
+                });
+            }
             LinkAttribute::LinkInfo(info) => {
                 described.kind = info.iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),

@@ -1,5 +1,6 @@
 use hawser_io::interface::{Described, Route};
 use hawser_io::netlink::XdpFeatures;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 /// What the machine told, or the reason that it did not.
@@ -47,6 +48,8 @@ pub struct InterfaceFacts {
     pub is_named: bool,
     /// What its driver can do with XDP.
     pub xdp: Fact<XdpFeatures>,
+    /// The offloads that are switched on, by the names of `ethtool -k`.
+    pub offloads: Fact<BTreeSet<String>>,
     /// The reverse path filter that is in force.
     pub reverse_path_filter: u8,
 }
@@ -157,6 +160,7 @@ pub(crate) mod tests {
                 is_loopback: false,
                 is_running: true,
                 queueing: Some("fq_codel".to_owned()),
+                xdp_program: None,
             },
             is_named: false,
             xdp: Ok(XdpFeatures {
@@ -164,6 +168,9 @@ pub(crate) mod tests {
                 redirect: true,
                 is_target: true,
             }),
+            offloads: Ok(["rx-gro", "rx-udp-gro-forwarding"]
+                .map(str::to_owned)
+                .into()),
             reverse_path_filter: 2,
         }
     }

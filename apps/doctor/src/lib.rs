@@ -106,6 +106,19 @@ mod tests {
     }
 
     #[test]
+    fn every_check_is_documented() {
+        let mut facts = facts::tests::machine();
+        facts.peer = Some(machine::peer("127.0.0.1:9"));
+        let page = include_str!("../../../docs/doctor.md");
+        for Finding { id, .. } in findings(&facts) {
+            assert!(
+                page.contains(&format!("`{id}`")),
+                "docs/doctor.md lacks {id}"
+            );
+        }
+    }
+
+    #[test]
     fn findings_are_json_with_stable_names() {
         let mut facts = facts::tests::machine();
         facts.has_btf = false;

@@ -98,6 +98,7 @@ fn interfaces(all: Vec<Described>, named: &[String]) -> Vec<InterfaceFacts> {
         .map(|interface| InterfaceFacts {
             is_named: !named.is_empty(),
             xdp: netlink::xdp_features(interface.index).map_err(|error| error.to_string()),
+            offloads: netlink::offloads(interface.index).map_err(|error| error.to_string()),
             reverse_path_filter: sysctl::reverse_path_filter(&interface.name),
             interface,
         })

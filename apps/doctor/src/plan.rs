@@ -46,7 +46,19 @@ impl Plan {
             numbers.into_iter().map(port).collect::<Vec<_>>()
         };
         let ports = if let Some(Value::Table(node)) = file.get("node") {
-            agent(node).to_vec()
+            let [replicas, signals, echo] = agent(node);
+            let controller = file.get("controller");
+            let signals = controller
+                .and_then(|controller| controller.get("signals"))
+                .map(|address| Port {
+                    number: port_of(address).unwrap_or(signals.number),
+                    ..signals
+                });
+            let echo = controller.map(|_| echo);
+            [Some(replicas), signals, echo]
+                .into_iter()
+                .flatten()
+                .collect()
         } else if file.contains_key("broadcast") {
             listen(Udp, Relay, "viewers")
         } else if file.contains_key("tunnel") && file.contains_key("server") {
@@ -168,9 +180,19 @@ mod tests {
             "[node]\nname = \"a\"\nport = 5000\ntransit = [\"lan0\"]\n\
              [[path]]\ninterface = \"wan0\"\n[[path]]\ninterface = \"wan1\"\n",
         );
-        let expected = [5000, 14749, 14751].map(|number| (Udp, number, Agent));
-        assert_eq!(ports, expected);
+        assert_eq!(ports, [(Udp, 5000, Agent)]);
         assert_eq!(interfaces, ["wan0", "wan1", "lan0"]);
+    }
+
+    #[test]
+    fn an_agent_under_a_controller_measures_and_hears_signals() {
+        let numbers = |controller| {
+            let (ports, _) = plan(&format!("[node]\n[controller]\n{controller}"));
+            ports.iter().map(|port| port.1).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(""), [14747, 14751]);
+        assert_eq!(numbers("signals = \"192.0.2.1\""), [14747, 14749, 14751]);
+        assert_eq!(numbers("signals = \"192.0.2.1:8\""), [14747, 8, 14751]);
     }
 
     #[test]

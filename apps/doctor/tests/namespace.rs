@@ -118,3 +118,38 @@ fn a_peer_on_the_link_has_a_route_and_an_mtu() {
         assert_eq!(found.result, Verdict::Ok, "{found:?}");
     }
 }
+
+/// The environment variable that makes the test below do the part of the process without privileges.
+const WITHOUT_PRIVILEGES: &str = "HAWSER_DOCTOR_WITHOUT_PRIVILEGES";
+
+#[test]
+fn without_privileges_only_what_needs_them_fails() {
+    if std::env::var_os(WITHOUT_PRIVILEGES).is_some() {
+        let findings = examine(&Args {
+            parts: vec![Part::Agent, Part::Tunnel],
+            ..args()
+        });
+        println!("{:#?}", findings.unwrap());
+        let xdp = hawser_io::interface::index("wan0").map(hawser_io::netlink::xdp_features);
+        assert!(xdp.unwrap().unwrap().native);
+        let findings = examine(&args()).unwrap();
+        let failed = findings.iter();
+        let failed = failed.filter(|found| found.result == Verdict::Failed);
+        assert_eq!(failed.count(), 0, "{findings:#?}");
+        return;
+    }
+    let machine = Machine::create("unprivileged");
+    let mut again = machine.0.command("setpriv").unwrap();
+    again
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .args(["--bounding-set", "-all"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "without_privileges_only_what_needs_them_fails"])
+        .arg("--nocapture")
+        .env(WITHOUT_PRIVILEGES, "yes");
+    let output = again.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    let missing = "This process lacks CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON.";
+    assert!(printed.contains(missing), "{printed}");
+}

@@ -57,6 +57,8 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
             header(interface),
             mtu(interface),
             xdp(interface),
+            xdp_program(interface),
+            offloads(interface),
             reverse_path_filter(interface, facts),
             queueing(interface, facts),
         ]);
@@ -147,6 +149,39 @@ fn xdp(facts: &InterfaceFacts) -> Finding {
     }
 }
 
+fn xdp_program(facts: &InterfaceFacts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.xdp-program", &[Agent]).of(name);
+    match facts.interface.xdp_program {
+        None => check.ok(format!("No XDP program is attached to {name}.")),
+        Some(number) => check.warning(
+            format!("The XDP program {number} is attached to {name}, and the agent rejects the interface if it is not Hawser's."),
+            format!("Run `bpftool prog show id {number}` to see what it is, and stop what has attached it if it is another one."),
+        ),
+    }
+}
+
+/// The offload that joins datagrams that are not for this machine (`docs/relay.md`).
+const GRO_FORWARDING: &str = "rx-udp-gro-forwarding";
+
+fn offloads(facts: &InterfaceFacts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.offloads", &[Relay]).of(name);
+    match &facts.offloads {
+        Ok(offloads) if offloads.contains(GRO_FORWARDING) => {
+            check.ok(format!("{name} joins datagrams ({GRO_FORWARDING})."))
+        }
+        Ok(_) => check.warning(
+            format!("{name} does not join datagrams, so a relay needs more processor time."),
+            format!("Run `ethtool -K {name} {GRO_FORWARDING} on`."),
+        ),
+        Err(reason) => check.not_checked(
+            format!("The offloads of {name} are unknown: {reason}."),
+            format!("Look at the output of `ethtool -k {name}`."),
+        ),
+    }
+}
+
 fn reverse_path_filter(facts: &InterfaceFacts, machine: &Facts) -> Finding {
     let name = &facts.interface.name;
     let check = Check::new("interface.reverse-path-filter", &[Agent]).of(name);
@@ -178,6 +213,12 @@ fn queueing(facts: &InterfaceFacts, machine: &Facts) -> Finding {
         return check.ok(format!(
             "{name} has the queueing discipline fq, so the kernel paces pushed packets."
         ));
+    }
+    if queueing == "mq" {
+        return check.not_checked(
+            format!("{name} has a queueing discipline for each of its queues."),
+            format!("Look at the output of `tc qdisc show dev {name}`: with fq, the kernel paces pushed packets."),
+        );
     }
     let found = format!(
         "{name} has the queueing discipline {queueing}, so the publisher paces pushed packets itself"
@@ -273,6 +314,24 @@ mod tests {
     }
 
     #[test]
+    fn an_attached_program_is_a_warning() {
+        let mut facts = interface("eth0");
+        assert_eq!(xdp_program(&facts).result, Fine);
+        facts.interface.xdp_program = Some(7);
+        assert!(xdp_program(&facts).advice.unwrap().contains("id 7"));
+    }
+
+    #[test]
+    fn datagrams_for_other_hosts_are_joined_only_on_request() {
+        let mut facts = interface("eth0");
+        assert_eq!(offloads(&facts).result, Fine);
+        facts.offloads = Ok(["rx-gro".to_owned()].into());
+        assert_eq!(offloads(&facts).result, Warning);
+        facts.offloads = Err("no".to_owned());
+        assert_eq!(offloads(&facts).result, NotChecked);
+    }
+
+    #[test]
     fn a_small_mtu_is_a_warning() {
         let mut facts = interface("eth0");
         assert!(mtu(&facts).finding.contains("1444 bytes"));
@@ -299,6 +358,8 @@ mod tests {
         assert!(result == Warning && advice.contains("root fq"), "{advice}");
         let (result, advice) = of(&facts, Ok(false));
         assert!(result == Warning && !advice.contains("root fq"), "{advice}");
+        facts.interface.queueing = Some("mq".to_owned());
+        assert_eq!(of(&facts, Ok(true)).0, NotChecked);
         facts.interface.queueing = Some("fq".to_owned());
         assert_eq!(of(&facts, Ok(false)).0, Fine);
     }

@@ -31,7 +31,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = kernel(facts);
     findings.push(btf(facts.has_btf));
     findings.push(bpf_file_system(facts));
-    findings.push(tun(facts.has_tun));
+    findings.extend(tun(facts.has_tun));
     let needs: [(&'static [Part], &[Capability]); 3] = [
         (&[Agent], &[BPF, NET_ADMIN, PERFMON]),
         (&[Relay], &[BPF, NET_ADMIN, PERFMON]),
@@ -114,14 +114,19 @@ fn bpf_file_system(facts: &Facts) -> Finding {
     }
 }
 
-fn tun(has_tun: bool) -> Finding {
-    let check = Check::new("kernel.tun", &[Tunnel, Agent]);
+fn tun(has_tun: bool) -> [Finding; 2] {
+    const ADVICE: &str = "Run `modprobe tun`, or give the container the device /dev/net/tun.";
+    let check = |parts: &'static [Part]| Check::new("kernel.tun", parts).of(parts[0].name());
+    let [tunnel, agent] = [check(&[Tunnel]), check(&[Agent])];
     match has_tun {
-        true => check.ok("/dev/net/tun exists."),
-        false => check.failed(
-            "/dev/net/tun does not exist, which the tunnel and the `[device]` of an agent need.",
-            "Run `modprobe tun`, or give the container the device /dev/net/tun.",
-        ),
+        true => [tunnel, agent].map(|check| check.ok("/dev/net/tun exists.")),
+        false => [
+            tunnel.failed("/dev/net/tun does not exist.", ADVICE),
+            agent.warning(
+                "/dev/net/tun does not exist, so an agent cannot have a `[device]`.",
+                ADVICE,
+            ),
+        ],
     }
 }
 
@@ -141,6 +146,14 @@ fn capabilities(facts: &Facts, parts: &'static [Part], needed: &[Capability]) ->
     let (present, missing) = (names(true), names(false));
     if missing.is_empty() {
         return check.ok(format!("This process has {present}."));
+    }
+    if parts == [Agent] && missing == PERFMON.0 {
+        return check.warning(
+            format!(
+                "This process lacks {missing}, so an agent can deduplicate, and cannot replicate."
+            ),
+            "Run `hawser agent` as root, or with this capability, and this command likewise.",
+        );
     }
     check.failed(
         format!("This process lacks {missing}."),
@@ -202,7 +215,8 @@ mod tests {
         };
         let admin = 1 << NET_ADMIN.1;
         let found = of(admin | 1 << BPF.1);
-        assert_eq!(found[0].finding, "This process lacks CAP_PERFMON.");
+        assert_eq!(found[0].result, Warning);
+        assert_eq!(found[1].finding, "This process lacks CAP_PERFMON.");
         assert_eq!(found[2].finding, "This process lacks CAP_NET_RAW.");
         // CAP_SYS_ADMIN includes the two capabilities that were split from it.
         let found = of(admin | 1 << SYS_ADMIN.1);
@@ -217,9 +231,11 @@ mod tests {
             has_tun: false,
             ..machine()
         };
-        for id in ["kernel.btf", "bpf.file-system", "kernel.tun"] {
+        for id in ["kernel.btf", "bpf.file-system"] {
             assert_eq!(results(&facts, id), [Failed], "{id}");
             assert_eq!(results(&machine(), id), [Fine], "{id}");
         }
+        assert_eq!(results(&facts, "kernel.tun"), [Failed, Warning]);
+        assert_eq!(results(&machine(), "kernel.tun"), [Fine; 2]);
     }
 }
