@@ -52,8 +52,11 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         }
     };
     for interface in interfaces {
+        findings.push(state(interface));
+        if !interface.is_named && !interface.interface.is_running {
+            continue;
+        }
         findings.extend([
-            state(interface),
             header(interface),
             mtu(interface),
             xdp(interface),
@@ -294,6 +297,21 @@ mod tests {
         assert_eq!(xdp(&facts).result, NotChecked);
         facts.is_named = true;
         assert_eq!(header(&facts).result, Failed);
+    }
+
+    #[test]
+    fn of_an_unused_interface_only_the_state_is_said() {
+        let count = |is_named| {
+            let mut unused = interface("ifb0");
+            unused.interface.is_running = false;
+            unused.is_named = is_named;
+            let facts = Facts {
+                interfaces: Ok(vec![unused]),
+                ..machine()
+            };
+            findings(&facts).len()
+        };
+        assert_eq!((count(false), count(true)), (1, 8));
     }
 
     #[test]
