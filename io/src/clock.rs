@@ -2,6 +2,8 @@
 
 use hawser_units::Instant;
 use nix::time::{ClockId, clock_gettime};
+use std::io;
+use std::mem;
 use std::time::{Duration, SystemTime};
 
 /// Returns the time of the monotonic clock.
@@ -27,6 +29,18 @@ pub fn unix_ms_at(time: SystemTime) -> u64 {
 /// Returns the time since 1970, nanoseconds; the largest number from the year 2554 on.
 pub fn unix_ns() -> u64 {
     u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns whether a program such as an NTP client keeps the time of day right, which it tells the
+/// kernel (adjtimex(2)).
+pub fn is_synchronized() -> io::Result<bool> {
+    // SAFETY: every bit pattern of the structure is valid.
+    let mut state: libc::timex = unsafe { mem::zeroed() };
+    // SAFETY: the pointer is that of a live structure; without `modes` nothing is changed.
+    match unsafe { libc::adjtimex(&raw mut state) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(state.status & libc::STA_UNSYNC == 0),
+    }
 }
 
 /// A clock that shows the time of day when it starts, and then never jumps.
@@ -108,6 +122,11 @@ mod tests {
         assert!(first.as_nanos() >= before && second >= first);
         let there = clock.monotonic_at(second);
         assert!(there <= monotonic() && clock.shown_at(there) == second);
+    }
+
+    #[test]
+    fn the_kernel_tells_whether_the_clock_is_synchronized() {
+        is_synchronized().unwrap();
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The interfaces, routes and neighbours of the current network namespace.
 
 use crate::netlink::{self, Error};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage::{
     GetLink, GetNeighbour, GetRoute, NewLink, NewNeighbour, NewRoute,
 };
-use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
+use netlink_packet_route::link::{
+    LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
+};
 use netlink_packet_route::neighbour::{
     NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -93,6 +95,79 @@ fn link(name: &str) -> Result<Link, Error> {
         mtu_bytes: mtu.ok_or_else(|| netlink::unexpected(description, "no MTU"))?,
         mac,
     })
+}
+
+/// An interface of any kind, as the kernel describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Described {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Largest IP packet, bytes.
+    pub mtu_bytes: u32,
+    /// The kind of a virtual interface, such as `veth`. Devices have none.
+    pub kind: Option<String>,
+    /// Whether its frames have an Ethernet header.
+    pub has_ethernet_header: bool,
+    /// Whether it is the loopback interface.
+    pub is_loopback: bool,
+    /// Whether it is up and has a carrier.
+    pub is_running: bool,
+    /// Its queueing discipline.
+    pub queueing: Option<String>,
+    /// The number of the XDP program that is attached.
+    pub xdp_program: Option<u32>,
+}
+
+/// Returns all interfaces, by number.
+pub fn all() -> Result<Vec<Described>, Error> {
+    let mut question = LinkMessage::default();
+    let short = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
+    question.attributes.push(short);
+    let description = format_args!("list the interfaces");
+    let answers = netlink::request(description, GetLink(question), NLM_F_DUMP)?;
+    let mut found = answers
+        .into_iter()
+        .filter_map(|answer| match answer {
+            NewLink(link) => Some(described(link)),
+            _ => None,
+        })
+        .collect::<Vec<_>>();
+    found.sort_by_key(|interface| interface.index);
+    Ok(found)
+}
+
+fn described(link: LinkMessage) -> Described {
+    let flags = link.header.flags;
+    let mut described = Described {
+        index: link.header.index,
+        has_ethernet_header: link.header.link_layer_type == LinkLayerType::Ether,
+        is_loopback: flags.contains(LinkFlags::Loopback),
+        is_running: flags.contains(LinkFlags::Up | LinkFlags::Running),
+        ..Described::default()
+    };
+    for attribute in link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => described.name = name,
+            LinkAttribute::Mtu(bytes) => described.mtu_bytes = bytes,
+            LinkAttribute::Qdisc(name) => described.queueing = Some(name),
+            LinkAttribute::Xdp(xdp) => {
+                described.xdp_program = xdp.iter().find_map(|xdp| match xdp {
+                    LinkXdp::ProgId(number) => Some(*number),
+                    _ => None,
+                });
+            }
+            LinkAttribute::LinkInfo(info) => {
+                described.kind = info.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    described
 }
 
 /// Returns the route to `destination`, by `interface` if given.
@@ -293,6 +368,14 @@ mod tests {
         );
         let route = route([127, 0, 0, 1].into(), None).unwrap();
         assert_eq!(route.interface, "lo");
+    }
+
+    #[test]
+    fn the_loopback_interface_is_described() {
+        let all = all().unwrap();
+        let loopback = all.iter().find(|interface| interface.name == "lo").unwrap();
+        assert!(loopback.is_loopback && !loopback.has_ethernet_header);
+        assert_eq!(Some(loopback.index), index("lo"));
     }
 
     #[test]

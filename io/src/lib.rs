@@ -22,6 +22,7 @@ pub mod scheduling;
 pub mod segmenter;
 pub mod sockopt;
 pub mod stamped;
+pub mod sysctl;
 pub mod tap;
 pub mod tun;
 pub mod udp;

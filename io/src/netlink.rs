@@ -6,12 +6,17 @@
 //! here waits for another process or for the network.
 
 mod address;
+mod generic;
 mod link;
+mod offloads;
 mod route;
+mod xdp;
 
 pub use address::{Address, flush_addresses};
 pub use link::{LinkChange, create_veth, delete_link};
+pub use offloads::offloads;
 pub use route::Route;
+pub use xdp::{XdpFeatures, xdp_features};
 
 use netlink_packet_core::{
     ErrorMessage, NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, NlasIterator,

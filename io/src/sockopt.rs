@@ -39,6 +39,16 @@ pub fn stamp_arrivals(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
+/// Returns the largest packet that a connected IP socket can send to its peer, in bytes, as far as the
+/// kernel has learnt it (`IP_MTU`, or `IPV6_MTU` on an IPv6 socket).
+pub fn path_mtu(socket: impl AsFd, ipv6: bool) -> io::Result<u32> {
+    if ipv6 {
+        get(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU)
+    } else {
+        get(socket, libc::IPPROTO_IP, libc::IP_MTU)
+    }
+}
+
 fn set(socket: impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let length = mem::size_of::<c_int>() as socklen_t;
     // SAFETY: the descriptor is open, and the pointer and the length are those of a live integer.
@@ -74,6 +84,7 @@ pub fn tcp_retransmissions(socket: impl AsFd) -> io::Result<u32> {
 
 /// A plain value that the kernel fills: every bit pattern of it is valid.
 trait Plain {}
+impl Plain for u32 {}
 impl Plain for [u32; 9] {}
 impl Plain for libc::tcp_info {}
 
@@ -120,6 +131,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(tcp_retransmissions(&stream).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_connected_socket_has_the_mtu_of_its_path() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(path_mtu(&socket, false).is_err());
+        socket.connect("127.0.0.1:9").unwrap();
+        assert!(path_mtu(&socket, false).unwrap() >= 1500);
     }
 
     #[test]

@@ -28,7 +28,7 @@ const BUFFER_BYTES: usize = 65_536;
 
 /// The requested size of the kernel's buffers in bytes: 200 ms at 90 Mb/s. The kernel may give less
 /// (`net.core.rmem_max`, `net.core.wmem_max`).
-const KERNEL_BUFFER: usize = 2 << 20;
+pub const KERNEL_BUFFER: usize = 2 << 20;
 
 /// The number of peers whose own address is remembered.
 const PEERS: NonZeroUsize = NonZeroUsize::new(1024).expect("not 0");

@@ -44,6 +44,7 @@ enum Command {
     Publish(hawser_publish::Args),
     Relay(hawser_relay::Args),
     View(hawser_view::Args),
+    Doctor(hawser_doctor::Args),
     Lab(lab::Args),
 }
 
@@ -79,6 +80,7 @@ fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
         Command::Publish(args) => hawser_publish::run(args),
         Command::Relay(args) => hawser_relay::run(&args),
         Command::View(args) => hawser_view::run(args),
+        Command::Doctor(args) => hawser_doctor::run(&args),
         Command::Lab(args) => lab::run(&args, logging),
     }
 }

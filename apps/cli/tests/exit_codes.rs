@@ -14,7 +14,7 @@ fn help_is_success_on_standard_output() {
     let output = hawser(&["--help"]);
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).unwrap();
-    for command in ["agent", "keygen", "publish", "view", "lab"] {
+    for command in ["agent", "keygen", "publish", "view", "doctor", "lab"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
 }
@@ -38,4 +38,21 @@ fn a_failure_is_1_and_says_what_was_wrong_in_one_line() {
         "{error}"
     );
     assert_eq!(error.lines().count(), 1, "{error}");
+}
+
+#[test]
+fn a_failed_check_of_the_doctor_is_1_and_a_wrong_command_line_2() {
+    let doctor = |more: &[&str]| {
+        let arguments = [&["doctor", "--for", "view", "--json"], more].concat();
+        hawser(&arguments)
+    };
+    let output = doctor(&[]);
+    assert_eq!(output.status.code(), Some(0));
+    let output = doctor(&["--interface", "no-such-device"]);
+    assert_eq!(output.status.code(), Some(1));
+    let findings: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(findings[0]["result"], "failed");
+    assert_eq!(findings[0]["subject"], "no-such-device");
+    assert_eq!(doctor(&["--peer", "no-port"]).status.code(), Some(2));
+    assert_eq!(doctor(&["--for", "nobody"]).status.code(), Some(2));
 }

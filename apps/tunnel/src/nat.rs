@@ -1,7 +1,7 @@
 use crate::config::Prefix;
 use crate::tables::Table;
 use anyhow::{Context, Result, ensure};
-use std::fs;
+use hawser_io::sysctl;
 use std::sync::Arc;
 
 /// The interface group of the servers' TUN devices. No packets are forwarded between devices of
@@ -117,11 +117,9 @@ pub(crate) fn check_forwarding(prefixes: &[Prefix]) -> Result<()> {
         } else {
             "net.ipv6.conf.all.forwarding"
         };
-        // /proc/sys/net shows the thread's network namespace.
-        let value = fs::read_to_string(format!("/proc/sys/{}", key.replace('.', "/")))
-            .with_context(|| format!("cannot read {key}"))?;
+        let value = sysctl::read(key).with_context(|| format!("cannot read {key}"))?;
         ensure!(
-            value.trim() != "0",
+            value != "0",
             "this machine does not forward packets, so clients could reach nothing but the server: run \
              `sysctl -w {key}=1`, or set `nat = false` if this is intended"
         );

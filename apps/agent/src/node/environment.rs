@@ -4,8 +4,7 @@
 use crate::config::{Config, PathConfig};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_bpf::{Prefix, Receiver, ReceiverOptions, Rule, SendPath, Sender};
-use hawser_io::interface;
-use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use hawser_io::{interface, sysctl};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
@@ -105,9 +104,8 @@ fn is_in_bpf_file_system(path: &Path) -> Result<bool> {
     let existing = path.ancestors().find(|path| path.exists());
     let existing =
         existing.with_context(|| format!("no parent directory of {} exists", path.display()))?;
-    let found = statfs(existing)
-        .with_context(|| format!("cannot read the file system of {}", existing.display()))?;
-    Ok(found.filesystem_type() == BPF_FS_MAGIC)
+    sysctl::is_in_bpf_file_system(existing)
+        .with_context(|| format!("cannot read the file system of {}", existing.display()))
 }
 
 pub(super) fn load_receiver(config: &Config, pins: PathBuf) -> Result<Receiver> {
@@ -162,18 +160,7 @@ fn next_hop(path: &PathConfig) -> Result<IpAddr> {
 /// Rejects a strict reverse path filter. It drops packets, after deduplication, that arrived on
 /// another path than the route back takes.
 pub(super) fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
-    const STRICT: u8 = 1;
-    let setting = |scope: &str| {
-        let file = Path::new("/proc/sys/net/ipv4/conf")
-            .join(scope)
-            .join("rp_filter");
-        fs::read_to_string(file)
-            .ok()
-            .and_then(|value| value.trim().parse::<u8>().ok())
-            .unwrap_or(0)
-    };
-    // The larger of the two is in force (Documentation/networking/ip-sysctl.rst).
-    if setting("all").max(setting(interface)) == STRICT {
+    if sysctl::reverse_path_filter(interface) == sysctl::STRICT {
         bail!(
             "interface {interface}: the reverse path filter is strict and drops packets that arrive on other paths than the route back; \
              run `sysctl -w net.ipv4.conf.{interface}.rp_filter=2`"

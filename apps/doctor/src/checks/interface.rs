@@ -1,0 +1,384 @@
+use crate::Part::{self, Agent, Publish, Relay, View};
+use crate::facts::{Facts, InterfaceFacts};
+use crate::finding::{Check, Finding};
+use hawser_io::netlink::XdpFeatures;
+use hawser_io::sysctl::STRICT;
+
+/// The bytes that the outer headers add to a packet (`docs/agent.md`).
+const OUTER_V4: u32 = 56;
+const OUTER_V6: u32 = 76;
+
+/// The smallest MTU of IPv6, with which every packet of a pushed stream fits.
+const SMALLEST_MTU: u32 = 1280;
+
+/// The mode in which the agent's XDP programs run on an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// In the driver. Copies of other interfaces can leave by it.
+    Native,
+    /// In the driver. The driver accepts no copies of other interfaces at the moment.
+    NativeReceiving,
+    /// In the kernel's generic code.
+    Generic,
+}
+
+impl Mode {
+    fn of(xdp: XdpFeatures) -> Self {
+        match xdp {
+            XdpFeatures { native: false, .. } => Mode::Generic,
+            XdpFeatures {
+                is_target: false, ..
+            } => Mode::NativeReceiving,
+            _ => Mode::Native,
+        }
+    }
+}
+
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    const EACH: &[Part] = &[Agent, Relay];
+    let missing = facts.missing_interfaces.iter().map(|name| {
+        Check::new("interface.state", &[]).of(name).failed(
+            format!("The interface {name} does not exist."),
+            "Look at the names in the output of `ip link`.",
+        )
+    });
+    let mut findings = missing.collect::<Vec<_>>();
+    let interfaces = match &facts.interfaces {
+        Ok(interfaces) => interfaces,
+        Err(reason) => {
+            let check = Check::new("interface.state", EACH);
+            findings.push(check.not_checked(reason, "Look at the output of `ip link`."));
+            return findings;
+        }
+    };
+    for interface in interfaces {
+        findings.push(state(interface));
+        if !interface.is_named && !interface.interface.is_running {
+            continue;
+        }
+        findings.extend([
+            header(interface),
+            mtu(interface),
+            xdp(interface),
+            xdp_program(interface),
+            offloads(interface),
+            reverse_path_filter(interface, facts),
+            queueing(interface, facts),
+        ]);
+    }
+    findings
+}
+
+fn state(facts: &InterfaceFacts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.state", &[Agent, Relay]).of(name);
+    let kind = match &facts.interface.kind {
+        Some(kind) => format!("{name} is a virtual interface of the kind {kind}"),
+        None => format!("{name} is a device"),
+    };
+    match facts.interface.is_running {
+        true => check.ok(format!("{kind} and has a carrier.")),
+        false => check.warning(
+            format!("{kind} and is down or has no carrier."),
+            format!("Run `ip link set {name} up`, and look at the cable or the modem."),
+        ),
+    }
+}
+
+fn header(facts: &InterfaceFacts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.header", &[Agent, Relay]).of(name);
+    match facts.interface.has_ethernet_header {
+        true => check.ok(format!("Frames of {name} have an Ethernet header.")),
+        false => check.failed_if(
+            facts.is_named,
+            format!("Frames of {name} have no Ethernet header, which agents and relays need."),
+            "Use another interface, or the tunnel, which works over any interface.",
+        ),
+    }
+}
+
+fn mtu(facts: &InterfaceFacts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.mtu", &[Agent, Relay, Publish, View]).of(name);
+    let mtu = facts.interface.mtu_bytes;
+    if mtu < SMALLEST_MTU {
+        return check.warning(
+            format!("The MTU of {name} is {mtu}, and a pushed stream has larger packets."),
+            format!("Run `ip link set {name} mtu 1500` if the network permits it."),
+        );
+    }
+    let [v4, v6] = [OUTER_V4, OUTER_V6].map(|outer| mtu - outer);
+    check.ok(format!(
+        "The MTU of {name} is {mtu}: packets of up to {v4} bytes are replicated over IPv4, {v6} over IPv6."
+    ))
+}
+
+fn xdp(facts: &InterfaceFacts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.xdp", &[Agent]).of(name);
+    if !facts.interface.has_ethernet_header {
+        return check.not_checked(
+            format!("{name} has no Ethernet header, so the agent does not use it."),
+            "Use another interface.",
+        );
+    }
+    let features = match &facts.xdp {
+        Ok(features) => *features,
+        Err(reason) => {
+            return check.not_checked(
+                format!("What {name} can do with XDP is unknown: {reason}."),
+                "Start the agent, which rejects an interface that has no native XDP.",
+            );
+        }
+    };
+    let is_veth = facts.interface.kind.as_deref() == Some("veth");
+    match Mode::of(features) {
+        Mode::Native => check.ok(format!(
+            "{name} has native XDP and accepts copies: leave `generic_xdp` at `false`."
+        )),
+        Mode::NativeReceiving if is_veth => check.warning(
+            format!("{name} has native XDP, and accepts no copies, because its other end does not poll."),
+            "Run `ethtool -K PEER gro on` for the other end, or attach an XDP program there; leave `generic_xdp` at `false`.",
+        ),
+        Mode::NativeReceiving => check.warning(
+            format!("{name} has native XDP, and accepts no copies now; some drivers do only while a program is attached."),
+            "Repeat this check while the agent runs, and use another interface for paths if the finding is the same.",
+        ),
+        Mode::Generic => check.warning(
+            format!("The driver of {name} has no native XDP, so only the slower generic mode works."),
+            "Set `generic_xdp = true` in `[node]`, or use an interface with native XDP.",
+        ),
+    }
+}
+
+fn xdp_program(facts: &InterfaceFacts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.xdp-program", &[Agent]).of(name);
+    match facts.interface.xdp_program {
+        None => check.ok(format!("No XDP program is attached to {name}.")),
+        Some(number) => check.warning(
+            format!("The XDP program {number} is attached to {name}, and the agent rejects the interface if it is not Hawser's."),
+            format!("Run `bpftool prog show id {number}` to see what it is, and stop what has attached it if it is another one."),
+        ),
+    }
+}
+
+/// The offload that joins datagrams that are not for this machine (`docs/relay.md`).
+const GRO_FORWARDING: &str = "rx-udp-gro-forwarding";
+
+fn offloads(facts: &InterfaceFacts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.offloads", &[Relay]).of(name);
+    match &facts.offloads {
+        Ok(offloads) if offloads.contains(GRO_FORWARDING) => {
+            check.ok(format!("{name} joins datagrams ({GRO_FORWARDING})."))
+        }
+        Ok(_) => check.warning(
+            format!("{name} does not join datagrams, so a relay needs more processor time."),
+            format!("Run `ethtool -K {name} {GRO_FORWARDING} on`."),
+        ),
+        Err(reason) => check.not_checked(
+            format!("The offloads of {name} are unknown: {reason}."),
+            format!("Look at the output of `ethtool -k {name}`."),
+        ),
+    }
+}
+
+fn reverse_path_filter(facts: &InterfaceFacts, machine: &Facts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.reverse-path-filter", &[Agent]).of(name);
+    if facts.reverse_path_filter != STRICT {
+        return check.ok(format!("The reverse path filter of {name} is not strict."));
+    }
+    let several = machine
+        .default_routes
+        .as_ref()
+        .is_ok_and(|count| *count > 1);
+    let loosen = format!("Run `sysctl -w net.ipv4.conf.{name}.rp_filter=2`.");
+    match facts.is_named || several {
+        true => check.failed_if(
+            facts.is_named,
+            format!("The reverse path filter of {name} is strict and drops copies that do not arrive on the route back."),
+            loosen,
+        ),
+        false => check.ok(format!(
+            "The reverse path filter of {name} is strict, which only an interface of a path may not be."
+        )),
+    }
+}
+
+fn queueing(facts: &InterfaceFacts, machine: &Facts) -> Finding {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.queueing", &[Publish]).of(name);
+    let queueing = facts.interface.queueing.as_deref().unwrap_or("none");
+    if queueing == "fq" {
+        return check.ok(format!(
+            "{name} has the queueing discipline fq, so the kernel paces pushed packets."
+        ));
+    }
+    if queueing == "mq" {
+        return check.not_checked(
+            format!("{name} has a queueing discipline for each of its queues."),
+            format!("Look at the output of `tc qdisc show dev {name}`: with fq, the kernel paces pushed packets."),
+        );
+    }
+    let found = format!(
+        "{name} has the queueing discipline {queueing}, so the publisher paces pushed packets itself"
+    );
+    match &machine.has_fq {
+        Ok(true) => check.warning(
+            format!("{found}."),
+            format!("Run `tc qdisc replace dev {name} root fq`, so that the kernel paces them more precisely."),
+        ),
+        Ok(false) => check.warning(
+            format!("{found}; the kernel has no fq."),
+            "Use a kernel with CONFIG_NET_SCH_FQ if packets have to leave more precisely.",
+        ),
+        Err(_) => check.warning(
+            format!("{found}; whether the kernel has fq is unknown."),
+            format!("Try `tc qdisc replace dev {name} root fq`."),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::tests::{interface, machine};
+    use crate::finding::Verdict::{self, Failed, NotChecked, Ok as Fine, Warning};
+
+    fn features(native: bool, is_target: bool) -> Result<XdpFeatures, String> {
+        Ok(XdpFeatures {
+            native,
+            redirect: native,
+            is_target,
+        })
+    }
+
+    #[test]
+    fn the_mode_follows_from_the_features() {
+        let of = |xdp, kind: Option<&str>| {
+            let mut facts = interface("eth0");
+            facts.interface.kind = kind.map(str::to_owned);
+            facts.xdp = xdp;
+            xdp_advice(&facts)
+        };
+        fn xdp_advice(facts: &InterfaceFacts) -> (Verdict, String) {
+            let finding = super::xdp(facts);
+            (finding.result, finding.advice.unwrap_or(finding.finding))
+        }
+        let (result, text) = of(features(true, true), None);
+        assert!(
+            result == Fine && text.contains("leave `generic_xdp`"),
+            "{text}"
+        );
+        let (result, text) = of(features(true, false), None);
+        assert!(
+            result == Warning && text.contains("while the agent runs"),
+            "{text}"
+        );
+        let (result, text) = of(features(true, false), Some("veth"));
+        assert!(result == Warning && text.contains("gro on"), "{text}");
+        let (result, text) = of(features(false, false), Some("macvlan"));
+        assert!(
+            result == Warning && text.contains("generic_xdp = true"),
+            "{text}"
+        );
+        let (result, _) = of(Err("this kernel does not tell".to_owned()), None);
+        assert_eq!(result, NotChecked);
+    }
+
+    #[test]
+    fn an_interface_without_ethernet_fails_only_if_it_was_named() {
+        let mut facts = interface("wg0");
+        facts.interface.has_ethernet_header = false;
+        assert_eq!(header(&facts).result, Warning);
+        assert_eq!(xdp(&facts).result, NotChecked);
+        facts.is_named = true;
+        assert_eq!(header(&facts).result, Failed);
+    }
+
+    #[test]
+    fn of_an_unused_interface_only_the_state_is_said() {
+        let count = |is_named| {
+            let mut unused = interface("ifb0");
+            unused.interface.is_running = false;
+            unused.is_named = is_named;
+            let facts = Facts {
+                interfaces: Ok(vec![unused]),
+                ..machine()
+            };
+            findings(&facts).len()
+        };
+        assert_eq!((count(false), count(true)), (1, 8));
+    }
+
+    #[test]
+    fn a_strict_filter_matters_where_there_are_several_paths() {
+        let mut facts = interface("eth0");
+        let of = |facts: &InterfaceFacts, routes| {
+            let machine = Facts {
+                default_routes: Ok(routes),
+                ..machine()
+            };
+            reverse_path_filter(facts, &machine).result
+        };
+        assert_eq!(of(&facts, 2), Fine);
+        facts.reverse_path_filter = STRICT;
+        assert_eq!((of(&facts, 1), of(&facts, 2)), (Fine, Warning));
+        facts.is_named = true;
+        assert_eq!(of(&facts, 1), Failed);
+    }
+
+    #[test]
+    fn an_attached_program_is_a_warning() {
+        let mut facts = interface("eth0");
+        assert_eq!(xdp_program(&facts).result, Fine);
+        facts.interface.xdp_program = Some(7);
+        assert!(xdp_program(&facts).advice.unwrap().contains("id 7"));
+    }
+
+    #[test]
+    fn datagrams_for_other_hosts_are_joined_only_on_request() {
+        let mut facts = interface("eth0");
+        assert_eq!(offloads(&facts).result, Fine);
+        facts.offloads = Ok(["rx-gro".to_owned()].into());
+        assert_eq!(offloads(&facts).result, Warning);
+        facts.offloads = Err("no".to_owned());
+        assert_eq!(offloads(&facts).result, NotChecked);
+    }
+
+    #[test]
+    fn a_small_mtu_is_a_warning() {
+        let mut facts = interface("eth0");
+        assert!(mtu(&facts).finding.contains("1444 bytes"));
+        facts.interface.mtu_bytes = 1279;
+        assert_eq!(mtu(&facts).result, Warning);
+        facts.interface.mtu_bytes = 0;
+        assert_eq!(mtu(&facts).result, Warning);
+    }
+
+    #[test]
+    fn fq_is_recommended_where_the_kernel_has_it() {
+        let mut facts = interface("eth0");
+        let of = |facts: &InterfaceFacts, has_fq| {
+            let finding = queueing(
+                facts,
+                &Facts {
+                    has_fq,
+                    ..machine()
+                },
+            );
+            (finding.result, finding.advice.unwrap_or_default())
+        };
+        let (result, advice) = of(&facts, Ok(true));
+        assert!(result == Warning && advice.contains("root fq"), "{advice}");
+        let (result, advice) = of(&facts, Ok(false));
+        assert!(result == Warning && !advice.contains("root fq"), "{advice}");
+        facts.interface.queueing = Some("mq".to_owned());
+        assert_eq!(of(&facts, Ok(true)).0, NotChecked);
+        facts.interface.queueing = Some("fq".to_owned());
+        assert_eq!(of(&facts, Ok(false)).0, Fine);
+    }
+}

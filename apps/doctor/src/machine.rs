@@ -1,0 +1,170 @@
+//! Reads the facts of this machine. Nothing here decides.
+
+mod ports;
+mod way;
+
+pub(crate) use way::peer;
+
+use crate::facts::{Fact, Facts, InterfaceFacts, PortFacts};
+use crate::plan::Plan;
+use hawser_io::interface::{self, Described};
+use hawser_io::{clock, netlink, sysctl};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Reads everything but the peer, of the calling thread's network namespace.
+pub(crate) fn read(plan: &Plan) -> Facts {
+    let all = interface::all().map_err(|error| error.to_string());
+    let is_missing = |name: &&String| {
+        all.as_ref()
+            .is_ok_and(|all| all.iter().all(|interface| interface.name != **name))
+    };
+    let missing_interfaces = plan.interfaces.iter().filter(is_missing).cloned();
+    let holders = ports::Holders::read();
+    Facts {
+        kernel: kernel(),
+        has_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+        has_bpf_file_system: sysctl::is_in_bpf_file_system(Path::new("/sys/fs/bpf"))
+            .map_err(|error| error.to_string()),
+        has_tun: Path::new("/dev/net/tun").exists(),
+        capabilities: capabilities(),
+        missing_interfaces: missing_interfaces.collect(),
+        interfaces: all.clone().map(|all| interfaces(all, &plan.interfaces)),
+        default_routes: file("/proc/thread-self/net/route").map(|routes| default_routes(&routes)),
+        forwarding: ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"]
+            .map(|key| (key, parameter(key).map(|value| value != "0")))
+            .into(),
+        buffers: ["net.core.rmem_max", "net.core.wmem_max"]
+            .map(|key| {
+                let bytes = parameter(key)
+                    .and_then(|value| value.parse().map_err(|_| format!("\"{value}\"")));
+                (key, bytes)
+            })
+            .into(),
+        has_fq: has_fq(),
+        is_synchronized: clock::is_synchronized().map_err(|error| error.to_string()),
+        ports: plan
+            .ports
+            .iter()
+            .map(|port| PortFacts {
+                port: *port,
+                holder: holders.of(port),
+            })
+            .collect(),
+        peer: None,
+    }
+}
+
+fn file(path: &str) -> Fact<String> {
+    fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))
+}
+
+fn parameter(key: &str) -> Fact<String> {
+    sysctl::read(key).map_err(|error| error.to_string())
+}
+
+fn kernel() -> Fact<(u32, u32)> {
+    let release = parameter("kernel.osrelease")?;
+    version(&release).ok_or_else(|| format!("The kernel has the strange version \"{release}\"."))
+}
+
+/// Returns major and minor version of a release such as `6.1.0-49-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn capabilities() -> Fact<u64> {
+    effective(&file("/proc/thread-self/status")?)
+        .ok_or_else(|| "/proc/self/status has no CapEff.".to_owned())
+}
+
+fn effective(status: &str) -> Option<u64> {
+    let mut masks = status
+        .lines()
+        .filter_map(|line| line.strip_prefix("CapEff:"));
+    u64::from_str_radix(masks.next()?.trim(), 16).ok()
+}
+
+/// Returns the facts of the interfaces `named`, or of all but the loopback interface.
+fn interfaces(all: Vec<Described>, named: &[String]) -> Vec<InterfaceFacts> {
+    let is_wanted = |interface: &Described| match named.is_empty() {
+        true => !interface.is_loopback,
+        false => named.contains(&interface.name),
+    };
+    all.into_iter()
+        .filter(is_wanted)
+        .map(|interface| InterfaceFacts {
+            is_named: !named.is_empty(),
+            xdp: netlink::xdp_features(interface.index).map_err(|error| error.to_string()),
+            offloads: netlink::offloads(interface.index).map_err(|error| error.to_string()),
+            reverse_path_filter: sysctl::reverse_path_filter(&interface.name),
+            interface,
+        })
+        .collect()
+}
+
+/// Returns the number of interfaces with a default route, from the content of `/proc/net/route`.
+fn default_routes(routes: &str) -> usize {
+    let interfaces = routes.lines().skip(1).filter_map(|line| {
+        let fields = line.split_whitespace().collect::<Vec<_>>();
+        let [interface, "00000000", ..] = *fields.as_slice() else {
+            return None;
+        };
+        (*fields.get(7)? == "00000000").then(|| interface.to_owned())
+    });
+    interfaces.collect::<BTreeSet<_>>().len()
+}
+
+/// Returns whether the kernel has the queueing discipline `fq`, loaded, built in, or as a module.
+fn has_fq() -> Fact<bool> {
+    if Path::new("/sys/module/sch_fq").exists() {
+        return Ok(true);
+    }
+    let folder = format!("/lib/modules/{}", parameter("kernel.osrelease")?);
+    let lists = ["modules.builtin", "modules.dep"].map(|name| file(&format!("{folder}/{name}")));
+    if lists
+        .iter()
+        .flatten()
+        .any(|list| list.contains("/sch_fq.ko"))
+    {
+        return Ok(true);
+    }
+    match lists.into_iter().collect::<Fact<Vec<_>>>() {
+        Ok(_) => Ok(false),
+        Err(reason) => Err(reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_releases() {
+        assert_eq!(version("6.18.44-fc-v657"), Some((6, 18)));
+        assert_eq!(version("6.1.0-49-amd64"), Some((6, 1)));
+        assert_eq!(version("7.0-rc1"), Some((7, 0)));
+        assert_eq!(version("next"), None);
+    }
+
+    #[test]
+    fn capabilities_are_a_hexadecimal_mask() {
+        let status = "Name:\tx\nCapPrm:\t01\nCapEff:\t000001ffffffffff\n";
+        assert_eq!(effective(status), Some(0x1ff_ffff_ffff));
+        assert_eq!(effective("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn default_routes_are_counted_by_interface() {
+        let routes = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
+            wan0 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n\
+            wan0 00000000 0100000A 0003 0 0 9 00000000 0 0 0\n\
+            wan1 00000000 0100000B 0003 0 0 0 00000000 0 0 0\n\
+            wan2 00000000 0100000C 0003 0 0 0 00000080 0 0 0\n\
+            lan0 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0\n";
+        assert_eq!(default_routes(routes), 2);
+        assert_eq!(default_routes(""), 0);
+    }
+}

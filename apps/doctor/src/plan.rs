@@ -1,0 +1,210 @@
+//! The ports and interfaces that the parts of Hawser use, by default or by a configuration.
+
+use crate::Part::{self, Agent, Controller, Publish, Relay, Tunnel};
+use crate::facts::Port;
+use crate::facts::Protocol::{self, Tcp, Udp};
+use toml::{Table, Value};
+
+/// What is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) ports: Vec<Port>,
+    /// The interfaces that are named. Empty: all.
+    pub(crate) interfaces: Vec<String>,
+}
+
+const MOQ: u16 = 14751;
+const TUNNEL: u16 = 14752;
+const CONTROLLER: u16 = 14750;
+const PUBLISH: u16 = 14748;
+
+impl Plan {
+    /// Returns the defaults of all parts.
+    pub(crate) fn default_ports() -> Self {
+        let mut ports = agent(&Table::new()).to_vec();
+        ports.extend([
+            port(Udp, MOQ, Relay, "Media over QUIC"),
+            port(Udp, TUNNEL, Tunnel, "clients of a tunnel server"),
+            port(Tcp, CONTROLLER, Controller, "HTTPS"),
+            port(Tcp, PUBLISH, Publish, "viewers"),
+            port(Udp, PUBLISH, Publish, "viewers of a pushed stream"),
+        ]);
+        Plan {
+            ports,
+            interfaces: Vec::new(),
+        }
+    }
+
+    /// Returns what the configuration of an agent, a relay, a tunnel or a controller names. The part
+    /// is recognized by its tables. Other errors of the file are left to the part's own `--check`.
+    pub(crate) fn of_config(text: &str) -> Result<Self, toml::de::Error> {
+        let file: Table = text.parse()?;
+        let listen = |protocol, part, purpose| {
+            let mut numbers = Vec::new();
+            listening(&file, &mut numbers);
+            let port = |number| port(protocol, number, part, purpose);
+            numbers.into_iter().map(port).collect::<Vec<_>>()
+        };
+        let ports = if let Some(Value::Table(node)) = file.get("node") {
+            let [replicas, signals, echo] = agent(node);
+            let controller = file.get("controller");
+            let signals = controller
+                .and_then(|controller| controller.get("signals"))
+                .map(|address| Port {
+                    number: port_of(address).unwrap_or(signals.number),
+                    ..signals
+                });
+            let echo = controller.map(|_| echo);
+            [Some(replicas), signals, echo]
+                .into_iter()
+                .flatten()
+                .collect()
+        } else if file.contains_key("broadcast") {
+            listen(Udp, Relay, "viewers")
+        } else if file.contains_key("tunnel") && file.contains_key("server") {
+            // A client listens to nothing.
+            Vec::new()
+        } else if file.contains_key("tunnel") {
+            or(
+                listen(Udp, Tunnel, "clients of a tunnel server"),
+                port(Udp, TUNNEL, Tunnel, "clients of a tunnel server"),
+            )
+        } else {
+            or(
+                listen(Tcp, Controller, "HTTPS"),
+                port(Tcp, CONTROLLER, Controller, "HTTPS"),
+            )
+        };
+        Ok(Plan {
+            ports,
+            interfaces: interfaces(&file),
+        })
+    }
+}
+
+fn or(found: Vec<Port>, default: Port) -> Vec<Port> {
+    if found.is_empty() {
+        vec![default]
+    } else {
+        found
+    }
+}
+
+fn port(protocol: Protocol, number: u16, part: Part, purpose: &'static str) -> Port {
+    Port {
+        protocol,
+        number,
+        part,
+        purpose,
+    }
+}
+
+fn agent(node: &Table) -> [Port; 3] {
+    let number = |key: &str, default| {
+        let value = node.get(key).and_then(Value::as_integer);
+        value
+            .and_then(|value| u16::try_from(value).ok())
+            .unwrap_or(default)
+    };
+    let replicas = number("port", hawser_wire::DEFAULT_PORT);
+    let echo = number("echo_port", hawser_wire::echo::DEFAULT_PORT);
+    [
+        port(Udp, replicas, Agent, "replicas"),
+        port(Udp, hawser_wire::SIGNAL_PORT, Agent, "signals"),
+        port(Udp, echo, Agent, "round-trip times"),
+    ]
+}
+
+/// Collects the ports of all `listen` keys at any depth.
+fn listening(table: &Table, numbers: &mut Vec<u16>) {
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => listening(inner, numbers),
+            Value::Array(values) => {
+                for value in values {
+                    match value {
+                        Value::Table(inner) => listening(inner, numbers),
+                        value if key == "listen" => numbers.extend(port_of(value)),
+                        _ => {}
+                    }
+                }
+            }
+            value if key == "listen" => numbers.extend(port_of(value)),
+            _ => {}
+        }
+    }
+}
+
+fn port_of(address: &Value) -> Option<u16> {
+    let (_, port) = address.as_str()?.rsplit_once(':')?;
+    port.parse().ok()
+}
+
+/// Returns the interfaces of an agent's paths and traffic, and of a tunnel client's uplinks, each once.
+fn interfaces(file: &Table) -> Vec<String> {
+    let rows = |key: &str| {
+        let rows = file.get(key).and_then(Value::as_array);
+        let names = rows.into_iter().flatten();
+        names.filter_map(|row| row.get("interface")?.as_str())
+    };
+    let node = file.get("node").and_then(Value::as_table);
+    let lists = ["transit", "local", "watch"].into_iter();
+    let listed = lists
+        .filter_map(|key| node?.get(key)?.as_array())
+        .flatten()
+        .filter_map(Value::as_str);
+    let mut names: Vec<String> = Vec::new();
+    for name in rows("path").chain(rows("uplink")).chain(listed) {
+        // Uplinks can be patterns.
+        if !name.contains('*') && !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> (Vec<(Protocol, u16, Part)>, Vec<String>) {
+        let Plan { ports, interfaces } = Plan::of_config(text).unwrap();
+        let ports = ports.iter();
+        let ports = ports.map(|port| (port.protocol, port.number, port.part));
+        (ports.collect(), interfaces)
+    }
+
+    #[test]
+    fn an_agent_names_its_ports_and_interfaces() {
+        let (ports, interfaces) = plan(
+            "[node]\nname = \"a\"\nport = 5000\ntransit = [\"lan0\"]\n\
+             [[path]]\ninterface = \"wan0\"\n[[path]]\ninterface = \"wan1\"\n",
+        );
+        assert_eq!(ports, [(Udp, 5000, Agent)]);
+        assert_eq!(interfaces, ["wan0", "wan1", "lan0"]);
+    }
+
+    #[test]
+    fn an_agent_under_a_controller_measures_and_hears_signals() {
+        let numbers = |controller| {
+            let (ports, _) = plan(&format!("[node]\n[controller]\n{controller}"));
+            ports.iter().map(|port| port.1).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(""), [14747, 14751]);
+        assert_eq!(numbers("signals = \"192.0.2.1\""), [14747, 14749, 14751]);
+        assert_eq!(numbers("signals = \"192.0.2.1:8\""), [14747, 8, 14751]);
+    }
+
+    #[test]
+    fn servers_name_where_they_listen() {
+        let relay =
+            "[[broadcast]]\nlisten = \"192.0.2.9:14750\"\nmoq = { listen = \"127.0.0.1:9\" }\n";
+        assert_eq!(plan(relay).0, [(Udp, 14750, Relay), (Udp, 9, Relay)]);
+        let server = "[tunnel]\nlisten = [\"[::]:1\", \"0.0.0.0:2\"]\n";
+        assert_eq!(plan(server).0, [(Udp, 1, Tunnel), (Udp, 2, Tunnel)]);
+        let client = "[tunnel]\n[[server]]\nname = \"x\"\n[[uplink]]\ninterface = \"wwan*\"\n[[uplink]]\ninterface = \"eth1\"\n";
+        assert_eq!(plan(client), (vec![], vec!["eth1".to_owned()]));
+        assert_eq!(plan("").0, [(Tcp, 14750, Controller)]);
+        assert_eq!(plan("listen = \"0.0.0.0:7\"\n").0, [(Tcp, 7, Controller)]);
+    }
+}

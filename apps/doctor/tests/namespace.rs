@@ -1,0 +1,155 @@
+//! What is found in a network namespace with veth devices.
+
+use hawser_doctor::{Args, Finding, Part, Verdict, examine};
+use hawser_io::netns::Namespace;
+use std::net::TcpListener;
+
+/// A namespace with a veth device `wan0`, whose other end `lan0` is in the same namespace.
+struct Machine(Namespace);
+
+impl Machine {
+    fn create(name: &str) -> Self {
+        let name = format!("hawser-doctor-{name}-{}", std::process::id());
+        let namespace = Namespace::create(name).unwrap();
+        namespace
+            .ip(
+                "link add wan0 type veth peer name lan0\naddr add 192.0.2.1/24 dev wan0\n\
+                 link set wan0 up\nlink set lan0 up\nlink set lan0 mtu 1200",
+            )
+            .unwrap();
+        Machine(namespace)
+    }
+
+    fn examine(&self, args: &Args) -> Vec<Finding> {
+        self.0.run(|| examine(args).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.0.delete().unwrap();
+    }
+}
+
+fn args() -> Args {
+    Args {
+        parts: Vec::new(),
+        interface: Vec::new(),
+        config: None,
+        peer: None,
+        json: false,
+    }
+}
+
+fn find<'a>(findings: &'a [Finding], id: &str, subject: &str) -> &'a Finding {
+    let mut found = findings.iter();
+    found
+        .find(|found| found.id == id && found.subject.as_deref() == Some(subject))
+        .unwrap_or_else(|| panic!("no {id} of {subject}: {findings:#?}"))
+}
+
+#[test]
+fn interfaces_are_described_as_the_kernel_has_them() {
+    let machine = Machine::create("interfaces");
+    machine.0.offloads("lan0", &[("gro", false)]).unwrap();
+    machine
+        .0
+        .sysctl("net.ipv4.conf.wan0.rp_filter", "1")
+        .unwrap();
+    let findings = machine.examine(&Args {
+        interface: vec!["wan0".to_owned(), "wan9".to_owned()],
+        parts: vec![Part::Agent],
+        ..args()
+    });
+    let state = find(&findings, "interface.state", "wan0");
+    assert!(
+        state.finding.contains("of the kind veth and has a carrier"),
+        "{state:?}"
+    );
+    assert_eq!(
+        find(&findings, "interface.state", "wan9").result,
+        Verdict::Failed
+    );
+    let xdp = find(&findings, "interface.xdp", "wan0");
+    assert_eq!(xdp.result, Verdict::Warning, "{xdp:?}");
+    let filter = find(&findings, "interface.reverse-path-filter", "wan0");
+    assert_eq!(filter.result, Verdict::Failed, "{filter:?}");
+
+    machine.0.offloads("lan0", &[("gro", true)]).unwrap();
+    let findings = machine.examine(&args());
+    let xdp = find(&findings, "interface.xdp", "wan0");
+    assert_eq!(xdp.result, Verdict::Ok, "{xdp:?}");
+    let mtu = find(&findings, "interface.mtu", "lan0");
+    assert_eq!(mtu.result, Verdict::Warning, "{mtu:?}");
+}
+
+#[test]
+fn a_port_in_use_and_a_peer_without_a_route_fail() {
+    let machine = Machine::create("ports");
+    let taken = || TcpListener::bind("127.0.0.1:14750").unwrap();
+    let _taken = machine.0.run(taken).unwrap();
+    let findings = machine.examine(&Args {
+        parts: vec![Part::Controller],
+        peer: Some("198.51.100.1:14748".to_owned()),
+        ..args()
+    });
+    let port = find(&findings, "port.free", "tcp/14750");
+    assert_eq!(port.result, Verdict::Failed, "{port:?}");
+    let id = std::process::id().to_string();
+    assert!(port.finding.contains(&id), "{port:?}");
+    let route = find(&findings, "peer.route", "198.51.100.1");
+    assert_eq!(route.result, Verdict::Failed, "{route:?}");
+}
+
+#[test]
+fn a_peer_on_the_link_has_a_route_and_an_mtu() {
+    let machine = Machine::create("peer");
+    machine.0.ip("link set wan0 mtu 1300").unwrap();
+    let findings = machine.examine(&Args {
+        peer: Some("192.0.2.1:9".to_owned()),
+        ..args()
+    });
+    for (id, subject) in [
+        ("peer.route", "192.0.2.1"),
+        ("peer.mtu", "192.0.2.1"),
+        ("peer.answer", "192.0.2.1:9"),
+    ] {
+        let found = find(&findings, id, subject);
+        assert_eq!(found.result, Verdict::Ok, "{found:?}");
+    }
+}
+
+/// The environment variable that makes the test below do the part of the process without privileges.
+const WITHOUT_PRIVILEGES: &str = "HAWSER_DOCTOR_WITHOUT_PRIVILEGES";
+
+#[test]
+fn without_privileges_only_what_needs_them_fails() {
+    if std::env::var_os(WITHOUT_PRIVILEGES).is_some() {
+        let findings = examine(&Args {
+            parts: vec![Part::Agent, Part::Tunnel],
+            ..args()
+        });
+        println!("{:#?}", findings.unwrap());
+        let xdp = hawser_io::interface::index("wan0").map(hawser_io::netlink::xdp_features);
+        assert!(xdp.unwrap().unwrap().native);
+        let findings = examine(&args()).unwrap();
+        let failed = findings.iter();
+        let failed = failed.filter(|found| found.result == Verdict::Failed);
+        assert_eq!(failed.count(), 0, "{findings:#?}");
+        return;
+    }
+    let machine = Machine::create("unprivileged");
+    let mut again = machine.0.command("setpriv").unwrap();
+    again
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .args(["--bounding-set", "-all"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "without_privileges_only_what_needs_them_fails"])
+        .arg("--nocapture")
+        .env(WITHOUT_PRIVILEGES, "yes");
+    let output = again.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    let missing = "This process lacks CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON.";
+    assert!(printed.contains(missing), "{printed}");
+}

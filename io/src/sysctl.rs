@@ -1,0 +1,55 @@
+//! Parameters of the kernel. Those under `net` are of the calling thread's network namespace.
+
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// The value of [`reverse_path_filter`] with which the kernel drops packets that arrive by another
+/// interface than the route back (Documentation/networking/ip-sysctl.rst).
+pub const STRICT: u8 = 1;
+
+/// Returns the value of a parameter such as `net.ipv4.ip_forward`.
+pub fn read(key: &str) -> io::Result<String> {
+    let file = Path::new("/proc/sys").join(key.replace('.', "/"));
+    Ok(fs::read_to_string(file)?.trim().to_owned())
+}
+
+/// Returns the reverse path filter that is in force on an interface: the larger of its own and
+/// that of all interfaces.
+pub fn reverse_path_filter(interface: &str) -> u8 {
+    let setting = |scope: &str| {
+        // An interface's name can contain dots.
+        let file = Path::new("/proc/sys/net/ipv4/conf")
+            .join(scope)
+            .join("rp_filter");
+        let value = fs::read_to_string(file).ok();
+        value
+            .and_then(|value| value.trim().parse().ok())
+            .unwrap_or(0)
+    };
+    setting("all").max(setting(interface))
+}
+
+/// Returns whether an existing path is in a bpf file system.
+pub fn is_in_bpf_file_system(path: &Path) -> io::Result<bool> {
+    Ok(statfs(path)?.filesystem_type() == BPF_FS_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_read_without_their_line_end() {
+        assert!(matches!(&*read("net.ipv4.ip_forward").unwrap(), "0" | "1"));
+        assert!(read("net.ipv4.no_such_parameter").is_err());
+        assert!(reverse_path_filter("lo") <= 2);
+    }
+
+    #[test]
+    fn the_file_system_of_processes_is_not_one_for_bpf() {
+        assert!(!is_in_bpf_file_system(Path::new("/proc")).unwrap());
+        assert!(is_in_bpf_file_system(Path::new("/no/such/folder")).is_err());
+    }
+}
