@@ -336,6 +336,7 @@ impl Reader {
     /// Connects to a server, again and again.
     async fn take_from(&mut self, url: &SourceUrl, name: &str, trust: &Trust) {
         let mut pause = PAUSE;
+        let mut before = String::new();
         loop {
             let began = tokio::time::Instant::now();
             let ended = self.take_session(url, name, trust).await;
@@ -344,9 +345,10 @@ impl Reader {
             if began.elapsed() > LASTING {
                 pause = PAUSE;
             }
-            if pause == PAUSE {
+            if pause == PAUSE || ended != before {
                 tracing::warn!(source = %url, "no MoQ session: {ended:#}; trying again until it works");
             }
+            before = ended;
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

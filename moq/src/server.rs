@@ -314,6 +314,11 @@ impl Listener {
                 }
                 incoming = self.endpoint.accept() => {
                     let Some(incoming) = incoming else { break };
+                    // Who has not shown that it receives at its address takes no place.
+                    if !incoming.remote_address_validated() {
+                        let _ = incoming.retry();
+                        continue;
+                    }
                     let Ok(permit) = Arc::clone(&self.sessions).try_acquire_owned() else {
                         admission.shared.full.fetch_add(1, Relaxed);
                         incoming.refuse();

@@ -5,6 +5,7 @@ mod support;
 use hawser_moq::ServerStats;
 use hawser_wire::moq::{self, track_name};
 use moq_net::Version;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use support::*;
@@ -121,6 +122,35 @@ async fn there_are_no_more_sessions_than_there_may_be() {
     until(|| server.stats().sessions == 0).await;
     let second = connect().await.unwrap();
     catalog(&second.broadcast(NAME).await).await;
+}
+
+/// Passes on to a server what comes, and nothing back, as if the address of the sender were forged.
+fn one_way(server: SocketAddr) -> SocketAddr {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut datagram = [0; 2048];
+        while let Ok((length, from)) = socket.recv_from(&mut datagram) {
+            if from != server {
+                let _ = socket.send_to(&datagram[..length], server);
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn packets_with_forged_addresses_take_no_place() {
+    let (server, mut egress) = open(|config| config.sessions = 1);
+    Publisher::new(1).announce(&mut egress, 0);
+    let fingerprint = server.fingerprint();
+    let forged = one_way(server.local_address());
+    let connect = |to| Client::connect(to, &fingerprint, Over::Quic, version("moq-lite-06"), "/");
+    let forging = async { tokio::time::timeout(Duration::from_secs(1), connect(forged)).await };
+    assert!(forging.await.is_err(), "nothing comes back");
+    let client = connect(server.local_address()).await.unwrap();
+    catalog(&client.broadcast(NAME).await).await;
+    assert_eq!(server.stats().full, 0);
 }
 
 #[tokio::test]

@@ -71,6 +71,8 @@ struct Relay {
     /// The arrival of the newest datagram of the publisher.
     newest: Instant,
     ask_again_at: Option<Instant>,
+    /// Whether the log says that there is no session with the publisher.
+    is_missed: bool,
     moq: Option<Moq>,
     /// What takes the broadcast over MoQ, if it comes so.
     ingest: Option<MoqIngest>,
@@ -309,6 +311,7 @@ impl<F: Forwarder> Server<F> {
                 BroadcastEvent::Opened(announcement) => {
                     let tracks = announcement.tracks.len();
                     let publisher = relay.link.as_ref().map(|link| link.publisher);
+                    relay.is_missed = false;
                     tracing::info!(broadcast, ?publisher, tracks, "publisher found");
                     if self.forwarder.retags() {
                         relay.broadcast.expect_retagged();
@@ -316,12 +319,15 @@ impl<F: Forwarder> Server<F> {
                 }
                 BroadcastEvent::UpstreamEnded(reason) => {
                     let publisher = relay.link.as_ref().map(|link| link.publisher);
-                    tracing::warn!(
-                        broadcast,
-                        ?publisher,
-                        ?reason,
-                        "session with the publisher ended; asking for another one"
-                    );
+                    let is_news = !std::mem::replace(&mut relay.is_missed, true);
+                    if is_news {
+                        tracing::warn!(
+                            broadcast,
+                            ?publisher,
+                            ?reason,
+                            "no session with the publisher any more, or none yet; asking for one until there is"
+                        );
+                    }
                     if !matches!(reason, UpstreamEnd::Session(EndReason::Left(_))) {
                         relay.addresses.pass_over();
                     }
@@ -410,6 +416,7 @@ impl Relay {
             is_refused: false,
             newest: Instant::ZERO,
             ask_again_at: Some(clock::monotonic() + RESOLUTION),
+            is_missed: false,
             moq: Moq::open(of)?,
             ingest,
             stats: RelayStats::default(),

@@ -160,7 +160,7 @@ pub struct Subscriber {
     pub rate_mbps: Option<f64>,
     /// The smoothed round trip, in milliseconds.
     pub rtt_ms: Option<f64>,
-    /// The number of the encoding that it is sent of each source. The best is number 0.
+    /// The number of the encoding that it is sent of each source. The best that it has selected is number 0.
     #[serde(default)]
     pub encoding: usize,
     /// Packets that the kernel sent.

@@ -226,7 +226,7 @@ pub struct SubscriberStatus {
     pub rate: Option<Bitrate>,
     /// The smoothed round trip.
     pub round_trip: Option<Duration>,
-    /// The number of the encoding that it is sent of each source. The best is number 0.
+    /// The number of the encoding that it is sent of each source. The best that it has selected is number 0.
     pub encoding: usize,
     /// The totals of its newest report.
     pub received: Totals,

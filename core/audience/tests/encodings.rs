@@ -41,7 +41,7 @@ fn each_gets_the_encoding_that_its_path_bears() {
 }
 
 #[test]
-fn no_frame_is_missed_where_the_encoding_changes_and_the_best_comes_back() {
+fn no_frame_is_missed_when_the_best_encoding_comes_back() {
     let steps = [(0, 30.0), (4, 2.5), (12, 30.0)];
     let steps = steps.map(|(second, mbps)| (ms(second * 1000), Bitrate::from_mbps(mbps)));
     let path = LinkConfig {

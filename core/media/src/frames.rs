@@ -81,7 +81,7 @@ pub struct FrameStats {
     pub undecodable: u64,
     /// Objects that arrived after their frame was ready.
     pub late_objects: u64,
-    /// Of all frames, those that have another than the best encoding of a source.
+    /// Of all frames, those that have another than the best selected encoding of a source.
     pub lesser_encoding: u64,
 }
 
@@ -350,6 +350,18 @@ impl Pending {
         base.is_some_and(|base| !base.payloads.is_empty())
     }
 
+    /// Returns the best track of a source that is whole, or else of which the base is, or else of which there
+    /// is something.
+    fn best<'a>(&self, source: &'a [(u32, u8)]) -> Option<&'a (u32, u8)> {
+        let find = |is_enough: &dyn Fn(u32, u8) -> bool| {
+            let mut tracks = source.iter();
+            tracks.find(|(alias, count)| self.has_base(*alias) && is_enough(*alias, *count))
+        };
+        find(&|alias, count| self.has_all(alias, count))
+            .or_else(|| find(&|alias, _| self.has_all(alias, 1)))
+            .or_else(|| find(&|_, _| true))
+    }
+
     fn is_whole(&self, sources: &Sources) -> bool {
         sources.all_have(|alias, count| self.has_all(alias, count))
     }
@@ -380,8 +392,7 @@ impl Pending {
             tracks: BTreeMap::new(),
         };
         for source in &sources.0 {
-            let mut tracks = source.iter();
-            let Some((alias, count)) = tracks.find(|(alias, _)| self.has_base(*alias)) else {
+            let Some((alias, count)) = self.best(source) else {
                 continue;
             };
             let usable = (0..*count).map_while(|layer| {
@@ -587,7 +598,7 @@ mod tests {
         let arrived: [&[ObjectId]; 3] = [
             &[id(1, 0, 0), id(1, 0, 1), id(2, 0, 0)],
             &[id(3, 1, 0), id(2, 1, 0)],
-            &[id(1, 2, 0), id(3, 2, 0), id(2, 2, 0)],
+            &[id(2, 2, 0), id(1, 2, 0), id(3, 2, 0)],
         ];
         for objects in arrived {
             for id in objects {
@@ -599,9 +610,10 @@ mod tests {
             .iter()
             .map(|frame| frame.tracks.keys().copied().collect());
         let tracks: Vec<Vec<u32>> = tracks.collect();
-        assert_eq!(tracks, [[1, 2], [2, 3], [1, 2]]);
+        // Of the last one, the best encoding is not whole, and the other is.
+        assert_eq!(tracks, [[1, 2], [2, 3], [2, 3]]);
         assert!(frames.iter().all(|frame| frame.is_whole));
-        assert_eq!(assembler.stats().lesser_encoding, 1);
+        assert_eq!(assembler.stats().lesser_encoding, 2);
     }
 
     #[test]

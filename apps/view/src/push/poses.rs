@@ -41,7 +41,14 @@ impl Poses {
 
     fn parse(table: impl Read, began: Instant) -> anyhow::Result<Self> {
         let mut rows: Vec<Row> = Vec::new();
-        let mut reader = csv::Reader::from_reader(table);
+        let mut bounded = table.take(MAX_BYTES + 1);
+        let mut bytes = Vec::new();
+        bounded.read_to_end(&mut bytes)?;
+        ensure!(
+            bytes.len() as u64 <= MAX_BYTES,
+            "the table has more than {MAX_BYTES} bytes"
+        );
+        let mut reader = csv::Reader::from_reader(&bytes[..]);
         for row in reader.deserialize() {
             let row: Row = row.context("columns are time_s,x,y,z,yaw,pitch")?;
             let line = rows.len() + 2;
@@ -53,12 +60,12 @@ impl Poses {
                 pitch,
                 ..
             } = row;
-            let is_number = [x, y, z, yaw, pitch]
+            let is_in_range = [x, y, z, yaw, pitch]
                 .iter()
-                .all(|number| number.is_finite());
+                .all(|number| number.abs() <= MAX_NUMBER);
             ensure!(
-                is_number && (0.0..=MAX_SECONDS).contains(&row.time_s),
-                "line {line}: must be numbers, and the time 0 to {MAX_SECONDS} s"
+                is_in_range && (0.0..=MAX_SECONDS).contains(&row.time_s),
+                "line {line}: must be numbers up to {MAX_NUMBER}, and the time 0 to {MAX_SECONDS} s"
             );
             if rows.last().is_some_and(|last| last.time_s >= row.time_s) {
                 bail!("line {line}: the time has to be later than that of the line before");
@@ -94,6 +101,12 @@ impl Poses {
         )
     }
 }
+
+/// The most bytes of a table: some hundred thousand lines.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// The largest number of metres or degrees.
+const MAX_NUMBER: f32 = 1e6;
 
 /// The latest time in a table: a year.
 const MAX_SECONDS: f64 = 366.0 * 86_400.0;
@@ -137,12 +150,23 @@ mod tests {
     }
 
     #[test]
+    fn a_table_without_an_end_is_refused() {
+        let endless = Poses::parse(std::io::repeat(0), START);
+        let error = format!("{:#}", endless.unwrap_err());
+        assert!(error.contains("more than"), "{error}");
+    }
+
+    #[test]
     fn a_table_that_is_not_valid_is_refused_with_the_reason() {
         for (table, reason) in [
             ("time_s,x,y,z,yaw,pitch\n", "there is no pose"),
             ("time_s,x,y,z,yaw\n0,0,0,0,0\n", "columns are time_s"),
             ("time_s,x,y,z,yaw,pitch\n0,0,NaN,0,0,0\n", "line 2: must be"),
             ("time_s,x,y,z,yaw,pitch\n-1,0,0,0,0,0\n", "line 2: must be"),
+            (
+                "time_s,x,y,z,yaw,pitch\n0,3e38,0,0,0,0\n",
+                "line 2: must be",
+            ),
             (
                 "time_s,x,y,z,yaw,pitch\n1,0,0,0,0,0\n1,0,0,0,0,0\n",
                 "line 3: the time has to be later",
