@@ -3,7 +3,7 @@ use hawser_io::netlink::XdpFeatures;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// What the machine told, or the reason that it did not.
+/// A fact of the machine, or the reason that it is not known.
 pub type Fact<T> = Result<T, String>;
 
 /// The state of a machine, as far as Hawser depends on it.
@@ -46,7 +46,7 @@ pub struct InterfaceFacts {
     pub interface: Described,
     /// Whether the command line or the configuration named it.
     pub is_named: bool,
-    /// What its driver can do with XDP.
+    /// The XDP features of its driver.
     pub xdp: Fact<XdpFeatures>,
     /// The offloads that are switched on, by the names of `ethtool -k`.
     pub offloads: Fact<BTreeSet<String>>,
@@ -126,11 +126,11 @@ pub struct Way {
     pub source: Fact<IpAddr>,
     /// The largest packet, in bytes.
     pub mtu_bytes: Fact<u32>,
-    /// What came back.
+    /// The answer.
     pub answer: Answer,
 }
 
-/// What came back when a TCP connection was opened.
+/// The answer to the opening of a TCP connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The connection was accepted.

@@ -55,9 +55,9 @@ pub struct Finding {
     pub subject: Option<String>,
     /// The result.
     pub result: Verdict,
-    /// What was found, in one sentence.
+    /// The result, in one sentence.
     pub finding: String,
-    /// What to do about it, in one sentence. `None` if nothing has to be done.
+    /// The advice, in one sentence. `None` if nothing has to be done.
     pub advice: Option<String>,
     /// The parts of Hawser that need this. Empty if the command line asked for it.
     pub parts: &'static [Part],

@@ -5,7 +5,7 @@ use crate::facts::Port;
 use crate::facts::Protocol::{self, Tcp, Udp};
 use toml::{Table, Value};
 
-/// What is used.
+/// The ports and interfaces that are used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) ports: Vec<Port>,

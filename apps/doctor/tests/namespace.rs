@@ -1,4 +1,4 @@
-//! What is found in a network namespace with veth devices.
+//! The doctor in a network namespace with veth devices.
 
 use hawser_doctor::{Args, Finding, Part, Verdict, examine};
 use hawser_io::netns::Namespace;

@@ -74,7 +74,7 @@ struct Relay {
     /// Whether the log says that there is no session with the publisher.
     is_missed: bool,
     moq: Option<Moq>,
-    /// What takes the broadcast over MoQ, if it comes so.
+    /// The part that takes the broadcast over MoQ, if it comes so.
     ingest: Option<MoqIngest>,
     stats: RelayStats,
 }

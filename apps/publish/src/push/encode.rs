@@ -162,7 +162,7 @@ impl Encoders {
             other => Frame::Cloud(sampled(other.into_cloud(), budget)),
         };
         let Some(small) = &mut self.small else {
-            return self.best.encode(frame, 0, target, pose, slices);
+            return self.best.encode(&frame, 0, target, pose, slices);
         };
         // The small one follows, so that the best one is not later for it. It has its share of what the best
         // one takes, which may be less than the target.
@@ -173,9 +173,9 @@ impl Encoders {
             slices(slice);
         };
         let first = self.best.count() as u32;
-        let points = self.best.encode(frame.clone(), 0, of_best, pose, &counted);
+        let points = self.best.encode(&frame, 0, of_best, pose, &counted);
         let of_small = ByteSize((taken.into_inner() as f64 * SMALL / (1.0 - SMALL)) as u64);
-        small.encode(frame, first, of_small, pose, slices);
+        small.encode(&frame, first, of_small, pose, slices);
         points
     }
 }
@@ -250,7 +250,7 @@ impl Tracks {
     /// Encodes a frame to about `target` bytes. The tracks have the aliases from `first` on.
     fn encode(
         &mut self,
-        frame: Frame,
+        frame: &Frame,
         first: u32,
         target: ByteSize,
         pose: Option<&Pose>,
@@ -258,15 +258,13 @@ impl Tracks {
     ) -> usize {
         match (self, frame) {
             (Tracks::Views(cameras), Frame::Views(views)) => {
-                encode_views(cameras, &views, first, target, slices)
+                encode_views(cameras, views, first, target, slices)
             }
-            (Tracks::Cloud(encoder, rate), frame) => {
+            (Tracks::Cloud(encoder, rate), Frame::Cloud(cloud)) => {
                 let sink = (first, slices);
-                encode_cloud(encoder, rate, frame.into_cloud(), target, (pose, sink))
+                encode_cloud(encoder, rate, cloud, target, (pose, sink))
             }
-            (Tracks::Views(_), Frame::Cloud(_)) => {
-                unreachable!("all frames of a player are alike")
-            }
+            _ => unreachable!("all frames of a player are alike"),
         }
     }
 }
@@ -310,18 +308,26 @@ fn encode_views(
 fn encode_cloud(
     encoder: &mut CloudEncoder,
     rate: &mut RateControl,
-    cloud: Cloud,
+    cloud: &Cloud,
     target: ByteSize,
     (pose, (alias, slices)): (Option<&Pose>, (u32, Slices<'_>)),
 ) -> usize {
     let plan = rate.plan(cloud.len(), target);
+    let chosen;
     let cloud = match pose {
-        Some(pose) => FieldOfView::default().sample(&cloud, pose, plan.points),
-        None => sampled(cloud, plan.points),
+        Some(pose) => {
+            chosen = FieldOfView::default().sample(cloud, pose, plan.points);
+            &chosen
+        }
+        None if cloud.len() <= plan.points => cloud,
+        None => {
+            chosen = cloud.sample(plan.points);
+            &chosen
+        }
     };
     let track = (alias, encoder.codec());
     let size = sliced(track, slices, |done| {
-        encoder.encode_slices(&cloud, plan.setting, done);
+        encoder.encode_slices(cloud, plan.setting, done);
     });
     rate.handle_encoded(&plan, cloud.len(), size, target);
     cloud.len()

@@ -12,7 +12,7 @@ use hawser_objects::{AccessSecret, Seed};
 use hawser_tls::{Identity, authorities, system_authorities};
 use std::net::SocketAddr;
 
-/// What takes a broadcast over MoQ.
+/// The part of a relay that takes a broadcast over MoQ.
 pub(crate) struct MoqIngest {
     ingest: Ingest,
     name: String,

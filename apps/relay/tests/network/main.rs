@@ -5,8 +5,8 @@ mod moq;
 mod process;
 
 use hawser_io::process::Process;
-use hawser_relay::status::Counts;
-use hawser_view::push::PushRow;
+use hawser_relay::status::{Counts, Status};
+use hawser_view::push::{PushRow, PushSummary};
 use machines::{FAR, Machines, PUBLISHER, Place, SetOnDrop};
 use std::net::UdpSocket;
 use std::process::Command;
@@ -162,14 +162,13 @@ fn relays_in_a_chain_pass_every_frame_on() {
     });
 }
 
-#[test]
-fn a_narrow_path_gets_the_small_encoding() {
-    let machines = Machines::create("narrow", 1);
+/// Has a viewer watch over each link of the last relay until the near one has 300 frames. Returns their
+/// summaries, and the relay's status at that time.
+fn watch_near_and_far(machines: &Machines, has_small: bool) -> (PushSummary, PushSummary, Status) {
     let stop = AtomicBool::new(false);
-    machines.limit_far("1200kbit");
     thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
-        machines.publish_as(scope, 0, &stop, true);
+        machines.publish_as(scope, 0, &stop, has_small);
         let relay = machines.relay(0);
         let near = machines.watch(scope, "near", Place::Near, &stop);
         let far = machines.watch(scope, "far", Place::Far, &stop);
@@ -177,48 +176,41 @@ fn a_narrow_path_gets_the_small_encoding() {
         let status =
             machines.wait_for_status(0, |status| status.broadcasts[0].subscribers.len() == 2);
         stop.store(true, Relaxed);
-        let near = near.join().unwrap();
-        let far = far.join().unwrap();
+        let (near, far) = (near.join().unwrap(), far.join().unwrap());
         end(relay);
-        assert_eq!(near.received.frames.lesser_encoding, 0, "{near}");
-        let frames = &far.received.frames;
-        assert!(frames.lesser_encoding > 100, "{far}\n{status:#?}");
-        assert!(machines.rows("far").len() > 200, "{far}");
-        assert_eq!(far.decoded.damaged.total(), 0, "{far}");
-    });
+        (near, far, status)
+    })
+}
+
+#[test]
+fn a_narrow_path_gets_the_small_encoding() {
+    let machines = Machines::create("narrow", 1);
+    machines.limit_far("1200kbit");
+    let (near, far, status) = watch_near_and_far(&machines, true);
+    assert_eq!(near.received.frames.lesser_encoding, 0, "{near}");
+    let frames = &far.received.frames;
+    assert!(frames.lesser_encoding > 100, "{far}\n{status:#?}");
+    assert!(machines.rows("far").len() > 200, "{far}");
+    assert_eq!(far.decoded.damaged.total(), 0, "{far}");
 }
 
 #[test]
 fn a_slow_path_delays_and_thins_only_its_own_viewer() {
     let machines = Machines::create("slow", 1);
-    let stop = AtomicBool::new(false);
     // Less than a fifth of what is published.
     machines.limit_far("1500kbit");
-    thread::scope(|scope| {
-        let _stop = SetOnDrop(&stop);
-        machines.publish(scope, &stop);
-        let relay = machines.relay(0);
-        let near = machines.watch(scope, "near", Place::Near, &stop);
-        let far = machines.watch(scope, "far", Place::Far, &stop);
-        machines.wait_for_frames("near", 300);
-        let status =
-            machines.wait_for_status(0, |status| status.broadcasts[0].subscribers.len() == 2);
-        stop.store(true, Relaxed);
-        let near = near.join().unwrap();
-        let far = far.join().unwrap();
-        end(relay);
-        let rows = machines.rows("near");
-        let whole = rows.iter().filter(|row| row.is_whole).count();
-        assert!(20 * whole > 19 * rows.len(), "{near}");
-        assert_eq!(far.decoded.damaged.total(), 0, "{far}");
-        let thinned = machines.rows("far");
-        assert!(thinned.len() > 120, "{far}\n{status:#?}");
-        let whole = thinned.iter().filter(|row| row.is_whole).count();
-        assert!(whole < thinned.len() / 4, "{far}");
-        let mut viewers = status.broadcasts[0].subscribers.iter();
-        let slow = viewers.find(|viewer| viewer.address.ip() == FAR).unwrap();
-        assert!(count(&slow.objects, "priority") > 0, "{slow:#?}");
-    });
+    let (near, far, status) = watch_near_and_far(&machines, false);
+    let rows = machines.rows("near");
+    let whole = rows.iter().filter(|row| row.is_whole).count();
+    assert!(20 * whole > 19 * rows.len(), "{near}");
+    assert_eq!(far.decoded.damaged.total(), 0, "{far}");
+    let thinned = machines.rows("far");
+    assert!(thinned.len() > 120, "{far}\n{status:#?}");
+    let whole = thinned.iter().filter(|row| row.is_whole).count();
+    assert!(whole < thinned.len() / 4, "{far}");
+    let mut viewers = status.broadcasts[0].subscribers.iter();
+    let slow = viewers.find(|viewer| viewer.address.ip() == FAR).unwrap();
+    assert!(count(&slow.objects, "priority") > 0, "{slow:#?}");
 }
 
 #[test]

@@ -44,11 +44,11 @@ pub struct Received {
     pub send_failures: u64,
     /// Messages of the network that the publisher cannot be reached.
     pub unreachable: u64,
-    /// What the viewer looked at. `None` without a pose.
+    /// The time for which the stream was in view. `None` without a pose.
     pub looked: Option<Looked>,
 }
 
-/// For how long the viewer looked at what is shown.
+/// The time for which a stream was in view, and that for which it was not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Looked {
     /// The time for which it was in view.

@@ -118,8 +118,7 @@ impl Viewpoint {
         has_changed
     }
 
-    /// Looks at all that is shown until it is known where it is: a session may show somebody else than the one
-    /// before.
+    /// Takes everything as in view until the points of another session are known: it may show another person.
     pub(super) fn begin_again(&mut self, now: Instant) {
         while self.extents.try_recv().is_ok() {}
         self.attention.forget();
