@@ -4,7 +4,18 @@ CARGO ?= cargo
 HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build size test kernels hostile interop fuzz bench codecs rivals demo advisories clean
+# Programs to install have no paths of this machine in their messages.
+CRATES := $(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src
+RELEASE_FLAGS := --remap-path-prefix=$(CRATES)=crates --remap-path-prefix=$(CURDIR)=hawser
+# The linker of Rust on this architecture merges functions that are compiled to the same.
+MERGED := -Clink-arg=-Wl,--icf=all
+MERGE_FLAGS := $(if $(findstring x86_64-unknown-linux-gnu,$(shell rustc -vV 2>/dev/null)),$(MERGED))
+
+# Debian's name of the architecture that `make package` makes packages for.
+ARCH ?= $(shell dpkg --print-architecture 2>/dev/null)
+PACKAGES := $(or $(CARGO_TARGET_DIR),target)/package
+
+.PHONY: help setup build build-arm64 size package package-test test kernels hostile interop fuzz bench codecs rivals demo advisories clean
 
 help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
@@ -12,6 +23,8 @@ help:
 	@echo 'make kernels     run the tests that need parts which this kernel may not have, on the kernel of Debian in QEMU'
 	@echo 'make build       build the optimised programs: $(HAWSER), and hawser-lab beside it'
 	@echo 'make size        build, and check that the program to install has less than 25 MB without debugging information'
+	@echo 'make package     build the Debian packages hawser and hawser-ctl in $(PACKAGES); with ARCH=arm64 for ARM'
+	@echo 'make package-test  install, upgrade under traffic, remove and purge the packages on a fresh Debian in QEMU, and run each service as its unit; takes 2 minutes, needs root'
 	@echo 'make hostile     send a controller requests that its OpenAPI document does not describe'
 	@echo 'make interop     take and publish broadcasts with moq-relay, the command moq, and Chromium with the library @moq/net; installs all but Chromium and npm in target/tools, which takes 10 minutes once'
 	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (default: every file of fuzz/src/bin), SECONDS=60 for each'
@@ -26,12 +39,31 @@ setup:
 	@xtask/setup.sh
 
 build: setup
-	$(CARGO) build --release --locked
+	RUSTFLAGS='$(RELEASE_FLAGS) $(MERGE_FLAGS)' $(CARGO) build --release --locked
 
 size: build
 	@strip -o $(HAWSER).stripped $(HAWSER)
 	@wc -c $(HAWSER).stripped
 	@test $$(wc -c < $(HAWSER).stripped) -lt 25000000
+
+# The same programs for ARM, with the linker and the libraries that setup.sh has installed.
+ARM := aarch64-unknown-linux-gnu
+ARM_HAWSER := $(or $(CARGO_TARGET_DIR),target)/$(ARM)/release/hawser
+ARM_ROOT = $(abspath $(or $(CARGO_TARGET_DIR),target))/arm64/root/usr
+ARM_FLAGS = -Lnative=$(ARM_ROOT)/lib/aarch64-linux-gnu -Clink-arg=-Wl,-rpath-link=$(ARM_ROOT)/lib/aarch64-linux-gnu
+build-arm64: setup
+	@xtask/setup.sh arm64
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc RUSTFLAGS='$(RELEASE_FLAGS) $(ARM_FLAGS)' \
+		CFLAGS_aarch64_unknown_linux_gnu='-isystem $(ARM_ROOT)/include -isystem $(ARM_ROOT)/include/aarch64-linux-gnu' \
+		$(CARGO) build --release --locked --target $(ARM) --package hawser --package hawser-ctl
+
+package: $(if $(filter arm64,$(ARCH)),build-arm64,build)
+	@xtask/setup.sh package
+	@packaging/build.sh $(ARCH) $(if $(filter arm64,$(ARCH)),$(dir $(ARM_HAWSER)),$(dir $(HAWSER))) $(PACKAGES)
+
+package-test: build
+	@xtask/setup.sh package-test
+	@$(AS_ROOT) packaging/test.sh $(dir $(HAWSER))
 
 test: setup
 	@xtask/setup.sh checks

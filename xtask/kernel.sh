@@ -9,7 +9,7 @@
 set -eu
 
 # The time that all commands may take, and the memory of the machine.
-seconds=300
+seconds=1800
 memory=1G
 
 programs='ip tc ethtool nft'

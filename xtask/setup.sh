@@ -1,61 +1,75 @@
 #!/bin/sh
-# Installs the missing packages for building and running Hawser. With `checks`, `hostile`, `fuzz`, `bench`, `codecs` or
-# `kernels`, also installs those for the target of `make` with this name, or `make test`. Prints what it installs, and does
-# nothing if nothing is missing.
+# Installs the missing packages for building and running Hawser. With `checks`, installs those for `make test`, and with
+# `hostile`, `fuzz`, `bench`, `codecs`, `kernels`, `package`, `arm64` or `package-test` those for the target of `make` with this name.
+# Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
-# <command or file, possibly a pattern> <Debian package that provides it>. `ip` is for the namespaces of the lab.
+# <command or file, possibly a pattern> <Debian's package that provides it> <Fedora's, or - if it has none>. `ip` is for the
+# namespaces of the lab.
 needed='
-clang                        clang
-llvm-strip                   llvm
-cc                           gcc
-pkg-config                   pkg-config
-/usr/include/libelf.h        libelf-dev
-/usr/include/zlib.h          zlib1g-dev
-ip                           iproute2
-ethtool                      ethtool
-nft                          nftables
-ffmpeg                       ffmpeg
-dropbear                     dropbear-bin
-protoc                       protobuf-compiler
-/usr/include/google/protobuf/descriptor.proto  libprotobuf-dev
+clang                        clang             clang
+llvm-strip                   llvm              llvm
+cc                           gcc               gcc
+pkg-config                   pkg-config        pkgconf-pkg-config
+/usr/include/libelf.h        libelf-dev        elfutils-libelf-devel
+/usr/include/zlib.h          zlib1g-dev        zlib-devel
+ip                           iproute2          iproute
+ethtool                      ethtool           ethtool
+nft                          nftables          nftables
+ffmpeg                       ffmpeg            ffmpeg-free
+dropbear                     dropbear-bin      dropbear
+protoc                       protobuf-compiler protobuf-compiler
+/usr/include/google/protobuf/descriptor.proto  libprotobuf-dev  protobuf-devel
 '
-# For `make test`. Tests start their own etcd on free ports; the package may also start its service.
+# For `make test`. Tests start their own etcd on free ports.
 needed_by_checks='
-etcd                         etcd-server
-curl                         curl
-qemu-aarch64                 qemu-user
-aarch64-linux-gnu-gcc        gcc-aarch64-linux-gnu
-/usr/aarch64-linux-gnu/lib/crt1.o  libc6-dev-arm64-cross
+etcd                         etcd-server       etcd
+curl                         curl              curl
+qemu-aarch64                 qemu-user         qemu-user
 '
 # For xtask/schemathesis.sh, which is also part of `make test` and installs the rest from PyPI.
 needed_by_hostile='
-curl                         curl
-openssl                      openssl
-python3                      python3
-/usr/lib/python3*/ensurepip  python3-venv
+curl                         curl              curl
+openssl                      openssl           openssl
+python3                      python3           python3
+/usr/lib*/python3*/ensurepip  python3-venv     python3-libs
 '
 # For `make fuzz`: libFuzzer is C++, and is built with the targets.
 needed_by_fuzz='
-c++                          g++
+c++                          g++               gcc-c++
 '
 # For `make bench`, which compares the tunnel with WireGuard.
 needed_by_bench='
-wireguard-go                 wireguard-go
-wg                           wireguard-tools
+wireguard-go                 wireguard-go      wireguard-go
+wg                           wireguard-tools   wireguard-tools
 '
 # For `make codecs`, which compares Draco's programs. xtask/vmaf.sh installs the rest from PyPI.
 needed_by_codecs='
-draco_encoder                draco
-python3                      python3
-/usr/lib/python3*/ensurepip  python3-venv
+draco_encoder                draco             draco
+python3                      python3           python3
+/usr/lib*/python3*/ensurepip  python3-venv     python3-libs
 '
-# For `make kernels`: what xtask/kernel.sh needs to boot the kernel that is unpacked below.
+# For `make kernels`: the tools of xtask/kernel.sh, to boot the kernel that is unpacked below.
 needed_by_kernels='
-qemu-system-x86_64           qemu-system-x86
-busybox                      busybox-static
-cpio                         cpio
-depmod                       kmod
+qemu-system-x86_64           qemu-system-x86   qemu-system-x86
+busybox                      busybox-static    busybox
+cpio                         cpio              cpio
+depmod                       kmod              kmod
+'
+# For `make package`, which makes packages for Debian.
+needed_by_package='
+dh                           debhelper         debhelper
+dpkg-buildpackage            dpkg-dev          dpkg-dev
+'
+# For `make package ARCH=arm64`, and to test the coding on ARM.
+needed_by_arm64='
+aarch64-linux-gnu-gcc        gcc-aarch64-linux-gnu  gcc-aarch64-linux-gnu
+/usr/aarch64-linux-gnu/lib/crt1.o  libc6-dev-arm64-cross  -
+'
+# For `make package-test`: a Debian of its own, in QEMU.
+needed_by_package_test='
+debootstrap                  debootstrap       debootstrap
+mke2fs                       e2fsprogs         e2fsprogs
 '
 
 die() {
@@ -80,24 +94,54 @@ is_installed() {
     esac
 }
 
+# Prints the column of the table in which the packages of this machine are: 2 for Debian's, 3 for Fedora's.
+column() {
+    if command -v apt-get >/dev/null; then
+        echo 2
+    elif command -v dnf >/dev/null; then
+        echo 3
+    fi
+}
+
 missing_packages() {
-    echo "$1" | while read -r thing package; do
-        [ -z "$thing" ] || is_installed "$thing" || printf ' %s' "$package"
-    done
+    echo "$1" | while read -r thing debian fedora; do
+        [ -z "$thing" ] || is_installed "$thing" || echo "$debian $fedora"
+    done | cut -d ' ' -f $(($2 - 1)) | sort -u | tr '\n' ' '
 }
 
 install_packages() {
-    missing=$(missing_packages "$1")
+    missing=$(missing_packages "$1" 2)
     [ -n "$missing" ] || return 0
-    command -v apt-get >/dev/null || die "missing:$missing. This script supports only apt-get: install them manually"
-    echo "setup: installing from the distribution:$missing"
-    as_root apt-get update -qq
+    case $(column) in
+    2) ;;
+    3) die "missing. As root, run: dnf install $(missing_packages "$1" 3) (- stands for what Fedora has no package of)" ;;
+    *) die "missing: $missing. These are names of Debian: install what they are called here" ;;
+    esac
+    echo "setup: installing from the distribution: $missing"
+    as_root apt-get update -qq || echo 'setup: cannot update the list of packages' >&2
+    case " $missing" in *' etcd-server '*) without_service etcd ;; esac
     # shellcheck disable=SC2086 # one word per package
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
+        die "cannot install. Missing: $missing. Install them when the distribution's servers can be reached: apt-get install $missing"
+    case " $missing" in *' etcd-server '*) with_service_disabled etcd ;; esac
 }
 
+# Keeps a package that is installed next from starting its service on this machine, now and at the next boot.
+without_service() {
+    [ ! -d /run/systemd/system ] || as_root systemctl --quiet mask "$1"
+}
+with_service_disabled() {
+    [ ! -d /run/systemd/system ] || as_root systemctl --quiet unmask "$1"
+    [ ! -d /run/systemd/system ] || as_root systemctl --quiet disable "$1"
+}
+
+# The version that the whole workspace needs.
 require_rust() {
-    command -v cargo >/dev/null || die 'no cargo: install Rust 1.91 or later with rustup, then run this again'
+    install='install Rust 1.91 or later with rustup, then run this again'
+    command -v cargo >/dev/null && command -v rustc >/dev/null || die "no Rust: $install"
+    version=$(rustc --version | sed -n 's/^rustc 1\.\([0-9]*\)\..*/\1/p')
+    [ -n "$version" ] || die "cannot understand what rustc --version prints: $(rustc --version)"
+    [ "$version" -ge 91 ] || die "Rust 1.$version is too old: $install"
 }
 
 install_check_tools() {
@@ -105,12 +149,14 @@ install_check_tools() {
         echo 'setup: installing cargo-deny (about two minutes)'
         cargo install cargo-deny --locked --quiet || echo 'setup: cannot install cargo-deny; the licence check will be skipped' >&2
     fi
-    for target in wasm32-unknown-unknown aarch64-unknown-linux-gnu; do
-        if [ ! -d "$(rustc --print target-libdir --target $target)" ]; then
-            echo "setup: installing the Rust target $target"
-            rustup target add $target || echo "setup: cannot install $target; its checks will be skipped" >&2
-        fi
-    done
+    for target in wasm32-unknown-unknown aarch64-unknown-linux-gnu; do install_target $target; done
+}
+
+install_target() {
+    if [ ! -d "$(rustc --print target-libdir --target "$1")" ]; then
+        echo "setup: installing the Rust target $1"
+        rustup target add "$1" || echo "setup: cannot install $1; what needs it will be skipped" >&2
+    fi
 }
 
 # systemd mounts it at boot. Tests pin eBPF programs in it.
@@ -121,27 +167,56 @@ mount_bpf() {
     fi
 }
 
-# Debian's kernel, into the build directory: it is not installed, and this machine does not boot it.
+# Kernels of Debian, into the build directory: they are not installed, and this machine does not boot them. The oldest one
+# that the programs are made for, and that of the newest stable release, each in a directory named after the release.
+kernels='bookworm trixie'
 unpack_kernel() {
-    directory=${CARGO_TARGET_DIR:-target}/kernel
+    mkdir -p "${CARGO_TARGET_DIR:-target}/kernel/$1/lists/partial"
+    directory=$(cd "${CARGO_TARGET_DIR:-target}/kernel/$1" && pwd)
+    # shellcheck disable=SC2016 # words of apt
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' | grep -v security | head -n 1)
+    [ -n "$mirror" ] || die 'apt knows no server of Debian'
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $1 main" >"$directory/sources.list"
+    apt="-qq -o APT::Sandbox::User=root -o Dir::Etc::SourceList=$directory/sources.list -o Dir::Etc::SourceParts=- -o Dir::State::Lists=$directory/lists"
     newest='s/^ *Depends: \(linux-image-[^ ]*\)$/\1/p'
-    package=$(apt-cache depends linux-image-amd64 | sed -n "$newest")
-    [ -n "$package" ] || die 'no package linux-image-amd64: as root, run apt-get update'
-    [ ! -e "$directory/linux/$package" ] || return 0
-    echo "setup: unpacking $package into $directory"
-    rm -rf "$directory" && mkdir -p "$directory/linux"
-    (cd "$directory" && apt-get download -qq -o APT::Sandbox::User=root "$package" && dpkg -x "$package"_*.deb linux && rm "$package"_*.deb)
-    touch "$directory/linux/$package"
+    # shellcheck disable=SC2086 # one word per option
+    if [ -z "$(ls "$directory"/linux/linux-image-* 2>/dev/null)" ]; then
+        as_root apt-get $apt update || die "cannot read the list of packages of $1"
+        package=$(apt-cache $apt depends linux-image-amd64 | sed -n "$newest")
+        [ -n "$package" ] || die "no package linux-image-amd64 in $1"
+        echo "setup: unpacking $package into $directory"
+        rm -rf "$directory/linux" && mkdir -p "$directory/linux"
+        (cd "$directory" && apt-get $apt download "$package" && dpkg -x "$package"_*.deb linux && rm "$package"_*.deb)
+        [ -e "$directory/linux/lib" ] || ln -s usr/lib "$directory/linux/lib"
+        find "$directory/linux/lib/" -name '*.ko.xz' -exec unxz {} +
+        touch "$directory/linux/$package"
+        rm -rf "$directory/lists"
+    fi
+}
+unpack_kernels() {
+    for release in $kernels; do unpack_kernel "$release"; done
 }
 
+# The libraries of ARM that programs for it are linked with, into the build directory.
+unpack_arm_libraries() {
+    mkdir -p "${CARGO_TARGET_DIR:-target}/arm64/lists/partial"
+    directory=$(cd "${CARGO_TARGET_DIR:-target}/arm64" && pwd)
+    [ ! -e "$directory/root/usr/include/libelf.h" ] || return 0
+    apt="-qq -o APT::Sandbox::User=root -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::Lists=$directory/lists"
+    echo "setup: unpacking libraries for ARM into $directory"
+    # shellcheck disable=SC2086 # one word per option
+    as_root apt-get $apt update || die 'cannot read the list of packages for arm64'
+    # shellcheck disable=SC2086 # one word per option
+    (cd "$directory" && apt-get $apt download libelf-dev libelf1 zlib1g-dev zlib1g linux-libc-dev && for package in *.deb; do dpkg -x "$package" root; done)
+    rm -rf "$directory/lists" "$directory"/*.deb
+}
+
+# First, so that nothing is installed where it is of no use.
+require_rust
 case ${1-} in
-'')
-    install_packages "$needed"
-    require_rust
-    ;;
+'') install_packages "$needed" ;;
 checks)
-    install_packages "$needed_by_checks$needed_by_hostile"
-    require_rust
+    install_packages "$needed_by_checks$needed_by_hostile$needed_by_arm64"
     install_check_tools
     mount_bpf
     ;;
@@ -149,9 +224,19 @@ hostile) install_packages "$needed_by_hostile" ;;
 fuzz) install_packages "$needed_by_fuzz" ;;
 bench) install_packages "$needed_by_bench" ;;
 codecs) install_packages "$needed_by_codecs" ;;
+package) install_packages "$needed_by_package" ;;
+arm64)
+    install_packages "$needed_by_arm64"
+    install_target aarch64-unknown-linux-gnu
+    unpack_arm_libraries
+    ;;
 kernels)
     install_packages "$needed_by_kernels"
-    unpack_kernel
+    unpack_kernels
+    ;;
+package-test)
+    install_packages "$needed_by_kernels$needed_by_package$needed_by_package_test"
+    unpack_kernels
     ;;
 *) die "unknown argument $1" ;;
 esac

@@ -49,6 +49,9 @@ pub use signals::{SignalEvent, SignalEvents, SignalOptions, SignalOutcome, Signa
 pub use table::TableError;
 pub use watcher::{Request, WatchStats, Watcher};
 
+use std::error::Error;
+use std::io;
+
 /// The reason that programs were not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -57,6 +60,14 @@ pub enum LoadError {
         "loading eBPF programs needs root, or the capabilities CAP_BPF, CAP_NET_ADMIN and, to replicate, CAP_PERFMON"
     )]
     NotPermitted,
+    /// The kernel's verifier rejected a program.
+    #[error(
+        "the kernel's verifier rejected the eBPF program {program}: it accepts fewer programs without CAP_PERFMON, or the kernel is too old (-v logs the reason)"
+    )]
+    NotVerified {
+        /// Name of the object file.
+        program: &'static str,
+    },
     /// The kernel rejected a program or a table.
     #[error("the kernel rejected the eBPF program {program}: {source}")]
     Rejected {
@@ -72,11 +83,18 @@ pub enum LoadError {
 
 impl LoadError {
     fn of(program: &'static str) -> impl Fn(libbpf_rs::Error) -> LoadError {
-        move |source| match source.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => LoadError::NotPermitted,
+        move |source| match os_error(&source) {
+            Some(libc::EPERM) => LoadError::NotPermitted,
+            Some(libc::EACCES) => LoadError::NotVerified { program },
             _ => LoadError::Rejected { program, source },
         }
     }
+}
+
+/// Returns the error code of the operating system among the causes of an error.
+fn os_error(error: &(dyn Error + 'static)) -> Option<i32> {
+    std::iter::successors(Some(error), |&error| error.source())
+        .find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
 }
 
 #[allow(

@@ -153,7 +153,9 @@ __noinline int is_management(const struct endpoint *to, __u16 source_port, __u8 
 		return true;
 	if (!(rule_flags & RULE_SERVICES) && is_service_port(to->protocol, to->port))
 		return true;
-	return bpf_map_lookup_elem(&own_endpoints, to) != NULL;
+	/* Before Linux 6.4, a key must be in a map or on the stack. */
+	struct endpoint key = *to;
+	return bpf_map_lookup_elem(&own_endpoints, &key) != NULL;
 }
 
 static __always_inline int replicate_skb(struct __sk_buff *skb)

@@ -1,10 +1,11 @@
 use super::select::Selector;
+use hawser_io::sysctl;
 use hawser_units::FlowId;
 use hawser_wire::{DEFAULT_PORT, echo};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toml::Spanned;
 
 #[derive(Deserialize)]
@@ -77,8 +78,14 @@ fn default_management_ports() -> Vec<u16> {
     vec![22]
 }
 
+/// The bpf file system of the package's service, which runs without root.
+const SERVICE_BPF: &str = "/run/hawser/bpf";
+
 fn default_pins() -> PathBuf {
-    PathBuf::from("/sys/fs/bpf/hawser")
+    match sysctl::is_in_bpf_file_system(Path::new(SERVICE_BPF)) {
+        Ok(true) => Path::new(SERVICE_BPF).join("agent"),
+        _ => PathBuf::from("/sys/fs/bpf/hawser"),
+    }
 }
 
 fn default_max_age_ms() -> u32 {

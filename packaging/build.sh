@@ -1,0 +1,70 @@
+#!/bin/sh
+# Builds the Debian packages of programs that are already compiled: packaging/build.sh ARCHITECTURE PROGRAMS OUT [VERSION]
+#
+# ARCHITECTURE is Debian's name of it (amd64, arm64). PROGRAMS is the directory of `hawser` and `hawser-ctl` for it. OUT gets
+# the packages. VERSION is that of Cargo.toml if it is not given. HAWSER is a `hawser` that runs on this machine, which
+# writes the manual pages and the completions; without it, the one in PROGRAMS.
+set -eu
+
+[ $# -ge 3 ] || { echo 'usage: packaging/build.sh ARCHITECTURE PROGRAMS OUT [VERSION]' >&2; exit 2; }
+here=$(cd "$(dirname "$0")" && pwd)
+tree=$(dirname "$here")
+architecture=$1
+programs=$2
+mkdir -p "$3"
+out=$(cd "$3" && pwd)
+version=${4:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$tree/Cargo.toml" | head -n 1)}
+hawser=${HAWSER:-$programs/hawser}
+ctl=${HAWSER:+$(dirname "$HAWSER")/hawser-ctl}
+ctl=${ctl:-$programs/hawser-ctl}
+
+stage=$out/stage-$architecture/hawser-$version
+rm -rf "$out/stage-$architecture"
+mkdir -p "$stage"
+cp -r "$here/debian" "$stage/debian"
+rm -r "$stage/debian/units"
+
+put() {
+    install -D -m "$1" "$2" "$stage/files/$3"
+}
+for program in hawser hawser-ctl; do
+    put 755 "$programs/$program" "usr/bin/$program"
+done
+for unit in "$here"/debian/units/*; do
+    put 644 "$unit" "lib/systemd/system/${unit##*/}"
+done
+put 644 "$here/etc/controller.toml" etc/hawser/controller.toml
+for document in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSE-BSD-2-Clause LICENSE-GPL-2.0; do
+    put 644 "$tree/$document" "usr/share/doc/hawser/$document"
+done
+for example in "$tree"/apps/*/examples/*.toml "$tree"/docs/two-machines/*.toml; do
+    put 644 "$example" "usr/share/doc/hawser/examples/${example##*/}"
+done
+
+share=$stage/files/usr/share
+mkdir -p "$share/bash-completion/completions" "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d"
+"$hawser" ctl completion bash >"$share/bash-completion/completions/hawser"
+"$hawser" ctl completion zsh >"$share/zsh/vendor-completions/_hawser"
+"$hawser" ctl completion fish >"$share/fish/vendor_completions.d/hawser.fish"
+"$ctl" completion bash >"$share/bash-completion/completions/hawser-ctl"
+"$ctl" completion zsh >"$share/zsh/vendor-completions/_hawser-ctl"
+"$ctl" completion fish >"$share/fish/vendor_completions.d/hawser-ctl.fish"
+
+# The date of the last change, so that the same tree gives the same package.
+date=$(git -C "$tree" log -1 --format=%cD 2>/dev/null || date -R)
+cat >"$stage/debian/changelog" <<END
+hawser ($version) unstable; urgency=medium
+
+  * See CHANGELOG.md.
+
+ -- The Hawser authors <hawser@localhost>  $date
+END
+
+(cd "$stage" && DEB_BUILD_OPTIONS='nocheck noautodbgsym' dpkg-buildpackage --build=binary --host-arch "$architecture" --no-check-builddeps -us -uc >"$out/build-$architecture.log" 2>&1) || {
+    tail -n 20 "$out/build-$architecture.log" >&2
+    exit 1
+}
+rm -f "$out"/hawser*_"${version}_$architecture".deb
+mv "$out/stage-$architecture"/hawser*_"${version}_$architecture".deb "$out"
+rm -r "$out/stage-$architecture"
+ls "$out"/hawser*_"${version}_$architecture".deb

@@ -1,0 +1,86 @@
+#!/bin/sh
+# Makes a Debian for machine.sh: packaging/machine/image.sh KERNEL OUT
+#
+# KERNEL is the directory in which `xtask/setup.sh kernels` has unpacked a kernel. OUT gets `root.ext4`, `initramfs` and
+# `vmlinuz`. The Debian is the release and comes from the servers that this machine uses. It has systemd and the libraries
+# and tools that Hawser's packages depend on. Needs root.
+set -eu
+
+kernel=$1
+out=$2
+packages=systemd-sysv,udev,kmod,iproute2,ethtool,nftables,procps,libelf1,zlib1g,libgcc-s1,ca-certificates
+# The machine's disk, network and the kernel's own network stack.
+modules='net lib crypto arch/x86/crypto fs/ext4 fs/jbd2 fs/mbcache.ko drivers/virtio drivers/block/virtio_blk.ko '
+modules=$modules'drivers/net/virtio_net.ko drivers/net/net_failover.ko drivers/net/tun.ko drivers/net/veth.ko drivers/net/macvlan.ko drivers/net/dummy.ko drivers/net/wireguard '
+modules=$modules'fs/autofs drivers/char/hw_random drivers/char/virtio_console.ko'
+
+mkdir -p "$out"
+root=$out/root
+image=$(echo "$kernel"/linux/boot/vmlinuz-*)
+version=${image##*/vmlinuz-}
+# shellcheck disable=SC1091 # of this machine
+. /etc/os-release
+# The package that this was made from says whether it is current.
+made="$version $packages"
+[ "$(cat "$out/made" 2>/dev/null)" != "$made" ] || exit 0
+
+mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' | sed -n "s/ $VERSION_CODENAME\$//p" | head -n 1)
+rm -rf "$root"
+echo "image: Debian $VERSION_CODENAME with Linux $version, in $out"
+debootstrap --variant=minbase --include="$packages" "$VERSION_CODENAME" "$root" "$mirror" >"$out/debootstrap.log" 2>&1 || {
+    tail -n 5 "$out/debootstrap.log" >&2
+    exit 1
+}
+rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
+
+from=$kernel/linux/lib/modules/$version
+to=$root/lib/modules/$version
+(cd "$from/kernel" && eval "find $modules -name '*.ko'") | while read -r module; do
+    install -D -m 644 "$from/kernel/$module" "$to/kernel/$module"
+done
+cp "$from/modules.order" "$from/modules.builtin" "$from/modules.builtin.modinfo" "$to"
+depmod -b "$root" "$version"
+
+# The second disk is an archive with the program `run`, whose output is that of the machine's first serial port.
+cat >"$root/etc/systemd/system/run.service" <<'END'
+[Unit]
+After=multi-user.target
+[Service]
+Type=oneshot
+StandardOutput=null
+ExecStart=/bin/sh -c 'mkdir /run/work && cd /run/work && tar -xf /dev/vdb && ./run >/dev/ttyS0 2>&1; echo "== exit code $?" >/dev/ttyS0; systemctl poweroff --force --force'
+END
+mkdir -p "$root/etc/systemd/system/default.target.wants"
+ln -sf ../run.service "$root/etc/systemd/system/default.target.wants/run.service"
+# Nobody logs in.
+ln -sf /dev/null "$root/etc/systemd/system/getty@.service"
+ln -sf /dev/null "$root/etc/systemd/system/serial-getty@.service"
+echo machine >"$root/etc/hostname"
+rm -f "$out/root.ext4"
+mke2fs -q -t ext4 -d "$root" "$out/root.ext4" 1500M
+
+# From here on, the disk that the machine starts from.
+start=$out/start
+rm -rf "$start"
+mkdir -p "$start/bin"
+cp "$(command -v busybox)" "$start/bin/busybox"
+for module in virtio_blk ext4 virtio_pci; do
+    modprobe -d "$root" -S "$version" --show-depends "$module" | sed -n 's/^insmod //p'
+done | awk '!seen[$1]++ { print $1 }' | while read -r module; do
+    cp "$module" "$start/"
+    echo "${module##*/}" >>"$start/modules"
+done
+cat >"$start/init" <<'END'
+#!/bin/busybox sh
+/bin/busybox mkdir -p /proc /dev /root
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t devtmpfs dev /dev
+while read -r module; do /bin/busybox insmod /"$module"; done </modules
+/bin/busybox mount /dev/vda /root
+exec /bin/busybox switch_root /root /sbin/init
+END
+chmod +x "$start/init"
+(cd "$start" && find . | cpio -o -H newc --quiet) >"$out/initramfs"
+cp "$image" "$out/vmlinuz"
+rm -rf "$start" "$root"
+echo "$made" >"$out/made"
