@@ -23,6 +23,17 @@ pub struct Registration {
     pub signals: Option<SocketAddr>,
 }
 
+/// The data of an event of `GET /v1/nodes/{node}/stream`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum StreamData {
+    /// The data of an event `assignment`.
+    Assignment(Assignment),
+    /// The data of an event `policy`.
+    Policy(Policy),
+}
+
 /// The flows of a node: the event `assignment` of `GET /v1/nodes/{node}/stream`, sent first on
 /// every connection and whenever a flow is added, changed or removed. It replaces the previous
 /// assignment.
