@@ -11,16 +11,17 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 "$hawser" controller --openapi >openapi.json
-# Without formatting, which would need ruff.
+# Without formatting, which would need ruff. The generator warns of two things that it cannot express: the type of
+# `GET /v1/me`, and the metrics, which are not JSON.
 echo 'post_hooks: []' >config.yml
 "$environment/bin/openapi-python-client" generate --path openapi.json --config config.yml --output-path generated \
-    --meta none --fail-on-warning
+    --meta none >log 2>&1 || { cat log; exit 1; }
 "$environment/bin/python" -W error - <<'END'
 import importlib, json, pathlib
 
 operations = {
     operation["operationId"]
-    for path in json.load(open("openapi.json"))["paths"].values()
+    for path in json.loads(pathlib.Path("openapi.json").read_text())["paths"].values()
     for operation in path.values()
 }
 modules = {path.stem: path for path in pathlib.Path("generated/api").glob("*/*.py")}

@@ -36,6 +36,38 @@ pub(crate) fn translate(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// Calls `examine` with every line of Rust below a folder that is no comment.
+    fn lines(folder: &Path, examine: &mut impl FnMut(&str)) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                lines(&path, examine);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.lines().map(str::trim);
+            code.filter(|line| !line.starts_with("//"))
+                .for_each(&mut *examine);
+        }
+    }
+
+    #[test]
+    fn every_request_that_the_controller_names_has_a_command() {
+        let controller = Path::new(env!("CARGO_MANIFEST_DIR")).join("../apps/controller/src");
+        let mut named = 0;
+        lines(&controller, &mut |line| {
+            let methods = ["GET /v1", "POST /v1", "PUT /v1", "DELETE /v1"];
+            if methods.iter().any(|method| line.contains(method)) {
+                named += 1;
+                let translated = translate(line);
+                assert!(!translated.contains(" /v1"), "{translated}");
+            }
+        });
+        assert!(named > 10, "{named}");
+    }
 
     #[test]
     fn requests_are_named_as_commands() {

@@ -2,7 +2,7 @@
 
 use hawser_control::at_most_one_of_each_family;
 use hawser_control::node::{Registration, Report};
-use hawser_control::resource::{Flow, Pruning, Selector, Trigger};
+use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use hawser_control::track::Track;
 use hawser_control::tunnel::ServerReport;
 use hawser_units::Prefix;
@@ -27,7 +27,27 @@ pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
     if let Some(given) = &flow.trigger {
         trigger(given)?;
     }
+    if flow.transparent {
+        transparent(flow)?;
+    }
     pruning(&flow.pruning)
+}
+
+/// Checks a flow whose copies are sent as they are.
+fn transparent(flow: &Flow) -> Result<(), String> {
+    if !prefix(&flow.select.destination)?.address().is_ipv4() {
+        return Err(
+            "`transparent` needs an IPv4 destination: copies of IPv6 packets cannot be identified"
+                .into(),
+        );
+    }
+    if flow.mode == Mode::Evidence {
+        return Err(
+            "`transparent` does not go with the mode `evidence`, which probes paths with numbered copies; use `successive`"
+                .into(),
+        );
+    }
+    Ok(())
 }
 
 /// Checks a track.
@@ -248,6 +268,11 @@ mod tests {
     #[test]
     fn an_invalid_flow_is_rejected_with_the_key() {
         flow_with(|_| ()).unwrap();
+        let ipv6 = flow_with(|text| {
+            text["transparent"] = true.into();
+            text["select"]["destination"] = "2001:db8::/32".into();
+        });
+        assert!(ipv6.unwrap_err().contains("IPv4 destination"));
         for (pointer, value, word) in [
             ("/egress", json!("edge-1"), "egress"),
             (
@@ -272,6 +297,7 @@ mod tests {
             assert!(error.contains(word), "{error}");
         }
         for (key, value, word) in [
+            ("transparent", json!(true), "mode `evidence`"),
             ("paths", json!([1, 1]), "paths"),
             ("paths", json!([0]), "paths"),
             ("paths", json!([1, 2, 3, 4, 5, 6, 7, 8]), "paths"),

@@ -66,6 +66,11 @@ pub struct Send {
     pub select: Selector,
     /// The policy in force. Later policies come as the event `policy`.
     pub policy: Policy,
+    /// For a transparent flow, the paths that it may use, as a bit mask: copies are sent as they
+    /// are. `null` for other flows.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u8>))]
+    pub transparent: Option<PathSet>,
 }
 
 /// A flow whose copies the node deduplicates.
@@ -89,6 +94,10 @@ pub struct Receive {
     pub trigger: Option<Trigger>,
     /// The policy in force at the ingress. Later policies come as the event `policy`.
     pub policy: Policy,
+    /// For a transparent flow, its packets: they are copies although they have no shim. `null` for
+    /// other flows.
+    #[serde(default)]
+    pub transparent: Option<Selector>,
 }
 
 /// A node's report: `POST /v1/nodes/{node}/reports`, sent every `report_every_ms`, and immediately

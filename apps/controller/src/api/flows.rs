@@ -129,6 +129,7 @@ async fn try_change(
         if new.select != before.value.flow.select {
             check_overlap(&view, new)?;
         }
+        check_adjacent(&view, new)?;
         writes_to_change(&view, new, &before)
     };
     let message = format!("{} changed the flow {name}", operator.token.name);
@@ -238,6 +239,7 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
         return Err(Refusal::conflict(what).kind(Kind::AlreadyExists));
     }
     check_overlap(view, flow)?;
+    check_adjacent(view, flow)?;
     let references = references(view, flow)?;
     let free = free_number(view, flow)?;
     let mut writes = free.taken_by(flow).to_vec();
@@ -275,6 +277,37 @@ fn check_overlap(view: &View, flow: &Flow) -> Result<(), Refusal> {
                 flow.ingress
             );
             return Err(Refusal::conflict(what).kind(Kind::Overlapping));
+        }
+    }
+    Ok(())
+}
+
+/// Rejects a transparent flow that may take a path whose ends, as registered, cannot be on one
+/// link of IPv4. What only the nodes know, they check themselves.
+fn check_adjacent(view: &View, flow: &Flow) -> Result<(), Refusal> {
+    if !flow.transparent {
+        return Ok(());
+    }
+    let ends = |node: &Name| {
+        view.nodes
+            .get(node)
+            .map_or(vec![], |found| found.paths(node))
+    };
+    let egress = ends(&flow.egress);
+    for path in ends(&flow.ingress) {
+        let number = path.end.number;
+        let is_used = flow.paths.is_empty() || flow.paths.contains(&number);
+        let other = egress.iter().find(|other| other.end.number == number);
+        let Some(other) = other.filter(|_| is_used) else {
+            continue;
+        };
+        let (here, there) = (&path.end, &other.end);
+        let is_one_link = (here.local, here.remote) == (there.remote, there.local);
+        if !here.local.is_ipv4() || !is_one_link {
+            return Err(Refusal::meaningless(format!(
+                "a transparent flow needs adjacent nodes: path {number} is not of IPv4, or its ends do not name each other's \
+                 address; leave it out with `paths`"
+            )));
         }
     }
     Ok(())

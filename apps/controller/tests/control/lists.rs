@@ -1,6 +1,6 @@
 //! Filters of lists, names that tenants share, and flows that share packets.
 
-use crate::rig::{Caller, Rig, flow};
+use crate::rig::{Caller, Identity, Rig, flow};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
@@ -142,4 +142,61 @@ async fn the_version_names_the_controller_that_leads() {
     rig.call(Caller::Anonymous, "GET", "/v1/version", None)
         .await
         .is_problem(401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transparent_flow_is_assigned_to_adjacent_nodes_and_refused_to_others() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let [ingress, egress] = [rig.enrol("in").await, rig.enrol("out").await];
+    let register = async |node: &Identity, ends: [[&str; 2]; 3]| {
+        let end = |(number, [local, remote]): (u8, [&str; 2])| json!({ "number": number, "interface": "p", "local": local, "remote": remote });
+        let paths: Vec<Value> = (1..).zip(ends).map(end).collect();
+        let path = format!("/v1/nodes/{}/registration", node.name);
+        let body = json!({ "version": "1", "paths": paths });
+        let answer = rig.call(Caller::Node(node), "PUT", &path, Some(body)).await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+    };
+    register(
+        &ingress,
+        [
+            ["192.0.2.1", "192.0.2.2"],
+            ["fd00::1", "fd00::2"],
+            ["10.0.0.1", "203.0.113.9"],
+        ],
+    )
+    .await;
+    register(
+        &egress,
+        [
+            ["192.0.2.2", "192.0.2.1"],
+            ["fd00::2", "fd00::1"],
+            ["10.9.0.1", "198.51.100.1"],
+        ],
+    )
+    .await;
+    let mut flow = flow("replicate", true);
+    flow["transparent"] = true.into();
+    for (paths, wrong) in [(json!([]), "path 2"), (json!([1, 3]), "path 3")] {
+        flow["paths"] = paths;
+        let refused = rig.post("/v1/flows", flow.clone()).await;
+        refused.is_problem(422);
+        assert!(
+            refused.body["detail"].as_str().unwrap().contains(wrong),
+            "{}",
+            refused.body
+        );
+    }
+    flow["paths"] = json!([1]);
+    let made = rig.post("/v1/flows", flow.clone()).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let sends = rig.stream(&ingress).await.next_of("assignment").await;
+    assert_eq!(sends["sends"][0]["transparent"], 0b1);
+    let receives = rig.stream(&egress).await.next_of("assignment").await;
+    assert_eq!(
+        receives["receives"][0]["transparent"]["destination"],
+        "203.0.113.0/24"
+    );
+    flow["paths"] = json!([1, 2]);
+    rig.put("/v1/flows/stage", flow).await.is_problem(422);
 }
