@@ -115,7 +115,7 @@ fn the_controller_of_the_readme_works_as_written() {
     types(folder, operator);
     let described = types(folder, describe);
     assert!(
-        described.contains("NOT PROTECTED") && described.contains("NeverRegistered"),
+        described.contains("NOT PROTECTED (NeverRegistered): IngressAlive"),
         "{described}"
     );
     // The files fit the key, the names and the tokens; the names of the machine's interfaces do not matter.

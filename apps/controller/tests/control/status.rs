@@ -285,6 +285,22 @@ async fn a_trigger_an_operator_and_the_mode_decide_whether_a_flow_is_helped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_missing_is_the_reason_before_a_trigger_that_waits() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    rig.enrol("in").await;
+    rig.enrol("out").await;
+    rig.post("/v1/flows", flow("replicate", true)).await;
+    expect(
+        &rig,
+        &["Triggered false NotLate", "Protected false NeverRegistered"],
+    )
+    .await;
+    rig.put("/v1/flows/stage", flow("single", false)).await;
+    expect(&rig, &["Protected false ModeSingle"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_redirected_flow_needs_one_path() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("redirect", false)).await;

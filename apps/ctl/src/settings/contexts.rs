@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use toml_edit::{DocumentMut, Item, Table, value};
+use toml_edit::{DocumentMut, Item, RawString, Table, value};
 
 /// The permission bits of the file.
 const MODE: u32 = 0o600;
@@ -140,7 +140,7 @@ pub(crate) fn run(command: &Command, connection: &ConnectionArgs, output: Output
                     contexts.remove(name.as_str());
                 }
                 if file.current.as_deref() == Some(name.as_str()) {
-                    document.remove("current");
+                    forget_current(document);
                 }
                 Ok(())
             })?;
@@ -220,6 +220,16 @@ fn set(
         document["current"] = value(name.as_str());
     }
     Ok(())
+}
+
+/// Removes the key that names the context in use. A comment above it stays.
+fn forget_current(document: &mut DocumentMut) {
+    let Some((key, _)) = document.remove_entry("current") else {
+        return;
+    };
+    let comment = key.leaf_decor().prefix().and_then(RawString::as_str);
+    let comment = comment.unwrap_or_default().to_owned();
+    document.decor_mut().set_prefix(comment);
 }
 
 /// Changes the file, whose comments stay. It is not written if the result is not valid.

@@ -404,13 +404,10 @@ impl Facts<'_> {
         let is_minor = |kind: ConditionKind| {
             suffices && matches!(kind, ConditionKind::PathsUp | ConditionKind::Arriving)
         };
-        // What is certain comes before what is not known; the mode and the trigger come first,
-        // because without them nothing else matters.
-        let order = |(kind, finding): &&(ConditionKind, Finding)| {
-            (
-                finding.status != Truth::False,
-                *kind != ConditionKind::Triggered,
-            )
+        // What is certain comes before what is not known. Of the mode `single`, nothing else matters.
+        let order = |(_, finding): &&(ConditionKind, Finding)| {
+            let is_wanted = finding.reason != Reason::ModeSingle;
+            (finding.status != Truth::False, is_wanted)
         };
         let failing = findings
             .iter()
