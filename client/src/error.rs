@@ -1,3 +1,4 @@
+use crate::words;
 use hawser_control::Name;
 use hawser_control::access::InvalidToken;
 use hawser_control::answer::Problem;
@@ -108,8 +109,10 @@ pub(crate) fn credentials(what: &str, reason: String) -> Error {
     }
 }
 
+/// Returns the controller's explanation in the words of the command line.
 fn describe(problem: &Problem) -> String {
-    let (title, detail) = (problem.title.trim(), problem.detail.trim());
+    let detail = words::translate(problem.detail.trim());
+    let title = problem.title.trim();
     match (title.is_empty(), detail.is_empty()) {
         (false, false) => format!("{title}: {detail}"),
         (true, true) => format!(

@@ -35,6 +35,7 @@ mod operator;
 mod stream;
 mod tls;
 mod transport;
+mod words;
 
 pub use backoff::Backoff;
 pub use error::Error;

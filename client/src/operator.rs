@@ -6,10 +6,12 @@ use hawser_control::Name;
 use hawser_control::access::{
     Caller, Enrolment, IssuedToken, ListedEnrolment, NewEnrolment, NewToken, Token,
 };
-use hawser_control::answer::Page;
+use hawser_control::answer::{Page, Version};
 use hawser_control::audit::AuditEntry;
 use hawser_control::node::Reported;
 use hawser_control::resource::{Event, Flow, Node, Override, Path, Policy, Tenant};
+use hawser_control::status::FlowStatus;
+use hawser_control::topology::Topology;
 use hawser_control::track::Track;
 use hawser_control::tunnel::Server;
 use reqwest::Method;
@@ -45,6 +47,11 @@ impl OperatorClient {
     /// Returns the identity of the token's bearer as the controller sees it.
     pub async fn me(&self) -> Result<Caller> {
         self.get("/v1/me").await
+    }
+
+    /// Returns the version of the controller and the name of the one that leads.
+    pub async fn version(&self) -> Result<Version> {
+        self.get("/v1/version").await
     }
 
     /// Lists all tenants.
@@ -109,6 +116,17 @@ impl OperatorClient {
         Pages::new(self, "/v1/paths", None)
     }
 
+    /// Returns the nodes and the paths between them: of a tenant, or of a node and its neighbours.
+    pub async fn topology(&self, tenant: Option<&Name>, node: Option<&Name>) -> Result<Topology> {
+        let filters = [("tenant", tenant), ("node", node)];
+        let filters = filters
+            .into_iter()
+            .filter_map(|(key, name)| Some(format!("{key}={}", name?)));
+        let filters: Vec<String> = filters.collect();
+        self.get(&format!("/v1/topology?{}", filters.join("&")))
+            .await
+    }
+
     /// Lists all tunnel servers that are alive.
     pub fn tunnel_servers(&self) -> Pages<'_, Server> {
         Pages::new(self, "/v1/tunnel-servers", None)
@@ -122,6 +140,11 @@ impl OperatorClient {
     /// Returns one flow.
     pub async fn flow(&self, flow: &Name) -> Result<Flow> {
         self.get(&format!("/v1/flows/{flow}")).await
+    }
+
+    /// Returns the status of a flow: whether it is protected, and the reasons.
+    pub async fn flow_status(&self, flow: &Name) -> Result<FlowStatus> {
+        self.get(&format!("/v1/flows/{flow}/status")).await
     }
 
     /// Creates a flow.

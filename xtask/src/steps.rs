@@ -85,6 +85,7 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     run.step("tests: coding on ARM", arm_tests)?;
     run.tests_with_features(workspace, &machine::root())?;
     run.step("hostile requests", |_| hostile_requests(workspace))?;
+    run.step("generated client", |_| generated_client(workspace))?;
     run.finish()
 }
 
@@ -375,22 +376,33 @@ fn tests_as_root(
 }
 
 fn hostile_requests(workspace: &Metadata) -> Result<Outcome> {
+    script_with_program(workspace, "schemathesis", &[HOSTILE_REQUESTS])
+}
+
+fn generated_client(workspace: &Metadata) -> Result<Outcome> {
+    script_with_program(workspace, "client", &[])
+}
+
+/// Builds the program, and runs a script of `xtask/` with it that installs a package of PyPI.
+fn script_with_program(workspace: &Metadata, name: &str, arguments: &[&str]) -> Result<Outcome> {
     // The same crates and features as those of the tests, so that nothing is compiled again.
     let build = cargo(&["build", "--workspace", "--all-features", "--bin", "hawser"])?;
     if build != Outcome::Passed {
         return Ok(build);
     }
-    let mut script = Command::new(workspace.workspace_root.join("xtask/schemathesis.sh"));
+    let mut script = Command::new(workspace.workspace_root.join(format!("xtask/{name}.sh")));
     script
         .arg(workspace.target_directory.join("debug/hawser"))
-        .arg(HOSTILE_REQUESTS);
+        .args(arguments);
     script.env("CARGO_TARGET_DIR", &workspace.target_directory);
     let status = script
         .status()
         .with_context(|| format!("cannot run {script:?}"))?;
     Ok(match status.code() {
         Some(0) => Outcome::Passed,
-        Some(CANNOT_RUN) => Outcome::Skipped("schemathesis cannot be installed: see above".into()),
+        Some(CANNOT_RUN) => {
+            Outcome::Skipped(format!("{name}.sh cannot install its package: see above"))
+        }
         _ => Outcome::Failed,
     })
 }

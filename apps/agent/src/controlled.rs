@@ -5,7 +5,7 @@ mod record;
 mod report;
 mod signals;
 
-use crate::config::{Config, ControllerConfig};
+use crate::config::{Config, ControllerConfig, PathConfig};
 use crate::echo::Echoes;
 use crate::flows::{Flows, send_policy};
 use crate::link::{Link, LinkMessage};
@@ -24,7 +24,7 @@ use hawser_node::{
     Command, Connection, ControlledNode, Equipment, Event, Outcome, ReceivedFlow, ReportContent,
 };
 use hawser_pathset::JudgedPacket;
-use hawser_units::{FlowId, Instant};
+use hawser_units::{FlowId, Instant, PathSet};
 use health::Health;
 use signals::Signals;
 use std::time::Duration;
@@ -354,12 +354,27 @@ fn state_and_reason(connection: &Connection) -> (&'static str, Option<&str>) {
 fn equipment(config: &Config) -> Equipment {
     Equipment {
         paths: config.paths.keys().copied().collect(),
+        adjacent: adjacent(config),
         replicates: config.replicates(),
         watches: !config.watch.is_empty(),
         peers: config.peers.keys().cloned().collect(),
         max_rules: MAX_RULES,
         arrival_deadline: config.arrival_deadline,
     }
+}
+
+/// Returns the paths on which packets can be sent as they are: of IPv4, with the other node on the
+/// link as far as the routing table is known.
+fn adjacent(config: &Config) -> PathSet {
+    let is_adjacent = |path: &PathConfig| {
+        let next_hop = path.next_hop.or_else(|| {
+            let route = hawser_io::interface::route(path.remote, Some(&path.interface));
+            route.ok().map(|route| route.next_hop)
+        });
+        path.remote.is_ipv4() && next_hop.is_none_or(|next_hop| next_hop == path.remote)
+    };
+    let paths = config.paths.iter().filter(|(_, path)| is_adjacent(path));
+    paths.map(|(path, _)| *path).collect()
 }
 
 fn set_policy(node: &Node, flow: FlowId, policy: Policy) -> Outcome {

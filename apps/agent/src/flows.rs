@@ -70,7 +70,7 @@ impl Flows {
                 name: Some(send.name.clone()),
                 label: *flow,
                 policy: send_policy(&send.policy),
-                transparent: false,
+                transparent: send.transparent,
                 key: peers.get(send.peer.as_str())?.sealed.clone(),
             };
             Some((*flow, sent))
@@ -82,7 +82,7 @@ impl Flows {
             send: sends.collect(),
             send_selectors: flows.send_selectors.clone(),
             receive: receives.collect(),
-            receive_selectors: Selectors::new(),
+            receive_selectors: flows.receive_selectors.clone(),
         }
     }
 }

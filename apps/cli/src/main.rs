@@ -1,9 +1,11 @@
 //! The `hawser` command.
 
 mod lab;
+mod man;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use hawser_command::Logging;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +48,13 @@ enum Command {
     View(hawser_view::Args),
     Doctor(hawser_doctor::Args),
     Lab(lab::Args),
+    /// Print a completion script of all commands for a shell
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 #[derive(clap::Args)]
@@ -61,7 +70,8 @@ struct KeygenArgs {
     relay_of: Option<PathBuf>,
 }
 
-/// Exits with 0 on success, 1 on failure, and 2 if the command line is wrong.
+/// Exits with 0 on success, 1 on failure, and 2 if the command line is wrong. `hawser ctl` has more
+/// codes, see docs/ctl.md.
 fn main() -> ExitCode {
     let cli = Cli::parse();
     cli.logging.start();
@@ -82,7 +92,15 @@ fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
         Command::View(args) => hawser_view::run(args),
         Command::Doctor(args) => hawser_doctor::run(&args),
         Command::Lab(args) => lab::run(&args, logging),
+        Command::Completion { shell } => complete(shell),
+        Command::Man(args) => man::write(&args, Cli::command()),
     }
+}
+
+fn complete(shell: Shell) -> anyhow::Result<()> {
+    // A reader that has closed the pipe is no failure.
+    hawser_command::print(&hawser_ctl::completion(shell, Cli::command()))?;
+    Ok(())
 }
 
 fn keygen(args: &KeygenArgs) -> anyhow::Result<()> {

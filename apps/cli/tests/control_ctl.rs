@@ -3,6 +3,7 @@
 use hawser_controller::{Config, Server};
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
@@ -228,7 +229,7 @@ fn secrets_go_to_files_that_only_their_owner_reads() {
         assert_eq!(mode & 0o777, 0o600, "{file}");
     }
     assert!(rig.says("whoami --token-file eyes.token").contains("read"));
-    let refused = rig.fails("node revoke edge-1 --token-file eyes.token", 1);
+    let refused = rig.fails("node revoke edge-1 --token-file eyes.token", 5);
     assert!(refused.contains("operate"), "{refused}");
     rig.fails("token create eyes-2 --out eyes.token", 1);
 }
@@ -245,7 +246,7 @@ fn enrolment_tokens_are_listed_and_withdrawn() {
     assert!(list.contains(id) && !list.contains(parts[3]), "{list}");
     rig.says(&format!("enrolment withdraw edge-1 {id}"));
     assert!(
-        rig.fails(&format!("enrolment withdraw edge-1 {id}"), 1)
+        rig.fails(&format!("enrolment withdraw edge-1 {id}"), 3)
             .contains("no such token")
     );
     assert_eq!(
@@ -318,19 +319,19 @@ fn a_track_is_made_seen_changed_and_removed() {
             .contains("edge-3 is neither")
     );
     assert!(rig.fails("track set stage", 2).contains("--add-writer"));
-    assert!(rig.fails("node delete edge-2", 1).contains("stage"));
+    assert!(rig.fails("node delete edge-2", 4).contains("stage"));
     rig.says("track set stage --remove edge-2");
     rig.says("node delete edge-2");
     rig.says("track delete stage");
-    assert!(rig.fails("track show stage", 1).contains("no track stage"));
+    assert!(rig.fails("track show stage", 3).contains("no track stage"));
 }
 
 #[test]
 fn what_is_wrong_is_said_with_what_to_do() {
     let rig = Rig::new();
-    assert!(rig.fails("flow show stage", 1).contains("stage"));
+    assert!(rig.fails("flow show stage", 3).contains("stage"));
     assert!(
-        rig.fails("tenant show acme --controller https://127.0.0.1:1", 1)
+        rig.fails("tenant show acme --controller https://127.0.0.1:1", 6)
             .contains("127.0.0.1:1")
     );
     fs::write(rig.folder.path().join("ctl.toml"), "").unwrap();
@@ -343,15 +344,248 @@ fn what_is_wrong_is_said_with_what_to_do() {
 }
 
 #[test]
+fn a_flow_is_described_on_one_screen() {
+    let rig = Rig::with_nodes();
+    rig.says(
+        "flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 --mode evidence",
+    );
+    let text = rig.says("flow describe stage");
+    assert!(text.contains("NOT PROTECTED (NeverRegistered)"), "{text}");
+    for part in [
+        "CONDITIONS",
+        "IngressAlive",
+        "POLICY",
+        "configured",
+        "PATHS",
+        "EVENTS",
+        "flow_created",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.lines().count() < 40, "{text}");
+    let status = rig.json("flow describe stage");
+    assert_eq!(status["conditions"][0]["reason"], "NeverRegistered");
+    assert!(
+        rig.fails("flow describe none", 3)
+            .contains("`hawser ctl flow list`")
+    );
+}
+
+#[test]
+fn the_version_of_both_ends_and_the_leader_are_shown() {
+    let rig = Rig::new();
+    let version = rig.json("version");
+    let own = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        (&version["client"], &version["version"]),
+        (&own.into(), &own.into())
+    );
+    assert!(rig.says("version").contains("leader"));
+}
+
+#[test]
+fn contexts_name_controllers() {
+    let rig = Rig::new();
+    let url = rig.json("context list");
+    assert_eq!(url, serde_json::json!([]));
+    let settings = fs::read_to_string(rig.folder.path().join("ctl.toml")).unwrap();
+    let url = settings.split('"').nth(1).unwrap();
+    rig.says(&format!(
+        "context set lab --controller {url} --authority state/authority.pem --token-file state/admin.token"
+    ));
+    rig.says("context set away --controller https://127.0.0.1:1 --authority state/authority.pem --token-file state/admin.token");
+    rig.says("tenant create acme --context lab");
+    rig.says("context use away");
+    assert!(rig.fails("tenant list", 6).contains("127.0.0.1:1"));
+    assert!(rig.says("tenant list --context lab").contains("acme"));
+    rig.says("context use lab");
+    assert!(
+        rig.says("context list").contains("lab   yes"),
+        "{}",
+        rig.says("context list")
+    );
+    assert!(
+        rig.fails("tenant list --context sea", 1)
+            .contains("away, lab")
+    );
+    rig.says("context remove lab");
+    // The settings outside of contexts apply again.
+    assert!(rig.says("tenant list").contains("acme"));
+}
+
+#[test]
+fn an_export_is_applied_and_what_no_file_names_is_pruned_on_request() {
+    let rig = Rig::with_nodes();
+    let flows = || -> Vec<String> {
+        let flows = rig.json("flow list");
+        let name = |flow: &Value| flow["name"].as_str().unwrap().to_owned();
+        flows.as_array().unwrap().iter().map(name).collect()
+    };
+    rig.says("tenant create other");
+    for (name, ports) in [("stage", "1"), ("spare", "2")] {
+        rig.says(&format!(
+            "flow create {name} --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 \
+             --protocol udp --destination-ports {ports} --mode evidence --trigger-destination 198.51.100.0/24"
+        ));
+    }
+    rig.says("track create stage --tenant acme --writer edge-1 --reader edge-2");
+    let written = rig.json("export --out site");
+    assert_eq!(written[0]["tenant"], "acme");
+    let none = rig.json("apply --file site/acme.toml --file site/other.toml --prune");
+    assert!(
+        none.as_array()
+            .unwrap()
+            .iter()
+            .all(|outcome| outcome["change"] == "none"),
+        "{none}"
+    );
+    assert_eq!(
+        rig.json("export --tenant other")["flows"],
+        serde_json::json!([])
+    );
+
+    // The files of another tenant alone prune nothing of this one.
+    rig.says("apply --file site/other.toml --prune --yes");
+    rig.says("flow create late --tenant acme --ingress edge-1 --egress edge-2 --destination 192.0.2.0/24 --mode replicate");
+    rig.says("flow delete spare");
+    let plan = rig.ctl("apply --file site/acme.toml --prune");
+    assert_eq!(plan.status.code(), Some(1));
+    let text = String::from_utf8(plan.stdout).unwrap();
+    assert!(
+        text.contains("late   would be deleted") && text.contains("spare  would be created"),
+        "{text}"
+    );
+    assert_eq!(flows(), ["late", "stage"], "nothing was changed");
+    rig.says("apply --file site/acme.toml --prune --dry-run");
+    assert_eq!(flows(), ["late", "stage"], "nothing was changed");
+    rig.says("apply --file site/acme.toml --prune --yes");
+    assert_eq!(flows(), ["spare", "stage"]);
+    assert!(rig.says("track list").contains("stage"));
+}
+
+#[test]
+fn a_list_is_watched_and_a_change_is_not() {
+    let rig = Rig::new();
+    assert!(
+        rig.fails("tenant create acme --watch", 2)
+            .contains("list, show and describe")
+    );
+    rig.says("tenant create acme");
+    let mut watching = Command::new(env!("CARGO_BIN_EXE_hawser"))
+        .args(["ctl", "tenant", "list", "--watch=1s"])
+        .env("HAWSER_CTL_CONFIG", rig.folder.path().join("ctl.toml"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let mut next = |wanted: &str| lines.find(|line| line.as_ref().unwrap().contains(wanted));
+    assert!(next("acme").is_some());
+    rig.says("tenant create later");
+    assert!(next("later").is_some());
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+}
+
+#[test]
+fn the_latest_events_are_listed() {
+    let rig = Rig::with_nodes();
+    let all = rig.json("event list --since 10m").as_array().unwrap().len();
+    assert!(all > 2);
+    let last = rig.json("event list --tail 2");
+    assert_eq!(last.as_array().unwrap().len(), 2);
+    assert_eq!(last[1]["kind"], "enrolment_created");
+    assert_eq!(
+        rig.json("audit list --tail 1 --since 1h")[0]["name"]
+            .as_str()
+            .unwrap()
+            .split('/')
+            .next(),
+        Some("edge-2")
+    );
+}
+
+#[test]
+fn a_secret_in_a_file_is_described_as_json() {
+    let rig = Rig::new();
+    rig.says("tenant create acme");
+    let token = rig.json("token create eyes --scope read --out eyes.token");
+    assert_eq!(
+        (&token["name"], &token["file"]),
+        (&"eyes".into(), &"eyes.token".into())
+    );
+    assert!(token["secret"].is_null());
+    let enrolment = rig.json("node enrol edge-1 --tenant acme --out edge-1.token");
+    assert_eq!(enrolment["file"], "edge-1.token");
+    assert!(enrolment["expires_unix_ms"].is_u64() && enrolment["token"].is_null());
+}
+
+/// The exit codes that docs/ctl.md documents.
+#[test]
+fn exit_codes_tell_failures_apart() {
+    let rig = Rig::with_nodes();
+    assert!(
+        rig.fails("tenant show none", 3)
+            .contains("`hawser ctl tenant list`")
+    );
+    rig.fails("tenant create acme", 4);
+    rig.fails("tenant delete acme", 4);
+    rig.says("token create eyes --scope read --out eyes.token");
+    rig.fails("tenant create more --token-file eyes.token", 5);
+    rig.fails("tenant list --controller https://127.0.0.1:1", 6);
+    rig.fails("tenant list --authority no-such-file", 1);
+    rig.fails("tenant", 2);
+    let enrol = rig.fails("node enrol edge-3 --tenant none", 3);
+    assert!(
+        enrol.contains("`hawser ctl tenant create NAME`") && !enrol.contains("/v1/"),
+        "{enrol}"
+    );
+    let documentation = include_str!("../../../docs/ctl.md");
+    for code in 0..=6 {
+        assert!(documentation.contains(&format!("\n| {code} | ")), "{code}");
+    }
+}
+
+#[test]
 fn shells_complete_the_whole_program() {
     for shell in ["bash", "zsh", "fish"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
-            .args(["ctl", "completion", shell])
-            .output();
-        let script = String::from_utf8(output.unwrap().stdout).unwrap();
+        for line in [&["ctl", "completion", shell][..], &["completion", shell]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
+                .args(line)
+                .output();
+            let script = String::from_utf8(output.unwrap().stdout).unwrap();
+            assert!(
+                script.contains("whoami") && script.contains("keygen"),
+                "{shell}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
+        .args(["man", "--out", "pages"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let page = |name: &str| fs::read_to_string(folder.path().join("pages").join(name)).unwrap();
+    for name in [
+        "hawser.1",
+        "hawser-agent.1",
+        "hawser-doctor.1",
+        "hawser-ctl.1",
+        "hawser-ctl-flow-describe.1",
+    ] {
         assert!(
-            script.contains("whoami") && script.contains("keygen"),
-            "{shell}"
+            page(name).starts_with(".") && page(name).contains(".SH SYNOPSIS"),
+            "{name}"
         );
     }
+    assert!(page("hawser-ctl-flow-create.1").contains("ingress"));
+    assert!(
+        !folder.path().join("pages/hawser-man.1").exists(),
+        "it is hidden"
+    );
 }

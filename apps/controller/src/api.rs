@@ -5,18 +5,23 @@ mod enrol;
 mod enrolments;
 mod events;
 pub(crate) mod extract;
+mod filter;
 mod flows;
 pub(crate) mod health;
 mod node;
 mod nodes;
 mod policies;
 pub(crate) mod precondition;
+mod problem;
 pub(crate) mod refusal;
 pub(crate) mod request;
+mod status;
 mod tenants;
 pub(crate) mod tokens;
+mod topology;
 mod tracks;
 mod tunnels;
+mod version;
 
 use crate::controller::Controller;
 use axum::Router;
@@ -94,7 +99,26 @@ fn completed(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("a document is JSON");
     limit_values(&mut document);
     open_end_of_path(&mut document);
+    describe_responses(&mut document);
     document
+}
+
+/// Describes the responses that are not described otherwise: every response needs a description.
+fn describe_responses(part: &mut Value) {
+    let Value::Object(fields) = part else { return };
+    if let Some(Value::Object(responses)) = fields.get_mut("responses") {
+        for (status, response) in responses {
+            let text = match status.as_str() {
+                "201" => "Created",
+                _ => "OK",
+            };
+            if let Value::Object(response) = response {
+                response.entry("description").or_insert(text.into());
+            }
+        }
+        return;
+    }
+    fields.values_mut().for_each(describe_responses);
 }
 
 /// Allows additional fields in `PathEnd`: a path has its fields and more, and a schema that forbids
@@ -116,7 +140,10 @@ fn limit_values(part: &mut Value) {
                 .and_then(Value::as_array)
                 .map(Vec::len)
             {
+                // The same as `items: false`, which not every generator of clients understands.
+                fields.shift_remove("items");
                 fields.insert("minItems".to_owned(), items.into());
+                fields.insert("maxItems".to_owned(), items.into());
             }
             let format = fields.get("format").and_then(Value::as_str);
             if let Some((format, max)) = format.and_then(integer_format) {
@@ -180,10 +207,12 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(enrolments::withdraw))
         .routes(routes!(tunnels::list))
         .routes(routes!(nodes::paths))
+        .routes(routes!(topology::topology))
         .routes(routes!(nodes::reports))
         .routes(routes!(nodes::latest_report))
         .routes(routes!(flows::list, flows::create))
         .routes(routes!(flows::show, flows::change, flows::delete))
+        .routes(routes!(status::flow_status))
         .routes(routes!(tracks::list, tracks::create))
         .routes(routes!(tracks::show, tracks::change, tracks::delete))
         .routes(routes!(tracks::rekey))
@@ -199,6 +228,7 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::delete))
         .routes(routes!(tokens::me))
+        .routes(routes!(version::version))
 }
 
 /// Returns the routes of nodes. Unauthenticated requests have a smaller limit of their body, reports
@@ -298,8 +328,8 @@ mod tests {
         );
         let ports = &document["components"]["schemas"]["Selector"]["properties"]["source_ports"];
         assert_eq!(
-            (&ports["minItems"], &ports["items"]),
-            (&2.into(), &false.into())
+            (&ports["minItems"], &ports["maxItems"]),
+            (&2.into(), &2.into())
         );
     }
 }

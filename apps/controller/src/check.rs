@@ -2,9 +2,10 @@
 
 use hawser_control::at_most_one_of_each_family;
 use hawser_control::node::{Registration, Report};
-use hawser_control::resource::{Flow, Pruning, Selector, Trigger};
+use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use hawser_control::track::Track;
 use hawser_control::tunnel::ServerReport;
+use hawser_units::Prefix;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,7 +27,27 @@ pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
     if let Some(given) = &flow.trigger {
         trigger(given)?;
     }
+    if flow.transparent {
+        transparent(flow)?;
+    }
     pruning(&flow.pruning)
+}
+
+/// Checks a flow whose copies are sent as they are.
+fn transparent(flow: &Flow) -> Result<(), String> {
+    if !prefix(&flow.select.destination)?.address().is_ipv4() {
+        return Err(
+            "`transparent` needs an IPv4 destination: copies of IPv6 packets cannot be identified"
+                .into(),
+        );
+    }
+    if flow.mode == Mode::Evidence {
+        return Err(
+            "`transparent` does not go with the mode `evidence`, which probes paths with numbered copies; use `successive`"
+                .into(),
+        );
+    }
+    Ok(())
 }
 
 /// Checks a track.
@@ -90,12 +111,7 @@ fn pruning(pruning: &Pruning) -> Result<(), String> {
 }
 
 fn selector(key: &str, selector: &Selector) -> Result<(), String> {
-    if !is_prefix(&selector.destination) {
-        return Err(format!(
-            "{key}.destination: {:?} is not a prefix such as 203.0.113.0/24",
-            selector.destination
-        ));
-    }
+    prefix(&selector.destination).map_err(|error| format!("{key}.destination: {error}"))?;
     if selector.protocol == Some(0) {
         return Err(format!(
             "{key}.protocol: 0 is not an IP protocol; leave it out to select all"
@@ -111,7 +127,9 @@ fn selector(key: &str, selector: &Selector) -> Result<(), String> {
     Ok(())
 }
 
-fn is_prefix(text: &str) -> bool {
+/// Parses a prefix without bits beyond its length, which would suggest that it selects less than it
+/// does.
+fn prefix(text: &str) -> Result<Prefix, String> {
     let parse = || {
         let (address, bits) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
@@ -120,9 +138,32 @@ fn is_prefix(text: &str) -> bool {
             .parse()
             .ok()
             .filter(|number: &u8| number.to_string() == bits)?;
-        Some(bits <= if address.is_ipv4() { 32 } else { 128 })
+        Some((address, Prefix::new(address, bits)?))
     };
-    parse().unwrap_or(false)
+    match parse() {
+        None => Err(format!("{text:?} is not a prefix such as 203.0.113.0/24")),
+        Some((address, prefix)) if prefix.address() != address => Err(format!(
+            "{text:?} has bits beyond its length; write \"{prefix}\", or \"{}\" for this address alone",
+            Prefix::host(address)
+        )),
+        Some((_, prefix)) => Ok(prefix),
+    }
+}
+
+/// Returns whether two selectors have the same destination and some packets in common. Of
+/// destinations of different lengths, the longest takes a packet.
+pub(crate) fn overlap(one: &Selector, other: &Selector) -> bool {
+    let destination = |selector: &Selector| selector.destination.parse::<Prefix>().ok();
+    let any = (0, u16::MAX);
+    let meet = |one: Option<(u16, u16)>, other: Option<(u16, u16)>| {
+        let ((first, last), (other_first, other_last)) = (one.unwrap_or(any), other.unwrap_or(any));
+        first <= other_last && other_first <= last
+    };
+    destination(one).is_some()
+        && destination(one) == destination(other)
+        && (one.protocol.is_none() || other.protocol.is_none() || one.protocol == other.protocol)
+        && meet(one.source_ports, other.source_ports)
+        && meet(one.destination_ports, other.destination_ports)
 }
 
 /// Checks a registration.
@@ -207,8 +248,31 @@ mod tests {
     }
 
     #[test]
+    fn selectors_overlap_if_a_packet_matches_both_under_the_same_destination() {
+        let select = |text: Value| serde_json::from_value::<Selector>(text).unwrap();
+        let udp = |first: u16, last: u16| {
+            select(
+                json!({ "destination": "203.0.113.0/24", "protocol": 17, "destination_ports": [first, last] }),
+            )
+        };
+        let all = select(json!({ "destination": "203.0.113.0/24" }));
+        let tcp = select(json!({ "destination": "203.0.113.0/24", "protocol": 6 }));
+        let longer = select(json!({ "destination": "203.0.113.0/25" }));
+        assert!(
+            overlap(&all, &all) && overlap(&all, &udp(1, 2)) && overlap(&udp(1, 2), &udp(2, 3))
+        );
+        assert!(!overlap(&udp(1, 2), &udp(3, 4)) && !overlap(&tcp, &udp(1, 2)));
+        assert!(!overlap(&all, &longer), "the longest prefix takes a packet");
+    }
+
+    #[test]
     fn an_invalid_flow_is_rejected_with_the_key() {
         flow_with(|_| ()).unwrap();
+        let ipv6 = flow_with(|text| {
+            text["transparent"] = true.into();
+            text["select"]["destination"] = "2001:db8::/32".into();
+        });
+        assert!(ipv6.unwrap_err().contains("IPv4 destination"));
         for (pointer, value, word) in [
             ("/egress", json!("edge-1"), "egress"),
             (
@@ -221,6 +285,11 @@ mod tests {
                 json!("203.0.113.0/33"),
                 "select.destination",
             ),
+            (
+                "/select/destination",
+                json!("203.0.113.5/24"),
+                "write \"203.0.113.0/24\", or \"203.0.113.5/32\"",
+            ),
             ("/select/protocol", json!(1), "ports need"),
             ("/select/destination_ports", json!([2, 1]), "first port"),
         ] {
@@ -228,6 +297,7 @@ mod tests {
             assert!(error.contains(word), "{error}");
         }
         for (key, value, word) in [
+            ("transparent", json!(true), "mode `evidence`"),
             ("paths", json!([1, 1]), "paths"),
             ("paths", json!([0]), "paths"),
             ("paths", json!([1, 2, 3, 4, 5, 6, 7, 8]), "paths"),

@@ -234,11 +234,26 @@ impl View {
         let receives = node.receives.iter().filter_map(known);
         Assignment {
             signal_key: record.value.signal_key.clone(),
-            sends: sends.map(|(record, policy)| send(record, policy)).collect(),
+            sends: sends
+                .map(|(record, policy)| self.send(record, policy))
+                .collect(),
             receives: receives
                 .map(|(record, policy)| self.receive(record, policy))
                 .collect(),
             ..assignment
+        }
+    }
+
+    /// Returns the part of a flow's ingress.
+    fn send(&self, record: &FlowRecord, policy: Policy) -> Send {
+        let flow = &record.flow;
+        Send {
+            flow: flow.name.clone(),
+            number: record.number,
+            peer: flow.egress.clone(),
+            select: flow.select.clone(),
+            policy,
+            transparent: flow.transparent.then(|| self.paths_of(flow)),
         }
     }
 
@@ -254,19 +269,8 @@ impl View {
             paths: self.paths_of(flow),
             trigger: flow.trigger.clone(),
             policy,
+            transparent: flow.transparent.then(|| flow.select.clone()),
         }
-    }
-}
-
-/// Returns the part of a flow's ingress.
-fn send(record: &FlowRecord, policy: Policy) -> Send {
-    let flow = &record.flow;
-    Send {
-        flow: flow.name.clone(),
-        number: record.number,
-        peer: flow.egress.clone(),
-        select: flow.select.clone(),
-        policy,
     }
 }
 

@@ -1,42 +1,80 @@
 use crate::output::Output;
 use crate::{flow, track};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hawser_client::{OperatorClient, Tagged};
 use hawser_control::Name;
 use hawser_control::resource::{Flow, Tenant};
 use hawser_control::track::Track;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Create and change tenants, flows and tracks as described in a file
+/// Create and change tenants, flows and tracks as described in files
 ///
-/// Existing flows and tracks that differ are changed; what the file does not name is left alone. The file
-/// has `tenants`, `flows` and `tracks`, each as printed by `show --json`.
+/// Existing flows and tracks that differ are changed; what the files do not name is left alone, except
+/// with --prune. A file has `tenants`, `flows` and `tracks`, each as printed by `show --json`; `hawser ctl
+/// export` writes such files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// File with tenants, flows and tracks: TOML, or JSON if its name ends with .json
-    #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
+    /// File with tenants, flows and tracks: TOML, or JSON if its name ends with .json; may be repeated
+    #[arg(short, long = "file", value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
     /// Print what would change, without changing anything
     #[arg(long)]
     dry_run: bool,
+    /// Also delete the flows and tracks of the tenants in the files that no file names. Prints what it
+    /// would do, and does it only with --yes
+    #[arg(long)]
+    prune: bool,
+    /// Delete without asking
+    #[arg(long, requires = "prune", conflicts_with = "dry_run")]
+    yes: bool,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// The content of a file.
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+pub(crate) struct Wanted {
     #[serde(default)]
-    tenants: Vec<Tenant>,
+    pub(crate) tenants: Vec<Tenant>,
     #[serde(default)]
-    flows: Vec<Flow>,
+    pub(crate) flows: Vec<Flow>,
     #[serde(default)]
-    tracks: Vec<Track>,
+    pub(crate) tracks: Vec<Track>,
 }
 
-/// The outcome for one entry of the file.
+impl Wanted {
+    /// Returns a tenant and what belongs to it.
+    pub(crate) fn of_tenant(&self, tenant: &Name) -> Wanted {
+        fn of<T: Clone>(all: &[T], is_owned: impl Fn(&T) -> bool) -> Vec<T> {
+            all.iter().filter(|one| is_owned(one)).cloned().collect()
+        }
+        Wanted {
+            tenants: of(&self.tenants, |one| one.name == *tenant),
+            flows: of(&self.flows, |one| one.tenant == *tenant),
+            tracks: of(&self.tracks, |one| one.tenant == *tenant),
+        }
+    }
+
+    /// Adds the content of another file.
+    fn add(&mut self, other: Wanted) {
+        self.tenants.extend(other.tenants);
+        self.flows.extend(other.flows);
+        self.tracks.extend(other.tracks);
+    }
+
+    /// Returns the tenants that the files name.
+    fn owners(&self) -> HashSet<&Name> {
+        let tenants = self.tenants.iter().map(|tenant| &tenant.name);
+        let flows = self.flows.iter().map(|flow| &flow.tenant);
+        let tracks = self.tracks.iter().map(|track| &track.tenant);
+        tenants.chain(flows).chain(tracks).collect()
+    }
+}
+
+/// The outcome for one entry of a file.
 #[derive(Debug, Serialize)]
 struct Outcome {
     kind: &'static str,
@@ -54,20 +92,68 @@ enum Change {
     Changed,
     /// It differs in fields that cannot be changed.
     Unchangeable,
+    Deleted,
 }
 
 pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) -> Result<()> {
-    let wanted = read(&args.file)?;
-    let mut outcomes = apply_tenants(&wanted.tenants, client, args.dry_run).await?;
-    outcomes.extend(apply(&wanted.flows, client, args.dry_run).await?);
-    outcomes.extend(apply(&wanted.tracks, client, args.dry_run).await?);
+    let mut wanted = Wanted::default();
+    for file in &args.files {
+        wanted.add(read(file)?);
+    }
+    // Without --yes, nothing is done if something would be deleted.
+    let mut is_plan = args.dry_run;
+    let mut pruned = Vec::new();
+    if args.prune {
+        let owners = wanted.owners();
+        pruned = prune(&wanted.flows, &owners, client, args.yes).await?;
+        pruned.extend(prune(&wanted.tracks, &owners, client, args.yes).await?);
+        is_plan |= !args.yes && !pruned.is_empty();
+    }
+    let mut outcomes = apply_tenants(&wanted.tenants, client, is_plan).await?;
+    outcomes.extend(apply(&wanted.flows, client, is_plan).await?);
+    outcomes.extend(apply(&wanted.tracks, client, is_plan).await?);
+    let count = pruned.len();
+    outcomes.extend(pruned);
     output.list(&outcomes, &["kind", "name", "change"], |outcome| {
         vec![
             outcome.kind.to_owned(),
             outcome.name.clone(),
-            describe(outcome, args.dry_run),
+            describe(outcome, is_plan),
         ]
-    })
+    })?;
+    if is_plan && !args.dry_run {
+        bail!(
+            "nothing was changed, because {count} flows and tracks would be deleted: add --yes to do it, or leave out --prune"
+        );
+    }
+    Ok(())
+}
+
+/// Deletes the resources of the owners that are not wanted, if `is_allowed`. Returns them.
+async fn prune<T: Resource>(
+    wanted: &[T],
+    owners: &HashSet<&Name>,
+    client: &OperatorClient,
+    is_allowed: bool,
+) -> Result<Vec<Outcome>> {
+    let kept: HashSet<&Name> = wanted.iter().map(T::name).collect();
+    let mut outcomes = Vec::new();
+    for found in T::all(client).await? {
+        if !owners.contains(found.tenant()) || kept.contains(found.name()) {
+            continue;
+        }
+        if is_allowed {
+            let deleted = found.delete(client).await;
+            deleted.with_context(|| format!("{} {}", T::KIND, found.name()))?;
+        }
+        outcomes.push(Outcome {
+            kind: T::KIND,
+            name: found.name().to_string(),
+            change: Change::Deleted,
+            fields: Vec::new(),
+        });
+    }
+    Ok(outcomes)
 }
 
 async fn apply_tenants(
@@ -105,10 +191,14 @@ trait Resource: Serialize + Sized {
 
     fn name(&self) -> &Name;
 
+    fn tenant(&self) -> &Name;
+
     /// Returns all of the controller's.
     async fn all(client: &OperatorClient) -> Result<Vec<Self>>;
 
     async fn create(&self, client: &OperatorClient) -> Result<()>;
+
+    async fn delete(&self, client: &OperatorClient) -> Result<()>;
 
     /// Replaces the one of this name, and returns it. Lists have no ETags, so it is read again with its
     /// tag: that state is replaced and compared.
@@ -126,9 +216,17 @@ impl Resource for Flow {
         Ok(client.flows().all().await?)
     }
 
+    fn tenant(&self) -> &Name {
+        &self.tenant
+    }
+
     async fn create(&self, client: &OperatorClient) -> Result<()> {
         client.create_flow(self).await?;
         Ok(())
+    }
+
+    async fn delete(&self, client: &OperatorClient) -> Result<()> {
+        Ok(client.delete_flow(&self.name).await?)
     }
 
     async fn replace(&self, client: &OperatorClient) -> Result<Self> {
@@ -149,9 +247,17 @@ impl Resource for Track {
         Ok(client.tracks().all().await?)
     }
 
+    fn tenant(&self) -> &Name {
+        &self.tenant
+    }
+
     async fn create(&self, client: &OperatorClient) -> Result<()> {
         client.create_track(self).await?;
         Ok(())
+    }
+
+    async fn delete(&self, client: &OperatorClient) -> Result<()> {
+        Ok(client.delete_track(&self.name).await?)
     }
 
     async fn replace(&self, client: &OperatorClient) -> Result<Self> {
@@ -200,7 +306,7 @@ async fn apply_one<T: Resource>(
             Ok(None)
         }
         Change::Changed => wanted.replace(client).await.map(Some),
-        Change::None | Change::Unchangeable => Ok(None),
+        Change::None | Change::Unchangeable | Change::Deleted => Ok(None),
     }
 }
 
@@ -265,6 +371,8 @@ fn describe(outcome: &Outcome, dry_run: bool) -> String {
         (Change::Created, true) => "would be created".to_owned(),
         (Change::Changed, false) => format!("changed: {fields}"),
         (Change::Changed, true) => format!("would be changed: {fields}"),
+        (Change::Deleted, false) => "deleted".to_owned(),
+        (Change::Deleted, true) => "would be deleted".to_owned(),
         (Change::Unchangeable, _) => format!("NOT CHANGED: {fields} cannot be changed"),
     }
 }

@@ -43,6 +43,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     let Command::List { list, filter } = command;
     let mut entries = client.audit(list.after).all().await?;
     entries.retain(|entry| filter.matches(entry));
+    list.cut(&mut entries, |entry| entry.at_unix_ms);
     let header = [
         "number", "at", "by", "from", "request", "change", "before", "after",
     ];

@@ -4,6 +4,7 @@ use anyhow::Result;
 use hawser_client::{Backoff, Error, EventStream, OperatorClient};
 use hawser_control::Name;
 use hawser_control::resource::Event;
+use hawser_io::clock;
 use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
@@ -22,12 +23,36 @@ pub(crate) enum Command {
     },
 }
 
-/// The list of a chronological list to show.
+/// The part of a chronological list to show.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
     /// Only entries after the one with this number
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) after: u64,
+    /// Only entries of this last time, such as 90s, 10m, 24h or 7d
+    #[arg(long, value_name = "TIME", value_parser = text::parse_duration)]
+    since: Option<Duration>,
+    /// Only this number of latest entries, of those that the other options leave
+    #[arg(long, value_name = "NUMBER")]
+    tail: Option<usize>,
+}
+
+impl ListArgs {
+    /// Removes the entries that are not to be shown, from a list with the oldest first.
+    pub(crate) fn cut<T>(&self, entries: &mut Vec<T>, at_unix_ms: impl Fn(&T) -> u64) {
+        self.cut_at(clock::unix_ms(), entries, at_unix_ms);
+    }
+
+    fn cut_at<T>(&self, now_unix_ms: u64, entries: &mut Vec<T>, at_unix_ms: impl Fn(&T) -> u64) {
+        if let Some(since) = self.since {
+            let since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+            let from = now_unix_ms.saturating_sub(since_ms);
+            entries.retain(|entry| at_unix_ms(entry) >= from);
+        }
+        if let Some(tail) = self.tail {
+            entries.drain(..entries.len().saturating_sub(tail));
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -58,6 +83,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         Command::List { list, filter } => {
             let mut events = client.events(list.after).all().await?;
             events.retain(|event| filter.matches(event));
+            list.cut(&mut events, |event| event.at_unix_ms);
             output.list(
                 &events,
                 &["number", "at", "kind", "about", "message"],
@@ -140,6 +166,24 @@ fn about(event: &Event) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_is_cut_by_time_and_number() {
+        let cut = |since, tail| {
+            let list = ListArgs {
+                after: 0,
+                since,
+                tail,
+            };
+            let mut entries = vec![1_000, 2_000, 3_000, 4_000];
+            list.cut_at(5_000, &mut entries, |at| *at);
+            entries
+        };
+        assert_eq!(cut(Some(Duration::from_secs(2)), None), [3_000, 4_000]);
+        assert_eq!(cut(Some(Duration::from_secs(3)), Some(1)), [4_000]);
+        assert_eq!(cut(Some(Duration::MAX), Some(9)).len(), 4);
+        assert_eq!(cut(None, Some(0)), [0; 0]);
+    }
 
     #[test]
     fn a_filter_takes_what_it_names() {

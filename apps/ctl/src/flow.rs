@@ -1,8 +1,9 @@
+mod describe;
 mod options;
 
 use crate::output::{Output, is_wanted};
 use crate::text;
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use hawser_client::{OperatorClient, Tag, Tagged};
 use hawser_control::Name;
 use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
@@ -26,6 +27,11 @@ pub(crate) enum Command {
     },
     /// Show one flow
     Show {
+        /// Name of the flow
+        flow: Name,
+    },
+    /// Show why a flow is protected or not: conditions, policy, paths and events
+    Describe {
         /// Name of the flow
         flow: Name,
     },
@@ -62,6 +68,16 @@ pub(crate) struct Create {
     options: Options,
 }
 
+impl Command {
+    /// Returns whether the command changes nothing.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Command::List { .. } | Command::Show { .. } | Command::Describe { .. }
+        )
+    }
+}
+
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
     match command {
         Command::List { tenant, node } => {
@@ -76,6 +92,13 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         Command::Show { flow } => {
             let flow = client.flow(flow).await?;
             output.one(&flow, &fields(&flow))
+        }
+        Command::Describe { flow } => {
+            let status = client.flow_status(flow).await?;
+            match output.json {
+                true => output.one(&status, &[]),
+                false => output.text(&describe::describe(&status)),
+            }
         }
         Command::Create(create) => {
             let flow = client.create_flow(&create.flow()?).await?;
@@ -100,12 +123,16 @@ async fn change(client: &OperatorClient, flow: &Name, options: &Options) -> Resu
 
 /// Replaces a flow unless it was changed since it was read.
 pub(crate) async fn replace(client: &OperatorClient, flow: &Flow, tag: &Tag) -> Result<Flow> {
-    client.replace_flow(flow, tag).await.map_err(|error| match error.status() {
-        Some(412) => anyhow!(
-            "flow {} was changed by another request in the meantime and is not overwritten: check it and run the command again",
-            flow.name
-        ),
-        _ => error.into(),
+    client.replace_flow(flow, tag).await.map_err(|error| {
+        let is_outdated = error.status() == Some(412);
+        let error = anyhow::Error::from(error);
+        match is_outdated {
+            true => error.context(format!(
+                "flow {} was changed by another request in the meantime and is not overwritten: check it and run the command again",
+                flow.name
+            )),
+            false => error,
+        }
     })
 }
 
@@ -127,6 +154,7 @@ impl Create {
             mode,
             trigger: None,
             pruning: Default::default(),
+            transparent: false,
         };
         self.options.change(&mut flow)?;
         Ok(flow)
@@ -152,6 +180,9 @@ fn fields(flow: &Flow) -> Vec<(&'static str, String)> {
         let size = text::range(trigger.request_bytes);
         fields.push(("requests", packets(&trigger.select)));
         fields.push(("request size", format!("{size} bytes")));
+    }
+    if flow.transparent {
+        fields.push(("copies", "as they are (transparent)".to_owned()));
     }
     fields.extend(pruning_fields(&flow.pruning));
     fields

@@ -4,6 +4,8 @@ mod apply;
 mod audit;
 mod enrolment;
 mod event;
+mod exit;
+mod export;
 mod flow;
 mod node;
 mod output;
@@ -14,8 +16,10 @@ mod settings;
 mod tenant;
 mod text;
 mod token;
+mod topology;
 mod track;
 mod tunnel;
+mod version;
 
 use anyhow::{Context, Result};
 use clap::{Command, Subcommand};
@@ -23,6 +27,11 @@ use clap_complete::Shell;
 use hawser_client::OperatorClient;
 use hawser_control::access::Caller;
 use output::Output;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// The shortest interval of `--watch`.
+const MIN_WATCH: Duration = Duration::from_millis(500);
 
 /// Query and operate a controller
 ///
@@ -34,6 +43,10 @@ pub struct Args {
     /// Print JSON instead of text
     #[arg(long, global = true)]
     json: bool,
+    /// Repeat `list`, `show` or `describe` every 2 s, or at another interval, until Ctrl-C
+    #[arg(long, global = true, value_name = "TIME", value_parser = text::parse_duration, num_args = 0..=1,
+        require_equals = true, default_missing_value = "2s")]
+    watch: Option<Duration>,
     #[command(subcommand)]
     topic: Topic,
 }
@@ -55,6 +68,7 @@ enum Topic {
     /// Paths, and their health
     #[command(subcommand)]
     Path(path::Command),
+    Topology(topology::Args),
     /// Tunnel servers
     #[command(subcommand)]
     Tunnel(tunnel::Command),
@@ -76,8 +90,14 @@ enum Topic {
     /// Operators' tokens
     #[command(subcommand)]
     Token(token::Command),
-    /// Create and change tenants, flows and tracks as described in a file
+    /// Create and change tenants, flows and tracks as described in files
     Apply(apply::Args),
+    Export(export::Args),
+    /// Named controllers in the configuration file
+    #[command(subcommand)]
+    Context(settings::ContextCommand),
+    /// Show the versions of this program and of the controller, and the controller that leads
+    Version,
     /// Show the identity that the controller sees
     Whoami,
     /// Print a completion script for a shell; docs/ctl.md says where to install it
@@ -89,18 +109,82 @@ enum Topic {
 
 /// Runs the command. `program` is the complete command line that these arguments are part of, for
 /// completion.
+///
+/// # Errors
+/// If the command fails. The error carries the exit code that docs/ctl.md documents for it.
 pub fn run(args: &Args, program: Command) -> Result<()> {
-    let output = Output { json: args.json };
-    if let Topic::Completion { shell } = args.topic {
-        return output.text(&completion(shell, program));
+    execute(args, program).map_err(exit::with_code)
+}
+
+fn execute(args: &Args, program: Command) -> Result<()> {
+    let output = Output {
+        json: args.json,
+        replaces: args.watch.is_some() && !args.json && std::io::stdout().is_terminal(),
+    };
+    match &args.topic {
+        Topic::Completion { shell } => return output.text(&completion(*shell, program)),
+        Topic::Context(command) => return settings::run_context(command, &args.connection, output),
+        _ => {}
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let client = args.connection.client()?;
-    runtime
-        .context("cannot start the async runtime")?
-        .block_on(dispatch(&args.topic, &client, output))
+    let runtime = runtime.context("cannot start the async runtime")?;
+    match args.watch {
+        Some(interval) => runtime.block_on(watch(&args.topic, &client, output, interval)),
+        None => runtime.block_on(dispatch(&args.topic, &client, output)),
+    }
+}
+
+/// Repeats a command that only reads. A controller that cannot be reached for some time ends nothing.
+async fn watch(
+    topic: &Topic,
+    client: &OperatorClient,
+    output: Output,
+    interval: Duration,
+) -> Result<()> {
+    if !topic.only_reads() {
+        return Err(exit::misused(
+            "--watch repeats commands that only read: list, show and describe",
+        ));
+    }
+    let mut has_worked = false;
+    loop {
+        match dispatch(topic, client, output).await {
+            Ok(()) => has_worked = true,
+            Err(error) if has_worked && exit::is_transient(&error) => {
+                eprintln!("hawser: {error:#}")
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(interval.max(MIN_WATCH)).await;
+    }
+}
+
+impl Topic {
+    /// Returns whether the command asks for the present state and changes nothing.
+    fn only_reads(&self) -> bool {
+        match self {
+            Topic::Node(command) => command.only_reads(),
+            Topic::Enrolment(command) => matches!(command, enrolment::Command::List { .. }),
+            Topic::Flow(command) => command.only_reads(),
+            Topic::Policy(command) => command.only_reads(),
+            Topic::Track(command) => command.only_reads(),
+            Topic::Tenant(command) => command.only_reads(),
+            Topic::Event(command) => matches!(command, event::Command::List { .. }),
+            Topic::Token(command) => matches!(command, token::Command::List),
+            Topic::Path(_)
+            | Topic::Topology(_)
+            | Topic::Tunnel(_)
+            | Topic::Report(_)
+            | Topic::Audit(_) => true,
+            Topic::Whoami | Topic::Version => true,
+            Topic::Apply(_) | Topic::Export(_) | Topic::Context(_) | Topic::Completion { .. } => {
+                false
+            }
+        }
+    }
 }
 
 async fn dispatch(topic: &Topic, client: &OperatorClient, output: Output) -> Result<()> {
@@ -110,6 +194,7 @@ async fn dispatch(topic: &Topic, client: &OperatorClient, output: Output) -> Res
         Topic::Flow(command) => flow::run(command, client, output).await,
         Topic::Policy(command) => policy::run(command, client, output).await,
         Topic::Path(command) => path::run(command, client, output).await,
+        Topic::Topology(args) => topology::run(args, client, output).await,
         Topic::Tunnel(command) => tunnel::run(command, client, output).await,
         Topic::Track(command) => track::run(command, client, output).await,
         Topic::Report(command) => report::run(command, client, output).await,
@@ -118,8 +203,10 @@ async fn dispatch(topic: &Topic, client: &OperatorClient, output: Output) -> Res
         Topic::Tenant(command) => tenant::run(command, client, output).await,
         Topic::Token(command) => token::run(command, client, output).await,
         Topic::Apply(args) => apply::run(args, client, output).await,
+        Topic::Export(args) => export::run(args, client, output).await,
+        Topic::Version => version::run(client, output).await,
         Topic::Whoami => whoami(&client.me().await?, output),
-        Topic::Completion { .. } => unreachable!("needs no controller"),
+        Topic::Completion { .. } | Topic::Context(_) => unreachable!("needs no controller"),
     }
 }
 
@@ -139,7 +226,8 @@ fn whoami(caller: &Caller, output: Output) -> Result<()> {
     output.one(caller, &fields)
 }
 
-fn completion(shell: Shell, mut program: Command) -> String {
+/// Returns the script that completes the commands of a program in a shell.
+pub fn completion(shell: Shell, mut program: Command) -> String {
     let mut script = Vec::new();
     let name = program.get_name().to_owned();
     clap_complete::generate(shell, &mut program, name, &mut script);

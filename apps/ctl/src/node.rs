@@ -6,7 +6,8 @@ use hawser_client::OperatorClient;
 use hawser_control::Name;
 use hawser_control::access::NewEnrolment;
 use hawser_control::resource::Node;
-use std::path::PathBuf;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
@@ -52,6 +53,13 @@ pub(crate) struct Enrol {
     out: Option<PathBuf>,
 }
 
+impl Command {
+    /// Returns whether the command changes nothing.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(self, Command::List { .. } | Command::Show { .. })
+    }
+}
+
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
     match command {
         Command::List { tenant } => {
@@ -94,11 +102,27 @@ impl Enrol {
         };
         write_secret(file, &enrolment.token)?;
         let until = text::date(enrolment.expires_unix_ms);
+        let stored = Stored {
+            node,
+            id: &enrolment.id,
+            expires_unix_ms: enrolment.expires_unix_ms,
+            file,
+        };
         let file = file.display();
-        output.done(&format!(
+        let text = format!(
             "copy {file} to {node} and run until {until}: hawser agent --config FILE --enrol {file}; where no agent runs: hawser enrol {file} --controller URL --node DIRECTORY"
-        ))
+        );
+        output.changed(&stored, &text)
     }
+}
+
+/// An enrolment token that is in a file.
+#[derive(Serialize)]
+struct Stored<'a> {
+    node: &'a Name,
+    id: &'a str,
+    expires_unix_ms: u64,
+    file: &'a Path,
 }
 
 fn row(node: &Node) -> Vec<String> {

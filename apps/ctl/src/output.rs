@@ -3,10 +3,15 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde::Serialize;
 
+/// The sequence that moves a terminal's cursor to the first line and clears the screen.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
 /// The output format: text for people, or JSON for programs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Output {
     pub(crate) json: bool,
+    /// Whether each output replaces the previous one on the screen.
+    pub(crate) replaces: bool,
 }
 
 impl Output {
@@ -20,12 +25,7 @@ impl Output {
         if self.json {
             return self.object(items);
         }
-        let mut table = Table::new();
-        table
-            .load_style(NOTHING)
-            .set_header(header.iter().map(|title| title.to_uppercase()));
-        table.add_rows(items.iter().map(row));
-        self.text(&aligned(&table))
+        self.text(&table(header, items.iter().map(row)))
     }
 
     /// Prints one item: one line per field, or a JSON object.
@@ -43,7 +43,8 @@ impl Output {
         self.text(&aligned(&table))
     }
 
-    /// Prints a sentence about what was done. Prints nothing as JSON; programs use the exit code.
+    /// Prints a sentence about something that was done and has no result. Prints nothing as JSON;
+    /// programs use the exit code.
     pub(crate) fn done(self, text: &str) -> Result<()> {
         if self.json {
             Ok(())
@@ -72,7 +73,8 @@ impl Output {
 
     /// Prints text. Exits successfully if the reader has closed the pipe.
     pub(crate) fn text(self, text: &str) -> Result<()> {
-        if !hawser_command::print(text)? {
+        let clear = if self.replaces { CLEAR } else { "" };
+        if !hawser_command::print(&format!("{clear}{text}"))? {
             std::process::exit(0);
         }
         Ok(())
@@ -86,6 +88,16 @@ impl Output {
 /// Returns whether an item passes a filter. Without a filter, everything passes.
 pub(crate) fn is_wanted<T: PartialEq + ?Sized>(wanted: Option<&T>, found: &T) -> bool {
     wanted.is_none_or(|wanted| wanted == found)
+}
+
+/// Renders rows below a header.
+pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(NOTHING)
+        .set_header(header.iter().map(|title| title.to_uppercase()));
+    table.add_rows(rows);
+    aligned(&table)
 }
 
 /// Renders columns aligned with spaces, on a terminal and elsewhere.

@@ -46,11 +46,11 @@ fn row(path: &Path) -> Vec<String> {
                 |health| if health.up { "up" } else { "down" },
             )
             .to_owned(),
-        text::or_none(health.and_then(|health| health.rtt_us).map(milliseconds)),
+        text::or_none(
+            health
+                .and_then(|health| health.rtt_us)
+                .map(text::milliseconds),
+        ),
         text::or_none(health.map(|health| health.dropped_by_device)),
     ]
-}
-
-fn milliseconds(us: u32) -> String {
-    format!("{:.1} ms", f64::from(us) / 1e3)
 }

@@ -30,6 +30,13 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Returns whether the command changes nothing.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(self, Command::List | Command::Show { .. })
+    }
+}
+
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
     match command {
         Command::List => {

@@ -1,8 +1,12 @@
+mod contexts;
+
+pub(crate) use contexts::{Command as ContextCommand, run as run_context};
+
 use anyhow::{Context, Result, bail};
+use contexts::File;
 use hawser_client::{Controller, OperatorClient};
 use serde::Deserialize;
 use std::fs;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +14,7 @@ use std::path::{Path, PathBuf};
 const ACCESS_BY_OTHERS: u32 = 0o077;
 
 /// The address of the controller and the operator's credentials. Arguments override the file.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Connection to the controller")]
 pub(crate) struct ConnectionArgs {
     /// URL of the controller, https://HOST:PORT; several separated by commas, of which the first
@@ -29,15 +33,19 @@ pub(crate) struct ConnectionArgs {
     /// File with the operator's token; must be readable only by its owner (mode 600)
     #[arg(long, global = true, env = "HAWSER_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Name of a controller in the configuration file, see `hawser ctl context` [default: the one
+    /// in use]
+    #[arg(long, global = true, env = "HAWSER_CONTEXT", value_name = "NAME")]
+    context: Option<String>,
     /// Configuration file with these settings [default: ~/.config/hawser/ctl.toml]
     #[arg(long, global = true, env = "HAWSER_CTL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// The same settings in a file. Relative paths in it are relative to its folder.
-#[derive(Debug, Default, Deserialize)]
+/// The address of a controller and the credentials for it, in the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct Settings {
     #[serde(default)]
     controllers: Vec<String>,
     authority: Option<PathBuf>,
@@ -47,11 +55,11 @@ struct File {
 impl ConnectionArgs {
     /// Returns a client for the controller.
     pub(crate) fn client(&self) -> Result<OperatorClient> {
-        let file = self.file()?;
-        let controllers = self.controllers(&file)?;
-        let authority = self.authority.as_ref().or(file.authority.as_ref());
+        let settings = self.settings()?;
+        let controllers = self.controllers(&settings)?;
+        let authority = self.authority.as_ref().or(settings.authority.as_ref());
         let authority = authority.ok_or_else(|| missing(&AUTHORITY))?;
-        let token = self.token_file.as_ref().or(file.token_file.as_ref());
+        let token = self.token_file.as_ref().or(settings.token_file.as_ref());
         let token = token.ok_or_else(|| missing(&TOKEN))?;
         let authority = fs::read_to_string(authority).with_context(|| {
             format!(
@@ -66,9 +74,9 @@ impl ConnectionArgs {
         )?)
     }
 
-    fn controllers(&self, file: &File) -> Result<Vec<Controller>> {
+    fn controllers(&self, settings: &Settings) -> Result<Vec<Controller>> {
         let controllers = if self.controller.is_empty() {
-            let urls = file.controllers.iter();
+            let urls = settings.controllers.iter();
             urls.map(|url| url.parse()).collect::<Result<_, _>>()?
         } else {
             self.controller.clone()
@@ -79,35 +87,32 @@ impl ConnectionArgs {
         Ok(controllers)
     }
 
-    fn file(&self) -> Result<File> {
-        let (path, is_explicit) = match &self.config {
-            Some(path) => (path.clone(), true),
-            None => match default_file() {
-                Some(path) => (path, false),
-                None => return Ok(File::default()),
-            },
+    /// Returns the settings of the context, with paths that are relative to the folder of the
+    /// file. A context is never completed by another one, whose token would then be sent to the
+    /// wrong controller.
+    fn settings(&self) -> Result<Settings> {
+        let Some((path, is_explicit)) = self.path() else {
+            return Ok(Settings::default());
         };
-        let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound && !is_explicit => {
-                return Ok(File::default());
-            }
-            read => read.with_context(|| format!("cannot read {}", path.display()))?,
-        };
-        let file: File = toml::from_str(&text).with_context(|| {
-            format!(
-                "{} is not valid; docs/ctl.md describes its keys",
-                path.display()
-            )
-        })?;
-        Ok(file.beside(&path))
+        let file = File::read(&path, is_explicit)?;
+        let settings = file.settings(self.context.as_deref())?;
+        Ok(settings.beside(&path))
+    }
+
+    /// Returns the path of the configuration file, and whether it was given.
+    fn path(&self) -> Option<(PathBuf, bool)> {
+        match &self.config {
+            Some(path) => Some((path.clone(), true)),
+            None => Some((default_file()?, false)),
+        }
     }
 }
 
-impl File {
+impl Settings {
     /// Returns the settings with paths that are relative to the folder of `path`.
-    fn beside(self, path: &Path) -> File {
+    fn beside(self, path: &Path) -> Settings {
         let folder = path.parent().unwrap_or(Path::new("."));
-        File {
+        Settings {
             authority: self.authority.map(|file| folder.join(file)),
             token_file: self.token_file.map(|file| folder.join(file)),
             ..self
@@ -163,7 +168,7 @@ fn missing(setting: &Required) -> anyhow::Error {
         key,
     } = setting;
     anyhow::anyhow!(
-        "no {name} is configured: give {flag}, set {variable}, or write {key} into ~/.config/hawser/ctl.toml"
+        "no {name} is configured: give {flag}, set {variable}, or write {key} into ~/.config/hawser/ctl.toml, as `hawser ctl context set` does"
     )
 }
 
@@ -197,17 +202,15 @@ mod tests {
         )
         .unwrap();
         let connection = ConnectionArgs {
-            controller: Vec::new(),
-            authority: None,
-            token_file: None,
             config: Some(path.clone()),
+            ..ConnectionArgs::default()
         };
-        let file = connection.file().unwrap();
-        assert_eq!(file.authority, Some(folder.path().join("ca.pem")));
+        let settings = connection.settings().unwrap();
+        assert_eq!(settings.authority, Some(folder.path().join("ca.pem")));
         let error = connection.client().unwrap_err().to_string();
         assert!(error.contains("--token-file"), "{error}");
         fs::write(&path, "controler = []").unwrap();
-        assert!(format!("{:#}", connection.file().unwrap_err()).contains("controllers"));
+        assert!(format!("{:#}", connection.settings().unwrap_err()).contains("controllers"));
     }
 
     #[test]

@@ -66,6 +66,11 @@ pub(crate) fn or_none(value: Option<impl ToString>) -> String {
     value.map_or_else(none, |value| value.to_string())
 }
 
+/// Formats a duration in microseconds as milliseconds: `12.3 ms`.
+pub(crate) fn milliseconds(us: u32) -> String {
+    format!("{:.1} ms", f64::from(us) / 1e3)
+}
+
 /// Parses a number, or two with a dash between them.
 pub(crate) fn parse_range(text: &str) -> Result<(u16, u16), String> {
     let number = |text: &str| {

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use hawser_client::OperatorClient;
 use hawser_control::Name;
 use hawser_control::access::{IssuedToken, NewToken, Scope, Token};
+use serde::Serialize;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -91,8 +92,23 @@ fn hand_over(issued: &IssuedToken, out: Option<&Path>, output: Output) -> Result
         return output.changed(issued, &issued.secret);
     };
     write_secret(file, &issued.secret)?;
-    let (name, file) = (&issued.token.name, file.display());
-    output.done(&format!("token {name} created, its secret is in {file}"))
+    let name = &issued.token.name;
+    let text = format!("token {name} created, its secret is in {}", file.display());
+    output.changed(
+        &Stored {
+            token: &issued.token,
+            file,
+        },
+        &text,
+    )
+}
+
+/// A token whose secret is in a file.
+#[derive(Serialize)]
+struct Stored<'a> {
+    #[serde(flatten)]
+    token: &'a Token,
+    file: &'a Path,
 }
 
 /// Returns the fields of a token as names and values.

@@ -1,5 +1,5 @@
 use crate::output::{Output, is_wanted};
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use hawser_client::{OperatorClient, Tag, Tagged};
 use hawser_control::Name;
 use hawser_control::track::Track;
@@ -99,6 +99,13 @@ impl Changes {
     }
 }
 
+impl Command {
+    /// Returns whether the command changes nothing.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(self, Command::List { .. } | Command::Show { .. })
+    }
+}
+
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
     match command {
         Command::List { tenant, node } => {
@@ -154,12 +161,16 @@ async fn change(client: &OperatorClient, track: &Name, changes: &Changes) -> Res
 
 /// Replaces a track unless it was changed since it was read.
 pub(crate) async fn replace(client: &OperatorClient, track: &Track, tag: &Tag) -> Result<Track> {
-    client.replace_track(track, tag).await.map_err(|error| match error.status() {
-        Some(412) => anyhow!(
-            "track {} was changed by another request in the meantime and is not overwritten: check it and run the command again",
-            track.name
-        ),
-        _ => error.into(),
+    client.replace_track(track, tag).await.map_err(|error| {
+        let is_outdated = error.status() == Some(412);
+        let error = anyhow::Error::from(error);
+        match is_outdated {
+            true => error.context(format!(
+                "track {} was changed by another request in the meantime and is not overwritten: check it and run the command again",
+                track.name
+            )),
+            false => error,
+        }
     })
 }
 

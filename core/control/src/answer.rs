@@ -12,11 +12,24 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
+/// The version of a controller: `GET /v1/version`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Version {
+    /// The version of the program.
+    pub version: String,
+    /// The name of the controller that answers.
+    pub controller: String,
+    /// The name of the controller that decides; `null` if none does at the moment.
+    pub leader: Option<String>,
+}
+
 /// Why a request failed (RFC 9457), `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// The kind of problem. `about:blank` means that `status` describes it fully.
+    /// The kind of problem, a URI reference such as `/problems/in-use`, stable for programs.
+    /// `about:blank` means that `status` describes it fully.
     #[serde(rename = "type", default = "Problem::blank")]
     pub kind: String,
     /// A summary of the kind of problem, for people.

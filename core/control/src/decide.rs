@@ -304,6 +304,7 @@ mod tests {
             mode,
             trigger,
             pruning: Pruning::default(),
+            transparent: false,
         }
     }
 

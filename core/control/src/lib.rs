@@ -3,7 +3,8 @@
 //!
 //! [`resource`] holds the resources that operators see under `/v1`, [`node`] the messages between a
 //! node and its controller, [`access`] certificates and tokens, [`tunnel`] the requests of tunnel
-//! clients and servers, [`track`] the secrets of broadcasts, [`answer`] the shape of lists and problems, [`audit`] the log of changes.
+//! clients and servers, [`track`] the secrets of broadcasts, [`status`] the conditions of a flow, [`topology`] the paths between nodes,
+//! [`answer`] the shape of lists and problems, [`audit`] the log of changes.
 //! [`decide`] computes the next policy from a flow, the policy in force and an observation.
 
 pub mod access;
@@ -14,6 +15,8 @@ mod name;
 pub mod node;
 mod prefix;
 pub mod resource;
+pub mod status;
+pub mod topology;
 pub mod track;
 pub mod tunnel;
 

@@ -23,6 +23,17 @@ pub struct Registration {
     pub signals: Option<SocketAddr>,
 }
 
+/// The data of an event of `GET /v1/nodes/{node}/stream`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum StreamData {
+    /// The data of an event `assignment`.
+    Assignment(Assignment),
+    /// The data of an event `policy`.
+    Policy(Policy),
+}
+
 /// The flows of a node: the event `assignment` of `GET /v1/nodes/{node}/stream`, sent first on
 /// every connection and whenever a flow is added, changed or removed. It replaces the previous
 /// assignment.
@@ -55,6 +66,11 @@ pub struct Send {
     pub select: Selector,
     /// The policy in force. Later policies come as the event `policy`.
     pub policy: Policy,
+    /// For a transparent flow, the paths that it may use, as a bit mask: copies are sent as they
+    /// are. `null` for other flows.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u8>))]
+    pub transparent: Option<PathSet>,
 }
 
 /// A flow whose copies the node deduplicates.
@@ -78,6 +94,10 @@ pub struct Receive {
     pub trigger: Option<Trigger>,
     /// The policy in force at the ingress. Later policies come as the event `policy`.
     pub policy: Policy,
+    /// For a transparent flow, its packets: they are copies although they have no shim. `null` for
+    /// other flows.
+    #[serde(default)]
+    pub transparent: Option<Selector>,
 }
 
 /// A node's report: `POST /v1/nodes/{node}/reports`, sent every `report_every_ms`, and immediately

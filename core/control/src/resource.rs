@@ -111,6 +111,10 @@ pub struct Flow {
     /// The parameters for judging paths in the modes `successive` and `evidence`.
     #[serde(default)]
     pub pruning: Pruning,
+    /// Whether copies are sent as they are, without outer headers and tags. Needs IPv4 packets, and
+    /// paths of IPv4 at whose other end is the other node itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transparent: bool,
 }
 
 impl Flow {

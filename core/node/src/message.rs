@@ -159,6 +159,8 @@ pub struct Flows {
     pub send_selectors: Selectors,
     /// The flows to deduplicate, with the names of the nodes that replicate them.
     pub receives: BTreeMap<FlowId, Name>,
+    /// Selectors of packets that are copies although they have no shim.
+    pub receive_selectors: Selectors,
 }
 
 /// A flow to replicate.
@@ -171,6 +173,8 @@ pub struct SendFlow {
     pub peer: Name,
     /// The policy.
     pub policy: Policy,
+    /// Whether copies are sent as they are.
+    pub transparent: bool,
 }
 
 /// The viewers' requests to watch.

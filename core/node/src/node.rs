@@ -325,9 +325,17 @@ impl ControlledNode {
                 flow: name,
                 peer,
                 policy,
+                transparent,
                 ..
             } = self.sends[*index].assigned.clone();
-            (*flow, SendFlow { name, peer, policy })
+            let transparent = transparent.is_some();
+            let send = SendFlow {
+                name,
+                peer,
+                policy,
+                transparent,
+            };
+            (*flow, send)
         });
         let receives = self.received();
         let receives = receives.map(|(flow, received)| (flow, received.assigned.peer.clone()));
@@ -337,6 +345,7 @@ impl ControlledNode {
             sends: sends.collect(),
             send_selectors: self.plan.send_selectors.clone(),
             receives: receives.chain(lingering).collect(),
+            receive_selectors: self.plan.receive_selectors.clone(),
         }
     }
 
@@ -808,6 +817,7 @@ mod tests {
     fn state_is_bounded_while_no_controller_takes_reports() {
         let equipment = Equipment {
             paths: PathSet::from_bits(0b11),
+            adjacent: PathSet::from_bits(0b11),
             replicates: true,
             watches: false,
             peers: ["peer".to_owned()].into(),

@@ -13,6 +13,8 @@ use std::time::Duration;
 pub struct Equipment {
     /// The paths of the node.
     pub paths: PathSet,
+    /// The paths on which packets can be sent as they are: of IPv4, with the other node on the link.
+    pub adjacent: PathSet,
     /// Whether the node takes packets from an interface, to replicate them.
     pub replicates: bool,
     /// Whether the node watches an interface on which viewers' requests arrive.
@@ -35,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) send_selectors: Selectors,
     /// The flows to deduplicate.
     pub(crate) receives: BTreeMap<FlowId, usize>,
+    /// Selectors of packets that are copies although they have no shim.
+    pub(crate) receive_selectors: Selectors,
     /// The received flows whose viewers' requests are watched.
     pub(crate) watched: BTreeSet<FlowId>,
     /// Selectors of these requests.
@@ -84,6 +88,9 @@ impl Plan {
             ));
         }
         check_peer(&send.peer, equipment)?;
+        if let Some(paths) = send.transparent {
+            check_adjacent(paths.intersection(equipment.paths), equipment)?;
+        }
         let (prefix, rule) = rule(flow, &send.select)?;
         self.send_selectors.entry(prefix).or_default().push(rule);
         self.sends.insert(flow, index);
@@ -107,6 +114,12 @@ impl Plan {
             ));
         }
         check_peer(&receive.peer, equipment)?;
+        if let Some(select) = &receive.transparent {
+            check_adjacent(receive.paths.intersection(equipment.paths), equipment)?;
+            let (prefix, rule) = rule(flow, select)?;
+            let rules = self.receive_selectors.entry(prefix).or_default();
+            rules.push(rule);
+        }
         self.receives.insert(flow, index);
         Ok(())
     }
@@ -180,6 +193,19 @@ pub(crate) fn missing_paths(policy: &Policy, paths: PathSet) -> Result<(), Strin
     ))
 }
 
+/// Returns an error if a transparent flow may use a path on which packets cannot be sent as they
+/// are: they would reach another host, or could not be identified.
+fn check_adjacent(paths: PathSet, equipment: &Equipment) -> Result<(), String> {
+    let wrong = paths.difference(equipment.adjacent);
+    match wrong.iter().next() {
+        None => Ok(()),
+        Some(path) => Err(format!(
+            "a transparent flow needs paths of IPv4 whose other end is on the link, and {path} is not: leave it out of \
+             `paths` of the flow"
+        )),
+    }
+}
+
 fn too_many(prefix: Prefix, max_rules: usize) -> String {
     format!("more than {max_rules} flows share the destination {prefix}")
 }
@@ -207,6 +233,7 @@ mod tests {
     fn equipment() -> Equipment {
         Equipment {
             paths: PathSet::from_bits(0b1),
+            adjacent: PathSet::from_bits(0b1),
             replicates: true,
             watches: true,
             peers: BTreeSet::from(["other".to_owned()]),
@@ -301,6 +328,34 @@ mod tests {
                 "{flow}: {}",
                 why(flow)
             );
+        }
+    }
+
+    #[test]
+    fn a_transparent_flow_is_refused_where_a_path_is_not_adjacent() {
+        let parts = |paths: u8| {
+            let mut assignment = assignment(
+                &[send("out", 1, "other", ALL, 0b1)],
+                &[receive("in", 7, "other")],
+            );
+            assignment.sends[0].transparent = Some(PathSet::from_bits(paths));
+            assignment.receives[0].transparent = Some(assignment.sends[0].select.clone());
+            assignment.receives[0].paths = PathSet::from_bits(paths);
+            assignment
+        };
+        let equipment = Equipment {
+            paths: PathSet::from_bits(0b11),
+            adjacent: PathSet::from_bits(0b10),
+            ..equipment()
+        };
+        let plan = Plan::of(&parts(0b10), &equipment);
+        assert_eq!((plan.sends.len(), plan.receives.len()), (1, 1));
+        assert_eq!(plan.receive_selectors.len(), 1);
+        let plan = Plan::of(&parts(0b11), &equipment);
+        assert!(plan.sends.is_empty() && plan.receives.is_empty());
+        assert!(plan.receive_selectors.is_empty() && plan.send_selectors.is_empty());
+        for (_, reason) in &plan.refused {
+            assert!(reason.contains("path 1 is not"), "{reason}");
         }
     }
 

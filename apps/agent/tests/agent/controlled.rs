@@ -5,5 +5,6 @@ mod certificates;
 mod pruning;
 mod rig;
 mod survival;
+mod transparent;
 mod trigger;
 mod wide;

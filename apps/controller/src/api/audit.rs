@@ -9,7 +9,7 @@ use hawser_control::audit::AuditEntry;
 use std::sync::Arc;
 
 /// List changes and their authors, oldest first
-#[utoipa::path(get, path = "/v1/audit", tag = "operators", params(NumberedPageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_audit", get, path = "/v1/audit", tag = "operators", params(NumberedPageQuery), security(("token" = [])),
     responses((status = 200, body = Page<AuditEntry>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,

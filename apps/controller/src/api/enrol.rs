@@ -25,7 +25,7 @@ const ATTEMPTS: usize = 8;
 /// Requires no authentication except the token. Earlier certificates of the node become invalid.
 /// The same key may send the request again with the same token, and gets the same certificate while
 /// that is in force.
-#[utoipa::path(post, path = "/v1/enrol", tag = "nodes", request_body = Enrol,
+#[utoipa::path(operation_id = "enrol_node", post, path = "/v1/enrol", tag = "nodes", request_body = Enrol,
     responses((status = 201, body = Certificate), CommonErrors, BodyErrors))]
 pub(super) async fn enrol(
     State(controller): State<Arc<Controller>>,
@@ -159,7 +159,7 @@ impl Controller {
 /// Get a node's next certificate
 ///
 /// The certificate in use remains valid until it expires, regardless of the number of requests.
-#[utoipa::path(post, path = "/v1/nodes/{node}/certificate", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Renew,
+#[utoipa::path(operation_id = "renew_certificate", post, path = "/v1/nodes/{node}/certificate", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Renew,
     responses((status = 201, body = Certificate), CommonErrors, BodyErrors))]
 pub(super) async fn renew(
     State(controller): State<Arc<Controller>>,

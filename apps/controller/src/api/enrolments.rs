@@ -18,7 +18,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 /// List enrolment tokens, used and unused, ordered by node, without their secrets
-#[utoipa::path(get, path = "/v1/enrolments", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_enrolments", get, path = "/v1/enrolments", tag = "operators", params(PageQuery), security(("token" = [])),
     responses((status = 200, body = Page<ListedEnrolment>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
@@ -43,7 +43,7 @@ pub(super) async fn list(
 }
 
 /// Withdraw an enrolment token; it can no longer be used
-#[utoipa::path(delete, path = "/v1/nodes/{node}/enrolment/{id}", tag = "operators",
+#[utoipa::path(operation_id = "withdraw_enrolment", delete, path = "/v1/nodes/{node}/enrolment/{id}", tag = "operators",
     params(("node" = Name, Path), ("id" = String, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Withdrawn"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn withdraw(

@@ -1,4 +1,5 @@
 use super::extract::{NumberedPageQuery, Query};
+use super::filter::{EventFilter, Filtered};
 use super::refusal::{CommonErrors, HandlerError};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
@@ -23,18 +24,21 @@ const PING_EVERY: Duration = Duration::from_secs(15);
 const EVENTS_AT_ONCE: usize = 256;
 
 /// List events, oldest first
-#[utoipa::path(get, path = "/v1/events", tag = "operators", params(NumberedPageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_events", get, path = "/v1/events", tag = "operators", params(NumberedPageQuery, EventFilter), security(("token" = [])),
     responses((status = 200, body = Page<Event>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(query): Query<NumberedPageQuery>,
+    Filtered {
+        page: query,
+        filter,
+    }: Filtered<NumberedPageQuery, EventFilter>,
 ) -> Result<Json<Page<Event>>, HandlerError> {
     let view = controller.view();
     let events = view
         .events
         .range(query.range())
-        .filter(|(_, event)| operator.sees_optional(event.tenant.as_ref()));
+        .filter(|(_, event)| operator.sees_optional(event.tenant.as_ref()) && filter.admits(event));
     Ok(Json(query.page(
         events.map(|(number, event)| (number, event.clone())),
     )?))
@@ -52,8 +56,8 @@ pub(super) struct From {
 }
 
 /// Stream events as they happen: each as an event `event`, whose id is its number
-#[utoipa::path(get, path = "/v1/events/stream", tag = "operators", params(From), security(("token" = [])),
-    responses((status = 200, content_type = "text/event-stream", body = String), CommonErrors))]
+#[utoipa::path(operation_id = "stream_events", get, path = "/v1/events/stream", tag = "operators", params(From), security(("token" = [])),
+    responses((status = 200, content_type = "text/event-stream", body = Event, description = "Events `event`, whose data is this; events `ping` have no content"), CommonErrors))]
 pub(super) async fn stream(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,

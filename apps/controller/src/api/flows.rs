@@ -1,11 +1,13 @@
-use super::extract::{Body, PageQuery, Path, Query};
+use super::extract::{Body, PageQuery, Path};
+use super::filter::{Filtered, OwnerFilter};
 use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
 use super::tenants::{Created, created};
 use crate::access::{Operate, Operator, Read};
-use crate::check;
+use crate::check::{self, overlap};
 use crate::controller::{About, Controller};
 use crate::record::{FlowRecord, NumberRecord, emit, key};
 use crate::reference;
@@ -23,12 +25,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// List flows, ordered by name
-#[utoipa::path(get, path = "/v1/flows", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_flows", get, path = "/v1/flows", tag = "operators", params(PageQuery, OwnerFilter), security(("token" = [])),
     responses((status = 200, body = Page<Flow>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(query): Query<PageQuery>,
+    Filtered {
+        page: query,
+        filter,
+    }: Filtered<PageQuery, OwnerFilter>,
 ) -> Result<Json<Page<Flow>>, HandlerError> {
     let view = controller.view();
     let flows = view
@@ -36,13 +41,15 @@ pub(super) async fn list(
         .range::<str, _>(query.range())
         .filter_map(|(name, flow)| {
             let flow = &flow.record.as_ref()?.value.flow;
-            operator.sees(&flow.tenant).then(|| (name, flow.clone()))
+            let is_wanted = operator.sees(&flow.tenant)
+                && filter.admits(&flow.tenant, [&flow.ingress, &flow.egress]);
+            is_wanted.then(|| (name, flow.clone()))
         });
     Ok(Json(query.page(flows)?))
 }
 
 /// Get a flow
-#[utoipa::path(get, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
+#[utoipa::path(operation_id = "get_flow", get, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
     responses((status = 200, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
@@ -57,7 +64,7 @@ pub(super) async fn show(
 }
 
 /// Create a flow between two nodes of a tenant
-#[utoipa::path(post, path = "/v1/flows", tag = "operators", request_body = Flow, security(("token" = [])),
+#[utoipa::path(operation_id = "create_flow", post, path = "/v1/flows", tag = "operators", request_body = Flow, security(("token" = [])),
     responses((status = 201, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
@@ -84,7 +91,7 @@ pub(super) async fn create(
 /// Change a flow; its policy is reset unless an operator has fixed it
 ///
 /// Its tenant and its nodes cannot be changed: delete the flow and create it again.
-#[utoipa::path(put, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body = Flow, security(("token" = [])),
+#[utoipa::path(operation_id = "replace_flow", put, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body = Flow, security(("token" = [])),
     responses((status = 200, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn change(
     State(controller): State<Arc<Controller>>,
@@ -117,7 +124,14 @@ async fn try_change(
         controller.store.commit(vec![check]).await?;
         return Ok(changed_in);
     }
-    let writes = writes_to_change(&controller.view(), new, &before);
+    let writes = {
+        let view = controller.view();
+        if new.select != before.value.flow.select {
+            check_overlap(&view, new)?;
+        }
+        check_adjacent(&view, new)?;
+        writes_to_change(&view, new, &before)
+    };
     let message = format!("{} changed the flow {name}", operator.token.name);
     let by = operator.origin.changes(name, changed_in);
     let about = About::tenant(&new.tenant).flow(name).by(by);
@@ -162,7 +176,7 @@ fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> 
 }
 
 /// Delete a flow; its packets take the default route
-#[utoipa::path(delete, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
+#[utoipa::path(operation_id = "delete_flow", delete, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
@@ -217,10 +231,15 @@ fn writes_to_delete(view: &View, record: &Versioned<FlowRecord>) -> Vec<Write> {
 /// Returns the writes that create a flow with its number at both nodes and its first policy.
 fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     let name = &flow.name;
-    if view.flow(name).is_some() {
-        let what = format!("the flow {name} already exists; change it with PUT");
-        return Err(Refusal::conflict(what));
+    if let Some(other) = view.flow(name) {
+        if other.value.flow.tenant != flow.tenant {
+            return Err(Refusal::taken(name, &flow.tenant));
+        }
+        let what = format!("the flow {name} already exists; PUT /v1/flows/NAME changes it");
+        return Err(Refusal::conflict(what).kind(Kind::AlreadyExists));
     }
+    check_overlap(view, flow)?;
+    check_adjacent(view, flow)?;
     let references = references(view, flow)?;
     let free = free_number(view, flow)?;
     let mut writes = free.taken_by(flow).to_vec();
@@ -240,6 +259,58 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     writes.push(Write::put(key::of(key::FLOW, name), emit(&record)).when(Expect::Absent));
     writes.extend(references);
     Ok(writes)
+}
+
+/// Rejects a flow whose packets another flow of the same ingress may take. The kernel searches the
+/// longest prefix first, so flows may share packets if their prefixes have different lengths.
+fn check_overlap(view: &View, flow: &Flow) -> Result<(), Refusal> {
+    let ingress = view.nodes.get(&flow.ingress);
+    let others = ingress.iter().flat_map(|node| &node.sends);
+    for other in others.filter(|other| **other != flow.name) {
+        let Some(record) = view.flow(other) else {
+            continue;
+        };
+        if overlap(&flow.select, &record.value.flow.select) {
+            let what = format!(
+                "the flow {other} of {} selects some of the same packets under the same destination; select other ports or \
+                 protocols, or a destination prefix of another length, of which the longest one takes a packet",
+                flow.ingress
+            );
+            return Err(Refusal::conflict(what).kind(Kind::Overlapping));
+        }
+    }
+    Ok(())
+}
+
+/// Rejects a transparent flow that may take a path whose ends, as registered, cannot be on one
+/// link of IPv4. What only the nodes know, they check themselves.
+fn check_adjacent(view: &View, flow: &Flow) -> Result<(), Refusal> {
+    if !flow.transparent {
+        return Ok(());
+    }
+    let ends = |node: &Name| {
+        view.nodes
+            .get(node)
+            .map_or(vec![], |found| found.paths(node))
+    };
+    let egress = ends(&flow.egress);
+    for path in ends(&flow.ingress) {
+        let number = path.end.number;
+        let is_used = flow.paths.is_empty() || flow.paths.contains(&number);
+        let other = egress.iter().find(|other| other.end.number == number);
+        let Some(other) = other.filter(|_| is_used) else {
+            continue;
+        };
+        let (here, there) = (&path.end, &other.end);
+        let is_one_link = (here.local, here.remote) == (there.remote, there.local);
+        if !here.local.is_ipv4() || !is_one_link {
+            return Err(Refusal::meaningless(format!(
+                "a transparent flow needs adjacent nodes: path {number} is not of IPv4, or its ends do not name each other's \
+                 address; leave it out with `paths`"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the references of a flow to its nodes.

@@ -19,14 +19,14 @@ use std::sync::Arc;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Report that the controller is running
-#[utoipa::path(get, path = "/healthz", tag = "service",
+#[utoipa::path(operation_id = "get_health", get, path = "/healthz", tag = "service",
     responses((status = 200, content_type = "text/plain", body = String)))]
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
 /// Report whether the controller is ready: the store has been read and there is a leader
-#[utoipa::path(get, path = "/readyz", tag = "service",
+#[utoipa::path(operation_id = "get_readiness", get, path = "/readyz", tag = "service",
     responses((status = 200, content_type = "text/plain", body = String),
         (status = 503, content_type = "application/problem+json", body = hawser_control::answer::Problem)))]
 pub(super) async fn readyz(State(controller): State<Arc<Controller>>) -> Result<String, Refusal> {
@@ -49,7 +49,7 @@ pub(super) async fn readyz(State(controller): State<Arc<Controller>>) -> Result<
 }
 
 /// Get metrics for Prometheus; requires a token of any scope, or a request from the same host
-#[utoipa::path(get, path = "/metrics", tag = "service", security((), ("token" = [])),
+#[utoipa::path(operation_id = "get_metrics", get, path = "/metrics", tag = "service", security((), ("token" = [])),
     responses((status = 200, content_type = "application/openmetrics-text", body = String), CommonErrors))]
 pub(super) async fn metrics(
     State(controller): State<Arc<Controller>>,

@@ -13,12 +13,12 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Sse};
 use futures_util::future::try_join_all;
 use hawser_control::Name;
-use hawser_control::node::{Registration, Report};
+use hawser_control::node::{Registration, Report, StreamData};
 use hawser_control::resource::Flow;
 use std::sync::Arc;
 
 /// Register the node's agent version and paths; the first request on every connection
-#[utoipa::path(put, path = "/v1/nodes/{node}/registration", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Registration,
+#[utoipa::path(operation_id = "register_node", put, path = "/v1/nodes/{node}/registration", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Registration,
     responses((status = 204, description = "Registered"), CommonErrors, BodyErrors))]
 pub(super) async fn register(
     State(controller): State<Arc<Controller>>,
@@ -73,8 +73,8 @@ fn unless_registered(view: &View, node: &Name, new: &Registration) -> Option<Exp
 }
 
 /// Stream the events `assignment`, `policy`, `ping`, and `end` before the controller closes it
-#[utoipa::path(get, path = "/v1/nodes/{node}/stream", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])),
-    responses((status = 200, content_type = "text/event-stream", body = String), CommonErrors))]
+#[utoipa::path(operation_id = "stream_node", get, path = "/v1/nodes/{node}/stream", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])),
+    responses((status = 200, content_type = "text/event-stream", body = StreamData, description = "Events `assignment` and `policy`, whose data is this; events `ping` and `end`"), CommonErrors))]
 pub(super) async fn stream(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
@@ -85,7 +85,7 @@ pub(super) async fn stream(
 }
 
 /// Report observations and counters, and renew the node's lease
-#[utoipa::path(post, path = "/v1/nodes/{node}/reports", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Report,
+#[utoipa::path(operation_id = "report_node", post, path = "/v1/nodes/{node}/reports", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Report,
     responses((status = 204, description = "Accepted"), CommonErrors, BodyErrors))]
 pub(super) async fn report(
     State(controller): State<Arc<Controller>>,

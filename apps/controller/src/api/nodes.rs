@@ -1,7 +1,9 @@
 use super::enrol::put_node;
 use super::enrolments::enrolment_name;
-use super::extract::{Body, PageQuery, Path, Query};
+use super::extract::{Body, PageQuery, Path};
+use super::filter::{Filtered, NodeFilter, OwnerFilter};
 use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
@@ -39,24 +41,24 @@ const STATEMENTS: [&str; 5] = [
 ];
 
 /// List nodes, ordered by name
-#[utoipa::path(get, path = "/v1/nodes", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_nodes", get, path = "/v1/nodes", tag = "operators", params(PageQuery, NodeFilter), security(("token" = [])),
     responses((status = 200, body = Page<Node>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(query): Query<PageQuery>,
+    Filtered {
+        page: query,
+        filter,
+    }: Filtered<PageQuery, NodeFilter>,
 ) -> Result<Json<Page<Node>>, HandlerError> {
     let view = controller.view();
-    let nodes = seen_nodes(&view, &operator, query.range())
-        .map(|(name, node, record)| (name, (name, node, record)));
-    let Page { items, next } = query.page(nodes)?;
-    let resource = |(name, node, record): (&Name, &NodeView, &NodeRecord)| {
-        node.resource(name, record, controller.seen_unix_ms(name))
-    };
-    Ok(Json(Page {
-        items: items.into_iter().map(resource).collect(),
-        next,
-    }))
+    let resources = seen_nodes(&view, &operator, query.range()).map(|(name, node, record)| {
+        let seen = controller.seen_unix_ms(name);
+        (name, node.resource(name, record, seen))
+    });
+    Ok(Json(
+        query.page(resources.filter(|(_, node)| filter.admits(node)))?,
+    ))
 }
 
 /// Returns the nodes in a range that the operator may see.
@@ -73,7 +75,7 @@ fn seen_nodes<'a, N>(
 }
 
 /// Get a node
-#[utoipa::path(get, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
+#[utoipa::path(operation_id = "get_node", get, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
     responses((status = 200, body = Node, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
@@ -95,7 +97,7 @@ pub(super) async fn show(
 }
 
 /// Revoke a node's certificate and delete the node
-#[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
+#[utoipa::path(operation_id = "delete_node", delete, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
@@ -149,10 +151,11 @@ fn check_flows(name: &Name, node: &NodeView) -> Result<(), Refusal> {
     let Some(flow) = flows.first() else {
         return Ok(());
     };
-    Err(Refusal::conflict(format!(
+    let what = format!(
         "{name} is the ingress or egress of {} flows, such as {flow}; delete them first",
         flows.len()
-    )))
+    );
+    Err(Refusal::conflict(what).kind(Kind::InUse))
 }
 
 /// Rejects the deletion of a node that tracks name.
@@ -160,17 +163,18 @@ fn check_tracks(view: &View, name: &Name) -> Result<(), Refusal> {
     let Some((track, _)) = view.tracks_of(name).next() else {
         return Ok(());
     };
-    Err(Refusal::conflict(format!(
+    let what = format!(
         "{name} is a writer or reader of {} tracks, such as {track}; remove it from them first",
         view.tracks_of(name).count()
-    )))
+    );
+    Err(Refusal::conflict(what).kind(Kind::InUse))
 }
 
 /// Create a one-time token with which a node gets its certificate
 ///
 /// The node is created if it does not exist. A node that has a certificate keeps it until the token
 /// is used.
-#[utoipa::path(post, path = "/v1/nodes/{node}/enrolment", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
+#[utoipa::path(operation_id = "create_enrolment", post, path = "/v1/nodes/{node}/enrolment", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
     request_body = NewEnrolment,
     responses((status = 201, body = Enrolment), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn create_enrolment(
@@ -233,7 +237,7 @@ fn unused(token: &EnrolmentToken, valid_s: u32) -> EnrolmentRecord {
 /// Revoke a node's certificates and enrolment tokens; open streams end immediately
 ///
 /// The tracks that the node may publish, watch or relay get new secrets.
-#[utoipa::path(delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
+#[utoipa::path(operation_id = "revoke_node", delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Revoked"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn revoke(
     State(controller): State<Arc<Controller>>,
@@ -266,19 +270,23 @@ pub(super) async fn revoke(
 }
 
 /// List paths, ordered by node and number
-#[utoipa::path(get, path = "/v1/paths", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_paths", get, path = "/v1/paths", tag = "operators", params(PageQuery, OwnerFilter), security(("token" = [])),
     responses((status = 200, body = Page<NodePath>), CommonErrors))]
 pub(super) async fn paths(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(query): Query<PageQuery>,
+    Filtered {
+        page: query,
+        filter,
+    }: Filtered<PageQuery, OwnerFilter>,
 ) -> Result<Json<Page<NodePath>>, HandlerError> {
     let after = query.after().map(PathKey::of);
     let view = controller.view();
     let from = after
         .as_ref()
         .map_or(Bound::Unbounded, |after| Bound::Included(after.node));
-    let nodes = seen_nodes(&view, &operator, (from, Bound::Unbounded));
+    let nodes = seen_nodes(&view, &operator, (from, Bound::Unbounded))
+        .filter(|(name, _, record)| filter.admits(&record.tenant, [*name]));
     let paths = nodes.flat_map(|(name, node, _)| node.paths(name));
     let rest = paths.skip_while(|path| {
         let key = PathKey {
@@ -309,15 +317,19 @@ impl PathKey<'_> {
 }
 
 /// List the latest reports of the nodes that report to this controller
-#[utoipa::path(get, path = "/v1/reports", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_reports", get, path = "/v1/reports", tag = "operators", params(PageQuery, OwnerFilter), security(("token" = [])),
     responses((status = 200, body = Page<Reported>), CommonErrors))]
 pub(super) async fn reports(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(query): Query<PageQuery>,
+    Filtered {
+        page: query,
+        filter,
+    }: Filtered<PageQuery, OwnerFilter>,
 ) -> Result<Json<Page<Reported>>, HandlerError> {
     let view = controller.view();
-    let nodes = seen_nodes(&view, &operator, query.range());
+    let nodes = seen_nodes(&view, &operator, query.range())
+        .filter(|(name, _, record)| filter.admits(&record.tenant, [*name]));
     let reports = controller.reports();
     Ok(Json(query.page(nodes.filter_map(|(name, ..)| {
         Some((name, reports.get(name)?.clone()))
@@ -325,7 +337,7 @@ pub(super) async fn reports(
 }
 
 /// Get the latest report of a node
-#[utoipa::path(get, path = "/v1/reports/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
+#[utoipa::path(operation_id = "get_report", get, path = "/v1/reports/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
     responses((status = 200, body = Reported), CommonErrors, NotFoundError))]
 pub(super) async fn latest_report(
     State(controller): State<Arc<Controller>>,
@@ -362,9 +374,7 @@ impl Controller {
             return writes_to_create(&view, name, (tenant, revision), enrolment);
         };
         if known.value.tenant != *tenant {
-            return Err(Refusal::conflict(format!(
-                "another tenant has a node {name}; choose another name, or delete that node first"
-            )));
+            return Err(Refusal::taken(name, tenant));
         }
         let (node, read) = (known.value.clone(), Expect::Revision(known.revision));
         Ok(vec![put_with_token(name, node, enrolment, read)?])
@@ -422,7 +432,7 @@ fn put_with_token(
     if unused.count() >= MAX_UNUSED {
         return Err(Refusal::conflict(format!(
             "{name} has {MAX_UNUSED} unused tokens; withdraw some: \
-             DELETE /v1/nodes/{name}/enrolment/ID, GET /v1/enrolments lists them"
+             DELETE /v1/nodes/NAME/enrolment/ID, GET /v1/enrolments lists them"
         )));
     }
     node.enrolments.push(enrolment);

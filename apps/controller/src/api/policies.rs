@@ -1,4 +1,5 @@
-use super::extract::{Body, PageQuery, Path, Query};
+use super::extract::{Body, PageQuery, Path};
+use super::filter::{Filtered, OwnerFilter};
 use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged, changed};
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
@@ -17,27 +18,32 @@ use hawser_units::{PathSet, PolicyCode};
 use std::sync::Arc;
 
 /// List the policies in force, ordered by flow
-#[utoipa::path(get, path = "/v1/policies", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_policies", get, path = "/v1/policies", tag = "operators", params(PageQuery, OwnerFilter), security(("token" = [])),
     responses((status = 200, body = Page<Policy>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(query): Query<PageQuery>,
+    Filtered {
+        page: query,
+        filter,
+    }: Filtered<PageQuery, OwnerFilter>,
 ) -> Result<Json<Page<Policy>>, HandlerError> {
     let view = controller.view();
     let policies = view
         .flows
         .range::<str, _>(query.range())
         .filter_map(|(name, flow)| {
-            let is_seen = operator.sees(&flow.record.as_ref()?.value.flow.tenant);
-            let policy = flow.policy.as_ref().filter(|_| is_seen)?;
+            let owner = &flow.record.as_ref()?.value.flow;
+            let is_wanted = operator.sees(&owner.tenant)
+                && filter.admits(&owner.tenant, [&owner.ingress, &owner.egress]);
+            let policy = flow.policy.as_ref().filter(|_| is_wanted)?;
             Some((name, policy.value.clone()))
         });
     Ok(Json(query.page(policies)?))
 }
 
 /// Get the policy in force for a flow
-#[utoipa::path(get, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
+#[utoipa::path(operation_id = "get_policy", get, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
     responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
@@ -51,7 +57,7 @@ pub(super) async fn show(
 }
 
 /// Fix the paths of a flow until they are released
-#[utoipa::path(put, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body = Override, security(("token" = [])),
+#[utoipa::path(operation_id = "fix_policy", put, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body = Override, security(("token" = [])),
     responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn override_policy(
     State(controller): State<Arc<Controller>>,
@@ -79,7 +85,7 @@ pub(super) async fn override_policy(
 }
 
 /// Return the choice of a flow's paths to the controller
-#[utoipa::path(delete, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
+#[utoipa::path(operation_id = "release_policy", delete, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn release(
     State(controller): State<Arc<Controller>>,

@@ -1,5 +1,6 @@
 //! Error responses (RFC 9457), which say what to do.
 
+use super::problem::Kind;
 use crate::controller::Controller;
 use crate::store::{Error, Revision};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -21,6 +22,7 @@ const ATTEMPTS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
+    pub(crate) kind: Kind,
     pub(crate) detail: String,
     pub(crate) retry_after_s: Option<u64>,
 }
@@ -29,9 +31,15 @@ impl Refusal {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Refusal {
         Refusal {
             status,
+            kind: Kind::of(status),
             detail: detail.into(),
             retry_after_s: None,
         }
+    }
+
+    /// Returns the refusal with a more specific kind than that of its status.
+    pub(crate) fn kind(self, kind: Kind) -> Refusal {
+        Refusal { kind, ..self }
     }
 
     pub(crate) fn unauthorized(detail: impl Into<String>) -> Refusal {
@@ -55,6 +63,14 @@ impl Refusal {
         Refusal::new(StatusCode::CONFLICT, detail)
     }
 
+    /// Returns the refusal of a name that a resource of another tenant has, without saying which.
+    pub(crate) fn taken(name: &Name, tenant: &Name) -> Refusal {
+        let what = format!(
+            "the name {name} is taken: all tenants share the names; choose another, such as {tenant}-{name}"
+        );
+        Refusal::conflict(what).kind(Kind::AlreadyExists)
+    }
+
     pub(crate) fn meaningless(detail: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
@@ -71,7 +87,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let title = self.status.canonical_reason().unwrap_or("CommonErrors");
         let problem = Problem {
-            kind: Problem::blank(),
+            kind: self.kind.reference(),
             title: title.to_owned(),
             status: self.status.as_u16(),
             detail: self.detail,
@@ -121,7 +137,8 @@ impl IntoResponse for HandlerError {
         match error {
             Error::Conflict { .. } => Refusal::conflict(
                 "another request is changing the same resource; read it and try again",
-            ),
+            )
+            .kind(Kind::Contended),
             Error::Invalid(what) => Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what),
             Error::LeaseGone(_) | Error::Compacted(_) | Error::Unavailable(_) => {
                 tracing::error!("request to the store failed: {error}");

@@ -1,5 +1,6 @@
 use super::extract::{Body, PageQuery, Path, Query};
 use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged, tag};
+use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
@@ -29,7 +30,7 @@ pub(super) fn created<T>(place: String, revision: Revision, what: T) -> Created<
 }
 
 /// List tenants, ordered by name
-#[utoipa::path(get, path = "/v1/tenants", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_tenants", get, path = "/v1/tenants", tag = "operators", params(PageQuery), security(("token" = [])),
     responses((status = 200, body = Page<Tenant>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
@@ -47,7 +48,7 @@ pub(super) async fn list(
 }
 
 /// Create a tenant
-#[utoipa::path(post, path = "/v1/tenants", tag = "operators", request_body = Tenant, security(("token" = [])),
+#[utoipa::path(operation_id = "create_tenant", post, path = "/v1/tenants", tag = "operators", request_body = Tenant, security(("token" = [])),
     responses((status = 201, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
@@ -59,7 +60,8 @@ pub(super) async fn create(
         return Err(Refusal::meaningless("the description has more than 1024 bytes").into());
     }
     if controller.view().tenants.contains_key(&tenant.name) {
-        return Err(Refusal::conflict(format!("the tenant {} already exists", tenant.name)).into());
+        let what = format!("the tenant {} already exists", tenant.name);
+        return Err(Refusal::conflict(what).kind(Kind::AlreadyExists).into());
     }
     let write = Write::put(key::of(key::TENANT, &tenant.name), emit(&tenant)).when(Expect::Absent);
     let message = format!("{} created the tenant {}", operator.token.name, tenant.name);
@@ -75,7 +77,7 @@ pub(super) async fn create(
 }
 
 /// Get a tenant
-#[utoipa::path(get, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path)), security(("token" = [])),
+#[utoipa::path(operation_id = "get_tenant", get, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path)), security(("token" = [])),
     responses((status = 200, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
@@ -92,7 +94,7 @@ pub(super) async fn show(
 }
 
 /// Delete a tenant that has no nodes, flows and tokens
-#[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path), IfMatchHeader), security(("token" = [])),
+#[utoipa::path(operation_id = "delete_tenant", delete, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
@@ -128,7 +130,7 @@ fn writes_to_delete(
         let what = format!(
             "{name} still has {nodes} nodes, {flows} flows and {tokens} tokens; delete them first"
         );
-        return Err(Refusal::conflict(what));
+        return Err(Refusal::conflict(what).kind(Kind::InUse));
     }
     Ok((
         reference::remove(view, key::TENANT, name, tenant.revision).into(),

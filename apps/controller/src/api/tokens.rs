@@ -1,5 +1,6 @@
 use super::extract::{Body, PageQuery, Path, Query};
 use super::precondition::{IfMatch, IfMatchHeader, PreconditionError};
+use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
@@ -20,7 +21,7 @@ use hawser_io::clock::unix_ms;
 use std::sync::Arc;
 
 /// List operators' tokens, ordered by name, without their secrets
-#[utoipa::path(get, path = "/v1/tokens", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_tokens", get, path = "/v1/tokens", tag = "operators", params(PageQuery), security(("token" = [])),
     responses((status = 200, body = Page<Token>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
@@ -37,7 +38,7 @@ pub(super) async fn list(
 }
 
 /// Create a token; its secret is shown only once
-#[utoipa::path(post, path = "/v1/tokens", tag = "operators", request_body = NewToken, security(("token" = [])),
+#[utoipa::path(operation_id = "create_token", post, path = "/v1/tokens", tag = "operators", request_body = NewToken, security(("token" = [])),
     responses((status = 201, body = IssuedToken, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
@@ -91,9 +92,8 @@ async fn try_create(
 fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Refusal> {
     let Token { name, tenant, .. } = &issued.token;
     if view.tokens.contains_key(name) {
-        return Err(Refusal::conflict(format!(
-            "the token {name} already exists; delete it first"
-        )));
+        let what = format!("the token {name} already exists; delete it first");
+        return Err(Refusal::conflict(what).kind(Kind::AlreadyExists));
     }
     let mut writes = vec![put(issued)];
     if let Some(tenant) = tenant {
@@ -107,7 +107,7 @@ fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Ref
 }
 
 /// Delete a token; it can no longer be used
-#[utoipa::path(delete, path = "/v1/tokens/{token}", tag = "operators", params(("token" = Name, Path), IfMatchHeader), security(("token" = [])),
+#[utoipa::path(operation_id = "delete_token", delete, path = "/v1/tokens/{token}", tag = "operators", params(("token" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
@@ -172,7 +172,7 @@ fn check_of_another_admin(view: &View, name: &Name) -> Result<Write, Refusal> {
 }
 
 /// Get the identity of the caller as the controller sees it
-#[utoipa::path(get, path = "/v1/me", tag = "operators", tag = "nodes", security(("token" = []), ("certificate" = [])),
+#[utoipa::path(operation_id = "get_caller", get, path = "/v1/me", tag = "operators", tag = "nodes", security(("token" = []), ("certificate" = [])),
     responses((status = 200, body = Caller), CommonErrors))]
 pub(super) async fn me(Anyone(caller): Anyone) -> Json<Caller> {
     Json(caller)

@@ -1,5 +1,7 @@
-use super::extract::{Body, PageQuery, Path, Query};
+use super::extract::{Body, PageQuery, Path};
+use super::filter::{Filtered, OwnerFilter};
 use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
@@ -24,25 +26,28 @@ use std::sync::Arc;
 const MAX_NEW: usize = 40;
 
 /// List tracks, ordered by name
-#[utoipa::path(get, path = "/v1/tracks", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_tracks", get, path = "/v1/tracks", tag = "operators", params(PageQuery, OwnerFilter), security(("token" = [])),
     responses((status = 200, body = Page<Track>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(query): Query<PageQuery>,
+    Filtered {
+        page: query,
+        filter,
+    }: Filtered<PageQuery, OwnerFilter>,
 ) -> Result<Json<Page<Track>>, HandlerError> {
     let view = controller.view();
     let tracks = view
         .tracks
         .range::<str, _>(query.range())
         .map(|(name, record)| (name, record.value.track.clone()));
-    Ok(Json(query.page(
-        tracks.filter(|(_, track)| operator.sees(&track.tenant)),
-    )?))
+    Ok(Json(query.page(tracks.filter(|(_, track)| {
+        operator.sees(&track.tenant) && filter.admits(&track.tenant, track.members())
+    }))?))
 }
 
 /// Get a track
-#[utoipa::path(get, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path)), security(("token" = [])),
+#[utoipa::path(operation_id = "get_track", get, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path)), security(("token" = [])),
     responses((status = 200, body = Track, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
@@ -54,7 +59,7 @@ pub(super) async fn show(
 }
 
 /// Create a track with a new secret, which its writers and readers get
-#[utoipa::path(post, path = "/v1/tracks", tag = "operators", request_body = Track, security(("token" = [])),
+#[utoipa::path(operation_id = "create_track", post, path = "/v1/tracks", tag = "operators", request_body = Track, security(("token" = [])),
     responses((status = 201, body = Track, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
@@ -81,9 +86,12 @@ async fn try_create(
     let name = &track.name;
     let writes = {
         let view = controller.view();
-        if view.tracks.contains_key(name) {
-            let what = format!("the track {name} already exists; change it with PUT");
-            return Err(Refusal::conflict(what).into());
+        if let Some(other) = view.tracks.get(name) {
+            if other.value.track.tenant != track.tenant {
+                return Err(Refusal::taken(name, &track.tenant).into());
+            }
+            let what = format!("the track {name} already exists; PUT /v1/tracks/NAME changes it");
+            return Err(Refusal::conflict(what).kind(Kind::AlreadyExists).into());
         }
         let record = emit(&TrackRecord::of(track.clone()));
         let mut writes = vec![Write::put(key::of(key::TRACK, name), record).when(Expect::Absent)];
@@ -100,7 +108,7 @@ async fn try_create(
 /// Change the writers, readers and relays of a track
 ///
 /// The secret is replaced if a node is removed, or may do less than before.
-#[utoipa::path(put, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path), IfMatchHeader), request_body = Track, security(("token" = [])),
+#[utoipa::path(operation_id = "replace_track", put, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path), IfMatchHeader), request_body = Track, security(("token" = [])),
     responses((status = 200, body = Track, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn change(
     State(controller): State<Arc<Controller>>,
@@ -168,7 +176,7 @@ async fn try_change(
 }
 
 /// Delete a track; its writers, readers and relays stop within seconds
-#[utoipa::path(delete, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path), IfMatchHeader), security(("token" = [])),
+#[utoipa::path(operation_id = "delete_track", delete, path = "/v1/tracks/{track}", tag = "operators", params(("track" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
@@ -197,7 +205,7 @@ pub(super) async fn delete(
 ///
 /// Its writers end the sessions with the old secret as soon as they know the new one, within
 /// seconds; its readers open new ones.
-#[utoipa::path(post, path = "/v1/tracks/{track}/rekey", tag = "operators", params(("track" = Name, Path)), security(("token" = [])),
+#[utoipa::path(operation_id = "rekey_track", post, path = "/v1/tracks/{track}/rekey", tag = "operators", params(("track" = Name, Path)), security(("token" = [])),
     responses((status = 204, description = "Replaced"), CommonErrors, NotFoundError, ConflictError))]
 pub(super) async fn rekey(
     State(controller): State<Arc<Controller>>,
@@ -213,7 +221,7 @@ pub(super) async fn rekey(
 }
 
 /// Get the secret of a track that the node may publish, watch or relay
-#[utoipa::path(get, path = "/v1/nodes/{node}/tracks/{track}", tag = "nodes", params(("node" = Name, Path), ("track" = Name, Path)), security(("certificate" = [])),
+#[utoipa::path(operation_id = "get_track_secret", get, path = "/v1/nodes/{node}/tracks/{track}", tag = "nodes", params(("node" = Name, Path), ("track" = Name, Path)), security(("certificate" = [])),
     responses((status = 200, body = TrackKey), CommonErrors, NotFoundError))]
 pub(super) async fn key(
     State(controller): State<Arc<Controller>>,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 const FIRST_INNER: u64 = 2;
 
 /// Report as a tunnel server, and get the clients that the server may accept; sent repeatedly
-#[utoipa::path(put, path = "/v1/nodes/{node}/tunnel-server", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = ServerReport,
+#[utoipa::path(operation_id = "report_tunnel_server", put, path = "/v1/nodes/{node}/tunnel-server", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = ServerReport,
     responses((status = 200, body = Admitted), CommonErrors, BodyErrors))]
 pub(super) async fn report_server(
     State(controller): State<Arc<Controller>>,
@@ -43,7 +43,7 @@ pub(super) async fn report_server(
 }
 
 /// Get the tunnel servers that the node may use as a client
-#[utoipa::path(post, path = "/v1/nodes/{node}/tunnel-client", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])),
+#[utoipa::path(operation_id = "list_tunnel_servers_of_node", post, path = "/v1/nodes/{node}/tunnel-client", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])),
     responses((status = 200, body = Servers), CommonErrors, ConflictError))]
 pub(super) async fn list_servers(
     State(controller): State<Arc<Controller>>,
@@ -66,7 +66,7 @@ pub(super) async fn list_servers(
 }
 
 /// List the tunnel servers that are alive, ordered by name
-#[utoipa::path(get, path = "/v1/tunnel-servers", tag = "operators", params(PageQuery), security(("token" = [])),
+#[utoipa::path(operation_id = "list_tunnel_servers", get, path = "/v1/tunnel-servers", tag = "operators", params(PageQuery), security(("token" = [])),
     responses((status = 200, body = Page<Server>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,

@@ -317,6 +317,8 @@ impl Answer {
         assert_eq!(self.status.as_u16(), status, "{}", self.body);
         assert_eq!(self.headers[CONTENT_TYPE], "application/problem+json");
         assert_eq!(self.body["status"], status);
+        let kind = self.body["type"].as_str().unwrap_or_default();
+        assert!(kind.starts_with("/problems/"), "{}", self.body);
         assert!(
             self.body["detail"]
                 .as_str()

@@ -24,6 +24,9 @@ pub(crate) struct Options {
     /// Paths that the flow may use: numbers separated by commas, or all
     #[arg(long, value_name = "NUMBERS", value_parser = parse_paths)]
     paths: Option<Paths>,
+    /// Send copies as they are, without headers and tags: IPv4 between adjacent nodes only
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    transparent: Option<bool>,
     #[command(flatten)]
     trigger: TriggerOptions,
     #[command(flatten)]
@@ -124,6 +127,7 @@ impl Options {
             &mut flow.select.destination_ports,
             self.destination_ports.map(Some),
         );
+        set(&mut flow.transparent, self.transparent);
         set(&mut flow.paths, self.paths.clone().map(|paths| paths.0));
         let (judged, given) = (&mut flow.pruning, &self.pruning);
         set(&mut judged.tolerance_ms, given.tolerance_ms.map(Some));

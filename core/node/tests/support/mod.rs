@@ -51,6 +51,7 @@ pub(crate) fn send(number: u16, policy: Policy) -> Send {
             destination_ports: None,
         },
         policy,
+        transparent: None,
     }
 }
 
@@ -65,6 +66,7 @@ pub(crate) fn receive(number: u16, mode: Mode, policy: Policy) -> Receive {
         paths: PATHS,
         trigger: None,
         policy,
+        transparent: None,
     }
 }
 
@@ -83,6 +85,7 @@ pub(crate) fn assignment(revision: u64, sends: Vec<Send>, receives: Vec<Receive>
 pub(crate) fn equipment(paths: PathSet) -> Equipment {
     Equipment {
         paths,
+        adjacent: paths,
         replicates: true,
         watches: true,
         peers: [PEER.to_owned()].into(),

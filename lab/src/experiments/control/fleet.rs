@@ -297,6 +297,7 @@ fn flow(index: usize, agents: usize) -> Flow {
             consecutive: Trigger::consecutive(),
         }),
         pruning: Pruning::default(),
+        transparent: false,
     }
 }
 

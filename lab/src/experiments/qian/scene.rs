@@ -171,6 +171,7 @@ impl Scene {
             mode,
             trigger,
             pruning,
+            transparent: false,
             ..flow(lab)
         })
     }
@@ -225,6 +226,7 @@ pub(super) fn flow(lab: &Lab) -> Flow {
         mode: Mode::Evidence,
         trigger: None,
         pruning: Pruning::default(),
+        transparent: false,
     }
 }
 

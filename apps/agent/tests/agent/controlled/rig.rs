@@ -78,6 +78,7 @@ impl Controlled {
             mode,
             trigger,
             pruning: Pruning::default(),
+            transparent: false,
         }
     }
 
