@@ -43,12 +43,18 @@ done
 
 share=$stage/files/usr/share
 mkdir -p "$share/bash-completion/completions" "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d"
-"$hawser" ctl completion bash >"$share/bash-completion/completions/hawser"
-"$hawser" ctl completion zsh >"$share/zsh/vendor-completions/_hawser"
-"$hawser" ctl completion fish >"$share/fish/vendor_completions.d/hawser.fish"
-"$ctl" completion bash >"$share/bash-completion/completions/hawser-ctl"
-"$ctl" completion zsh >"$share/zsh/vendor-completions/_hawser-ctl"
-"$ctl" completion fish >"$share/fish/vendor_completions.d/hawser-ctl.fish"
+for shell in bash zsh fish; do
+    case $shell in
+    bash) file=bash-completion/completions/NAME ;;
+    zsh) file=zsh/vendor-completions/_NAME ;;
+    fish) file=fish/vendor_completions.d/NAME.fish ;;
+    esac
+    "$hawser" completion $shell >"$share/${file%NAME*}hawser${file#*NAME}"
+    "$ctl" completion $shell >"$share/${file%NAME*}hawser-ctl${file#*NAME}"
+done
+"$hawser" man --out "$stage/files/man"
+mkdir "$stage/files/man-ctl"
+mv "$stage/files/man"/hawser-ctl*.1 "$stage/files/man-ctl"
 
 # The date of the last change, so that the same tree gives the same package.
 date=$(git -C "$tree" log -1 --format=%cD 2>/dev/null || date -R)
