@@ -18,11 +18,9 @@ pub(crate) use environment::remove_pins;
 use environment::{
     Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets,
 };
-use hawser_bpf::{
-    Loop, Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode,
-};
-use hawser_io::interface::{self, Interface};
-use hawser_io::segmenter::{Segmenter, Traffic};
+use hawser_bpf::{Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode};
+use hawser_io::interface;
+use hawser_io::segmenter::Segmenter;
 use hawser_io::xdp::Mode;
 use hawser_units::{FlowId, PathId};
 use own::OwnTraffic;
@@ -541,33 +539,6 @@ impl Node {
         }
     }
 
-    fn attach_replication(&mut self, hook: Hook, interface: &Interface) -> Result<()> {
-        let name = &interface.name;
-        let sender = self
-            .sender
-            .as_mut()
-            .context("programs are attached after they are loaded")?;
-        if hook == Hook::ReplicateLocal {
-            let segmenter = attach_local(sender, interface)?;
-            self.segmenters.insert((hook, name.clone()), segmenter);
-            info!(interface = name, "replicating local traffic");
-            return Ok(());
-        }
-        let device = self.devices.examine(&self.interfaces, name);
-        let choice = device.context("it is gone")?.replicating(self.config.xdp);
-        self.devices.make_way(name, interface.index);
-        match choice.mode {
-            Mode::Native => sender.attach_transit(interface.index)?,
-            Mode::Generic => {
-                let segmenter = attach_transit_loop(sender, interface)?;
-                self.segmenters.insert((hook, name.clone()), segmenter);
-            }
-        }
-        info!(interface = name, "replicating transit traffic");
-        self.devices.record(name, Use::Replicate, choice);
-        Ok(())
-    }
-
     /// Attaches deduplication to all of the interfaces or to none.
     fn attach_deduplication(&mut self, names: &[String]) -> Result<()> {
         for name in names {
@@ -666,31 +637,6 @@ fn sender_options(config: &Config, clock: &SendClock) -> SenderOptions {
         paths: config.paths.keys().copied().collect(),
         transit: !config.transit.is_empty(),
         local: !config.local.is_empty(),
-    }
-}
-
-/// Attaches the programs that replicate local traffic. Returns the segmenter between them.
-fn attach_local(sender: &mut Sender, interface: &Interface) -> Result<Segmenter> {
-    let segmenter = Segmenter::create(interface, Traffic::Leaving)?;
-    // When a process is killed, the kernel closes its links from the last to the first. No packet
-    // may enter a loop whose exit is closed.
-    sender.attach_loop(loop_of(&segmenter, interface))?;
-    sender.attach_local(interface.index)?;
-    Ok(segmenter)
-}
-
-/// Attaches the programs that replicate transit traffic at TC. Returns the segmenter between them.
-fn attach_transit_loop(sender: &mut Sender, interface: &Interface) -> Result<Segmenter> {
-    let segmenter = Segmenter::create(interface, Traffic::Arriving)?;
-    sender.attach_transit_loop(loop_of(&segmenter, interface))?;
-    Ok(segmenter)
-}
-
-fn loop_of(segmenter: &Segmenter, interface: &Interface) -> Loop {
-    Loop {
-        device: interface.index,
-        entry: segmenter.entry(),
-        exit: segmenter.exit(),
     }
 }
 

@@ -4,13 +4,44 @@
 use super::devices::Use;
 use super::environment::Interfaces;
 use super::paths::Exits;
-use super::{Hook, NO_INTERFACE, Node, attach_transit_loop};
+use super::{Hook, NO_INTERFACE, Node};
 use anyhow::{Context, Result};
-use hawser_io::interface;
+use hawser_bpf::{Loop, Sender};
+use hawser_io::interface::{self, Interface};
+use hawser_io::segmenter::{Segmenter, Traffic};
 use hawser_io::xdp::{Mode, Wanted};
 use std::collections::BTreeSet;
+use tracing::info;
 
 impl Node {
+    /// Attaches the programs that replicate to an interface.
+    pub(super) fn attach_replication(&mut self, hook: Hook, interface: &Interface) -> Result<()> {
+        let name = &interface.name;
+        let sender = self
+            .sender
+            .as_mut()
+            .context("programs are attached after they are loaded")?;
+        if hook == Hook::ReplicateLocal {
+            let segmenter = attach_local(sender, interface)?;
+            self.segmenters.insert((hook, name.clone()), segmenter);
+            info!(interface = name, "replicating local traffic");
+            return Ok(());
+        }
+        let device = self.devices.examine(&self.interfaces, name);
+        let choice = device.context("it is gone")?.replicating(self.config.xdp);
+        self.devices.make_way(name, interface.index);
+        match choice.mode {
+            Mode::Native => sender.attach_transit(interface.index)?,
+            Mode::Generic => {
+                let segmenter = attach_transit_loop(sender, interface)?;
+                self.segmenters.insert((hook, name.clone()), segmenter);
+            }
+        }
+        info!(interface = name, "replicating transit traffic");
+        self.devices.record(name, Use::Replicate, choice);
+        Ok(())
+    }
+
     /// Detaches the programs that replicate from interfaces that are gone, have been replaced, or
     /// need another mode, so that they are attached again.
     pub(super) fn detach_changed(&mut self) -> Result<()> {
@@ -139,5 +170,30 @@ impl Node {
             }
         }
         Ok(())
+    }
+}
+
+/// Attaches the programs that replicate local traffic. Returns the segmenter between them.
+fn attach_local(sender: &mut Sender, interface: &Interface) -> Result<Segmenter> {
+    let segmenter = Segmenter::create(interface, Traffic::Leaving)?;
+    // When a process is killed, the kernel closes its links from the last to the first. No packet
+    // may enter a loop whose exit is closed.
+    sender.attach_loop(loop_of(&segmenter, interface))?;
+    sender.attach_local(interface.index)?;
+    Ok(segmenter)
+}
+
+/// Attaches the programs that replicate transit traffic at TC. Returns the segmenter between them.
+fn attach_transit_loop(sender: &mut Sender, interface: &Interface) -> Result<Segmenter> {
+    let segmenter = Segmenter::create(interface, Traffic::Arriving)?;
+    sender.attach_transit_loop(loop_of(&segmenter, interface))?;
+    Ok(segmenter)
+}
+
+fn loop_of(segmenter: &Segmenter, interface: &Interface) -> Loop {
+    Loop {
+        device: interface.index,
+        entry: segmenter.entry(),
+        exit: segmenter.exit(),
     }
 }

@@ -124,6 +124,11 @@ fn xdp(facts: &InterfaceFacts, machine: &Facts) -> Finding {
             sentence(warning),
         );
     }
+    if device.may_take_frames_with_a_program() && machine.wanted_xdp != Wanted::Generic {
+        return check.ok(format!(
+            "{name} has native XDP, and accepts no copies now; some drivers do while a program is attached, which the agent does."
+        ));
+    }
     match device.sending(machine.wanted_xdp).map(|choice| choice.mode) {
         Err(why) => check.failed_if(
             facts.is_named,
@@ -133,9 +138,6 @@ fn xdp(facts: &InterfaceFacts, machine: &Facts) -> Finding {
         Ok(Mode::Native) => check.ok(format!("{name} has native XDP and accepts copies.")),
         Ok(Mode::Generic) if machine.wanted_xdp == Wanted::Generic => check.ok(format!(
             "{name} is used in generic mode, as the configuration says."
-        )),
-        Ok(Mode::Generic) if device.may_take_frames_with_a_program() => check.ok(format!(
-            "{name} has native XDP, and accepts no copies now; some drivers do while a program is attached, which the agent does."
         )),
         Ok(Mode::Generic) if receiving.mode == Mode::Native => check.warning(
             format!("{name} has native XDP, and accepts no copies, because its other end does not poll: the agent sends clones, which is slower."),
