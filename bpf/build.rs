@@ -4,10 +4,11 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 16] = [
+const PROGRAMS: [&str; 17] = [
     "dedup",
     "device_drops",
     "fallback",
+    "pass",
     "relay",
     "replicate_xdp",
     "replicate_tc",

@@ -48,6 +48,14 @@ struct Changes {
     updated: Vec<(u32, Link, io::Result<OwnedFd>)>,
 }
 
+/// An attachment whose mode differs from the wanted one.
+struct InOtherMode {
+    ifindex: u32,
+    link: Link,
+    mode: XdpMode,
+    wanted: XdpMode,
+}
+
 /// An attachment whose mode differed from the wanted one.
 struct Switched {
     ifindex: u32,
@@ -63,21 +71,21 @@ impl Attachments {
         }
     }
 
-    /// Attaches a program to all of the interfaces, or to none of them and then leaves no new pins.
+    /// Attaches a program to all of the interfaces, each in a mode, or to none of them and then
+    /// leaves no new pins.
     /// A pinned attachment gets the program without missing a packet. Returns the interfaces whose
     /// attachment had to be made again in another mode, and how long each had no program.
     pub(crate) fn attach(
         &mut self,
         program: BorrowedFd<'_>,
         tables: &Object,
-        interfaces: &[u32],
-        mode: XdpMode,
+        interfaces: &[(u32, XdpMode)],
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
         if let Some(pins) = &self.pins {
             pins.remove_unfinished();
         }
         let mut changes = Changes::default();
-        match self.change(program, tables, interfaces, mode, &mut changes) {
+        match self.change(program, tables, interfaces, &mut changes) {
             Ok(gaps) => {
                 let updated = changes
                     .updated
@@ -103,28 +111,29 @@ impl Attachments {
         &self,
         program: BorrowedFd<'_>,
         tables: &Object,
-        interfaces: &[u32],
-        mode: XdpMode,
+        interfaces: &[(u32, XdpMode)],
         changes: &mut Changes,
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
         let (mut taken_over, mut in_other_mode) = (Vec::new(), Vec::new());
-        for ifindex in interfaces {
-            let failed = |source| AttachError::Other {
-                ifindex: *ifindex,
-                source,
-            };
-            let Some(link) = self.pins.as_ref().and_then(|pins| pins.open_link(*ifindex)) else {
-                let link = Link::xdp(program, *ifindex, mode)?;
-                changes.new_links.0.push((*ifindex, link));
+        for (ifindex, wanted) in interfaces.iter().copied() {
+            let failed = |source| AttachError::Other { ifindex, source };
+            let Some(link) = self.pins.as_ref().and_then(|pins| pins.open_link(ifindex)) else {
+                let link = Link::xdp(program, ifindex, wanted)?;
+                changes.new_links.0.push((ifindex, link));
                 continue;
             };
-            match xdp_mode(*ifindex).map_err(failed)? {
-                Some(other) if other != mode => in_other_mode.push((*ifindex, link, other)),
-                _ => taken_over.push((*ifindex, link)),
+            match xdp_mode(ifindex).map_err(failed)? {
+                Some(mode) if mode != wanted => in_other_mode.push(InOtherMode {
+                    ifindex,
+                    link,
+                    mode,
+                    wanted,
+                }),
+                _ => taken_over.push((ifindex, link)),
             }
         }
         self.stage(tables, changes)?;
-        let gaps = self.switch_all(program, in_other_mode, mode, changes)?;
+        let gaps = self.switch_all(program, in_other_mode, changes)?;
         update_all(program, taken_over, changes)?;
         changes.staged.commit()?;
         Ok(gaps)
@@ -150,14 +159,13 @@ impl Attachments {
     fn switch_all(
         &self,
         program: BorrowedFd<'_>,
-        links: Vec<(u32, Link, XdpMode)>,
-        wanted: XdpMode,
+        links: Vec<InOtherMode>,
         changes: &mut Changes,
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
         let mut gaps = Vec::new();
-        for (ifindex, link, old) in links {
-            let begin = Instant::now();
-            self.switch(program, (ifindex, link, old), wanted, changes)?;
+        for link in links {
+            let (ifindex, begin) = (link.ifindex, Instant::now());
+            self.switch(program, link, changes)?;
             gaps.push((ifindex, begin.elapsed()));
         }
         Ok(gaps)
@@ -214,15 +222,19 @@ impl Attachments {
     fn switch(
         &self,
         program: BorrowedFd<'_>,
-        (ifindex, link, old): (u32, Link, XdpMode),
-        wanted: XdpMode,
+        InOtherMode {
+            ifindex,
+            link,
+            mode,
+            wanted,
+        }: InOtherMode,
         changes: &mut Changes,
     ) -> Result<(), AttachError> {
         let failed = |source| AttachError::Other { ifindex, source };
         let before = Switched {
             ifindex,
             program: link.program().map_err(failed)?,
-            mode: old,
+            mode,
         };
         link.detach().map_err(failed)?;
         changes.switched.push(before);

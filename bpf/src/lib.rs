@@ -17,6 +17,7 @@ mod device_drops;
 mod fallback;
 mod keys;
 mod link;
+mod passing;
 mod path_sets;
 mod pins;
 mod policy;
@@ -36,7 +37,8 @@ mod watcher;
 pub use arrivals::{Arrival, Arrivals};
 pub use fallback::{Fallback, FallbackStats};
 pub use hawser_dedup::Verdict;
-pub use link::{AttachError, Link, XdpMode};
+pub use link::{AttachError, Link, XdpMode, xdp_mode};
+pub use passing::Passing;
 pub use policy::{PolicyError, SendPolicy};
 pub use program::{RunError, TestRun};
 pub use reason::{REASONS, Reason};
@@ -121,6 +123,9 @@ mod skeleton {
     }
     pub(crate) mod fallback {
         include!(concat!(env!("OUT_DIR"), "/fallback.skel.rs"));
+    }
+    pub(crate) mod pass {
+        include!(concat!(env!("OUT_DIR"), "/pass.skel.rs"));
     }
     pub(crate) mod relay {
         include!(concat!(env!("OUT_DIR"), "/relay.skel.rs"));

@@ -21,7 +21,7 @@ pub enum XdpMode {
 pub enum AttachError {
     /// The driver does not support XDP.
     #[error(
-        "interface {ifindex} has no native XDP ({source}); allow generic XDP in the configuration or use another interface"
+        "interface {ifindex} has no native XDP ({source}); remove `generic_xdp = false` from the configuration or use another interface"
     )]
     NoNativeXdp {
         /// The interface.
@@ -47,7 +47,7 @@ pub enum AttachError {
     },
     /// The kernel is older than 6.6.
     #[error(
-        "this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic, and to relay media)"
+        "this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic or without native XDP, and to relay media)"
     )]
     NoTcx,
     /// Any other failure.
@@ -196,7 +196,7 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 
 /// Returns the mode in which the XDP program of an interface is attached; `None` if it has no
 /// program.
-pub(crate) fn xdp_mode(ifindex: u32) -> io::Result<Option<XdpMode>> {
+pub fn xdp_mode(ifindex: u32) -> io::Result<Option<XdpMode>> {
     let mut found = libbpf_sys::bpf_xdp_query_opts {
         sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as libbpf_sys::size_t,
         ..Default::default()

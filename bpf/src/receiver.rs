@@ -184,18 +184,17 @@ impl Receiver {
     /// long each had no program.
     pub fn attach(
         &mut self,
-        interfaces: &[u32],
-        mode: XdpMode,
+        interfaces: &[(u32, XdpMode)],
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
         let program = fd(&self.skeleton.progs.dedup);
-        let switched =
-            self.attachments
-                .attach(program, self.skeleton.object(), interfaces, mode)?;
+        let switched = self
+            .attachments
+            .attach(program, self.skeleton.object(), interfaces)?;
         for flow in (0..MAX_FLOWS as u16).filter_map(|index| FlowId::try_from(index).ok()) {
             let keep =
                 || self.claim_window(flow, &self.skeleton.maps.rx_flows.get(flow.index() as u32)?);
             keep().map_err(|error| AttachError::Other {
-                ifindex: interfaces.first().copied().unwrap_or_default(),
+                ifindex: interfaces.first().map_or(0, |(ifindex, _)| *ifindex),
                 source: io::Error::other(error),
             })?;
         }

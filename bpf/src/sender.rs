@@ -12,7 +12,7 @@ use crate::selection::{MAX_SELECTORS, Selection};
 use crate::selector::{Prefix, Rule};
 use crate::shared::Shared;
 use crate::signals::Signals;
-use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder};
+use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder, types as tc_types};
 use crate::skeleton::replicate_xdp::types::{self, flow_flag, limit, route_flag};
 use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};
 use crate::table::{Table, TableError, bytes_of, plain, reasons, share_tables, value_of};
@@ -28,6 +28,7 @@ use libbpf_rs::btf::types::Func;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +37,9 @@ plain!(
     types::tx_flow,
     types::tx_path,
     types::tx_stats,
-    types::route
+    types::route,
+    tc_types::transit,
+    tc_types::loop_device
 );
 
 const FLOW_TRANSPARENT: u8 = flow_flag::FLOW_TRANSPARENT.0 as u8;
@@ -44,6 +47,7 @@ const FLOW_TAGGED: u8 = flow_flag::FLOW_TAGGED.0 as u8;
 const FLOW_KEY_SLOT: u8 = flow_flag::FLOW_KEY_SLOT.0 as u8;
 const FLOW_WHOLE: u8 = flow_flag::FLOW_WHOLE.0 as u8;
 const ROUTE_OUTER_IPV6: u8 = route_flag::ROUTE_OUTER_IPV6.0 as u8;
+const ROUTE_CLONED: u8 = route_flag::ROUTE_CLONED.0 as u8;
 
 const _: () = assert!(limit::MAX_PATHS.0 as usize == MAX_PATHS);
 const _: () = assert!(limit::MAX_FLOWS.0 as usize == MAX_FLOWS);
@@ -92,6 +96,9 @@ pub struct SendPath {
     pub next_hop_mac: [u8; 6],
     /// Largest outer IP packet, bytes.
     pub mtu_bytes: u16,
+    /// Whether the interface accepts frames that XDP redirects to it. Copies of a flow are clones,
+    /// made at TC, if the interface of one of its paths does not.
+    pub takes_frames: bool,
 }
 
 /// A flow that is replicated.
@@ -108,11 +115,10 @@ pub struct SendFlow {
     pub first_sequence: u64,
 }
 
-/// A pair of virtual devices that segments GSO packets of local senders, so that they can be
-/// replicated.
+/// A pair of virtual devices that segments GSO packets, so that they can be replicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loop {
-    /// The interface that the packets were routed to.
+    /// The interface that the packets were routed to, or arrived on.
     pub device: u32,
     /// The end that receives the GSO packets; its segmentation and checksum offloads are off.
     pub entry: u32,
@@ -133,13 +139,15 @@ pub struct TxStats {
 pub struct Sender {
     pub(crate) xdp: ReplicateXdpSkel<'static>,
     pub(crate) tc: ReplicateTcSkel<'static>,
-    /// The links that direct local traffic into the loops, with the interface of each. Detached
-    /// before the loops are.
-    local: Vec<(u32, Link)>,
+    /// The links that direct traffic into the loops, with the interface of each. Detached before
+    /// the loops are.
+    entrances: Vec<(u32, Link)>,
     /// The other programs, with the interface of each.
     links: Vec<(u32, Link)>,
-    /// The loops, by the interface that their packets were routed to.
+    /// The loops of local traffic, by the interface that their packets were routed to.
     loops: BTreeMap<u32, Loop>,
+    /// The loops of transit traffic, by the interface that their packets arrived on.
+    transit_loops: BTreeMap<u32, Loop>,
     /// Every flow that was ever configured.
     flows: BTreeSet<FlowId>,
     paths: [Option<SendPath>; MAX_PATHS],
@@ -171,9 +179,10 @@ impl Sender {
             signals: Signals::load(xdp.object())?,
             xdp,
             tc,
-            local: Vec::new(),
+            entrances: Vec::new(),
             links: Vec::new(),
             loops: BTreeMap::new(),
+            transit_loops: BTreeMap::new(),
             flows: BTreeSet::new(),
             paths: [None; MAX_PATHS],
             selection: Selection::new(),
@@ -360,51 +369,64 @@ impl Sender {
         Btf::from_vmlinux().is_ok_and(|kernel| has(&kernel))
     }
 
-    /// Starts replicating the packets that arrive on an interface and pass through this node.
-    pub fn attach_transit(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachError> {
-        self.links.push((
-            ifindex,
-            Link::xdp(fd(&self.xdp.progs.replicate), ifindex, mode)?,
-        ));
+    /// Starts replicating the packets that arrive on an interface and pass through this node, in
+    /// native XDP. Packets whose copies are clones are left to
+    /// [`attach_transit_loop`](Self::attach_transit_loop).
+    pub fn attach_transit(&mut self, ifindex: u32) -> Result<(), AttachError> {
+        let program = fd(&self.xdp.progs.replicate);
+        let link = Link::xdp(program, ifindex, XdpMode::Native)?;
+        self.links.push((ifindex, link));
+        Ok(())
+    }
+
+    /// Starts replicating the packets that arrive on `ends.device` and pass through this node, at
+    /// TC. If there is an XDP program of [`attach_transit`](Self::attach_transit) too, this
+    /// concerns only packets whose copies are clones.
+    pub fn attach_transit_loop(&mut self, ends: Loop) -> Result<(), AttachError> {
+        let failed = failed_at(ends.device);
+        self.remove_transit_loop(ends.device).map_err(&failed)?;
+        let behind_xdp = self
+            .links
+            .iter()
+            .any(|(ifindex, _)| *ifindex == ends.device);
+        self.attach_exit(ends, true)?;
+        self.transit_loops.insert(ends.device, ends);
+        let row = tc_types::transit {
+            entry: ends.entry,
+            behind_xdp: behind_xdp.into(),
+        };
+        let table = &self.tc.maps.transits;
+        table.set(&ends.device, &row).map_err(&failed)?;
+        let program = fd(&self.tc.progs.replicate_transit);
+        let link = Link::tcx_ingress(program, ends.device)?;
+        self.entrances.push((ends.device, link));
         Ok(())
     }
 
     /// Starts replicating the packets that this node itself sends by an interface.
     pub fn attach_local(&mut self, ifindex: u32) -> Result<(), AttachError> {
-        self.local.push((
+        self.entrances.push((
             ifindex,
             Link::tcx_egress(fd(&self.tc.progs.replicate_local), ifindex)?,
         ));
         Ok(())
     }
 
-    /// Stops replicating the packets that this node itself sends. Loops still process the packets
-    /// inside them.
-    pub fn detach_local(&mut self) {
-        self.local.clear();
+    /// Stops replicating at TC. Loops still process the packets inside them.
+    pub fn close_loops(&mut self) {
+        self.entrances.clear();
     }
 
     /// Directs GSO packets that would leave by `ends.device` through a loop, which segments them
     /// first.
     pub fn attach_loop(&mut self, ends: Loop) -> Result<(), AttachError> {
-        let failed = |error| AttachError::Other {
-            ifindex: ends.device,
-            source: std::io::Error::other(error),
-        };
-        self.remove_loop(ends.device).map_err(failed)?;
-        let exit = Link::xdp(
-            fd(&self.xdp.progs.replicate_looped),
-            ends.exit,
-            XdpMode::Native,
-        )?;
-        let passing = Link::tcx_ingress(fd(&self.tc.progs.pass_looped), ends.exit)?;
-        self.links.extend([(ends.exit, exit), (ends.exit, passing)]);
+        let failed = failed_at(ends.device);
+        self.remove_loop(ends.device).map_err(&failed)?;
+        let program = fd(&self.xdp.progs.replicate_looped);
+        let exit = Link::xdp(program, ends.exit, XdpMode::Native)?;
+        self.links.push((ends.exit, exit));
+        self.attach_exit(ends, false)?;
         self.loops.insert(ends.device, ends);
-        self.tc
-            .maps
-            .loop_devices
-            .set(&ends.exit, &ends.device)
-            .map_err(failed)?;
         self.tc
             .maps
             .loops
@@ -412,13 +434,26 @@ impl Sender {
             .map_err(failed)
     }
 
-    /// Detaches everything from an interface and removes its loop. Also call this for an interface
+    /// Attaches the TC program to the exit of a loop.
+    fn attach_exit(&mut self, ends: Loop, is_transit: bool) -> Result<(), AttachError> {
+        let link = Link::tcx_ingress(fd(&self.tc.progs.replicate_exit), ends.exit)?;
+        self.links.push((ends.exit, link));
+        let row = tc_types::loop_device {
+            ifindex: ends.device,
+            is_transit: is_transit.into(),
+        };
+        let table = &self.tc.maps.loop_devices;
+        table.set(&ends.exit, &row).map_err(failed_at(ends.device))
+    }
+
+    /// Detaches everything from an interface and removes its loops. Also call this for an interface
     /// that no longer exists: the kernel does not reuse interface numbers, so its table entries
     /// would accumulate.
     pub fn detach(&mut self, ifindex: u32) -> Result<(), TableError> {
-        Link::end_all(&mut self.local, ifindex);
+        Link::end_all(&mut self.entrances, ifindex);
         Link::end_all(&mut self.links, ifindex);
-        self.remove_loop(ifindex)
+        self.remove_loop(ifindex)?;
+        self.remove_transit_loop(ifindex)
     }
 
     fn remove_loop(&mut self, device: u32) -> Result<(), TableError> {
@@ -426,6 +461,18 @@ impl Sender {
             return Ok(());
         };
         self.tc.maps.loops.remove(&ends.device)?;
+        self.remove_exit(ends)
+    }
+
+    fn remove_transit_loop(&mut self, device: u32) -> Result<(), TableError> {
+        let Some(ends) = self.transit_loops.remove(&device) else {
+            return Ok(());
+        };
+        self.tc.maps.transits.remove(&ends.device)?;
+        self.remove_exit(ends)
+    }
+
+    fn remove_exit(&mut self, ends: Loop) -> Result<(), TableError> {
         self.tc.maps.loop_devices.remove(&ends.exit)?;
         Link::end_all(&mut self.links, ends.exit);
         Ok(())
@@ -508,7 +555,12 @@ impl Sender {
             .iter()
             .filter_map(|path| Some((path, self.paths[path.index()]?)));
         let (paths, ends): (Vec<_>, Vec<_>) = configured.unzip();
-        let has_ipv6 = ends.iter().any(|end| end.local.is_ipv6());
+        let over_ipv6 = paths
+            .iter()
+            .zip(&ends)
+            .filter(|(_, end)| end.local.is_ipv6());
+        let ipv6_paths = over_ipv6.map(|(path, _)| *path).collect::<PathSet>();
+        let is_cloned = ends.iter().any(|end| !end.takes_frames);
         types::route {
             inner_mtu_bytes: ends
                 .iter()
@@ -517,7 +569,9 @@ impl Sender {
                 .unwrap_or(0),
             path_mtu_bytes: ends.iter().map(|end| end.mtu_bytes).min().unwrap_or(0),
             paths: PathSet::from_iter(paths).bits(),
-            flags: flag(has_ipv6, ROUTE_OUTER_IPV6),
+            flags: flag(ipv6_paths != PathSet::EMPTY, ROUTE_OUTER_IPV6)
+                | flag(is_cloned, ROUTE_CLONED),
+            ipv6_paths: ipv6_paths.bits(),
             ..Default::default()
         }
     }
@@ -574,8 +628,20 @@ fn load_tc(options: &SenderOptions, xdp: &Object) -> Result<ReplicateTcSkel<'sta
     let constants = rodata.expect("the program has constants");
     constants.port = options.port;
     constants.clock_offset_us = options.clock_offset_micros;
+    for mut program in open.open_object_mut().progs_mut() {
+        let is_transit = program.name() == "replicate_transit";
+        program.set_autoload(!is_transit || options.transit);
+    }
     share_tables(open.open_object_mut(), xdp).map_err(&failed)?;
     open.load().map_err(&failed)
+}
+
+/// Returns a function that makes a failure of a table one of attaching to an interface.
+fn failed_at(ifindex: u32) -> impl Fn(TableError) -> AttachError {
+    move |error| AttachError::Other {
+        ifindex,
+        source: io::Error::other(error),
+    }
 }
 
 /// Returns the name of the program that writes the headers of a path.

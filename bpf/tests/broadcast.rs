@@ -1,139 +1,22 @@
 //! Copies are really forwarded: frames arrive on one device and are captured at the far end of
 //! every path.
 
+#[path = "support/paths.rs"]
+mod paths;
 mod support;
 
-use hawser_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender, SenderOptions, XdpMode};
-use hawser_io::netns::Namespace;
-use hawser_io::ring::{Port, wait};
+use hawser_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender};
+use hawser_io::ring::Port;
 use hawser_units::{PathSet, PolicyCode};
-use hawser_wire::{
-    Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica, ip, transparent,
-};
+use hawser_wire::{Cover, KeySlot, Replica, ip, transparent};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
+use paths::*;
 use std::collections::{HashMap, HashSet};
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use support::*;
-
-const PATHS: u8 = 3;
-
-/// The paths differ in the last part of their addresses; path 1 is over IPv6.
-fn path_end(index: u8) -> SendPath {
-    let (local, remote) = match index {
-        1 => (HERE_V6.into(), THERE_V6.into()),
-        _ => ([198, 51, 100, index].into(), [203, 0, 113, index].into()),
-    };
-    SendPath {
-        ifindex: if_nametoindex(format!("wan{index}").as_str()).unwrap(),
-        local,
-        remote,
-        source_mac: [2, 0, 0, 0, 1, index],
-        next_hop_mac: [2, 0, 0, 0, 2, index],
-        mtu_bytes: 1500,
-    }
-}
-
-fn encapsulation(index: u8) -> Encapsulation {
-    let addresses = match index {
-        1 => Addresses::V6 {
-            source: HERE_V6,
-            destination: THERE_V6,
-        },
-        _ => Addresses::V4 {
-            source: [198, 51, 100, index].into(),
-            destination: [203, 0, 113, index].into(),
-        },
-    };
-    let SendPath {
-        source_mac,
-        next_hop_mac: destination_mac,
-        ..
-    } = path_end(index);
-    Encapsulation {
-        destination_mac,
-        source_mac,
-        addresses,
-        port: DEFAULT_PORT,
-    }
-}
-
-/// Runs `test` in a namespace with pairs of devices: `lan`, `wan0` to `wan2`, `loop` and their
-/// peers, `far-*`.
-fn in_namespace(name: &str, test: impl FnOnce() + Send) {
-    let namespace =
-        Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
-    let mut batch = String::new();
-    for device in ["lan", "wan0", "wan1", "wan2", "loop"] {
-        batch += &format!("link add {device} type veth peer name far-{device}\n");
-        for end in [device.to_owned(), format!("far-{device}")] {
-            batch += &format!("link set {end} addrgenmode none up\n");
-        }
-    }
-    let mac = HERE_MAC.map(|byte| format!("{byte:02x}")).join(":");
-    batch += &format!("link set lan address {mac}\n");
-    batch += "addr add 192.0.2.1/24 dev lan\nroute add default via 192.0.2.254\n";
-    batch += "neigh add 192.0.2.254 lladdr 02:00:00:00:00:09 dev lan\n";
-    let result = namespace.ip(&batch).and_then(|()| {
-        namespace.offloads("loop", &[("tx", false), ("gso", false), ("tso", false)])?;
-        namespace.run(|| catch_unwind(AssertUnwindSafe(test)))
-    });
-    namespace.delete().unwrap();
-    result.unwrap().unwrap();
-}
-
-/// A sender that replicates all packets as flow 7 over path 0.
-fn replicating() -> Sender {
-    let mut sender = Sender::load(&SenderOptions {
-        local: true,
-        ..sender_options()
-    })
-    .unwrap();
-    for index in 0..PATHS {
-        sender.set_path(path(index), Some(path_end(index))).unwrap();
-    }
-    sender.set_flow(flow(7), &send_flow(7)).unwrap();
-    sender
-        .select(prefix("203.0.113.0/24"), &[everything_of(7)])
-        .unwrap();
-    sender
-        .select(prefix("2001:db8::/32"), &[everything_of(7)])
-        .unwrap();
-    set_policy(&sender, 7, 0b001, 3);
-    sender
-}
-
-/// A frame from another host that passes through this node, arriving on `lan`.
-fn arriving(packet: &[u8]) -> Vec<u8> {
-    ethernet(HERE_MAC, [2, 0, 0, 0, 0, 9], packet)
-}
-
-fn far_ends() -> Vec<Port> {
-    (0..PATHS)
-        .map(|index| Port::open(&format!("far-wan{index}")).unwrap())
-        .collect()
-}
-
-/// Receives the next `count` frames of a port.
-fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let mut frames = Vec::new();
-    while frames.len() < count {
-        assert!(
-            Instant::now() < deadline,
-            "{} of {count} frames arrived",
-            frames.len()
-        );
-        wait(&[port.receiver.as_fd()], Some(Duration::from_millis(100))).unwrap();
-        port.receiver
-            .receive(|frame| frames.push(frame.unwrap().to_vec()));
-    }
-    frames
-}
 
 #[test]
 fn transit_packets_leave_by_every_path_of_their_policy() {
@@ -148,7 +31,7 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
         sender.set_flow(flow(7), &tagged).unwrap();
         set_policy(&sender, 7, 0b111, 3);
         sender
-            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .attach_transit(if_nametoindex("lan").unwrap())
             .unwrap();
         let payload: Vec<u8> = (0..=255).cycle().take(1400 - 28).collect();
         let packets = [
@@ -206,7 +89,7 @@ fn probes_leave_by_the_probed_paths() {
         };
         sender.replace_policy(flow(7), policy).unwrap();
         sender
-            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .attach_transit(if_nametoindex("lan").unwrap())
             .unwrap();
 
         lan.sender
@@ -244,7 +127,7 @@ fn copies_that_a_device_drops_are_counted() {
         let mut sender = replicating();
         set_policy(&sender, 7, 0b011, 3);
         sender
-            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .attach_transit(if_nametoindex("lan").unwrap())
             .unwrap();
 
         lan.sender
@@ -275,7 +158,7 @@ fn transparent_packets_leave_with_their_path_in_the_tos_byte() {
             .unwrap();
         set_policy(&sender, 7, 0b101, 3);
         sender
-            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .attach_transit(if_nametoindex("lan").unwrap())
             .unwrap();
         let packet = with_tos(with_id(udp4("203.0.113.9", &[7; 1472]), 7), 0xb9);
 
@@ -308,7 +191,7 @@ fn a_policy_changes_at_once() {
         let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
         let mut sender = replicating();
         sender
-            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .attach_transit(if_nametoindex("lan").unwrap())
             .unwrap();
         let policies = CODES.map(|code| (code, code * 3));
         let set = |sender: &Sender, (code, epoch): (u8, u8)| {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::{Loop, SendPath, Sender, SenderOptions, XdpMode};
+use hawser_bpf::{Loop, SendPath, Sender, SenderOptions};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
 use nix::net::if_::if_nametoindex;
@@ -106,9 +106,7 @@ fn come_and_go(namespace: &Namespace) {
         .select(prefix("203.0.113.0/24"), &[everything_of(7)])
         .unwrap();
     set_policy(&sender, 7, 0b11, 1);
-    sender
-        .attach_transit(number("lan"), XdpMode::Native)
-        .unwrap();
+    sender.attach_transit(number("lan")).unwrap();
     assert_replicates(&sender, &lan, &mut ends);
 
     let mut before: Option<u32> = None;
@@ -124,7 +122,7 @@ fn come_and_go(namespace: &Namespace) {
             if index % ATTACHED != 0 {
                 continue;
             }
-            sender.attach_transit(device, XdpMode::Native).unwrap();
+            sender.attach_transit(device).unwrap();
             sender.attach_local(device).unwrap();
             sender
                 .attach_loop(Loop {
@@ -180,9 +178,7 @@ fn refuse_and_go(namespace: &Namespace) {
         .select(prefix("203.0.113.0/24"), &[everything_of(7)])
         .unwrap();
     set_policy(&sender, 7, 0b11, 1);
-    sender
-        .attach_transit(number("lan"), XdpMode::Native)
-        .unwrap();
+    sender.attach_transit(number("lan")).unwrap();
     for (refused, device) in (0..).zip(["wan1", "wan2", "wan1"]) {
         sender
             .set_path(path(1), Some(path_by(number(device))))

@@ -93,7 +93,7 @@ fn names(folder: &Path) -> Vec<String> {
 fn windows_counters_and_attachments_are_taken_over() {
     with_devices("pins", |pins, [device, _]| {
         let mut first = load_filled(pins);
-        first.attach(&[device], XdpMode::Native).unwrap();
+        first.attach(&[(device, XdpMode::Native)]).unwrap();
         assert_eq!(first.run(&frame(1 << 40), 1).unwrap().action, XDP_PASS);
         drop(first);
 
@@ -112,9 +112,9 @@ fn windows_counters_and_attachments_are_taken_over() {
             3,
             "the counters were preserved"
         );
-        second.attach(&[device], XdpMode::Native).unwrap();
+        second.attach(&[(device, XdpMode::Native)]).unwrap();
         let mut other = Receiver::load(&receiver_options()).unwrap();
-        let occupied = other.attach(&[device], XdpMode::Native);
+        let occupied = other.attach(&[(device, XdpMode::Native)]);
         assert!(
             matches!(occupied, Err(hawser_bpf::AttachError::Occupied { .. })),
             "{occupied:?}"
@@ -122,7 +122,7 @@ fn windows_counters_and_attachments_are_taken_over() {
 
         second.detach().unwrap();
         assert!(!pins.exists());
-        other.attach(&[device], XdpMode::Native).unwrap();
+        other.attach(&[(device, XdpMode::Native)]).unwrap();
         let third = load_filled(pins);
         assert_eq!(
             third.run(&frame(1 << 40), 1).unwrap().action,
@@ -136,7 +136,7 @@ fn windows_counters_and_attachments_are_taken_over() {
 fn flows_and_paths_of_an_earlier_receiver_are_unknown() {
     with_devices("rows", |pins, [device, _]| {
         load_filled(pins)
-            .attach(&[device], XdpMode::Native)
+            .attach(&[(device, XdpMode::Native)])
             .unwrap();
         let receiver = load(pins);
         assert_eq!(
@@ -158,20 +158,22 @@ fn a_failed_attachment_changes_nothing() {
     with_devices("refused", |pins, devices| {
         let [free, taken] = devices;
         let mut other = Receiver::load(&receiver_options()).unwrap();
-        other.attach(&[taken], XdpMode::Native).unwrap();
-        let refused = load_filled(pins).attach(&devices, XdpMode::Native);
+        other.attach(&[(taken, XdpMode::Native)]).unwrap();
+        let refused = load_filled(pins).attach(&devices.map(|device| (device, XdpMode::Native)));
         assert!(
             matches!(refused, Err(hawser_bpf::AttachError::Occupied { .. })),
             "{refused:?}"
         );
         assert_eq!((xdp("wan"), pins.exists()), (None, false));
 
-        load_filled(pins).attach(&[free], XdpMode::Native).unwrap();
+        load_filled(pins)
+            .attach(&[(free, XdpMode::Native)])
+            .unwrap();
         let before = names(pins);
         // With the other mode, so that the attachment would have to be made again.
         assert!(
             load_filled(pins)
-                .attach(&devices, XdpMode::Generic)
+                .attach(&devices.map(|device| (device, XdpMode::Generic)))
                 .is_err()
         );
         assert_eq!((xdp("wan").as_deref(), names(pins)), (Some("xdp"), before));
@@ -182,15 +184,16 @@ fn a_failed_attachment_changes_nothing() {
 fn an_unsupported_mode_restores_the_old_program() {
     with_devices("mode", |pins, [device, _]| {
         load_filled(pins)
-            .attach(&[device], XdpMode::Generic)
+            .attach(&[(device, XdpMode::Generic)])
             .unwrap();
         // The loopback device's driver has no native XDP.
         let loopback = 1;
         load_filled(pins)
-            .attach(&[device, loopback], XdpMode::Generic)
+            .attach(&[(device, XdpMode::Generic), (loopback, XdpMode::Generic)])
             .unwrap();
         let before = names(pins);
-        let refused = load_filled(pins).attach(&[device, loopback], XdpMode::Native);
+        let refused =
+            load_filled(pins).attach(&[(device, XdpMode::Native), (loopback, XdpMode::Native)]);
         assert!(
             matches!(refused, Err(hawser_bpf::AttachError::NoNativeXdp { .. })),
             "{refused:?}"
@@ -201,7 +204,7 @@ fn an_unsupported_mode_restores_the_old_program() {
         );
 
         let gaps = load_filled(pins)
-            .attach(&[device], XdpMode::Native)
+            .attach(&[(device, XdpMode::Native)])
             .unwrap();
         assert_eq!(
             gaps.iter().map(|(ifindex, _)| *ifindex).collect::<Vec<_>>(),
@@ -209,7 +212,7 @@ fn an_unsupported_mode_restores_the_old_program() {
         );
         assert_eq!(xdp("wan").as_deref(), Some("xdp"));
         let gaps = load_filled(pins)
-            .attach(&[device], XdpMode::Native)
+            .attach(&[(device, XdpMode::Native)])
             .unwrap();
         assert!(gaps.is_empty(), "the attachment is reused: {gaps:?}");
     });
@@ -218,13 +221,15 @@ fn an_unsupported_mode_restores_the_old_program() {
 #[test]
 fn an_attachment_that_cannot_be_pinned_restores_the_old_program() {
     with_devices("unkept", |pins, [wan, lan]| {
-        load_filled(pins).attach(&[wan], XdpMode::Generic).unwrap();
+        load_filled(pins)
+            .attach(&[(wan, XdpMode::Generic)])
+            .unwrap();
         let before = (xdp_program("wan"), names(pins));
         // A pin cannot replace a folder.
         let blocked = pins.join(format!("link-{lan}"));
         for mode in [XdpMode::Native, XdpMode::Generic] {
             std::fs::create_dir(&blocked).unwrap();
-            let refused = load_filled(pins).attach(&[wan, lan], mode);
+            let refused = load_filled(pins).attach(&[(wan, mode), (lan, mode)]);
             assert!(
                 matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })),
                 "{refused:?}"
@@ -238,7 +243,7 @@ fn an_attachment_that_cannot_be_pinned_restores_the_old_program() {
             assert_eq!((xdp_program("wan"), names(pins)), before, "{mode:?}");
         }
         load_filled(pins)
-            .attach(&[wan, lan], XdpMode::Native)
+            .attach(&[(wan, XdpMode::Native), (lan, XdpMode::Native)])
             .unwrap();
         assert_eq!(
             (xdp("wan").as_deref(), xdp("lan").as_deref()),
@@ -252,7 +257,7 @@ fn pins_that_cannot_all_be_made_are_all_removed() {
     with_devices("partly", |pins, [wan, lan]| {
         let blocked = format!("link-{lan}");
         std::fs::create_dir_all(pins.join(&blocked)).unwrap();
-        let refused = load_filled(pins).attach(&[wan, lan], XdpMode::Native);
+        let refused = load_filled(pins).attach(&[(wan, XdpMode::Native), (lan, XdpMode::Native)]);
         assert!(
             matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })),
             "{refused:?}"
@@ -267,10 +272,12 @@ fn pins_that_cannot_all_be_made_are_all_removed() {
 #[test]
 fn attachments_to_other_interfaces_are_released() {
     with_devices("others", |pins, devices| {
-        load_filled(pins).attach(&devices, XdpMode::Native).unwrap();
+        load_filled(pins)
+            .attach(&devices.map(|device| (device, XdpMode::Native)))
+            .unwrap();
         let [wan, lan] = devices;
         let mut second = load_filled(pins);
-        second.attach(&[wan], XdpMode::Native).unwrap();
+        second.attach(&[(wan, XdpMode::Native)]).unwrap();
         assert_eq!(second.release_others().unwrap(), [lan]);
         assert_eq!((xdp("wan").as_deref(), xdp("lan")), (Some("xdp"), None));
         assert!(!pins.join(format!("link-{lan}")).exists());
@@ -281,7 +288,7 @@ fn attachments_to_other_interfaces_are_released() {
 fn tables_of_another_layout_are_replaced() {
     with_devices("layout", |pins, [device, _]| {
         load_filled(pins)
-            .attach(&[device], XdpMode::Native)
+            .attach(&[(device, XdpMode::Native)])
             .unwrap();
         let tables = pins.join(
             names(pins)
@@ -304,7 +311,7 @@ fn tables_of_another_layout_are_replaced() {
         let mut second = load_filled(pins);
         assert_eq!(second.replaced_tables(), ["windows"]);
         assert_eq!(second.run(&frame(1), 1).unwrap().action, XDP_PASS);
-        second.attach(&[device], XdpMode::Native).unwrap();
+        second.attach(&[(device, XdpMode::Native)]).unwrap();
         assert_eq!(
             (names(&tables), xdp("wan").as_deref()),
             (before, Some("xdp"))

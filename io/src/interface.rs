@@ -116,6 +116,9 @@ pub struct Described {
     pub is_running: bool,
     /// Its queueing discipline.
     pub queueing: Option<String>,
+    /// The number of the interface that it is built on, as a VLAN or macvlan device is; of a veth
+    /// device, the number of the other end.
+    pub lower: Option<u32>,
     /// The number of the XDP program that is attached.
     pub xdp_program: Option<u32>,
 }
@@ -138,6 +141,18 @@ pub fn all() -> Result<Vec<Described>, Error> {
     Ok(found)
 }
 
+impl Described {
+    /// Returns whether it is a VLAN device on the interface with this number.
+    pub fn is_vlan_on(&self, number: u32) -> bool {
+        self.kind.as_deref() == Some("vlan") && self.lower == Some(number)
+    }
+
+    /// Returns whether it is one end of a veth pair.
+    pub fn is_veth(&self) -> bool {
+        self.kind.as_deref() == Some("veth")
+    }
+}
+
 fn described(link: LinkMessage) -> Described {
     let flags = link.header.flags;
     let mut described = Described {
@@ -151,6 +166,7 @@ fn described(link: LinkMessage) -> Described {
         match attribute {
             LinkAttribute::IfName(name) => described.name = name,
             LinkAttribute::Mtu(bytes) => described.mtu_bytes = bytes,
+            LinkAttribute::Link(number) => described.lower = Some(number),
             LinkAttribute::Qdisc(name) => described.queueing = Some(name),
             LinkAttribute::Xdp(xdp) => {
                 described.xdp_program = xdp.iter().find_map(|xdp| match xdp {

@@ -26,3 +26,4 @@ pub mod sysctl;
 pub mod tap;
 pub mod tun;
 pub mod udp;
+pub mod xdp;

@@ -14,7 +14,7 @@ mod xdp;
 
 pub use address::{Address, flush_addresses};
 pub use link::{LinkChange, create_veth, delete_link};
-pub use offloads::offloads;
+pub use offloads::{STRIPS_VLAN_TAGS, offloads};
 pub use route::Route;
 pub use xdp::{XdpFeatures, xdp_features};
 

@@ -21,12 +21,21 @@ pub struct Segmenter {
     exit: Interface,
 }
 
+/// The packets of a device that go through a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// Packets that leave by the device.
+    Leaving,
+    /// Packets that arrive on the device.
+    Arriving,
+}
+
 impl Segmenter {
-    /// Creates a pair for packets that leave by `device`, named after the device's number. Replaces
-    /// a pair of that name that a killed process left behind.
-    pub fn create(device: &Interface) -> anyhow::Result<Self> {
-        let (entry, exit) = names(device.index);
-        Self::remove(device.index);
+    /// Creates a pair for packets of `device`, named after the device's number. Replaces a pair of
+    /// that name that a killed process left behind.
+    pub fn create(device: &Interface, traffic: Traffic) -> anyhow::Result<Self> {
+        let (entry, exit) = traffic.names(device.index);
+        remove_pair(&entry);
         netlink::create_veth([&entry, &exit], device.mtu_bytes)?;
         let usable = LinkChange {
             no_generated_addresses: true,
@@ -44,10 +53,11 @@ impl Segmenter {
         })
     }
 
-    /// Removes the pair of a device that a killed process left behind, if there is one.
+    /// Removes the pairs of a device that a killed process left behind, if there are any.
     pub fn remove(device: u32) {
-        // It may well not exist, so a failure is ignored.
-        let _ = netlink::delete_link(&names(device).0);
+        for traffic in Traffic::BOTH {
+            remove_pair(&traffic.names(device).0);
+        }
     }
 
     /// Waits until all packets that were sent into the pair have come out. The caller must have
@@ -94,7 +104,11 @@ impl Segmenter {
         let names = interfaces
             .iter()
             .filter_map(|interface| interface.name().to_str().ok());
-        let devices = names.filter_map(|name| name.strip_prefix(ENTRY)?.parse().ok());
+        let device = |name: &str| {
+            let mut prefixes = Traffic::BOTH.iter().map(|traffic| traffic.prefixes().0);
+            prefixes.find_map(|entry| name.strip_prefix(entry)?.parse().ok())
+        };
+        let devices = names.filter_map(device);
         devices
             .filter(|device| !exists(*device))
             .for_each(Self::remove);
@@ -120,12 +134,27 @@ impl Drop for Segmenter {
     }
 }
 
-/// Prefix of the names of entries; the number of their device follows.
-const ENTRY: &str = "hawser-in";
+/// Removes the pair with this entry. It may well not exist, so a failure is ignored.
+fn remove_pair(entry: &str) {
+    let _ = netlink::delete_link(entry);
+}
 
-/// Returns the names of entry and exit, within the kernel's limit of 15 bytes.
-fn names(device: u32) -> (String, String) {
-    (format!("{ENTRY}{device}"), format!("hawser-out{device}"))
+impl Traffic {
+    const BOTH: [Self; 2] = [Traffic::Leaving, Traffic::Arriving];
+
+    /// Returns the prefixes of the names of entry and exit. The number of the device follows.
+    fn prefixes(self) -> (&'static str, &'static str) {
+        match self {
+            Traffic::Leaving => ("hawser-in", "hawser-out"),
+            Traffic::Arriving => ("hawser-ti", "hawser-to"),
+        }
+    }
+
+    /// Returns the names of entry and exit, within the kernel's limit of 15 bytes.
+    fn names(self, device: u32) -> (String, String) {
+        let (entry, exit) = self.prefixes();
+        (format!("{entry}{device}"), format!("{exit}{device}"))
+    }
 }
 
 /// Makes the kernel segment packets and complete their checksums before they enter the pair.

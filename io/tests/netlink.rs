@@ -4,7 +4,7 @@
 use hawser_io::interface::{self, Interface};
 use hawser_io::netlink::{self, Address, Error, LinkChange, Route};
 use hawser_io::netns::Namespace;
-use hawser_io::segmenter::Segmenter;
+use hawser_io::segmenter::{Segmenter, Traffic};
 use hawser_io::tun::Tun;
 use nix::errno::Errno;
 use std::net::IpAddr;
@@ -500,8 +500,8 @@ fn a_segmenter_replaces_an_abandoned_one_and_is_removed() {
     let machine = Machine::create("segmenter");
     machine.run(|| {
         let eth0 = interface::find("eth0").unwrap();
-        let abandoned = Segmenter::create(&eth0).unwrap();
-        let segmenter = Segmenter::create(&eth0).unwrap();
+        let abandoned = Segmenter::create(&eth0, Traffic::Leaving).unwrap();
+        let segmenter = Segmenter::create(&eth0, Traffic::Leaving).unwrap();
         assert_ne!(abandoned.entry(), segmenter.entry());
         std::mem::forget(abandoned);
         let name = format!("hawser-in{}", eth0.index);
@@ -513,8 +513,8 @@ fn a_segmenter_replaces_an_abandoned_one_and_is_removed() {
             index: 9999,
             ..eth0.clone()
         };
-        std::mem::forget(Segmenter::create(&orphan).unwrap());
+        std::mem::forget(Segmenter::create(&orphan, Traffic::Arriving).unwrap());
         Segmenter::remove_orphans().unwrap();
-        assert_eq!(interface::index("hawser-in9999"), None);
+        assert_eq!(interface::index("hawser-ti9999"), None);
     });
 }

@@ -12,9 +12,10 @@ pub(crate) use keys::parse_key;
 pub use peer::Peer;
 
 use crate::flows::Flows;
-use hawser_bpf::{Prefix, XdpMode};
+use hawser_bpf::Prefix;
 use hawser_client::Controller;
 use hawser_io::config::Source;
+use hawser_io::xdp::Wanted;
 use hawser_units::PathId;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,8 +42,8 @@ pub struct Config {
     pub management_ports: Vec<u16>,
     /// Interfaces on which viewers' requests arrive.
     pub watch: Vec<String>,
-    /// How XDP programs are attached.
-    pub xdp: XdpMode,
+    /// The XDP mode of the interfaces.
+    pub xdp: Wanted,
     /// Directory of the status file.
     pub state: PathBuf,
     /// Directory in a bpf file system, for objects that must outlive the agent.

@@ -277,9 +277,8 @@ fn detach(config: &Config) -> Result<()> {
     info!("{outcome}");
     Device::remove(config);
     // A killed agent leaves these behind as well.
-    config
-        .local
-        .iter()
+    let interfaces = config.local.iter().chain(&config.transit);
+    interfaces
         .filter_map(|name| interface::index(name))
         .for_each(Segmenter::remove);
     Segmenter::remove_orphans()?;

@@ -2,7 +2,9 @@
 //! configuration.
 
 mod clock;
+mod devices;
 mod environment;
+mod exits;
 mod own;
 mod paths;
 
@@ -10,13 +12,16 @@ use crate::config::Config;
 use crate::flows::{Flows, Selectors, Sent};
 use anyhow::{Context, Result, ensure};
 use clock::SendClock;
+use devices::Devices;
+pub(crate) use devices::{Modes, Use};
 pub(crate) use environment::remove_pins;
 use environment::{
     Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets,
 };
-use hawser_bpf::{Loop, Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions};
-use hawser_io::interface::{self, Interface};
+use hawser_bpf::{Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode};
+use hawser_io::interface;
 use hawser_io::segmenter::Segmenter;
+use hawser_io::xdp::Mode;
 use hawser_units::{FlowId, PathId};
 use own::OwnTraffic;
 use paths::Paths;
@@ -47,8 +52,10 @@ pub(crate) struct Node {
     epoch: u32,
     /// The clock of send times. Present if there is a sender.
     clock: Option<SendClock>,
-    /// The segmenters, by interface. Removed when the node is dropped.
-    segmenters: BTreeMap<String, Segmenter>,
+    /// The segmenters, by the program that they belong to and its interface. Removed when the node
+    /// is dropped.
+    segmenters: BTreeMap<(Hook, String), Segmenter>,
+    devices: Devices,
 }
 
 /// The state of a program at an interface.
@@ -85,6 +92,7 @@ impl Node {
             paths: Paths::default(),
             epoch: 0,
             segmenters: BTreeMap::new(),
+            devices: Devices::default(),
             clock: None,
             remains: Flows::default(),
             config,
@@ -310,6 +318,11 @@ impl Node {
         is_used && self.obstacle(path).is_none()
     }
 
+    /// Returns the modes in which interfaces are used.
+    pub(crate) fn modes(&self) -> &Modes {
+        self.devices.modes()
+    }
+
     /// Returns the reason that a path is not used, or not tracked.
     pub(crate) fn obstacle(&self, path: PathId) -> Option<String> {
         match &self.sender {
@@ -373,6 +386,8 @@ impl Node {
     /// next hops changed their link-layer address.
     pub(crate) fn follow(&mut self) -> Result<()> {
         self.interfaces = Interfaces::read(&self.config)?;
+        self.devices.forget_others(&self.interfaces);
+        self.detach_changed()?;
         let moved = |(key, attached): (&(Hook, String), &Attached)| {
             let now = self.interfaces.number(&key.1)?;
             (now != attached.number).then(|| key.clone())
@@ -389,8 +404,10 @@ impl Node {
                 }
             }
         }
+        let exits = self.choose_exits()?;
         if let Some(sender) = &mut self.sender {
-            self.paths.follow(sender, &self.config, &self.interfaces);
+            self.paths
+                .follow(sender, &self.config, &self.interfaces, &exits);
         }
         Ok(())
     }
@@ -447,26 +464,30 @@ impl Node {
     fn start_sender(&mut self) -> Result<()> {
         let config = &self.config;
         let clock = SendClock::start(&config.persistent_state);
-        let mut sender = Sender::load(&sender_options(config, &clock))?;
+        let sender = Sender::load(&sender_options(config, &clock))?;
         if !config.transit.is_empty() && !sender.detects_foreign_frames() {
             warn!(
                 "this kernel is older than Linux 6.2: frames to other hosts, which interfaces in promiscuous mode or in a \
                  bridge receive, cannot be told from frames to this node and are replicated where they are selected"
             );
         }
-        self.paths.find(&mut sender, config, &self.interfaces)?;
+        self.sender = Some(sender);
+        self.attach_sender()?;
+        let exits = self.choose_exits()?;
+        let sender = self.sender.as_mut().expect("has just been set");
+        let config = &self.config;
+        self.paths.find(sender, config, &self.interfaces, &exits)?;
         for (flow, description) in &self.flows.send {
             sender.set_flow(*flow, &session(description, &clock))?;
             sender.replace_policy(*flow, description.policy)?;
         }
-        self.own.begin(&mut sender, config)?;
+        self.own.begin(sender, config)?;
         for (prefix, rules) in &self.flows.send_selectors {
             sender.select(*prefix, rules)?;
-            warn_of_large_packets(*prefix, &sender, rules);
+            warn_of_large_packets(*prefix, sender, rules);
         }
-        self.sender = Some(sender);
         self.clock = Some(clock);
-        self.attach_sender()
+        Ok(())
     }
 
     /// Attaches the programs that replicate to the interfaces that exist.
@@ -510,36 +531,12 @@ impl Node {
             Hook::Deduplicate => self.attach_deduplication(&[name.to_owned()]),
             Hook::ReplicateTransit | Hook::ReplicateLocal => {
                 let interface = interface::find(name)?;
-                let before = self
-                    .attached
-                    .get(&(hook, name.to_owned()))
-                    .map(|attached| attached.number);
-                if let (Some(sender), Some(gone)) = (&mut self.sender, before) {
-                    sender.detach(gone)?;
-                }
                 self.attach_replication(hook, &interface)
                     .with_context(|| format!("interface {name}"))?;
                 self.record_attached(hook, name, interface.index);
                 Ok(())
             }
         }
-    }
-
-    fn attach_replication(&mut self, hook: Hook, interface: &Interface) -> Result<()> {
-        let (name, xdp) = (&interface.name, self.config.xdp);
-        let sender = self
-            .sender
-            .as_mut()
-            .context("programs are attached after they are loaded")?;
-        if hook == Hook::ReplicateTransit {
-            sender.attach_transit(interface.index, xdp)?;
-            info!(interface = name, "replicating transit traffic");
-        } else {
-            let segmenter = attach_local(sender, interface)?;
-            self.segmenters.insert(name.clone(), segmenter);
-            info!(interface = name, "replicating local traffic");
-        }
-        Ok(())
     }
 
     /// Attaches deduplication to all of the interfaces or to none.
@@ -551,22 +548,32 @@ impl Node {
             .iter()
             .filter_map(|name| self.interfaces.number(name))
             .collect();
-        self.attach_dedup(&numbers)?;
-        for (name, number) in names.iter().zip(numbers) {
+        let mut modes = Vec::new();
+        for (name, number) in names.iter().zip(&numbers) {
+            let device = self.devices.examine(&self.interfaces, name);
+            let choice = device.context("it is gone")?.deduplicating(self.config.xdp);
+            self.devices.make_way(name, *number);
+            modes.push(choice);
+        }
+        let programs = numbers.iter().copied();
+        let programs = programs.zip(modes.iter().map(|choice| xdp_mode(choice.mode)));
+        self.attach_dedup(&programs.collect::<Vec<_>>())?;
+        for ((name, number), choice) in names.iter().zip(numbers).zip(modes) {
             info!(interface = name, "deduplicating copies");
+            self.devices.record(name, Use::Deduplicate, choice);
             self.record_attached(Hook::Deduplicate, name, number);
         }
         self.release_others()
     }
 
-    /// Attaches the program that deduplicates to the interfaces with these indices.
-    fn attach_dedup(&mut self, numbers: &[u32]) -> Result<()> {
+    /// Attaches the program that deduplicates to the interfaces with these indices, in these modes.
+    fn attach_dedup(&mut self, programs: &[(u32, XdpMode)]) -> Result<()> {
         let interfaces = &self.interfaces;
         let receiver = self
             .receiver
             .as_mut()
             .context("programs are attached after they are loaded")?;
-        let switched = receiver.attach(numbers, self.config.xdp);
+        let switched = receiver.attach(programs);
         let switched = switched.map_err(|error| {
             let number = error.interface();
             match number.and_then(|number| interfaces.name(number)) {
@@ -610,11 +617,10 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// Detaches the local programs first, so that no packet enters a loop whose exit has no
-    /// program.
+    /// Closes the loops first, so that no packet enters one whose exit has no program.
     fn drop(&mut self) {
         if let Some(sender) = &mut self.sender {
-            sender.detach_local();
+            sender.close_loops();
         }
         for segmenter in self.segmenters.values() {
             segmenter
@@ -634,18 +640,11 @@ fn sender_options(config: &Config, clock: &SendClock) -> SenderOptions {
     }
 }
 
-/// Attaches the programs that replicate local traffic. Returns the segmenter between them.
-fn attach_local(sender: &mut Sender, interface: &Interface) -> Result<Segmenter> {
-    let segmenter = Segmenter::create(interface)?;
-    // When a process is killed, the kernel closes its links from the last to the first. No packet
-    // may enter a loop whose exit is closed.
-    sender.attach_loop(Loop {
-        device: interface.index,
-        entry: segmenter.entry(),
-        exit: segmenter.exit(),
-    })?;
-    sender.attach_local(interface.index)?;
-    Ok(segmenter)
+fn xdp_mode(mode: Mode) -> XdpMode {
+    match mode {
+        Mode::Native => XdpMode::Native,
+        Mode::Generic => XdpMode::Generic,
+    }
 }
 
 /// Returns the parameters of a flow. A new session starts with sequence numbers above those of

@@ -45,6 +45,10 @@ pub struct Status {
     /// Interfaces to which a program is not attached, with the reason.
     #[serde(default)]
     pub unattached: BTreeMap<String, String>,
+    /// The modes in which interfaces are used, by interface, then by use: `deduplicate` (copies that
+    /// arrive), `replicate` (transit traffic that arrives), `send` (copies that leave).
+    #[serde(default)]
+    pub modes: BTreeMap<String, BTreeMap<String, ModeStatus>>,
     /// Sent flows, by flow number.
     pub send: BTreeMap<u16, SendStatus>,
     /// Received flows, by flow number, then by path number, counted from one.
@@ -85,6 +89,17 @@ pub struct PathState {
     pub up: bool,
     /// The reason that it cannot be used. The agent checks again every second.
     pub reason: Option<String>,
+}
+
+/// The mode in which an interface is used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeStatus {
+    /// `native` or `generic`.
+    pub mode: String,
+    /// The reason for this mode.
+    pub reason: String,
+    /// The consequence that an operator has to know, and what to do.
+    pub warning: Option<String>,
 }
 
 /// Packets, or trains of segments, that left through the agent's own interface without being
@@ -184,6 +199,7 @@ impl Status {
                 .map(|path| (path.number(), PathState::of(node, *path)))
                 .collect(),
             unattached: node.unattached(),
+            modes: modes(node),
             send: sender.flows,
             receive: receiver.flows,
             dropped_by_device: sender.dropped_by_device,
@@ -194,6 +210,20 @@ impl Status {
             arrival_records_overflowed: observer.map_or(0, Observer::overflowed),
         })
     }
+}
+
+fn modes(node: &Node) -> BTreeMap<String, BTreeMap<String, ModeStatus>> {
+    let mut modes: BTreeMap<String, BTreeMap<String, ModeStatus>> = BTreeMap::new();
+    for ((name, usage), choice) in node.modes() {
+        let status = ModeStatus {
+            mode: choice.mode.name().to_owned(),
+            reason: choice.reason.to_owned(),
+            warning: choice.warning.map(str::to_owned),
+        };
+        let uses = modes.entry(name.clone()).or_default();
+        uses.insert(usage.name().to_owned(), status);
+    }
+    modes
 }
 
 /// The parts of [`Status`] that come from the programs that replicate.

@@ -1,5 +1,6 @@
 use hawser_io::interface::{Described, Route};
 use hawser_io::netlink::XdpFeatures;
+use hawser_io::xdp::Wanted;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -35,6 +36,8 @@ pub struct Facts {
     pub is_synchronized: Fact<bool>,
     /// The ports to check.
     pub ports: Vec<PortFacts>,
+    /// The XDP mode that the configuration asks for.
+    pub wanted_xdp: Wanted,
     /// The peer, if one was named.
     pub peer: Option<PeerFacts>,
 }
@@ -50,6 +53,8 @@ pub struct InterfaceFacts {
     pub xdp: Fact<XdpFeatures>,
     /// The offloads that are switched on, by the names of `ethtool -k`.
     pub offloads: Fact<BTreeSet<String>>,
+    /// Whether there are VLAN devices on it.
+    pub has_vlans: bool,
     /// The reverse path filter that is in force.
     pub reverse_path_filter: u8,
 }
@@ -161,6 +166,7 @@ pub(crate) mod tests {
                 is_running: true,
                 queueing: Some("fq_codel".to_owned()),
                 xdp_program: None,
+                lower: None,
             },
             is_named: false,
             xdp: Ok(XdpFeatures {
@@ -171,6 +177,7 @@ pub(crate) mod tests {
             offloads: Ok(["rx-gro", "rx-udp-gro-forwarding"]
                 .map(str::to_owned)
                 .into()),
+            has_vlans: false,
             reverse_path_filter: 2,
         }
     }
@@ -200,6 +207,7 @@ pub(crate) mod tests {
             has_fq: Ok(true),
             is_synchronized: Ok(true),
             ports: vec![port(Protocol::Udp, 14747, Part::Agent, "replicas")],
+            wanted_xdp: Wanted::Best,
             peer: None,
         }
     }

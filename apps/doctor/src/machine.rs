@@ -52,6 +52,7 @@ pub(crate) fn read(plan: &Plan) -> Facts {
                 holder: holders.of(port),
             })
             .collect(),
+        wanted_xdp: plan.xdp,
         peer: None,
     }
 }
@@ -93,9 +94,12 @@ fn interfaces(all: Vec<Described>, named: &[String]) -> Vec<InterfaceFacts> {
         true => !interface.is_loopback,
         false => named.contains(&interface.name),
     };
-    all.into_iter()
-        .filter(is_wanted)
+    let has_vlans = |number| all.iter().any(|other| other.is_vlan_on(number));
+    let wanted = all.iter().filter(|interface| is_wanted(interface));
+    wanted
+        .cloned()
         .map(|interface| InterfaceFacts {
+            has_vlans: has_vlans(interface.index),
             is_named: !named.is_empty(),
             xdp: netlink::xdp_features(interface.index).map_err(|error| error.to_string()),
             offloads: netlink::offloads(interface.index).map_err(|error| error.to_string()),

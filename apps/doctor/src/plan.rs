@@ -3,6 +3,7 @@
 use crate::Part::{self, Agent, Controller, Publish, Relay, Tunnel};
 use crate::facts::Port;
 use crate::facts::Protocol::{self, Tcp, Udp};
+use hawser_io::xdp::Wanted;
 use toml::{Table, Value};
 
 /// The ports and interfaces that are used.
@@ -11,6 +12,8 @@ pub(crate) struct Plan {
     pub(crate) ports: Vec<Port>,
     /// The interfaces that are named. Empty: all.
     pub(crate) interfaces: Vec<String>,
+    /// The XDP mode that an agent's configuration asks for.
+    pub(crate) xdp: Wanted,
 }
 
 const MOQ: u16 = 14751;
@@ -32,6 +35,7 @@ impl Plan {
         Plan {
             ports,
             interfaces: Vec::new(),
+            xdp: Wanted::Best,
         }
     }
 
@@ -75,7 +79,10 @@ impl Plan {
                 port(Tcp, CONTROLLER, Controller, "HTTPS"),
             )
         };
+        let node = file.get("node");
+        let generic = node.and_then(|node| node.get("generic_xdp")?.as_bool());
         Ok(Plan {
+            xdp: Wanted::of(generic),
             ports,
             interfaces: interfaces(&file),
         })
@@ -168,7 +175,9 @@ mod tests {
     use super::*;
 
     fn plan(text: &str) -> (Vec<(Protocol, u16, Part)>, Vec<String>) {
-        let Plan { ports, interfaces } = Plan::of_config(text).unwrap();
+        let Plan {
+            ports, interfaces, ..
+        } = Plan::of_config(text).unwrap();
         let ports = ports.iter();
         let ports = ports.map(|port| (port.protocol, port.number, port.part));
         (ports.collect(), interfaces)
@@ -193,6 +202,14 @@ mod tests {
         assert_eq!(numbers(""), [14747, 14751]);
         assert_eq!(numbers("signals = \"192.0.2.1\""), [14747, 14749, 14751]);
         assert_eq!(numbers("signals = \"192.0.2.1:8\""), [14747, 8, 14751]);
+    }
+
+    #[test]
+    fn an_agent_may_ask_for_an_xdp_mode() {
+        let wanted = |node| Plan::of_config(node).unwrap().xdp;
+        assert_eq!(wanted("[node]\n"), Wanted::Best);
+        assert_eq!(wanted("[node]\ngeneric_xdp = true\n"), Wanted::Generic);
+        assert_eq!(wanted("[node]\ngeneric_xdp = false\n"), Wanted::Native);
     }
 
     #[test]

@@ -119,6 +119,7 @@ _Static_assert(sizeof(struct policy) == 8, "a policy is one word");
 
 enum route_flag {
 	ROUTE_OUTER_IPV6 = 0x1, /* one of the paths has an IPv6 outer header */
+	ROUTE_CLONED = 0x2,	/* the device of one of the paths takes no frames from XDP: copies are clones, made at TC */
 };
 
 /* The route of a policy code, derived from the currently configured paths. */
@@ -127,7 +128,8 @@ struct route {
 	__u16 path_mtu_bytes;  /* largest packet that fits every path unencapsulated */
 	__u8 paths;            /* the configured paths of the code */
 	__u8 flags;
-	__u8 reserved[2];
+	__u8 ipv6_paths; /* those of them with an IPv6 outer header */
+	__u8 reserved;
 };
 _Static_assert(sizeof(struct route) == 8, "a route is written with one store");
 
@@ -161,6 +163,18 @@ struct tx_path {
 	__u32 reserved;
 };
 _Static_assert(sizeof(struct tx_path) == 56, "tx_path");
+
+/* A device whose transit traffic is replicated at TC. */
+struct transit {
+	__u32 entry;	  /* ifindex of the entry of the device's loop */
+	__u32 behind_xdp; /* an XDP program on the device replicates where all copies can be frames */
+};
+
+/* The device that the packets in a loop belong to. */
+struct loop_device {
+	__u32 ifindex;
+	__u32 is_transit; /* they arrived on it; otherwise they were routed to it */
+};
 
 /* A remote endpoint of the node's own traffic: management services and path measurements. */
 struct endpoint {

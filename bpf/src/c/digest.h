@@ -7,6 +7,11 @@
 
 #include "siphash.h"
 
+/* The context of the including program. */
+#ifndef CONTEXT
+#define CONTEXT struct xdp_md
+#endif
+
 #define DIGEST_BYTES_MAX 4096 /* above the size of a redirected frame, which fits a page */
 #define DIGEST_OFFSET_MAX 128
 #define DIGEST_BLOCK 32
@@ -15,7 +20,7 @@
 /* Returns SipHash-1-3 of the packet at [offset, offset + bytes); zero if that range is not within
  * the frame. The verifier checks a global function once, separately from its callers.
  */
-__noinline __u64 digest_of_packet(struct xdp_md *ctx, __u32 offset, __u32 bytes, __u64 k0, __u64 k1)
+__noinline __u64 digest_of_packet(CONTEXT *ctx, __u32 offset, __u32 bytes, __u64 k0, __u64 k1)
 {
 	void *end = (void *)(long)ctx->data_end, *at = (void *)(long)ctx->data;
 	struct siphash_key key = { k0, k1 };

@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Replication of locally generated traffic: TCX at the egress of the devices that the default
- * routes use. The program writes the headers of a path, clones the packet to the path's device, and
- * overwrites the headers with those of the next path.
+/* Replication at TC, where copies are clones: of locally generated traffic at the egress of the
+ * devices that the default routes use, and of transit traffic at the ingress of the devices that XDP
+ * does not serve, because it does not run on them or because the device of a path takes no frames.
  */
-#include "sending.h"
+#define CONTEXT struct __sk_buff
+#include "cloning.h"
 
+#include "digest.h"
+#include "management.h"
 #include "martian.h"
 #include "skb.h"
+#include "sum.h"
 
 #include <linux/pkt_cls.h>
 
-/* Key: ifindex of the device that a packet leaves by. Value: ifindex of a veth whose peer runs
- * `replicate_looped`. The loop takes the packets that TC cannot replicate: a GSO packet must be
- * segmented and its checksums completed first, a transparent copy must not pass through TC again at
- * the path's device, and a UDP checksum over IPv6 and a tag that covers the whole packet need all
- * of it, with its checksum completed.
+/* Key: ifindex of the device that a packet leaves by. Value: ifindex of the entry of its loop, a veth
+ * pair. A loop takes the packets that need more than a rewritten head: a GSO packet must be segmented
+ * and its checksums completed first, and a UDP checksum over IPv6 and a tag that covers the whole
+ * packet need all of it, with its checksum completed. At the exit, `replicate_looped` replicates in
+ * XDP, and `replicate_exit` the packets whose copies are clones.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -23,33 +27,37 @@ struct {
 	__uint(max_entries, 64);
 } loops SEC(".maps");
 
-/* Key: ifindex of a loop's XDP end. Value: ifindex of the device that its packets were routed to.
- */
+/* Key: ifindex of the device that a packet arrives on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct transit);
+	__uint(max_entries, 64);
+} transits SEC(".maps");
+
+/* Key: ifindex of a loop's exit. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, __u32);
+	__type(value, struct loop_device);
 	__uint(max_entries, 64);
 } loop_devices SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct endpoint);
-	__type(value, __u8);
-	__uint(max_entries, 1024);
-} own_endpoints SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__type(key, __u32);
-	__type(value, struct management);
-	__uint(max_entries, 1);
-} management SEC(".maps");
-
 /* Value of tc_index, which nothing else uses here: the packet has been through a loop and was not
- * replicated.
+ * replicated, or is a transparent copy. It is not replicated again.
  */
 #define LOOPED 0x4857
+
+/* skb->pkt_type of linux/if_packet.h: to this host. */
+#define PACKET_HOST 0
+
+/* Where a packet is replicated. */
+struct place {
+	__u32 loop; /* ifindex of the entry of the loop for packets that need one; 0 = none */
+	bool is_exit;
+	bool is_transit; /* the packet passes through this node, which counts as a hop */
+	bool behind_xdp; /* an XDP program replicates, unless copies are clones */
+};
 
 static __always_inline int pass(enum reason reason)
 {
@@ -57,14 +65,21 @@ static __always_inline int pass(enum reason reason)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int segment(struct __sk_buff *skb)
+/* Passes a packet before it is known whether its copies are clones. An XDP program in front has
+ * counted it.
+ */
+static __always_inline int pass_unselected(const struct place *place, enum reason reason)
 {
-	__u32 ifindex = skb->ifindex;
-	__u32 *loop = bpf_map_lookup_elem(&loops, &ifindex);
+	if (!place->behind_xdp)
+		count(reason);
+	return TC_ACT_UNSPEC;
+}
 
-	if (!loop)
+static __always_inline int segment(const struct place *place)
+{
+	if (!place->loop)
 		return pass(PASSED_GSO);
-	return bpf_redirect(*loop, 0);
+	return bpf_redirect(place->loop, 0);
 }
 
 static __always_inline int drop(enum reason reason)
@@ -73,210 +88,278 @@ static __always_inline int drop(enum reason reason)
 	return TC_ACT_SHOT;
 }
 
-/* Overwrites [Ethernet | outer IPv4 | UDP | shim] at the start of the packet for a path; false if
- * the packet is too short.
- */
-static __always_inline bool write_headers(struct __sk_buff *skb, const struct tx_path *path, __u32 index,
-					  const struct shim *shim, const struct sealing *sealing, __u8 tos,
-					  __u32 inner_bytes)
+static __always_inline bool probes_over_ipv6(const struct policy *policy)
 {
-	struct ethhdr *ethernet = (void *)(long)skb->data;
-	struct iphdr *ip = (void *)(ethernet + 1);
-	struct udphdr *udp = (void *)(ip + 1);
-	struct shim *copy = (void *)(udp + 1);
-	__u32 udp_bytes = sizeof(*udp) + sizeof(*copy) + inner_bytes;
-
-	if ((void *)(copy + 1) > (void *)(long)skb->data_end)
-		return false;
-	write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
-	write_ipv4(ip, path, tos, udp_bytes);
-	write_udp(udp, path, udp_bytes, 0);
-	*copy = *shim;
-	finish_shim(copy, sealing, index);
-	return true;
-}
-
-/* Returns whether probes use a path over IPv6 and there is a loop to send them. The loop then takes
- * all packets, because it assigns the sequence numbers.
- */
-static __always_inline bool probes_by_loop(struct __sk_buff *skb, const struct policy *policy)
-{
-	__u32 ifindex = skb->ifindex;
 	struct route probed;
 
 	return policy->probe_shift && read_route(policy->code | policy->probes, &probed) &&
-	       probed.flags & ROUTE_OUTER_IPV6 && bpf_map_lookup_elem(&loops, &ifindex);
+	       probed.flags & ROUTE_OUTER_IPV6;
 }
 
-static __always_inline bool is_management_port(__u16 source_port)
-{
-	__u32 zero = 0;
-	const struct management *own = bpf_map_lookup_elem(&management, &zero);
-
-	for (__u32 i = 0; own && i < MANAGEMENT_PORTS; i++) {
-		if (own->ports[i] && own->ports[i] == source_port)
-			return true;
-	}
-	return false;
-}
-
-/* Returns whether nodes use the port for name resolution (53, 853) or address configuration (67, 68
- * over IPv4; 546, 547 over IPv6).
+/* Returns whether a packet has to go through the loop. If probes use a path over IPv6, the loop takes
+ * all packets, because it assigns the sequence numbers.
  */
-static __always_inline bool is_service_port(__u8 protocol, __u16 port)
+static __always_inline bool needs_loop(const struct place *place, const struct __sk_buff *skb,
+				       const struct tx_flow *flow, const struct policy *policy,
+				       const struct route *route)
 {
-	switch (port) {
-	case 53:
-	case 853:
-		return protocol == IPPROTO_UDP || protocol == IPPROTO_TCP;
-	case 67:
-	case 68:
-	case 546:
-	case 547:
-		return protocol == IPPROTO_UDP;
-	default:
+	if (place->is_exit)
 		return false;
-	}
+	return flow->flags & (FLOW_TRANSPARENT | FLOW_WHOLE) || skb->gso_size || route->flags & ROUTE_OUTER_IPV6 ||
+	       (place->loop && probes_over_ipv6(policy));
 }
 
-/* Returns whether a packet of this node is management traffic, part of name resolution or address
- * configuration, or a path measurement: it must not depend on the paths and on the node at their
- * other end. A rule with source ports includes management ports; one with destination ports or a
- * narrow prefix includes name servers and DHCP. Not inlined, so that the verifier checks it once
- * instead of following each of its outcomes.
+/* Returns why a packet must not be replicated by this node; 0 if it may be. The first program has
+ * examined the packets at the exit of a loop.
  */
-__noinline int is_management(const struct endpoint *to, __u16 source_port, __u8 rule_flags)
+static __always_inline __u8 exclusion(const struct place *place, const struct __sk_buff *skb,
+				      const struct packet *packet, const void *end, __u8 rule_flags)
 {
-	if (!to || !to->port)
-		return false;
-	if (to->protocol == IPPROTO_TCP && !(rule_flags & RULE_SOURCE_PORTS) && is_management_port(source_port))
-		return true;
-	if (!(rule_flags & RULE_SERVICES) && is_service_port(to->protocol, to->port))
-		return true;
-	/* Before Linux 6.4, a key must be in a map or on the stack. */
-	struct endpoint key = *to;
-	return bpf_map_lookup_elem(&own_endpoints, &key) != NULL;
+	struct endpoint to = {};
+	__u8 why;
+
+	if (place->is_exit)
+		return 0;
+	if (place->is_transit && skb->pkt_type != PACKET_HOST)
+		return PASSED_FOREIGN_MAC;
+	if (place->is_transit && !(rule_flags & RULE_PORTS) && is_replica(packet))
+		return PASSED_REPLICA;
+	why = martian(packet, end);
+	/* Packets that the node forwards have an ingress interface. */
+	if (why || place->is_transit || skb->ingress_ifindex)
+		return why;
+	to.port = packet->destination_port;
+	to.protocol = packet->protocol;
+	__builtin_memcpy(to.address, packet->destination, sizeof(to.address));
+	return is_management(&to, packet->source_port, rule_flags) ? PASSED_MANAGEMENT : 0;
 }
 
-static __always_inline int replicate_skb(struct __sk_buff *skb)
+static __always_inline int clone_transparent(struct __sk_buff *skb, const struct place *place,
+					     const struct packet *packet, __u32 index, __u32 paths)
+{
+	struct iphdr *ip = (void *)(long)skb->data + sizeof(struct ethhdr);
+	void *end = (void *)(long)skb->data_end;
+	__u32 waiting;
+
+	if ((void *)(ip + 1) > end || !identifiable(packet, ip))
+		return pass(PASSED_NOT_IDENTIFIABLE);
+	if (place->is_transit && !forward_once(ip, end, false))
+		return pass(PASSED_MALFORMED);
+	account(&tx_flow_stats, index, packet->bytes);
+	account(&tx_set_stats, paths, packet->bytes);
+	skb->tc_index = LOOPED;
+	waiting = make_transparent_copies(skb, index, paths, packet->bytes);
+	return waiting ? bpf_redirect(waiting, 0) : TC_ACT_SHOT; /* counted for every path */
+}
+
+/* Hashes what is the same in all copies of the packet at `offset`, except for the shim. */
+static __always_inline bool seal_packet(struct __sk_buff *skb, const struct tx_flow *flow, __u32 offset, __u32 bytes,
+					struct sealing *sealing)
+{
+	const struct shim_keys *keys = sending_keys(flow);
+	void *end = (void *)(long)skb->data_end;
+
+	if (!seal_headers(sealing, &keys->seal, (void *)(long)skb->data + offset, end, bytes))
+		return false;
+	if (flow->flags & FLOW_WHOLE)
+		seal_digest(sealing, digest_of_packet(skb, offset, bytes, keys->digest.k0, keys->digest.k1));
+	return true;
+}
+
+/* Makes room for the outer headers of the largest kind among the paths, and prepares the shim. On
+ * failure, returns the reason, and REASONS otherwise.
+ */
+static __always_inline enum reason open_packet(struct __sk_buff *skb, const struct place *place,
+					       const struct packet *packet, const struct tx_flow *flow, bool over_ipv6,
+					       struct copies *copies)
+{
+	__u64 flags = BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+		      (over_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+	__u32 outer_bytes = over_ipv6 ? OUTER_V6 : OUTER_V4;
+	__u32 offset = sizeof(struct ethhdr) + outer_bytes;
+	void *inner, *end;
+
+	if (bpf_skb_adjust_room(skb, outer_bytes, BPF_ADJ_ROOM_MAC, flags))
+		return PASSED_NO_ROOM;
+	inner = (void *)(long)skb->data + offset;
+	end = (void *)(long)skb->data_end;
+	if (place->is_transit && !forward_once(inner, end, packet->is_ipv6))
+		return DROPPED_MALFORMED;
+	if (flow->flags & FLOW_TAGGED && !seal_packet(skb, flow, offset, packet->bytes, &copies->sealing))
+		return DROPPED_MALFORMED;
+	seal_shim(&copies->sealing, &copies->shim);
+	if (over_ipv6)
+		copies->inner_sum = sum_from(skb, offset);
+	return REASONS;
+}
+
+static __always_inline int clone_encapsulated(struct __sk_buff *skb, const struct place *place,
+					      const struct packet *packet, const struct tx_flow *flow, __u32 index,
+					      const struct policy *policy, struct route *route)
+{
+	__u64 *sequence = bpf_map_lookup_elem(&sequences, &index);
+	struct copies copies = {
+		.flow = index,
+		.inner_bytes = packet->bytes,
+		.traffic_class = packet->traffic_class,
+	};
+	__u32 over_ipv6, over_ipv4;
+	enum reason reason;
+	__u64 number;
+
+	if (!sequence)
+		return pass(PASSED_NO_PATH);
+	if (flow->flags & FLOW_WHOLE && packet->bytes > DIGEST_BYTES_MAX)
+		return pass(PASSED_OVERSIZE);
+	if (packet->padding_bytes && bpf_skb_change_tail(skb, skb->len - packet->padding_bytes, 0))
+		return pass(PASSED_NO_ROOM);
+	/* A checksum or a digest of the whole packet is computed only at the exit of a loop. */
+	if (place->is_exit && bpf_skb_pull_data(skb, skb->len))
+		return pass(PASSED_NO_ROOM);
+	number = __sync_fetch_and_add(sequence, 1);
+	probe(packet, policy, number, place->is_exit ? 0 : ROUTE_OUTER_IPV6, route);
+	fill_shim(&copies.shim, flow, route->paths, policy->epoch, number);
+	over_ipv6 = place->is_exit ? route->ipv6_paths : 0;
+	over_ipv4 = route->paths & ~over_ipv6;
+	reason = open_packet(skb, place, packet, flow, over_ipv6, &copies);
+	if (reason == PASSED_NO_ROOM)
+		return pass(reason);
+	if (reason != REASONS)
+		return drop(reason);
+	account(&tx_flow_stats, index, packet->bytes);
+	account(&tx_set_stats, route->paths, packet->bytes);
+	if (over_ipv6) {
+		if (!make_copies(skb, &copies, over_ipv6, AF_INET6))
+			return drop(DROPPED_NO_ROOM);
+		if (over_ipv4) {
+			flush(skb, &copies.waiting);
+			if (bpf_skb_adjust_room(skb, (__s32)OUTER_V4 - (__s32)OUTER_V6, BPF_ADJ_ROOM_MAC,
+						BPF_F_ADJ_ROOM_DECAP_L3_IPV4))
+				return drop(DROPPED_NO_ROOM);
+		}
+	}
+	if (over_ipv4 && !make_copies(skb, &copies, over_ipv4, AF_INET))
+		return drop(DROPPED_NO_ROOM);
+	if (!copies.waiting)
+		return TC_ACT_SHOT; /* counted for every path */
+	return bpf_redirect(copies.waiting, 0);
+}
+
+static __always_inline int replicate_skb(struct __sk_buff *skb, const struct place *place)
 {
 	struct cursor cursor = read_skb(skb, 4);
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
-	struct sealing sealing = {};
-	__u32 index, inner_bytes, ifindex = 0;
 	struct selected selected;
-	struct endpoint to = {};
 	struct policy policy;
 	struct packet packet;
 	struct tx_flow *flow;
 	struct route route;
 	enum reason reason;
-	__u64 *sequence, number;
-	struct shim shim;
+	bool transparent;
+	__u32 index;
 	__u8 why;
-	__u64 flags = BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 
 	if (!ethernet)
 		return TC_ACT_UNSPEC;
-	if (skb->tc_index == LOOPED) {
-		skb->tc_index = 0;
-		return TC_ACT_UNSPEC;
-	}
 	if (skb->vlan_present)
-		return pass(PASSED_VLAN);
+		return pass_unselected(place, PASSED_VLAN);
 	switch (parse_ip(&cursor, ethernet->h_proto, skb->len - sizeof(*ethernet), &packet)) {
 	case PARSED:
 		break;
 	case VLAN:
-		return pass(PASSED_VLAN);
+		return pass_unselected(place, PASSED_VLAN);
 	case MALFORMED:
-		return pass(PASSED_MALFORMED);
+		return pass_unselected(place, PASSED_MALFORMED);
 	default:
 		return TC_ACT_UNSPEC;
 	}
-	if (is_replica(&packet))
+	if (!place->is_transit && is_replica(&packet))
 		return TC_ACT_UNSPEC;
-	if (!select_packet(&packet, &selected))
+	if (!select_packet(&packet, !place->behind_xdp, &selected))
 		return TC_ACT_UNSPEC;
 	index = selected.flow;
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
-	sequence = bpf_map_lookup_elem(&sequences, &index);
-	if (!flow || !sequence || !read_policy(index, &policy) || !replicates(&policy) ||
-	    !read_route(policy.code, &route))
+	if (!flow || !read_policy(index, &policy) || !replicates(&policy) || !read_route(policy.code, &route))
 		return TC_ACT_UNSPEC;
-	why = martian(&packet, cursor.end);
+	if (place->behind_xdp && !is_cloned(&policy, &route))
+		return TC_ACT_UNSPEC;
+	why = exclusion(place, skb, &packet, cursor.end, selected.flags);
 	if (why)
 		return pass(why);
-	to.port = packet.destination_port;
-	to.protocol = packet.protocol;
-	__builtin_memcpy(to.address, packet.destination, sizeof(to.address));
-	/* Packets that the node forwards have an ingress interface. */
-	if (!skb->ingress_ifindex && is_management(&to, packet.source_port, selected.flags))
-		return pass(PASSED_MANAGEMENT);
-	if (flow->flags & (FLOW_TRANSPARENT | FLOW_WHOLE) || skb->gso_size || route.flags & ROUTE_OUTER_IPV6 ||
-	    probes_by_loop(skb, &policy))
-		return segment(skb);
-	reason = obstacle(&packet, &route, false);
+	if (place->is_transit && packet.ttl <= 1)
+		return pass(PASSED_TTL);
+	if (needs_loop(place, skb, flow, &policy, &route))
+		return segment(place);
+	transparent = flow->flags & FLOW_TRANSPARENT;
+	reason = obstacle(&packet, &route, transparent);
 	if (reason != REASONS)
 		return pass(reason);
-	if (packet.padding_bytes)
+	if (packet.padding_bytes && !place->is_transit)
 		return pass(PASSED_MALFORMED);
+	if (place->is_exit && transparent)
+		return clone_transparent(skb, place, &packet, index, route.paths);
+	return clone_encapsulated(skb, place, &packet, flow, index, &policy, &route);
+}
 
-	inner_bytes = packet.bytes;
-	if (flow->flags & FLOW_TAGGED &&
-	    !seal_headers(&sealing, &sending_keys(flow)->seal, ethernet + 1, (void *)(long)skb->data_end, inner_bytes))
-		return pass(PASSED_MALFORMED);
-	if (bpf_skb_adjust_room(skb, sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(shim), BPF_ADJ_ROOM_MAC,
-				flags))
-		return pass(PASSED_NO_ROOM);
-	number = __sync_fetch_and_add(sequence, 1);
-	probe(&packet, &policy, number, ROUTE_OUTER_IPV6, &route);
-	fill_shim(&shim, flow, route.paths, policy.epoch, number);
-	seal_shim(&sealing, &shim);
-	account(&tx_flow_stats, index, inner_bytes);
-	account(&tx_set_stats, route.paths, inner_bytes);
-	for (__u32 path = 0; path < MAX_PATHS; path++) {
-		struct tx_path *description;
-		__u32 key = path; /* keeps the loop counter in a register, where the verifier tracks it */
-
-		if (!(route.paths & (1 << path)))
-			continue;
-		description = bpf_map_lookup_elem(&tx_paths, &key);
-		if (!description || description->family != AF_INET) {
-			count(DROPPED_PATH_NOT_CONFIGURED);
-			continue;
-		}
-		if (ifindex && bpf_clone_redirect(skb, ifindex, 0))
-			count(DROPPED_CLONE_FAILED);
-		if (!write_headers(skb, description, path, &shim, &sealing, packet.traffic_class, inner_bytes))
-			return drop(DROPPED_NO_ROOM);
-		account(&tx_path_stats, index * MAX_PATHS + path, inner_bytes);
-		ifindex = description->ifindex;
-	}
-	if (!ifindex)
-		return TC_ACT_SHOT; /* counted for every path */
-	return bpf_redirect(ifindex, 0);
+/* Returns whether the packet must not be replicated again, and removes the mark that says so. */
+static __always_inline bool take_mark(struct __sk_buff *skb)
+{
+	if (skb->tc_index != LOOPED)
+		return false;
+	skb->tc_index = 0;
+	return true;
 }
 
 SEC("tcx/egress")
 int replicate_local(struct __sk_buff *skb)
 {
-	return replicate_skb(skb);
+	__u32 ifindex = skb->ifindex;
+	__u32 *loop = bpf_map_lookup_elem(&loops, &ifindex);
+	struct place place = { .loop = loop ? *loop : 0 };
+
+	return take_mark(skb) ? TC_ACT_UNSPEC : replicate_skb(skb, &place);
 }
 
-/* At the XDP end of a loop: a packet that was not replicated there leaves by the device that it was
- * routed to, whose Ethernet header it still has.
- */
 SEC("tcx/ingress")
-int pass_looped(struct __sk_buff *skb)
+int replicate_transit(struct __sk_buff *skb)
 {
 	__u32 ifindex = skb->ifindex;
-	__u32 *device = bpf_map_lookup_elem(&loop_devices, &ifindex);
+	struct transit *transit = bpf_map_lookup_elem(&transits, &ifindex);
+	struct place place = { .is_transit = true };
+
+	if (!transit || take_mark(skb))
+		return TC_ACT_UNSPEC;
+	place.loop = transit->entry;
+	place.behind_xdp = transit->behind_xdp;
+	return replicate_skb(skb, &place);
+}
+
+static __always_inline int replicate_looped_skb(struct __sk_buff *skb, bool is_transit)
+{
+	/* A loop for transit traffic has no XDP program. */
+	struct place place = { .is_exit = true, .is_transit = is_transit, .behind_xdp = !is_transit };
+
+	return replicate_skb(skb, &place);
+}
+
+/* At the exit of a loop. A packet that is not replicated there goes on as before the loop: it leaves
+ * by the device that it was routed to, or arrives again on the device that it came from. It still has
+ * its Ethernet header.
+ */
+SEC("tcx/ingress")
+int replicate_exit(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	struct loop_device *device = bpf_map_lookup_elem(&loop_devices, &ifindex);
+	int action;
 
 	if (!device)
 		return TC_ACT_UNSPEC;
+	action = device->is_transit ? replicate_looped_skb(skb, true) : replicate_looped_skb(skb, false);
+	if (action != TC_ACT_UNSPEC)
+		return action;
 	skb->tc_index = LOOPED;
-	return bpf_redirect(*device, 0);
+	return bpf_redirect(device->ifindex, device->is_transit ? BPF_F_INGRESS : 0);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

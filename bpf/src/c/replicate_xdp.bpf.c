@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* Replication of transit traffic: XDP on the devices that flows arrive on. The ingress program puts
  * the shim in front of the packet and broadcasts it to the set of paths; a program per path, run by
- * the devmap, adds the outer headers.
+ * the devmap, adds the outer headers. A device may not accept such frames. Packets of flows with a
+ * path over such a device are left to the programs of replicate_tc.bpf.c.
  *
  * The kernel queues redirected frames per device until the end of a poll and runs on all of them
  * the program that came with the first frame. So a path has one program for every form of copy, no
@@ -11,6 +12,7 @@
 
 #include "digest.h"
 #include "martian.h"
+#include "partial.h"
 
 #include <bpf/bpf_core_read.h>
 
@@ -62,35 +64,6 @@ static __always_inline int drop(enum reason reason)
 	return XDP_DROP;
 }
 
-/* The receiver identifies a transparent replica by its IPv4 ID, which may be zero in atomic
- * datagrams (RFC 6864).
- */
-static __always_inline bool identifiable(const struct packet *packet, const struct iphdr *ip)
-{
-	return !packet->is_ipv6 && !packet->is_fragment && ip->id != 0;
-}
-
-/* Returns false if the header is incomplete, which parse_ip has ruled out but the verifier does not
- * track.
- */
-static __always_inline bool forward_once(void *header, void *end, bool is_ipv6)
-{
-	if (is_ipv6) {
-		struct ipv6hdr *ip = header;
-
-		if ((void *)(ip + 1) > end)
-			return false;
-		ip->hop_limit--;
-	} else {
-		struct iphdr *ip = header;
-
-		if ((void *)(ip + 1) > end)
-			return false;
-		decrement_ttl(ip);
-	}
-	return true;
-}
-
 /* Returns whether a frame is addressed to the device that it arrived on: in promiscuous mode a
  * device also receives other hosts' frames. Where the device's address cannot be read, accepts all
  * frames except multicast and broadcast.
@@ -137,6 +110,8 @@ static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struc
 		return pass(PASSED_NO_PATH);
 	if (transit && !forward_once(ip, end, false))
 		return pass(PASSED_MALFORMED);
+	if (transit && !packet->padding_bytes)
+		complete_checksum(ctx, sizeof(struct ethhdr), packet->protocol);
 	handover->kind = HANDOVER_TRANSPARENT;
 	handover->flow = index;
 	account(&tx_flow_stats, index, packet->bytes);
@@ -188,6 +163,8 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 	end = (void *)(long)ctx->data_end;
 	if ((void *)(shim + 1) > end || (transit && !forward_once(shim + 1, end, packet->is_ipv6)))
 		return drop(DROPPED_MALFORMED);
+	if (transit && !packet->is_fragment)
+		complete_checksum(ctx, sizeof(*handover) + sizeof(*shim), packet->protocol);
 	number = __sync_fetch_and_add(sequence, 1);
 	probe(packet, policy, number, 0, route);
 	paths = route->paths;
@@ -201,7 +178,7 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 		handover->seal = sealing.state;
 		handover->sealed_bytes = sealing.bytes;
 	}
-	handover->inner_sum = route->flags & ROUTE_OUTER_IPV6 ? fold(sum_bytes(0, shim + 1, end)) : 0;
+	handover->inner_sum = route->flags & ROUTE_OUTER_IPV6 ? sum_from(ctx, sizeof(*handover) + sizeof(*shim)) : 0;
 	set = bpf_map_lookup_elem(&path_sets, &paths);
 	if (!set)
 		return drop(DROPPED_PATH_NOT_CONFIGURED);
@@ -237,12 +214,14 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 	default:
 		return XDP_PASS;
 	}
-	if (!select_packet(&packet, &selected))
+	if (!select_packet(&packet, true, &selected))
 		return XDP_PASS;
 	index = selected.flow;
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
 	if (!flow || !read_policy(index, &policy) || !replicates(&policy) || !read_route(policy.code, &route))
 		return XDP_PASS;
+	if (is_cloned(&policy, &route))
+		return XDP_PASS; /* to the TC program behind this one */
 	why = transit ? transit_exclusion(ctx, ethernet, &packet, selected.flags) : 0;
 	if (why)
 		return pass(why);
@@ -270,26 +249,6 @@ SEC("xdp")
 int replicate_looped(struct xdp_md *ctx)
 {
 	return replicate_packet(ctx, false);
-}
-
-/* Returns the UDP checksum of the datagram that begins with `shim`. `inner_sum` is zero for a
- * packet that was processed before its policy had a path over IPv6.
- */
-static __always_inline __u16 udp_checksum(const struct tx_path *path, __u32 udp_bytes, struct shim *shim,
-					  __u32 inner_sum, void *end)
-{
-	__u64 sum = bpf_htons(IPPROTO_UDP) + 2 * (__u64)bpf_htons(udp_bytes) + 2 * (__u64)path->port_be;
-	__u16 check;
-
-	if ((void *)(shim + 1) > end)
-		return 0xffff;
-	if (unlikely(!inner_sum))
-		inner_sum = fold(sum_bytes(0, shim + 1, end));
-	sum = sum_words(sum + inner_sum, shim, sizeof(*shim) / 4);
-	sum = sum_words(sum, WORDS(path->local), sizeof(path->local) / 4);
-	sum = sum_words(sum, WORDS(path->remote), sizeof(path->remote) / 4);
-	check = ~fold(sum);
-	return check ?: 0xffff;
 }
 
 /* [handover | shim | inner packet] becomes [Ethernet | outer IP | UDP | shim | inner packet]. */
@@ -328,9 +287,15 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 
 		if ((void *)(udp + 1) > end)
 			return drop(DROPPED_MALFORMED);
+		shim = (void *)(udp + 1);
+		if ((void *)(shim + 1) > end)
+			return drop(DROPPED_MALFORMED);
+		/* Unknown if the policy had no path over IPv6 when the packet was processed. */
+		if (unlikely(!inner_sum))
+			inner_sum = sum_from(ctx, (void *)(shim + 1) - (void *)(long)ctx->data);
 		write_ethernet(ethernet, path, bpf_htons(ETH_P_IPV6));
 		write_ipv6(ip, path, traffic_class, udp_bytes);
-		write_udp(udp, path, udp_bytes, udp_checksum(path, udp_bytes, (void *)(udp + 1), inner_sum, end));
+		write_udp(udp, path, udp_bytes, udp_checksum(path, udp_bytes, shim, inner_sum));
 	} else {
 		struct iphdr *ip = (void *)(ethernet + 1);
 		struct udphdr *udp = (void *)(ip + 1);

@@ -33,9 +33,9 @@ struct selected {
 };
 
 /* Finds the flow of a packet; returns whether there is one. A fragment carries no ports, so it
- * matches only rules without ports.
+ * matches only rules without ports. Packets that match only by their prefix are counted if `counts`.
  */
-static __always_inline bool select_packet(const struct packet *packet, struct selected *selected)
+static __always_inline bool select_packet(const struct packet *packet, bool counts, struct selected *selected)
 {
 	struct selector_key key = { .prefix_bits = 128 };
 	struct selector *selector;
@@ -46,7 +46,8 @@ static __always_inline bool select_packet(const struct packet *packet, struct se
 	if (!selector || (selector->is_ipv6 && !packet->is_ipv6))
 		return false;
 	if (selector->left_alone) {
-		count(selector->left_alone);
+		if (counts)
+			count(selector->left_alone);
 		return false;
 	}
 	for (__u32 i = 0; i < MAX_RULES && i < selector->count; i++) {
@@ -62,7 +63,7 @@ static __always_inline bool select_packet(const struct packet *packet, struct se
 			return true;
 		}
 	}
-	if (skipped)
+	if (skipped && counts)
 		count(PASSED_FRAGMENT);
 	return false;
 }
@@ -72,7 +73,7 @@ static __always_inline int select_flow(const struct packet *packet)
 {
 	struct selected selected;
 
-	return select_packet(packet, &selected) ? selected.flow : -1;
+	return select_packet(packet, true, &selected) ? selected.flow : -1;
 }
 
 #endif

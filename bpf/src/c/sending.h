@@ -123,6 +123,19 @@ static __always_inline bool read_route(__u32 code, struct route *route)
 	return true;
 }
 
+/* Returns whether copies of a flow's packets are clones, which the TC programs make. They then
+ * replicate all packets of the flow, also those that are not probes, because the program that
+ * replicates assigns the sequence numbers.
+ */
+static __always_inline bool is_cloned(const struct policy *policy, const struct route *route)
+{
+	struct route probed;
+
+	if (route->flags & ROUTE_CLONED)
+		return true;
+	return policy->probe_shift && read_route(policy->code | policy->probes, &probed) && probed.flags & ROUTE_CLONED;
+}
+
 static __always_inline bool is_replica(const struct packet *packet)
 {
 	return packet->protocol == IPPROTO_UDP && packet->destination_port == port && packet->source_port == port;
@@ -136,6 +149,35 @@ static __always_inline enum reason obstacle(const struct packet *packet, const s
 	if (packet->bytes > (transparent ? route->path_mtu_bytes : route->inner_mtu_bytes))
 		return PASSED_OVERSIZE;
 	return REASONS;
+}
+
+/* The receiver identifies a transparent replica by its IPv4 ID, which may be zero in atomic
+ * datagrams (RFC 6864).
+ */
+static __always_inline bool identifiable(const struct packet *packet, const struct iphdr *ip)
+{
+	return !packet->is_ipv6 && !packet->is_fragment && ip->id != 0;
+}
+
+/* Returns false if the header is incomplete, which parse_ip has ruled out but the verifier does not
+ * track.
+ */
+static __always_inline bool forward_once(void *header, void *end, bool is_ipv6)
+{
+	if (is_ipv6) {
+		struct ipv6hdr *ip = header;
+
+		if ((void *)(ip + 1) > end)
+			return false;
+		ip->hop_limit--;
+	} else {
+		struct iphdr *ip = header;
+
+		if ((void *)(ip + 1) > end)
+			return false;
+		decrement_ttl(ip);
+	}
+	return true;
 }
 
 /* Sends one packet in 2^probe_shift on the probed paths too, by replacing the policy's route. Does
@@ -219,6 +261,22 @@ static __always_inline void write_udp(struct udphdr *udp, const struct tx_path *
 
 	words[0] = path->port_be | (__u32)path->port_be << 16;
 	words[1] = bpf_htons(udp_bytes) | (__u32)check << 16;
+}
+
+/* Returns the UDP checksum of the datagram that begins with `shim`, whose bytes after the shim have
+ * the folded sum `inner_sum`.
+ */
+static __always_inline __u16 udp_checksum(const struct tx_path *path, __u32 udp_bytes, const struct shim *shim,
+					  __u32 inner_sum)
+{
+	__u64 sum = bpf_htons(IPPROTO_UDP) + 2 * (__u64)bpf_htons(udp_bytes) + 2 * (__u64)path->port_be;
+	__u16 check;
+
+	sum = sum_words(sum + inner_sum, shim, sizeof(*shim) / 4);
+	sum = sum_words(sum, WORDS(path->local), sizeof(path->local) / 4);
+	sum = sum_words(sum, WORDS(path->remote), sizeof(path->remote) / 4);
+	check = ~fold(sum);
+	return check ?: 0xffff;
 }
 
 #define SHIM_PATH (0xffU << 8) /* in the shim's first four bytes */

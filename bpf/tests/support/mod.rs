@@ -110,6 +110,7 @@ pub fn send_path(local: IpAddr, remote: IpAddr) -> SendPath {
         source_mac,
         next_hop_mac,
         mtu_bytes: 1500,
+        takes_frames: true,
     }
 }
 

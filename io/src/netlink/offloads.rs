@@ -16,6 +16,9 @@ pub fn offloads(index: u32) -> io::Result<BTreeSet<String>> {
     active(&answer).ok_or_else(malformed)
 }
 
+/// The offload that takes VLAN tags out of frames that arrive.
+pub const STRIPS_VLAN_TAGS: &str = "rx-vlan-hw-parse";
+
 // linux/netlink.h
 const NLA_F_NESTED: u16 = 1 << 15;
 

@@ -211,6 +211,7 @@ impl Form {
             source_mac: [2, 0, 0, 0, 0, 1],
             next_hop_mac: [2, 0, 0, 0, 0, 2],
             mtu_bytes: 1500,
+            takes_frames: true,
         }
     }
 

@@ -5,10 +5,11 @@ use super::keys::read_key;
 use super::select::{Selector, rule};
 use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, file};
 use crate::flows::{Flows, Selectors, Sent};
-use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, Prefix, Rule, SendPolicy, XdpMode};
+use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, Prefix, Rule, SendPolicy};
 use hawser_client::Controller;
 use hawser_control::Name;
 use hawser_io::config::Source;
+use hawser_io::xdp::Wanted;
 use hawser_node::{TooManyFlows, inherit};
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::{Cover, Key, KeyRing, KeySlot, SIGNAL_PORT};
@@ -63,7 +64,7 @@ impl Builder<'_> {
             local: node.local.iter().cloned().chain(own).collect(),
             management_ports: node.management_ports.clone(),
             watch: node.watch.clone(),
-            xdp: node.xdp_mode(),
+            xdp: Wanted::of(node.generic_xdp),
             state: node.state.clone().unwrap_or_else(|| RUNTIME_STATE.into()),
             pins: node.pins.clone(),
             persistent_state: self.persistent_state(&file),
@@ -410,16 +411,6 @@ impl File {
     fn replicates(&self) -> bool {
         let Node { transit, local, .. } = self.node.get_ref();
         !transit.is_empty() || !local.is_empty() || self.device.is_some()
-    }
-}
-
-impl Node {
-    fn xdp_mode(&self) -> XdpMode {
-        if self.generic_xdp {
-            XdpMode::Generic
-        } else {
-            XdpMode::Native
-        }
     }
 }
 

@@ -41,9 +41,9 @@ pub(super) struct Node {
     /// Interfaces on which viewers' requests arrive, to be watched.
     #[serde(default)]
     pub(super) watch: Vec<String>,
-    /// Whether XDP may run in the slower generic mode, for drivers without native XDP.
-    #[serde(default)]
-    pub(super) generic_xdp: bool,
+    /// Whether all interfaces use the slower generic mode (true) or native XDP (false). If not
+    /// given, each interface uses the best mode that works for it.
+    pub(super) generic_xdp: Option<bool>,
     /// Directory of the status file.
     pub(super) state: Option<PathBuf>,
     /// Directory in a bpf file system.

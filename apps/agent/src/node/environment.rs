@@ -4,6 +4,8 @@
 use crate::config::{Config, PathConfig};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_bpf::{Prefix, Receiver, ReceiverOptions, Rule, SendPath, Sender};
+use hawser_io::interface::Described;
+use hawser_io::netlink::{self, XdpFeatures};
 use hawser_io::{interface, sysctl};
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,11 +26,21 @@ struct State {
     number: u32,
     /// Whether it is up and has a carrier.
     is_running: bool,
+    found: Found,
+}
+
+/// The properties of an interface that decide the mode in which it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The abilities of its driver. `None` if the kernel does not tell (before Linux 6.3).
+    pub(super) features: Option<XdpFeatures>,
+    pub(super) is_veth: bool,
+    pub(super) strips_vlan_tags: bool,
 }
 
 impl Interfaces {
     pub(super) fn read(config: &Config) -> Result<Self> {
-        let running = interface::running().context("cannot read the state of the interfaces")?;
+        let all = interface::all().context("cannot read the state of the interfaces")?;
         let of_paths = config.paths.values().map(|path| &path.interface);
         let named = [&config.transit, &config.local, &config.watch]
             .into_iter()
@@ -39,9 +51,12 @@ impl Interfaces {
             .flat_map(|controller| &controller.interfaces);
         let names = of_paths.chain(named).chain(signalled);
         let state = |name: &String| {
-            interface::index(name).map(|number| State {
-                number,
-                is_running: running.contains(name),
+            let mut named = all.iter().filter(|interface| interface.name == *name);
+            let interface = named.next()?;
+            Some(State {
+                number: interface.index,
+                is_running: interface.is_running,
+                found: Found::of(interface, &all),
             })
         };
         Ok(Interfaces(
@@ -51,6 +66,11 @@ impl Interfaces {
 
     pub(super) fn number(&self, name: &str) -> Option<u32> {
         self.state(name).map(|state| state.number)
+    }
+
+    /// Returns the index and the properties of an interface.
+    pub(super) fn device(&self, name: &str) -> Option<(u32, Found)> {
+        self.state(name).map(|state| (state.number, state.found))
     }
 
     /// Returns the name of the interface of this index.
@@ -75,6 +95,21 @@ impl Interfaces {
 
     fn state(&self, name: &str) -> Option<State> {
         self.0.get(name).copied().flatten()
+    }
+}
+
+impl Found {
+    fn of(interface: &Described, all: &[Described]) -> Self {
+        let has_vlans = all.iter().any(|other| other.is_vlan_on(interface.index));
+        let strips_tags = || {
+            let offloads = netlink::offloads(interface.index);
+            offloads.is_ok_and(|offloads| offloads.contains(netlink::STRIPS_VLAN_TAGS))
+        };
+        Found {
+            features: netlink::xdp_features(interface.index).ok(),
+            is_veth: interface.is_veth(),
+            strips_vlan_tags: has_vlans && strips_tags(),
+        }
     }
 }
 
@@ -133,7 +168,7 @@ pub(super) fn load_receiver(config: &Config, pins: PathBuf) -> Result<Receiver> 
 
 /// Resolves a path by the routing table and the kernel's neighbour table. Returns `None` while the
 /// kernel resolves the link-layer address of the next hop.
-pub(super) fn resolve(path: &PathConfig) -> Result<Option<SendPath>> {
+pub(super) fn resolve(path: &PathConfig, takes_frames: bool) -> Result<Option<SendPath>> {
     let interface = interface::find(&path.interface)?;
     let mtu_bytes = match path.mtu_bytes {
         Some(mtu) => mtu,
@@ -147,6 +182,7 @@ pub(super) fn resolve(path: &PathConfig) -> Result<Option<SendPath>> {
         source_mac: interface.mac,
         next_hop_mac,
         mtu_bytes,
+        takes_frames,
     }))
 }
 

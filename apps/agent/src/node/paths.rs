@@ -5,6 +5,7 @@ use super::environment::{Interfaces, resolve};
 use crate::config::{Config, PathConfig};
 use anyhow::Result;
 use hawser_bpf::{SendPath, Sender};
+use hawser_io::xdp::Mode;
 use hawser_units::PathId;
 use std::collections::BTreeMap;
 use std::thread;
@@ -39,6 +40,9 @@ enum Obstacle {
 
 type Found = Result<SendPath, Obstacle>;
 
+/// The mode in which copies leave by each interface of a path, or the reason that they cannot.
+pub(super) type Exits = BTreeMap<String, Result<Mode, String>>;
+
 impl Paths {
     /// Sets every path that works in the sender. The other ones are set as soon as they work.
     pub(super) fn find(
@@ -46,8 +50,9 @@ impl Paths {
         sender: &mut Sender,
         config: &Config,
         interfaces: &Interfaces,
+        exits: &Exits,
     ) -> Result<()> {
-        look_up_all(config, interfaces)
+        look_up_all(config, interfaces, exits)
             .into_iter()
             .try_for_each(|(path, found)| {
                 let number = interfaces.number(&config.paths[&path].interface);
@@ -57,9 +62,15 @@ impl Paths {
 
     /// Updates paths whose interface was created, deleted or replaced, and next hops that appeared
     /// or moved. A path that the sender rejects does not keep the other ones from being updated.
-    pub(super) fn follow(&mut self, sender: &mut Sender, config: &Config, interfaces: &Interfaces) {
+    pub(super) fn follow(
+        &mut self,
+        sender: &mut Sender,
+        config: &Config,
+        interfaces: &Interfaces,
+        exits: &Exits,
+    ) {
         for (path, description) in &config.paths {
-            let found = look_up(description, interfaces);
+            let found = look_up(description, interfaces, exits);
             let number = interfaces.number(&description.interface);
             if let Err(error) = self.apply(sender, *path, number, found) {
                 warn!(
@@ -140,7 +151,7 @@ impl Paths {
         if before.is_some() && has_changed {
             info!(
                 path = path.number(),
-                "the path has another interface or next hop than before"
+                "the path has another interface, mode or next hop than before"
             );
         } else if is_back || before.is_none() {
             info!(path = path.number(), "the path can be used");
@@ -157,30 +168,39 @@ impl Obstacle {
 }
 
 /// Looks up all paths, and waits for next hops that do not answer at once.
-fn look_up_all(config: &Config, interfaces: &Interfaces) -> BTreeMap<PathId, Found> {
+fn look_up_all(config: &Config, interfaces: &Interfaces, exits: &Exits) -> BTreeMap<PathId, Found> {
     let deadline = Instant::now() + RESOLVE_TIMEOUT;
     let mut pause = FIRST_PAUSE;
     let mut found: BTreeMap<PathId, Found> = config
         .paths
         .iter()
-        .map(|(path, description)| (*path, look_up(description, interfaces)))
+        .map(|(path, description)| (*path, look_up(description, interfaces, exits)))
         .collect();
     let is_silent = |found: &Found| matches!(found, Err(Obstacle::Silent(_)));
     while found.values().any(is_silent) && Instant::now() < deadline {
         thread::sleep(pause);
         pause *= 2;
         for (path, found) in found.iter_mut().filter(|(_, found)| is_silent(found)) {
-            *found = look_up(&config.paths[path], interfaces);
+            *found = look_up(&config.paths[path], interfaces, exits);
         }
     }
     found
 }
 
-fn look_up(path: &PathConfig, interfaces: &Interfaces) -> Found {
-    if let Some(why) = interfaces.obstacle(&path.interface) {
+fn look_up(path: &PathConfig, interfaces: &Interfaces, exits: &Exits) -> Found {
+    let name = &path.interface;
+    if let Some(why) = interfaces.obstacle(name) {
         return Err(Obstacle::NoInterface(why));
     }
-    match resolve(path) {
+    let takes_frames = match exits.get(name) {
+        Some(Ok(mode)) => *mode == Mode::Native,
+        Some(Err(why)) => return Err(Obstacle::NoInterface(format!("interface {name}: {why}"))),
+        None => {
+            let why = format!("its interface {name} has not been examined yet");
+            return Err(Obstacle::NoInterface(why));
+        }
+    };
+    match resolve(path, takes_frames) {
         Ok(Some(found)) => Ok(found),
         Ok(None) => Err(Obstacle::Silent(format!(
             "next hop {} does not answer on {}: check the cable, the address and the route",

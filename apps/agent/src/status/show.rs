@@ -42,6 +42,7 @@ fn describe(status: &Status, now_ms: u64) -> String {
         text += &controlled::describe(controller, now_ms);
     }
     text += &obstacles(status);
+    text += &modes(status);
     text += &sent(status);
     text += &received(status);
     text += &dropped_by_device(status);
@@ -93,6 +94,23 @@ fn obstacles(status: &Status) -> String {
         let _ = writeln!(text, "NOT ATTACHED TO {interface}: {reason}");
     }
     text
+}
+
+/// Describes the modes in which interfaces are used.
+fn modes(status: &Status) -> String {
+    let mut rows = Vec::new();
+    let mut warnings = String::new();
+    for (interface, uses) in &status.modes {
+        for (usage, mode) in uses {
+            let cells = [interface, usage, &mode.mode, &mode.reason];
+            rows.push(cells.map(String::clone).to_vec());
+            if let Some(warning) = &mode.warning {
+                let _ = writeln!(warnings, "{interface}: {warning}");
+            }
+        }
+    }
+    let columns = ["interface", "use", "mode", "because"];
+    warnings + &table("interfaces", &columns, rows)
 }
 
 fn dropped_by_device(status: &Status) -> String {
@@ -248,9 +266,17 @@ fn table(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ConfigurationStatus, Copies, PathState, SendStatus};
+    use super::super::{ConfigurationStatus, Copies, ModeStatus, PathState, SendStatus};
     use super::*;
     use std::collections::BTreeMap;
+
+    fn sent_by_clones() -> ModeStatus {
+        ModeStatus {
+            mode: "generic".to_owned(),
+            reason: "no frames".to_owned(),
+            warning: Some("mind the gap".to_owned()),
+        }
+    }
 
     fn status() -> Status {
         let received = ReceiveStatus {
@@ -293,6 +319,10 @@ mod tests {
                 },
             )]),
             unattached: BTreeMap::new(),
+            modes: BTreeMap::from([(
+                "eth0".to_owned(),
+                BTreeMap::from([("send".to_owned(), sent_by_clones())]),
+            )]),
             send: BTreeMap::from([(
                 7,
                 SendStatus {
@@ -317,6 +347,11 @@ mod tests {
         assert_eq!(
             describe(&status(), 100_400),
             "node edge, hawser 0.1.0, process 17, 0.4 s ago\n\
+             eth0: mind the gap\n\
+             \n\
+             interfaces\n\
+             interface   use     mode    because\n\
+             \x20    eth0  send  generic  no frames\n\
              \n\
              sent\n\
              flow   paths  packets  bytes\n\

@@ -3,6 +3,7 @@
 
 mod controlled;
 mod life;
+mod modes;
 mod refusals;
 mod replay;
 mod rig;

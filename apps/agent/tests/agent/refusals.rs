@@ -16,6 +16,7 @@ const CONFIGURATION: &str = r#"
 name = "refused"
 state = "STATE"
 pins = "PINS"
+generic_xdp = false
 transit = ["source0"]
 
 [[peer]]
@@ -103,7 +104,10 @@ fn assert_says(refusal: &str, words: &[&str]) {
 #[test]
 fn an_interface_without_native_xdp() {
     let refusal = Setup::new().refusal(|text| text.replace("source0", "lo"), |_| ());
-    assert_says(&refusal, &["lo", "no native XDP", "generic XDP"]);
+    assert_says(
+        &refusal,
+        &["lo", "no native XDP", "remove `generic_xdp = false`"],
+    );
 }
 
 #[test]

@@ -164,11 +164,9 @@ fn a_refused_start_leaves_deduplication_as_it_was() {
         let file = agent.configuration_file();
         let good = fs::read_to_string(&file).unwrap();
         // One flow less, and a path whose interface no program can be attached to.
-        fs::write(
-            &file,
-            without(&good, "[[receive]]", "flow = 2").replace("\"path2\"", "\"lo\""),
-        )
-        .unwrap();
+        let bad = without(&good, "[[receive]]", "flow = 2").replace("\"path2\"", "\"lo\"");
+        let bad = bad.replace("[node]\n", "[node]\ngeneric_xdp = false\n");
+        fs::write(&file, bad).unwrap();
         let refusal = agent.start_again().unwrap_err().to_string();
         assert!(
             refusal.contains("lo") && refusal.contains("no native XDP"),

@@ -33,15 +33,15 @@ pub(crate) struct Machine {
 }
 
 impl Machines {
-    /// Starts both agents. `generic_xdp` is the value in their files.
-    pub(crate) fn start(generic_xdp: bool) -> Self {
+    /// Starts both agents. `generic_xdp` is added to their files if given.
+    pub(crate) fn start(generic_xdp: Option<bool>) -> Self {
         Self::start_changed(generic_xdp, |_, text| text)
     }
 
     /// Like [`Machines::start`], with the file of each machine changed by `change`, which gets the
     /// name of the machine.
     pub(crate) fn start_changed(
-        generic_xdp: bool,
+        generic_xdp: Option<bool>,
         change: impl Fn(&str, String) -> String,
     ) -> Self {
         let lab = Topology {
@@ -229,21 +229,16 @@ fn put_uplinks(namespace: &Namespace, host: u8) {
 }
 
 /// Returns the guide's file, with directories of the lab.
-fn configuration(name: &str, directory: &Path, pins: &Path, generic_xdp: bool) -> String {
+fn configuration(name: &str, directory: &Path, pins: &Path, generic_xdp: Option<bool>) -> String {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs/two-machines")
         .join(format!("{name}.toml"));
     let text = fs::read_to_string(guide).unwrap();
-    assert!(
-        text.contains("[node]\n") && text.contains("generic_xdp = true"),
-        "{text}"
+    assert!(text.contains("[node]\n"), "{text}");
+    let mode = generic_xdp.map(|value| format!("generic_xdp = {value}\n"));
+    let node = format!(
+        "[node]\n{}state = {directory:?}\npins = {pins:?}\n",
+        mode.unwrap_or_default()
     );
-    text.replace(
-        "[node]\n",
-        &format!("[node]\nstate = {directory:?}\npins = {pins:?}\n"),
-    )
-    .replace(
-        "generic_xdp = true",
-        &format!("generic_xdp = {generic_xdp}"),
-    )
+    text.replace("[node]\n", &node)
 }

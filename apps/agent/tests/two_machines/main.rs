@@ -48,7 +48,7 @@ fn assert_goes_on(stream: &Stream, machine: &mut Machine, signal: Signal, frames
 
 #[test]
 fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back() {
-    let mut machines = Machines::start(true);
+    let mut machines = Machines::start(None);
     let stream = Stream::start(&machines);
     for machine in machines.both() {
         machine.await_copies();
@@ -63,8 +63,17 @@ fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back() {
 }
 
 #[test]
+fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back_with_generic_xdp() {
+    let mut machines = Machines::start(Some(true));
+    let stream = Stream::start(&machines);
+    for machine in machines.both() {
+        assert_goes_on(&stream, machine, Signal::SIGKILL, FRAMES_PER_SECOND);
+    }
+}
+
+#[test]
 fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back_with_native_xdp() {
-    let mut machines = Machines::start(false);
+    let mut machines = Machines::start(Some(false));
     let stream = Stream::start(&machines);
     for machine in machines.both() {
         assert_goes_on(&stream, machine, Signal::SIGKILL, FRAMES_PER_SECOND);
@@ -73,7 +82,7 @@ fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back_with_native_
 
 #[test]
 fn the_guides_stream_does_not_notice_an_agent_that_is_stopped_in_order() {
-    let mut machines = Machines::start(true);
+    let mut machines = Machines::start(None);
     let stream = Stream::start(&machines);
     for machine in machines.both() {
         assert_goes_on(&stream, machine, Signal::SIGTERM, FRAMES_PER_SECOND);
@@ -82,7 +91,7 @@ fn the_guides_stream_does_not_notice_an_agent_that_is_stopped_in_order() {
 
 #[test]
 fn the_guides_stream_takes_the_uplink_that_is_left_when_an_agent_is_killed() {
-    let mut machines = Machines::start(true);
+    let mut machines = Machines::start(None);
     let stream = Stream::start(&machines);
     for (cut, left) in [(0, "wlan0"), (1, "eth0")] {
         for which in [0, 1] {
@@ -96,7 +105,7 @@ fn the_guides_stream_takes_the_uplink_that_is_left_when_an_agent_is_killed() {
 
 #[test]
 fn the_guides_stream_goes_on_when_an_agent_comes_back_while_an_uplink_is_cut() {
-    let mut machines = Machines::start(true);
+    let mut machines = Machines::start(None);
     let stream = Stream::start(&machines);
     // As with routers that reply while nothing is forwarded behind them: the restarted agent sees
     // two working uplinks.
@@ -132,7 +141,7 @@ fn assert_survives_death(stream: &Stream, machine: &mut Machine, left: &str) {
 
 #[test]
 fn without_an_agent_the_guides_stream_leaves_an_uplink_that_loses_its_carrier() {
-    let mut machines = Machines::start(true);
+    let mut machines = Machines::start(None);
     machines
         .publisher
         .namespace
@@ -147,7 +156,7 @@ fn without_an_agent_the_guides_stream_leaves_an_uplink_that_loses_its_carrier() 
 
 #[test]
 fn the_guides_stream_goes_on_when_the_interface_is_deleted_and_the_agent_makes_it_again() {
-    let machines = Machines::start(true);
+    let machines = Machines::start(None);
     let stream = Stream::start(&machines);
     let gap = stream.largest_gap(FRAMES_PER_SECOND, || {
         machines.publisher.ip("link delete hawser0");
@@ -158,14 +167,14 @@ fn the_guides_stream_goes_on_when_the_interface_is_deleted_and_the_agent_makes_i
 
 #[test]
 fn what_the_guides_agents_do_not_replicate_takes_an_uplink() {
-    assert_others_take_an_uplink(&Machines::start(true));
+    assert_others_take_an_uplink(&Machines::start(None));
 }
 
 #[test]
 fn what_is_not_replicated_takes_no_uplink_by_which_the_kernel_refuses_a_route() {
     // The next hop of the preferred path is beyond a router, so it is on no link.
     let beyond = "remote = \"203.0.113.2\"\nnext_hop = \"192.0.2.2\"";
-    let machines = Machines::start_changed(true, |name, text| match name {
+    let machines = Machines::start_changed(None, |name, text| match name {
         "publisher" => text.replace("remote = \"192.0.2.2\"", beyond),
         _ => text,
     });
@@ -209,7 +218,7 @@ fn assert_others_take_an_uplink(machines: &Machines) {
 
 #[test]
 fn detaching_removes_the_addresses_and_routes_that_outlive_an_agent() {
-    let mut machines = Machines::start(true);
+    let mut machines = Machines::start(None);
     let machine = &mut machines.publisher;
     machine.end(Signal::SIGTERM);
     let left = |machine: &Machine| {

@@ -1,8 +1,9 @@
 use crate::Part::{self, Agent, Publish, Relay, View};
 use crate::facts::{Facts, InterfaceFacts};
 use crate::finding::{Check, Finding};
-use hawser_io::netlink::XdpFeatures;
+use hawser_io::netlink::STRIPS_VLAN_TAGS;
 use hawser_io::sysctl::STRICT;
+use hawser_io::xdp::{Device, Mode, Wanted};
 
 /// The bytes that the outer headers add to a packet (`docs/agent.md`).
 const OUTER_V4: u32 = 56;
@@ -10,29 +11,6 @@ const OUTER_V6: u32 = 76;
 
 /// The smallest MTU of IPv6, with which every packet of a pushed stream fits.
 const SMALLEST_MTU: u32 = 1280;
-
-/// The mode in which the agent's XDP programs run on an interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    /// In the driver. Copies of other interfaces can leave by it.
-    Native,
-    /// In the driver. The driver accepts no copies of other interfaces at the moment.
-    NativeReceiving,
-    /// In the kernel's generic code.
-    Generic,
-}
-
-impl Mode {
-    fn of(xdp: XdpFeatures) -> Self {
-        match xdp {
-            XdpFeatures { native: false, .. } => Mode::Generic,
-            XdpFeatures {
-                is_target: false, ..
-            } => Mode::NativeReceiving,
-            _ => Mode::Native,
-        }
-    }
-}
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     const EACH: &[Part] = &[Agent, Relay];
@@ -59,12 +37,13 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         findings.extend([
             header(interface),
             mtu(interface),
-            xdp(interface),
+            xdp(interface, facts),
             xdp_program(interface),
             offloads(interface),
             reverse_path_filter(interface, facts),
             queueing(interface, facts),
         ]);
+        findings.extend(vlan_tags(interface));
     }
     findings
 }
@@ -114,7 +93,8 @@ fn mtu(facts: &InterfaceFacts) -> Finding {
     ))
 }
 
-fn xdp(facts: &InterfaceFacts) -> Finding {
+/// Reports the mode that the agent chooses, with the agent's own rule.
+fn xdp(facts: &InterfaceFacts, machine: &Facts) -> Finding {
     let name = &facts.interface.name;
     let check = Check::new("interface.xdp", &[Agent]).of(name);
     if !facts.interface.has_ethernet_header {
@@ -128,28 +108,70 @@ fn xdp(facts: &InterfaceFacts) -> Finding {
         Err(reason) => {
             return check.not_checked(
                 format!("What {name} can do with XDP is unknown: {reason}."),
-                "Start the agent, which rejects an interface that has no native XDP.",
+                "Start the agent, which tries it out, and look at `hawser status`.",
             );
         }
     };
-    let is_veth = facts.interface.kind.as_deref() == Some("veth");
-    match Mode::of(features) {
-        Mode::Native => check.ok(format!(
-            "{name} has native XDP and accepts copies: leave `generic_xdp` at `false`."
+    let device = Device {
+        features,
+        is_veth: facts.interface.is_veth(),
+        strips_vlan_tags: strips_vlan_tags(facts),
+    };
+    let receiving = device.deduplicating(machine.wanted_xdp);
+    if let Some(warning) = receiving.warning {
+        return check.warning(
+            format!("{name} is one end of a veth pair, and generic XDP there does not see the copies that a node at the other end makes."),
+            sentence(warning),
+        );
+    }
+    if device.may_take_frames_with_a_program() && machine.wanted_xdp != Wanted::Generic {
+        return check.ok(format!(
+            "{name} has native XDP, and accepts no copies now; some drivers do while a program is attached, which the agent does."
+        ));
+    }
+    match device.sending(machine.wanted_xdp).map(|choice| choice.mode) {
+        Err(why) => check.failed_if(
+            facts.is_named,
+            format!("{name} cannot send copies."),
+            sentence(why),
+        ),
+        Ok(Mode::Native) => check.ok(format!("{name} has native XDP and accepts copies.")),
+        Ok(Mode::Generic) if machine.wanted_xdp == Wanted::Generic => check.ok(format!(
+            "{name} is used in generic mode, as the configuration says."
         )),
-        Mode::NativeReceiving if is_veth => check.warning(
-            format!("{name} has native XDP, and accepts no copies, because its other end does not poll."),
-            "Run `ethtool -K PEER gro on` for the other end, or attach an XDP program there; leave `generic_xdp` at `false`.",
+        Ok(Mode::Generic) if receiving.mode == Mode::Native => check.warning(
+            format!("{name} has native XDP, and accepts no copies, because its other end does not poll: the agent sends clones, which is slower."),
+            "Run `ethtool -K PEER gro on` for the other end, or attach an XDP program there.",
         ),
-        Mode::NativeReceiving => check.warning(
-            format!("{name} has native XDP, and accepts no copies now; some drivers do only while a program is attached."),
-            "Repeat this check while the agent runs, and use another interface for paths if the finding is the same.",
-        ),
-        Mode::Generic => check.warning(
-            format!("The driver of {name} has no native XDP, so only the slower generic mode works."),
-            "Set `generic_xdp = true` in `[node]`, or use an interface with native XDP.",
+        Ok(Mode::Generic) => check.warning(
+            format!("The driver of {name} has no native XDP, so the agent uses the slower generic mode there."),
+            "Use an interface with native XDP if this one is too slow.",
         ),
     }
+}
+
+/// Returns a reason about "it" as a sentence.
+fn sentence(reason: &str) -> String {
+    let mut letters = reason.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(letters).chain(['.']).collect()
+}
+
+fn strips_vlan_tags(facts: &InterfaceFacts) -> bool {
+    let offloads = facts.offloads.as_ref();
+    facts.has_vlans && offloads.is_ok_and(|offloads| offloads.contains(STRIPS_VLAN_TAGS))
+}
+
+/// Reports an interface whose VLAN tags XDP does not see.
+fn vlan_tags(facts: &InterfaceFacts) -> Option<Finding> {
+    let name = &facts.interface.name;
+    let check = Check::new("interface.vlan-tags", &[Agent]).of(name);
+    strips_vlan_tags(facts).then(|| {
+        check.warning(
+            format!("There are VLAN devices on {name}, whose driver takes the tags out of frames: the agent replicates its transit traffic at TC, which is slower."),
+            format!("Run `ethtool -K {name} rxvlan off`, so that XDP sees the tags."),
+        )
+    })
 }
 
 fn xdp_program(facts: &InterfaceFacts) -> Finding {
@@ -246,7 +268,8 @@ fn queueing(facts: &InterfaceFacts, machine: &Facts) -> Finding {
 mod tests {
     use super::*;
     use crate::facts::tests::{interface, machine};
-    use crate::finding::Verdict::{self, Failed, NotChecked, Ok as Fine, Warning};
+    use crate::finding::Verdict::{Failed, NotChecked, Ok as Fine, Warning};
+    use hawser_io::netlink::XdpFeatures;
 
     fn features(native: bool, is_target: bool) -> Result<XdpFeatures, String> {
         Ok(XdpFeatures {
@@ -257,36 +280,64 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_follows_from_the_features() {
-        let of = |xdp, kind: Option<&str>| {
+    fn the_mode_is_the_one_that_the_agent_chooses() {
+        let of = |xdp, kind: Option<&str>, wanted_xdp| {
             let mut facts = interface("eth0");
             facts.interface.kind = kind.map(str::to_owned);
             facts.xdp = xdp;
-            xdp_advice(&facts)
+            let machine = Facts {
+                wanted_xdp,
+                ..machine()
+            };
+            let finding = super::xdp(&facts, &machine);
+            (
+                finding.result,
+                finding.advice.unwrap_or(finding.finding.clone()),
+            )
         };
-        fn xdp_advice(facts: &InterfaceFacts) -> (Verdict, String) {
-            let finding = super::xdp(facts);
-            (finding.result, finding.advice.unwrap_or(finding.finding))
+        use Wanted::{Best, Generic, Native};
+        let (able, receiving) = (features(true, true), features(true, false));
+        let none = features(false, false);
+        let unknown = Err("this kernel does not tell".to_owned());
+        let veth = Some("veth");
+        let cases = [
+            (able.clone(), None, Best, Fine, "accepts copies"),
+            (
+                receiving.clone(),
+                None,
+                Best,
+                Fine,
+                "while a program is attached",
+            ),
+            (receiving.clone(), veth, Best, Warning, "gro on"),
+            (none.clone(), Some("macvlan"), Best, Warning, "too slow"),
+            (
+                none.clone(),
+                None,
+                Generic,
+                Fine,
+                "as the configuration says",
+            ),
+            (able.clone(), veth, Generic, Warning, "remove `generic_xdp`"),
+            (able, veth, Native, Fine, "accepts copies"),
+            (receiving, veth, Native, Warning, "gro on"),
+            (none, None, Native, Warning, "remove `generic_xdp`"),
+            (unknown, None, Best, NotChecked, "Start the agent"),
+        ];
+        for (xdp, kind, wanted, expected, words) in cases {
+            let (result, text) = of(xdp, kind, wanted);
+            assert!(result == expected && text.contains(words), "{text}");
         }
-        let (result, text) = of(features(true, true), None);
-        assert!(
-            result == Fine && text.contains("leave `generic_xdp`"),
-            "{text}"
-        );
-        let (result, text) = of(features(true, false), None);
-        assert!(
-            result == Warning && text.contains("while the agent runs"),
-            "{text}"
-        );
-        let (result, text) = of(features(true, false), Some("veth"));
-        assert!(result == Warning && text.contains("gro on"), "{text}");
-        let (result, text) = of(features(false, false), Some("macvlan"));
-        assert!(
-            result == Warning && text.contains("generic_xdp = true"),
-            "{text}"
-        );
-        let (result, _) = of(Err("this kernel does not tell".to_owned()), None);
-        assert_eq!(result, NotChecked);
+    }
+
+    #[test]
+    fn stripped_vlan_tags_matter_where_there_are_vlans() {
+        let mut facts = interface("eth0");
+        facts.offloads = Ok([STRIPS_VLAN_TAGS.to_owned()].into());
+        assert_eq!(vlan_tags(&facts), None);
+        facts.has_vlans = true;
+        let advice = vlan_tags(&facts).unwrap().advice.unwrap();
+        assert!(advice.contains("ethtool -K eth0 rxvlan off"), "{advice}");
     }
 
     #[test]
@@ -294,7 +345,7 @@ mod tests {
         let mut facts = interface("wg0");
         facts.interface.has_ethernet_header = false;
         assert_eq!(header(&facts).result, Warning);
-        assert_eq!(xdp(&facts).result, NotChecked);
+        assert_eq!(xdp(&facts, &machine()).result, NotChecked);
         facts.is_named = true;
         assert_eq!(header(&facts).result, Failed);
     }
