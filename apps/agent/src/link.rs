@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc as reports;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// Pauses between attempts to reach a controller.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -220,6 +220,9 @@ async fn listen(
             }
             Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),
             Some(NodeMessage::Ping) => {}
+            Some(NodeMessage::Unreadable(error)) => error!(
+                "the last assignment or policy stays in force, because the new one cannot be read; update the agent: {error}"
+            ),
             None => return Ok(Ended::ByController),
         }
     }

@@ -11,6 +11,7 @@ use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
 use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
 use crate::streams::Streams;
 use crate::tasks::Tasks;
+use crate::token_use::TokenUses;
 use crate::view::{Touched, View};
 use futures_util::FutureExt;
 use hawser_control::Name;
@@ -39,6 +40,7 @@ pub struct Controller {
     pub(crate) limits: Limits,
     pub(crate) budget: Budget,
     pub(crate) liveness: Liveness,
+    pub(crate) token_uses: TokenUses,
     pub(crate) streams: Streams,
     /// Tasks in the background that end by themselves, or when the controller shuts down.
     pub(crate) tasks: Tasks,
@@ -106,6 +108,21 @@ impl About {
         }
     }
 
+    /// Adds the event and the audit entry of writes to them. Returns the entry, if there is one.
+    pub(crate) fn document(
+        mut self,
+        writes: &mut Vec<Write>,
+        kind: &str,
+        message: String,
+    ) -> Option<AuditRecord> {
+        let at_unix_ms = unix_ms();
+        let change = self.by.take();
+        let audit = change.map(|change| change.record(kind, self.tenant.clone(), at_unix_ms));
+        writes.extend(audit.as_ref().map(AuditRecord::write));
+        writes.push(self.event(kind, message, at_unix_ms));
+        audit
+    }
+
     /// Returns the write of an event with this subject.
     fn event(self, kind: &str, message: String, at_unix_ms: u64) -> Write {
         let event = EventRecord {
@@ -136,6 +153,7 @@ impl Controller {
             limits: Limits::new(&config.limits),
             budget: Budget::new(&config.limits),
             liveness: Liveness::default(),
+            token_uses: TokenUses::default(),
             metrics: Metrics::new(),
             streams: Streams::default(),
             tasks: Tasks::default(),
@@ -194,15 +212,11 @@ impl Controller {
     pub(crate) async fn commit(
         &self,
         mut writes: Vec<Write>,
-        mut about: About,
+        about: About,
         kind: &str,
         message: String,
     ) -> Result<Revision, Error> {
-        let at_unix_ms = unix_ms();
-        let change = about.by.take();
-        let audit = change.map(|change| change.record(kind, about.tenant.clone(), at_unix_ms));
-        writes.extend(audit.as_ref().map(AuditRecord::write));
-        writes.push(about.event(kind, message, at_unix_ms));
+        let audit = about.document(&mut writes, kind, message);
         let revision = self.store.commit(writes).await?;
         if let Some(audit) = audit {
             audit.log(revision);
@@ -291,7 +305,8 @@ impl Controller {
             match update {
                 Update::Change(change) => touched.push(view.apply(change)),
                 Update::All(entries) => {
-                    let before = std::mem::replace(&mut *view, View::of(entries));
+                    let next = view.followed_by(entries);
+                    let before = std::mem::replace(&mut *view, next);
                     // Deleted nodes are announced after the new state. A node may have been
                     // deleted and created again unseen.
                     touched.retain(|touched| matches!(touched, Touched::Deleted(_)));
@@ -352,6 +367,7 @@ impl Controller {
                 .peers(name)
                 .iter()
                 .for_each(|node| self.streams.renew(node)),
+            Touched::Incarnation => self.streams.renew_all(),
             Touched::Lost(_)
             | Touched::Received(_)
             | Touched::Health(_)

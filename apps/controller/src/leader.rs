@@ -141,6 +141,7 @@ impl Leader {
             | Touched::Deleted(_)
             | Touched::Flow { .. }
             | Touched::Policy { .. }
+            | Touched::Incarnation
             | Touched::Event => {}
         }
     }

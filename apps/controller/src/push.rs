@@ -103,7 +103,13 @@ impl NodeStream {
     /// Takes the most important mark.
     fn take_mark(&self) -> Option<Mark> {
         let mut marks = self.mailbox.marks.lock();
-        if std::mem::take(&mut marks.assignment) {
+        if marks.assignment {
+            let view = self.controller.view();
+            if view.missing_for_node(&self.node.node).is_some() {
+                // The node keeps the last assignment, which may have flows that are missing here.
+                return None;
+            }
+            marks.assignment = false;
             // The assignment contains all policies.
             marks.policies.clear();
             return Some(Mark::Assignment);

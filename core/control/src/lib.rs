@@ -5,6 +5,9 @@
 //! node and its controller, [`access`] certificates and tokens, [`tunnel`] the requests of tunnel
 //! clients and servers, [`track`] the secrets of broadcasts, [`answer`] the shape of lists and problems, [`audit`] the log of changes.
 //! [`decide`] computes the next policy from a flow, the policy in force and an observation.
+//!
+//! All types ignore unknown fields, so that controllers and nodes of different versions understand
+//! each other. [`strict`] rejects them, for input of operators.
 
 pub mod access;
 pub mod answer;
@@ -14,8 +17,10 @@ mod name;
 pub mod node;
 mod prefix;
 pub mod resource;
+mod strict;
 pub mod track;
 pub mod tunnel;
 
 pub use name::{InvalidName, Name};
 pub use prefix::{InvalidPrefix, Prefix, at_most_one_of_each_family};
+pub use strict::strict;

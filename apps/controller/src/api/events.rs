@@ -110,12 +110,9 @@ impl EventStream {
         }
     }
 
-    /// Returns whether the token still exists.
+    /// Returns whether the token is still valid.
     fn is_allowed(&self) -> bool {
-        let view = self.controller.view();
-        view.tokens
-            .get(&self.operator.token.name)
-            .is_some_and(|token| token.value.token == self.operator.token)
+        self.operator.is_valid_in(&self.controller.view())
     }
 
     fn read_more(&mut self) -> bool {

@@ -7,7 +7,7 @@ use super::tenants::{Created, created};
 use crate::access::{Operate, Operator, Read};
 use crate::check;
 use crate::controller::{About, Controller};
-use crate::record::{FlowRecord, NumberRecord, emit, key};
+use crate::record::{FlowRecord, Later, NumberRecord, emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View};
@@ -36,7 +36,9 @@ pub(super) async fn list(
         .range::<str, _>(query.range())
         .filter_map(|(name, flow)| {
             let flow = &flow.record.as_ref()?.value.flow;
-            operator.sees(&flow.tenant).then(|| (name, flow.clone()))
+            operator
+                .sees(&flow.tenant)
+                .then(|| (name, Flow::clone(flow)))
         });
     Ok(Json(query.page(flows)?))
 }
@@ -52,7 +54,7 @@ pub(super) async fn show(
     let record = controller.flow_of(&operator, &name)?;
     Ok(Tagged(
         record.value.changed_in(record.revision),
-        record.value.flow,
+        record.value.flow.into_known(),
     ))
 }
 
@@ -111,7 +113,7 @@ async fn try_change(
     let changed_in = before.value.changed_in(before.revision);
     matching.check(changed_in)?;
     check_unchangeable(&before.value.flow, new)?;
-    if *new == before.value.flow {
+    if *new == *before.value.flow {
         // The view may be behind the store, so check that nothing has changed.
         let check = Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
         controller.store.commit(vec![check]).await?;
@@ -150,7 +152,7 @@ fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> 
         writes.push(Write::put(key::of(key::POLICY, &new.name), emit(&next)).when(read));
     }
     let record = FlowRecord {
-        flow: new.clone(),
+        flow: new.clone().into(),
         changed_in: None,
         ..before.value.clone()
     };
@@ -232,10 +234,11 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     // The policy precedes the flow, so that no reader sees a flow without a policy.
     writes.push(Write::put(key::of(key::POLICY, name), emit(&first)).when(Expect::Absent));
     let record = FlowRecord {
-        flow: flow.clone(),
+        flow: flow.clone().into(),
         number: free.number,
         received: false,
         changed_in: None,
+        later: Later::new(),
     };
     writes.push(Write::put(key::of(key::FLOW, name), emit(&record)).when(Expect::Absent));
     writes.extend(references);

@@ -3,6 +3,7 @@
 mod audit;
 mod decisions;
 mod liveness;
+mod maintenance;
 mod memory;
 mod nodes;
 mod operators;
@@ -12,5 +13,7 @@ mod restart;
 mod rig;
 mod stop;
 mod tls;
+mod tokens;
 mod tracks;
 mod tunnels;
+mod versions;

@@ -29,6 +29,8 @@ fn runs_a_controller_in_the_child_process() {
         config: Some(config.into()),
         check: false,
         openapi: false,
+        restored: false,
+        new_admin_token: false,
     })
     .unwrap();
 }
