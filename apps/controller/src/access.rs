@@ -198,6 +198,11 @@ fn revoked(node: &Presented) -> Refusal {
     Refusal::forbidden(what)
 }
 
+fn too_many_failures(after: std::time::Duration) -> Refusal {
+    let what = "failed authentications from this address, which others may share (NAT); valid credentials are accepted meanwhile, so check yours";
+    Refusal::too_many(what, after)
+}
+
 fn peer(parts: &Parts) -> &Peer {
     parts
         .extensions
@@ -252,15 +257,14 @@ impl Controller {
         self.metrics.refused(reason);
         match self.limits.failures.take(source(address)) {
             Ok(()) => refusal,
-            Err(after) => Refusal::too_many("failed authentications from this address", after),
+            Err(after) => too_many_failures(after),
         }
     }
 
     /// Refuses an address from which there were too many failures.
     pub(crate) fn may_fail(&self, address: IpAddr) -> Result<(), Refusal> {
         let checked = self.limits.failures.check(source(address));
-        checked
-            .map_err(|after| Refusal::too_many("failed authentications from this address", after))
+        checked.map_err(too_many_failures)
     }
 
     fn node(&self, parts: &Parts) -> Result<Certified, Refusal> {

@@ -1,5 +1,6 @@
 //! The REST interface: every route under `/v1`, and the OpenAPI document.
 
+mod arrival;
 mod audit;
 mod enrol;
 mod enrolments;
@@ -19,6 +20,7 @@ mod tracks;
 mod tunnels;
 
 use crate::controller::Controller;
+use arrival::Arrival;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
@@ -275,18 +277,28 @@ async fn tracked(
         .get::<MatchedPath>()
         .map_or("none".to_owned(), |path| path.as_str().to_owned());
     let timeout = controller.config.request_timeout();
+    let (request, arrival) = Arrival::of(request);
     let response = tokio::time::timeout(timeout, next.run(request)).await;
-    let mut response = response.unwrap_or_else(|_| {
-        controller.metrics.refused("slow_request");
-        let what = "the request took too long; send it again";
-        Refusal::new(StatusCode::REQUEST_TIMEOUT, what).into_response()
-    });
+    let mut response = response.unwrap_or_else(|_| late(&controller, &arrival).into_response());
     let took = started.elapsed();
     let status = response.status().as_u16();
     controller.metrics.request(&method, &route, status, took);
     tracing::debug!(%method, route, status, ?took);
     protect(response.headers_mut());
     response
+}
+
+/// Returns the refusal of a request that took too long: because of its client if it has not arrived
+/// in full, and because of the store otherwise.
+fn late(controller: &Controller, arrival: &Arrival) -> Refusal {
+    if arrival.is_complete() {
+        controller.metrics.refused("slow_store");
+        let what = "the controller's store does not respond in time; it is unknown whether a change was made, so read before you repeat it";
+        return Refusal::unavailable(what);
+    }
+    controller.metrics.refused("slow_request");
+    let what = "the request took too long to arrive; send it again";
+    Refusal::new(StatusCode::REQUEST_TIMEOUT, what)
 }
 
 /// Forbids clients to store a response, and to guess its type.

@@ -8,6 +8,7 @@ use crate::limit::Limits;
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
+use crate::settings;
 use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
 use crate::streams::Streams;
 use crate::tasks::Tasks;
@@ -286,6 +287,7 @@ impl Controller {
         let applied = self.update_view(updates);
         if applied.is_new {
             self.streams.renew_all();
+            self.compare_settings();
             self.filled.send_replace(true);
             // The leader examines everything.
             let _ = self.work.send(Touched::Nothing);
@@ -368,12 +370,32 @@ impl Controller {
                 .iter()
                 .for_each(|node| self.streams.renew(node)),
             Touched::Incarnation => self.streams.renew_all(),
+            Touched::Settings => self.compare_settings(),
             Touched::Lost(_)
             | Touched::Received(_)
             | Touched::Health(_)
             | Touched::Observation(_)
             | Touched::Event
             | Touched::Nothing => {}
+        }
+    }
+
+    /// Returns the settings that should be the leader's and are not.
+    pub(crate) fn differing_settings(&self) -> Vec<String> {
+        let view = self.view();
+        let leaders = view.settings.as_ref();
+        leaders.map_or_else(Vec::new, |leaders| {
+            settings::differing(&settings::common(&self.config), leaders)
+        })
+    }
+
+    fn compare_settings(&self) {
+        let keys = self.differing_settings();
+        if !keys.is_empty() {
+            tracing::warn!(
+                keys = keys.join(", "),
+                "settings that all controllers should have in common differ from the leader's"
+            );
         }
     }
 

@@ -14,7 +14,7 @@ pub(crate) use journal::Journal;
 
 use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, FlowRecord, FormatRecord, HealthRecord, Issued, NodeRecord, NumberRecord,
+    AliveRecord, FlowRecord, FormatRecord, HealthRecord, Issued, Later, NodeRecord, NumberRecord,
     SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
@@ -57,6 +57,10 @@ pub(crate) struct View {
     unreadable: Unreadable,
     /// The format of the store; `None` before it is known.
     format: Option<FormatRecord>,
+    /// Events up to this number may have been removed because there were too many.
+    pub(crate) trimmed: Revision,
+    /// The common settings of the leader.
+    pub(crate) settings: Option<Later>,
     /// The incarnation of the store; `None` before it is known.
     pub(crate) incarnation: Option<String>,
     /// Everything written up to this revision is in the view, and possibly some later writes.

@@ -8,6 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Sse, sse};
 use hawser_control::answer::Page;
 use hawser_control::resource::Event;
+use hawser_io::clock::unix_ms;
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,6 +24,9 @@ const PING_EVERY: Duration = Duration::from_secs(15);
 const EVENTS_AT_ONCE: usize = 256;
 
 /// List events, oldest first
+///
+/// If events after `after` were removed because there were too many, the page begins with an event
+/// of the kind `events_missed`, in addition to `limit`.
 #[utoipa::path(get, path = "/v1/events", tag = "operators", params(NumberedPageQuery), security(("token" = [])),
     responses((status = 200, body = Page<Event>), CommonErrors))]
 pub(super) async fn list(
@@ -35,9 +39,24 @@ pub(super) async fn list(
         .events
         .range(query.range())
         .filter(|(_, event)| operator.sees_optional(event.tenant.as_ref()));
-    Ok(Json(query.page(
-        events.map(|(number, event)| (number, event.clone())),
-    )?))
+    let mut page = query.page(events.map(|(number, event)| (number, event.clone())))?;
+    if let Some(after) = query.after().filter(|after| *after < view.trimmed) {
+        page.items.insert(0, missed(after, view.trimmed));
+    }
+    Ok(Json(page))
+}
+
+/// Returns an event that stands for those that were removed before they were read.
+fn missed(after: u64, trimmed: u64) -> Event {
+    Event {
+        number: after,
+        at_unix_ms: unix_ms(),
+        tenant: None,
+        node: None,
+        flow: None,
+        kind: "events_missed".to_owned(),
+        message: format!("some events from {after} to {trimmed} are no longer kept"),
+    }
 }
 
 /// The start of a stream of events.
@@ -52,6 +71,9 @@ pub(super) struct From {
 }
 
 /// Stream events as they happen: each as an event `event`, whose id is its number
+///
+/// An event of the kind `events_missed` stands for those that were removed before they could be
+/// sent.
 #[utoipa::path(get, path = "/v1/events/stream", tag = "operators", params(From), security(("token" = [])),
     responses((status = 200, content_type = "text/event-stream", body = String), CommonErrors))]
 pub(super) async fn stream(
@@ -63,8 +85,12 @@ pub(super) async fn stream(
     let last = headers
         .get("last-event-id")
         .and_then(|id| id.to_str().ok()?.parse().ok());
-    let newest = controller.view().events.newest();
+    let newest = {
+        let view = controller.view();
+        view.events.newest().max(view.trimmed)
+    };
     let stream = EventStream {
+        missed_until: 0,
         after: last.or(from.after).unwrap_or(newest),
         changes: controller.changes(),
         shutdown: controller.shutdown.subscribe(),
@@ -86,6 +112,8 @@ struct EventStream {
     changes: watch::Receiver<u64>,
     shutdown: watch::Receiver<bool>,
     after: u64,
+    /// The number up to which removed events were announced.
+    missed_until: u64,
     read: VecDeque<Event>,
 }
 
@@ -122,6 +150,11 @@ impl EventStream {
             .range((Bound::Excluded(self.after), Bound::Unbounded))
             .take(EVENTS_AT_ONCE);
         let mut has_read = false;
+        if view.trimmed > self.after.max(self.missed_until) {
+            self.missed_until = view.trimmed;
+            self.read.push_back(missed(self.after, view.trimmed));
+            has_read = true;
+        }
         for (number, event) in events {
             self.after = number;
             has_read = true;

@@ -87,6 +87,11 @@ impl PageQuery {
 }
 
 impl NumberedPageQuery {
+    /// Returns `after` as given.
+    pub(crate) fn after(&self) -> Option<u64> {
+        self.after
+    }
+
     /// Returns the numbers of the rest of the list.
     pub(crate) fn range(&self) -> (Bound<u64>, Bound<u64>) {
         (

@@ -89,6 +89,7 @@ fn text(controller: &Controller) -> ([(HeaderName, &'static str); 1], String) {
 }
 
 fn gauges(controller: &Controller) -> Gauges {
+    let settings_differ = controller.differing_settings().len();
     let view = controller.view();
     let nodes = || view.nodes.values();
     Gauges {
@@ -98,6 +99,7 @@ fn gauges(controller: &Controller) -> Gauges {
         is_leader: controller.role.borrow().leadership().is_some(),
         flows: flows_by_state(&view),
         unreadable: view.unreadable_len(),
+        settings_differ,
     }
 }
 

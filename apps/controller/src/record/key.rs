@@ -4,6 +4,10 @@ use hawser_control::Name;
 
 pub(crate) const FORMAT: &str = "format";
 pub(crate) const INCARNATION: &str = "incarnation";
+/// The greatest number of an event that was removed because there were too many.
+pub(crate) const TRIMMED: &str = "events_trimmed";
+/// The settings of the leader that all controllers should have.
+pub(crate) const SETTINGS: &str = "settings";
 pub(crate) const AUTHORITY: &str = "authority";
 pub(crate) const LEADER: &str = "leader";
 pub(crate) const TENANT: &str = "tenant/";

@@ -36,6 +36,8 @@ pub(crate) enum Touched {
     Event,
     /// The store was restored from a backup.
     Incarnation,
+    /// The leader has other common settings than before.
+    Settings,
     /// An observation waits for the leader, under this key.
     Observation(Arc<str>),
     Nothing,
@@ -102,6 +104,11 @@ impl View {
             key::INCARNATION => {
                 self.incarnation = value.map(decode).transpose()?;
                 return Ok(Touched::Incarnation);
+            }
+            key::TRIMMED => self.trimmed = value.map(decode).transpose()?.unwrap_or(0),
+            key::SETTINGS => {
+                self.settings = value.map(decode).transpose()?;
+                return Ok(Touched::Settings);
             }
             _ => {}
         }

@@ -147,6 +147,8 @@ impl View {
         let value = match key {
             key::FORMAT => emit(self.format.as_ref()?),
             key::INCARNATION => emit(self.incarnation.as_ref()?),
+            key::TRIMMED if self.trimmed > 0 => emit(&self.trimmed),
+            key::SETTINGS => emit(self.settings.as_ref()?),
             _ => return None,
         };
         Some((value, 0))

@@ -74,6 +74,8 @@ fn a_store_of_the_first_version_is_read_and_every_kind_of_record_is_in_it() {
         key::OBSERVATION,
         key::TUNNEL,
         key::INNER,
+        key::TRIMMED,
+        key::SETTINGS,
         key::FORMAT,
         key::INCARNATION,
     ] {

@@ -296,6 +296,19 @@ impl Rig {
         }
     }
 
+    /// Returns the stream of the events after that number.
+    pub(crate) async fn events(&self, after: u64) -> Events {
+        let request = Request::get(format!("/v1/events/stream?after={after}"))
+            .body(Body::empty())
+            .unwrap();
+        let response = self.request(Caller::Operator(&self.admin), request).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        Events {
+            body: response.into_body().into_data_stream(),
+            text: String::new(),
+        }
+    }
+
     pub(crate) async fn policy(&self, flow: &str) -> Value {
         let answer = self.get(&format!("/v1/policies/{flow}")).await;
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
