@@ -5,7 +5,9 @@ use crate::tls::{self, Proof};
 use crate::transport::{Controller, NOTHING, Transport};
 use eventsource_stream::Event;
 use hawser_control::Name;
-use hawser_control::access::{Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
+use hawser_control::access::{
+    Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew, TrustedAuthorities,
+};
 use hawser_control::node::{Assignment, Registration, Report};
 use hawser_control::resource::Policy;
 use hawser_control::track::TrackKey;
@@ -71,8 +73,8 @@ async fn ask(
     let answer: Certificate = transport
         .json(Method::POST, "/v1/enrol", Some(&body))
         .await?;
-    if tls::digest_of_pem(&answer.authority)? != authority_digest {
-        let reason = "it is not the one in the token".to_owned();
+    if !tls::has_digest(&answer.authority, authority_digest)? {
+        let reason = "the one in the token is missing".to_owned();
         return Err(credentials("the authority's certificate", reason));
     }
     Ok(answer)
@@ -204,6 +206,8 @@ pub enum NodeMessage {
     Assignment(Assignment),
     /// Replaces the policy of its flow, if it is newer.
     Policy(Policy),
+    /// The authorities to trust, see [`Identity::trust`].
+    Authority(TrustedAuthorities),
     /// The controller is still alive.
     Ping,
     /// An event that this version cannot read, perhaps because a later version has sent it. Its
@@ -226,6 +230,7 @@ impl NodeStream {
             match event.event.as_str() {
                 "assignment" => return Ok(Some(self.message(&event, NodeMessage::Assignment))),
                 "policy" => return Ok(Some(self.message(&event, NodeMessage::Policy))),
+                "authority" => return Ok(Some(self.message(&event, NodeMessage::Authority))),
                 "ping" => return Ok(Some(NodeMessage::Ping)),
                 "end" => return Err(Error::Ended(event.data)),
                 // A newer controller may send other events.

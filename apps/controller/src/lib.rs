@@ -41,6 +41,7 @@ mod view;
 
 pub use access::Peer;
 pub use authority::Presented;
+pub use authority::rotation::Step as AuthorityStep;
 pub use config::{
     AuditConfig, Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig,
     TunnelsConfig,
@@ -68,6 +69,9 @@ pub struct Args {
     /// Mark the store as restored from a backup, so that nodes discard later policies, and exit
     #[arg(long, conflicts_with_all = ["check", "openapi"])]
     pub restored: bool,
+    /// Replace the authority in three steps: add, switch, remove; says what to do in between
+    #[arg(long, value_name = "STEP", conflicts_with_all = ["check", "openapi", "restored", "new_admin_token"])]
+    pub rotate_authority: Option<AuthorityStep>,
     /// Replace the first operator's token, whose secret was lost, and exit
     #[arg(long, conflicts_with_all = ["check", "openapi", "restored"])]
     pub new_admin_token: bool,
@@ -90,6 +94,11 @@ pub fn run(args: &Args) -> Result<()> {
             config.listen,
             config.state.display()
         );
+        return Ok(());
+    }
+    if let Some(step) = args.rotate_authority {
+        let next = authority::rotation::rotate(&config.state, step)?;
+        println!("done; next: {next}");
         return Ok(());
     }
     raise_descriptors(config.limits.connections)?;

@@ -7,7 +7,7 @@ use crate::config::{Config, EtcdConfig, StoreConfig};
 use crate::controller::{About, Controller};
 use crate::record::{key, random_hex};
 use crate::store::{
-    Election, Embedded, Error, Etcd, EtcdSettings, EtcdTls, Expect, Revision, Store, Write,
+    Election, Embedded, Entry, Error, Etcd, EtcdSettings, EtcdTls, Expect, Revision, Store, Write,
 };
 use crate::{format, leader, listener};
 use anyhow::{Context, Result, bail, ensure};
@@ -302,13 +302,27 @@ async fn share_authority(store: &dyn Store, authority: &Authority, state: &Path)
         Err(Error::Conflict { .. }) => {
             let known = store.get(key::AUTHORITY).await?;
             ensure!(
-                known.is_some_and(|known| *known.value == *digest.as_bytes()),
+                (known.as_ref()).is_some_and(|known| authority.trusts(&known.value)),
                 "the controllers of this store have another authority: copy authority.pem and authority.key from one of \
                  them to {}",
                 state.display()
             );
-            Ok(())
+            follow_rotation(store, known, &digest).await
         }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Stores the digest of the authority that issues certificates now.
+async fn follow_rotation(store: &dyn Store, known: Option<Entry>, digest: &str) -> Result<()> {
+    let Some(known) = known.filter(|known| *known.value != *digest.as_bytes()) else {
+        return Ok(());
+    };
+    let write = Write::put(key::AUTHORITY, digest.as_bytes());
+    let writes = vec![write.when(Expect::Revision(known.revision))];
+    match store.commit(writes).await {
+        // Another controller has stored its own, which trusts this one's.
+        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

@@ -156,6 +156,14 @@ pub struct Certificate {
     pub expires_unix_ms: u64,
 }
 
+/// The authorities that a node trusts from now on: the event `authority` of `GET
+/// /v1/nodes/{node}/stream`, sent once on every stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrustedAuthorities {
+    /// The certificates, PEM, at least one.
+    pub certificates: String,
+}
+
 /// The rights of an operator. Each scope includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -51,7 +51,7 @@ impl Controller {
         let token: EnrolmentToken = text
             .parse()
             .map_err(|error: InvalidToken| refused(&error.to_string()))?;
-        if token.authority_sha256 != self.authority.digest() {
+        if !self.authority.trusts(token.authority_sha256.as_bytes()) {
             let what = "this token is for a controller with another authority";
             return Err(refused(what));
         }

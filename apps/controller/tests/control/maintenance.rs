@@ -2,13 +2,14 @@
 
 use crate::rig::{Caller, Identity, Rig, config, flow};
 use axum::http::StatusCode;
-use hawser_controller::Args;
+use hawser_client::{Controller, Identity as Stored, NodeClient, NodeMessage, enrol_in};
+use hawser_controller::{Args, AuthorityStep};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
 /// Runs `hawser controller` with the state in `directory`, as the command line does.
-fn run(directory: &Path, change: fn(&mut Args)) -> anyhow::Result<()> {
+fn run(directory: &Path, change: impl FnOnce(&mut Args)) -> anyhow::Result<()> {
     let file = directory.join("controller.toml");
     fs::write(&file, format!("state = {directory:?}\n")).unwrap();
     let mut args = Args {
@@ -17,6 +18,7 @@ fn run(directory: &Path, change: fn(&mut Args)) -> anyhow::Result<()> {
         openapi: false,
         restored: false,
         new_admin_token: false,
+        rotate_authority: None,
     };
     change(&mut args);
     std::thread::spawn(move || hawser_controller::run(&args))
@@ -119,4 +121,77 @@ async fn a_store_that_no_controller_has_used_is_left_alone() {
         assert!(error.contains("check `state` and `store`"), "{error}");
     }
     assert!(!directory.path().join("admin.token").exists());
+}
+
+/// A client of the running controller with that identity.
+fn client(rig: &Rig, identity: &Stored) -> NodeClient {
+    NodeClient::new(&[controller(rig)], identity).unwrap()
+}
+
+fn controller(rig: &Rig) -> Controller {
+    format!("https://{}", rig.server.address()).parse().unwrap()
+}
+
+/// Performs a step of the rotation and restarts the controller.
+async fn rotated(rig: Rig, step: AuthorityStep) -> Rig {
+    let directory = rig.stop().await;
+    run(directory.path(), |args| args.rotate_authority = Some(step)).unwrap();
+    Rig::start(config(&directory), directory).await
+}
+
+#[tokio::test]
+async fn nodes_learn_the_next_authority_before_it_replaces_the_first() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let token = rig.invite("edge-1").await;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let name = "edge-1".parse().unwrap();
+    let first = enrol_in(folder, &name, &[controller(&rig)], &token)
+        .await
+        .unwrap();
+    let early = Some(AuthorityStep::Switch);
+    let refused = run(rig.directory.path(), |args| args.rotate_authority = early);
+    assert!(format!("{:#}", refused.unwrap_err()).contains("`add`"));
+
+    let rig = rotated(rig, AuthorityStep::Add).await;
+    let mut stream = client(&rig, &first).stream().await.unwrap();
+    let authorities = loop {
+        if let NodeMessage::Authority(authorities) = stream.next().await.unwrap().unwrap() {
+            break authorities;
+        }
+    };
+    drop(stream);
+    assert!(Stored::trust(folder, &authorities).unwrap());
+    assert!(!Stored::trust(folder, &authorities).unwrap(), "known now");
+
+    let rig = rotated(rig, AuthorityStep::Switch).await;
+    assert!(
+        client(&rig, &first).me().await.is_err(),
+        "it knows the first authority only"
+    );
+    let both = Stored::load(folder).unwrap();
+    client(&rig, &both).me().await.unwrap();
+    let renewed = client(&rig, &both).renew(folder).await.unwrap();
+
+    let rig = rotated(rig, AuthorityStep::Remove).await;
+    client(&rig, &renewed).me().await.unwrap();
+    assert!(
+        client(&rig, &both).me().await.is_err(),
+        "the first authority issued it"
+    );
+    assert_eq!(
+        rig.server
+            .authority_pem()
+            .matches("BEGIN CERTIFICATE")
+            .count(),
+        1
+    );
+    let token = rig.invite("edge-2").await;
+    let folder = tempfile::tempdir().unwrap();
+    let name = "edge-2".parse().unwrap();
+    enrol_in(folder.path(), &name, &[controller(&rig)], &token)
+        .await
+        .unwrap();
+    rig.stop().await;
 }

@@ -31,6 +31,7 @@ fn runs_a_controller_in_the_child_process() {
         openapi: false,
         restored: false,
         new_admin_token: false,
+        rotate_authority: None,
     })
     .unwrap();
 }
