@@ -6,11 +6,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # Programs to install have no paths of this machine in their messages.
 CRATES := $(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src
-RELEASE_FLAGS := --remap-path-prefix=$(CRATES)=crates --remap-path-prefix=$(CURDIR)=hawser
-# The linker of Rust on this architecture merges functions that are compiled to the same.
-MERGED := -Clink-arg=-Wl,--icf=all
-MERGE_FLAGS := $(if $(findstring x86_64-unknown-linux-gnu,$(shell rustc -vV 2>/dev/null)),$(MERGED))
-
+RELEASE_FLAGS := --remap-path-prefix=$(CRATES)=crates --remap-path-prefix=$(CURDIR)=hawser --remap-path-prefix=$(abspath $(or $(CARGO_TARGET_DIR),target))=target
 # Debian's name of the architecture that `make package` makes packages for.
 ARCH ?= $(shell dpkg --print-architecture 2>/dev/null)
 PACKAGES := $(or $(CARGO_TARGET_DIR),target)/package
@@ -39,7 +35,7 @@ setup:
 	@xtask/setup.sh
 
 build: setup
-	RUSTFLAGS='$(RELEASE_FLAGS) $(MERGE_FLAGS)' $(CARGO) build --release --locked
+	RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --release --locked
 
 size: build
 	@strip -o $(HAWSER).stripped $(HAWSER)

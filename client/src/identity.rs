@@ -1,4 +1,5 @@
 use crate::error::{Error, credentials};
+use hawser_control::access::TrustedAuthorities;
 use hawser_control::{InvalidName, Name};
 use hawser_tls::{Subject, certificates};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
@@ -114,6 +115,26 @@ impl Identity {
             &folder.join(NODE),
             &format!("{}{}", self.key_pem, self.certificate_pem),
         )
+    }
+
+    /// Replaces the authorities that the identity in `folder` trusts, if they are others. Returns
+    /// whether they are. A new client is needed to trust them.
+    ///
+    /// # Errors
+    /// If there is no certificate in the text, or the file cannot be read or written.
+    pub fn trust(folder: &Path, authorities: &TrustedAuthorities) -> Result<bool, Error> {
+        let pem = &authorities.certificates;
+        hawser_tls::authorities(pem)?;
+        let path = folder.join(AUTHORITY);
+        let known = fs::read_to_string(&path).map_err(|source| Error::File {
+            path: path.clone(),
+            source,
+        })?;
+        if known == *pem {
+            return Ok(false);
+        }
+        replace(&path, pem)?;
+        Ok(true)
     }
 
     /// Returns the node's name, the common name of the certificate.

@@ -3,13 +3,17 @@ use crate::identity::{Identity, PendingKey};
 use crate::stream::Events;
 use crate::tls::{self, Proof};
 use crate::transport::{Controller, NOTHING, Transport};
+use eventsource_stream::Event;
 use hawser_control::Name;
-use hawser_control::access::{Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
+use hawser_control::access::{
+    Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew, TrustedAuthorities,
+};
 use hawser_control::node::{Assignment, Registration, Report};
 use hawser_control::resource::Policy;
 use hawser_control::track::TrackKey;
 use hawser_control::tunnel::{Admitted, ServerReport, Servers};
 use reqwest::Method;
+use serde::de::DeserializeOwned;
 use std::path::Path;
 
 /// Obtains the certificate of `node` for a one-time token, and stores it in `folder` as
@@ -69,8 +73,8 @@ async fn ask(
     let answer: Certificate = transport
         .json(Method::POST, "/v1/enrol", Some(&body))
         .await?;
-    if tls::digest_of_pem(&answer.authority)? != authority_digest {
-        let reason = "it is not the one in the token".to_owned();
+    if !tls::has_digest(&answer.authority, authority_digest)? {
+        let reason = "the one in the token is missing".to_owned();
         return Err(credentials("the authority's certificate", reason));
     }
     Ok(answer)
@@ -202,8 +206,13 @@ pub enum NodeMessage {
     Assignment(Assignment),
     /// Replaces the policy of its flow, if it is newer.
     Policy(Policy),
+    /// The authorities to trust, see [`Identity::trust`].
+    Authority(TrustedAuthorities),
     /// The controller is still alive.
     Ping,
+    /// An event that this version cannot read, perhaps because a later version has sent it. Its
+    /// predecessor stays in force. Contains the reason.
+    Unreadable(String),
 }
 
 /// The stream of the controller's messages to a node.
@@ -219,8 +228,9 @@ impl NodeStream {
     pub async fn next(&mut self) -> Result<Option<NodeMessage>, Error> {
         while let Some(event) = self.0.next().await? {
             match event.event.as_str() {
-                "assignment" => return Ok(Some(NodeMessage::Assignment(self.0.parse(&event)?))),
-                "policy" => return Ok(Some(NodeMessage::Policy(self.0.parse(&event)?))),
+                "assignment" => return Ok(Some(self.message(&event, NodeMessage::Assignment))),
+                "policy" => return Ok(Some(self.message(&event, NodeMessage::Policy))),
+                "authority" => return Ok(Some(self.message(&event, NodeMessage::Authority))),
                 "ping" => return Ok(Some(NodeMessage::Ping)),
                 "end" => return Err(Error::Ended(event.data)),
                 // A newer controller may send other events.
@@ -228,5 +238,40 @@ impl NodeStream {
             }
         }
         Ok(None)
+    }
+
+    fn message<T: DeserializeOwned>(
+        &self,
+        event: &Event,
+        message: fn(T) -> NodeMessage,
+    ) -> NodeMessage {
+        // Another connection would bring the same event, so the stream goes on.
+        self.0
+            .parse(event)
+            .map_or_else(|error| NodeMessage::Unreadable(error.to_string()), message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_event_that_cannot_be_read_does_not_end_the_stream() {
+        let policy = r#"{"flow":"f","epoch":2,"code":1,"probes":0,"probe_every":0,"reason":"judged","decided_unix_ms":0}"#;
+        let events = [
+            ("assignment", r#"{"revision":"seven"}"#),
+            ("forecast", "{}"),
+            ("policy", policy),
+        ];
+        let mut stream = NodeStream(Events::of_test(&events));
+        let message = stream.next().await.unwrap().unwrap();
+        let NodeMessage::Unreadable(error) = message else {
+            panic!("{message:?}")
+        };
+        assert!(error.contains("assignment"), "{error}");
+        let message = stream.next().await.unwrap().unwrap();
+        assert!(matches!(message, NodeMessage::Policy(policy) if policy.epoch == 2));
+        assert!(stream.next().await.unwrap().is_none());
     }
 }

@@ -4,7 +4,7 @@ use crate::tls::{self, Proof};
 use crate::transport::{Controller, NOTHING, Tag, Tagged, Transport};
 use hawser_control::Name;
 use hawser_control::access::{
-    Caller, Enrolment, IssuedToken, ListedEnrolment, NewEnrolment, NewToken, Token,
+    Caller, Enrolment, IssuedToken, ListedEnrolment, NewEnrolment, NewSecret, NewToken, Token,
 };
 use hawser_control::answer::{Page, Version};
 use hawser_control::audit::AuditEntry;
@@ -267,6 +267,11 @@ impl OperatorClient {
     /// Creates a token. Its secret is shown only in this answer.
     pub async fn create_token(&self, token: &NewToken) -> Result<IssuedToken> {
         self.post("/v1/tokens", token).await
+    }
+
+    /// Replaces the secret of a token. The new one is shown only in this answer.
+    pub async fn rotate_token(&self, token: &Name, new: &NewSecret) -> Result<IssuedToken> {
+        self.post(&format!("/v1/tokens/{token}/secret"), new).await
     }
 
     /// Revokes a token.

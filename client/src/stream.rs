@@ -24,6 +24,25 @@ impl Events {
         }
     }
 
+    /// Returns the events of these names and data.
+    #[cfg(test)]
+    pub(crate) fn of_test(events: &[(&str, &str)]) -> Self {
+        let events: Vec<_> = events
+            .iter()
+            .map(|(event, data)| {
+                Ok(Event {
+                    event: (*event).to_owned(),
+                    data: (*data).to_owned(),
+                    ..Event::default()
+                })
+            })
+            .collect();
+        Events {
+            controller: "https://localhost".parse().expect("it is an address"),
+            events: futures_util::stream::iter(events).boxed(),
+        }
+    }
+
     /// Returns the next event; `None` if the controller ended the stream.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, Error> {
         let controller = self.controller.to_string();

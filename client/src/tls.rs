@@ -42,10 +42,10 @@ pub(crate) fn pinning(authority_digest: [u8; 32]) -> Result<ClientConfig, Error>
     ))
 }
 
-/// Returns SHA-256 of the first certificate in a PEM text.
-pub(crate) fn digest_of_pem(pem: &str) -> Result<[u8; 32], Error> {
+/// Returns whether a PEM text has a certificate with this SHA-256 digest.
+pub(crate) fn has_digest(pem: &str, wanted: [u8; 32]) -> Result<bool, Error> {
     let certificates = certificates("the authority's certificate", pem)?;
-    Ok(digest(&certificates[0]))
+    Ok(certificates.iter().any(|der| digest(der) == wanted))
 }
 
 fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, Error> {

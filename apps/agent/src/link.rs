@@ -4,15 +4,17 @@
 use crate::config::ControllerConfig;
 use anyhow::{Context, Result};
 use hawser_client::{Backoff, Controller, Error, Identity, NodeClient, NodeMessage, NodeStream};
+use hawser_control::access::TrustedAuthorities;
 use hawser_control::node::{Registration, Report};
 use hawser_node::{Connection, Message};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc as reports;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// Pauses between attempts to reach a controller.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -148,7 +150,7 @@ impl Client {
         } = self;
         let mut in_flight = false;
         let ended = tokio::select! {
-            ended = listen(&mut stream, to_loop) => ended,
+            ended = listen(&mut stream, to_loop, &config.state) => ended,
             ended = report(&client, to_loop, from_loop, &mut in_flight) => ended,
             ended = renew(&client, &identity, config) => ended,
         };
@@ -212,6 +214,7 @@ async fn addresses(controllers: &[Controller]) -> BTreeSet<SocketAddr> {
 async fn listen(
     stream: &mut NodeStream,
     to_loop: &mpsc::Sender<LinkMessage>,
+    state: &Path,
 ) -> Result<Ended, Error> {
     loop {
         match stream.next().await? {
@@ -219,9 +222,24 @@ async fn listen(
                 send(to_loop, Message::Assignment(assignment));
             }
             Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),
+            Some(NodeMessage::Authority(authorities)) => trust(state, &authorities),
             Some(NodeMessage::Ping) => {}
+            Some(NodeMessage::Unreadable(error)) => error!(
+                "the last assignment or policy stays in force, because the new one cannot be read; update the agent: {error}"
+            ),
             None => return Ok(Ended::ByController),
         }
+    }
+}
+
+/// Stores the authorities to trust. The next session trusts them.
+fn trust(state: &Path, authorities: &TrustedAuthorities) {
+    match Identity::trust(state, authorities) {
+        Ok(true) => info!("the trusted authorities have changed"),
+        Ok(false) => {}
+        Err(error) => error!(
+            "cannot store the authorities to trust, retrying with the next connection: {error}"
+        ),
     }
 }
 

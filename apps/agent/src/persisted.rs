@@ -57,10 +57,12 @@ mod tests {
         let signal_key = Some("00112233445566778899aabbccddeeff".to_owned());
         Assignment {
             revision: 7,
+            incarnation: Some("5e".repeat(16)),
             report_every_ms: 5000,
             signal_key,
             sends: vec![],
             receives: vec![],
+            unreadable: vec![],
         }
     }
 

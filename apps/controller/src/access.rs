@@ -5,9 +5,11 @@ use crate::api::request::RequestId;
 use crate::audit::Origin;
 use crate::authority::Presented;
 use crate::controller::Controller;
+use crate::decide::unreadable;
 use crate::limit::source;
-use crate::record::{key, sha256_hex};
-use crate::store::{Expect, Write};
+use crate::record::{TokenUseRecord, emit, key, sha256_hex};
+use crate::store::{Error, Expect, Revision, Write};
+use crate::view::View;
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
@@ -40,6 +42,7 @@ pub(crate) struct Certified {
 pub(crate) struct Operator<N> {
     pub(crate) token: Token,
     pub(crate) origin: Origin,
+    secret_sha256: String,
     needs: PhantomData<N>,
 }
 
@@ -65,6 +68,12 @@ impl Needs for Admin {
 }
 
 impl<N> Operator<N> {
+    /// Returns whether the operator's token still exists with the same secret, and has not expired.
+    pub(crate) fn is_valid_in(&self, view: &View) -> bool {
+        let token = view.token(&self.secret_sha256);
+        token.is_some_and(|token| !token.value.is_expired())
+    }
+
     /// Returns whether the operator may see resources of that tenant.
     pub(crate) fn sees(&self, tenant: &Name) -> bool {
         self.token.tenant.as_ref().is_none_or(|own| own == tenant)
@@ -104,7 +113,7 @@ impl<N: Needs> FromRequestParts<Arc<Controller>> for Operator<N> {
         parts: &mut Parts,
         controller: &Arc<Controller>,
     ) -> Result<Self, Refusal> {
-        let token = controller.operator(parts)?;
+        let (token, secret_sha256) = controller.operator(parts)?;
         if token.scope < N::SCOPE {
             controller.metrics.refused("scope");
             let (has, needs) = (scope_name(token.scope), scope_name(N::SCOPE));
@@ -116,6 +125,7 @@ impl<N: Needs> FromRequestParts<Arc<Controller>> for Operator<N> {
         Ok(Operator {
             token,
             origin,
+            secret_sha256,
             needs: PhantomData,
         })
     }
@@ -156,7 +166,7 @@ impl FromRequestParts<Arc<Controller>> for Anyone {
         controller: &Arc<Controller>,
     ) -> Result<Self, Refusal> {
         if parts.headers.contains_key(AUTHORIZATION) || peer(parts).presented.is_none() {
-            return Ok(Anyone(Caller::Operator(controller.operator(parts)?)));
+            return Ok(Anyone(Caller::Operator(controller.operator(parts)?.0)));
         }
         let Certified {
             node,
@@ -186,6 +196,11 @@ fn revoked(node: &Presented) -> Refusal {
         node.node
     );
     Refusal::forbidden(what)
+}
+
+fn too_many_failures(after: std::time::Duration) -> Refusal {
+    let what = "failed authentications from this address, which others may share (NAT); valid credentials are accepted meanwhile, so check yours";
+    Refusal::too_many(what, after)
 }
 
 fn peer(parts: &Parts) -> &Peer {
@@ -242,15 +257,14 @@ impl Controller {
         self.metrics.refused(reason);
         match self.limits.failures.take(source(address)) {
             Ok(()) => refusal,
-            Err(after) => Refusal::too_many("failed authentications from this address", after),
+            Err(after) => too_many_failures(after),
         }
     }
 
     /// Refuses an address from which there were too many failures.
     pub(crate) fn may_fail(&self, address: IpAddr) -> Result<(), Refusal> {
         let checked = self.limits.failures.check(source(address));
-        checked
-            .map_err(|after| Refusal::too_many("failed authentications from this address", after))
+        checked.map_err(too_many_failures)
     }
 
     fn node(&self, parts: &Parts) -> Result<Certified, Refusal> {
@@ -259,6 +273,10 @@ impl Controller {
             let what = "only nodes may do this: connect with the certificate that the node got when it was enrolled";
             return Err(self.failed(peer.address, "no_certificate", Refusal::unauthorized(what)));
         };
+        let key = key::of(key::NODE, &presented.node);
+        if self.view().is_missing(&key) {
+            return Err(Refusal::unavailable(unreadable(&key).to_string()));
+        }
         let Some((tenant, expires_unix_ms)) = self.certified(presented) else {
             return Err(self.failed(peer.address, "revoked_certificate", revoked(presented)));
         };
@@ -275,23 +293,54 @@ impl Controller {
         })
     }
 
-    fn operator(&self, parts: &Parts) -> Result<Token, Refusal> {
+    /// Writes that a token is used, if that is not known yet. `revision` wrote the token.
+    fn note_use(&self, token: &Name, revision: Revision) {
+        let at_unix_ms = unix_ms();
+        let known_unix_ms = self.view().token_used_unix_ms(token).unwrap_or(0);
+        let is_due = (self.token_uses).begin_write(token, known_unix_ms, at_unix_ms);
+        if !is_due {
+            return;
+        }
+        let writes = vec![
+            Write::check(key::of(key::TOKEN, token), Expect::Revision(revision)),
+            Write::put(
+                key::of(key::TOKEN_USE, token),
+                emit(&TokenUseRecord { at_unix_ms }),
+            ),
+        ];
+        let (store, token) = (self.store.clone(), token.clone());
+        self.tasks.spawn(async move {
+            match store.commit(writes).await {
+                // The token was changed or deleted.
+                Ok(_) | Err(Error::Conflict { .. }) => {}
+                Err(error) => tracing::warn!(%token, "cannot store the use of a token: {error}"),
+            }
+        });
+    }
+
+    /// Returns the token of the caller and the digest of its secret.
+    fn operator(&self, parts: &Parts) -> Result<(Token, String), Refusal> {
         let address = peer(parts).address;
         let Some(secret) = bearer_token(parts) else {
             let what = "only operators may do this: send `Authorization: Bearer TOKEN`";
             return Err(self.failed(address, "no_token", Refusal::unauthorized(what)));
         };
         let digest = sha256_hex(secret);
-        let Some(token) = self
-            .view()
-            .token(&digest)
-            .map(|record| record.token.clone())
-        else {
-            let what = "unknown token: it was mistyped or deleted";
+        let Some(record) = self.view().token(&digest).cloned() else {
+            let what = "unknown token: it was mistyped, replaced or deleted";
             return Err(self.failed(address, "wrong_token", Refusal::unauthorized(what)));
         };
+        if record.value.is_expired() {
+            let what =
+                "this token has expired: an operator with the scope admin can give it a new secret";
+            return Err(self.failed(address, "expired_token", Refusal::unauthorized(what)));
+        }
+        let token = Token::clone(&record.value.token);
         match self.limits.operators.take(token.name.clone()) {
-            Ok(()) => Ok(token),
+            Ok(()) => {
+                self.note_use(&token.name, record.revision);
+                Ok((token, digest))
+            }
             Err(after) => {
                 self.metrics.refused("operator_rate");
                 Err(Refusal::too_many("requests with this token", after))

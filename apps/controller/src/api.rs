@@ -1,5 +1,6 @@
 //! The REST interface: every route under `/v1`, and the OpenAPI document.
 
+mod arrival;
 mod audit;
 mod enrol;
 mod enrolments;
@@ -24,6 +25,7 @@ mod tunnels;
 mod version;
 
 use crate::controller::Controller;
+use arrival::Arrival;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
@@ -35,6 +37,7 @@ use axum::routing::get;
 use hawser_control::node::Report;
 use refusal::Refusal;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 use utoipa::OpenApi;
@@ -98,7 +101,7 @@ pub fn document() -> Value {
 fn completed(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("a document is JSON");
     limit_values(&mut document);
-    open_end_of_path(&mut document);
+    close_input(&mut document);
     describe_responses(&mut document);
     document
 }
@@ -121,11 +124,50 @@ fn describe_responses(part: &mut Value) {
     fields.values_mut().for_each(describe_responses);
 }
 
-/// Allows additional fields in `PathEnd`: a path has its fields and more, and a schema that forbids
-/// additional fields cannot be part of another one.
-fn open_end_of_path(document: &mut Value) {
-    if let Some(Value::Object(end)) = document.pointer_mut("/components/schemas/PathEnd") {
-        end.shift_remove("additionalProperties");
+/// Forbids additional fields in the bodies of operators' requests and in all that they contain.
+fn close_input(document: &mut Value) {
+    let mut open: Vec<String> = operations(document).filter_map(body_of_operator).collect();
+    let mut closed = BTreeSet::new();
+    while let Some(reference) = open.pop() {
+        let Some(schema) = document.pointer_mut(reference.trim_start_matches('#')) else {
+            continue;
+        };
+        if closed.insert(reference) {
+            references(schema, &mut open);
+            if let Value::Object(fields) = schema
+                && fields.contains_key("properties")
+            {
+                fields.insert("additionalProperties".to_owned(), false.into());
+            }
+        }
+    }
+}
+
+fn operations(document: &Value) -> impl Iterator<Item = &Value> {
+    let paths = document["paths"].as_object().into_iter();
+    let paths = paths.flat_map(serde_json::Map::values);
+    let paths = paths.filter_map(Value::as_object);
+    paths.flat_map(serde_json::Map::values)
+}
+
+/// Returns the reference to the schema of an operation's body, if it is for operators.
+fn body_of_operator(operation: &Value) -> Option<String> {
+    let tags = operation["tags"].as_array()?;
+    let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+    let reference = schema["$ref"].as_str()?.to_owned();
+    tags.contains(&"operators".into()).then_some(reference)
+}
+
+/// Adds the references of a schema to `found`.
+fn references(schema: &Value, found: &mut Vec<String>) {
+    match schema {
+        Value::Object(fields) => {
+            let reference = fields.get("$ref").and_then(Value::as_str);
+            found.extend(reference.map(str::to_owned));
+            fields.values().for_each(|part| references(part, found));
+        }
+        Value::Array(parts) => parts.iter().for_each(|part| references(part, found)),
+        _ => {}
     }
 }
 
@@ -227,6 +269,7 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(audit::list))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::delete))
+        .routes(routes!(tokens::rotate))
         .routes(routes!(tokens::me))
         .routes(routes!(version::version))
 }
@@ -264,18 +307,28 @@ async fn tracked(
         .get::<MatchedPath>()
         .map_or("none".to_owned(), |path| path.as_str().to_owned());
     let timeout = controller.config.request_timeout();
+    let (request, arrival) = Arrival::of(request);
     let response = tokio::time::timeout(timeout, next.run(request)).await;
-    let mut response = response.unwrap_or_else(|_| {
-        controller.metrics.refused("slow_request");
-        let what = "the request took too long; send it again";
-        Refusal::new(StatusCode::REQUEST_TIMEOUT, what).into_response()
-    });
+    let mut response = response.unwrap_or_else(|_| late(&controller, &arrival).into_response());
     let took = started.elapsed();
     let status = response.status().as_u16();
     controller.metrics.request(&method, &route, status, took);
     tracing::debug!(%method, route, status, ?took);
     protect(response.headers_mut());
     response
+}
+
+/// Returns the refusal of a request that took too long: because of its client if it has not arrived
+/// in full, and because of the store otherwise.
+fn late(controller: &Controller, arrival: &Arrival) -> Refusal {
+    if arrival.is_complete() {
+        controller.metrics.refused("slow_store");
+        let what = "the controller's store does not respond in time; it is unknown whether a change was made, so read before you repeat it";
+        return Refusal::unavailable(what);
+    }
+    controller.metrics.refused("slow_request");
+    let what = "the request took too long to arrive; send it again";
+    Refusal::new(StatusCode::REQUEST_TIMEOUT, what)
 }
 
 /// Forbids clients to store a response, and to guess its type.
@@ -314,6 +367,22 @@ mod tests {
             }
             Value::Array(parts) => parts.iter().for_each(|part| has_limits(part, place)),
             _ => {}
+        }
+    }
+
+    #[test]
+    fn only_input_of_operators_forbids_additional_fields() {
+        let document = document();
+        let is_closed = |name: &str| {
+            let schema = &document["components"]["schemas"][name];
+            assert!(schema.is_object(), "{name}");
+            schema["additionalProperties"] == false
+        };
+        for input in ["Flow", "Selector", "Trigger", "Pruning", "Track", "Tenant"] {
+            assert!(is_closed(input), "{input}");
+        }
+        for other in ["Registration", "Report", "PathEnd", "Policy", "Token"] {
+            assert!(!is_closed(other), "{other}");
         }
     }
 

@@ -1,5 +1,10 @@
 //! The controller's own certificate authority: its files, the server's certificate, the nodes'
 //! certificates.
+//!
+//! `authority.pem` may hold several certificates, all of which are trusted. The one to which
+//! `authority.key` belongs issues certificates. [`rotation`] replaces it.
+
+pub(crate) mod rotation;
 
 use crate::record::{Issued, sha256_hex};
 use anyhow::{Context, Result, ensure};
@@ -26,7 +31,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 const CERTIFICATE_FILE: &str = "authority.pem";
 const KEY_FILE: &str = "authority.key";
 
-/// The validity of the authority, ten years. Replacing it means to enrol all nodes again.
+/// The validity of the authority, ten years.
 const AUTHORITY_DAYS: i64 = 3650;
 
 /// The validity of the server's certificate. The server replaces it long before it expires.
@@ -43,6 +48,9 @@ const MIN_LIFE_TO_SKEW: i32 = 10;
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     der: CertificateDer<'static>,
+    /// All trusted certificates, the issuer's first.
+    trusted: Vec<CertificateDer<'static>>,
+    /// The same, PEM.
     pem: String,
 }
 
@@ -108,7 +116,7 @@ impl Authority {
         let read = |path: &Path| {
             fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
         };
-        Authority::of(read(&certificate)?, &read(&key)?).with_context(|| {
+        Authority::of(&read(&certificate)?, &read(&key)?).with_context(|| {
             format!(
                 "{} and {} are not a valid authority",
                 certificate.display(),
@@ -117,29 +125,36 @@ impl Authority {
         })
     }
 
-    fn of(pem: String, key_pem: &str) -> Result<Authority> {
+    fn of(pem: &str, key_pem: &str) -> Result<Authority> {
         let key = KeyPair::from_pem(key_pem)?;
-        let der = certificates("the authority's certificate", &pem)?.swap_remove(0);
-        let (_, parsed) = X509Certificate::from_der(&der)?;
-        ensure!(
-            parsed.public_key().subject_public_key.data.as_ref() == key.public_key_raw(),
-            "the key does not belong to the certificate"
-        );
+        let mut trusted = certificates("the authority's certificate", pem)?;
+        let issuer = trusted.iter().position(|der| belongs(&key, der));
+        let issuer = issuer.context("the key does not belong to any of the certificates")?;
+        // Nodes of earlier versions compare the first one with the digest in their token.
+        trusted[..=issuer].rotate_right(1);
+        let der = trusted[0].clone();
         Ok(Authority {
             issuer: Issuer::from_ca_cert_der(&der, key)?,
+            pem: trusted.iter().map(pem_of).collect(),
             der,
-            pem,
+            trusted,
         })
     }
 
-    /// Returns the authority's certificate, PEM.
+    /// Returns the certificates to trust, the issuer's first, PEM.
     pub(crate) fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// Returns the SHA-256 digest of the authority's certificate (DER), hexadecimal.
+    /// Returns the SHA-256 digest of the issuer's certificate (DER), hexadecimal.
     pub(crate) fn digest(&self) -> String {
         sha256_hex(&self.der)
+    }
+
+    /// Returns whether the certificate with this digest is trusted.
+    pub(crate) fn trusts(&self, digest: &[u8]) -> bool {
+        let mut trusted = self.trusted.iter();
+        trusted.any(|der| sha256_hex(der).as_bytes() == digest)
     }
 
     /// Issues a key and a certificate for this server. Returns them with the time after which to
@@ -166,11 +181,13 @@ impl Authority {
         Ok((rustls::sign::CertifiedKey::new(chain, key), replace_after))
     }
 
-    /// Returns a verifier that accepts clients without a certificate and with one of this
-    /// authority.
+    /// Returns a verifier that accepts clients without a certificate and with one that a trusted
+    /// authority has issued.
     pub(crate) fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>> {
         let mut roots = RootCertStore::empty();
-        roots.add(self.der.clone())?;
+        for certificate in &self.trusted {
+            roots.add(certificate.clone())?;
+        }
         Ok(
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
                 .allow_unauthenticated()
@@ -200,6 +217,20 @@ impl Authority {
             renew_unix_ms: unix_ms() + life_ms * 2 / 3,
         })
     }
+}
+
+/// Returns whether a certificate is for that key.
+fn belongs(key: &KeyPair, der: &CertificateDer<'_>) -> bool {
+    let parsed = X509Certificate::from_der(der);
+    parsed.is_ok_and(|(_, parsed)| {
+        parsed.public_key().subject_public_key.data.as_ref() == key.public_key_raw()
+    })
+}
+
+/// Returns a certificate as PEM.
+fn pem_of(der: &CertificateDer<'_>) -> String {
+    let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    pem::encode_config(&pem::Pem::new("CERTIFICATE", der.as_ref()), config)
 }
 
 fn create_directory(state: &Path) -> Result<()> {
@@ -300,7 +331,7 @@ mod tests {
 
     fn authority() -> Authority {
         let (certificate, key) = make().unwrap();
-        Authority::of(certificate, &key).unwrap()
+        Authority::of(&certificate, &key).unwrap()
     }
 
     #[test]

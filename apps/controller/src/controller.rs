@@ -8,9 +8,11 @@ use crate::limit::Limits;
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
+use crate::settings;
 use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
 use crate::streams::Streams;
 use crate::tasks::Tasks;
+use crate::token_use::TokenUses;
 use crate::view::{Touched, View};
 use futures_util::FutureExt;
 use hawser_control::Name;
@@ -39,6 +41,7 @@ pub struct Controller {
     pub(crate) limits: Limits,
     pub(crate) budget: Budget,
     pub(crate) liveness: Liveness,
+    pub(crate) token_uses: TokenUses,
     pub(crate) streams: Streams,
     /// Tasks in the background that end by themselves, or when the controller shuts down.
     pub(crate) tasks: Tasks,
@@ -106,6 +109,21 @@ impl About {
         }
     }
 
+    /// Adds the event and the audit entry of writes to them. Returns the entry, if there is one.
+    pub(crate) fn document(
+        mut self,
+        writes: &mut Vec<Write>,
+        kind: &str,
+        message: String,
+    ) -> Option<AuditRecord> {
+        let at_unix_ms = unix_ms();
+        let change = self.by.take();
+        let audit = change.map(|change| change.record(kind, self.tenant.clone(), at_unix_ms));
+        writes.extend(audit.as_ref().map(AuditRecord::write));
+        writes.push(self.event(kind, message, at_unix_ms));
+        audit
+    }
+
     /// Returns the write of an event with this subject.
     fn event(self, kind: &str, message: String, at_unix_ms: u64) -> Write {
         let event = EventRecord {
@@ -136,6 +154,7 @@ impl Controller {
             limits: Limits::new(&config.limits),
             budget: Budget::new(&config.limits),
             liveness: Liveness::default(),
+            token_uses: TokenUses::default(),
             metrics: Metrics::new(),
             streams: Streams::default(),
             tasks: Tasks::default(),
@@ -194,15 +213,11 @@ impl Controller {
     pub(crate) async fn commit(
         &self,
         mut writes: Vec<Write>,
-        mut about: About,
+        about: About,
         kind: &str,
         message: String,
     ) -> Result<Revision, Error> {
-        let at_unix_ms = unix_ms();
-        let change = about.by.take();
-        let audit = change.map(|change| change.record(kind, about.tenant.clone(), at_unix_ms));
-        writes.extend(audit.as_ref().map(AuditRecord::write));
-        writes.push(about.event(kind, message, at_unix_ms));
+        let audit = about.document(&mut writes, kind, message);
         let revision = self.store.commit(writes).await?;
         if let Some(audit) = audit {
             audit.log(revision);
@@ -272,6 +287,7 @@ impl Controller {
         let applied = self.update_view(updates);
         if applied.is_new {
             self.streams.renew_all();
+            self.compare_settings();
             self.filled.send_replace(true);
             // The leader examines everything.
             let _ = self.work.send(Touched::Nothing);
@@ -291,7 +307,8 @@ impl Controller {
             match update {
                 Update::Change(change) => touched.push(view.apply(change)),
                 Update::All(entries) => {
-                    let before = std::mem::replace(&mut *view, View::of(entries));
+                    let next = view.followed_by(entries);
+                    let before = std::mem::replace(&mut *view, next);
                     // Deleted nodes are announced after the new state. A node may have been
                     // deleted and created again unseen.
                     touched.retain(|touched| matches!(touched, Touched::Deleted(_)));
@@ -352,12 +369,33 @@ impl Controller {
                 .peers(name)
                 .iter()
                 .for_each(|node| self.streams.renew(node)),
+            Touched::Incarnation => self.streams.renew_all(),
+            Touched::Settings => self.compare_settings(),
             Touched::Lost(_)
             | Touched::Received(_)
             | Touched::Health(_)
             | Touched::Observation(_)
             | Touched::Event
             | Touched::Nothing => {}
+        }
+    }
+
+    /// Returns the settings that should be the leader's and are not.
+    pub(crate) fn differing_settings(&self) -> Vec<String> {
+        let view = self.view();
+        let leaders = view.settings.as_ref();
+        leaders.map_or_else(Vec::new, |leaders| {
+            settings::differing(&settings::common(&self.config), leaders)
+        })
+    }
+
+    fn compare_settings(&self) {
+        let keys = self.differing_settings();
+        if !keys.is_empty() {
+            tracing::warn!(
+                keys = keys.join(", "),
+                "settings that all controllers should have in common differ from the leader's"
+            );
         }
     }
 

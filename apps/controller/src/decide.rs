@@ -102,6 +102,8 @@ impl Controller {
     ) -> Result<Outcome, Error> {
         let keys = [key::of(key::FLOW, flow), key::of(key::POLICY, flow)];
         for attempt in 1.. {
+            let missing = self.view().missing_for_flow(flow);
+            missing.map_or(Ok(()), |key| Err(unreadable(&key)))?;
             let choice = match self.choose(flow, by, choose) {
                 Ok(choice) => choice,
                 Err(outcome) => return Ok(outcome),
@@ -183,6 +185,13 @@ impl Controller {
             revision,
         })
     }
+}
+
+/// Returns the error of a request that depends on a record that this version cannot read.
+pub(crate) fn unreadable(key: &str) -> Error {
+    Error::Unavailable(format!(
+        "the record {key} cannot be read by this version; ask another controller, or update this one"
+    ))
 }
 
 /// Returns the policy that follows from a decision, or the outcome if the policy stays.

@@ -5,6 +5,7 @@ use crate::controller::{About, Controller};
 use crate::decide::described;
 use crate::record::{NodeRecord, SeenRecord, emit, key};
 use crate::retention::surplus;
+use crate::settings;
 use crate::store::{Error, Expect, Leadership, MAX_WRITES, Role, Write};
 use crate::view::{Touched, Versioned, View};
 use hawser_control::Name;
@@ -76,6 +77,7 @@ impl Leader {
         inbox: &mut mpsc::UnboundedReceiver<Touched>,
         cleanup: &mut Interval,
     ) -> ControlFlow<()> {
+        self.publish_settings().await;
         self.examine_all().await;
         // After the end of the previous leader, nodes have one to two lease times to find a
         // controller.
@@ -98,6 +100,19 @@ impl Leader {
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// Makes the settings known that all controllers should have in common.
+    async fn publish_settings(&self) {
+        let settings = settings::common(&self.controller.config);
+        if self.controller.view().settings.as_ref() == Some(&settings) {
+            return;
+        }
+        let write = Write::put(key::SETTINGS, emit(&settings));
+        let writes = vec![self.leadership.fence(), write];
+        if let Err(error) = self.controller.store.commit(writes).await {
+            tracing::warn!("cannot make the leader's settings known: {error}");
+        }
     }
 
     async fn examine_all(&self) {
@@ -141,6 +156,8 @@ impl Leader {
             | Touched::Deleted(_)
             | Touched::Flow { .. }
             | Touched::Policy { .. }
+            | Touched::Incarnation
+            | Touched::Settings
             | Touched::Event => {}
         }
     }
@@ -270,16 +287,20 @@ impl Leader {
     }
 
     async fn try_remove_old(&self) -> Result<(), Error> {
-        let keys: Vec<String> = {
+        let (keys, mut trimmed) = {
             let (view, config) = (self.controller.view(), &self.controller.config);
-            surplus(&view, config, unix_ms())
-                .iter()
-                .map(|key| key.to_string())
-                .collect()
+            let keys = surplus(&view, config, unix_ms()).into_iter();
+            let keys = keys.map(|key| (view.events.number(&key), key.to_string()));
+            (keys.collect::<Vec<_>>(), view.trimmed)
         };
-        for keys in keys.chunks(MAX_WRITES - 1) {
-            let mut writes: Vec<Write> = keys.iter().map(Write::delete).collect();
+        for keys in keys.chunks(MAX_WRITES - 2) {
+            let mut writes: Vec<Write> = keys.iter().map(|(_, key)| Write::delete(key)).collect();
             writes.push(self.leadership.fence());
+            let last = keys.iter().filter_map(|(number, _)| *number).max();
+            if let Some(last) = last.filter(|last| *last > trimmed) {
+                trimmed = last;
+                writes.push(Write::put(key::TRIMMED, emit(&trimmed)));
+            }
             self.controller.store.commit(writes).await?;
         }
         self.remove_expired_tokens().await

@@ -17,11 +17,13 @@ mod check;
 mod config;
 mod controller;
 mod decide;
+mod format;
 mod leader;
 mod lease;
 mod limit;
 mod listener;
 mod liveness;
+mod maintenance;
 mod metrics;
 mod observe;
 mod push;
@@ -29,14 +31,17 @@ mod record;
 mod reference;
 mod retention;
 mod server;
+mod settings;
 mod signal;
 pub mod store;
 mod streams;
 mod tasks;
+mod token_use;
 mod view;
 
 pub use access::Peer;
 pub use authority::Presented;
+pub use authority::rotation::Step as AuthorityStep;
 pub use config::{
     AuditConfig, Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig,
     TunnelsConfig,
@@ -61,6 +66,15 @@ pub struct Args {
     /// Print the OpenAPI document of the REST interface and exit
     #[arg(long, conflicts_with = "check")]
     pub openapi: bool,
+    /// Mark the store as restored from a backup, so that nodes discard later policies, and exit
+    #[arg(long, conflicts_with_all = ["check", "openapi"])]
+    pub restored: bool,
+    /// Replace the authority in three steps: add, switch, remove; says what to do in between
+    #[arg(long, value_name = "STEP", conflicts_with_all = ["check", "openapi", "restored", "new_admin_token"])]
+    pub rotate_authority: Option<AuthorityStep>,
+    /// Replace the first operator's token, whose secret was lost, and exit
+    #[arg(long, conflicts_with_all = ["check", "openapi", "restored"])]
+    pub new_admin_token: bool,
 }
 
 /// Runs a controller until SIGINT or SIGTERM. SIGHUP reloads the configuration.
@@ -82,10 +96,27 @@ pub fn run(args: &Args) -> Result<()> {
         );
         return Ok(());
     }
+    if let Some(step) = args.rotate_authority {
+        let next = authority::rotation::rotate(&config.state, step)?;
+        println!("done; next: {next}");
+        return Ok(());
+    }
     raise_descriptors(config.limits.connections)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
+    if args.restored {
+        runtime.block_on(maintenance::mark_restored(&config))?;
+        println!(
+            "the store has a new incarnation: nodes discard policies of the time after the backup"
+        );
+        return Ok(());
+    }
+    if args.new_admin_token {
+        let file = runtime.block_on(maintenance::new_admin_token(&config))?;
+        println!("the secret of the token is in {}", file.display());
+        return Ok(());
+    }
     runtime.block_on(run_until_signal(config, file))
 }
 

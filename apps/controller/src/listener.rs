@@ -27,8 +27,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
@@ -45,6 +46,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The time after which to try again when no certificate can be issued.
 const REPLACE_AGAIN: Duration = Duration::from_secs(3600);
+
+/// The maximum number of open connections without TLS. Scrapers and probes need few.
+const PLAIN_CONNECTIONS: usize = 64;
 
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
@@ -229,7 +233,16 @@ pub(crate) async fn serve_plain(
     router: Router,
 ) {
     let server = HttpServer::new(controller, router);
-    let on_connection = |socket, _| server.tasks.spawn(plain_connection(socket, server.clone()));
+    let open = Arc::new(Semaphore::new(PLAIN_CONNECTIONS));
+    let on_connection = |socket, address: SocketAddr| match open.clone().try_acquire_owned() {
+        Ok(permit) => server.tasks.spawn(plain_connection(
+            permit,
+            socket,
+            address.ip(),
+            server.clone(),
+        )),
+        Err(_) => server.controller.metrics.refused("plain_connections"),
+    };
     server.run(listener, on_connection).await;
 }
 
@@ -278,37 +291,34 @@ impl HttpServer {
     }
 }
 
-async fn plain_connection(socket: TcpStream, server: HttpServer) {
-    let HttpServer {
-        controller,
-        router,
-        tasks,
-    } = server;
-    let builder = Builder::new(tasks);
-    let service = service_fn(move |request: Request<Incoming>| router.clone().oneshot(request));
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
-    tokio::select! {
-        ended = connection.as_mut() => {
-            if let Err(error) = ended {
-                tracing::debug!("connection without TLS failed: {error}");
-            }
-            return;
-        }
-        () = controller.shutdown_requested() => {}
+async fn plain_connection(
+    permit: OwnedSemaphorePermit,
+    socket: TcpStream,
+    address: IpAddr,
+    server: HttpServer,
+) {
+    if is_set_up(&socket, &server.controller) {
+        let presented = None;
+        let peer = Peer { address, presented };
+        serve_http(&server, socket, false, peer).await;
     }
-    connection.as_mut().graceful_shutdown();
-    // A connection that does not finish in time is aborted.
-    let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection).await;
+    drop(permit);
+}
+
+/// Sets the options of a connection. Returns `false` if that is impossible.
+fn is_set_up(socket: &TcpStream, controller: &Controller) -> bool {
+    let options = socket2::SockRef::from(socket);
+    let unread = Some(controller.config.unread());
+    let outcome = socket
+        .set_nodelay(true)
+        .and_then(|()| options.set_tcp_user_timeout(unread));
+    outcome
+        .inspect_err(|error| tracing::debug!("cannot set up a connection: {error}"))
+        .is_ok()
 }
 
 async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, server: HttpServer) {
-    let options = socket2::SockRef::from(&socket);
-    let unread = server.controller.config.unread();
-    if let Err(error) = socket
-        .set_nodelay(true)
-        .and_then(|()| options.set_tcp_user_timeout(Some(unread)))
-    {
-        tracing::debug!("cannot set up a connection: {error}");
+    if !is_set_up(&socket, &server.controller) {
         return;
     }
     let Some(stream) = handshake(&slot, socket, &tls).await else {
@@ -320,7 +330,9 @@ async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, server: Htt
         address: slot.address,
         presented: certificate.and_then(|der| Presented::of(der)),
     };
-    serve_http(&server, stream, peer).await;
+    // ALPN is authoritative; detection from the first bytes would have to wait for them.
+    let is_http2 = session.alpn_protocol() == Some(b"h2");
+    serve_http(&server, stream, is_http2, peer).await;
 }
 
 /// Performs the TLS handshake of a connection. Returns `None` if that fails, takes too long, or the
@@ -349,10 +361,13 @@ async fn handshake(
     }
 }
 
-async fn serve_http(server: &HttpServer, stream: TlsStream<TcpStream>, peer: Peer) {
+async fn serve_http(
+    server: &HttpServer,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    is_http2: bool,
+    peer: Peer,
+) {
     let controller = &server.controller;
-    // ALPN is authoritative; detection from the first bytes would have to wait for them.
-    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let builder = limited_builder(server, peer.presented.is_some());
     let builder = if is_http2 {
         builder.http2_only()

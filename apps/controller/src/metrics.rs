@@ -53,6 +53,8 @@ pub(crate) struct Metrics {
     nodes_alive: Gauge,
     nodes: Gauge,
     is_leader: Gauge,
+    unreadable: Gauge,
+    settings_differ: Gauge,
     flows: Family<FlowLabels, Gauge>,
 }
 
@@ -64,6 +66,10 @@ pub(crate) struct Gauges {
     pub(crate) is_leader: bool,
     /// Mode, state and number of flows.
     pub(crate) flows: Vec<(&'static str, &'static str, i64)>,
+    /// The number of records that this version cannot read.
+    pub(crate) unreadable: usize,
+    /// The number of settings that should be the leader's and are not.
+    pub(crate) settings_differ: usize,
 }
 
 /// Returns the label of a method: its name if it is a standard one. Clients can make up other
@@ -106,6 +112,8 @@ impl Metrics {
             nodes_alive: Gauge::default(),
             nodes: Gauge::default(),
             is_leader: Gauge::default(),
+            unreadable: Gauge::default(),
+            settings_differ: Gauge::default(),
             flows: Family::default(),
             registry: Registry::default(),
         };
@@ -180,6 +188,16 @@ impl Metrics {
             self.is_leader.clone(),
         );
         registry.register("flows", "Flows by mode and state", self.flows.clone());
+        registry.register(
+            "unreadable_records",
+            "Records of the store that this version cannot read",
+            self.unreadable.clone(),
+        );
+        registry.register(
+            "settings_differ",
+            "Settings that should be the leader's and are not",
+            self.settings_differ.clone(),
+        );
     }
 
     pub(crate) fn request(&self, method: &Method, route: &str, status: u16, took: Duration) {
@@ -234,6 +252,8 @@ impl Metrics {
         self.nodes.set(gauge(gauges.nodes));
         self.nodes_alive.set(gauge(gauges.nodes_alive));
         self.is_leader.set(gauges.is_leader.into());
+        self.unreadable.set(gauge(gauges.unreadable));
+        self.settings_differ.set(gauge(gauges.settings_differ));
         self.flows.clear();
         for (mode, state, count) in &gauges.flows {
             self.flows

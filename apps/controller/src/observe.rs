@@ -40,7 +40,7 @@ pub(crate) fn about(observation: &Observation) -> Option<(&Name, Option<bool>)> 
             Some((flow, Some(true)))
         }
         Observation::NotApplied { flow, .. } => Some((flow, None)),
-        Observation::SignalRefused { .. } => None,
+        Observation::SignalRefused { .. } | Observation::Unknown => None,
     }
 }
 
@@ -73,7 +73,8 @@ fn path_event(observation: &Observation) -> Option<(&'static str, String)> {
         | Observation::Applied { .. }
         | Observation::FirstReplica { .. }
         | Observation::SignalRefused { .. }
-        | Observation::NotApplied { .. } => return None,
+        | Observation::NotApplied { .. }
+        | Observation::Unknown => return None,
     };
     Some((kind, text))
 }
@@ -118,7 +119,8 @@ fn policy_event(node: &Name, observation: &Observation) -> Option<(&'static str,
         | Observation::Judged { .. }
         | Observation::PathSilent { .. }
         | Observation::PathRestored { .. }
-        | Observation::LatentError { .. } => return None,
+        | Observation::LatentError { .. }
+        | Observation::Unknown => return None,
     };
     Some((kind, text))
 }
@@ -139,6 +141,10 @@ impl Controller {
         tenant: &Name,
         observation: Observation,
     ) -> Result<(), Error> {
+        if observation == Observation::Unknown {
+            self.metrics.ignored("unknown_observation");
+            return Ok(());
+        }
         let flow = about(&observation).map(|(flow, _)| flow.clone());
         let is_unknown = |flow: &Name| self.view().flow(flow).is_none();
         if flow.as_ref().is_some_and(is_unknown) {

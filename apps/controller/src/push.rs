@@ -9,6 +9,7 @@ use crate::controller::Controller;
 use crate::streams::Mailbox;
 use axum::response::sse;
 use hawser_control::Name;
+use hawser_control::access::TrustedAuthorities;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,7 @@ pub(crate) fn stream(
         shutdown,
         controller,
         node,
+        has_authority: false,
         ended: false,
     };
     futures_util::stream::unfold(stream, |mut stream| async move {
@@ -43,6 +45,8 @@ struct NodeStream {
     node: Presented,
     mailbox: Arc<Mailbox>,
     shutdown: tokio::sync::watch::Receiver<bool>,
+    /// Whether the certificates to trust were sent.
+    has_authority: bool,
     ended: bool,
 }
 
@@ -64,6 +68,9 @@ impl NodeStream {
             }
             if let Some(event) = self.pending() {
                 return Some(event);
+            }
+            if !std::mem::replace(&mut self.has_authority, true) {
+                return Some(self.authority());
             }
             tokio::select! {
                 () = self.mailbox.wake.notified() => {}
@@ -103,12 +110,25 @@ impl NodeStream {
     /// Takes the most important mark.
     fn take_mark(&self) -> Option<Mark> {
         let mut marks = self.mailbox.marks.lock();
-        if std::mem::take(&mut marks.assignment) {
+        if marks.assignment {
+            let view = self.controller.view();
+            if view.missing_for_node(&self.node.node).is_some() {
+                // The node keeps the last assignment, which may have flows that are missing here.
+                return None;
+            }
+            marks.assignment = false;
             // The assignment contains all policies.
             marks.policies.clear();
             return Some(Mark::Assignment);
         }
         marks.policies.pop_first().map(Mark::Policy)
+    }
+
+    fn authority(&self) -> sse::Event {
+        let certificates = self.controller.authority.pem().to_owned();
+        let trusted = TrustedAuthorities { certificates };
+        let data = serde_json::to_string(&trusted).expect("it has text for keys");
+        sse::Event::default().event("authority").data(data)
     }
 
     fn assignment(&self) -> sse::Event {

@@ -1,4 +1,13 @@
 //! The records in the store: JSON under keys of the form `kind/name`.
+//!
+//! Controllers that are one version apart share a store, so a record may have fields that this
+//! version does not know. They are ignored, and those of a record that is rewritten from its
+//! previous value are kept ([`Later`], [`Extended`]).
+
+mod extended;
+pub(crate) mod key;
+
+pub(crate) use extended::{Extended, Later};
 
 use crate::store::Revision;
 use hawser_control::Name;
@@ -32,6 +41,8 @@ pub(crate) struct NodeRecord {
     /// The revision of the last requested change, if a later one has only removed expired tokens.
     #[serde(default)]
     pub(crate) changed_in: Option<Revision>,
+    #[serde(flatten)]
+    pub(crate) later: Later,
 }
 
 impl NodeRecord {
@@ -43,10 +54,12 @@ impl NodeRecord {
             certificates: vec![],
             enrolments: vec![],
             changed_in: None,
+            later: Later::new(),
         }
     }
 
-    /// Returns the node without certificates and enrolment tokens.
+    /// Returns the node without certificates and enrolment tokens, and without fields of later
+    /// versions, which may be credentials too.
     pub(crate) fn revoked(self) -> NodeRecord {
         NodeRecord::of(self.tenant)
     }
@@ -59,6 +72,7 @@ impl NodeRecord {
             certificates,
             enrolments: _,
             changed_in: _,
+            later: _,
         } = self;
         (tenant, signal_key, certificates)
             == (&other.tenant, &other.signal_key, &other.certificates)
@@ -146,7 +160,7 @@ pub(crate) struct UsedRecord {
 /// A flow and its number at both of its nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FlowRecord {
-    pub(crate) flow: Flow,
+    pub(crate) flow: Extended<Flow>,
     pub(crate) number: u16,
     /// Whether the egress has reported that it deduplicates the flow's copies. It is only
     /// maintained for flows that wait for it.
@@ -155,6 +169,8 @@ pub(crate) struct FlowRecord {
     /// The revision of the last change by an operator, if a later one has only written `received`.
     #[serde(default)]
     pub(crate) changed_in: Option<Revision>,
+    #[serde(flatten)]
+    pub(crate) later: Later,
 }
 
 impl FlowRecord {
@@ -168,20 +184,23 @@ impl FlowRecord {
 /// A track and its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TrackRecord {
-    pub(crate) track: Track,
+    pub(crate) track: Extended<Track>,
     /// The number of the secret.
     pub(crate) number: u32,
     /// The secret, 64 hexadecimal digits.
     pub(crate) secret: String,
+    #[serde(flatten)]
+    pub(crate) later: Later,
 }
 
 impl TrackRecord {
     /// Creates a track with its first secret.
     pub(crate) fn of(track: Track) -> TrackRecord {
         TrackRecord {
-            track,
+            track: track.into(),
             number: 1,
             secret: random_hex::<32>(),
+            later: Later::new(),
         }
     }
 
@@ -216,8 +235,52 @@ pub(crate) struct NumberRecord {
 /// An operator's token, under its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TokenRecord {
-    pub(crate) token: Token,
+    pub(crate) token: Extended<Token>,
     pub(crate) secret_sha256: String,
+    /// The secret before the last one, if it was to stay valid for some time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) previous: Option<PreviousSecret>,
+    #[serde(flatten)]
+    pub(crate) later: Later,
+}
+
+impl TokenRecord {
+    /// Returns whether the secret with this digest is a valid one of the token. The token may have
+    /// expired.
+    pub(crate) fn has_secret(&self, sha256: &str) -> bool {
+        let previous = self.previous.as_ref();
+        self.secret_sha256 == sha256
+            || previous.is_some_and(|previous| {
+                previous.secret_sha256 == sha256 && unix_ms() < previous.until_unix_ms
+            })
+    }
+
+    pub(crate) fn is_expired(&self) -> bool {
+        let expires = self.token.expires_unix_ms;
+        expires.is_some_and(|expires| expires <= unix_ms())
+    }
+
+    /// Returns the digests of all secrets, valid or not.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &String> {
+        let previous = self.previous.iter();
+        previous
+            .map(|previous| &previous.secret_sha256)
+            .chain([&self.secret_sha256])
+    }
+}
+
+/// A secret of a token that was replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PreviousSecret {
+    pub(crate) secret_sha256: String,
+    pub(crate) until_unix_ms: u64,
+}
+
+/// The time of a token's last use, updated rarely. It is not a part of [`TokenRecord`], whose
+/// revision is the token's ETag.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TokenUseRecord {
+    pub(crate) at_unix_ms: u64,
 }
 
 /// Marks a node as alive. Written under the node's lease.
@@ -292,48 +355,12 @@ pub(crate) struct AuditRecord {
     pub(crate) is_removal: bool,
 }
 
-/// The keys of the store. Names contain no slash.
-pub(crate) mod key {
-    use hawser_control::Name;
-
-    pub(crate) const AUTHORITY: &str = "authority";
-    pub(crate) const LEADER: &str = "leader";
-    pub(crate) const TENANT: &str = "tenant/";
-    pub(crate) const NODE: &str = "node/";
-    pub(crate) const REGISTRATION: &str = "registration/";
-    pub(crate) const ALIVE: &str = "alive/";
-    pub(crate) const SEEN: &str = "seen/";
-    pub(crate) const HEALTH: &str = "health/";
-    pub(crate) const NUMBER: &str = "number/";
-    pub(crate) const FLOW: &str = "flow/";
-    pub(crate) const POLICY: &str = "policy/";
-    pub(crate) const TRACK: &str = "track/";
-    pub(crate) const TOKEN: &str = "token/";
-    pub(crate) const EVENT: &str = "event/";
-    pub(crate) const AUDIT: &str = "audit/";
-    pub(crate) const OBSERVATION: &str = "observation/";
-    pub(crate) const TUNNEL: &str = "tunnel/";
-    pub(crate) const INNER: &str = "inner/";
-    pub(crate) const USED: &str = "used/";
-
-    pub(crate) fn of(kind: &str, name: &Name) -> String {
-        format!("{kind}{name}")
-    }
-
-    /// Returns the key that is written with each reference to the entry of that kind and name, see
-    /// [`crate::reference`].
-    pub(crate) fn used(kind: &str, name: &Name) -> String {
-        format!("{USED}{kind}{name}")
-    }
-
-    /// Returns the key of the offset of a client's inner addresses within each prefix.
-    pub(crate) fn inner(number: u64) -> String {
-        format!("{INNER}{number:020}")
-    }
-
-    pub(crate) fn number(node: &Name, number: u16) -> String {
-        format!("{NUMBER}{node}/{number:04}")
-    }
+/// The format of the store, see [`crate::format`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FormatRecord {
+    pub(crate) format: u32,
+    /// The version of the controller that wrote the record.
+    pub(crate) version: String,
 }
 
 /// Encodes a record for the store.
@@ -341,10 +368,18 @@ pub(crate) fn emit(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("records have text for keys")
 }
 
+/// Decodes a record of the store.
+///
+/// # Errors
+/// Returns why this version cannot read it.
+pub(crate) fn decode<T: DeserializeOwned>(value: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(value)
+}
+
 /// Decodes a record of the store. Returns `None` and logs an error for a record that this version
 /// cannot read.
 pub(crate) fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
-    serde_json::from_slice(value)
+    decode(value)
         .inspect_err(|error| {
             tracing::error!(
                 key,

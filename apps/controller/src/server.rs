@@ -7,9 +7,9 @@ use crate::config::{Config, EtcdConfig, StoreConfig};
 use crate::controller::{About, Controller};
 use crate::record::{key, random_hex};
 use crate::store::{
-    Election, Embedded, Error, Etcd, EtcdSettings, EtcdTls, Expect, Revision, Store, Write,
+    Election, Embedded, Entry, Error, Etcd, EtcdSettings, EtcdTls, Expect, Revision, Store, Write,
 };
-use crate::{leader, listener};
+use crate::{format, leader, listener};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_control::access::{IssuedToken, Scope, Token};
 use hawser_io::clock::unix_ms;
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 /// The name and the file of the first operator's token.
 const FIRST_TOKEN: &str = "admin";
-const FIRST_TOKEN_FILE: &str = "admin.token";
+pub(crate) const FIRST_TOKEN_FILE: &str = "admin.token";
 
 /// The timeout for the first read of the store at the start.
 const STORE_START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,6 +76,7 @@ impl Server {
     }
 
     async fn serve(store: Arc<dyn Store>, authority: Authority, config: Config) -> Result<Server> {
+        format::check(&*store).await?;
         share_authority(&*store, &authority, &config.state).await?;
         let name = config.name.clone().unwrap_or_else(random_name);
         // The election's lease is shorter than the nodes' leases: the store needs time to notice
@@ -241,7 +242,7 @@ async fn bind(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-async fn open_store(config: &Config) -> Result<Arc<dyn Store>> {
+pub(crate) async fn open_store(config: &Config) -> Result<Arc<dyn Store>> {
     match &config.store {
         StoreConfig::Embedded => {
             let file = config.state.join("database");
@@ -301,15 +302,41 @@ async fn share_authority(store: &dyn Store, authority: &Authority, state: &Path)
         Err(Error::Conflict { .. }) => {
             let known = store.get(key::AUTHORITY).await?;
             ensure!(
-                known.is_some_and(|known| *known.value == *digest.as_bytes()),
+                (known.as_ref()).is_some_and(|known| authority.trusts(&known.value)),
                 "the controllers of this store have another authority: copy authority.pem and authority.key from one of \
                  them to {}",
                 state.display()
             );
-            Ok(())
+            follow_rotation(store, known, &digest).await
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Stores the digest of the authority that issues certificates now.
+async fn follow_rotation(store: &dyn Store, known: Option<Entry>, digest: &str) -> Result<()> {
+    let Some(known) = known.filter(|known| *known.value != *digest.as_bytes()) else {
+        return Ok(());
+    };
+    let write = Write::put(key::AUTHORITY, digest.as_bytes());
+    let writes = vec![write.when(Expect::Revision(known.revision))];
+    match store.commit(writes).await {
+        // Another controller has stored its own, which trusts this one's.
+        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the first operator's token with a new secret.
+pub(crate) fn first_token() -> IssuedToken {
+    api::tokens::issue(Token {
+        name: FIRST_TOKEN.parse().expect("it is a name"),
+        scope: Scope::Admin,
+        tenant: None,
+        created_unix_ms: unix_ms(),
+        expires_unix_ms: None,
+        used_unix_ms: None,
+    })
 }
 
 /// Creates the first operator's token if there is none; without one, no operator could create
@@ -318,12 +345,7 @@ async fn make_first_token(controller: &Controller) -> Result<()> {
     if !controller.view().tokens.is_empty() {
         return Ok(());
     }
-    let issued = api::tokens::issue(Token {
-        name: FIRST_TOKEN.parse().expect("it is a name"),
-        scope: Scope::Admin,
-        tenant: None,
-        created_unix_ms: unix_ms(),
-    });
+    let issued = first_token();
     let file = controller.config.state.join(FIRST_TOKEN_FILE);
     // The file is written first: a stored token whose secret is lost would lock out all operators.
     write_private(&file, &format!("{}\n", issued.secret))?;
@@ -346,7 +368,7 @@ async fn store_first_token(
 ) -> Result<Revision, Error> {
     let by = Origin::controller(&controller.name).makes(&issued.token.name);
     let message = format!("{} created the first token", controller.name);
-    let writes = vec![api::tokens::put(issued)];
+    let writes = vec![api::tokens::put(issued).when(Expect::Absent)];
     controller
         .commit(writes, About::default().by(by), "token_created", message)
         .await

@@ -5,14 +5,17 @@
 
 mod apply;
 mod journal;
+mod unreadable;
+#[cfg(test)]
+mod versions;
 
 pub(crate) use apply::Touched;
 pub(crate) use journal::Journal;
 
 use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, FlowRecord, HealthRecord, Issued, NodeRecord, NumberRecord, SeenRecord,
-    TokenRecord, TrackRecord, TunnelRecord,
+    AliveRecord, FlowRecord, FormatRecord, HealthRecord, Issued, Later, NodeRecord, NumberRecord,
+    SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -23,6 +26,7 @@ use hawser_control::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tena
 use hawser_units::PathSet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use unreadable::Unreadable;
 
 /// A value and the revision in which it was written.
 #[derive(Debug, Clone)]
@@ -47,8 +51,18 @@ pub(crate) struct View {
     inner: BTreeMap<u64, Name>,
     inner_of: HashMap<Name, u64>,
     token_by_secret: HashMap<String, Name>,
+    token_uses: BTreeMap<Name, Versioned<TokenUseRecord>>,
     /// The revision of the last reference to each tenant and node, by `used` key.
     used: HashMap<Arc<str>, Revision>,
+    unreadable: Unreadable,
+    /// The format of the store; `None` before it is known.
+    format: Option<FormatRecord>,
+    /// Events up to this number may have been removed because there were too many.
+    pub(crate) trimmed: Revision,
+    /// The common settings of the leader.
+    pub(crate) settings: Option<Later>,
+    /// The incarnation of the store; `None` before it is known.
+    pub(crate) incarnation: Option<String>,
     /// Everything written up to this revision is in the view, and possibly some later writes.
     pub(crate) complete: Revision,
     /// The revision of the last change.
@@ -94,10 +108,17 @@ impl View {
         view
     }
 
-    /// Returns the token with that secret.
-    pub(crate) fn token(&self, secret_sha256: &str) -> Option<&TokenRecord> {
+    /// Returns the token with that secret. It may have expired.
+    pub(crate) fn token(&self, secret_sha256: &str) -> Option<&Versioned<TokenRecord>> {
         let name = self.token_by_secret.get(secret_sha256)?;
-        Some(&self.tokens.get(name)?.value)
+        let token = self.tokens.get(name)?;
+        token.value.has_secret(secret_sha256).then_some(token)
+    }
+
+    /// Returns when a token was last used, milliseconds since 1970.
+    pub(crate) fn token_used_unix_ms(&self, name: &Name) -> Option<u64> {
+        let used = self.token_uses.get(name)?;
+        Some(used.value.at_unix_ms)
     }
 
     /// Returns the revision of the last reference to a tenant or a node, by its `used` key.
@@ -221,10 +242,12 @@ impl View {
     pub(crate) fn assignment(&self, name: &Name, report_every_ms: u32) -> Assignment {
         let assignment = Assignment {
             revision: self.latest,
+            incarnation: self.incarnation.clone(),
             report_every_ms,
             signal_key: None,
             sends: vec![],
             receives: vec![],
+            unreadable: vec![],
         };
         let Some((node, record)) = self.node(name) else {
             return assignment;

@@ -71,6 +71,7 @@ impl Rig {
             name: name.parse().unwrap(),
             scope,
             tenant: tenant.map(|tenant| tenant.parse().unwrap()),
+            valid_s: None,
         };
         let secret = self.operator.create_token(&token).await.unwrap().secret;
         OperatorClient::new(&self.controller, self.server.authority_pem(), &secret).unwrap()
@@ -156,6 +157,7 @@ async fn a_token_opens_no_more_than_its_scope_and_its_tenant() {
         name: "more".parse().unwrap(),
         scope: Scope::Read,
         tenant: None,
+        valid_s: None,
     };
 
     let reader = rig.bearer("reader", Scope::Read, None).await;

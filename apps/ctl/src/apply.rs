@@ -2,9 +2,9 @@ use crate::output::Output;
 use crate::{flow, track};
 use anyhow::{Context, Result, bail};
 use hawser_client::{OperatorClient, Tagged};
-use hawser_control::Name;
 use hawser_control::resource::{Flow, Tenant};
 use hawser_control::track::Track;
+use hawser_control::{Name, strict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -317,9 +317,9 @@ fn read(path: &Path) -> Result<Wanted> {
         .extension()
         .is_some_and(|extension| extension == "json");
     let wanted = if is_json {
-        serde_json::from_str(&text)?
+        strict(&mut serde_json::Deserializer::from_str(&text))?
     } else {
-        toml::from_str(&text)?
+        strict(toml::Deserializer::parse(&text)?)?
     };
     Ok(wanted)
 }

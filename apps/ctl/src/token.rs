@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use hawser_client::OperatorClient;
 use hawser_control::Name;
-use hawser_control::access::{IssuedToken, NewToken, Scope, Token};
+use hawser_control::access::{IssuedToken, NewSecret, NewToken, Scope, Token};
 use serde::Serialize;
 use std::fs;
 use std::io::Write;
@@ -25,6 +25,24 @@ pub(crate) enum Command {
         /// The only tenant that the token's bearer can see [default: all]
         #[arg(long)]
         tenant: Option<Name>,
+        /// Validity of the token, days [default: no end]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3650))]
+        days: Option<u32>,
+        /// File for the secret, readable only by its owner; must not exist yet [default: standard
+        /// output]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Replace the secret of a token; the new one is shown only once
+    Rotate {
+        /// Name of the token
+        token: Name,
+        /// Time for which the present secret stays valid, hours
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=720))]
+        overlap_hours: u32,
+        /// Validity of the token from now on, days [default: no end]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3650))]
+        days: Option<u32>,
         /// File for the secret, readable only by its owner; must not exist yet [default: standard
         /// output]
         #[arg(long, value_name = "FILE")]
@@ -61,7 +79,8 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     match command {
         Command::List => {
             let tokens = client.tokens().all().await?;
-            output.list(&tokens, &["name", "scope", "tenant", "created"], |token| {
+            let names = ["name", "scope", "tenant", "created", "expires", "used"];
+            output.list(&tokens, &names, |token| {
                 fields(token).into_iter().map(|(_, value)| value).collect()
             })
         }
@@ -69,14 +88,29 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             token,
             scope,
             tenant,
+            days,
             out,
         } => {
             let token = NewToken {
                 name: token.clone(),
                 scope: (*scope).into(),
                 tenant: tenant.clone(),
+                valid_s: days.map(seconds),
             };
             let issued = client.create_token(&token).await?;
+            hand_over(&issued, out.as_deref(), output)
+        }
+        Command::Rotate {
+            token,
+            overlap_hours,
+            days,
+            out,
+        } => {
+            let new = NewSecret {
+                overlap_s: overlap_hours * 3600,
+                valid_s: days.map(seconds),
+            };
+            let issued = client.rotate_token(token, &new).await?;
             hand_over(&issued, out.as_deref(), output)
         }
         Command::Delete { token } => {
@@ -86,6 +120,10 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     }
 }
 
+const fn seconds(days: u32) -> u32 {
+    days * 24 * 3600
+}
+
 /// Writes the secret of a token to a file, or prints it.
 fn hand_over(issued: &IssuedToken, out: Option<&Path>, output: Output) -> Result<()> {
     let Some(file) = out else {
@@ -93,7 +131,7 @@ fn hand_over(issued: &IssuedToken, out: Option<&Path>, output: Output) -> Result
     };
     write_secret(file, &issued.secret)?;
     let name = &issued.token.name;
-    let text = format!("token {name} created, its secret is in {}", file.display());
+    let text = format!("the secret of the token {name} is in {}", file.display());
     output.changed(
         &Stored {
             token: &issued.token,
@@ -129,6 +167,11 @@ pub(crate) fn fields(token: &Token) -> Vec<(&'static str, String)> {
                 .map_or_else(|| "all".to_owned(), Name::to_string),
         ),
         ("created", text::ago(token.created_unix_ms)),
+        (
+            "expires",
+            text::or_none(token.expires_unix_ms.map(text::date)),
+        ),
+        ("used", text::or_none(token.used_unix_ms.map(text::ago))),
     ]
 }
 

@@ -10,7 +10,6 @@ use std::str::FromStr;
 /// A request for a token that enrols a node: `POST /v1/nodes/{node}/enrolment`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct NewEnrolment {
     /// The tenant that the node will belong to.
     pub tenant: Name,
@@ -120,7 +119,6 @@ impl EnrolmentToken {
 /// A node's request for its first certificate: `POST /v1/enrol`, without a client certificate.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Enrol {
     /// The full text of the token.
     pub token: String,
@@ -137,7 +135,6 @@ pub struct Enrol {
 /// A node's request for its next certificate: `POST /v1/nodes/{node}/certificate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Renew {
     /// A certificate signing request, PEM.
     pub csr: String,
@@ -159,6 +156,14 @@ pub struct Certificate {
     pub expires_unix_ms: u64,
 }
 
+/// The authorities that a node trusts from now on: the event `authority` of `GET
+/// /v1/nodes/{node}/stream`, sent once on every stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrustedAuthorities {
+    /// The certificates, PEM, at least one.
+    pub certificates: String,
+}
+
 /// The rights of an operator. Each scope includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -175,7 +180,6 @@ pub enum Scope {
 /// A request for an operator's token: `POST /v1/tokens`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct NewToken {
     /// The name of the token, unique. Events name the operator by it.
     pub name: Name,
@@ -184,6 +188,32 @@ pub struct NewToken {
     /// The only tenant that the token's bearer can see; `null` for all.
     #[serde(default)]
     pub tenant: Option<Name>,
+    /// The validity of the token, seconds, at most ten years; `null` for no end.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 315_360_000))]
+    pub valid_s: Option<u32>,
+}
+
+/// The longest validity of an operator's token that ends, seconds: ten years.
+pub const MAX_TOKEN_S: u32 = 3650 * 24 * 60 * 60;
+
+/// A request for a new secret of an operator's token: `POST /v1/tokens/{token}/secret`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewSecret {
+    /// The time for which the present secret stays valid, seconds, at most 30 days.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 2_592_000))]
+    pub overlap_s: u32,
+    /// The validity of the token from now on, seconds, at most ten years; `null` for no end.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 315_360_000))]
+    pub valid_s: Option<u32>,
+}
+
+impl NewSecret {
+    /// The longest time for which the present secret can stay valid: 30 days.
+    pub const MAX_OVERLAP_S: u32 = 30 * 24 * 60 * 60;
 }
 
 /// An operator's token, without its secret.
@@ -198,6 +228,12 @@ pub struct Token {
     pub tenant: Option<Name>,
     /// When the token was created, milliseconds since 1970.
     pub created_unix_ms: u64,
+    /// When the token expires, milliseconds since 1970; absent if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_unix_ms: Option<u64>,
+    /// When the token was last used, milliseconds since 1970, to the hour; absent if it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_unix_ms: Option<u64>,
 }
 
 /// A new token with its secret: the response to [`NewToken`].

@@ -6,6 +6,9 @@
 //! clients and servers, [`track`] the secrets of broadcasts, [`status`] the conditions of a flow, [`topology`] the paths between nodes,
 //! [`answer`] the shape of lists and problems, [`audit`] the log of changes.
 //! [`decide`] computes the next policy from a flow, the policy in force and an observation.
+//!
+//! All types ignore unknown fields, so that controllers and nodes of different versions understand
+//! each other. [`strict`] rejects them, for input of operators.
 
 pub mod access;
 pub mod answer;
@@ -16,9 +19,11 @@ pub mod node;
 mod prefix;
 pub mod resource;
 pub mod status;
+mod strict;
 pub mod topology;
 pub mod track;
 pub mod tunnel;
 
 pub use name::{InvalidName, Name};
 pub use prefix::{InvalidPrefix, Prefix, at_most_one_of_each_family};
+pub use strict::strict;

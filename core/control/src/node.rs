@@ -11,7 +11,6 @@ use std::net::SocketAddr;
 /// /v1/nodes/{node}/registration`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Registration {
     /// The version of the agent.
     pub version: String,
@@ -39,9 +38,16 @@ pub enum StreamData {
 /// assignment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(from = "Received")]
 pub struct Assignment {
-    /// The revision, greater than those of all previous assignments to this node.
+    /// The revision, greater than those of all previous assignments to this node of the same
+    /// incarnation.
     pub revision: u64,
+    /// The incarnation of the controllers' store, which changes when a backup is restored. Revisions
+    /// and epochs of different incarnations cannot be compared: the assignment replaces those of
+    /// another incarnation. `null` if the controller does not know it.
+    #[serde(default)]
+    pub incarnation: Option<String>,
     /// The interval between the node's reports when nothing urgent happens, milliseconds.
     pub report_every_ms: u32,
     /// The key of in-band signals, 32 hexadecimal digits; `null` if signals are rejected.
@@ -50,6 +56,62 @@ pub struct Assignment {
     pub sends: Vec<Send>,
     /// The flows whose copies the node deduplicates.
     pub receives: Vec<Receive>,
+    /// The flows of which this version cannot read the node's part, because a later version has
+    /// written it. A controller sends none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<Name>,
+}
+
+/// An assignment as received: flow by flow, so that one that cannot be read does not keep the node
+/// from the others.
+#[derive(Deserialize)]
+struct Received {
+    revision: u64,
+    #[serde(default)]
+    incarnation: Option<String>,
+    report_every_ms: u32,
+    signal_key: Option<String>,
+    sends: Vec<Part<Send>>,
+    receives: Vec<Part<Receive>>,
+    #[serde(default)]
+    unreadable: Vec<Name>,
+}
+
+/// The part of one flow in an assignment.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Part<T> {
+    Readable(T),
+    Unreadable { flow: Name },
+}
+
+impl From<Received> for Assignment {
+    fn from(received: Received) -> Assignment {
+        let mut unreadable = received.unreadable;
+        let sends = readable(received.sends, &mut unreadable);
+        let receives = readable(received.receives, &mut unreadable);
+        Assignment {
+            revision: received.revision,
+            incarnation: received.incarnation,
+            report_every_ms: received.report_every_ms,
+            signal_key: received.signal_key,
+            sends,
+            receives,
+            unreadable,
+        }
+    }
+}
+
+/// Returns the readable parts, and adds the flows of the others to `unreadable`.
+fn readable<T>(parts: Vec<Part<T>>, unreadable: &mut Vec<Name>) -> Vec<T> {
+    let readable = |part| match part {
+        Part::Readable(part) => Some(part),
+        Part::Unreadable { flow } => {
+            unreadable.push(flow);
+            None
+        }
+    };
+    parts.into_iter().filter_map(readable).collect()
 }
 
 /// A flow that the node replicates.
@@ -104,7 +166,6 @@ pub struct Receive {
 /// when there is an observation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Report {
     /// The revision of the assignment in force, which the report refers to; 0 before the first. An
     /// assignment that could not be applied is not in force.
@@ -152,7 +213,6 @@ pub struct Reported {
 /// Counters of a flow that the node replicates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct SendReport {
     /// The flow.
     pub flow: Name,
@@ -172,7 +232,6 @@ pub struct SendReport {
 /// Counters of a flow whose copies the node deduplicates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct ReceiveReport {
     /// The flow.
     pub flow: Name,
@@ -185,7 +244,6 @@ pub struct ReceiveReport {
 /// Counters of one path of a flow, at the egress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct ReceivedPath {
     /// The path number.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 8))]
@@ -203,7 +261,7 @@ pub struct ReceivedPath {
 /// An event at a node that the controller may have to act on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Observation {
     /// The number of consecutive late requests reached the trigger's limit. Reported by the egress.
     Degraded {
@@ -290,4 +348,7 @@ pub enum Observation {
         /// The reason and how to fix it, for people.
         reason: String,
     },
+    /// An observation that this version does not know, from a later one. It is ignored and counted.
+    #[serde(other)]
+    Unknown,
 }

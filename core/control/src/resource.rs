@@ -8,7 +8,6 @@ use std::net::IpAddr;
 /// A group of flows and nodes that is hidden from other tenants' operators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Tenant {
     /// The name of the tenant, unique.
     pub name: Name,
@@ -38,7 +37,6 @@ pub struct Node {
 /// A node's end of a path, as in the node's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct PathEnd {
     /// The path number, 1 to 8, the same at both ends.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 8))]
@@ -69,7 +67,6 @@ pub struct Path {
 /// The health of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct PathHealth {
     /// The path number.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 8))]
@@ -86,7 +83,6 @@ pub struct PathHealth {
 /// Traffic from one node to another, and how it is protected.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Flow {
     /// The name of the flow, unique.
     pub name: Name,
@@ -127,7 +123,6 @@ impl Flow {
 /// A selection of packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Selector {
     /// The destination prefix, such as 203.0.113.0/24.
     #[cfg_attr(
@@ -172,7 +167,6 @@ pub enum Mode {
 /// viewer are late.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Trigger {
     /// The packets that carry the viewer's requests to the source, as selected at the egress.
     pub select: Selector,
@@ -209,7 +203,6 @@ impl Trigger {
 /// The parameters for judging paths. Fields that are not given take the default of the mode.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Pruning {
     /// The maximum delay of a copy after the first one at which it is still useful, milliseconds.
     #[serde(default)]
@@ -233,7 +226,6 @@ pub struct Pruning {
 /// The policy in force for a flow: its paths and epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Policy {
     /// The flow.
     pub flow: Name,
@@ -257,7 +249,6 @@ pub struct Policy {
 /// An operator's choice of paths, in force until it is released: `PUT /v1/policies/{flow}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Override {
     /// The paths that every packet takes, as a bit mask: bit i is path i+1. 0 is the default route.
     #[cfg_attr(feature = "openapi", schema(value_type = u8))]
@@ -279,6 +270,9 @@ pub enum Cause {
     Redirected,
     /// An operator chose the paths.
     Operator,
+    /// A reason that this version does not know, from a later one.
+    #[serde(other)]
+    Other,
 }
 
 impl Cause {
@@ -290,6 +284,7 @@ impl Cause {
             Cause::Judged => "judged",
             Cause::Redirected => "redirected",
             Cause::Operator => "operator",
+            Cause::Other => "other",
         }
     }
 }
@@ -326,6 +321,7 @@ mod tests {
             Cause::Judged,
             Cause::Redirected,
             Cause::Operator,
+            Cause::Other,
         ] {
             assert_eq!(serde_json::to_value(cause).unwrap(), cause.name());
         }

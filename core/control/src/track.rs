@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 /// The nodes that may publish, watch and relay a broadcast.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct Track {
     /// The name of the track, unique.
     pub name: Name,

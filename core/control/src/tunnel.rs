@@ -10,7 +10,6 @@ use std::net::{IpAddr, SocketAddr};
 /// listed for as long as it reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct ServerReport {
     /// The addresses where clients reach the server, `address:port`, at most one per address
     /// family.

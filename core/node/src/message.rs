@@ -208,7 +208,8 @@ pub enum Event {
         /// Its revision.
         revision: u64,
     },
-    /// The controller has restarted counting assignments. Its policies replace those in force.
+    /// The controller has restarted counting assignments, or its store was restored from a backup.
+    /// Its policies replace those in force.
     CountingRestarted,
     /// A policy of a sent flow took effect.
     PolicyApplied {

@@ -47,6 +47,8 @@ pub struct ControlledNode {
     equipment: Equipment,
     connection: Connection,
     revision: u64,
+    /// The incarnation of the controllers' store that `revision` belongs to.
+    incarnation: Option<String>,
     /// The revision of the last assignment that was applied.
     applied_revision: u64,
     report_every_ms: u32,
@@ -54,6 +56,8 @@ pub struct ControlledNode {
     /// The assigned flows, in the order of the assignment.
     sends: Vec<SentFlow>,
     receives: Vec<ReceivedFlow>,
+    /// The assigned flows that this version cannot read.
+    unreadable: Vec<Name>,
     plan: Plan,
     /// Removed flows whose copies are still deduplicated.
     lingering: BTreeMap<FlowId, Lingering>,
@@ -121,11 +125,13 @@ impl ControlledNode {
             equipment,
             connection: Connection::Connecting,
             revision: saved.revision,
+            incarnation: saved.incarnation,
             applied_revision: saved.revision,
             report_every_ms: saved.report_every_ms,
             signal_key: saved.signal_key,
             sends: saved.sends.into_iter().map(SentFlow::restored).collect(),
             receives: Vec::new(),
+            unreadable: saved.unreadable,
             plan,
             lingering: BTreeMap::new(),
             unapplied: Unapplied::nothing(),
@@ -355,10 +361,12 @@ impl ControlledNode {
         let receives = self.receives.iter();
         Assignment {
             revision: self.revision,
+            incarnation: self.incarnation.clone(),
             report_every_ms: self.report_every_ms,
             signal_key: self.signal_key.clone(),
             sends: sends.collect(),
             receives: receives.map(|received| received.assigned.clone()).collect(),
+            unreadable: self.unreadable.clone(),
         }
     }
 
@@ -415,9 +423,13 @@ impl ControlledNode {
     }
 
     /// Replaces the assignment. A policy that is newer than the one in the assignment stays, unless
-    /// the controller restarted counting.
+    /// the controller restarted counting, or its store was restored from a backup: then policies
+    /// that were made after the backup have greater epochs and are void.
     fn apply(&mut self, now: Instant, mut assignment: Assignment) {
-        let has_restarted = assignment.revision < self.revision;
+        let is_restored = (self.incarnation.as_ref())
+            .zip(assignment.incarnation.as_ref())
+            .is_some_and(|(known, new)| known != new);
+        let has_restarted = is_restored || assignment.revision < self.revision;
         if has_restarted {
             self.events.push_back(Event::CountingRestarted);
         } else {
@@ -425,8 +437,11 @@ impl ControlledNode {
         }
         self.set_plan(Plan::of(&assignment, &self.equipment), now);
         self.revision = assignment.revision;
+        // A controller of an earlier version does not name the incarnation.
+        self.incarnation = assignment.incarnation.or(self.incarnation.take());
         self.report_every_ms = assignment.report_every_ms;
         self.signal_key = assignment.signal_key;
+        self.unreadable = assignment.unreadable;
         self.set_sends(assignment.sends);
         self.set_receives(assignment.receives, has_restarted, now);
         self.persist_soon(now);
@@ -598,9 +613,14 @@ impl ControlledNode {
 
     /// Offers a policy of a sent flow to the kernel, unless a newer one took effect before.
     fn offer_policy(&mut self, now: Instant, flow: FlowId, policy: &Policy) {
-        let known = &self.sends[self.plan.sends[&flow]].assigned.policy;
+        let known = &mut self.sends[self.plan.sends[&flow]].assigned.policy;
         if policy.epoch < known.epoch {
             return;
+        }
+        if self.unapplied.retry_at.is_some() {
+            // The kernel may not have the flow yet; it gets it with this policy.
+            *known = policy.clone();
+            self.persist_at.get_or_insert(now + PERSIST_WITHIN);
         }
         if let Err(reason) = missing_paths(policy, self.equipment.paths) {
             self.refuse(now, &policy.flow, reason);
@@ -636,10 +656,10 @@ impl ControlledNode {
         };
         let sent = &mut self.sends[*index];
         let (name, policy) = (sent.assigned.flow.clone(), signal.policy());
-        // A policy that the kernel no longer holds was replaced when the controller restarted
-        // counting.
-        let is_current = policy.epoch <= signal.in_force.epoch;
-        let change = is_current.then(|| sent.signalled(policy)).flatten();
+        // A policy that the kernel no longer holds, or is about to replace, is from before the
+        // controller restarted counting.
+        let is_replaced = self.unapplied.replaces_policies || policy.epoch > signal.in_force.epoch;
+        let change = (!is_replaced).then(|| sent.signalled(policy)).flatten();
         if let Some(PathChange { before, after }) = change {
             self.first_copies
                 .start(flow, policy.epoch, before, after, at);
@@ -756,10 +776,12 @@ impl ControlledNode {
 fn unassigned() -> Assignment {
     Assignment {
         revision: 0,
+        incarnation: None,
         report_every_ms: DEFAULT_REPORT_EVERY_MS,
         signal_key: None,
         sends: Vec::new(),
         receives: Vec::new(),
+        unreadable: Vec::new(),
     }
 }
 

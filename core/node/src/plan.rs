@@ -64,6 +64,10 @@ impl Plan {
                 plan.record_outcome(&receive.flow, watched);
             }
         }
+        for flow in &assignment.unreadable {
+            let reason = "this version of the agent cannot read it; update the agent";
+            plan.record_outcome(flow, Err(reason.to_owned()));
+        }
         plan.drop_excess_sends(assignment, equipment.max_rules);
         plan.drop_excess_watches(assignment, equipment.max_rules);
         plan

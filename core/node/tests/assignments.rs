@@ -55,6 +55,61 @@ fn a_controller_that_restarted_counting_replaces_policies() {
     assert_eq!(agent.kernel.word(flow(4)).unwrap().epoch, 2);
 }
 
+fn of_incarnation(name: &str, revision: u64, epoch: u32) -> Assignment {
+    let incarnation = Some(name.to_owned());
+    Assignment {
+        incarnation,
+        ..of_one(revision, 4, epoch)
+    }
+}
+
+#[test]
+fn policies_of_a_store_before_it_was_restored_do_not_win() {
+    let mut agent = started();
+    assign(&mut agent, of_incarnation("before", 7, 9));
+    // Revisions of the restored store have overtaken those that the node knows.
+    assign(&mut agent, of_incarnation("restored", 12, 2));
+    assert_eq!(epoch(&agent), 2);
+    assert_eq!(agent.kernel.word(flow(4)).unwrap().epoch, 2);
+    let signal = PolicyWord::from(&policy(0, 3, 0b11));
+    agent.kernel.signal(agent.now, flow(4), signal);
+    agent.read_signals();
+    assert_eq!(epoch(&agent), 3, "a signal of the restored store counts");
+    assign(&mut agent, of_incarnation("restored", 13, 2));
+    assert_eq!(epoch(&agent), 3, "within an incarnation, epochs count");
+}
+
+#[test]
+fn a_controller_that_does_not_know_the_incarnation_changes_nothing_about_it() {
+    let mut agent = started();
+    assign(&mut agent, of_one(5, 4, 9));
+    assign(&mut agent, of_incarnation("first", 6, 2));
+    assert_eq!(epoch(&agent), 9, "the node did not know it either");
+    assign(&mut agent, of_one(7, 4, 2));
+    assert_eq!(epoch(&agent), 9);
+    assert_eq!(
+        agent.node.assignment().incarnation.as_deref(),
+        Some("first")
+    );
+    assign(&mut agent, of_incarnation("restored", 8, 2));
+    assert_eq!(epoch(&agent), 2);
+}
+
+#[test]
+fn a_flow_that_cannot_be_read_is_reported_once_and_stays_known() {
+    let mut agent = started();
+    let name: hawser_control::Name = "later".parse().unwrap();
+    let of = |revision| Assignment {
+        unreadable: vec![name.clone()],
+        ..of_one(revision, 4, 1)
+    };
+    assign(&mut agent, of(1));
+    assign(&mut agent, of(2));
+    let refused: Vec<_> = agent.node.refused().iter().map(|(flow, _)| flow).collect();
+    assert_eq!(refused, [&name]);
+    assert_eq!(agent.node.assignment(), of(2));
+}
+
 #[test]
 fn a_controller_that_restarted_counting_replaces_policies_after_a_failure_too() {
     let mut agent = started();

@@ -134,6 +134,7 @@ fn trace_observation(trace: &mut Trace, at: Instant, observation: &Observation) 
         // logged.
         Observation::Applied { .. }
         | Observation::SignalRefused { .. }
-        | Observation::NotApplied { .. } => {}
+        | Observation::NotApplied { .. }
+        | Observation::Unknown => {}
     }
 }

@@ -1,4 +1,4 @@
-use super::extract::{Body, Path};
+use super::extract::{Message, Path};
 use super::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
 use super::request::RequestId;
 use crate::access::{Certified, Peer};
@@ -31,7 +31,7 @@ pub(super) async fn enrol(
     State(controller): State<Arc<Controller>>,
     Extension(peer): Extension<Peer>,
     Extension(request): Extension<RequestId>,
-    Body(enrol): Body<Enrol>,
+    Message(enrol): Message<Enrol>,
 ) -> Result<(StatusCode, Json<Certificate>), HandlerError> {
     let token = controller.enrolment_token(&enrol.token, peer.address)?;
     let origin = Origin::node(&token.node, peer.address, request);
@@ -51,7 +51,7 @@ impl Controller {
         let token: EnrolmentToken = text
             .parse()
             .map_err(|error: InvalidToken| refused(&error.to_string()))?;
-        if token.authority_sha256 != self.authority.digest() {
+        if !self.authority.trusts(token.authority_sha256.as_bytes()) {
             let what = "this token is for a controller with another authority";
             return Err(refused(what));
         }
@@ -165,7 +165,7 @@ pub(super) async fn renew(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
-    Body(renew): Body<Renew>,
+    Message(renew): Message<Renew>,
 ) -> Result<(StatusCode, Json<Certificate>), HandlerError> {
     caller.must_be(&node)?;
     controller.may_change(&node)?;

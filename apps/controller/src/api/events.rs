@@ -9,6 +9,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Sse, sse};
 use hawser_control::answer::Page;
 use hawser_control::resource::Event;
+use hawser_io::clock::unix_ms;
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,6 +25,9 @@ const PING_EVERY: Duration = Duration::from_secs(15);
 const EVENTS_AT_ONCE: usize = 256;
 
 /// List events, oldest first
+///
+/// If events after `after` were removed because there were too many, the page begins with an event
+/// of the kind `events_missed`, in addition to `limit`.
 #[utoipa::path(operation_id = "list_events", get, path = "/v1/events", tag = "operators", params(NumberedPageQuery, EventFilter), security(("token" = [])),
     responses((status = 200, body = Page<Event>), CommonErrors))]
 pub(super) async fn list(
@@ -39,9 +43,24 @@ pub(super) async fn list(
         .events
         .range(query.range())
         .filter(|(_, event)| operator.sees_optional(event.tenant.as_ref()) && filter.admits(event));
-    Ok(Json(query.page(
-        events.map(|(number, event)| (number, event.clone())),
-    )?))
+    let mut page = query.page(events.map(|(number, event)| (number, event.clone())))?;
+    if let Some(after) = query.after().filter(|after| *after < view.trimmed) {
+        page.items.insert(0, missed(after, view.trimmed));
+    }
+    Ok(Json(page))
+}
+
+/// Returns an event that stands for those that were removed before they were read.
+fn missed(after: u64, trimmed: u64) -> Event {
+    Event {
+        number: after,
+        at_unix_ms: unix_ms(),
+        tenant: None,
+        node: None,
+        flow: None,
+        kind: "events_missed".to_owned(),
+        message: format!("some events from {after} to {trimmed} are no longer kept"),
+    }
 }
 
 /// The start of a stream of events.
@@ -56,6 +75,9 @@ pub(super) struct From {
 }
 
 /// Stream events as they happen: each as an event `event`, whose id is its number
+///
+/// An event of the kind `events_missed` stands for those that were removed before they could be
+/// sent.
 #[utoipa::path(operation_id = "stream_events", get, path = "/v1/events/stream", tag = "operators", params(From), security(("token" = [])),
     responses((status = 200, content_type = "text/event-stream", body = Event, description = "Events `event`, whose data is this; events `ping` have no content"), CommonErrors))]
 pub(super) async fn stream(
@@ -67,8 +89,12 @@ pub(super) async fn stream(
     let last = headers
         .get("last-event-id")
         .and_then(|id| id.to_str().ok()?.parse().ok());
-    let newest = controller.view().events.newest();
+    let newest = {
+        let view = controller.view();
+        view.events.newest().max(view.trimmed)
+    };
     let stream = EventStream {
+        missed_until: 0,
         after: last.or(from.after).unwrap_or(newest),
         changes: controller.changes(),
         shutdown: controller.shutdown.subscribe(),
@@ -90,6 +116,8 @@ struct EventStream {
     changes: watch::Receiver<u64>,
     shutdown: watch::Receiver<bool>,
     after: u64,
+    /// The number up to which removed events were announced.
+    missed_until: u64,
     read: VecDeque<Event>,
 }
 
@@ -114,12 +142,9 @@ impl EventStream {
         }
     }
 
-    /// Returns whether the token still exists.
+    /// Returns whether the token is still valid.
     fn is_allowed(&self) -> bool {
-        let view = self.controller.view();
-        view.tokens
-            .get(&self.operator.token.name)
-            .is_some_and(|token| token.value.token == self.operator.token)
+        self.operator.is_valid_in(&self.controller.view())
     }
 
     fn read_more(&mut self) -> bool {
@@ -129,6 +154,11 @@ impl EventStream {
             .range((Bound::Excluded(self.after), Bound::Unbounded))
             .take(EVENTS_AT_ONCE);
         let mut has_read = false;
+        if view.trimmed > self.after.max(self.missed_until) {
+            self.missed_until = view.trimmed;
+            self.read.push_back(missed(self.after, view.trimmed));
+            has_read = true;
+        }
         for (number, event) in events {
             self.after = number;
             has_read = true;

@@ -16,8 +16,12 @@ use serde_json::error::Category;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// The body, as JSON.
+/// The body of an operator's request, as JSON. An unknown field is an error.
 pub(crate) struct Body<T>(pub(crate) T);
+
+/// The body of a node's request, as JSON. Unknown fields are ignored, because a later version may
+/// have sent them.
+pub(crate) struct Message<T>(pub(crate) T);
 
 /// The parameters in the path.
 pub(crate) struct Path<T>(pub(crate) T);
@@ -83,6 +87,11 @@ impl PageQuery {
 }
 
 impl NumberedPageQuery {
+    /// Returns `after` as given.
+    pub(crate) fn after(&self) -> Option<u64> {
+        self.after
+    }
+
     /// Returns the numbers of the rest of the list.
     pub(crate) fn range(&self) -> (Bound<u64>, Bound<u64>) {
         (
@@ -128,26 +137,50 @@ impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Body<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
-        if !is_json(request.headers()) {
-            let what = "send the body as `Content-Type: application/json`";
-            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
-        }
-        let bytes = Bytes::from_request(request, controller)
-            .await
-            .map_err(|error| match error.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => {
-                    let what = "the body is too large; docs/controller.md lists the limits";
-                    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what)
-                }
-                _ => bad(format!("cannot read the body: {}", error.body_text())),
-            })?;
-        parsed(&bytes).map(Body)
+        let bytes = json(request, controller).await?;
+        parsed(&bytes, strict).map(Body)
     }
 }
 
-/// Parses a body. Rejects one that has a list in place of an object.
-fn parsed<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Result<T, Refusal> {
-    let body = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Message<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+        let bytes = json(request, controller).await?;
+        parsed(&bytes, |bytes| serde_json::from_slice(bytes)).map(Message)
+    }
+}
+
+/// Reads a body that is declared as JSON.
+async fn json(request: Request, controller: &Arc<Controller>) -> Result<Bytes, Refusal> {
+    if !is_json(request.headers()) {
+        let what = "send the body as `Content-Type: application/json`";
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+    }
+    let bytes = Bytes::from_request(request, controller).await;
+    bytes.map_err(|error| match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let what = "the body is too large; docs/controller.md lists the limits";
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what)
+        }
+        _ => bad(format!("cannot read the body: {}", error.body_text())),
+    })
+}
+
+/// Parses JSON all of whose fields have to be known.
+fn strict<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+    let mut input = serde_json::Deserializer::from_slice(bytes);
+    let value = hawser_control::strict(&mut input)?;
+    input.end()?;
+    Ok(value)
+}
+
+/// Parses a body with `parse`. Rejects one that has a list in place of an object.
+fn parsed<T: DeserializeOwned + Serialize>(
+    bytes: &[u8],
+    parse: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
+) -> Result<T, Refusal> {
+    let body = parse(bytes).map_err(|error| match error.classify() {
         Category::Data => Refusal::meaningless(format!("the body is invalid: {error}")),
         _ => bad(format!("the body is not JSON: {error}")),
     })?;

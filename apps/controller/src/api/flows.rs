@@ -9,7 +9,7 @@ use super::tenants::{Created, created};
 use crate::access::{Operate, Operator, Read};
 use crate::check::{self, overlap};
 use crate::controller::{About, Controller};
-use crate::record::{FlowRecord, NumberRecord, emit, key};
+use crate::record::{FlowRecord, Later, NumberRecord, emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View};
@@ -43,7 +43,7 @@ pub(super) async fn list(
             let flow = &flow.record.as_ref()?.value.flow;
             let is_wanted = operator.sees(&flow.tenant)
                 && filter.admits(&flow.tenant, [&flow.ingress, &flow.egress]);
-            is_wanted.then(|| (name, flow.clone()))
+            is_wanted.then(|| (name, Flow::clone(flow)))
         });
     Ok(Json(query.page(flows)?))
 }
@@ -59,7 +59,7 @@ pub(super) async fn show(
     let record = controller.flow_of(&operator, &name)?;
     Ok(Tagged(
         record.value.changed_in(record.revision),
-        record.value.flow,
+        record.value.flow.into_known(),
     ))
 }
 
@@ -118,7 +118,7 @@ async fn try_change(
     let changed_in = before.value.changed_in(before.revision);
     matching.check(changed_in)?;
     check_unchangeable(&before.value.flow, new)?;
-    if *new == before.value.flow {
+    if *new == *before.value.flow {
         // The view may be behind the store, so check that nothing has changed.
         let check = Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
         controller.store.commit(vec![check]).await?;
@@ -164,7 +164,7 @@ fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> 
         writes.push(Write::put(key::of(key::POLICY, &new.name), emit(&next)).when(read));
     }
     let record = FlowRecord {
-        flow: new.clone(),
+        flow: new.clone().into(),
         changed_in: None,
         ..before.value.clone()
     };
@@ -251,10 +251,11 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     // The policy precedes the flow, so that no reader sees a flow without a policy.
     writes.push(Write::put(key::of(key::POLICY, name), emit(&first)).when(Expect::Absent));
     let record = FlowRecord {
-        flow: flow.clone(),
+        flow: flow.clone().into(),
         number: free.number,
         received: false,
         changed_in: None,
+        later: Later::new(),
     };
     writes.push(Write::put(key::of(key::FLOW, name), emit(&record)).when(Expect::Absent));
     writes.extend(references);

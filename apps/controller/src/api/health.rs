@@ -25,7 +25,7 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Report whether the controller is ready: the store has been read and there is a leader
+/// Report whether the controller is ready: all of the store has been read and there is a leader
 #[utoipa::path(operation_id = "get_readiness", get, path = "/readyz", tag = "service",
     responses((status = 200, content_type = "text/plain", body = String),
         (status = 503, content_type = "application/problem+json", body = hawser_control::answer::Problem)))]
@@ -35,6 +35,9 @@ pub(super) async fn readyz(State(controller): State<Arc<Controller>>) -> Result<
     }
     if !controller.is_filled() {
         return Err(Refusal::unavailable("the store has not been read yet"));
+    }
+    if let Some(fault) = controller.view().fault() {
+        return Err(Refusal::unavailable(fault));
     }
     let role = controller.role.borrow().clone();
     match role {
@@ -86,6 +89,7 @@ fn text(controller: &Controller) -> ([(HeaderName, &'static str); 1], String) {
 }
 
 fn gauges(controller: &Controller) -> Gauges {
+    let settings_differ = controller.differing_settings().len();
     let view = controller.view();
     let nodes = || view.nodes.values();
     Gauges {
@@ -94,6 +98,8 @@ fn gauges(controller: &Controller) -> Gauges {
         nodes_alive: nodes().filter(|node| node.alive.is_some()).count(),
         is_leader: controller.role.borrow().leadership().is_some(),
         flows: flows_by_state(&view),
+        unreadable: view.unreadable_len(),
+        settings_differ,
     }
 }
 

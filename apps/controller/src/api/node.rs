@@ -1,8 +1,9 @@
-use super::extract::{Body, Path};
+use super::extract::{Message, Path};
 use super::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
 use crate::access::Certified;
 use crate::check;
 use crate::controller::{About, Controller};
+use crate::decide::unreadable;
 use crate::observe;
 use crate::push;
 use crate::record::{emit, key};
@@ -24,7 +25,7 @@ pub(super) async fn register(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
-    Body(registration): Body<Registration>,
+    Message(registration): Message<Registration>,
 ) -> Result<StatusCode, HandlerError> {
     caller.must_be(&node)?;
     check::registration(&registration).map_err(Refusal::meaningless)?;
@@ -81,6 +82,8 @@ pub(super) async fn stream(
     Path(node): Path<Name>,
 ) -> Result<impl IntoResponse, HandlerError> {
     caller.must_be(&node)?;
+    let missing = controller.view().missing_for_node(&node);
+    missing.map_or(Ok(()), |key| Err(unreadable(&key)))?;
     Ok(Sse::new(push::stream(controller, caller.node)))
 }
 
@@ -91,7 +94,7 @@ pub(super) async fn report(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
-    Body(mut report): Body<Report>,
+    Message(mut report): Message<Report>,
 ) -> Result<StatusCode, HandlerError> {
     caller.must_be(&node)?;
     check::report(&report).map_err(Refusal::meaningless)?;

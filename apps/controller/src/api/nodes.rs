@@ -7,6 +7,7 @@ use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
+use super::tenants;
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::record::{EnrolmentRecord, NodeRecord, key, random_hex, sha256_hex};
@@ -140,6 +141,7 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
         .map(|number| key::number(name, *number));
     let inner = view.inner_of(name).map(key::inner);
     let statements = STATEMENTS.iter().map(|kind| key::of(kind, name));
+    tenants::check_whole(view)?;
     let mut writes = reference::remove(view, key::NODE, name, revision).to_vec();
     writes.extend(statements.chain(numbers).chain(inner).map(Write::delete));
     Ok(writes)

@@ -204,7 +204,10 @@ impl IntoResponses for CommonErrors {
                 429,
                 "Too many requests, or too many failed authentications; Retry-After says when to try again",
             ),
-            (503, "The store cannot be reached; try again"),
+            (
+                503,
+                "The store cannot be reached or is too slow; Retry-After says when to try again",
+            ),
         ])
     }
 }

@@ -51,7 +51,7 @@ impl Controller {
             paths: facts.paths(),
             events: facts.latest_events(FlowStatus::MAX_EVENTS),
             policy: policy.clone(),
-            flow: flow.clone(),
+            flow: Flow::clone(flow),
         })
     }
 

@@ -6,6 +6,7 @@ use super::refusal::{
 };
 use crate::access::{Admin, Operator, Read};
 use crate::controller::{About, Controller};
+use crate::decide::unreadable;
 use crate::record::{emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
@@ -132,10 +133,17 @@ fn writes_to_delete(
         );
         return Err(Refusal::conflict(what).kind(Kind::InUse));
     }
+    check_whole(view)?;
     Ok((
         reference::remove(view, key::TENANT, name, tenant.revision).into(),
         tenant.revision,
     ))
+}
+
+/// Rejects a removal while there are records that may refer to the removed thing and cannot be read.
+pub(super) fn check_whole(view: &View) -> Result<(), Refusal> {
+    let unreadable = view.missing_record().map(unreadable);
+    unreadable.map_or(Ok(()), |error| Err(Refusal::unavailable(error.to_string())))
 }
 
 /// Returns the numbers of nodes, flows and tokens of a tenant.

@@ -7,7 +7,7 @@ use super::refusal::{
 use super::tenants::{self, Created, created};
 use crate::access::{Admin, Anyone, Operator, scope_name};
 use crate::controller::{About, Controller};
-use crate::record::{TokenRecord, emit, key, random_hex, sha256_hex};
+use crate::record::{Later, PreviousSecret, TokenRecord, emit, key, random_hex, sha256_hex};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
 use crate::view::{Versioned, View};
@@ -15,7 +15,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hawser_control::Name;
-use hawser_control::access::{Caller, IssuedToken, NewToken, Scope, Token};
+use hawser_control::access::{Caller, IssuedToken, MAX_TOKEN_S, NewSecret, NewToken, Scope, Token};
 use hawser_control::answer::Page;
 use hawser_io::clock::unix_ms;
 use std::sync::Arc;
@@ -32,8 +32,16 @@ pub(super) async fn list(
     let tokens = view
         .tokens
         .range::<str, _>(query.range())
-        .map(|(name, token)| (name, token.value.token.clone()));
+        .map(|(name, token)| (name, &*token.value.token));
     let seen = tokens.filter(|(_, token)| operator.sees_optional(token.tenant.as_ref()));
+    let seen = seen.map(|(name, token)| {
+        let used_unix_ms = view.token_used_unix_ms(name);
+        let token = Token {
+            used_unix_ms,
+            ..token.clone()
+        };
+        (name, token)
+    });
     Ok(Json(query.page(seen)?))
 }
 
@@ -49,11 +57,14 @@ pub(super) async fn create(
         None => operator.must_see_all()?,
         Some(tenant) => operator.must_be_of(tenant)?,
     }
+    check_validity(new.valid_s)?;
     let issued = issue(Token {
         name: new.name,
         scope: new.scope,
         tenant: new.tenant,
         created_unix_ms: unix_ms(),
+        expires_unix_ms: expiry(new.valid_s),
+        used_unix_ms: None,
     });
     let revision = controller
         .retrying(|| try_create(&controller, &operator, &issued))
@@ -95,7 +106,7 @@ fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Ref
         let what = format!("the token {name} already exists; delete it first");
         return Err(Refusal::conflict(what).kind(Kind::AlreadyExists));
     }
-    let mut writes = vec![put(issued)];
+    let mut writes = vec![put(issued).when(Expect::Absent)];
     if let Some(tenant) = tenant {
         let known = view
             .tenants
@@ -118,13 +129,14 @@ pub(super) async fn delete(
     let (writes, token) = writes_to_delete(&controller.view(), &operator, &matching, &name)?;
     let message = format!("{} deleted the token {name}", operator.token.name);
     let about = About {
-        tenant: token.value.token.tenant,
+        tenant: token.value.token.tenant.clone(),
         by: Some(operator.origin.removes(&name, token.revision)),
         ..About::default()
     };
     controller
         .commit(writes, about, "token_deleted", message)
         .await?;
+    controller.token_uses.forget(&name);
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -135,22 +147,98 @@ fn writes_to_delete(
     matching: &IfMatch,
     name: &Name,
 ) -> Result<(Vec<Write>, Versioned<TokenRecord>), Refusal> {
-    let token = view
-        .tokens
-        .get(name)
-        .filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
-    let token = token.ok_or_else(|| {
-        Refusal::not_found(format!(
-            "there is no token {name}; GET /v1/tokens lists all tokens"
-        ))
-    })?;
+    let token = seen_token(view, operator, name)?;
     matching.check(token.revision)?;
     let delete = Write::delete(key::of(key::TOKEN, name)).when(Expect::Revision(token.revision));
-    let mut writes = vec![delete];
+    let mut writes = vec![delete, Write::delete(key::of(key::TOKEN_USE, name))];
     if is_admin(&token.value.token) {
         writes.push(check_of_another_admin(view, name)?);
     }
     Ok((writes, token.clone()))
+}
+
+fn seen_token<'a>(
+    view: &'a View,
+    operator: &Operator<Admin>,
+    name: &Name,
+) -> Result<&'a Versioned<TokenRecord>, Refusal> {
+    let token = view.tokens.get(name);
+    let token = token.filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
+    token.ok_or_else(|| {
+        Refusal::not_found(format!(
+            "there is no token {name}; GET /v1/tokens lists all tokens"
+        ))
+    })
+}
+
+/// Replace the secret of a token; the new one is shown only once
+///
+/// The present secret stays valid for `overlap_s`. The token's validity begins again.
+#[utoipa::path(operation_id = "rotate_token", post, path = "/v1/tokens/{token}/secret", tag = "operators", params(("token" = Name, Path)), request_body = NewSecret, security(("token" = [])),
+    responses((status = 201, body = IssuedToken, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
+pub(super) async fn rotate(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Admin>,
+    Path(name): Path<Name>,
+    Body(new): Body<NewSecret>,
+) -> Result<Created<IssuedToken>, HandlerError> {
+    check_validity(new.valid_s)?;
+    if new.overlap_s > NewSecret::MAX_OVERLAP_S {
+        return Err(Refusal::meaningless("`overlap_s` must be at most 2592000, 30 days").into());
+    }
+    let (controller, operator, name, new) = (&*controller, &operator, &name, &new);
+    let (issued, revision) = controller
+        .retrying(|| try_rotate(controller, operator, name, new))
+        .await?;
+    Ok(created(format!("/v1/tokens/{name}"), revision, issued))
+}
+
+async fn try_rotate(
+    controller: &Controller,
+    operator: &Operator<Admin>,
+    name: &Name,
+    new: &NewSecret,
+) -> Result<(IssuedToken, Revision), HandlerError> {
+    let Versioned {
+        value: mut record,
+        revision,
+    } = seen_token(&controller.view(), operator, name)?.clone();
+    record.token.expires_unix_ms = expiry(new.valid_s);
+    let issued = issue(Token::clone(&record.token));
+    let before = std::mem::replace(&mut record.secret_sha256, sha256_hex(&issued.secret));
+    record.previous = (new.overlap_s > 0).then(|| PreviousSecret {
+        secret_sha256: before,
+        until_unix_ms: expiry(Some(new.overlap_s)).unwrap_or(0),
+    });
+    let write = Write::put(key::of(key::TOKEN, name), emit(&record));
+    let message = format!(
+        "{} replaced the secret of the token {name}",
+        operator.token.name
+    );
+    let about = About {
+        tenant: record.token.tenant.clone(),
+        by: Some(operator.origin.changes(name, revision)),
+        ..About::default()
+    };
+    let writes = vec![write.when(Expect::Revision(revision))];
+    let revision = controller
+        .commit(writes, about, "token_rotated", message)
+        .await?;
+    Ok((issued, revision))
+}
+
+fn check_validity(valid_s: Option<u32>) -> Result<(), Refusal> {
+    match valid_s {
+        Some(valid_s) if !(1..=MAX_TOKEN_S).contains(&valid_s) => Err(Refusal::meaningless(
+            "`valid_s` must be 1 to 315360000, ten years, or absent for a token that does not expire",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the end of a validity that begins now, milliseconds since 1970.
+fn expiry(valid_s: Option<u32>) -> Option<u64> {
+    valid_s.map(|valid_s| unix_ms() + u64::from(valid_s) * 1000)
 }
 
 /// Returns whether the token can create tokens of all tenants.
@@ -161,10 +249,9 @@ fn is_admin(token: &Token) -> bool {
 /// Returns a check that another token that can create tokens of all tenants is not deleted
 /// concurrently.
 fn check_of_another_admin(view: &View, name: &Name) -> Result<Write, Refusal> {
-    let mut others = view
-        .tokens
-        .iter()
-        .filter(|(other, token)| *other != name && is_admin(&token.value.token));
+    let mut others = view.tokens.iter().filter(|(other, token)| {
+        *other != name && is_admin(&token.value.token) && !token.value.is_expired()
+    });
     let what = "this is the last token that can create others; create another one with the scope admin first";
     let (other, token) = others.next().ok_or_else(|| Refusal::conflict(what))?;
     let read = Expect::Revision(token.revision);
@@ -189,8 +276,10 @@ pub(crate) fn issue(token: Token) -> IssuedToken {
 /// Returns the write of a new token.
 pub(crate) fn put(issued: &IssuedToken) -> Write {
     let record = TokenRecord {
-        token: issued.token.clone(),
+        token: issued.token.clone().into(),
         secret_sha256: sha256_hex(&issued.secret),
+        previous: None,
+        later: Later::new(),
     };
-    Write::put(key::of(key::TOKEN, &issued.token.name), emit(&record)).when(Expect::Absent)
+    Write::put(key::of(key::TOKEN, &issued.token.name), emit(&record))
 }

@@ -40,7 +40,7 @@ pub(super) async fn list(
     let tracks = view
         .tracks
         .range::<str, _>(query.range())
-        .map(|(name, record)| (name, record.value.track.clone()));
+        .map(|(name, record)| (name, Track::clone(&record.value.track)));
     Ok(Json(query.page(tracks.filter(|(_, track)| {
         operator.sees(&track.tenant) && filter.admits(&track.tenant, track.members())
     }))?))
@@ -55,7 +55,7 @@ pub(super) async fn show(
     Path(name): Path<Name>,
 ) -> Result<Tagged<Track>, HandlerError> {
     let record = controller.track_of(&operator, &name)?;
-    Ok(Tagged(record.revision, record.value.track))
+    Ok(Tagged(record.revision, record.value.track.into_known()))
 }
 
 /// Create a track with a new secret, which its writers and readers get
@@ -140,7 +140,7 @@ async fn try_change(
         return Err(Refusal::meaningless(what).into());
     }
     let read = Expect::Revision(revision);
-    if new == old {
+    if *new == **old {
         // The view may be behind the store, so check that nothing has changed.
         let check = Write::check(key::of(key::TRACK, name), read);
         controller.store.commit(vec![check]).await?;
@@ -154,7 +154,7 @@ async fn try_change(
         may_less(TrackRole::Reader) || may_less(TrackRole::Relay)
     };
     let mut record = TrackRecord {
-        track: new.clone(),
+        track: new.clone().into(),
         ..value.clone()
     };
     let is_anyone_limited = old.members().any(is_limited);

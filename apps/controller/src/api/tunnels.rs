@@ -1,4 +1,4 @@
-use super::extract::{Body, PageQuery, Path, Query};
+use super::extract::{Message, PageQuery, Path, Query};
 use super::refusal::{BodyErrors, CommonErrors, ConflictError, HandlerError, Refusal};
 use crate::access::{Certified, Operator, Read};
 use crate::check;
@@ -26,7 +26,7 @@ pub(super) async fn report_server(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
-    Body(report): Body<ServerReport>,
+    Message(report): Message<ServerReport>,
 ) -> Result<Json<Admitted>, HandlerError> {
     caller.must_be(&node)?;
     check::tunnel_server(&report).map_err(Refusal::meaningless)?;

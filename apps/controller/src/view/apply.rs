@@ -2,7 +2,7 @@
 
 use super::{FlowView, NodeView, Versioned, View};
 use crate::record::{
-    AliveRecord, AuditRecord, EventRecord, FlowRecord, NodeRecord, TokenRecord, key, parse,
+    AliveRecord, AuditRecord, EventRecord, FlowRecord, NodeRecord, TokenRecord, decode, key,
 };
 use crate::store::{Change, Revision};
 use hawser_control::Name;
@@ -34,13 +34,20 @@ pub(crate) enum Touched {
         nodes: [Name; 2],
     },
     Event,
+    /// The store was restored from a backup.
+    Incarnation,
+    /// The leader has other common settings than before.
+    Settings,
     /// An observation waits for the leader, under this key.
     Observation(Arc<str>),
     Nothing,
 }
 
+/// The subject of an applied change, or why its record cannot be read.
+type Applied = Result<Touched, serde_json::Error>;
+
 impl View {
-    /// Applies a change and returns its subject.
+    /// Applies a change and returns its subject. A record that cannot be read changes nothing.
     pub(crate) fn apply(&mut self, change: Change) -> Touched {
         let (key, revision) = (change.key().clone(), change.revision());
         let value = match change {
@@ -48,24 +55,64 @@ impl View {
             Change::Delete { .. } => None,
         };
         self.advance(&key, revision);
-        let Some(slash) = key.find('/') else {
-            return Touched::Nothing;
-        };
-        let (kind, rest) = key.split_at(slash + 1);
-        match kind {
-            key::EVENT => self.apply_event(&key, value.as_deref(), revision),
-            key::AUDIT => self.apply_audit(&key, value.as_deref(), revision),
-            key::OBSERVATION => self.apply_observation(key, value, revision),
-            key::INNER => self.apply_inner(&key, rest, value.as_deref()),
-            key::USED => self.apply_used(key, value.is_some().then_some(revision)),
-            key::NUMBER => self.apply_number(&key, rest, value.as_deref(), revision),
-            _ => {
-                let Ok(name) = rest.parse::<Name>() else {
-                    return Touched::Nothing;
-                };
-                self.apply_named(kind, &key, name, value.as_deref(), revision)
+        match self.apply_value(&key, value, revision) {
+            Ok(touched) => {
+                self.unreadable.remove(&key);
+                touched
+            }
+            Err(error) => {
+                tracing::error!(
+                    %key,
+                    "the store contains a record that this version cannot read: {error}"
+                );
+                let is_known = self.entry(&key).is_some();
+                self.unreadable.insert(key, is_known);
+                Touched::Nothing
             }
         }
+    }
+
+    /// Applies the value of a key, or its deletion.
+    pub(super) fn apply_value(
+        &mut self,
+        key: &Arc<str>,
+        value: Option<Arc<[u8]>>,
+        revision: Revision,
+    ) -> Applied {
+        let bytes = value.as_deref();
+        let Some((kind, rest)) = key::split(key) else {
+            return self.apply_single(key, bytes);
+        };
+        match kind {
+            key::EVENT => self.apply_event(key, bytes, revision),
+            key::AUDIT => self.apply_audit(key, bytes, revision),
+            key::OBSERVATION => Ok(self.apply_observation(key.clone(), value, revision)),
+            key::INNER => self.apply_inner(rest, bytes),
+            key::USED => Ok(self.apply_used(key.clone(), value.is_some().then_some(revision))),
+            key::NUMBER => self.apply_number(rest, bytes, revision),
+            _ => match rest.parse::<Name>() {
+                Ok(name) => self.apply_named(kind, name, bytes, revision),
+                Err(_) => Ok(Touched::Nothing),
+            },
+        }
+    }
+
+    /// Applies a key of which there is only one.
+    fn apply_single(&mut self, key: &str, value: Option<&[u8]>) -> Applied {
+        match key {
+            key::FORMAT => self.format = value.map(decode).transpose()?,
+            key::INCARNATION => {
+                self.incarnation = value.map(decode).transpose()?;
+                return Ok(Touched::Incarnation);
+            }
+            key::TRIMMED => self.trimmed = value.map(decode).transpose()?.unwrap_or(0),
+            key::SETTINGS => {
+                self.settings = value.map(decode).transpose()?;
+                return Ok(Touched::Settings);
+            }
+            _ => {}
+        }
+        Ok(Touched::Nothing)
     }
 
     fn advance(&mut self, key: &str, revision: Revision) {
@@ -86,12 +133,12 @@ impl View {
         Touched::Nothing
     }
 
-    fn apply_audit(&mut self, key: &Arc<str>, value: Option<&[u8]>, revision: Revision) -> Touched {
-        match value.and_then(|value| parse::<AuditRecord>(key, value)) {
+    fn apply_audit(&mut self, key: &Arc<str>, value: Option<&[u8]>, revision: Revision) -> Applied {
+        match value.map(decode::<AuditRecord>).transpose()? {
             Some(record) => self.audit.insert(key, revision, record.entry(revision)),
             None => self.audit.remove(key),
         }
-        Touched::Nothing
+        Ok(Touched::Nothing)
     }
 
     fn apply_observation(
@@ -112,69 +159,72 @@ impl View {
     fn apply_named(
         &mut self,
         kind: &str,
-        key: &str,
         name: Name,
         value: Option<&[u8]>,
         revision: Revision,
-    ) -> Touched {
-        match kind {
+    ) -> Applied {
+        Ok(match kind {
             key::TENANT => {
-                set(&mut self.tenants, &name, at(key, value, revision));
+                set(&mut self.tenants, &name, at(value, revision)?);
                 Touched::Nothing
             }
             key::TRACK => {
-                set(&mut self.tracks, &name, at(key, value, revision));
+                set(&mut self.tracks, &name, at(value, revision)?);
                 Touched::Nothing
             }
-            key::TOKEN => self.apply_token(name, at(key, value, revision)),
-            key::NODE => self.apply_node(name, at(key, value, revision)),
-            key::ALIVE => self.apply_alive(name, value.and_then(|value| parse(key, value))),
-            key::FLOW => self.apply_flow(name, at(key, value, revision)),
-            key::POLICY => self.apply_policy(name, at(key, value, revision)),
-            _ => self.apply_statement(kind, key, name, value, revision),
-        }
+            key::TOKEN => self.apply_token(name, at(value, revision)?),
+            key::TOKEN_USE => {
+                set(&mut self.token_uses, &name, at(value, revision)?);
+                Touched::Nothing
+            }
+            key::NODE => self.apply_node(name, at(value, revision)?),
+            key::ALIVE => self.apply_alive(name, value.map(decode).transpose()?),
+            key::FLOW => self.apply_flow(name, at(value, revision)?),
+            key::POLICY => self.apply_policy(name, at(value, revision)?),
+            _ => self.apply_statement(kind, name, value, revision)?,
+        })
     }
 
     /// Applies a statement of a node about itself.
     fn apply_statement(
         &mut self,
         kind: &str,
-        key: &str,
         name: Name,
         value: Option<&[u8]>,
         revision: Revision,
-    ) -> Touched {
-        match kind {
-            key::REGISTRATION => self.with_node(
-                name,
-                |node| node.registration = at(key, value, revision),
-                Touched::Registration,
-            ),
-            key::SEEN => self.with_node(
-                name,
-                |node| node.seen = at(key, value, revision),
-                |_| Touched::Nothing,
-            ),
-            key::HEALTH => self.with_node(
-                name,
-                |node| node.health = at(key, value, revision),
-                Touched::Health,
-            ),
+    ) -> Applied {
+        Ok(match kind {
+            key::REGISTRATION => {
+                let registration = at(value, revision)?;
+                let set = |node: &mut NodeView| node.registration = registration;
+                self.with_node(name, set, Touched::Registration)
+            }
+            key::SEEN => {
+                let seen = at(value, revision)?;
+                self.with_node(name, |node| node.seen = seen, |_| Touched::Nothing)
+            }
+            key::HEALTH => {
+                let health = at(value, revision)?;
+                self.with_node(name, |node| node.health = health, Touched::Health)
+            }
             key::TUNNEL => {
-                let tunnel = value.and_then(|value| parse(key, value));
+                let tunnel = value.map(decode).transpose()?;
                 self.with_node(name, |node| node.tunnel = tunnel, |_| Touched::Nothing)
             }
             _ => Touched::Nothing,
-        }
+        })
     }
 
     fn apply_token(&mut self, name: Name, token: Option<Versioned<TokenRecord>>) -> Touched {
         if let Some(old) = self.tokens.remove(&name) {
-            self.token_by_secret.remove(&old.value.secret_sha256);
+            for secret in old.value.secrets() {
+                self.token_by_secret.remove(secret);
+            }
         }
         if let Some(token) = token {
-            self.token_by_secret
-                .insert(token.value.secret_sha256.clone(), name.clone());
+            for secret in token.value.secrets() {
+                self.token_by_secret.insert(secret.clone(), name.clone());
+            }
             self.tokens.insert(name, token);
         }
         Touched::Nothing
@@ -231,39 +281,31 @@ impl View {
         touched(name)
     }
 
-    fn apply_number(
-        &mut self,
-        key: &str,
-        rest: &str,
-        value: Option<&[u8]>,
-        revision: Revision,
-    ) -> Touched {
-        let parts = rest.split_once('/');
-        let parsed = parts
-            .and_then(|(node, number)| Some((node.parse::<Name>().ok()?, number.parse().ok()?)));
-        if let Some((node, number)) = parsed {
-            let record = at(key, value, revision);
+    fn apply_number(&mut self, rest: &str, value: Option<&[u8]>, revision: Revision) -> Applied {
+        if let Some((node, number)) = key::split_number(rest) {
+            let record = at(value, revision)?;
             self.with_node(
                 node,
                 |node| set(&mut node.numbers, &number, record),
                 |_| Touched::Nothing,
             );
         }
-        Touched::Nothing
+        Ok(Touched::Nothing)
     }
 
-    fn apply_inner(&mut self, key: &str, rest: &str, value: Option<&[u8]>) -> Touched {
+    fn apply_inner(&mut self, rest: &str, value: Option<&[u8]>) -> Applied {
         let Ok(number) = rest.parse() else {
-            return Touched::Nothing;
+            return Ok(Touched::Nothing);
         };
+        let name = value.map(decode::<Name>).transpose()?;
         if let Some(before) = self.inner.remove(&number) {
             self.inner_of.remove(&before);
         }
-        if let Some(name) = value.and_then(|value| parse::<Name>(key, value)) {
+        if let Some(name) = name {
             self.inner_of.insert(name.clone(), number);
             self.inner.insert(number, name);
         }
-        Touched::Nothing
+        Ok(Touched::Nothing)
     }
 
     fn apply_flow(&mut self, name: Name, record: Option<Versioned<FlowRecord>>) -> Touched {
@@ -313,17 +355,12 @@ impl View {
         }
     }
 
-    fn apply_event(&mut self, key: &Arc<str>, value: Option<&[u8]>, revision: Revision) -> Touched {
-        match value {
-            Some(value) => {
-                let Some(record) = parse::<EventRecord>(key, value) else {
-                    return Touched::Nothing;
-                };
-                self.events.insert(key, revision, record.event(revision));
-            }
+    fn apply_event(&mut self, key: &Arc<str>, value: Option<&[u8]>, revision: Revision) -> Applied {
+        match value.map(decode::<EventRecord>).transpose()? {
+            Some(record) => self.events.insert(key, revision, record.event(revision)),
             None => self.events.remove(key),
         }
-        Touched::Event
+        Ok(Touched::Event)
     }
 }
 
@@ -333,14 +370,11 @@ fn nodes_of(record: &Versioned<FlowRecord>) -> [Name; 2] {
 }
 
 fn at<T: DeserializeOwned>(
-    key: &str,
     value: Option<&[u8]>,
     revision: Revision,
-) -> Option<Versioned<T>> {
-    Some(Versioned {
-        value: parse(key, value?)?,
-        revision,
-    })
+) -> Result<Option<Versioned<T>>, serde_json::Error> {
+    let value = value.map(decode).transpose()?;
+    Ok(value.map(|value| Versioned { value, revision }))
 }
 
 fn set<K: Ord + Clone, T>(map: &mut BTreeMap<K, T>, key: &K, value: Option<T>) {

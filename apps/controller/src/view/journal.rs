@@ -34,6 +34,11 @@ impl<T> Journal<T> {
         }
     }
 
+    /// Returns the number of the entry under a key.
+    pub(crate) fn number(&self, key: &str) -> Option<Revision> {
+        self.numbers.get(key).copied()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

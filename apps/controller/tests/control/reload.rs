@@ -29,6 +29,9 @@ fn runs_a_controller_in_the_child_process() {
         config: Some(config.into()),
         check: false,
         openapi: false,
+        restored: false,
+        new_admin_token: false,
+        rotate_authority: None,
     })
     .unwrap();
 }

@@ -78,19 +78,23 @@ impl Rig {
 
     /// Waits until a controller that has just been started is ready.
     pub(crate) async fn of(server: Server, directory: tempfile::TempDir) -> Rig {
+        let rig = Rig::unready(server, directory);
+        rig.until(async || rig.get("/readyz").await.status == StatusCode::OK)
+            .await;
+        rig
+    }
+
+    pub(crate) fn unready(server: Server, directory: tempfile::TempDir) -> Rig {
         let admin = std::fs::read_to_string(server.first_token_file())
             .unwrap()
             .trim()
             .to_owned();
-        let rig = Rig {
+        Rig {
             router: api::router(server.controller()),
             server,
             directory,
             admin,
-        };
-        rig.until(async || rig.get("/readyz").await.status == StatusCode::OK)
-            .await;
-        rig
+        }
     }
 
     /// Stops the controller and returns its directory.
@@ -285,6 +289,19 @@ impl Rig {
             .body(Body::empty())
             .unwrap();
         let response = self.request(Caller::Node(node), request).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        Events {
+            body: response.into_body().into_data_stream(),
+            text: String::new(),
+        }
+    }
+
+    /// Returns the stream of the events after that number.
+    pub(crate) async fn events(&self, after: u64) -> Events {
+        let request = Request::get(format!("/v1/events/stream?after={after}"))
+            .body(Body::empty())
+            .unwrap();
+        let response = self.request(Caller::Operator(&self.admin), request).await;
         assert_eq!(response.status(), StatusCode::OK);
         Events {
             body: response.into_body().into_data_stream(),

@@ -368,7 +368,9 @@ async fn listen(node: Arc<NodeClient>, seen: Arc<Seen>) {
                         .map(|send| send.policy)
                         .collect(),
                     NodeMessage::Policy(policy) => vec![policy],
-                    NodeMessage::Ping => vec![],
+                    NodeMessage::Ping | NodeMessage::Authority(_) | NodeMessage::Unreadable(_) => {
+                        vec![]
+                    }
                 };
                 for policy in received {
                     let known = policies

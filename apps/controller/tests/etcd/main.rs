@@ -4,6 +4,7 @@ mod cluster;
 mod conformance;
 mod faults;
 mod quota;
+mod restore;
 mod server;
 #[path = "../store_suite/mod.rs"]
 mod store_suite;

@@ -74,10 +74,12 @@ pub(crate) fn receive(number: u16, mode: Mode, policy: Policy) -> Receive {
 pub(crate) fn assignment(revision: u64, sends: Vec<Send>, receives: Vec<Receive>) -> Assignment {
     Assignment {
         revision,
+        incarnation: None,
         report_every_ms: 5_000,
         signal_key: None,
         sends,
         receives,
+        unreadable: vec![],
     }
 }
 

@@ -194,7 +194,7 @@ impl Fleet {
                         *report.lock() = report_of(&assignment);
                     }
                     NodeMessage::Policy(policy) => self.record_policy(&policy),
-                    NodeMessage::Ping => {}
+                    NodeMessage::Ping | NodeMessage::Authority(_) | NodeMessage::Unreadable(_) => {}
                 }
             }
             Ok(())

@@ -1,0 +1,65 @@
+//! The keys of the store. Names contain no slash.
+
+use hawser_control::Name;
+
+pub(crate) const FORMAT: &str = "format";
+pub(crate) const INCARNATION: &str = "incarnation";
+/// The greatest number of an event that was removed because there were too many.
+pub(crate) const TRIMMED: &str = "events_trimmed";
+/// The settings of the leader that all controllers should have.
+pub(crate) const SETTINGS: &str = "settings";
+pub(crate) const AUTHORITY: &str = "authority";
+pub(crate) const LEADER: &str = "leader";
+pub(crate) const TENANT: &str = "tenant/";
+pub(crate) const NODE: &str = "node/";
+pub(crate) const REGISTRATION: &str = "registration/";
+pub(crate) const ALIVE: &str = "alive/";
+pub(crate) const SEEN: &str = "seen/";
+pub(crate) const HEALTH: &str = "health/";
+pub(crate) const NUMBER: &str = "number/";
+pub(crate) const FLOW: &str = "flow/";
+pub(crate) const POLICY: &str = "policy/";
+pub(crate) const TRACK: &str = "track/";
+pub(crate) const TOKEN: &str = "token/";
+pub(crate) const TOKEN_USE: &str = "token_use/";
+pub(crate) const EVENT: &str = "event/";
+pub(crate) const AUDIT: &str = "audit/";
+pub(crate) const OBSERVATION: &str = "observation/";
+pub(crate) const TUNNEL: &str = "tunnel/";
+pub(crate) const INNER: &str = "inner/";
+pub(crate) const USED: &str = "used/";
+
+pub(crate) fn of(kind: &str, name: &Name) -> String {
+    format!("{kind}{name}")
+}
+
+/// Returns the key that is written with each reference to the entry of that kind and name, see
+/// [`crate::reference`].
+pub(crate) fn used(kind: &str, name: &Name) -> String {
+    format!("{USED}{kind}{name}")
+}
+
+/// Returns the key of the offset of a client's inner addresses within each prefix.
+pub(crate) fn inner(number: u64) -> String {
+    format!("{INNER}{number:020}")
+}
+
+pub(crate) fn number(node: &Name, number: u16) -> String {
+    format!("{}{number:04}", numbers(node))
+}
+
+/// Returns the beginning of the keys of a node's numbers.
+pub(crate) fn numbers(node: &Name) -> String {
+    format!("{NUMBER}{node}/")
+}
+
+/// Splits a key after its kind. Returns `None` for a key of which there is only one.
+pub(crate) fn split(key: &str) -> Option<(&str, &str)> {
+    key.find('/').map(|slash| key.split_at(slash + 1))
+}
+
+/// Returns the node and the number in the rest of the key of a number.
+pub(crate) fn split_number(rest: &str) -> Option<(Name, u16)> {
+    let (node, number) = rest.split_once('/')?;
+    Some((node.parse().ok()?, number.parse().ok()?))
+}

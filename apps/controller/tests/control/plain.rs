@@ -1,0 +1,75 @@
+//! The listener without TLS.
+
+use crate::rig::{PATIENCE, Rig};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+async fn rig() -> (Rig, SocketAddr) {
+    let rig = Rig::with(|config| {
+        config.metrics_listen = Some((Ipv4Addr::LOCALHOST, 0).into());
+        config.limits.idle_timeout_s = 1;
+        config.limits.request_timeout_s = 1;
+    })
+    .await;
+    let address = rig.server.metrics_address().unwrap();
+    (rig, address)
+}
+
+/// Waits until the controller closes a connection. Returns the response.
+async fn closed(mut socket: TcpStream) -> String {
+    let mut text = Vec::new();
+    // A reset is an end too.
+    let _ = timeout(PATIENCE, socket.read_to_end(&mut text))
+        .await
+        .unwrap();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[tokio::test]
+async fn connections_without_tls_are_closed_when_they_are_idle_or_slow() {
+    let (_rig, address) = rig().await;
+    for start in [
+        "",
+        "GET /healthz HTTP/1.1\r\nHost: a\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",
+    ] {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        socket.write_all(start.as_bytes()).await.unwrap();
+        let answer = closed(socket).await;
+        assert_eq!(
+            answer.contains(" 200 "),
+            start.ends_with("\r\n\r\n"),
+            "{start}: {answer}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn connections_without_tls_are_few() {
+    let (rig, address) = rig().await;
+    let mut open = Vec::new();
+    let refused = r#"refused_total{reason="plain_connections"}"#;
+    let is_refused = async || {
+        let metrics = rig.get("/metrics").await.body;
+        metrics.as_str().unwrap().contains(refused)
+    };
+    while !is_refused().await {
+        assert!(open.len() < 1000);
+        for _ in 0..32 {
+            open.push(TcpStream::connect(address).await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(open);
+    rig.until(async || {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        let request = "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        // The connection may be refused still.
+        let _ = socket.write_all(request.as_bytes()).await;
+        closed(socket).await.contains(" 200 ")
+    })
+    .await;
+}

@@ -1,0 +1,75 @@
+//! Nodes, operators and stores of a later version.
+
+use crate::rig::{Caller, Rig, config, flow};
+use axum::http::StatusCode;
+use hawser_controller::Server;
+use hawser_controller::store::{Embedded, Store, Write};
+use serde_json::json;
+use std::path::Path;
+
+/// Writes a record into the database of a stopped controller.
+async fn write(directory: &Path, key: &str, value: &str) {
+    let store = Embedded::open(directory.join("database")).unwrap();
+    let write = Write::put(key, value.as_bytes());
+    store.commit(vec![write]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_field_of_a_later_version_is_accepted_from_nodes_and_rejected_from_operators() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("edge-1").await;
+    let registration = json!({ "version": "9.1.0", "paths": [], "colour": "red" });
+    let path = "/v1/nodes/edge-1/registration";
+    let answer = rig
+        .call(Caller::Node(&node), "PUT", path, Some(registration))
+        .await;
+    assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+    rig.observe(&node, json!({ "kind": "measured", "figures": [1] }))
+        .await;
+    let metrics = rig.get("/metrics").await.body;
+    let ignored = r#"ignored_total{reason="unknown_observation"} 1"#;
+    assert!(metrics.as_str().unwrap().contains(ignored));
+
+    let tenant = json!({ "name": "other", "describtion": "roads" });
+    let answer = rig.post("/v1/tenants", tenant).await;
+    answer.is_problem(422);
+    let detail = answer.body["detail"].as_str().unwrap();
+    assert!(detail.contains("`describtion`"), "{detail}");
+}
+
+#[tokio::test]
+async fn a_controller_does_not_start_on_a_store_of_a_later_format() {
+    let directory = Rig::new().await.stop().await;
+    let later = r#"{ "format": 1000, "version": "9.1.0" }"#;
+    write(directory.path(), "format", later).await;
+    let error = Server::start(config(&directory)).await.err().unwrap();
+    let error = format!("{error:#}");
+    assert!(error.contains("9.1.0"), "{error}");
+    assert!(error.contains("docs/upgrade.md"), "{error}");
+}
+
+#[tokio::test]
+async fn a_record_of_a_later_version_is_named_and_its_nodes_keep_their_assignments() {
+    let rig = Rig::new().await;
+    let nodes = rig.two_nodes(2, flow("replicate", true)).await;
+    let directory = rig.stop().await;
+    let later = r#"{ "flow": { "mode": "telepathy" } }"#;
+    write(directory.path(), "flow/stage", later).await;
+
+    let server = Server::start(config(&directory)).await.unwrap();
+    let rig = Rig::unready(server, directory);
+    let ready = rig.get("/readyz").await;
+    ready.is_problem(503);
+    assert!(ready.body["detail"].to_string().contains("flow/stage"));
+    let metrics = rig.get("/metrics").await.body;
+    let unreadable = "hawser_controller_unreadable_records 1";
+    assert!(metrics.as_str().unwrap().contains(unreadable));
+    for node in &nodes {
+        let path = format!("/v1/nodes/{}/stream", node.name);
+        let answer = rig.call(Caller::Node(node), "GET", &path, None).await;
+        // Nodes then try another controller.
+        answer.is_problem(503);
+    }
+    rig.delete("/v1/nodes/in").await.is_problem(503);
+}

@@ -1,0 +1,34 @@
+//! Input of operators, in which an unknown field is an error.
+//!
+//! The types of this crate ignore fields that they do not know, because controllers and nodes of
+//! different versions exchange them. An operator who mistypes a field has to be told.
+
+use serde::de::{Deserialize, Deserializer, Error};
+
+/// Deserializes a value, all of whose fields have to be known.
+///
+/// ```
+/// use hawser_control::resource::Tenant;
+///
+/// let text = r#"{ "name": "acme", "describtion": "roads" }"#;
+/// let error = hawser_control::strict::<Tenant, _>(&mut serde_json::Deserializer::from_str(text));
+/// assert_eq!(error.unwrap_err().to_string(), "unknown field `describtion`");
+/// ```
+///
+/// # Errors
+/// Returns the error of the deserializer, or one that names the first unknown field.
+pub fn strict<'de, T, D>(input: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let mut unknown = None;
+    let value = serde_ignored::deserialize(input, |path| {
+        // `?` is the path's word for the content of an optional value.
+        unknown.get_or_insert_with(|| path.to_string().replace("?.", ""));
+    })?;
+    match unknown {
+        None => Ok(value),
+        Some(path) => Err(D::Error::custom(format_args!("unknown field `{path}`"))),
+    }
+}
