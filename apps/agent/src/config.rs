@@ -55,6 +55,8 @@ pub struct Config {
     pub max_age: Duration,
     /// The time after which a copy that has not arrived counts as missing.
     pub arrival_deadline: Duration,
+    /// The loopback address at which metrics are served.
+    pub metrics: Option<SocketAddr>,
     /// File to which judgements and policy changes are written.
     pub trace: Option<PathBuf>,
     /// The paths of this node.

@@ -18,6 +18,7 @@ mod echo;
 pub mod enrol;
 mod flows;
 mod link;
+mod metrics;
 mod node;
 mod observer;
 mod persisted;
@@ -113,6 +114,9 @@ struct Agent {
 impl Agent {
     fn start(config: Config) -> Result<Self> {
         let status_file = StatusFile::at(config.status_file());
+        if let Some(address) = config.metrics {
+            metrics::serve(address, &status_file.last())?;
+        }
         let deadline = config.arrival_deadline;
         let restored = Restored::read(&config)?;
         let flows = restored

@@ -10,6 +10,7 @@ pub use controlled::{
 pub use show::{Args, run};
 
 use crate::device::Device;
+use crate::metrics::LastStatus;
 use crate::node::Node;
 use crate::observer::Observer;
 use anyhow::{Context, Result};
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tracing::{error, info};
 
 /// The content of the status file, for operators and programs. Counters never decrease while the
@@ -285,6 +287,7 @@ pub(crate) struct StatusFile {
     file: JsonFile,
     failures: Failures,
     configuration: ConfigurationStatus,
+    last: LastStatus,
 }
 
 impl StatusFile {
@@ -297,7 +300,13 @@ impl StatusFile {
             file: JsonFile::at(path, 0o666),
             failures: Failures::default(),
             configuration,
+            last: LastStatus::default(),
         }
+    }
+
+    /// Returns the last status that was to be written, which changes with it.
+    pub(crate) fn last(&self) -> LastStatus {
+        Arc::clone(&self.last)
     }
 
     /// Records and logs the result of reloading the configuration.
@@ -328,7 +337,11 @@ impl StatusFile {
         device: Option<&Device>,
     ) {
         let status = Status::of(node, observer, controller, device, &self.configuration);
-        let outcome = status.and_then(|status| Ok(self.file.write(&status)?));
+        let outcome = status.and_then(|status| {
+            let written = self.file.write(&status);
+            *self.last.lock() = Some(status);
+            Ok(written?)
+        });
         match self.failures.record(outcome) {
             Some(Change::Failed(error)) => {
                 error!("{error:#}; the agent continues without writing its status");

@@ -70,6 +70,7 @@ impl Builder<'_> {
             persistent_state: self.persistent_state(&file),
             max_age: Duration::from_millis(node.max_age_ms.into()),
             arrival_deadline: Duration::from_millis(node.arrival_deadline_ms),
+            metrics: node.metrics,
             trace: node.trace.clone(),
             flows: self.flows(&file, &paths, &peers)?,
             paths,
@@ -83,6 +84,13 @@ impl Builder<'_> {
     fn check_node(&self, spanned: &Spanned<Node>) -> Result<(), ConfigError> {
         let node = spanned.get_ref();
         self.source.check_name(spanned, &node.name)?;
+        if node
+            .metrics
+            .is_some_and(|metrics| !metrics.ip().is_loopback())
+        {
+            let message = "metrics is a loopback address such as 127.0.0.1:9476, because metrics are not protected";
+            return Err(self.at(spanned, message.to_owned()));
+        }
         if node.port == 0 {
             return Err(self.at(spanned, "port is 1 to 65535".to_owned()));
         }

@@ -62,6 +62,8 @@ pub(super) struct Node {
     /// only if a flow selects source ports.
     #[serde(default = "default_management_ports")]
     pub(super) management_ports: Vec<u16>,
+    /// Loopback address at which metrics are served.
+    pub(super) metrics: Option<SocketAddr>,
     /// File to which judgements and policy changes are written.
     pub(super) trace: Option<PathBuf>,
 }
