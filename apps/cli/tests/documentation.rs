@@ -143,3 +143,30 @@ fn the_controller_of_the_readme_works_as_written() {
     let listed = types(folder, "hawser ctl enrolment list --node edge-1 --json");
     assert!(!listed.contains("\"used_unix_ms\": null"), "{listed}");
 }
+
+/// Every metric that the alerts and the dashboard use exists.
+#[test]
+fn alerts_and_dashboard_use_metrics_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let documented: String = ["agent", "tunnel", "relay"]
+        .map(|page| read(&format!("docs/{page}.md")))
+        .concat();
+    let of_controller = read("apps/controller/src/metrics.rs");
+    for file in ["alerts.yml", "dashboard.json"] {
+        let text = read(&format!("docs/guide/monitoring/{file}"));
+        let words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+        let names: Vec<_> = words.filter(|word| word.starts_with("hawser_")).collect();
+        assert!(names.len() > 5, "{file}: {names:?}");
+        for name in names {
+            let exists = match name.strip_prefix("hawser_controller_") {
+                Some(name) => {
+                    let name = name.strip_suffix("_total").unwrap_or(name);
+                    of_controller.contains(&format!("\"{name}\""))
+                }
+                None => documented.contains(&format!("| `{name}` |")),
+            };
+            assert!(exists, "{file}: there is no {name}");
+        }
+    }
+}
