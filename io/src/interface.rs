@@ -188,8 +188,22 @@ fn described(link: LinkMessage) -> Described {
 
 /// Returns the route to `destination`, by `interface` if given.
 pub fn route(destination: IpAddr, interface: Option<&str>) -> Result<Route, Error> {
+    find_route(route_question(destination, interface)?, destination)
+}
+
+/// Returns the route to `destination` by `interface` for packets from `source`, an address of this
+/// machine: rules of the routing policy (`ip rule`) may depend on it.
+pub fn route_from(source: IpAddr, destination: IpAddr, interface: &str) -> Result<Route, Error> {
+    let mut question = route_question(destination, Some(interface))?;
+    question.header.source_prefix_length = whole(source);
+    let source = RouteAttribute::Source(source.into());
+    question.attributes.push(source);
+    find_route(question, destination)
+}
+
+fn find_route(question: RouteMessage, destination: IpAddr) -> Result<Route, Error> {
     let description = format_args!("find the route to {destination}");
-    let question = GetRoute(route_question(destination, interface)?);
+    let question = GetRoute(question);
     let NewRoute(found) = netlink::ask(description, question)? else {
         return Err(netlink::unexpected(description, "not a route"));
     };

@@ -346,6 +346,31 @@ fn a_missing_interface_is_named() {
 }
 
 #[test]
+fn a_route_may_depend_on_the_source_address() {
+    let machine = Machine::create("source");
+    machine
+        .namespace
+        .ip(
+            "rule add from 192.0.2.1 table 100\nroute add default via 192.0.2.254 dev eth0 table 100\n\
+             -6 rule add from fd02::1 table 100\n-6 route add default via fd02::fe dev eth0 table 100",
+        )
+        .unwrap();
+    machine.run(|| {
+        for (source, destination, next_hop) in [
+            ("192.0.2.1", "203.0.113.1", "192.0.2.254"),
+            ("fd02::1", "2001:db8::1", "fd02::fe"),
+        ] {
+            let found = interface::route_from(ip(source), ip(destination), "eth0").unwrap();
+            assert_eq!(found.next_hop, ip(next_hop));
+            let other = interface::route(ip(destination), Some("eth0"));
+            assert!(other.is_err() || other.unwrap().next_hop != ip(next_hop));
+        }
+        let foreign = interface::route_from(ip("198.51.100.9"), ip("203.0.113.1"), "eth0");
+        assert!(foreign.is_err(), "not an address of this machine");
+    });
+}
+
+#[test]
 fn a_second_removal_is_an_error() {
     let machine = Machine::create("twice");
     machine.run(|| {

@@ -8,7 +8,7 @@ set -eu
 
 kernel=$1
 out=$2
-packages=systemd-sysv,udev,kmod,iproute2,ethtool,nftables,procps,libelf1,zlib1g,libgcc-s1,ca-certificates
+packages=systemd-sysv,udev,kmod,iproute2,ethtool,nftables,procps,libelf1,zlib1g,libgcc-s1,ca-certificates,openssh-server,openssh-client
 # The machine's disk, network and the kernel's own network stack.
 modules='net lib crypto arch/x86/crypto fs/ext4 fs/jbd2 fs/mbcache.ko drivers/virtio drivers/block/virtio_blk.ko '
 modules=$modules'drivers/net/virtio_net.ko drivers/net/net_failover.ko drivers/net/tun.ko drivers/net/veth.ko drivers/net/macvlan.ko drivers/net/dummy.ko drivers/net/wireguard '
@@ -52,7 +52,11 @@ ExecStart=/bin/sh -c 'mkdir /run/work && cd /run/work && tar -xf /dev/vdb && ./r
 END
 mkdir -p "$root/etc/systemd/system/default.target.wants"
 ln -sf ../run.service "$root/etc/systemd/system/default.target.wants/run.service"
-# Nobody logs in.
+# The administrator of one machine can log in at the other, by SSH only.
+mkdir -m 700 "$root/root/.ssh"
+chroot "$root" ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519
+cp "$root/root/.ssh/id_ed25519.pub" "$root/root/.ssh/authorized_keys"
+echo 'StrictHostKeyChecking accept-new' >"$root/root/.ssh/config"
 ln -sf /dev/null "$root/etc/systemd/system/getty@.service"
 ln -sf /dev/null "$root/etc/systemd/system/serial-getty@.service"
 echo machine >"$root/etc/hostname"

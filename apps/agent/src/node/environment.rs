@@ -189,7 +189,13 @@ pub(super) fn resolve(path: &PathConfig, takes_frames: bool) -> Result<Option<Se
 fn next_hop(path: &PathConfig) -> Result<IpAddr> {
     match path.next_hop {
         Some(address) => Ok(address),
-        None => Ok(interface::route(path.remote, Some(&path.interface))?.next_hop),
+        None => {
+            // Uplinks often have a table of their own, chosen by the source address. The kernel
+            // finds no route from an address that is not this node's, or not yet.
+            let found = interface::route_from(path.local, path.remote, &path.interface)
+                .or_else(|_| interface::route(path.remote, Some(&path.interface)));
+            Ok(found?.next_hop)
+        }
     }
 }
 
