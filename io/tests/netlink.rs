@@ -352,7 +352,7 @@ fn a_route_may_depend_on_the_source_address() {
         .namespace
         .ip(
             "rule add from 192.0.2.1 table 100\nroute add default via 192.0.2.254 dev eth0 table 100\n\
-             -6 rule add from fd02::1 table 100\n-6 route add default via fd02::fe dev eth0 table 100",
+             rule add from fd02::1 table 100\nroute add default via fd02::fe dev eth0 table 100",
         )
         .unwrap();
     machine.run(|| {
