@@ -51,8 +51,7 @@ pub use signals::{SignalEvent, SignalEvents, SignalOptions, SignalOutcome, Signa
 pub use table::TableError;
 pub use watcher::{Request, WatchStats, Watcher};
 
-use std::error::Error;
-use std::io;
+use std::fs;
 
 /// The reason that programs were not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +63,7 @@ pub enum LoadError {
     NotPermitted,
     /// The kernel's verifier rejected a program.
     #[error(
-        "the kernel's verifier rejected the eBPF program {program}: it accepts fewer programs without CAP_PERFMON, or the kernel is too old (-v logs the reason)"
+        "the kernel's verifier rejected the eBPF program {program}; the kernel may be too old (-v logs the reason)"
     )]
     NotVerified {
         /// Name of the object file.
@@ -85,18 +84,31 @@ pub enum LoadError {
 
 impl LoadError {
     fn of(program: &'static str) -> impl Fn(libbpf_rs::Error) -> LoadError {
-        move |source| match os_error(&source) {
-            Some(libc::EPERM) => LoadError::NotPermitted,
-            Some(libc::EACCES) => LoadError::NotVerified { program },
+        move |source| match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied if has_capabilities() => {
+                LoadError::NotVerified { program }
+            }
+            libbpf_rs::ErrorKind::PermissionDenied => LoadError::NotPermitted,
             _ => LoadError::Rejected { program, source },
         }
     }
 }
 
-/// Returns the error code of the operating system among the causes of an error.
-fn os_error(error: &(dyn Error + 'static)) -> Option<i32> {
-    std::iter::successors(Some(error), |&error| error.source())
-        .find_map(|error| error.downcast_ref::<io::Error>()?.raw_os_error())
+const CAP_NET_ADMIN: u64 = 1 << 12;
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+const CAP_PERFMON: u64 = 1 << 38;
+const CAP_BPF: u64 = 1 << 39;
+
+/// Returns whether this process has the capabilities that all programs need together. The kernel
+/// does not say whether it lacks one of them or the verifier rejected a program.
+fn has_capabilities() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
+        .unwrap_or_default();
+    let has = |wanted: u64| effective & wanted == wanted;
+    has(CAP_NET_ADMIN) && (has(CAP_SYS_ADMIN) || has(CAP_BPF | CAP_PERFMON))
 }
 
 #[allow(

@@ -241,7 +241,7 @@ mod tests {
             "hawser_agent_received_only_copies_total{flow=\"7\",path=\"2\"} 5",
             "hawser_agent_received_too_old_total{flow=\"7\",path=\"2\"} 7",
             "hawser_agent_frames_not_replicated_total{reason=\"passed_oversize\"} 12",
-            "hawser_agent_device_took_uplink_packets_total 13",
+            "hawser_agent_device_took_uplink_packets_total{} 13",
         ] {
             assert!(page.lines().any(|line| line == sample), "{sample}: {page}");
         }

@@ -4,12 +4,13 @@ use anyhow::{Context, Result, bail};
 use hawser_client::{OperatorClient, Tagged};
 use hawser_control::resource::{Flow, Tenant};
 use hawser_control::track::Track;
-use hawser_control::{Name, strict};
+use hawser_control::{Name, strict, with_unknown};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use toml::de::DeTable;
 
 /// Create and change tenants, flows and tracks as described in files
 ///
@@ -316,12 +317,36 @@ fn read(path: &Path) -> Result<Wanted> {
     let is_json = path
         .extension()
         .is_some_and(|extension| extension == "json");
-    let wanted = if is_json {
-        strict(&mut serde_json::Deserializer::from_str(&text))?
-    } else {
-        strict(toml::Deserializer::parse(&text)?)?
-    };
+    if is_json {
+        return Ok(strict(&mut serde_json::Deserializer::from_str(&text))?);
+    }
+    let (wanted, unknown) = with_unknown(toml::Deserializer::parse(&text)?)?;
+    if let Some(field) = unknown {
+        let line = line_of(&text, &field).map_or(String::new(), |line| format!("line {line}: "));
+        bail!("{line}unknown field `{field}`");
+    }
     Ok(wanted)
+}
+
+/// Returns the line of a key in a TOML document, from 1. The key is given by its path.
+fn line_of(text: &str, path: &str) -> Option<usize> {
+    let document = DeTable::parse(text).ok()?;
+    let (mut table, mut array) = (Some(document.get_ref()), None);
+    let mut start = 0;
+    for word in path.split('.') {
+        let value = match (table, array) {
+            (Some(table), _) => {
+                let mut entries = table.iter();
+                let (key, value) = entries.find(|(key, _)| key.get_ref() == word)?;
+                start = key.span().start;
+                value
+            }
+            (None, Some(array)) => array.get(word.parse::<usize>().ok()?)?,
+            (None, None) => return None,
+        };
+        (table, array) = (value.get_ref().as_table(), value.get_ref().as_array());
+    }
+    Some(text[..start].matches('\n').count() + 1)
 }
 
 fn compare_tenant(current: Option<&Tenant>, wanted: &Tenant) -> Result<(Change, Vec<String>)> {

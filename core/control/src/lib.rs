@@ -26,4 +26,4 @@ pub mod tunnel;
 
 pub use name::{InvalidName, Name};
 pub use prefix::{InvalidPrefix, Prefix, at_most_one_of_each_family};
-pub use strict::strict;
+pub use strict::{strict, with_unknown};

@@ -22,13 +22,26 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
+    match with_unknown(input)? {
+        (value, None) => Ok(value),
+        (_, Some(path)) => Err(D::Error::custom(format_args!("unknown field `{path}`"))),
+    }
+}
+
+/// Deserializes a value, and returns it with the first field that is not known, if there is one: its
+/// path, such as `flows.0.modes`.
+///
+/// # Errors
+/// Returns the error of the deserializer.
+pub fn with_unknown<'de, T, D>(input: D) -> Result<(T, Option<String>), D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
     let mut unknown = None;
     let value = serde_ignored::deserialize(input, |path| {
         // `?` is the path's word for the content of an optional value.
         unknown.get_or_insert_with(|| path.to_string().replace("?.", ""));
     })?;
-    match unknown {
-        None => Ok(value),
-        Some(path) => Err(D::Error::custom(format_args!("unknown field `{path}`"))),
-    }
+    Ok((value, unknown))
 }

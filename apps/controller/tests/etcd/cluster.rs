@@ -259,12 +259,13 @@ impl Load {
             .expect("made");
         let ingress = Arc::new(node(cluster, operator, "in").await);
         let egress = Arc::new(node(cluster, operator, "out").await);
-        for (flow, mode) in (0..FLOWS)
-            .map(|n| (format!("f{n}"), "evidence"))
-            .chain([("fixed".to_owned(), "replicate")])
-        {
+        for (port, (flow, mode)) in (5000..).zip(
+            (0..FLOWS)
+                .map(|n| (format!("f{n}"), "evidence"))
+                .chain([("fixed".to_owned(), "replicate")]),
+        ) {
             let flow = json!({ "name": flow, "tenant": "acme", "ingress": "in", "egress": "out", "mode": mode,
-                "select": { "destination": "203.0.113.0/24" } });
+                "select": { "destination": "203.0.113.0/24", "protocol": 17, "destination_ports": [port, port] } });
             operator
                 .create_flow(&from_value(flow).expect("a flow"))
                 .await
