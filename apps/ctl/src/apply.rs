@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use toml::de::DeTable;
+use toml::de::{DeArray, DeTable};
 
 /// Create and change tenants, flows and tracks as described in files
 ///
@@ -331,7 +331,7 @@ fn read(path: &Path) -> Result<Wanted> {
 /// Returns the line of a key in a TOML document, from 1. The key is given by its path.
 fn line_of(text: &str, path: &str) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
-    let (mut table, mut array) = (Some(document.get_ref()), None);
+    let (mut table, mut array) = (Some(document.get_ref()), None::<&DeArray<'_>>);
     let mut start = 0;
     for word in path.split('.') {
         let value = match (table, array) {
