@@ -348,13 +348,14 @@ fn a_missing_interface_is_named() {
 #[test]
 fn a_route_may_depend_on_the_source_address() {
     let machine = Machine::create("source");
-    machine
-        .namespace
-        .ip(
-            "rule add from 192.0.2.1 table 100\nroute add default via 192.0.2.254 dev eth0 table 100\n\
-             rule add from fd02::1 table 100\nroute add default via fd02::fe dev eth0 table 100",
-        )
-        .unwrap();
+    let change = |arguments: &str| {
+        let mut ip = machine.namespace.command("ip").unwrap();
+        assert!(ip.args(arguments.split(' ')).status().unwrap().success());
+    };
+    change("rule add from 192.0.2.1 table 100");
+    change("route add default via 192.0.2.254 dev eth0 table 100");
+    change("-6 rule add from fd02::1 table 100");
+    change("-6 route add default via fd02::fe dev eth0 table 100");
     machine.run(|| {
         for (source, destination, next_hop) in [
             ("192.0.2.1", "203.0.113.1", "192.0.2.254"),

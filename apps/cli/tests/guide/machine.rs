@@ -111,7 +111,7 @@ impl Machine {
         command
             .arg(format!("--target={}", self.holder.id()))
             .args(["--mount", "--net"])
-            .arg(format!("--wd={}", self.home.display()))
+            .arg(format!("--wdns={}", self.home.display()))
             .args(["sh", "-ec", &block.text])
             .env("PATH", self.path())
             .env("HOME", &self.home)
