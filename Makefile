@@ -11,7 +11,7 @@ RELEASE_FLAGS := --remap-path-prefix=$(CRATES)=crates --remap-path-prefix=$(CURD
 ARCH ?= $(shell dpkg --print-architecture 2>/dev/null)
 PACKAGES := $(or $(CARGO_TARGET_DIR),target)/package
 
-.PHONY: help setup build build-arm64 size package package-test test kernels hostile interop fuzz bench codecs rivals demo advisories clean
+.PHONY: help setup build build-arm64 size package package-test guide-test test kernels hostile interop fuzz bench codecs rivals demo advisories clean
 
 help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
@@ -21,6 +21,7 @@ help:
 	@echo 'make size        build, and check that the program to install has less than 25 MB without debugging information'
 	@echo 'make package     build the Debian packages hawser and hawser-ctl in $(PACKAGES); with ARCH=arm64 for ARM'
 	@echo 'make package-test  install, upgrade under traffic, remove and purge the packages on a fresh Debian in QEMU, and run each service as its unit; takes 2 minutes, needs root'
+	@echo 'make guide-test  type the ten-minute start of docs/guide on two machines in QEMU; takes 4 minutes, needs root'
 	@echo 'make hostile     send a controller requests that its OpenAPI document does not describe'
 	@echo 'make interop     take and publish broadcasts with moq-relay, the command moq, and Chromium with the library @moq/net; installs all but Chromium and npm in target/tools, which takes 10 minutes once'
 	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (default: every file of fuzz/src/bin), SECONDS=60 for each'
@@ -60,6 +61,10 @@ package: $(if $(filter arm64,$(ARCH)),build-arm64,build)
 package-test: build
 	@xtask/setup.sh package-test
 	@$(AS_ROOT) packaging/test.sh $(dir $(HAWSER))
+
+guide-test: build
+	@xtask/setup.sh package-test
+	@$(AS_ROOT) packaging/guide-test.sh $(dir $(HAWSER))
 
 test: setup
 	@xtask/setup.sh checks

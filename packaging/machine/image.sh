@@ -12,7 +12,7 @@ packages=systemd-sysv,udev,kmod,iproute2,ethtool,nftables,procps,libelf1,zlib1g,
 # The machine's disk, network and the kernel's own network stack.
 modules='net lib crypto arch/x86/crypto fs/ext4 fs/jbd2 fs/mbcache.ko drivers/virtio drivers/block/virtio_blk.ko '
 modules=$modules'drivers/net/virtio_net.ko drivers/net/net_failover.ko drivers/net/tun.ko drivers/net/veth.ko drivers/net/macvlan.ko drivers/net/dummy.ko drivers/net/wireguard '
-modules=$modules'fs/autofs drivers/char/hw_random drivers/char/virtio_console.ko'
+modules=$modules'fs/autofs drivers/char/hw_random'
 
 mkdir -p "$out"
 root=$out/root
@@ -53,7 +53,7 @@ END
 mkdir -p "$root/etc/systemd/system/default.target.wants"
 ln -sf ../run.service "$root/etc/systemd/system/default.target.wants/run.service"
 # The administrator of one machine can log in at the other, by SSH only.
-mkdir -m 700 "$root/root/.ssh"
+mkdir -p -m 700 "$root/root/.ssh"
 chroot "$root" ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519
 cp "$root/root/.ssh/id_ed25519.pub" "$root/root/.ssh/authorized_keys"
 echo 'StrictHostKeyChecking accept-new' >"$root/root/.ssh/config"
