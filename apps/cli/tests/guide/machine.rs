@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use wildmatch::WildMatch;
 
 /// The time that a reader needs for the next command.
-const PAUSE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_secs(6);
 
 /// The time in which every command has to end.
 const PATIENCE: Duration = Duration::from_secs(120);
