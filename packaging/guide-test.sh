@@ -5,11 +5,9 @@
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
-target=${CARGO_TARGET_DIR:-$(dirname "$here")/target}
-work=$target/package/guide
-rm -rf "$work"
-mkdir -p "$work"
-"$here/machine/image.sh" "$target/kernel/trixie" "$target/package/machine"
+work_name=guide
+# shellcheck source=packaging/machine/prepare.sh
+. "$here/machine/prepare.sh"
 "$here/build.sh" amd64 "$1" "$work/packages"
 for name in publisher viewer; do
     cp -r "$here/machine/guide" "$work/$name"
@@ -27,12 +25,12 @@ for cable in 1 2 3; do
     connect="$connect socket,connect=127.0.0.1:$port"
 done
 # shellcheck disable=SC2086 # one word per cable
-"$here/machine/machine.sh" "$target/package/machine" "$work/publisher" "$work/publisher.output" $listen &
+"$here/machine/machine.sh" "$image" "$work/publisher" "$work/publisher.output" $listen &
 publisher=$!
 sleep 1
 failed=''
 # shellcheck disable=SC2086 # one word per cable
-"$here/machine/machine.sh" "$target/package/machine" "$work/viewer" "$work/viewer.output" $connect || failed=yes
+"$here/machine/machine.sh" "$image" "$work/viewer" "$work/viewer.output" $connect || failed=yes
 wait $publisher || failed=yes
 for name in publisher viewer; do
     echo "=== $name"

@@ -4,11 +4,9 @@
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
-target=${CARGO_TARGET_DIR:-$(dirname "$here")/target}
-work=$target/package/test
-rm -rf "$work"
-mkdir -p "$work"
-"$here/machine/image.sh" "$target/kernel/trixie" "$target/package/machine"
+work_name='test'
+# shellcheck source=packaging/machine/prepare.sh
+. "$here/machine/prepare.sh"
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/../Cargo.toml" | head -n 1)
 cp -r "$here/machine/packages" "$work/files"
 "$here/build.sh" amd64 "$1" "$work/files/old" "$version"
@@ -20,7 +18,7 @@ for package in "$work/files/old"/*.deb; do
     dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/next" "$work/files/new" >/dev/null
     rm -r "$work/next"
 done
-if "$here/machine/machine.sh" "$target/package/machine" "$work/files" "$work/output"; then
+if "$here/machine/machine.sh" "$image" "$work/files" "$work/output"; then
     cat "$work/output"
 else
     cat "$work/output"

@@ -29,17 +29,6 @@ copy_executable() {
     done
 }
 
-copy_modules() {
-    version=$1
-    from=$directory/linux/lib/modules/$version
-    to=$root/lib/modules/$version
-    (cd "$from/kernel" && eval "find $modules -name '*.ko'") | while read -r module; do
-        install -D -m 644 "$from/kernel/$module" "$to/kernel/$module"
-    done
-    cp "$from/modules.order" "$from/modules.builtin" "$from/modules.builtin.modinfo" "$to"
-    /sbin/depmod -b "$root" "$version"
-}
-
 [ $# -ge 2 ] || die 'usage: xtask/kernel.sh DIRECTORY COMMAND...'
 directory=$1
 shift
@@ -49,7 +38,8 @@ mkdir -p "$root/bin" "$root/commands"
 
 image=$(echo "$directory"/linux/boot/vmlinuz-*)
 [ -e "$image" ] || die "no kernel in $directory: run xtask/setup.sh kernels"
-copy_modules "${image##*/vmlinuz-}"
+# shellcheck disable=SC2086 # one word per pattern
+"$(dirname "$0")/modules.sh" "$directory" "${image##*/vmlinuz-}" "$root" $modules
 cp "$(command -v busybox)" "$root/bin/busybox"
 for program in $programs; do
     found=$(PATH=$PATH:/usr/sbin:/sbin command -v "$program") || die "no $program"

@@ -24,14 +24,7 @@ const OWN: [(&str, u8); 4] = [
 
 /// A node with the addresses of [`OWN`] that replicates all packets as flow 7 over path 0.
 fn node() -> Sender {
-    let mut sender = sender();
-    sender.set_flow(flow(7), &send_flow(7)).unwrap();
-    for everything in ["0.0.0.0/0", "::/0"] {
-        sender
-            .select(prefix(everything), &[everything_of(7)])
-            .unwrap();
-    }
-    set_policy(&sender, 7, 0b01, 3);
+    let mut sender = replicating_all(&send_flow(7));
     sender
         .set_own_addresses(&OWN.map(|(address, bits)| (address.parse().unwrap(), bits)))
         .unwrap();

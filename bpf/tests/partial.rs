@@ -2,25 +2,13 @@
 
 mod support;
 
-use hawser_bpf::{SendFlow, Sender};
+use hawser_bpf::SendFlow;
 use hawser_wire::{Cover, KeySlot, Shim, ip};
 use std::net::IpAddr;
 use support::*;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-
-fn replicating(flow_row: &SendFlow) -> Sender {
-    let mut sender = sender();
-    sender.set_flow(flow(7), flow_row).unwrap();
-    for everything in ["0.0.0.0/0", "::/0"] {
-        sender
-            .select(prefix(everything), &[everything_of(7)])
-            .unwrap();
-    }
-    set_policy(&sender, 7, 0b01, 3);
-    sender
-}
 
 /// The parts of a packet that the tests change: its addresses, where its transport header starts,
 /// and where the checksum is.
@@ -83,7 +71,7 @@ fn partial_checksums_are_completed_and_covered_by_the_tag() {
         ..send_flow(7)
     };
     for flow_row in [send_flow(7), tagged] {
-        let sender = replicating(&flow_row);
+        let sender = replicating_all(&flow_row);
         for (packet, protocol) in packets() {
             let sent = partial(packet, protocol);
             assert!(!is_complete(&sent, protocol));
@@ -103,7 +91,7 @@ fn partial_checksums_are_completed_and_covered_by_the_tag() {
 
 #[test]
 fn complete_and_wrong_checksums_stay_as_they_are() {
-    let sender = replicating(&send_flow(7));
+    let sender = replicating_all(&send_flow(7));
     for (mut packet, protocol) in packets() {
         let (_, _, at) = parts(&packet, protocol);
         for wrong in [0u16, 0x1234] {
@@ -121,7 +109,7 @@ fn transparent_copies_have_complete_checksums() {
         transparent: true,
         ..send_flow(7)
     };
-    let sender = replicating(&transparent);
+    let sender = replicating_all(&transparent);
     let packet = partial(with_id(udp4("203.0.113.9", &[7; 100]), 7), UDP);
     let run = sender.run(&transit(&packet), 1).unwrap();
     assert_eq!(run.action, XDP_REDIRECT);

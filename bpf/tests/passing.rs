@@ -13,7 +13,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 use support::*;
 
-/// Of a veth pair, it is the other end that accepts frames.
+/// In a veth pair, the other end accepts the frames.
 #[test]
 fn frames_are_accepted_while_the_program_is_attached_and_pass_it() {
     in_namespace("passing", || {

@@ -47,6 +47,19 @@ pub fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
+/// Checks the address of metrics in a configuration file. `port` is the one of the message's example.
+///
+/// # Errors
+/// A message that says what is wrong.
+pub fn check_loopback(address: SocketAddr, port: u16) -> Result<(), String> {
+    match address.ip().is_loopback() {
+        true => Ok(()),
+        false => Err(format!(
+            "metrics is a loopback address such as 127.0.0.1:{port}, because metrics are not protected"
+        )),
+    }
+}
+
 /// Serves the text that `page` returns at `address`, for any request path.
 ///
 /// # Errors

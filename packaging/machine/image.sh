@@ -33,13 +33,8 @@ debootstrap --variant=minbase --include="$packages" "$VERSION_CODENAME" "$root" 
 }
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
 
-from=$kernel/linux/lib/modules/$version
-to=$root/lib/modules/$version
-(cd "$from/kernel" && eval "find $modules -name '*.ko'") | while read -r module; do
-    install -D -m 644 "$from/kernel/$module" "$to/kernel/$module"
-done
-cp "$from/modules.order" "$from/modules.builtin" "$from/modules.builtin.modinfo" "$to"
-depmod -b "$root" "$version"
+# shellcheck disable=SC2086 # one word per pattern
+"$(dirname "$0")/../../xtask/modules.sh" "$kernel" "$version" "$root" $modules
 
 # The second disk is an archive with the program `run`, whose output is that of the machine's first serial port.
 cat >"$root/etc/systemd/system/run.service" <<'END'

@@ -28,11 +28,13 @@ mod edge;
 mod multihoming;
 mod registry;
 mod stop;
+mod uplinks;
 
 pub use addressing::{Addressing, End, Link, Mac};
 pub use edge::Edge;
 pub use registry::clear_abandoned;
 pub use stop::Stop;
+pub use uplinks::name_uplinks;
 
 use addressing::V6_LENGTH;
 use anyhow::{Context, Result};

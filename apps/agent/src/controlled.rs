@@ -9,7 +9,7 @@ use crate::config::{Config, ControllerConfig, PathConfig};
 use crate::echo::Echoes;
 use crate::flows::{Flows, send_policy};
 use crate::link::{Link, LinkMessage};
-use crate::node::Node;
+use crate::node::{Node, next_hop};
 use crate::observer::Observer;
 use crate::persisted::PersistedAssignment;
 use crate::status::{ControllerStatus, JudgedStatus};
@@ -367,10 +367,7 @@ fn equipment(config: &Config) -> Equipment {
 /// link as far as the routing table is known.
 fn adjacent(config: &Config) -> PathSet {
     let is_adjacent = |path: &PathConfig| {
-        let next_hop = path.next_hop.or_else(|| {
-            let route = hawser_io::interface::route(path.remote, Some(&path.interface));
-            route.ok().map(|route| route.next_hop)
-        });
+        let next_hop = next_hop(path).ok();
         path.remote.is_ipv4() && next_hop.is_none_or(|next_hop| next_hop == path.remote)
     };
     let paths = config.paths.iter().filter(|(_, path)| is_adjacent(path));

@@ -1,4 +1,4 @@
-//! What is done to a store from the command line, with the access to it that a controller has.
+//! Changes to a store from the command line of the controller, which can open it.
 
 use crate::api::tokens;
 use crate::audit::Origin;

@@ -1,6 +1,7 @@
 mod describe;
 mod options;
 
+use crate::outdated::unless_changed;
 use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
@@ -123,17 +124,8 @@ async fn change(client: &OperatorClient, flow: &Name, options: &Options) -> Resu
 
 /// Replaces a flow unless it was changed since it was read.
 pub(crate) async fn replace(client: &OperatorClient, flow: &Flow, tag: &Tag) -> Result<Flow> {
-    client.replace_flow(flow, tag).await.map_err(|error| {
-        let is_outdated = error.status() == Some(412);
-        let error = anyhow::Error::from(error);
-        match is_outdated {
-            true => error.context(format!(
-                "flow {} was changed by another request in the meantime and is not overwritten: check it and run the command again",
-                flow.name
-            )),
-            false => error,
-        }
-    })
+    let replaced = client.replace_flow(flow, tag).await;
+    unless_changed(replaced, format_args!("flow {}", flow.name))
 }
 
 impl Create {

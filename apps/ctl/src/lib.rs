@@ -8,6 +8,7 @@ mod exit;
 mod export;
 mod flow;
 mod node;
+mod outdated;
 mod output;
 mod path;
 mod policy;

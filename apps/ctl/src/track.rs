@@ -1,3 +1,4 @@
+use crate::outdated::unless_changed;
 use crate::output::{Output, is_wanted};
 use anyhow::{Result, ensure};
 use hawser_client::{OperatorClient, Tag, Tagged};
@@ -161,17 +162,8 @@ async fn change(client: &OperatorClient, track: &Name, changes: &Changes) -> Res
 
 /// Replaces a track unless it was changed since it was read.
 pub(crate) async fn replace(client: &OperatorClient, track: &Track, tag: &Tag) -> Result<Track> {
-    client.replace_track(track, tag).await.map_err(|error| {
-        let is_outdated = error.status() == Some(412);
-        let error = anyhow::Error::from(error);
-        match is_outdated {
-            true => error.context(format!(
-                "track {} was changed by another request in the meantime and is not overwritten: check it and run the command again",
-                track.name
-            )),
-            false => error,
-        }
-    })
+    let replaced = client.replace_track(track, tag).await;
+    unless_changed(replaced, format_args!("track {}", track.name))
 }
 
 /// The columns of a list of tracks.

@@ -8,6 +8,7 @@ use hawser_client::Controller;
 use hawser_control::Name;
 use hawser_io::config::{ConfigError, Source};
 use hawser_keyring::{ControlledTrack, KeySource};
+use hawser_metrics::server::check_loopback;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -210,11 +211,9 @@ impl Config {
     fn parse(source: &Source<'_>) -> Result<Self, ConfigError> {
         let file: File = source.parse()?;
         source.check_name(&file.name, file.name.get_ref())?;
-        if let Some(metrics) = &file.metrics
-            && !metrics.get_ref().ip().is_loopback()
-        {
-            let message = "metrics is a loopback address such as 127.0.0.1:9480, because metrics are not protected";
-            return Err(source.wrong(metrics, message));
+        if let Some(metrics) = &file.metrics {
+            check_loopback(*metrics.get_ref(), 9480)
+                .map_err(|message| source.wrong(metrics, message))?;
         }
         for rate in [&file.initial_rate_mbps, &file.max_rate_mbps] {
             if !RATES.contains(rate.get_ref()) {

@@ -18,6 +18,7 @@ pub use hawser_io::config::ConfigError;
 use hawser_client::Controller;
 use hawser_control::at_most_one_of_each_family;
 use hawser_io::config::Source;
+use hawser_metrics::server::check_loopback;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -286,12 +287,8 @@ fn check_shared<T>(
     if !INNER_MTU.contains(&shared.mtu_bytes) {
         return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 1500"));
     }
-    let is_exposed = |metrics: SocketAddr| !metrics.ip().is_loopback();
-    if shared.metrics.is_some_and(is_exposed) {
-        return Err(source.wrong(
-            at,
-            "metrics is a loopback address such as 127.0.0.1:9478, because metrics are not protected",
-        ));
+    if let Some(metrics) = shared.metrics {
+        check_loopback(metrics, 9478).map_err(|message| source.wrong(at, message))?;
     }
     Ok(())
 }

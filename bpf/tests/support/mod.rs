@@ -124,6 +124,19 @@ pub fn send_flow(label: u16) -> SendFlow {
 }
 
 /// Puts a policy without probes into force, regardless of the previous epoch.
+/// A node that replicates all packets as flow 7 over path 0.
+pub fn replicating_all(flow_row: &SendFlow) -> Sender {
+    let mut sender = sender();
+    sender.set_flow(flow(7), flow_row).unwrap();
+    for everything in ["0.0.0.0/0", "::/0"] {
+        sender
+            .select(prefix(everything), &[everything_of(7)])
+            .unwrap();
+    }
+    set_policy(&sender, 7, 0b01, 3);
+    sender
+}
+
 pub fn set_policy(sender: &Sender, index: u16, code: u8, epoch: u32) {
     let policy = SendPolicy {
         code: PolicyCode(code),

@@ -8,6 +8,15 @@ impl Lab {
         self.paths().try_for_each(|path| self.bridge(path))
     }
 
+    /// As [`Lab::bridge`], with GRO, which a veth device needs to receive frames that XDP redirects at
+    /// its other end.
+    pub fn bridge_for_xdp(&self, path: PathId) -> Result<(), netns::Error> {
+        self.bridge(path)?;
+        [network_ingress(path), network_egress(path)]
+            .iter()
+            .try_for_each(|device| self.network().offloads(device, &[("gro", true)]))
+    }
+
     /// Joins the two devices of a path in the network by a bridge, `bridge0` to `bridge7`: a path
     /// without delay or loss. The bridge may exist already when a device was recreated.
     pub fn bridge(&self, path: PathId) -> Result<(), netns::Error> {

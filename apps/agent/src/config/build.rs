@@ -10,6 +10,7 @@ use hawser_client::Controller;
 use hawser_control::Name;
 use hawser_io::config::Source;
 use hawser_io::xdp::Wanted;
+use hawser_metrics::server::check_loopback;
 use hawser_node::{TooManyFlows, inherit};
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::{Cover, Key, KeyRing, KeySlot, SIGNAL_PORT};
@@ -84,12 +85,8 @@ impl Builder<'_> {
     fn check_node(&self, spanned: &Spanned<Node>) -> Result<(), ConfigError> {
         let node = spanned.get_ref();
         self.source.check_name(spanned, &node.name)?;
-        if node
-            .metrics
-            .is_some_and(|metrics| !metrics.ip().is_loopback())
-        {
-            let message = "metrics is a loopback address such as 127.0.0.1:9476, because metrics are not protected";
-            return Err(self.at(spanned, message.to_owned()));
+        if let Some(metrics) = node.metrics {
+            check_loopback(metrics, 9476).map_err(|message| self.at(spanned, message))?;
         }
         if node.port == 0 {
             return Err(self.at(spanned, "port is 1 to 65535".to_owned()));

@@ -186,7 +186,8 @@ pub(super) fn resolve(path: &PathConfig, takes_frames: bool) -> Result<Option<Se
     }))
 }
 
-fn next_hop(path: &PathConfig) -> Result<IpAddr> {
+/// Returns the next hop of a path: as configured, or by the routing table.
+pub(crate) fn next_hop(path: &PathConfig) -> Result<IpAddr> {
     match path.next_hop {
         Some(address) => Ok(address),
         None => {

@@ -1,6 +1,6 @@
 //! A lab of two paths whose edges run `hawser agent`, with traffic while a test acts on them.
 
-use crate::support::{TIMEOUT, connect, hawser};
+use crate::support::{TIMEOUT, hawser};
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
 use hawser_testbed::edges::{self, FLOW, Replication};
@@ -51,7 +51,8 @@ impl Rig {
         }
         .build()
         .unwrap();
-        lab.paths().for_each(|path| connect(&lab, path));
+        lab.paths()
+            .for_each(|path| lab.bridge_for_xdp(path).unwrap());
         let directory = tempfile::tempdir().unwrap();
         let edges = Edges::start(&lab, &hawser(), directory.path(), replication).unwrap();
         Rig {
@@ -167,7 +168,7 @@ pub(crate) fn unplugged(lab: &Lab, edge: Edge, act: impl FnOnce()) {
         remote_mac = other.mac,
     );
     namespace.ip(&plug).unwrap();
-    connect(lab, second);
+    lab.bridge_for_xdp(second).unwrap();
 }
 
 /// Returns the XDP mode of a device as shown by `ip link`, if it has a program.

@@ -5,7 +5,7 @@ use crate::rig::{
     Agent, Edges, IN_FLIGHT, RATE_PPS, Rig, assert_losses, await_copies, egress_copies, unplugged,
     xdp,
 };
-use crate::support::{connect, wait};
+use crate::support::wait;
 use hawser_testbed::edges::{Replication, Sender};
 use hawser_testbed::topology::{Edge, Lab};
 use hawser_units::PathSet;
@@ -91,7 +91,7 @@ fn an_agent_starts_with_a_silent_next_hop_and_uses_its_path_when_it_answers() {
     silence(&rig.lab, 1);
     let reports = rig.under_traffic(|edges, lab| {
         start_without_path_2(edges, "10.1.2.2 does not answer on path2");
-        connect(lab, lab.paths().nth(1).unwrap());
+        lab.bridge_for_xdp(lab.paths().nth(1).unwrap()).unwrap();
         await_path_2(edges);
     });
     assert_losses(&reports, IN_FLIGHT, 0);
@@ -111,7 +111,9 @@ fn an_agent_without_any_path_starts_and_waits() {
             .all(|path| !path.up && path.reason.is_some()),
         "{status:?}"
     );
-    rig.lab.paths().for_each(|path| connect(&rig.lab, path));
+    rig.lab
+        .paths()
+        .for_each(|path| rig.lab.bridge_for_xdp(path).unwrap());
     let is_up = |status: &hawser_agent::Status| status.paths.values().all(|path| path.up);
     rig.edges
         .ingress_agent

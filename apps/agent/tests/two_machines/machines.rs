@@ -1,10 +1,10 @@
 //! The guide's two machines: its files unchanged, two uplinks, and a stream that the viewer pulls.
 
-use crate::support::{connect, hawser, wait};
+use crate::support::{hawser, wait};
 use hawser_agent::{Status, generate_key};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
-use hawser_testbed::topology::{Lab, Topology, network_ingress};
+use hawser_testbed::topology::{Lab, Topology, name_uplinks, network_ingress};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::{self, File};
@@ -53,7 +53,7 @@ impl Machines {
         let directory = tempfile::tempdir().unwrap();
         generate_key(&directory.path().join("pair.key")).unwrap();
         let machine = |name, namespace: &Namespace, host| {
-            put_uplinks(namespace, host);
+            name_uplinks(namespace, &UPLINKS, host).unwrap();
             let text = configuration(name, directory.path(), &lab.pins(name), generic_xdp);
             fs::write(
                 directory.path().join(format!("{name}.toml")),
@@ -69,7 +69,8 @@ impl Machines {
         };
         let publisher = machine("publisher", lab.ingress(), 1);
         let viewer = machine("viewer", lab.egress(), 2);
-        lab.paths().for_each(|path| connect(&lab, path));
+        lab.paths()
+            .for_each(|path| lab.bridge_for_xdp(path).unwrap());
         let mut machines = Machines {
             publisher,
             viewer,
@@ -211,21 +212,6 @@ fn after<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     text.split_whitespace()
         .skip_while(|found| *found != word)
         .nth(1)
-}
-
-/// Configures the lab's devices of paths as the guide's uplinks.
-fn put_uplinks(namespace: &Namespace, host: u8) {
-    for (number, (name, network)) in (1..).zip(UPLINKS) {
-        let batch = format!(
-            "link set path{number} down\naddress flush dev path{number}\nlink set path{number} name {name}\n\
-             link set {name} up\naddress add {network}.{host}/24 dev {name}"
-        );
-        namespace.ip(&batch).unwrap();
-    }
-    // The default of distributions.
-    namespace
-        .sysctl("net.ipv4.conf.all.rp_filter", "2")
-        .unwrap();
 }
 
 /// Returns the guide's file, with directories of the lab.

@@ -4,8 +4,7 @@
 mod machine;
 mod page;
 
-use hawser_io::netns::Namespace;
-use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
+use hawser_testbed::topology::{Lab, Topology, name_uplinks};
 use machine::{Machine, add_program};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,13 +29,8 @@ impl Scene {
     /// changes the package's example of a machine's file.
     fn new(names: [&'static str; 2], networks: usize, change: impl Fn(String) -> String) -> Self {
         let lab = Topology::with_paths(networks).build().unwrap();
-        for path in lab.paths() {
-            lab.bridge(path).unwrap();
-            // To receive frames that XDP redirects, as devices do.
-            for device in [network_ingress(path), network_egress(path)] {
-                lab.network().offloads(&device, &[("gro", true)]).unwrap();
-            }
-        }
+        lab.paths()
+            .for_each(|path| lab.bridge_for_xdp(path).unwrap());
         let homes = tempfile::tempdir().unwrap();
         let documents = homes.path().join("documents");
         write_examples(&documents.join("examples"), change);
@@ -52,7 +46,7 @@ impl Scene {
         );
         let sides = [(lab.ingress(), 1), (lab.egress(), 2)];
         let start = |(name, (namespace, host))| {
-            put_addresses(namespace, host, networks);
+            name_uplinks(namespace, &NETWORKS[..networks], host).unwrap();
             Machine::start(name, namespace, homes.path(), &documents)
         };
         let [first, second] = names;
@@ -88,21 +82,6 @@ fn write_examples(directory: &Path, change: impl Fn(String) -> String) {
         let text = fs::read_to_string(root().join("docs/two-machines").join(file)).unwrap();
         fs::write(directory.join(file), change(text)).unwrap();
     }
-}
-
-fn put_addresses(namespace: &Namespace, host: u8, networks: usize) {
-    for (number, (interface, network)) in (1..).zip(&NETWORKS[..networks]) {
-        let batch = format!(
-            "link set path{number} down\naddress flush dev path{number}\n\
-             link set path{number} name {interface}\nlink set {interface} up\n\
-             address add {network}.{host}/24 dev {interface}"
-        );
-        namespace.ip(&batch).unwrap();
-    }
-    // The default of distributions.
-    namespace
-        .sysctl("net.ipv4.conf.all.rp_filter", "2")
-        .unwrap();
 }
 
 fn ten_minutes(change: impl Fn(String) -> String) {

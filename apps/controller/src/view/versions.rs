@@ -34,7 +34,7 @@ fn name(text: &str) -> Name {
     text.parse().unwrap()
 }
 
-/// What the view knows, as it would be written.
+/// Returns the entries that the view would write, by key.
 fn content(view: &View) -> Vec<(String, Option<Entry>)> {
     let keys = golden();
     let keys = keys.keys().map(|key| Arc::<str>::from(&**key));

@@ -18,6 +18,7 @@ mod rig;
 mod slow_store;
 mod status;
 mod stop;
+mod store_with_delay;
 mod tls;
 mod tokens;
 mod topology;

@@ -1,4 +1,4 @@
-//! What `hawser controller` does to a store from the command line.
+//! `hawser controller` changes a store from the command line.
 
 use crate::rig::{Caller, Identity, Rig, config, flow};
 use axum::http::StatusCode;

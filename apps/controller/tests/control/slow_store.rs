@@ -1,80 +1,30 @@
 //! A store that does not respond in time.
 
 use crate::rig::{Rig, config};
-use async_trait::async_trait;
+use crate::store_with_delay::SlowStore;
 use axum::http::header::RETRY_AFTER;
-use hawser_controller::store::{
-    Embedded, Entry, Error, Lease, LeaseId, Page, Revision, Store, Watch, Write,
-};
+use hawser_controller::store::{Embedded, Store};
 use hawser_controller::{Config, Server};
 use serde_json::json;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// A store whose commits do not end while `is_stuck`.
-struct Stuck {
-    store: Embedded,
-    is_stuck: AtomicBool,
-}
-
-#[async_trait]
-impl Store for Stuck {
-    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.store.get(key).await
-    }
-
-    async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page, Error> {
-        self.store.list(prefix, after, limit).await
-    }
-
-    async fn list_all(&self, prefix: &str) -> Result<(Vec<Entry>, Revision), Error> {
-        self.store.list_all(prefix).await
-    }
-
-    async fn commit(&self, writes: Vec<Write>) -> Result<Revision, Error> {
-        while self.is_stuck.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        self.store.commit(writes).await
-    }
-
-    fn watch(&self, prefix: &str, after: Revision) -> Watch {
-        self.store.watch(prefix, after)
-    }
-
-    async fn grant(&self, ttl: Duration) -> Result<Lease, Error> {
-        self.store.grant(ttl).await
-    }
-
-    async fn keep_alive(&self, lease: LeaseId) -> Result<(), Error> {
-        self.store.keep_alive(lease).await
-    }
-
-    async fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
-        self.store.revoke(lease).await
-    }
-}
 
 #[tokio::test]
 async fn a_slow_store_is_not_the_fault_of_the_client() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&directory);
     config.limits.request_timeout_s = 1;
-    let store = Arc::new(Stuck {
-        store: Embedded::open(directory.path().join("database")).unwrap(),
-        is_stuck: AtomicBool::new(false),
-    });
+    let store = SlowStore::open(&directory);
     let server = Server::start_on(store.clone(), config).await.unwrap();
     let rig = Rig::of(server, directory).await;
-    store.is_stuck.store(true, Ordering::Relaxed);
+    store.slow_down(Duration::MAX);
     let answer = rig.post("/v1/tenants", json!({ "name": "acme" })).await;
     answer.is_problem(503);
     assert!(answer.headers.contains_key(RETRY_AFTER));
     let metrics = rig.get("/metrics").await.body;
     let slow = r#"hawser_controller_refused_total{reason="slow_store"} 1"#;
     assert!(metrics.as_str().unwrap().contains(slow));
-    store.is_stuck.store(false, Ordering::Relaxed);
+    store.slow_down(Duration::ZERO);
     rig.stop().await;
 }
 

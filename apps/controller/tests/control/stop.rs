@@ -1,14 +1,11 @@
 //! A controller that has stopped has released its store.
 
-use crate::rig::{PATIENCE, Rig, config, flow};
-use async_trait::async_trait;
+use crate::rig::{Rig, config, flow};
+use crate::store_with_delay::SlowStore;
 use hawser_client::OperatorClient;
 use hawser_control::resource::Tenant;
 use hawser_controller::Server;
-use hawser_controller::store::{
-    Embedded, Entry, Error, Lease, LeaseId, Page, Revision, Store, Watch, Write,
-};
-use parking_lot::Mutex;
+use hawser_controller::store::Store;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -16,88 +13,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
-
-/// The embedded store, with commits that take some time.
-struct SlowStore {
-    store: Embedded,
-    delay: Mutex<Duration>,
-    in_flight: watch::Sender<usize>,
-}
-
-impl SlowStore {
-    fn open(directory: &TempDir) -> Arc<SlowStore> {
-        Arc::new(SlowStore {
-            store: Embedded::open(directory.path().join("database")).unwrap(),
-            delay: Mutex::default(),
-            in_flight: watch::Sender::default(),
-        })
-    }
-
-    fn slow_down(&self, delay: Duration) {
-        *self.delay.lock() = delay;
-    }
-
-    async fn has_commit_in_flight(&self) {
-        let mut in_flight = self.in_flight.subscribe();
-        let wait = in_flight.wait_for(|count| *count > 0);
-        tokio::time::timeout(PATIENCE, wait).await.unwrap().unwrap();
-    }
-}
-
-/// A commit from its request until its answer, or until the requester gives up.
-struct InFlight<'a>(&'a watch::Sender<usize>);
-
-impl<'a> InFlight<'a> {
-    fn begin(count: &'a watch::Sender<usize>) -> InFlight<'a> {
-        count.send_modify(|count| *count += 1);
-        InFlight(count)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
-    }
-}
-
-#[async_trait]
-impl Store for SlowStore {
-    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.store.get(key).await
-    }
-
-    async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page, Error> {
-        self.store.list(prefix, after, limit).await
-    }
-
-    async fn list_all(&self, prefix: &str) -> Result<(Vec<Entry>, Revision), Error> {
-        self.store.list_all(prefix).await
-    }
-
-    async fn commit(&self, writes: Vec<Write>) -> Result<Revision, Error> {
-        let _in_flight = InFlight::begin(&self.in_flight);
-        let delay = *self.delay.lock();
-        tokio::time::sleep(delay).await;
-        self.store.commit(writes).await
-    }
-
-    fn watch(&self, prefix: &str, after: Revision) -> Watch {
-        self.store.watch(prefix, after)
-    }
-
-    async fn grant(&self, ttl: Duration) -> Result<Lease, Error> {
-        self.store.grant(ttl).await
-    }
-
-    async fn keep_alive(&self, lease: LeaseId) -> Result<(), Error> {
-        self.store.keep_alive(lease).await
-    }
-
-    async fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
-        self.store.revoke(lease).await
-    }
-}
 
 async fn start_on(store: &Arc<SlowStore>, directory: TempDir) -> Rig {
     let server = Server::start_on(store.clone(), config(&directory))

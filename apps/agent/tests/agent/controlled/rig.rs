@@ -1,7 +1,7 @@
 //! A lab of two paths whose edges are under a controller in a network of its own.
 
 use crate::rig::{Edges, Rig};
-use crate::support::{connect, hawser};
+use crate::support::hawser;
 use hawser_control::Name;
 use hawser_control::resource::{Flow, Mode, Override, Pruning, Selector, Trigger};
 use hawser_io::process::Process;
@@ -28,7 +28,8 @@ impl Controlled {
         }
         .build()
         .unwrap();
-        lab.paths().for_each(|path| connect(&lab, path));
+        lab.paths()
+            .for_each(|path| lab.bridge_for_xdp(path).unwrap());
         let directory = tempfile::tempdir().unwrap();
         let control = Control::start(&lab, &hawser(), directory.path()).unwrap();
         let edges = Edges::start_controlled(&lab, &hawser(), directory.path(), &control).unwrap();
