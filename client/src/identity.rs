@@ -1,11 +1,11 @@
 use crate::error::{Error, credentials};
 use hawser_control::access::TrustedAuthorities;
 use hawser_control::{InvalidName, Name};
+use hawser_io::file;
 use hawser_tls::{Subject, certificates};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -108,7 +108,7 @@ impl Identity {
             path: folder.to_owned(),
             source,
         };
-        fs::create_dir_all(folder).map_err(failed)?;
+        file::create_folder(folder, 0o777).map_err(failed)?;
         // The node's own file comes last: if it exists, so does the other.
         replace(&folder.join(AUTHORITY), &self.authority_pem)?;
         replace(
@@ -197,7 +197,7 @@ impl PendingKey {
             path: folder.to_owned(),
             source,
         };
-        fs::create_dir_all(folder).map_err(failed)?;
+        file::create_folder(folder, 0o777).map_err(failed)?;
         let path = folder.join(PENDING);
         let pending = match PendingKey::read(&path)? {
             Some(pending) => pending,
@@ -276,20 +276,9 @@ fn sections(pem: &str, kind: &str) -> String {
     found
 }
 
-/// Writes a file that only its owner can read, and moves it into place once it is on the disk.
+/// Replaces a file that only its owner can read.
 fn replace(path: &Path, text: &str) -> Result<(), Error> {
-    let write = || {
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let mut file = tempfile::Builder::new()
-            .prefix(".new-")
-            .permissions(fs::Permissions::from_mode(0o600))
-            .tempfile_in(folder)?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        fs::File::open(folder)?.sync_all()
-    };
-    write().map_err(|source| Error::File {
+    file::replace_durably(path, text.as_bytes(), 0o600).map_err(|source| Error::File {
         path: path.to_owned(),
         source,
     })
@@ -298,6 +287,7 @@ fn replace(path: &Path, text: &str) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use rcgen::DnType;
     use std::time::Duration;
 

@@ -1,9 +1,31 @@
-//! Files that are read by other processes while they are replaced.
+//! Files of state: read by other processes while they are replaced, and written both by a service and by root.
+//!
+//! What root writes into a folder of another user belongs to the folder's owner, so that a service which runs as that
+//! user can still read and replace it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use nix::unistd::{Gid, Uid, fchown, geteuid};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+/// Creates a folder and those that it is in, as far as they are missing. `mode` is the permissions of the new ones,
+/// restricted by the umask.
+///
+/// # Errors
+/// If one of them cannot be created, or is not a folder.
+pub fn create_folder(path: &Path, mode: u32) -> io::Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    let parent = folder_of(path);
+    create_folder(parent, mode)?;
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => give_to_owner_of(parent, &File::open(path)?),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
 
 /// Replaces a file atomically, so that a reader never sees a partial one. `mode` is the file's
 /// permissions, restricted by the umask. Does not wait for the disk: after a power failure the file
@@ -23,10 +45,26 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
 /// As [`replace`], and if the disk fails; the file is then the previous or the new one.
 pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     write(path, contents, mode, true)?;
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    File::open(folder_of(path))?.sync_all()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent();
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Gives an open file or folder to the owner of the folder that it is in. Only root does and can do this.
+fn give_to_owner_of(folder: &Path, file: &File) -> io::Result<()> {
+    if geteuid().is_root() {
+        let owner = fs::metadata(folder)?;
+        fchown(
+            file,
+            Some(Uid::from_raw(owner.uid())),
+            Some(Gid::from_raw(owner.gid())),
+        )?;
+    }
+    Ok(())
 }
 
 fn write(path: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
@@ -41,12 +79,18 @@ fn write(path: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<(
 }
 
 fn write_draft(draft: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
+    // The owner of the folder may be another user, so a draft that is there already is not written through: it
+    // could be a link to any file.
+    match fs::remove_file(draft) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut file = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(mode)
         .open(draft)?;
+    give_to_owner_of(folder_of(draft), &file)?;
     file.write_all(contents)?;
     if durably {
         file.sync_all()?;
@@ -78,9 +122,43 @@ mod tests {
         let path = directory.path().join("kept");
         fs::create_dir(&path).unwrap();
         assert!(replace(&path, b"contents", 0o600).is_err());
-        let draft = directory.path().join("limited.new");
-        std::os::unix::fs::symlink("/dev/full", &draft).unwrap();
-        assert!(replace(&directory.path().join("limited"), b"contents", 0o600).is_err());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_draft_is_not_written_through() {
+        let directory = tempfile::tempdir().unwrap();
+        let other = directory.path().join("other");
+        fs::write(&other, "unchanged").unwrap();
+        std::os::unix::fs::symlink(&other, directory.path().join("kept.new")).unwrap();
+        replace(&directory.path().join("kept"), b"contents", 0o600).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "unchanged");
+        assert_eq!(
+            fs::read_to_string(directory.path().join("kept")).unwrap(),
+            "contents"
+        );
+    }
+
+    /// Runs only as root: others cannot make a folder of another user.
+    #[test]
+    fn what_root_writes_belongs_to_the_owner_of_the_folder() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        fs::create_dir(&state).unwrap();
+        if !geteuid().is_root() {
+            assert!(std::os::unix::fs::chown(&state, Some(12345), Some(12346)).is_err());
+            return;
+        }
+        std::os::unix::fs::chown(&state, Some(12345), Some(12346)).unwrap();
+        let folder = state.join("agent/edge-1");
+        create_folder(&folder, 0o700).unwrap();
+        replace(&folder.join("clock"), b"1", 0o600).unwrap();
+        for path in [state.join("agent"), folder.clone(), folder.join("clock")] {
+            let found = fs::metadata(&path).unwrap();
+            assert_eq!((found.uid(), found.gid()), (12345, 12346), "{path:?}");
+        }
+        create_folder(&folder, 0o700).unwrap();
+        let blocked = create_folder(&folder.join("clock/below"), 0o700);
+        assert!(blocked.is_err());
     }
 }

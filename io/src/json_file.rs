@@ -101,7 +101,7 @@ impl JsonFile {
 
     fn replace<T: Serialize>(&self, value: &T) -> io::Result<()> {
         if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
+            file::create_folder(folder, 0o777)?;
         }
         let text = if self.is_compact {
             serde_json::to_vec(value)

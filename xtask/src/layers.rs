@@ -46,6 +46,7 @@ const BUILT_ON: &[(&str, &str)] = &[
     ("hawser-audience", "hawser-congestion"),
     ("hawser-audience", "hawser-objects"),
     ("hawser-audience", "hawser-fanout"),
+    ("hawser-client", "hawser-io"),
     ("hawser-client", "hawser-tls"),
     ("hawser-quic", "hawser-tls"),
     ("hawser-moq", "hawser-tls"),

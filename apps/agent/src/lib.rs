@@ -34,6 +34,7 @@ pub use status::Status;
 use anyhow::{Context, Result, bail};
 use controlled::{Controlled, Restored};
 use device::Device;
+use hawser_io::file;
 use hawser_io::interface;
 use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
@@ -45,7 +46,8 @@ use observer::Observer;
 use rejected::RejectedCopies;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use status::StatusFile;
-use std::fs::{self, File};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -292,14 +294,18 @@ fn detach(config: &Config) -> Result<()> {
 /// Ensures that a node runs one agent only: two agents would take each other's arrival records.
 fn lock(config: &Config) -> Result<Flock<File>> {
     let directory = config.directory();
-    fs::create_dir_all(&directory).with_context(|| {
+    file::create_folder(&directory, 0o755).with_context(|| {
         format!(
             "cannot create {} (the agent runs as root; `state` says where)",
             directory.display()
         )
     })?;
     let path = directory.join("lock");
-    let file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    // Others must not be able to open and hold it.
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(lock),
         Err((_, Errno::EAGAIN)) => bail!(

@@ -231,7 +231,22 @@ fn secrets_go_to_files_that_only_their_owner_reads() {
     assert!(rig.says("whoami --token-file eyes.token").contains("read"));
     let refused = rig.fails("node revoke edge-1 --token-file eyes.token", 5);
     assert!(refused.contains("operate"), "{refused}");
-    rig.fails("token create eyes-2 --out eyes.token", 1);
+    for command in [
+        "token create eyes-2 --out eyes.token",
+        "token rotate eyes --out eyes.token",
+        "node enrol edge-1 --tenant acme --out eyes.token",
+        "token create eyes-2 --out missing/eyes.token",
+    ] {
+        let refused = rig.fails(command, 1);
+        assert!(refused.contains("nothing was changed"), "{refused}");
+    }
+    rig.says("whoami --token-file eyes.token");
+    assert!(!rig.says("token list").contains("eyes-2"));
+    rig.fails("token create eyes --out twice.token", 1);
+    assert!(!rig.folder.path().join("twice.token").exists());
+    rig.says("token rotate eyes --out new.token");
+    rig.says("whoami --token-file new.token");
+    rig.fails("whoami --token-file eyes.token", 5);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use time::{Duration, OffsetDateTime};
@@ -234,16 +234,12 @@ fn pem_of(der: &CertificateDer<'_>) -> String {
 }
 
 fn create_directory(state: &Path) -> Result<()> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(state)
-        .with_context(|| {
-            format!(
-                "cannot create {} (set by `state` in the configuration)",
-                state.display()
-            )
-        })
+    file::create_folder(state, 0o700).with_context(|| {
+        format!(
+            "cannot create {} (set by `state` in the configuration)",
+            state.display()
+        )
+    })
 }
 
 /// Checks that only its owner can read a file.

@@ -1,6 +1,6 @@
 use crate::output::{Output, is_wanted};
 use crate::text;
-use crate::token::write_secret;
+use crate::token::SecretFile;
 use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
 use hawser_control::Name;
@@ -96,11 +96,13 @@ impl Enrol {
             tenant: self.tenant.clone(),
             valid_s: u32::try_from(self.valid.as_secs()).context("--valid is too long")?,
         };
+        let out = self.out.as_deref().map(SecretFile::create).transpose()?;
         let enrolment = client.enrol_node(node, &enrolment).await?;
-        let Some(file) = &self.out else {
+        let Some(out) = out else {
             return output.changed(&enrolment, &enrolment.token);
         };
-        write_secret(file, &enrolment.token)?;
+        let file = out.path();
+        out.fill(&enrolment.token)?;
         let until = text::date(enrolment.expires_unix_ms);
         let stored = Stored {
             node,

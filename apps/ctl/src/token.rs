@@ -7,8 +7,7 @@ use hawser_control::Name;
 use hawser_control::access::{IssuedToken, NewSecret, NewToken, Scope, Token};
 use serde::Serialize;
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Subcommand)]
@@ -40,7 +39,7 @@ pub(crate) enum Command {
         /// Time for which the present secret stays valid, hours
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=720))]
         overlap_hours: u32,
-        /// Validity of the token from now on, days [default: no end]
+        /// Validity of the token from now on, days [default: its end stays]
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: Option<u32>,
         /// File for the secret, readable only by its owner; must not exist yet [default: standard
@@ -97,8 +96,8 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
                 tenant: tenant.clone(),
                 valid_s: days.map(seconds),
             };
-            let issued = client.create_token(&token).await?;
-            hand_over(&issued, out.as_deref(), output)
+            let file = out.as_deref().map(SecretFile::create).transpose()?;
+            hand_over(&client.create_token(&token).await?, file, output)
         }
         Command::Rotate {
             token,
@@ -110,8 +109,8 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
                 overlap_s: overlap_hours * 3600,
                 valid_s: days.map(seconds),
             };
-            let issued = client.rotate_token(token, &new).await?;
-            hand_over(&issued, out.as_deref(), output)
+            let file = out.as_deref().map(SecretFile::create).transpose()?;
+            hand_over(&client.rotate_token(token, &new).await?, file, output)
         }
         Command::Delete { token } => {
             client.delete_token(token).await?;
@@ -125,11 +124,12 @@ const fn seconds(days: u32) -> u32 {
 }
 
 /// Writes the secret of a token to a file, or prints it.
-fn hand_over(issued: &IssuedToken, out: Option<&Path>, output: Output) -> Result<()> {
-    let Some(file) = out else {
+fn hand_over(issued: &IssuedToken, out: Option<SecretFile<'_>>, output: Output) -> Result<()> {
+    let Some(out) = out else {
         return output.changed(issued, &issued.secret);
     };
-    write_secret(file, &issued.secret)?;
+    let file = out.path();
+    out.fill(&issued.secret)?;
     let name = &issued.token.name;
     let text = format!("the secret of the token {name} is in {}", file.display());
     output.changed(
@@ -175,21 +175,76 @@ pub(crate) fn fields(token: &Token) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Writes a secret to a new file that only its owner can read.
-pub(crate) fn write_secret(path: &Path, secret: &str) -> Result<()> {
-    let write = || {
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
-        writeln!(file, "{secret}")?;
-        file.sync_all()
-    };
-    write().with_context(|| {
-        format!(
-            "cannot write {}; the secret is lost: create another token",
-            path.display()
-        )
-    })
+/// A new file for a secret, readable only by its owner. It is made, with room for the secret, before the secret is
+/// asked for, so that a secret is not lost because its file cannot be written. Removed unless it is filled.
+pub(crate) struct SecretFile<'a> {
+    path: &'a Path,
+    file: fs::File,
+    is_filled: bool,
+}
+
+impl<'a> SecretFile<'a> {
+    /// Bytes that are enough for a secret or a token of an enrolment.
+    const ROOM: usize = 1024;
+
+    /// Creates the file.
+    ///
+    /// # Errors
+    ///
+    /// The file exists or cannot be written.
+    pub(crate) fn create(path: &'a Path) -> Result<SecretFile<'a>> {
+        let context = || format!("cannot write {}; nothing was changed", path.display());
+        let mut options = fs::OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(0o600);
+        let file = options.open(path).with_context(context)?;
+        let is_filled = false;
+        let secret = SecretFile {
+            path,
+            file,
+            is_filled,
+        };
+        let room = [b'\n'; Self::ROOM];
+        let reserve = || {
+            secret
+                .file
+                .write_all_at(&room, 0)
+                .and_then(|()| secret.file.sync_all())
+        };
+        reserve().with_context(context)?;
+        Ok(secret)
+    }
+
+    /// Returns the name of the file.
+    pub(crate) fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Writes the secret.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written: the secret is lost.
+    pub(crate) fn fill(mut self, secret: &str) -> Result<()> {
+        let text = format!("{secret}\n");
+        let write = || {
+            self.file.write_all_at(text.as_bytes(), 0)?;
+            self.file.set_len(text.len() as u64)?;
+            self.file.sync_all()
+        };
+        write().with_context(|| {
+            let path = self.path.display();
+            format!("cannot write {path}; the secret is lost: ask for another one")
+        })?;
+        self.is_filled = true;
+        Ok(())
+    }
+}
+
+impl Drop for SecretFile<'_> {
+    fn drop(&mut self) {
+        if !self.is_filled {
+            // Without its secret, nothing is lost if an empty file stays.
+            let _ = fs::remove_file(self.path);
+        }
+    }
 }

@@ -201,11 +201,12 @@ pub const MAX_TOKEN_S: u32 = 3650 * 24 * 60 * 60;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NewSecret {
-    /// The time for which the present secret stays valid, seconds, at most 30 days.
+    /// The time for which the present secret stays valid, seconds, at most 30 days, and at most to the
+    /// present end of the token.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 2_592_000))]
     pub overlap_s: u32,
-    /// The validity of the token from now on, seconds, at most ten years; `null` for no end.
+    /// The validity of the token from now on, seconds, at most ten years; `null` to keep its end.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 315_360_000))]
     pub valid_s: Option<u32>,

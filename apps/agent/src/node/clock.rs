@@ -135,7 +135,7 @@ fn read(file: &Path) -> Result<Option<u64>, String> {
 /// Writes the clock and syncs it to the disk: after a power failure the clock must not start from
 /// an older one.
 fn write(file: &Path, clock: u64) -> io::Result<()> {
-    fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
+    file::create_folder(file.parent().unwrap_or(Path::new("/")), 0o777)?;
     file::replace_durably(file, clock.to_string().as_bytes(), 0o600)
 }
 

@@ -173,7 +173,8 @@ fn seen_token<'a>(
 
 /// Replace the secret of a token; the new one is shown only once
 ///
-/// The present secret stays valid for `overlap_s`. The token's validity begins again.
+/// The present secret stays valid for `overlap_s`, but not beyond the token's present end. Without `valid_s` the token
+/// keeps its end.
 #[utoipa::path(operation_id = "rotate_token", post, path = "/v1/tokens/{token}/secret", tag = "operators", params(("token" = Name, Path)), request_body = NewSecret, security(("token" = [])),
     responses((status = 201, body = IssuedToken, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn rotate(
@@ -203,12 +204,19 @@ async fn try_rotate(
         value: mut record,
         revision,
     } = seen_token(&controller.view(), operator, name)?.clone();
-    record.token.expires_unix_ms = expiry(new.valid_s);
+    let (end, has_ended) = (record.token.expires_unix_ms, record.is_expired());
+    if new.valid_s.is_some() {
+        record.token.expires_unix_ms = expiry(new.valid_s);
+    } else if has_ended {
+        let what = "the token has expired; `valid_s` says how long it is to be valid again";
+        return Err(Refusal::conflict(what).into());
+    }
     let issued = issue(Token::clone(&record.token));
     let before = std::mem::replace(&mut record.secret_sha256, sha256_hex(&issued.secret));
-    record.previous = (new.overlap_s > 0).then(|| PreviousSecret {
+    let until = expiry(Some(new.overlap_s)).unwrap_or(0);
+    record.previous = (new.overlap_s > 0 && !has_ended).then(|| PreviousSecret {
         secret_sha256: before,
-        until_unix_ms: expiry(Some(new.overlap_s)).unwrap_or(0),
+        until_unix_ms: end.map_or(until, |end| end.min(until)),
     });
     let write = Write::put(key::of(key::TOKEN, name), emit(&record));
     let message = format!(

@@ -28,15 +28,40 @@ async fn an_expired_token_is_rejected_and_a_new_secret_makes_it_valid_again() {
     let answer = rig.call(caller, "GET", "/v1/me", None).await;
     assert!(answer.body["detail"].to_string().contains("expired"));
 
-    let again = rig.post("/v1/tokens/ci/secret", json!({})).await;
+    let refused = rig.post("/v1/tokens/ci/secret", json!({})).await;
+    refused.is_problem(409);
+    assert!(refused.body["detail"].to_string().contains("valid_s"));
+    let new = json!({ "valid_s": 3600, "overlap_s": 3600 });
+    let again = rig.post("/v1/tokens/ci/secret", new).await;
     assert_eq!(again.status, StatusCode::CREATED, "{}", again.body);
     assert_eq!(status(&rig, &again.body["secret"]).await, StatusCode::OK);
-    assert!(listed(&rig, "ci").await.get("expires_unix_ms").is_none());
+    assert_eq!(
+        status(&rig, &issued["secret"]).await,
+        StatusCode::UNAUTHORIZED,
+        "an overlap does not revive an expired secret"
+    );
     for wrong in [json!({ "valid_s": 0 }), json!({ "overlap_s": 2_592_001 })] {
         rig.post("/v1/tokens/ci/secret", wrong)
             .await
             .is_problem(422);
     }
+}
+
+#[tokio::test]
+async fn a_token_keeps_its_end_when_its_secret_is_replaced_and_no_secret_outlives_the_end() {
+    let rig = Rig::new().await;
+    let new = json!({ "name": "ci", "scope": "read", "valid_s": 3600 });
+    let issued = rig.post("/v1/tokens", new).await.body;
+    let again = rig.post("/v1/tokens/ci/secret", json!({})).await.body;
+    assert_eq!(again["expires_unix_ms"], issued["expires_unix_ms"]);
+
+    let short = json!({ "valid_s": 2 });
+    let short = rig.post("/v1/tokens/ci/secret", short).await.body;
+    let new = json!({ "valid_s": 3600, "overlap_s": 3600 });
+    let long = rig.post("/v1/tokens/ci/secret", new).await.body;
+    rig.until(async || status(&rig, &short["secret"]).await == StatusCode::UNAUTHORIZED)
+        .await;
+    assert_eq!(status(&rig, &long["secret"]).await, StatusCode::OK);
 }
 
 #[tokio::test]
