@@ -114,12 +114,12 @@ fn describe(problem: &Problem) -> String {
     let detail = words::translate(problem.detail.trim());
     let title = problem.title.trim();
     match (title.is_empty(), detail.is_empty()) {
-        (false, false) => format!("{title}: {detail}"),
+        (_, false) => detail,
+        (false, true) => title.to_owned(),
         (true, true) => format!(
             "the controller rejected the request with status {}",
             problem.status
         ),
-        _ => format!("{title}{detail}"),
     }
 }
 
@@ -141,7 +141,8 @@ mod tests {
     fn a_problem_is_reported_in_the_controllers_words() {
         assert_eq!(
             problem("No such flow", "Create it.").to_string(),
-            "No such flow: Create it."
+            "Create it.",
+            "the title is that of the status, which says less"
         );
         assert_eq!(problem("", "Create it.").to_string(), "Create it.");
         assert_eq!(problem("Not Found", "").to_string(), "Not Found");

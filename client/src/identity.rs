@@ -287,8 +287,8 @@ fn replace(path: &Path, text: &str) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
     use rcgen::DnType;
+    use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -3,7 +3,7 @@
 //! The controller names requests, for those who use its interface directly.
 
 /// Requests as the controller names them, and the commands that send them.
-const REQUESTS: [(&str, &str); 12] = [
+const REQUESTS: [(&str, &str); 13] = [
     (
         "POST /v1/nodes/NAME/enrolment",
         "`hawser ctl node enrol NAME --tenant TENANT`",
@@ -22,6 +22,7 @@ const REQUESTS: [(&str, &str); 12] = [
     ("PUT /v1/tracks/NAME", "`hawser ctl track set NAME`"),
     ("GET /v1/tokens", "`hawser ctl token list`"),
     ("POST /v1/tokens", "`hawser ctl token create NAME`"),
+    ("?tenant= or ?node=", "--tenant or --node"),
 ];
 
 /// Replaces requests with the commands that send them.

@@ -266,7 +266,7 @@ async fn a_rejection_is_reported_in_the_controllers_words() {
     let error = client.flow(&"stage".parse().unwrap()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "Not Found: There is no flow stage. Create it first."
+        "There is no flow stage. Create it first."
     );
     assert_eq!((error.status(), error.is_transient()), (Some(404), false));
 }

@@ -1,6 +1,6 @@
 //! Files with a secret key in hexadecimal digits, which nobody but their owner may read.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -24,7 +24,11 @@ fn write(path: &Path, key: &[u8]) -> io::Result<()> {
         .mode(0o600)
         .open(path)?;
     let digits = Zeroizing::new(hex::encode(key));
-    writeln!(file, "{}", *digits)
+    let written = writeln!(file, "{}", *digits).and_then(|()| file.sync_all());
+    written.inspect_err(|_| {
+        // A part of a key would be in the way of the next attempt. The error that counts is the first one.
+        let _ = fs::remove_file(path);
+    })
 }
 
 /// The length of the secret of a broadcast of media in bytes.

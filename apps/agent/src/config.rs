@@ -153,8 +153,33 @@ impl Config {
 
     /// Returns the path of this node's status file.
     pub fn status_file(&self) -> PathBuf {
-        self.directory().join("status.json")
+        status_file(&self.directory())
     }
+
+    /// Returns the directories where an agent of this node may have left pins: with the default of `pins` it depends
+    /// on who started the agent.
+    pub(crate) fn all_pins(&self) -> Vec<PathBuf> {
+        let defaults = file::DEFAULT_PINS.map(PathBuf::from);
+        let places = match defaults.contains(&self.pins) {
+            true => defaults.to_vec(),
+            false => vec![self.pins.clone()],
+        };
+        places.iter().map(|place| place.join(&self.name)).collect()
+    }
+}
+
+/// Returns the path of the status file of the node of a configuration file. Neither the rest of the file nor the files
+/// that it names have to be valid or readable.
+///
+/// # Errors
+/// The file cannot be read, is no TOML, or names no node.
+pub(crate) fn find_status(path: &Path) -> Result<PathBuf, ConfigError> {
+    let (name, state) = build::name_and_state(&Source::read(path)?)?;
+    Ok(status_file(&state.join(name)))
+}
+
+fn status_file(directory: &Path) -> PathBuf {
+    directory.join("status.json")
 }
 
 impl fmt::Display for Config {

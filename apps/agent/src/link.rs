@@ -122,6 +122,10 @@ impl Client {
                     let connection = Connection::Refused(self.explain(&error));
                     (connection, &mut refused_backoff)
                 }
+                Err(error @ (Error::Credentials { .. } | Error::File { .. })) => {
+                    let why = format!("the node's certificate cannot be used: {error}");
+                    (Connection::Unreachable(why), &mut refused_backoff)
+                }
                 Err(error) => {
                     let connection = Connection::Unreachable(self.explain(&error));
                     (connection, &mut backoff)
@@ -308,9 +312,5 @@ async fn renew(
 
 /// Returns whether the controller refuses the node, or the node's own files are unusable.
 fn is_refusal(error: &Error) -> bool {
-    match error {
-        Error::Rejected(problem) => matches!(problem.status, 401 | 403),
-        Error::Credentials { .. } | Error::File { .. } => true,
-        _ => false,
-    }
+    matches!(error.status(), Some(401 | 403))
 }

@@ -171,6 +171,16 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
     if registration.version.len() > 64 {
         return Err("`version` has more than 64 bytes".into());
     }
+    let interfaces = registration.paths.iter().map(|path| &path.interface);
+    if interfaces
+        .chain([&registration.version])
+        .any(|text| text.contains(char::is_control))
+    {
+        return Err("`version` and `interface` must not have control characters".into());
+    }
+    if registration.signals.is_some_and(|to| !is_unicast(to.ip())) {
+        return Err("`signals` must be the address of one interface of the node".into());
+    }
     if !are_paths(registration.paths.iter().map(|path| path.number)) {
         return Err("`paths` must have different numbers from 1 to 8".into());
     }
@@ -182,6 +192,13 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
         return Err("`interface` must have 1 to 15 bytes".into());
     }
     Ok(())
+}
+
+/// Returns whether an address can be that of one interface of another machine. Loopback addresses are: nodes may run on the
+/// controller's machine.
+fn is_unicast(address: IpAddr) -> bool {
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !(address.is_unspecified() || address.is_multicast() || is_broadcast)
 }
 
 /// Checks a report, except whether the node may report about its flows.
@@ -263,6 +280,27 @@ mod tests {
         );
         assert!(!overlap(&udp(1, 2), &udp(3, 4)) && !overlap(&tcp, &udp(1, 2)));
         assert!(!overlap(&all, &longer), "the longest prefix takes a packet");
+    }
+
+    #[test]
+    fn a_node_registers_neither_control_characters_nor_addresses_of_many() {
+        let with = |version: &str, interface: &str, signals: &str| {
+            registration(
+                &serde_json::from_value(json!({ "version": version, "signals": signals, "paths": [
+                    { "number": 1, "interface": interface, "local": "192.0.2.1", "remote": "192.0.2.2" }] }))
+                .unwrap(),
+            )
+        };
+        with("1", "eth0", "192.0.2.1:9").unwrap();
+        for (wrong, key) in [
+            (with("1\x1b[2K", "eth0", "192.0.2.1:9"), "version"),
+            (with("1", "eth\n0", "192.0.2.1:9"), "interface"),
+            (with("1", "eth0", "224.0.0.1:9"), "signals"),
+            (with("1", "eth0", "255.255.255.255:9"), "signals"),
+            (with("1", "eth0", "[::]:9"), "signals"),
+        ] {
+            assert!(wrong.unwrap_err().contains(key));
+        }
     }
 
     #[test]

@@ -143,6 +143,8 @@ pub struct LimitsConfig {
     /// The maximum average rate of changes per node, changes per second: registrations, leases,
     /// certificates, health of paths, decisions about its flows.
     pub node_changes_per_s: f64,
+    /// The maximum number of nodes of a tenant.
+    pub tenant_nodes: usize,
 }
 
 impl Default for Config {
@@ -198,6 +200,7 @@ impl Default for LimitsConfig {
             max_node_events: 1_000,
             node_events_per_s: 5.0,
             node_changes_per_s: 20.0,
+            tenant_nodes: 20_000,
         }
     }
 }
@@ -312,6 +315,7 @@ impl LimitsConfig {
             (self.request_timeout_s > 0, "limits.request_timeout_s"),
             (self.idle_timeout_s > 0, "limits.idle_timeout_s"),
             (self.unread_timeout_s > 0, "limits.unread_timeout_s"),
+            (self.tenant_nodes > 0, "limits.tenant_nodes"),
         ];
         let others = [
             (

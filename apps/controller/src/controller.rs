@@ -21,12 +21,15 @@ use hawser_io::clock::unix_ms;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// The maximum time that a response waits until the view contains its change. After that the
 /// response is sent anyway, because the change is in the store.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time for which a change that the store did not take counts against the controller's readiness.
+const FAILURE_COUNTS: Duration = Duration::from_secs(60);
 
 /// The maximum number of changes that are applied before readers get access to the view again.
 const CHANGES_AT_ONCE: usize = 256;
@@ -58,6 +61,8 @@ pub struct Controller {
     /// Whether the view has been filled from the store.
     filled: watch::Sender<bool>,
     reports: Mutex<HashMap<Name, Reported>>,
+    /// When and why the store did not take the last change; `None` if it took it.
+    failed_write: Mutex<Option<(Instant, String)>>,
     work: mpsc::UnboundedSender<Touched>,
 }
 
@@ -164,6 +169,7 @@ impl Controller {
             filled: watch::channel(false).0,
             shutdown: watch::channel(false).0,
             reports: Mutex::default(),
+            failed_write: Mutex::default(),
             name,
             config,
             store,
@@ -218,12 +224,32 @@ impl Controller {
         message: String,
     ) -> Result<Revision, Error> {
         let audit = about.document(&mut writes, kind, message);
-        let revision = self.store.commit(writes).await?;
+        let committed = self.store.commit(writes).await;
+        self.note_failure(&committed);
+        let revision = committed?;
         if let Some(audit) = audit {
             audit.log(revision);
         }
         self.wait_until_applied(revision).await;
         Ok(revision)
+    }
+
+    /// Keeps whether the store takes changes. A conflict is no failure of the store.
+    fn note_failure(&self, committed: &Result<Revision, Error>) {
+        match committed {
+            Err(Error::Unavailable(why)) => {
+                self.metrics.write_failed();
+                *self.failed_write.lock() = Some((Instant::now(), why.clone()));
+            }
+            _ => *self.failed_write.lock() = None,
+        }
+    }
+
+    /// Returns why the last change was not written, for a minute: then another one may have to find out whether the
+    /// store takes changes again.
+    pub(crate) fn failed_write(&self) -> Option<String> {
+        let (at, why) = self.failed_write.lock().clone()?;
+        (at.elapsed() < FAILURE_COUNTS).then_some(why)
     }
 
     /// Waits until the view contains everything written up to that revision.

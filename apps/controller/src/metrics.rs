@@ -52,6 +52,8 @@ pub(crate) struct Metrics {
     streams: Gauge,
     nodes_alive: Gauge,
     nodes: Gauge,
+    nodes_lost: Gauge,
+    failed_writes: Counter,
     is_leader: Gauge,
     unreadable: Gauge,
     settings_differ: Gauge,
@@ -63,6 +65,8 @@ pub(crate) struct Gauges {
     pub(crate) streams: usize,
     pub(crate) nodes: usize,
     pub(crate) nodes_alive: usize,
+    /// The number of nodes that were alive and are not any more.
+    pub(crate) nodes_lost: usize,
     pub(crate) is_leader: bool,
     /// Mode, state and number of flows.
     pub(crate) flows: Vec<(&'static str, &'static str, i64)>,
@@ -111,6 +115,8 @@ impl Metrics {
             streams: Gauge::default(),
             nodes_alive: Gauge::default(),
             nodes: Gauge::default(),
+            nodes_lost: Gauge::default(),
+            failed_writes: Counter::default(),
             is_leader: Gauge::default(),
             unreadable: Gauge::default(),
             settings_differ: Gauge::default(),
@@ -183,6 +189,16 @@ impl Metrics {
             self.nodes_alive.clone(),
         );
         registry.register(
+            "nodes_lost",
+            "Nodes that were alive and are not any more",
+            self.nodes_lost.clone(),
+        );
+        registry.register(
+            "failed_writes",
+            "Changes that the store did not take",
+            self.failed_writes.clone(),
+        );
+        registry.register(
             "is_leader",
             "1 if this controller is the leader",
             self.is_leader.clone(),
@@ -223,6 +239,10 @@ impl Metrics {
         self.decisions.get_or_create(&ReasonLabels { reason }).inc();
     }
 
+    pub(crate) fn write_failed(&self) {
+        self.failed_writes.inc();
+    }
+
     pub(crate) fn ignored(&self, reason: &'static str) {
         self.ignored.get_or_create(&ReasonLabels { reason }).inc();
     }
@@ -251,6 +271,7 @@ impl Metrics {
         self.streams.set(gauge(gauges.streams));
         self.nodes.set(gauge(gauges.nodes));
         self.nodes_alive.set(gauge(gauges.nodes_alive));
+        self.nodes_lost.set(gauge(gauges.nodes_lost));
         self.is_leader.set(gauges.is_leader.into());
         self.unreadable.set(gauge(gauges.unreadable));
         self.settings_differ.set(gauge(gauges.settings_differ));

@@ -21,11 +21,11 @@ pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc
     keys
 }
 
-/// Returns the oldest events about each node or flow beyond `max_each`, then the oldest of all
-/// beyond `max`.
+/// Returns the oldest events about each node or flow beyond `max_each`, and then, beyond `max`, the oldest of the tenant
+/// with the most. So no tenant can displace the events of another one.
 fn surplus_events(events: &Journal<Event>, max: usize, max_each: usize) -> Vec<Arc<str>> {
     let mut counts: HashMap<Option<&Name>, usize> = HashMap::new();
-    let mut kept = VecDeque::with_capacity(events.len());
+    let mut kept: HashMap<Option<&Name>, VecDeque<&Arc<str>>> = HashMap::new();
     let mut surplus = Vec::new();
     for (key, event) in events.iter().rev() {
         let about = event.node.as_ref().or(event.flow.as_ref());
@@ -34,11 +34,20 @@ fn surplus_events(events: &Journal<Event>, max: usize, max_each: usize) -> Vec<A
         if about.is_some() && *count > max_each {
             surplus.push(key.clone())
         } else {
-            kept.push_front(key)
+            let tenant = event.tenant.as_ref();
+            kept.entry(tenant).or_default().push_front(key);
         }
     }
-    let beyond = kept.len().saturating_sub(max);
-    surplus.extend(kept.into_iter().take(beyond).cloned());
+    let mut left: usize = kept.values().map(VecDeque::len).sum();
+    let mut by_count: BinaryHeap<_> = kept.values_mut().map(|keys| (keys.len(), keys)).collect();
+    while left > max
+        && let Some(mut most) = by_count.peek_mut()
+    {
+        let (count, keys) = &mut *most;
+        surplus.extend(keys.pop_front().cloned());
+        *count -= 1;
+        left -= 1;
+    }
     surplus
 }
 
@@ -148,6 +157,23 @@ mod tests {
         assert_eq!(texts(surplus_events(&journal(&events), 100, 2)), ["3"]);
         assert_eq!(texts(surplus_events(&journal(&events), 4, 2)), ["3", "1"]);
         assert!(surplus_events(&journal(&events), 6, 6).is_empty());
+    }
+
+    #[test]
+    fn a_tenant_that_causes_many_events_pushes_out_its_own() {
+        let of = |tenant: &str, node: &str| {
+            let mut event = event(Some(node));
+            event["tenant"] = tenant.into();
+            event
+        };
+        let events = [
+            of("quiet", "a"),
+            of("loud", "b"),
+            of("loud", "c"),
+            of("loud", "d"),
+            event(None),
+        ];
+        assert_eq!(texts(surplus_events(&journal(&events), 3, 9)), ["2", "3"]);
     }
 
     #[test]

@@ -86,6 +86,13 @@ pub(crate) struct NodeView {
     pub(crate) receives: BTreeSet<Name>,
 }
 
+impl NodeView {
+    /// Returns whether the node was alive and is not any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.record.is_some() && self.alive.is_none() && self.seen.is_some()
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct FlowView {
     pub(crate) record: Option<Versioned<FlowRecord>>,
@@ -106,6 +113,14 @@ impl View {
         }
         (view.complete, view.latest) = (revision, revision);
         view
+    }
+
+    /// Returns the names of a tenant's nodes.
+    pub(crate) fn nodes_of(&self, tenant: &Name) -> impl Iterator<Item = &Name> {
+        self.nodes.iter().filter_map(move |(name, node)| {
+            let record = node.record.as_ref()?;
+            (record.value.tenant == *tenant).then_some(name)
+        })
     }
 
     /// Returns the token with that secret. It may have expired.

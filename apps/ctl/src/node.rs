@@ -10,6 +10,9 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The longest validity of an enrolment token: 30 days, as the controller has it.
+const MAX_VALID_S: u64 = 30 * 24 * 3600;
+
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List all nodes
@@ -45,12 +48,21 @@ pub(crate) struct Enrol {
     #[arg(long)]
     tenant: Name,
     /// Validity of the token, such as 15m, 24h or 7d; at most 30 days
-    #[arg(long, value_name = "TIME", value_parser = text::parse_duration, default_value = "24h")]
+    #[arg(long, value_name = "TIME", value_parser = validity, default_value = "24h")]
     valid: Duration,
     /// File for the token, readable only by its owner; must not exist yet [default: standard
     /// output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+}
+
+/// Parses the validity of an enrolment token.
+fn validity(text: &str) -> Result<Duration, String> {
+    let valid = text::parse_duration(text)?;
+    match valid.as_secs() {
+        1..=MAX_VALID_S => Ok(valid),
+        _ => Err("a token is valid for 1 s to 30 days".to_owned()),
+    }
 }
 
 impl Command {

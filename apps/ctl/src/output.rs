@@ -74,6 +74,7 @@ impl Output {
     /// Prints text. Exits successfully if the reader has closed the pipe.
     pub(crate) fn text(self, text: &str) -> Result<()> {
         let clear = if self.replaces { CLEAR } else { "" };
+        let text = printable(text);
         if !hawser_command::print(&format!("{clear}{text}"))? {
             std::process::exit(0);
         }
@@ -83,6 +84,14 @@ impl Output {
     fn object<T: Serialize + ?Sized>(self, item: &T) -> Result<()> {
         self.text(&format!("{}\n", serde_json::to_string_pretty(item)?))
     }
+}
+
+/// Replaces control characters other than line feeds. Nodes name themselves, and must not control the operator's terminal.
+fn printable(text: &str) -> String {
+    text.replace(
+        |char: char| char.is_control() && char != '\n',
+        char::REPLACEMENT_CHARACTER.encode_utf8(&mut [0; 3]),
+    )
 }
 
 /// Returns whether an item passes a filter. Without a filter, everything passes.
@@ -96,7 +105,10 @@ pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) ->
     table
         .load_style(NOTHING)
         .set_header(header.iter().map(|title| title.to_uppercase()));
-    table.add_rows(rows);
+    // An item has one line, whatever a node has put into it.
+    let line =
+        |cell: String| cell.replace('\n', char::REPLACEMENT_CHARACTER.encode_utf8(&mut [0; 3]));
+    table.add_rows(rows.map(|row| row.into_iter().map(line)));
     aligned(&table)
 }
 
@@ -111,6 +123,15 @@ fn aligned(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_item_can_neither_add_lines_nor_control_the_terminal() {
+        let row = |text: &str| vec![text.to_owned(), "b".to_owned()];
+        let rows = [row("\x1b[2K\rall is fine\nforged")].into_iter();
+        let text = printable(&table(&["one", "two"], rows));
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(!text.contains(['\x1b', '\r']), "{text}");
+    }
 
     #[test]
     fn columns_are_aligned_without_borders() {

@@ -378,6 +378,26 @@ mod tests {
     }
 
     #[test]
+    fn a_server_says_which_nodes_of_a_controller_it_admits() {
+        let [_, (_, server)] = EXAMPLES;
+        let tls = server.find("[tls]").unwrap();
+        let end = tls + server[tls..].find("\n\n").unwrap();
+        let enrolled = format!("{}[tls]\nnode = \"pop\"{}", &server[..tls], &server[end..]);
+        let refused = read("server", &enrolled).unwrap_err();
+        assert!(refused.contains("set admit_unlisted"), "{refused}");
+        for admits in ["true", "false"] {
+            let said = enrolled.replacen(
+                "[tunnel]",
+                &format!("[tunnel]\nadmit_unlisted = {admits}"),
+                1,
+            );
+            read("server", &said).unwrap();
+        }
+        let controller = "[controller]\nurls = [\"https://a:1\"]\naddresses = [\"192.0.2.1:1\"]\n";
+        read("server", &format!("{enrolled}\n{controller}")).unwrap();
+    }
+
+    #[test]
     fn what_is_wrong_is_refused_with_its_line() {
         let [client, server] = EXAMPLES.map(|(_, text)| text);
         for (role, text, from, to, expected) in [

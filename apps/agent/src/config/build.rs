@@ -1,6 +1,6 @@
 mod device;
 
-use super::file::{File, Node, PathEntry, Receive, Send, SignalAddress};
+use super::file::{File, NameAndState, Node, PathEntry, Receive, Send, SignalAddress, StatusOnly};
 use super::keys::read_key;
 use super::select::{Selector, rule};
 use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, file};
@@ -26,6 +26,9 @@ const RUNTIME_STATE: &str = "/run/hawser/agent";
 /// Directory of the state that survives a reboot.
 const PERSISTENT_STATE: &str = "/var/lib/hawser/agent";
 
+/// The longest name of an interface, bytes (IFNAMSIZ of Linux, without the final zero).
+const MAX_INTERFACE_NAME: usize = 15;
+
 /// Minimum of `max_age_ms`. Path delays differ by tens of milliseconds, and scheduling on a busy
 /// processor adds to that.
 const MIN_MAX_AGE_MS: u32 = 100;
@@ -33,6 +36,18 @@ const MIN_MAX_AGE_MS: u32 = 100;
 /// Parses a configuration file.
 pub(super) fn parse(source: &Source<'_>) -> Result<Config, ConfigError> {
     Builder { source }.build(source.parse()?)
+}
+
+/// Parses the node's name and the directory of its state that does not survive a reboot, and ignores the rest.
+pub(super) fn name_and_state(source: &Source<'_>) -> Result<(String, PathBuf), ConfigError> {
+    let file: StatusOnly = source.parse()?;
+    source.check_name(&file.node, &file.node.get_ref().name)?;
+    let NameAndState { name, state } = file.node.into_inner();
+    Ok((name, runtime_state(state.as_ref())))
+}
+
+fn runtime_state(state: Option<&PathBuf>) -> PathBuf {
+    state.cloned().unwrap_or_else(|| RUNTIME_STATE.into())
 }
 
 /// Builds a [`Config`] from the sections of a file, or returns an error that points at the first
@@ -66,7 +81,7 @@ impl Builder<'_> {
             management_ports: node.management_ports.clone(),
             watch: node.watch.clone(),
             xdp: Wanted::of(node.generic_xdp),
-            state: node.state.clone().unwrap_or_else(|| RUNTIME_STATE.into()),
+            state: runtime_state(node.state.as_ref()),
             pins: node.pins.clone(),
             persistent_state: self.persistent_state(&file),
             max_age: Duration::from_millis(node.max_age_ms.into()),
@@ -217,6 +232,17 @@ impl Builder<'_> {
         if entry.local.is_ipv4() != entry.remote.is_ipv4() {
             let message = "local and remote must both be IPv4 or both IPv6";
             return Err(self.at(spanned, message.to_owned()));
+        }
+        if entry.local == entry.remote {
+            let message = "local is this node's address and remote the peer's: they are the same";
+            return Err(self.at(spanned, message.to_owned()));
+        }
+        if entry.interface.is_empty() || entry.interface.len() > MAX_INTERFACE_NAME {
+            let message = format!(
+                "interface {:?}: the name of an interface has 1 to {MAX_INTERFACE_NAME} bytes",
+                entry.interface
+            );
+            return Err(self.at(spanned, message));
         }
         if let Some(peer) = &entry.peer {
             self.peer(spanned, peer, peers)?;
@@ -583,7 +609,7 @@ paths = [1, 2]
 
     #[test]
     fn refusals_name_the_line_and_what_would_be_right() {
-        let cases: [(&str, &str, &str); 18] = [
+        let cases: [(&str, &str, &str); 20] = [
             (
                 "[node]",
                 "[node]\nmax_age_ms = 0",
@@ -628,6 +654,16 @@ paths = [1, 2]
                 "interface = \"path2\"",
                 "interface = \"path1\"",
                 "line 16: path 1 leaves by path1 too",
+            ),
+            (
+                "interface = \"path2\"",
+                "interface = \"an-interface-of-20b\"",
+                "has 1 to 15 bytes",
+            ),
+            (
+                "local = \"10.1.2.1\"",
+                "local = \"10.1.2.2\"",
+                "they are the same",
             ),
             (
                 "paths = [1, 2]",
@@ -679,6 +715,30 @@ paths = [1, 2]
             let message = refusal(|text| text.replacen(from, to, 1));
             assert!(message.contains(expected), "{to}: {message}");
         }
+    }
+
+    #[test]
+    fn the_status_is_found_without_the_rest_of_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("edge.toml");
+        let text = "[node]\nname = \"edge\"\nunknown = 1\n[[peer]]\nkeys = 3\n";
+        std::fs::write(&file, text).unwrap();
+        let status = crate::config::find_status(&file).unwrap();
+        assert_eq!(status, Path::new("/run/hawser/agent/edge/status.json"));
+        std::fs::write(&file, "[node]\nname = \"../edge\"\n").unwrap();
+        assert!(crate::config::find_status(&file).is_err());
+    }
+
+    #[test]
+    fn pins_are_looked_for_wherever_an_agent_without_the_key_leaves_them() {
+        let config = parse_edge(EDGE).unwrap();
+        let all = config.all_pins();
+        for default in file::DEFAULT_PINS {
+            assert!(all.contains(&Path::new(default).join("ingress")), "{all:?}");
+        }
+        let given = EDGE.replacen("[node]", "[node]\npins = \"/sys/fs/bpf/other\"", 1);
+        let all = parse_edge(&given).unwrap().all_pins();
+        assert_eq!(all, [Path::new("/sys/fs/bpf/other/ingress")]);
     }
 
     #[test]

@@ -24,6 +24,18 @@ pub(super) struct File {
     pub(super) device: Option<Spanned<Device>>,
 }
 
+/// As much of a file as says where the status is.
+#[derive(Deserialize)]
+pub(super) struct StatusOnly {
+    pub(super) node: Spanned<NameAndState>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct NameAndState {
+    pub(super) name: String,
+    pub(super) state: Option<PathBuf>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Node {
@@ -83,10 +95,15 @@ fn default_management_ports() -> Vec<u16> {
 /// The bpf file system of the package's service, which runs without root.
 const SERVICE_BPF: &str = "/run/hawser/bpf";
 
+/// The places of pins if the file names none: of the package's service, and of an agent that root starts where the
+/// service's bpf file system does not exist.
+pub(super) const DEFAULT_PINS: [&str; 2] = ["/run/hawser/bpf/agent", "/sys/fs/bpf/hawser"];
+
 fn default_pins() -> PathBuf {
+    let [of_service, of_root] = DEFAULT_PINS;
     match sysctl::is_in_bpf_file_system(Path::new(SERVICE_BPF)) {
-        Ok(true) => Path::new(SERVICE_BPF).join("agent"),
-        _ => PathBuf::from("/sys/fs/bpf/hawser"),
+        Ok(true) => of_service.into(),
+        _ => of_root.into(),
     }
 }
 

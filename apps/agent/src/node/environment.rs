@@ -127,12 +127,15 @@ pub(super) fn pins(config: &Config) -> Result<PathBuf> {
 /// Removes the deduplication that an earlier agent of this node left. Returns whether there was
 /// any.
 pub(crate) fn remove_pins(config: &Config) -> Result<bool> {
-    let pins = config.pins.join(&config.name);
-    if !pins.exists() || !is_in_bpf_file_system(&pins)? {
-        return Ok(false);
+    let mut found = false;
+    for pins in config.all_pins() {
+        if pins.exists() && is_in_bpf_file_system(&pins)? {
+            fs::remove_dir_all(&pins)
+                .with_context(|| format!("cannot remove {}", pins.display()))?;
+            found = true;
+        }
     }
-    fs::remove_dir_all(&pins).with_context(|| format!("cannot remove {}", pins.display()))?;
-    Ok(true)
+    Ok(found)
 }
 
 fn is_in_bpf_file_system(path: &Path) -> Result<bool> {

@@ -1,7 +1,7 @@
 mod controlled;
 
 use super::{DeviceStatus, ReceiveStatus, Status};
-use crate::config::Config;
+use crate::config;
 use anyhow::Result;
 use hawser_io::clock::unix_ms;
 use hawser_units::PolicyCode;
@@ -26,8 +26,7 @@ pub struct Args {
 
 /// Prints the status of a node.
 pub fn run(args: &Args) -> Result<()> {
-    let file = Config::read(&args.config)?.status_file();
-    let status = Status::read(&file)?;
+    let status = Status::read(&config::find_status(&args.config)?)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
     } else {

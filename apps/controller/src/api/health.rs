@@ -25,7 +25,7 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Report whether the controller is ready: all of the store has been read and there is a leader
+/// Report whether the controller is ready: all of the store has been read, it takes changes, and there is a leader
 #[utoipa::path(operation_id = "get_readiness", get, path = "/readyz", tag = "service",
     responses((status = 200, content_type = "text/plain", body = String),
         (status = 503, content_type = "application/problem+json", body = hawser_control::answer::Problem)))]
@@ -38,6 +38,11 @@ pub(super) async fn readyz(State(controller): State<Arc<Controller>>) -> Result<
     }
     if let Some(fault) = controller.view().fault() {
         return Err(Refusal::unavailable(fault));
+    }
+    if let Some(fault) = controller.failed_write() {
+        return Err(Refusal::unavailable(format!(
+            "the store does not take changes: {fault}"
+        )));
     }
     let role = controller.role.borrow().clone();
     match role {
@@ -96,6 +101,7 @@ fn gauges(controller: &Controller) -> Gauges {
         streams: controller.streams.len(),
         nodes: nodes().filter(|node| node.record.is_some()).count(),
         nodes_alive: nodes().filter(|node| node.alive.is_some()).count(),
+        nodes_lost: nodes().filter(|node| node.is_lost()).count(),
         is_leader: controller.role.borrow().leadership().is_some(),
         flows: flows_by_state(&view),
         unreadable: view.unreadable_len(),

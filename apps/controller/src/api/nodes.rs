@@ -373,6 +373,12 @@ impl Controller {
         let view = self.view();
         let revision = tenant_revision(&view, tenant)?;
         let Some((_, known)) = view.node(name) else {
+            let max = self.config.limits.tenant_nodes;
+            if view.nodes_of(tenant).count() >= max {
+                return Err(Refusal::conflict(format!(
+                    "the tenant {tenant} has {max} nodes, as many as `limits.tenant_nodes` allows; delete some first"
+                )));
+            }
             return writes_to_create(&view, name, (tenant, revision), enrolment);
         };
         if known.value.tenant != *tenant {

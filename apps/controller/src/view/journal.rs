@@ -39,10 +39,6 @@ impl<T> Journal<T> {
         self.numbers.get(key).copied()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// Returns the number of the newest entry; 0 if there is none.
     pub(crate) fn newest(&self) -> Revision {
         self.entries

@@ -82,7 +82,11 @@ fn a_store_of_the_first_version_is_read_and_every_kind_of_record_is_in_it() {
         assert!(golden.keys().any(|key| key.starts_with(kind)), "{kind}");
     }
     assert_eq!(
-        (view.events.len(), view.audit.len(), view.observations.len()),
+        (
+            view.events.iter().count(),
+            view.audit.iter().count(),
+            view.observations.len()
+        ),
         (1, 1, 1)
     );
     let assignment = view.assignment(&name("edge-1"), 5000);

@@ -1,9 +1,10 @@
 //! Enrolment and registration of nodes, and the restriction of nodes to statements about
 //! themselves.
 
-use crate::rig::{Answer, Caller, Identity, Rig, flow, key_and_request};
+use crate::rig::{Answer, Caller, Identity, Rig, config, flow, key_and_request};
 use axum::http::StatusCode;
 use futures_util::future::join_all;
+use hawser_controller::Server;
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -252,6 +253,31 @@ impl Rig {
             .status
             == StatusCode::OK
     }
+}
+
+#[tokio::test]
+async fn a_tenant_has_a_limited_number_of_nodes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(&directory);
+    config.limits.tenant_nodes = 2;
+    let server = Server::start(config).await.unwrap();
+    let rig = Rig::of(server, directory).await;
+    rig.tenant("acme").await;
+    rig.tenant("zenith").await;
+    let invite = async |node: &str, tenant: &str| {
+        let path = format!("/v1/nodes/{node}/enrolment");
+        rig.post(&path, json!({ "tenant": tenant })).await
+    };
+    for node in ["a", "b", "a"] {
+        assert_eq!(invite(node, "acme").await.status, StatusCode::CREATED);
+    }
+    let refused = invite("c", "acme").await;
+    refused.is_problem(409);
+    assert!(refused.body["detail"].to_string().contains("tenant_nodes"));
+    assert_eq!(invite("c", "zenith").await.status, StatusCode::CREATED);
+    rig.delete("/v1/nodes/b").await;
+    assert_eq!(invite("d", "acme").await.status, StatusCode::CREATED);
+    rig.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

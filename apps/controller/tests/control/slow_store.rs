@@ -2,6 +2,7 @@
 
 use crate::rig::{Rig, config};
 use crate::store_with_delay::SlowStore;
+use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use hawser_controller::store::{Embedded, Store};
 use hawser_controller::{Config, Server};
@@ -25,6 +26,32 @@ async fn a_slow_store_is_not_the_fault_of_the_client() {
     let slow = r#"hawser_controller_refused_total{reason="slow_store"} 1"#;
     assert!(metrics.as_str().unwrap().contains(slow));
     store.slow_down(Duration::ZERO);
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn a_controller_whose_store_takes_no_changes_is_not_ready() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(&directory);
+    let store = SlowStore::open(&directory);
+    let server = Server::start_on(store.clone(), config).await.unwrap();
+    let rig = Rig::of(server, directory).await;
+    rig.until(async || rig.get("/readyz").await.status == StatusCode::OK)
+        .await;
+    store.fail(Some("no space left on device"));
+    let refused = rig.post("/v1/tenants", json!({ "name": "acme" })).await;
+    refused.is_problem(503);
+    let ready = rig.get("/readyz").await;
+    ready.is_problem(503);
+    assert!(ready.body["detail"].to_string().contains("no space left"));
+    let metrics = rig.get("/metrics").await.body;
+    let metrics = metrics.as_str().unwrap();
+    assert!(metrics.contains("hawser_controller_failed_writes_total "));
+    assert!(!metrics.contains("hawser_controller_failed_writes_total 0"));
+
+    store.fail(None);
+    rig.post("/v1/tenants", json!({ "name": "acme" })).await;
+    assert_eq!(rig.get("/readyz").await.status, StatusCode::OK);
     rig.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! A store that takes its time.
+//! A store that takes its time, or no changes.
 
 use crate::rig::PATIENCE;
 use async_trait::async_trait;
@@ -11,10 +11,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-/// The embedded store, with commits that take some time.
+/// The embedded store, with commits that take some time or fail.
 pub(crate) struct SlowStore {
     store: Embedded,
     delay: Mutex<Duration>,
+    fault: Mutex<Option<String>>,
     pub(crate) in_flight: watch::Sender<usize>,
 }
 
@@ -23,12 +24,18 @@ impl SlowStore {
         Arc::new(SlowStore {
             store: Embedded::open(directory.path().join("database")).unwrap(),
             delay: Mutex::default(),
+            fault: Mutex::default(),
             in_flight: watch::Sender::default(),
         })
     }
 
     pub(crate) fn slow_down(&self, delay: Duration) {
         *self.delay.lock() = delay;
+    }
+
+    /// Makes commits fail for a reason, or succeed again.
+    pub(crate) fn fail(&self, fault: Option<&str>) {
+        *self.fault.lock() = fault.map(str::to_owned);
     }
 
     pub(crate) async fn has_commit_in_flight(&self) {
@@ -72,6 +79,9 @@ impl Store for SlowStore {
         let _in_flight = InFlight::begin(&self.in_flight);
         let delay = *self.delay.lock();
         tokio::time::sleep(delay).await;
+        if let Some(fault) = self.fault.lock().clone() {
+            return Err(Error::Unavailable(fault));
+        }
         self.store.commit(writes).await
     }
 

@@ -121,8 +121,7 @@ struct Tunnel {
     /// default half of the machine's.
     memory_mb: Option<u64>,
     /// Whether clients without a `[[client]]` entry are admitted.
-    #[serde(default = "yes")]
-    admit_unlisted: bool,
+    admit_unlisted: Option<bool>,
     /// The directory of the status and of the clients that a controller admits.
     state: Option<PathBuf>,
     /// The loopback address at which metrics are served.
@@ -205,6 +204,7 @@ impl ServerConfig {
         let file: File = source.parse()?;
         let tunnel = file.tunnel.get_ref();
         check(&source, &file.tunnel)?;
+        check_admission(&source, &file)?;
         let registration = match &file.controller {
             Some(entry) => Some(registration(&source, entry, &file.tls, tunnel)?),
             None => None,
@@ -226,7 +226,7 @@ impl ServerConfig {
             drain: Duration::from_secs(tunnel.drain_s),
             max_clients: tunnel.max_clients,
             memory: ByteSize(tunnel.memory_mb.unwrap_or_else(default_memory_mb) * 1_000_000),
-            admit_unlisted: tunnel.admit_unlisted,
+            admit_unlisted: tunnel.admit_unlisted.unwrap_or(true),
             registration,
             clients: clients(&source, &file.client, &tunnel.addresses)?,
             parameters,
@@ -284,6 +284,21 @@ fn check(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigError> {
         Some((_, message)) => Err(source.wrong(at, message)),
         None => Ok(()),
     }
+}
+
+/// Checks that somebody has decided which nodes of a controller are admitted: its authority issues certificates to the nodes
+/// of all tenants, and only the controller knows which of them it has revoked since.
+fn check_admission(source: &Source<'_>, file: &File) -> Result<(), ConfigError> {
+    let tunnel = file.tunnel.get_ref();
+    let is_open = file.controller.is_none() && tunnel.admit_unlisted.is_none();
+    if file.tls.get_ref().node.is_some() && is_open {
+        return Err(source.wrong(
+            &file.tunnel,
+            "[tls] node stands for all nodes of a controller, of every tenant, and those that it has revoked: add [controller], which \
+             decides who is admitted, or set admit_unlisted: false admits those of [[client]] only, true all until their certificates expire",
+        ));
+    }
+    Ok(())
 }
 
 /// Combines `[coding]` with the tuning of an experiment.
