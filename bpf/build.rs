@@ -4,8 +4,9 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 17] = [
+const PROGRAMS: [&str; 18] = [
     "dedup",
+    "dedup_link",
     "device_drops",
     "fallback",
     "pass",

@@ -37,7 +37,7 @@ mod watcher;
 pub use arrivals::{Arrival, Arrivals};
 pub use fallback::{Fallback, FallbackStats};
 pub use hawser_dedup::Verdict;
-pub use link::{AttachError, Link, XdpMode, xdp_mode};
+pub use link::{AttachError, Link, ReceiveHook, XdpMode, xdp_mode};
 pub use passing::Passing;
 pub use policy::{PolicyError, SendPolicy};
 pub use program::{RunError, TestRun};
@@ -129,6 +129,9 @@ fn has_capabilities() -> bool {
 mod skeleton {
     pub(crate) mod dedup {
         include!(concat!(env!("OUT_DIR"), "/dedup.skel.rs"));
+    }
+    pub(crate) mod dedup_link {
+        include!(concat!(env!("OUT_DIR"), "/dedup_link.skel.rs"));
     }
     pub(crate) mod device_drops {
         include!(concat!(env!("OUT_DIR"), "/device_drops.skel.rs"));

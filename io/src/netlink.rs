@@ -37,7 +37,7 @@ pub enum Error {
     #[error("interface {0} does not exist")]
     NoInterface(String),
     /// The interface has no Ethernet address.
-    #[error("interface {0} has no Ethernet address")]
+    #[error("interface {0} has no Ethernet address, because its packets have no Ethernet header")]
     NotEthernet(String),
     /// The kernel rejected the request.
     #[error("cannot {request}: {}{}", errno.desc(), reason(*errno, explanation.as_deref()))]

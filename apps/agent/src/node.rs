@@ -10,7 +10,7 @@ mod paths;
 
 use crate::config::Config;
 use crate::flows::{Flows, Selectors, Sent};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clock::SendClock;
 use devices::Devices;
 pub(crate) use devices::{Modes, Use};
@@ -18,10 +18,12 @@ use environment::{
     Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets,
 };
 pub(crate) use environment::{next_hop, remove_pins};
-use hawser_bpf::{Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode};
-use hawser_io::interface;
+use hawser_bpf::{
+    Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode,
+};
 use hawser_io::segmenter::Segmenter;
 use hawser_io::xdp::Mode;
+use hawser_io::{interface, netlink};
 use hawser_units::{FlowId, PathId};
 use own::OwnTraffic;
 use paths::Paths;
@@ -530,7 +532,7 @@ impl Node {
         match hook {
             Hook::Deduplicate => self.attach_deduplication(&[name.to_owned()]),
             Hook::ReplicateTransit | Hook::ReplicateLocal => {
-                let interface = interface::find(name)?;
+                let interface = interface::find(name).map_err(with_device_advice)?;
                 self.attach_replication(hook, &interface)
                     .with_context(|| format!("interface {name}"))?;
                 self.record_attached(hook, name, interface.index);
@@ -552,11 +554,12 @@ impl Node {
         for (name, number) in names.iter().zip(&numbers) {
             let device = self.devices.examine(&self.interfaces, name);
             let choice = device.context("it is gone")?.deduplicating(self.config.xdp);
+            let choice = choice.map_err(|why| anyhow!("interface {name}: {why}"))?;
             self.devices.make_way(name, *number);
             modes.push(choice);
         }
         let programs = numbers.iter().copied();
-        let programs = programs.zip(modes.iter().map(|choice| xdp_mode(choice.mode)));
+        let programs = programs.zip(modes.iter().map(|choice| receive_hook(choice.mode)));
         self.attach_dedup(&programs.collect::<Vec<_>>())?;
         for ((name, number), choice) in names.iter().zip(numbers).zip(modes) {
             info!(interface = name, "deduplicating copies");
@@ -566,8 +569,8 @@ impl Node {
         self.release_others()
     }
 
-    /// Attaches the program that deduplicates to the interfaces with these indices, in these modes.
-    fn attach_dedup(&mut self, programs: &[(u32, XdpMode)]) -> Result<()> {
+    /// Attaches the programs that deduplicate to the interfaces with these indices, at these hooks.
+    fn attach_dedup(&mut self, programs: &[(u32, ReceiveHook)]) -> Result<()> {
         let interfaces = &self.interfaces;
         let receiver = self
             .receiver
@@ -585,7 +588,7 @@ impl Node {
             let interface = interfaces.name(number);
             warn!(
                 interface,
-                "deduplication is in another XDP mode now; copies were not deduplicated for {gap:?}"
+                "deduplication is in another mode now; copies were not deduplicated for {gap:?}"
             );
         }
         Ok(())
@@ -640,10 +643,22 @@ fn sender_options(config: &Config, clock: &SendClock) -> SenderOptions {
     }
 }
 
-fn xdp_mode(mode: Mode) -> XdpMode {
+fn receive_hook(mode: Mode) -> ReceiveHook {
     match mode {
-        Mode::Native => XdpMode::Native,
-        Mode::Generic => XdpMode::Generic,
+        Mode::Native => XdpMode::Native.into(),
+        Mode::Generic => XdpMode::Generic.into(),
+        Mode::Tc => ReceiveHook::Tc,
+    }
+}
+
+/// Adds the way around an interface on which nothing can be replicated.
+fn with_device_advice(error: netlink::Error) -> anyhow::Error {
+    match error {
+        netlink::Error::NotEthernet(name) => anyhow!(
+            "interface {name}: its packets have no Ethernet header, so traffic that arrives on it or leaves by it cannot be \
+             replicated there: remove it from `transit` and `local`, and use a [device] for this node's own traffic"
+        ),
+        error => error.into(),
     }
 }
 

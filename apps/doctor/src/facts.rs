@@ -152,6 +152,7 @@ pub enum Answer {
 pub(crate) mod tests {
     use super::*;
     use crate::Part;
+    use hawser_io::interface::LinkHeader;
 
     /// Returns an interface on which everything works.
     pub(crate) fn interface(name: &str) -> InterfaceFacts {
@@ -161,7 +162,7 @@ pub(crate) mod tests {
                 index: 2,
                 mtu_bytes: 1500,
                 kind: None,
-                has_ethernet_header: true,
+                header: LinkHeader::Ethernet,
                 is_loopback: false,
                 is_running: true,
                 queueing: Some("fq_codel".to_owned()),

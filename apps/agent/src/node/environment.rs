@@ -4,7 +4,7 @@
 use crate::config::{Config, PathConfig};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_bpf::{Prefix, Receiver, ReceiverOptions, Rule, SendPath, Sender};
-use hawser_io::interface::Described;
+use hawser_io::interface::{Described, LinkHeader};
 use hawser_io::netlink::{self, XdpFeatures};
 use hawser_io::{interface, sysctl};
 use std::collections::BTreeMap;
@@ -36,6 +36,7 @@ pub(super) struct Found {
     pub(super) features: Option<XdpFeatures>,
     pub(super) is_veth: bool,
     pub(super) strips_vlan_tags: bool,
+    pub(super) header: LinkHeader,
 }
 
 impl Interfaces {
@@ -109,6 +110,7 @@ impl Found {
             features: netlink::xdp_features(interface.index).ok(),
             is_veth: interface.is_veth(),
             strips_vlan_tags: has_vlans && strips_tags(),
+            header: interface.header,
         }
     }
 }
@@ -167,19 +169,28 @@ pub(super) fn load_receiver(config: &Config, pins: PathBuf) -> Result<Receiver> 
 }
 
 /// Resolves a path by the routing table and the kernel's neighbour table. Returns `None` while the
-/// kernel resolves the link-layer address of the next hop.
+/// kernel resolves the link-layer address of the next hop. Where packets have no Ethernet header,
+/// there is none to resolve.
 pub(super) fn resolve(path: &PathConfig, takes_frames: bool) -> Result<Option<SendPath>> {
-    let interface = interface::find(&path.interface)?;
+    let link = interface::link(&path.interface)?;
+    let next_hop = next_hop(path)?;
+    let macs = match link.header {
+        LinkHeader::None => Some(([0; 6], [0; 6])),
+        LinkHeader::Ethernet | LinkHeader::Other => {
+            let interface = interface::find(&path.interface)?;
+            let next_hop_mac = interface::follow_neighbour(next_hop, &interface)?;
+            next_hop_mac.map(|next_hop_mac| (interface.mac, next_hop_mac))
+        }
+    };
     let mtu_bytes = match path.mtu_bytes {
         Some(mtu) => mtu,
-        None => u16::try_from(interface.mtu_bytes).unwrap_or(u16::MAX),
+        None => u16::try_from(link.mtu_bytes).unwrap_or(u16::MAX),
     };
-    let next_hop_mac = interface::follow_neighbour(next_hop(path)?, &interface)?;
-    Ok(next_hop_mac.map(|next_hop_mac| SendPath {
-        ifindex: interface.index,
+    Ok(macs.map(|(source_mac, next_hop_mac)| SendPath {
+        ifindex: link.index,
         local: path.local,
         remote: path.remote,
-        source_mac: interface.mac,
+        source_mac,
         next_hop_mac,
         mtu_bytes,
         takes_frames,
@@ -226,10 +237,10 @@ pub(super) fn warn_of_large_packets(prefix: Prefix, sender: &Sender, rules: &[Ru
     let Ok(route) = interface::route(prefix.address(), None) else {
         return;
     };
-    let Ok(device) = interface::find(&route.interface) else {
+    let Ok(device_mtu_bytes) = interface::mtu_bytes(&route.interface) else {
         return;
     };
-    let mtu = route.mtu_bytes.unwrap_or(device.mtu_bytes);
+    let mtu = route.mtu_bytes.unwrap_or(device_mtu_bytes);
     if mtu > u32::from(fits) {
         warn!(
             destination = %prefix,

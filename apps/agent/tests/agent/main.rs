@@ -3,6 +3,7 @@
 
 mod controlled;
 mod life;
+mod modem;
 mod modes;
 mod refusals;
 mod replay;

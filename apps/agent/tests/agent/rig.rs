@@ -3,7 +3,7 @@
 use crate::support::{TIMEOUT, hawser};
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
-use hawser_testbed::edges::{self, FLOW, Replication};
+use hawser_testbed::edges::{self, FLOW, Replication, Sender};
 use hawser_testbed::topology::{Edge, Lab, Link, Stop, Topology, network_egress, network_ingress};
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use hawser_units::PathSet;
@@ -45,6 +45,11 @@ impl Rig {
     }
 
     pub(crate) fn replicating(replication: &Replication) -> Self {
+        Rig::prepared(replication, |_| ())
+    }
+
+    /// Changes the lab before the agents start.
+    pub(crate) fn prepared(replication: &Replication, prepare: impl FnOnce(&Lab)) -> Self {
         let lab = Topology {
             paths: 2,
             ..Topology::default()
@@ -53,6 +58,7 @@ impl Rig {
         .unwrap();
         lab.paths()
             .for_each(|path| lab.bridge_for_xdp(path).unwrap());
+        prepare(&lab);
         let directory = tempfile::tempdir().unwrap();
         let edges = Edges::start(&lab, &hawser(), directory.path(), replication).unwrap();
         Rig {
@@ -71,8 +77,7 @@ impl Rig {
         &mut self,
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
-        let ends = Endpoints::from(&self.lab);
-        self.with_traffic(&ends, Kind::UdpConnected, RATE_PPS, act)
+        self.under_traffic_of(Sender::Source, Kind::UdpConnected, RATE_PPS, act)
     }
 
     /// Runs trains of UDP segments of both IP versions from the ingress edge itself to the viewer
@@ -81,11 +86,27 @@ impl Rig {
         &mut self,
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
+        self.under_traffic_of(Sender::Ingress, Kind::UdpGso, TRAIN_RATE_PPS, act)
+    }
+
+    /// Runs packets of a kind and of both IP versions from the source or the ingress edge to the
+    /// viewer while `act` acts on the edges.
+    pub(crate) fn under_traffic_of(
+        &mut self,
+        sender: Sender,
+        kind: Kind,
+        rate_pps: u32,
+        act: impl FnOnce(&mut Edges, &Lab),
+    ) -> Vec<StreamReport> {
+        let source = match sender {
+            Sender::Source => self.lab.source(),
+            Sender::Ingress => self.lab.ingress(),
+        };
         let ends = Endpoints {
-            source: self.lab.ingress().clone(),
+            source: source.clone(),
             ..Endpoints::from(&self.lab)
         };
-        self.with_traffic(&ends, Kind::UdpGso, TRAIN_RATE_PPS, act)
+        self.with_traffic(&ends, kind, rate_pps, act)
     }
 
     fn with_traffic(
@@ -139,7 +160,7 @@ pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
         .unwrap();
 }
 
-struct StopOnDrop(Stop);
+pub(crate) struct StopOnDrop(pub(crate) Stop);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
