@@ -43,6 +43,8 @@ pub struct Route {
     pub interface: String,
     /// The MTU that the route sets, if any.
     pub mtu_bytes: Option<u32>,
+    /// The source address that the kernel chooses.
+    pub source: Option<IpAddr>,
 }
 
 /// Returns the interface called `name`.
@@ -248,13 +250,15 @@ fn find_route(question: RouteMessage, destination: IpAddr) -> Result<Route, Erro
     let NewRoute(found) = netlink::ask(description, question)? else {
         return Err(netlink::unexpected(description, "not a route"));
     };
-    let (mut next_hop, mut index, mut mtu_bytes) = (destination, None, None);
+    let (mut next_hop, mut index, mut mtu_bytes, mut source) = (destination, None, None, None);
     for attribute in found.attributes {
         match attribute {
             RouteAttribute::Gateway(RouteAddress::Inet(v4))
             | RouteAttribute::Via(RouteVia::Inet(v4)) => next_hop = v4.into(),
             RouteAttribute::Gateway(RouteAddress::Inet6(v6))
             | RouteAttribute::Via(RouteVia::Inet6(v6)) => next_hop = v6.into(),
+            RouteAttribute::PrefSource(RouteAddress::Inet(v4)) => source = Some(v4.into()),
+            RouteAttribute::PrefSource(RouteAddress::Inet6(v6)) => source = Some(v6.into()),
             RouteAttribute::Oif(number) => index = Some(number),
             RouteAttribute::Metrics(metrics) => mtu_bytes = mtu_metric(&metrics),
             _ => {}
@@ -265,6 +269,7 @@ fn find_route(question: RouteMessage, destination: IpAddr) -> Result<Route, Erro
         next_hop,
         interface: interface.ok_or_else(|| netlink::unexpected(description, "no interface"))?,
         mtu_bytes,
+        source,
     })
 }
 
@@ -332,6 +337,14 @@ pub fn addresses() -> io::Result<BTreeSet<(IpAddr, u8)>> {
         ))
     });
     Ok(found.collect())
+}
+
+/// Returns the addresses of the interface called `name`.
+pub fn addresses_of(name: &str) -> io::Result<BTreeSet<IpAddr>> {
+    let entries = nix::ifaddrs::getifaddrs()?.filter(|entry| entry.interface_name == name);
+    Ok(entries
+        .filter_map(|entry| ip(entry.address.as_ref()?))
+        .collect())
 }
 
 /// Returns the link-layer address of a next hop if the kernel knows it, without waiting.

@@ -8,12 +8,14 @@
 mod address;
 mod generic;
 mod link;
+mod monitor;
 mod offloads;
 mod route;
 mod xdp;
 
 pub use address::{Address, flush_addresses};
 pub use link::{LinkChange, create_veth, delete_link};
+pub use monitor::Monitor;
 pub use offloads::{STRIPS_VLAN_TAGS, offloads};
 pub use route::Route;
 pub use xdp::{XdpFeatures, xdp_features};

@@ -76,8 +76,8 @@ pub struct Config {
 pub struct PathConfig {
     /// The interface on which packets of the path are sent and received.
     pub interface: String,
-    /// This node's address on it.
-    pub local: IpAddr,
+    /// This node's address on it. The interface's current address if not given.
+    pub local: Option<IpAddr>,
     /// The peer's address on it.
     pub remote: IpAddr,
     /// The next hop. Taken from the routing table if not given.

@@ -44,7 +44,7 @@ const REPEAT_EVERY: Duration = Duration::from_secs(5);
 
 /// Protocol number that marks routes as the agent's (`ip route show proto 72`). One of the numbers
 /// that rtnetlink(7) leaves to users.
-const PROTOCOL: u8 = 72;
+pub(crate) const PROTOCOL: u8 = 72;
 
 /// An interface that exists until this value is dropped or the process exits.
 pub(crate) struct Device {

@@ -35,6 +35,7 @@ use anyhow::{Context, Result, bail};
 use controlled::{Controlled, Restored};
 use device::Device;
 use hawser_io::interface;
+use hawser_io::netlink::Monitor;
 use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
 use nix::errno::Errno;
@@ -60,6 +61,10 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// Interval at which next hops are resolved again.
 const FOLLOW_EVERY: Duration = Duration::from_secs(5);
+
+/// Minimum interval between two reactions to changes of interfaces, addresses and routes, of which
+/// there may be thousands a second.
+const REACT_EVERY: Duration = Duration::from_millis(100);
 
 /// The command line of `hawser agent`.
 #[derive(Debug, Clone, clap::Args)]
@@ -109,6 +114,7 @@ struct Agent {
     controlled: Option<Controlled>,
     status_file: StatusFile,
     rejected: RejectedCopies,
+    monitor: Monitor,
 }
 
 impl Agent {
@@ -122,6 +128,9 @@ impl Agent {
         let flows = restored
             .as_ref()
             .map_or_else(|| config.flows.clone(), |restored| restored.flows(&config));
+        // Before anything is read, so that no change is missed.
+        let monitor = Monitor::start(device::PROTOCOL)
+            .context("cannot listen to changes of interfaces and addresses")?;
         let device = Device::create(&config)?;
         let mut node = Node::start(config, flows)?;
         let arrivals = node
@@ -145,6 +154,7 @@ impl Agent {
             controlled,
             status_file,
             rejected: RejectedCopies::default(),
+            monitor,
         };
         agent.follow_device(monotonic_now());
         Ok(agent)
@@ -152,6 +162,7 @@ impl Agent {
 
     fn run(mut self, file: &Path, signals: &Signals) -> Result<()> {
         let (mut next_status, mut next_follow) = (Instant::ZERO, Instant::ZERO);
+        let (mut next_reaction, mut has_changed) = (Instant::ZERO, false);
         while !signals.stop.load(Ordering::Relaxed) {
             let now = monotonic_now();
             self.poll(now);
@@ -165,8 +176,11 @@ impl Agent {
                 next_status = now + STATUS_EVERY;
                 self.update_status(now);
             }
-            if now >= next_follow || (status_is_due && self.node.should_follow()) {
-                next_follow = now + FOLLOW_EVERY;
+            has_changed |= self.monitor.has_changed();
+            let reacts = has_changed && now >= next_reaction;
+            if now >= next_follow || reacts || (status_is_due && self.node.should_follow()) {
+                has_changed = false;
+                (next_follow, next_reaction) = (now + FOLLOW_EVERY, now + REACT_EVERY);
                 self.follow();
             }
             self.wait();

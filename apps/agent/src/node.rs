@@ -5,6 +5,7 @@ mod clock;
 mod devices;
 mod environment;
 mod exits;
+mod locals;
 mod own;
 mod paths;
 
@@ -21,14 +22,17 @@ pub(crate) use environment::{next_hop, remove_pins};
 use hawser_bpf::{
     Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode,
 };
+use hawser_io::clock::unix_ms;
 use hawser_io::segmenter::Segmenter;
 use hawser_io::xdp::Mode;
 use hawser_io::{interface, netlink};
 use hawser_units::{FlowId, PathId};
+use locals::Locals;
+pub(crate) use locals::current_local;
 use own::OwnTraffic;
-use paths::Paths;
+use paths::{Paths, Surroundings};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use tracing::{info, warn};
 
 /// The index of an interface that does not exist. The kernel's indices start at 1.
@@ -47,6 +51,10 @@ pub(crate) struct Node {
     attached: BTreeMap<(Hook, String), Attached>,
     /// Every interface that the configuration names, as last read.
     interfaces: Interfaces,
+    /// This node's address on each path, as last read.
+    locals: Locals,
+    /// The last change of each path.
+    changes: BTreeMap<PathId, Change>,
     paths: Paths,
     own: OwnTraffic,
     /// Number of reloads of the file, used as the epoch of its policies, so that receivers can tell
@@ -58,6 +66,24 @@ pub(crate) struct Node {
     /// is dropped.
     segmenters: BTreeMap<(Hook, String), Segmenter>,
     devices: Devices,
+}
+
+/// A change of a path while the agent runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The time, milliseconds since 1970.
+    pub(crate) at_unix_ms: u64,
+    /// The change.
+    pub(crate) what: String,
+}
+
+impl Change {
+    fn now(what: String) -> Self {
+        Change {
+            at_unix_ms: unix_ms(),
+            what,
+        }
+    }
 }
 
 /// The state of a program at an interface.
@@ -91,6 +117,8 @@ impl Node {
             own: OwnTraffic::default(),
             attached: BTreeMap::new(),
             interfaces: Interfaces::read(&config)?,
+            locals: Locals::read(&config)?,
+            changes: BTreeMap::new(),
             paths: Paths::default(),
             epoch: 0,
             segmenters: BTreeMap::new(),
@@ -320,6 +348,16 @@ impl Node {
         is_used && self.obstacle(path).is_none()
     }
 
+    /// Returns this node's current address on a path.
+    pub(crate) fn local(&self, path: PathId) -> Option<IpAddr> {
+        self.locals.get(path)
+    }
+
+    /// Returns the last change of a path's interface, addresses or next hop while the agent runs.
+    pub(crate) fn last_change(&self, path: PathId) -> Option<&Change> {
+        self.changes.get(&path)
+    }
+
     /// Returns the modes in which interfaces are used.
     pub(crate) fn modes(&self) -> &Modes {
         self.devices.modes()
@@ -329,9 +367,11 @@ impl Node {
     pub(crate) fn obstacle(&self, path: PathId) -> Option<String> {
         match &self.sender {
             Some(_) => self.paths.obstacle(path).map(str::to_owned),
-            None => self
-                .interfaces
-                .obstacle(&self.config.paths.get(&path)?.interface),
+            None => {
+                let interface = &self.config.paths.get(&path)?.interface;
+                let address = || self.locals.obstacle(path).map(str::to_owned);
+                self.interfaces.obstacle(interface).or_else(address)
+            }
         }
     }
 
@@ -362,11 +402,13 @@ impl Node {
         self.interfaces.number(name)
     }
 
-    /// Returns whether a path is not usable yet, or an interface of the configuration was created,
-    /// deleted, replaced, or went up or down since [`follow`](Node::follow).
+    /// Returns whether a path is not usable yet, an interface of the configuration was created,
+    /// deleted, replaced, or went up or down, or the address of a path changed since
+    /// [`follow`](Node::follow).
     pub(crate) fn should_follow(&self) -> bool {
         self.paths.has_obstacles()
             || Interfaces::read(&self.config).is_ok_and(|now| now != self.interfaces)
+            || Locals::read(&self.config).is_ok_and(|now| now != self.locals)
     }
 
     /// Updates the node's own addresses in the sender.
@@ -406,10 +448,44 @@ impl Node {
                 }
             }
         }
+        self.follow_locals()?;
         let exits = self.choose_exits()?;
         if let Some(sender) = &mut self.sender {
-            self.paths
-                .follow(sender, &self.config, &self.interfaces, &exits);
+            let found = Surroundings {
+                interfaces: &self.interfaces,
+                locals: &self.locals,
+                exits: &exits,
+            };
+            self.paths.follow(sender, &self.config, &found);
+        }
+        for (path, what) in self.paths.take_changes() {
+            self.changes.insert(path, Change::now(what));
+        }
+        Ok(())
+    }
+
+    /// Updates this node's addresses on the paths where they are not fixed.
+    fn follow_locals(&mut self) -> Result<()> {
+        let now = Locals::read(&self.config)?;
+        let before = std::mem::replace(&mut self.locals, now);
+        for (path, description) in &self.config.paths {
+            let (before, now) = (before.get(*path), self.locals.get(*path));
+            if before == now {
+                continue;
+            }
+            if let (Some(receiver), None) = (&self.receiver, description.local) {
+                receiver.set_path(*path, now)?;
+            }
+            let text = |address: Option<IpAddr>| {
+                address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+            };
+            let what = format!("address {} instead of {}", text(now), text(before));
+            let interface = &description.interface;
+            info!(
+                path = path.number(),
+                interface, "the path has changed: {what}"
+            );
+            self.changes.insert(*path, Change::now(what));
         }
         Ok(())
     }
@@ -422,7 +498,8 @@ impl Node {
         }
         let receiver = load_receiver(config, pins(config)?)?;
         for (path, description) in &config.paths {
-            receiver.set_path(*path, Some(description.local))?;
+            let local = description.local.or_else(|| self.locals.get(*path));
+            receiver.set_path(*path, local)?;
         }
         for (flow, keys) in &self.flows.receive {
             receiver.set_flow(*flow, Some(keys))?;
@@ -478,7 +555,12 @@ impl Node {
         let exits = self.choose_exits()?;
         let sender = self.sender.as_mut().expect("has just been set");
         let config = &self.config;
-        self.paths.find(sender, config, &self.interfaces, &exits)?;
+        let found = Surroundings {
+            interfaces: &self.interfaces,
+            locals: &self.locals,
+            exits: &exits,
+        };
+        self.paths.find(sender, config, &found)?;
         for (flow, description) in &self.flows.send {
             sender.set_flow(*flow, &session(description, &clock))?;
             sender.replace_policy(*flow, description.policy)?;

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing::{error, info};
@@ -85,12 +86,27 @@ pub struct ConfigurationStatus {
 }
 
 /// Whether a path can be used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PathState {
     /// Whether its interface is up and its next hop known.
     pub up: bool,
     /// The reason that it cannot be used. The agent checks again every second.
     pub reason: Option<String>,
+    /// This node's current address on it.
+    #[serde(default)]
+    pub local: Option<IpAddr>,
+    /// The last change of its address, next hop, interface or MTU while the agent runs.
+    #[serde(default)]
+    pub changed: Option<ChangeStatus>,
+}
+
+/// A change of a path while the agent runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeStatus {
+    /// The time, milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// The change.
+    pub what: String,
 }
 
 /// The mode in which an interface is used.
@@ -366,6 +382,11 @@ impl PathState {
         PathState {
             up: node.is_up(path),
             reason: node.obstacle(path),
+            local: node.local(path),
+            changed: node.last_change(path).map(|change| ChangeStatus {
+                at_unix_ms: change.at_unix_ms,
+                what: change.what.clone(),
+            }),
         }
     }
 }

@@ -171,9 +171,13 @@ pub(super) fn load_receiver(config: &Config, pins: PathBuf) -> Result<Receiver> 
 /// Resolves a path by the routing table and the kernel's neighbour table. Returns `None` while the
 /// kernel resolves the link-layer address of the next hop. Where packets have no Ethernet header,
 /// there is none to resolve.
-pub(super) fn resolve(path: &PathConfig, takes_frames: bool) -> Result<Option<SendPath>> {
+pub(super) fn resolve(
+    path: &PathConfig,
+    local: IpAddr,
+    takes_frames: bool,
+) -> Result<Option<SendPath>> {
     let link = interface::link(&path.interface)?;
-    let next_hop = next_hop(path)?;
+    let next_hop = next_hop(path, Some(local))?;
     let macs = match link.header {
         LinkHeader::None => Some(([0; 6], [0; 6])),
         LinkHeader::Ethernet | LinkHeader::Other => {
@@ -188,7 +192,7 @@ pub(super) fn resolve(path: &PathConfig, takes_frames: bool) -> Result<Option<Se
     };
     Ok(macs.map(|(source_mac, next_hop_mac)| SendPath {
         ifindex: link.index,
-        local: path.local,
+        local,
         remote: path.remote,
         source_mac,
         next_hop_mac,
@@ -198,16 +202,19 @@ pub(super) fn resolve(path: &PathConfig, takes_frames: bool) -> Result<Option<Se
 }
 
 /// Returns the next hop of a path: as configured, or by the routing table.
-pub(crate) fn next_hop(path: &PathConfig) -> Result<IpAddr> {
-    match path.next_hop {
-        Some(address) => Ok(address),
-        None => {
-            // Uplinks often have a table of their own, chosen by the source address. The kernel
-            // finds no route from an address that is not this node's, or not yet.
-            let found = interface::route_from(path.local, path.remote, &path.interface)
-                .or_else(|_| interface::route(path.remote, Some(&path.interface)));
-            Ok(found?.next_hop)
-        }
+pub(crate) fn next_hop(path: &PathConfig, local: Option<IpAddr>) -> Result<IpAddr> {
+    if let Some(address) = path.next_hop {
+        return Ok(address);
+    }
+    let PathConfig {
+        remote, interface, ..
+    } = path;
+    // Uplinks often have a table of their own, chosen by the source address. The kernel finds no
+    // route from an address that is not this node's, or not yet.
+    let by_source = local.and_then(|local| interface::route_from(local, *remote, interface).ok());
+    match by_source {
+        Some(found) => Ok(found.next_hop),
+        None => Ok(interface::route(*remote, Some(interface))?.next_hop),
     }
 }
 

@@ -315,7 +315,7 @@ mod tests {
                 1,
                 PathState {
                     up: true,
-                    reason: None,
+                    ..PathState::default()
                 },
             )]),
             unattached: BTreeMap::new(),
@@ -373,7 +373,11 @@ mod tests {
         let mut status = status();
         status.configuration.error = Some("line 3: no".to_owned());
         let reason = Some("its interface wlan0 does not exist".to_owned());
-        status.paths.insert(2, PathState { up: false, reason });
+        let down = PathState {
+            reason,
+            ..PathState::default()
+        };
+        status.paths.insert(2, down);
         status
             .unattached
             .insert("lan0".to_owned(), "it does not exist".to_owned());

@@ -1,6 +1,7 @@
 //! `hawser agent` in a real network: traffic while agents start, stop and change, and the errors of
 //! agents that cannot start.
 
+mod addresses;
 mod controlled;
 mod life;
 mod modem;

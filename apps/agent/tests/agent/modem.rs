@@ -1,7 +1,7 @@
 //! A path over interfaces whose packets have no Ethernet header, as those of an LTE modem in raw IP
 //! mode: copies of both IP versions leave and arrive there, in transit and from the node itself.
 
-use crate::rig::{Edges, RATE_PPS, Rig, StopOnDrop, assert_losses, await_copies, egress_copies};
+use crate::rig::{Edges, RATE_PPS, Rig, StopOnDrop, assert_losses, brings_copies};
 use crate::support::hawser;
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
@@ -107,11 +107,6 @@ fn assert_no_loss(replication: &Replication, kind: Kind) {
 
 fn both_paths_bring_copies(edges: &mut Edges) {
     (1..=2).for_each(|path| brings_copies(edges, path));
-}
-
-fn brings_copies(edges: &mut Edges, path: u8) {
-    let before = egress_copies(edges, path);
-    await_copies(edges, path, before);
 }
 
 fn assert_modes(edges: &Edges) {

@@ -160,6 +160,12 @@ pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
         .unwrap();
 }
 
+/// Waits until more copies arrive on a path.
+pub(crate) fn brings_copies(edges: &mut Edges, path: u8) {
+    let before = egress_copies(edges, path);
+    await_copies(edges, path, before);
+}
+
 pub(crate) struct StopOnDrop(pub(crate) Stop);
 
 impl Drop for StopOnDrop {
