@@ -18,6 +18,7 @@ mod fallback;
 mod keys;
 mod link;
 mod passing;
+mod path_errors;
 mod path_sets;
 mod pins;
 mod policy;
@@ -39,6 +40,7 @@ pub use fallback::{Fallback, FallbackStats};
 pub use hawser_dedup::Verdict;
 pub use link::{AttachError, Link, ReceiveHook, XdpMode, xdp_mode};
 pub use passing::Passing;
+pub use path_errors::PathError;
 pub use policy::{PolicyError, SendPolicy};
 pub use program::{RunError, TestRun};
 pub use reason::{REASONS, Reason};
@@ -141,6 +143,9 @@ mod skeleton {
     }
     pub(crate) mod pass {
         include!(concat!(env!("OUT_DIR"), "/pass.skel.rs"));
+    }
+    pub(crate) mod path_errors {
+        include!(concat!(env!("OUT_DIR"), "/path_errors.skel.rs"));
     }
     pub(crate) mod relay {
         include!(concat!(env!("OUT_DIR"), "/relay.skel.rs"));

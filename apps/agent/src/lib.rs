@@ -222,6 +222,9 @@ impl Agent {
 
     /// Processes the records of the kernel.
     fn poll(&mut self, now: Instant) {
+        self.node
+            .poll_path_errors()
+            .unwrap_or_else(|error| warn!("{error:#}"));
         let Agent {
             node,
             observer,

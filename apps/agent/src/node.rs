@@ -6,6 +6,7 @@ mod devices;
 mod environment;
 mod exits;
 mod locals;
+mod mtus;
 mod own;
 mod paths;
 
@@ -55,6 +56,8 @@ pub(crate) struct Node {
     locals: Locals,
     /// The last change of each path.
     changes: BTreeMap<PathId, Change>,
+    /// The reason that ICMP errors are not heard.
+    deaf_because: Option<String>,
     paths: Paths,
     own: OwnTraffic,
     /// Number of reloads of the file, used as the epoch of its policies, so that receivers can tell
@@ -119,6 +122,7 @@ impl Node {
             interfaces: Interfaces::read(&config)?,
             locals: Locals::read(&config)?,
             changes: BTreeMap::new(),
+            deaf_because: None,
             paths: Paths::default(),
             epoch: 0,
             segmenters: BTreeMap::new(),
@@ -458,10 +462,52 @@ impl Node {
             };
             self.paths.follow(sender, &self.config, &found);
         }
+        self.record_changes();
+        self.hear_path_errors();
+        Ok(())
+    }
+
+    fn record_changes(&mut self) {
         for (path, what) in self.paths.take_changes() {
             self.changes.insert(path, Change::now(what));
         }
+    }
+
+    /// Listens for ICMP errors on the interfaces of the paths.
+    fn hear_path_errors(&mut self) {
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
+        let names = self.config.paths.values().map(|path| &path.interface);
+        let numbers = names.filter_map(|name| self.interfaces.number(name));
+        let heard = sender.hear_path_errors(&numbers.collect::<Vec<_>>());
+        let why = heard.err().map(|error| error.to_string());
+        if let Some(why) = why.as_ref().filter(|_| why != self.deaf_because) {
+            warn!("the MTUs of routers on the paths are not noticed: {why}");
+        }
+        self.deaf_because = why;
+    }
+
+    /// Handles the ICMP errors about copies since the last call.
+    pub(crate) fn poll_path_errors(&mut self) -> Result<()> {
+        let Some(sender) = &mut self.sender else {
+            return Ok(());
+        };
+        for error in sender.path_errors()? {
+            self.paths.handle_error(sender, &error)?;
+        }
+        self.record_changes();
         Ok(())
+    }
+
+    /// Returns the MTU of a path that copies are sent on, bytes, and whether an ICMP error told it.
+    pub(crate) fn mtu(&self, path: PathId) -> Option<(u16, bool)> {
+        self.paths.mtu(path)
+    }
+
+    /// Returns the size of the largest packet that fits all paths on which copies are sent, bytes.
+    pub(crate) fn inner_mtu_bytes(&self) -> Option<u16> {
+        self.paths.inner_mtu_bytes()
     }
 
     /// Updates this node's addresses on the paths where they are not fixed.
@@ -571,6 +617,7 @@ impl Node {
             warn_of_large_packets(*prefix, sender, rules);
         }
         self.clock = Some(clock);
+        self.hear_path_errors();
         Ok(())
     }
 

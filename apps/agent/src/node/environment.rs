@@ -231,7 +231,7 @@ pub(super) fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
 }
 
 /// Warns if packets to a destination can be too large for a path with the outer headers. Such
-/// packets are not replicated.
+/// packets are sent on the other paths only.
 pub(super) fn warn_of_large_packets(prefix: Prefix, sender: &Sender, rules: &[Rule]) {
     let Some(fits) = rules
         .iter()
@@ -251,8 +251,8 @@ pub(super) fn warn_of_large_packets(prefix: Prefix, sender: &Sender, rules: &[Ru
     if mtu > u32::from(fits) {
         warn!(
             destination = %prefix,
-            "packets of more than {fits} bytes are forwarded without being replicated, and the route allows {mtu}; \
-             give the route `mtu {fits}` (ip route change)"
+            "packets of more than {fits} bytes do not fit all paths, and the route allows {mtu}; give the route \
+             `mtu {fits}` (ip route change)"
         );
     }
 }

@@ -3,9 +3,10 @@
 
 use super::environment::{Interfaces, resolve};
 use super::locals::Locals;
+use super::mtus::LearnedMtus;
 use crate::config::{Config, PathConfig};
 use anyhow::Result;
-use hawser_bpf::{SendPath, Sender};
+use hawser_bpf::{PathError, SendPath, Sender};
 use hawser_io::xdp::Mode;
 use hawser_units::PathId;
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub(super) struct Paths {
     resolved: BTreeMap<PathId, SendPath>,
     /// The reason that a path is not used, or not tracked.
     obstacles: BTreeMap<PathId, String>,
+    /// The MTUs that ICMP errors have told.
+    learned: LearnedMtus,
     /// What changed since [`Paths::take_changes`].
     changes: Vec<(PathId, String)>,
 }
@@ -120,6 +123,7 @@ impl Paths {
         found: Found,
     ) -> Result<()> {
         let before = self.resolved.get(&path).copied();
+        let found = found.map(|now| self.narrowed(path, before, now));
         let now = match &found {
             Ok(now) => Some(*now),
             Err(Obstacle::NoInterface(_) | Obstacle::NoAddress(_)) => None,
@@ -136,6 +140,59 @@ impl Paths {
             Ok(now) => self.record_usable(path, before, &now),
         }
         Ok(())
+    }
+
+    /// Applies the learned MTU of a path, unless the path leads elsewhere than before.
+    fn narrowed(&mut self, path: PathId, before: Option<SendPath>, now: SendPath) -> SendPath {
+        let way = |end: &SendPath| (end.ifindex, end.local, end.remote, end.next_hop_mac);
+        if before.is_some_and(|before| way(&before) != way(&now)) {
+            self.learned.forget(path);
+        }
+        let learned = self.learned.get(path, Instant::now());
+        SendPath {
+            mtu_bytes: now.mtu_bytes.min(learned.unwrap_or(u16::MAX)),
+            ..now
+        }
+    }
+
+    /// Reduces the MTU of the path that an ICMP error is about.
+    pub(super) fn handle_error(&mut self, sender: &mut Sender, error: &PathError) -> Result<()> {
+        let Some(before) = self.resolved.get(&error.path).copied() else {
+            return Ok(());
+        };
+        let PathError {
+            path, mtu_bytes, ..
+        } = *error;
+        let is_ipv6 = before.remote.is_ipv6();
+        let now = Instant::now();
+        let current = before.mtu_bytes;
+        let Some(learned) = (self.learned).learn(path, is_ipv6, mtu_bytes, current, now) else {
+            return Ok(());
+        };
+        let after = SendPath {
+            mtu_bytes: learned,
+            ..before
+        };
+        self.set(sender, path, Some(after))?;
+        let what = format!(
+            "{}, because a router on it carries packets of up to {mtu_bytes} bytes (ICMP)",
+            difference(&before, &after)
+        );
+        warn!(path = path.number(), "the path has changed: {what}");
+        self.changes.push((path, what));
+        Ok(())
+    }
+
+    /// Returns the MTU of a path that is used, bytes, and whether an ICMP error told it.
+    pub(super) fn mtu(&self, path: PathId) -> Option<(u16, bool)> {
+        let mtu_bytes = self.resolved.get(&path)?.mtu_bytes;
+        let is_learned = self.learned.get(path, Instant::now()) == Some(mtu_bytes);
+        Some((mtu_bytes, is_learned))
+    }
+
+    /// Returns the size of the largest packet that fits all paths that are used, bytes.
+    pub(super) fn inner_mtu_bytes(&self) -> Option<u16> {
+        self.resolved.values().map(SendPath::inner_mtu_bytes).min()
     }
 
     fn set(&mut self, sender: &mut Sender, path: PathId, now: Option<SendPath>) -> Result<()> {

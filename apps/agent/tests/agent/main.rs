@@ -6,6 +6,7 @@ mod controlled;
 mod life;
 mod modem;
 mod modes;
+mod narrow;
 mod refusals;
 mod replay;
 mod rig;

@@ -1,7 +1,7 @@
 //! A path over interfaces whose packets have no Ethernet header, as those of an LTE modem in raw IP
 //! mode: copies of both IP versions leave and arrive there, in transit and from the node itself.
 
-use crate::rig::{Edges, RATE_PPS, Rig, StopOnDrop, assert_losses, brings_copies};
+use crate::rig::{Edges, PAYLOAD_BYTES, RATE_PPS, Rig, StopOnDrop, assert_losses, brings_copies};
 use crate::support::hawser;
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
@@ -84,22 +84,27 @@ fn with_modems(replication: &Replication, act: impl FnOnce(&mut Rig, &Modems)) {
 /// Sends traffic of both IP versions while each path fails once.
 fn assert_no_loss(replication: &Replication, kind: Kind) {
     with_modems(replication, |rig, modems| {
-        let reports = rig.under_traffic_of(replication.sender, kind, RATE_PPS, |edges, lab| {
-            both_paths_bring_copies(edges);
-            modems.is_connected.store(false, Ordering::Relaxed);
-            brings_copies(edges, 1);
-            modems.is_connected.store(true, Ordering::Relaxed);
-            both_paths_bring_copies(edges);
-            let cut = |state: &str| {
-                lab.network()
-                    .ip(&format!("link set bridge0 {state}"))
-                    .unwrap();
-            };
-            cut("down");
-            brings_copies(edges, 2);
-            cut("up");
-            both_paths_bring_copies(edges);
-        });
+        let reports = rig.under_traffic_of(
+            replication.sender,
+            kind,
+            (RATE_PPS, PAYLOAD_BYTES),
+            |edges, lab| {
+                both_paths_bring_copies(edges);
+                modems.is_connected.store(false, Ordering::Relaxed);
+                brings_copies(edges, 1);
+                modems.is_connected.store(true, Ordering::Relaxed);
+                both_paths_bring_copies(edges);
+                let cut = |state: &str| {
+                    lab.network()
+                        .ip(&format!("link set bridge0 {state}"))
+                        .unwrap();
+                };
+                cut("down");
+                brings_copies(edges, 2);
+                cut("up");
+                both_paths_bring_copies(edges);
+            },
+        );
         assert_losses(&reports, 0, 0);
         assert_modes(&rig.edges);
     });
@@ -168,7 +173,7 @@ fn deduplication_on_a_modem_continues_without_an_agent() {
         let reports = rig.under_traffic_of(
             replication.sender,
             Kind::UdpConnected,
-            RATE_PPS,
+            (RATE_PPS, PAYLOAD_BYTES),
             |edges, _| {
                 both_paths_bring_copies(edges);
                 edges.egress_agent.kill().unwrap();

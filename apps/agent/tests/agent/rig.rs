@@ -17,6 +17,9 @@ use tempfile::TempDir;
 /// The rate of each stream, packets per second.
 pub(crate) const RATE_PPS: u32 = 2_000;
 
+/// The size of packets without headers, bytes.
+pub(crate) const PAYLOAD_BYTES: usize = 200;
+
 /// The rate of each stream of trains, packets per second. High enough that some are in the loop
 /// device at any time.
 const TRAIN_RATE_PPS: u32 = 8_000;
@@ -77,7 +80,12 @@ impl Rig {
         &mut self,
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
-        self.under_traffic_of(Sender::Source, Kind::UdpConnected, RATE_PPS, act)
+        self.under_traffic_of(
+            Sender::Source,
+            Kind::UdpConnected,
+            (RATE_PPS, PAYLOAD_BYTES),
+            act,
+        )
     }
 
     /// Runs trains of UDP segments of both IP versions from the ingress edge itself to the viewer
@@ -86,7 +94,12 @@ impl Rig {
         &mut self,
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
-        self.under_traffic_of(Sender::Ingress, Kind::UdpGso, TRAIN_RATE_PPS, act)
+        self.under_traffic_of(
+            Sender::Ingress,
+            Kind::UdpGso,
+            (TRAIN_RATE_PPS, PAYLOAD_BYTES),
+            act,
+        )
     }
 
     /// Runs packets of a kind and of both IP versions from the source or the ingress edge to the
@@ -95,7 +108,7 @@ impl Rig {
         &mut self,
         sender: Sender,
         kind: Kind,
-        rate_pps: u32,
+        (rate_pps, payload_bytes): (u32, usize),
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
         let source = match sender {
@@ -106,14 +119,14 @@ impl Rig {
             source: source.clone(),
             ..Endpoints::from(&self.lab)
         };
-        self.with_traffic(&ends, kind, rate_pps, act)
+        self.with_traffic(&ends, kind, (rate_pps, payload_bytes), act)
     }
 
     fn with_traffic(
         &mut self,
         ends: &Endpoints,
         kind: Kind,
-        rate_pps: u32,
+        (rate_pps, payload_bytes): (u32, usize),
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
         let stop = Stop::default();
@@ -122,7 +135,7 @@ impl Rig {
             family,
             packets: 1_000_000,
             rate_pps,
-            payload_bytes: 200,
+            payload_bytes,
         };
         let streams = [Family::Ipv4, Family::Ipv6].map(stream);
         thread::scope(|scope| {
