@@ -151,7 +151,7 @@ impl LinkHeader {
     /// (`dev_is_mac_header_xmit` in `linux/if_arp.h`; PPP since Linux 6.11 and its stable versions).
     fn of(kind: LinkLayerType) -> Self {
         match kind {
-            LinkLayerType::Ether => LinkHeader::Ethernet,
+            LinkLayerType::Ether | LinkLayerType::Loopback => LinkHeader::Ethernet,
             LinkLayerType::None
             | LinkLayerType::Rawip
             | LinkLayerType::Ppp
@@ -458,7 +458,7 @@ mod tests {
     fn the_loopback_interface_is_described() {
         let all = all().unwrap();
         let loopback = all.iter().find(|interface| interface.name == "lo").unwrap();
-        assert!(loopback.is_loopback && loopback.header == LinkHeader::Other);
+        assert!(loopback.is_loopback && loopback.header == LinkHeader::Ethernet);
         assert_eq!(Some(loopback.index), index("lo"));
     }
 

@@ -11,6 +11,7 @@
 
 #[cfg(test)]
 mod any_bytes;
+mod boot;
 pub mod config;
 mod controlled;
 mod device;
@@ -41,11 +42,12 @@ use hawser_units::Instant;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
-use node::{Node, remove_pins};
+use node::{Filters, Node, remove_pins};
 use observer::Observer;
 use rejected::RejectedCopies;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use status::StatusFile;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -296,6 +298,7 @@ fn detach(config: &Config) -> Result<()> {
         "no deduplication of an earlier agent was found in the kernel"
     };
     info!("{outcome}");
+    Filters::read(&config.directory()).restore_except(&BTreeSet::new());
     Device::remove(config);
     // A killed agent leaves these behind as well.
     let interfaces = config.local.iter().chain(&config.transit);

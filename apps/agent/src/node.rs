@@ -5,6 +5,7 @@ mod clock;
 mod devices;
 mod environment;
 mod exits;
+mod filters;
 mod locals;
 mod mtus;
 mod own;
@@ -16,10 +17,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clock::SendClock;
 use devices::Devices;
 pub(crate) use devices::{Modes, Use};
-use environment::{
-    Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets,
-};
+use environment::{Interfaces, load_receiver, pins, tell_of_forwarding, warn_of_large_packets};
 pub(crate) use environment::{next_hop, remove_pins};
+pub(crate) use filters::Filters;
 use hawser_bpf::{
     Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode,
 };
@@ -69,6 +69,7 @@ pub(crate) struct Node {
     /// is dropped.
     segmenters: BTreeMap<(Hook, String), Segmenter>,
     devices: Devices,
+    filters: Filters,
 }
 
 /// A change of a path while the agent runs.
@@ -127,6 +128,7 @@ impl Node {
             epoch: 0,
             segmenters: BTreeMap::new(),
             devices: Devices::default(),
+            filters: Filters::read(&config.directory()),
             clock: None,
             remains: Flows::default(),
             config,
@@ -163,6 +165,7 @@ impl Node {
                     "removed the deduplication of an earlier agent: no flow is received here any more"
                 );
             }
+            self.filters.restore_except(&BTreeSet::new());
             return Ok(());
         }
         // A controller may assign received flows later.
@@ -538,10 +541,6 @@ impl Node {
 
     fn start_receiver(&mut self) -> Result<()> {
         let config = &self.config;
-        if !self.flows.receive.is_empty() {
-            let mut interfaces = config.paths.values().map(|path| path.interface.as_str());
-            interfaces.try_for_each(refuse_reverse_path_filter)?;
-        }
         let receiver = load_receiver(config, pins(config)?)?;
         for (path, description) in &config.paths {
             let local = description.local.or_else(|| self.locals.get(*path));
@@ -554,6 +553,7 @@ impl Node {
             receiver.select_transparent(*prefix, rules)?;
         }
         self.receiver = Some(receiver);
+        tell_of_forwarding(&self.config);
         Ok(())
     }
 
@@ -672,8 +672,30 @@ impl Node {
 
     /// Attaches deduplication to all of the interfaces or to none.
     fn attach_deduplication(&mut self, names: &[String]) -> Result<()> {
+        let mut loosened = BTreeSet::new();
+        let attached = self.attach_deduplication_and_loosen(names, &mut loosened);
+        match &attached {
+            Ok(()) => {
+                let of_paths = self.config.paths.values();
+                let held = of_paths.map(|path| path.interface.clone()).collect();
+                self.filters.restore_except(&held);
+            }
+            Err(_) => self.filters.restore(|name| loosened.contains(name)),
+        }
+        attached
+    }
+
+    /// As [`attach_deduplication`](Node::attach_deduplication). Records in `loosened` the interfaces
+    /// whose reverse path filter it has changed.
+    fn attach_deduplication_and_loosen(
+        &mut self,
+        names: &[String],
+        loosened: &mut BTreeSet<String>,
+    ) -> Result<()> {
         for name in names {
-            refuse_reverse_path_filter(name)?;
+            if self.filters.loosen(name)? {
+                loosened.insert(name.clone());
+            }
         }
         let numbers: Vec<u32> = names
             .iter()

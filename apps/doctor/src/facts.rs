@@ -30,6 +30,10 @@ pub struct Facts {
     pub forwarding: Vec<(&'static str, Fact<bool>)>,
     /// The largest buffers of sockets in bytes, by kernel parameter.
     pub buffers: Vec<(&'static str, Fact<usize>)>,
+    /// Whether parameters cannot be set because `/proc/sys` is mounted read-only.
+    pub is_proc_read_only: Fact<bool>,
+    /// The reverse path filter for IPv6 of firewalld (`IPv6_rpfilter`), if it runs.
+    pub firewalld: Option<Fact<String>>,
     /// Whether the kernel has the queueing discipline `fq`.
     pub has_fq: Fact<bool>,
     /// Whether the clock is synchronized.
@@ -205,6 +209,8 @@ pub(crate) mod tests {
             default_routes: Ok(1),
             forwarding: vec![("net.ipv4.ip_forward", Ok(true))],
             buffers: vec![("net.core.rmem_max", Ok(212_992))],
+            is_proc_read_only: Ok(false),
+            firewalld: None,
             has_fq: Ok(true),
             is_synchronized: Ok(true),
             ports: vec![port(Protocol::Udp, 14747, Part::Agent, "replicas")],

@@ -2,7 +2,7 @@
 //! and settings of the machine that prevent replication or deduplication.
 
 use crate::config::{Config, PathConfig};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use hawser_bpf::{Prefix, Receiver, ReceiverOptions, Rule, SendPath, Sender};
 use hawser_io::interface::{Described, LinkHeader};
 use hawser_io::netlink::{self, XdpFeatures};
@@ -12,7 +12,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tracing::warn;
+use tracing::{info, warn};
 
 /// The time within which all copies of a transparent packet arrive (the paper's threshold).
 const TRANSPARENT_WITHIN: Duration = Duration::from_secs(1);
@@ -218,16 +218,21 @@ pub(crate) fn next_hop(path: &PathConfig, local: Option<IpAddr>) -> Result<IpAdd
     }
 }
 
-/// Rejects a strict reverse path filter. It drops packets, after deduplication, that arrived on
-/// another path than the route back takes.
-pub(super) fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
-    if sysctl::reverse_path_filter(interface) == sysctl::STRICT {
-        bail!(
-            "interface {interface}: the reverse path filter is strict and drops packets that arrive on other paths than the route back; \
-             run `sysctl -w net.ipv4.conf.{interface}.rp_filter=2`"
+/// Says that packets for other hosts are not forwarded. The agent does not know whether its flows have
+/// such packets, and does not make the machine a router by itself.
+pub(super) fn tell_of_forwarding(config: &Config) {
+    const KEYS: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
+    let is_off = |key: &&&str| sysctl::read(key).is_ok_and(|value| value == "0");
+    // The packets of a node with a device are its own.
+    if config.device.is_some() {
+        return;
+    }
+    for key in KEYS.iter().filter(is_off) {
+        info!(
+            "this node does not forward packets ({key} is 0): if the receivers of its flows are other hosts, run \
+             `sysctl -w {key}=1`"
         );
     }
-    Ok(())
 }
 
 /// Warns if packets to a destination can be too large for a path with the outer headers. Such

@@ -7,6 +7,7 @@ mod life;
 mod modem;
 mod modes;
 mod narrow;
+mod parameters;
 mod refusals;
 mod replay;
 mod rig;

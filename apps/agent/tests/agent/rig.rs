@@ -173,6 +173,13 @@ pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
         .unwrap();
 }
 
+/// Returns the reverse path filter of a device.
+pub(crate) fn reverse_path_filter(namespace: &Namespace, device: &str) -> String {
+    let file = format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
+    let value = namespace.run(|| std::fs::read_to_string(file)).unwrap();
+    value.unwrap().trim().to_owned()
+}
+
 /// Waits until more copies arrive on a path.
 pub(crate) fn brings_copies(edges: &mut Edges, path: u8) {
     let before = egress_copies(edges, path);

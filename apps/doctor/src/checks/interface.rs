@@ -233,12 +233,18 @@ fn reverse_path_filter(facts: &InterfaceFacts, machine: &Facts) -> Finding {
         .default_routes
         .as_ref()
         .is_ok_and(|count| *count > 1);
-    let loosen = format!("Run `sysctl -w net.ipv4.conf.{name}.rp_filter=2`.");
+    let can_be_set = machine.is_proc_read_only == Ok(false);
     match facts.is_named || several {
+        _ if can_be_set => check.ok(format!(
+            "The reverse path filter of {name} is strict; an agent makes it loose where it deduplicates."
+        )),
         true => check.failed_if(
             facts.is_named,
-            format!("The reverse path filter of {name} is strict and drops copies that do not arrive on the route back."),
-            loosen,
+            format!(
+                "The reverse path filter of {name} is strict and drops copies that do not arrive on the route back, and parameters \
+                 cannot be set here, because /proc/sys is read-only."
+            ),
+            format!("Run `sysctl -w net.ipv4.conf.{name}.rp_filter=2` outside the container."),
         ),
         false => check.ok(format!(
             "The reverse path filter of {name} is strict, which only an interface of a path may not be."
@@ -393,6 +399,7 @@ mod tests {
         let of = |facts: &InterfaceFacts, routes| {
             let machine = Facts {
                 default_routes: Ok(routes),
+                is_proc_read_only: Ok(true),
                 ..machine()
             };
             reverse_path_filter(facts, &machine).result
@@ -402,6 +409,8 @@ mod tests {
         assert_eq!((of(&facts, 1), of(&facts, 2)), (Fine, Warning));
         facts.is_named = true;
         assert_eq!(of(&facts, 1), Failed);
+        let by_the_agent = reverse_path_filter(&facts, &machine());
+        assert_eq!(by_the_agent.result, Fine);
     }
 
     #[test]
