@@ -4,11 +4,13 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 17] = [
+const PROGRAMS: [&str; 19] = [
     "dedup",
+    "dedup_link",
     "device_drops",
     "fallback",
     "pass",
+    "path_errors",
     "relay",
     "replicate_xdp",
     "replicate_tc",

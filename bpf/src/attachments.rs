@@ -1,18 +1,35 @@
-use crate::link::xdp_mode;
 use crate::pins::{Pins, Staged};
-use crate::{AttachError, Link, XdpMode};
+use crate::{AttachError, Link, ReceiveHook};
 use libbpf_rs::Object;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The attachments of an XDP program to interfaces, which may have outlived the process that made
-/// them.
+/// The attachments of the programs that deduplicate to interfaces, which may have outlived the process
+/// that made them.
 #[derive(Debug)]
 pub(crate) struct Attachments {
     links: BTreeMap<u32, Link>,
     pins: Option<Pins>,
+}
+
+/// The programs that deduplicate.
+#[derive(Clone, Copy)]
+pub(crate) struct Programs<'p> {
+    pub(crate) xdp: BorrowedFd<'p>,
+    /// Present if it has been loaded.
+    pub(crate) tc: Option<BorrowedFd<'p>>,
+}
+
+impl Programs<'_> {
+    /// Returns the program for a hook.
+    fn at(&self, hook: ReceiveHook) -> BorrowedFd<'_> {
+        match hook {
+            ReceiveHook::Xdp(_) => self.xdp,
+            ReceiveHook::Tc => self.tc.expect("is loaded before it is attached"),
+        }
+    }
 }
 
 /// New attachments, which are detached when this value is dropped.
@@ -30,7 +47,7 @@ impl Drop for NewLinks {
         for (ifindex, link) in &self.0 {
             // The interface may be gone, and the attachment with it.
             link.detach().unwrap_or_else(|error| {
-                tracing::debug!(ifindex, "cannot detach the XDP program: {error}")
+                tracing::debug!(ifindex, "cannot detach the program: {error}")
             });
         }
     }
@@ -41,26 +58,26 @@ impl Drop for NewLinks {
 struct Changes {
     new_links: NewLinks,
     staged: Staged,
-    /// Attachments whose mode differed from the wanted one.
+    /// Attachments whose hook differed from the wanted one.
     switched: Vec<Switched>,
     /// Updated attachments with their previous program, which the kernel gives only to processes
     /// with CAP_SYS_ADMIN.
     updated: Vec<(u32, Link, io::Result<OwnedFd>)>,
 }
 
-/// An attachment whose mode differs from the wanted one.
-struct InOtherMode {
+/// An attachment whose hook differs from the wanted one.
+struct AtOtherHook {
     ifindex: u32,
     link: Link,
-    mode: XdpMode,
-    wanted: XdpMode,
+    hook: ReceiveHook,
+    wanted: ReceiveHook,
 }
 
-/// An attachment whose mode differed from the wanted one.
+/// An attachment whose hook differed from the wanted one.
 struct Switched {
     ifindex: u32,
     program: OwnedFd,
-    mode: XdpMode,
+    hook: ReceiveHook,
 }
 
 impl Attachments {
@@ -71,21 +88,21 @@ impl Attachments {
         }
     }
 
-    /// Attaches a program to all of the interfaces, each in a mode, or to none of them and then
+    /// Attaches a program to all of the interfaces, each at a hook, or to none of them and then
     /// leaves no new pins.
     /// A pinned attachment gets the program without missing a packet. Returns the interfaces whose
-    /// attachment had to be made again in another mode, and how long each had no program.
+    /// attachment had to be made again at another hook, and how long each had no program.
     pub(crate) fn attach(
         &mut self,
-        program: BorrowedFd<'_>,
+        programs: Programs<'_>,
         tables: &Object,
-        interfaces: &[(u32, XdpMode)],
+        interfaces: &[(u32, ReceiveHook)],
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
         if let Some(pins) = &self.pins {
             pins.remove_unfinished();
         }
         let mut changes = Changes::default();
-        match self.change(program, tables, interfaces, &mut changes) {
+        match self.change(programs, tables, interfaces, &mut changes) {
             Ok(gaps) => {
                 let updated = changes
                     .updated
@@ -109,32 +126,32 @@ impl Attachments {
     /// changed.
     fn change(
         &self,
-        program: BorrowedFd<'_>,
+        programs: Programs<'_>,
         tables: &Object,
-        interfaces: &[(u32, XdpMode)],
+        interfaces: &[(u32, ReceiveHook)],
         changes: &mut Changes,
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
-        let (mut taken_over, mut in_other_mode) = (Vec::new(), Vec::new());
+        let (mut taken_over, mut at_other_hook) = (Vec::new(), Vec::new());
         for (ifindex, wanted) in interfaces.iter().copied() {
             let failed = |source| AttachError::Other { ifindex, source };
             let Some(link) = self.pins.as_ref().and_then(|pins| pins.open_link(ifindex)) else {
-                let link = Link::xdp(program, ifindex, wanted)?;
+                let link = Link::receive(programs.at(wanted), ifindex, wanted)?;
                 changes.new_links.0.push((ifindex, link));
                 continue;
             };
-            match xdp_mode(ifindex).map_err(failed)? {
-                Some(mode) if mode != wanted => in_other_mode.push(InOtherMode {
+            match link.hook(ifindex).map_err(failed)? {
+                Some(hook) if hook != wanted => at_other_hook.push(AtOtherHook {
                     ifindex,
                     link,
-                    mode,
+                    hook,
                     wanted,
                 }),
-                _ => taken_over.push((ifindex, link)),
+                _ => taken_over.push((ifindex, programs.at(wanted), link)),
             }
         }
         self.stage(tables, changes)?;
-        let gaps = self.switch_all(program, in_other_mode, changes)?;
-        update_all(program, taken_over, changes)?;
+        let gaps = self.switch_all(programs, at_other_hook, changes)?;
+        update_all(taken_over, changes)?;
         changes.staged.commit()?;
         Ok(gaps)
     }
@@ -154,18 +171,18 @@ impl Attachments {
             .try_for_each(|(ifindex, link)| pins.stage_link(*ifindex, link, staged))
     }
 
-    /// Attaches again in another mode, one interface after the other, so that copies on the other
+    /// Attaches again at another hook, one interface after the other, so that copies on the other
     /// interfaces fill the gap. Returns how long each interface had no program.
     fn switch_all(
         &self,
-        program: BorrowedFd<'_>,
-        links: Vec<InOtherMode>,
+        programs: Programs<'_>,
+        links: Vec<AtOtherHook>,
         changes: &mut Changes,
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
         let mut gaps = Vec::new();
         for link in links {
             let (ifindex, begin) = (link.ifindex, Instant::now());
-            self.switch(program, link, changes)?;
+            self.switch(programs, link, changes)?;
             gaps.push((ifindex, begin.elapsed()));
         }
         Ok(gaps)
@@ -185,13 +202,13 @@ impl Attachments {
         drop((new_links, staged));
         switched
             .iter()
-            .for_each(|switched| self.restore_mode(switched));
+            .for_each(|switched| self.restore_hook(switched));
         for (ifindex, link, before) in updated {
             // The interface may be gone, and the attachment with it.
             before
                 .and_then(|before| link.update(before.as_fd()))
                 .unwrap_or_else(|error| {
-                    tracing::warn!(ifindex, "cannot restore the previous XDP program: {error}")
+                    tracing::warn!(ifindex, "cannot restore the previous program: {error}")
                 });
         }
     }
@@ -218,27 +235,27 @@ impl Attachments {
         Ok(())
     }
 
-    /// Attaches again in another mode: the kernel cannot change the mode of an attachment.
+    /// Attaches again at another hook: the kernel cannot change the hook of an attachment.
     fn switch(
         &self,
-        program: BorrowedFd<'_>,
-        InOtherMode {
+        programs: Programs<'_>,
+        AtOtherHook {
             ifindex,
             link,
-            mode,
+            hook,
             wanted,
-        }: InOtherMode,
+        }: AtOtherHook,
         changes: &mut Changes,
     ) -> Result<(), AttachError> {
         let failed = |source| AttachError::Other { ifindex, source };
         let before = Switched {
             ifindex,
             program: link.program().map_err(failed)?,
-            mode,
+            hook,
         };
         link.detach().map_err(failed)?;
         changes.switched.push(before);
-        let link = Link::xdp(program, ifindex, wanted)?;
+        let link = Link::receive(programs.at(wanted), ifindex, wanted)?;
         let Changes {
             new_links, staged, ..
         } = changes;
@@ -250,15 +267,15 @@ impl Attachments {
         staging
     }
 
-    fn restore_mode(
+    fn restore_hook(
         &self,
         Switched {
             ifindex,
             program,
-            mode,
+            hook,
         }: &Switched,
     ) {
-        let again = Link::xdp(program.as_fd(), *ifindex, *mode).and_then(|link| {
+        let again = Link::receive(program.as_fd(), *ifindex, *hook).and_then(|link| {
             let mut staged = Staged::default();
             if let Some(pins) = &self.pins {
                 pins.stage_link(*ifindex, &link, &mut staged)?;
@@ -271,13 +288,12 @@ impl Attachments {
     }
 }
 
-/// Gives attachments of earlier processes this program.
+/// Gives attachments of earlier processes these programs.
 fn update_all(
-    program: BorrowedFd<'_>,
-    links: Vec<(u32, Link)>,
+    links: Vec<(u32, BorrowedFd<'_>, Link)>,
     changes: &mut Changes,
 ) -> Result<(), AttachError> {
-    for (ifindex, link) in links {
+    for (ifindex, program, link) in links {
         let failed = |source| AttachError::Other { ifindex, source };
         let before = link.program();
         link.update(program).map_err(failed)?;

@@ -18,6 +18,7 @@ mod fallback;
 mod keys;
 mod link;
 mod passing;
+mod path_errors;
 mod path_sets;
 mod pins;
 mod policy;
@@ -37,8 +38,9 @@ mod watcher;
 pub use arrivals::{Arrival, Arrivals};
 pub use fallback::{Fallback, FallbackStats};
 pub use hawser_dedup::Verdict;
-pub use link::{AttachError, Link, XdpMode, xdp_mode};
+pub use link::{AttachError, Link, ReceiveHook, XdpMode, xdp_mode};
 pub use passing::Passing;
+pub use path_errors::PathError;
 pub use policy::{PolicyError, SendPolicy};
 pub use program::{RunError, TestRun};
 pub use reason::{REASONS, Reason};
@@ -130,6 +132,9 @@ mod skeleton {
     pub(crate) mod dedup {
         include!(concat!(env!("OUT_DIR"), "/dedup.skel.rs"));
     }
+    pub(crate) mod dedup_link {
+        include!(concat!(env!("OUT_DIR"), "/dedup_link.skel.rs"));
+    }
     pub(crate) mod device_drops {
         include!(concat!(env!("OUT_DIR"), "/device_drops.skel.rs"));
     }
@@ -138,6 +143,9 @@ mod skeleton {
     }
     pub(crate) mod pass {
         include!(concat!(env!("OUT_DIR"), "/pass.skel.rs"));
+    }
+    pub(crate) mod path_errors {
+        include!(concat!(env!("OUT_DIR"), "/path_errors.skel.rs"));
     }
     pub(crate) mod relay {
         include!(concat!(env!("OUT_DIR"), "/relay.skel.rs"));

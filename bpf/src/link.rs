@@ -16,6 +16,21 @@ pub enum XdpMode {
     Generic,
 }
 
+/// The hook at which copies that arrive on an interface are deduplicated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiveHook {
+    /// XDP, for packets with an Ethernet header.
+    Xdp(XdpMode),
+    /// TC ingress, for packets without one (Linux 6.6).
+    Tc,
+}
+
+impl From<XdpMode> for ReceiveHook {
+    fn from(mode: XdpMode) -> Self {
+        ReceiveHook::Xdp(mode)
+    }
+}
+
 /// The reason that a program was not attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
@@ -47,7 +62,7 @@ pub enum AttachError {
     },
     /// The kernel is older than 6.6.
     #[error(
-        "this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic or without native XDP, and to relay media)"
+        "this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic or without native XDP, for paths without Ethernet, and to relay media)"
     )]
     NoTcx,
     /// Any other failure.
@@ -93,6 +108,18 @@ impl Link {
                 _ => AttachError::Other { ifindex, source },
             }
         })
+    }
+
+    /// Attaches a program that deduplicates.
+    pub(crate) fn receive(
+        program: BorrowedFd<'_>,
+        ifindex: u32,
+        hook: ReceiveHook,
+    ) -> Result<Self, AttachError> {
+        match hook {
+            ReceiveHook::Xdp(mode) => Self::xdp(program, ifindex, mode),
+            ReceiveHook::Tc => Self::tcx_ingress(program, ifindex),
+        }
     }
 
     /// Attaches a TC program after those already at the interface's egress.
@@ -142,14 +169,28 @@ impl Link {
             .for_each(|(_, link)| link.end());
     }
 
-    /// Returns the interface that an XDP program is attached to; `None` if it is gone or the
+    /// Returns the interface that an XDP or TC program is attached to; `None` if it is gone or the
     /// program was detached.
     pub fn interface(&self) -> io::Result<Option<u32>> {
         let info = self.info()?;
         // SAFETY: every variant of the union is plain integers, and the kernel has filled in that
-        // of an XDP link.
-        let ifindex = unsafe { info.__bindgen_anon_1.xdp.ifindex };
-        Ok((info.type_ == libbpf_sys::BPF_LINK_TYPE_XDP && ifindex != 0).then_some(ifindex))
+        // of the link's type.
+        let ifindex = unsafe {
+            match info.type_ {
+                libbpf_sys::BPF_LINK_TYPE_XDP => info.__bindgen_anon_1.xdp.ifindex,
+                libbpf_sys::BPF_LINK_TYPE_TCX => info.__bindgen_anon_1.tcx.ifindex,
+                _ => 0,
+            }
+        };
+        Ok((ifindex != 0).then_some(ifindex))
+    }
+
+    /// Returns the hook of an attachment to an interface; `None` if it has ended.
+    pub(crate) fn hook(&self, ifindex: u32) -> io::Result<Option<ReceiveHook>> {
+        if self.info()?.type_ == libbpf_sys::BPF_LINK_TYPE_TCX {
+            return Ok(Some(ReceiveHook::Tc));
+        }
+        Ok(xdp_mode(ifindex)?.map(ReceiveHook::Xdp))
     }
 
     /// Returns the attached program.

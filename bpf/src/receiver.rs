@@ -1,16 +1,17 @@
 use crate::address::family_and_address;
-use crate::attachments::Attachments;
+use crate::attachments::{Attachments, Programs};
 use crate::keys::shim_keys;
 use crate::pins::Pins;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::selector::{Prefix, Rule, select};
 use crate::skeleton::dedup::{DedupSkel, DedupSkelBuilder, types};
-use crate::table::{Table, TableError, plain, reasons};
-use crate::{Arrivals, AttachError, LoadError, Reason, XdpMode};
+use crate::skeleton::dedup_link::{DedupLinkSkel, DedupLinkSkelBuilder, types as link_types};
+use crate::table::{Table, TableError, plain, reasons, share_tables};
+use crate::{Arrivals, AttachError, LoadError, Reason, ReceiveHook};
 use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId};
 use hawser_wire::{Cover, SealRing};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags, Object};
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -36,15 +37,17 @@ pub struct ReceiverOptions {
     pub pins: Option<PathBuf>,
 }
 
-impl ReceiverOptions {
-    fn write(&self, constants: &mut types::rodata) {
-        constants.port = self.port;
+/// Writes options into the constants of an object, whose types are in the module `$types`.
+macro_rules! write_constants {
+    ($options:expr, $types:ident, $constants:expr) => {{
+        let (options, constants): (&ReceiverOptions, &mut $types::rodata) = ($options, $constants);
+        constants.port = options.port;
         constants.transparent_within_ms =
-            u32::try_from(self.transparent_within.as_millis()).unwrap_or(u32::MAX);
-        constants.max_age_us = u32::try_from(self.max_age.as_micros()).unwrap_or(u32::MAX);
-        let [k0, k1] = self.fingerprint_key;
-        constants.fingerprint_key = types::siphash_key { k0, k1 };
-    }
+            u32::try_from(options.transparent_within.as_millis()).unwrap_or(u32::MAX);
+        constants.max_age_us = u32::try_from(options.max_age.as_micros()).unwrap_or(u32::MAX);
+        let [k0, k1] = options.fingerprint_key;
+        constants.fingerprint_key = $types::siphash_key { k0, k1 };
+    }};
 }
 
 /// Counters of one flow on one path.
@@ -76,6 +79,9 @@ pub struct RxStats {
 /// Deduplication of replicas at an egress edge.
 pub struct Receiver {
     pub(crate) skeleton: DedupSkel<'static>,
+    /// The program for packets without an Ethernet header. Loaded when it is first needed.
+    link: Option<DedupLinkSkel<'static>>,
+    options: ReceiverOptions,
     attachments: Attachments,
     replaced: Vec<String>,
 }
@@ -96,7 +102,7 @@ impl Receiver {
             .rodata_data
             .as_deref_mut()
             .expect("the program has constants");
-        options.write(constants);
+        write_constants!(options, types, constants);
         let cpus = libbpf_rs::num_possible_cpus().map_err(&failed)? as u32;
         open.maps.arrivals.set_max_entries(cpus).map_err(&failed)?;
         let pins = options.pins.clone().map(Pins::at);
@@ -107,6 +113,8 @@ impl Receiver {
         let skeleton = open.load().map_err(&failed)?;
         Ok(Receiver {
             skeleton,
+            link: None,
+            options: options.clone(),
             attachments: Attachments::new(pins),
             replaced,
         })
@@ -180,16 +188,31 @@ impl Receiver {
     /// Starts deduplication on the interfaces that paths arrive on: on all of them, or on none, and
     /// then earlier processes' attachments stay unchanged. An attachment of theirs gets this
     /// program, with the paths, flows and keys of this receiver, without missing a packet. An
-    /// attachment has to be made again only if its mode differs; returns these interfaces, and how
+    /// attachment has to be made again only if its hook differs; returns these interfaces, and how
     /// long each had no program.
-    pub fn attach(
+    pub fn attach<H: Into<ReceiveHook> + Copy>(
         &mut self,
-        interfaces: &[(u32, XdpMode)],
+        interfaces: &[(u32, H)],
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
-        let program = fd(&self.skeleton.progs.dedup);
+        let interfaces = interfaces
+            .iter()
+            .map(|(ifindex, hook)| (*ifindex, (*hook).into()))
+            .collect::<Vec<(u32, ReceiveHook)>>();
+        let without_ethernet = |(_, hook): &&(u32, ReceiveHook)| *hook == ReceiveHook::Tc;
+        if let (None, Some((ifindex, _))) = (&self.link, interfaces.iter().find(without_ethernet)) {
+            let loaded = load_link(&self.options, self.skeleton.object());
+            self.link = Some(loaded.map_err(|error| AttachError::Other {
+                ifindex: *ifindex,
+                source: io::Error::other(error),
+            })?);
+        }
+        let programs = Programs {
+            xdp: fd(&self.skeleton.progs.dedup),
+            tc: self.link.as_ref().map(|link| fd(&link.progs.dedup_link)),
+        };
         let switched = self
             .attachments
-            .attach(program, self.skeleton.object(), interfaces)?;
+            .attach(programs, self.skeleton.object(), &interfaces)?;
         for flow in (0..MAX_FLOWS as u16).filter_map(|index| FlowId::try_from(index).ok()) {
             let keep =
                 || self.claim_window(flow, &self.skeleton.maps.rx_flows.get(flow.index() as u32)?);
@@ -253,10 +276,25 @@ impl Receiver {
         Arrivals::map(&self.skeleton.maps.arrivals)
     }
 
-    /// Runs the program on a frame without a network.
+    /// Runs the XDP program on a frame without a network.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
         test_run(&self.skeleton.progs.dedup, frame, repeat)
     }
+}
+
+/// Loads the program for packets without an Ethernet header, with the tables of the other one. Leaks as
+/// [`Receiver::load`] does.
+fn load_link(options: &ReceiverOptions, xdp: &Object) -> Result<DedupLinkSkel<'static>, LoadError> {
+    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+    let failed = LoadError::of("dedup_link");
+    let mut open = DedupLinkSkelBuilder::default()
+        .open(storage)
+        .map_err(&failed)?;
+    let constants = open.maps.rodata_data.as_deref_mut();
+    let constants = constants.expect("the program has constants");
+    write_constants!(options, link_types, constants);
+    share_tables(open.open_object_mut(), xdp).map_err(&failed)?;
+    open.load().map_err(&failed)
 }
 
 fn flow_row(keys: &SealRing) -> types::rx_flow {

@@ -5,6 +5,7 @@ pub use own::{Endpoint, MANAGEMENT_PORTS};
 use crate::address::family_and_address;
 use crate::device_drops::DeviceDrops;
 use crate::keys::shim_keys;
+use crate::path_errors::PathErrors;
 use crate::path_sets::PathSets;
 use crate::policy::Policies;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
@@ -17,11 +18,11 @@ use crate::skeleton::replicate_xdp::types::{self, flow_flag, limit, route_flag};
 use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};
 use crate::table::{Table, TableError, bytes_of, plain, reasons, share_tables, value_of};
 use crate::{
-    AttachError, Link, LoadError, PolicyError, Reason, SendPolicy, SignalEvents, SignalOptions,
-    SignalOutcome, SignalsError, XdpMode,
+    AttachError, Link, LoadError, PathError, PolicyError, Reason, SendPolicy, SignalEvents,
+    SignalOptions, SignalOutcome, SignalsError, XdpMode,
 };
 use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId, PathSet};
-use hawser_wire::{Cover, KeySlot, OVERHEAD_V4, OVERHEAD_V6, SealKey};
+use hawser_wire::{Cover, KeySlot, OVERHEAD_V4, OVERHEAD_V6, SealKey, Shim};
 use libbpf_rs::Object;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Func;
@@ -51,6 +52,9 @@ const ROUTE_CLONED: u8 = route_flag::ROUTE_CLONED.0 as u8;
 
 const _: () = assert!(limit::MAX_PATHS.0 as usize == MAX_PATHS);
 const _: () = assert!(limit::MAX_FLOWS.0 as usize == MAX_FLOWS);
+
+/// Number of packets of a flow that an ICMP error may be late: those of a second at 1 Mpacket/s.
+const LATELY_SENT: u64 = 1 << 20;
 
 /// Options for loading a sender.
 #[derive(Debug, Clone)]
@@ -160,6 +164,7 @@ pub struct Sender {
     sets: PathSets,
     signals: Signals,
     drops: DeviceDrops,
+    path_errors: PathErrors,
     /// Copies that devices dropped which the path used earlier, by path.
     dropped_before: [u64; MAX_PATHS],
     port: u16,
@@ -177,6 +182,7 @@ impl Sender {
             routes: Shared::map(&xdp.maps.routes)?,
             sets: PathSets::create(&xdp.maps.path_sets)?,
             signals: Signals::load(xdp.object())?,
+            path_errors: PathErrors::load(xdp.object(), options.port)?,
             xdp,
             tc,
             entrances: Vec::new(),
@@ -318,8 +324,8 @@ impl Sender {
         self.policies.get(flow)
     }
 
-    /// Returns the largest packet of a flow, in bytes, that its policy replicates; `None` if no
-    /// path is available.
+    /// Returns the largest packet of a flow, in bytes, that fits all paths of its policy; `None` if no
+    /// path is available. Larger packets are replicated on the paths that they fit.
     pub fn inner_mtu_bytes(&self, flow: FlowId) -> Result<Option<u16>, TableError> {
         let word = self
             .route(self.policies.get(flow).code.0)
@@ -512,6 +518,56 @@ impl Sender {
         Ok(to_send.saturating_sub(handed_over) + dropped)
     }
 
+    /// Returns the copies that were not sent on a path because they are larger than its MTU.
+    pub fn too_large(&self, path: PathId) -> Result<u64, TableError> {
+        let rows = self
+            .xdp
+            .maps
+            .tx_too_large
+            .per_cpu::<u64>(path.index() as u32)?;
+        Ok(rows.iter().sum())
+    }
+
+    /// Listens for ICMP errors about copies on these interfaces, and on no others.
+    ///
+    /// # Errors
+    /// [`AttachError::NoTcx`] before Linux 6.6.
+    pub fn hear_path_errors(&mut self, interfaces: &[u32]) -> Result<(), AttachError> {
+        self.path_errors.attach(interfaces)
+    }
+
+    /// Returns the ICMP errors since the last call, except those that quote a shim that this sender
+    /// has not sent lately.
+    pub fn path_errors(&mut self) -> Result<Vec<PathError>, TableError> {
+        let heard = self.path_errors.drain();
+        let mut believed = Vec::new();
+        for error in heard {
+            let is_ours = match &error.shim {
+                Some(shim) => shim.path == error.path && self.has_sent_lately(shim)?,
+                None => true,
+            };
+            believed.extend(is_ours.then_some(error));
+        }
+        Ok(believed)
+    }
+
+    /// Returns whether a shim has one of the last numbers of a flow.
+    fn has_sent_lately(&self, shim: &Shim) -> Result<bool, TableError> {
+        for flow in &self.flows {
+            let index = flow.index() as u32;
+            let row: types::tx_flow = self.xdp.maps.tx_flows.get(index)?;
+            let next: u64 = self.xdp.maps.sequences.get(index)?;
+            let age = next.wrapping_sub(shim.sequence);
+            if row.configured != 0
+                && row.flow == u16::from(shim.flow)
+                && (1..=LATELY_SENT).contains(&age)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Returns the number of frames that were not replicated, by reason.
     pub fn reasons(&self) -> Result<Vec<(Reason, u64)>, TableError> {
         reasons(&self.xdp.maps.reasons)
@@ -526,6 +582,11 @@ impl Sender {
     /// Runs the program for locally generated traffic on a frame.
     pub fn run_local(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
         test_run(&self.tc.progs.replicate_local, frame, repeat)
+    }
+
+    /// Runs the program that hears ICMP errors on a frame.
+    pub fn run_path_error(&self, frame: &[u8]) -> Result<TestRun, RunError> {
+        self.path_errors.run(frame)
     }
 
     /// Runs the program for in-band signals on a frame.
@@ -660,10 +721,13 @@ impl SendPath {
         (_, row.remote) = family_and_address(self.remote);
         row.macs.source = self.source_mac;
         row.macs.next_hop = self.next_hop_mac;
+        row.mtu_bytes = self.mtu_bytes;
+        row.inner_mtu_bytes = self.inner_mtu_bytes();
         row
     }
 
-    fn inner_mtu_bytes(&self) -> u16 {
+    /// Returns the size of the largest packet that fits the path with the outer headers, bytes.
+    pub fn inner_mtu_bytes(&self) -> u16 {
         let overhead = if self.local.is_ipv6() {
             OVERHEAD_V6
         } else {

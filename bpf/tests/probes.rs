@@ -160,6 +160,30 @@ fn a_packet_that_does_not_fit_a_probed_path_takes_the_others() {
 }
 
 #[test]
+fn a_packet_that_does_not_fit_a_path_takes_the_others() {
+    let mut sender = sending();
+    for (index, mtu_bytes) in [(2, 1000), (3, 600)] {
+        let narrow = hawser_bpf::SendPath {
+            mtu_bytes,
+            ..send_path(HERE_V4.into(), [203, 0, 113, index].into())
+        };
+        sender.set_path(path(index), Some(narrow)).unwrap();
+    }
+    set_policy(&sender, 7, 0b1100, 3);
+    let bytes = |mtu: usize| vec![0; mtu - 56 - 28];
+    for (mtu, paths) in [(600, 0b1100), (601, 0b0100), (1000, 0b0100)] {
+        assert_eq!(transit_shim(&sender, &bytes(mtu)).paths.bits(), paths);
+    }
+    let too_large = |index| sender.too_large(path(index)).unwrap();
+    assert_eq!([2, 3].map(too_large), [0, 2]);
+    assert_eq!(counted(sender.reasons().unwrap()), []);
+    let packet = transit(&udp4("203.0.113.9", &bytes(1001)));
+    assert_eq!(sender.run(&packet, 1).unwrap().action, XDP_PASS);
+    assert_eq!(counted(sender.reasons().unwrap()), [("passed_oversize", 1)]);
+    assert_eq!([2, 3].map(too_large), [0, 2], "the kernel handles it");
+}
+
+#[test]
 fn a_path_that_is_not_configured_is_not_claimed() {
     let mut sender = sending();
     probe(&sender, 0b0001, 0b1_1000, 2);

@@ -43,6 +43,8 @@ pub struct Route {
     pub interface: String,
     /// The MTU that the route sets, if any.
     pub mtu_bytes: Option<u32>,
+    /// The source address that the kernel chooses.
+    pub source: Option<IpAddr>,
 }
 
 /// Returns the interface called `name`.
@@ -51,6 +53,7 @@ pub fn find(name: &str) -> Result<Interface, Error> {
         index,
         mtu_bytes,
         mac,
+        ..
     } = link(name)?;
     Ok(Interface {
         name: name.to_owned(),
@@ -67,13 +70,20 @@ pub fn mtu_bytes(name: &str) -> Result<u32, Error> {
 }
 
 /// An interface, with or without an Ethernet address.
-struct Link {
-    index: u32,
-    mtu_bytes: u32,
-    mac: Option<[u8; 6]>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    /// Its number.
+    pub index: u32,
+    /// Largest IP packet, bytes.
+    pub mtu_bytes: u32,
+    /// Its Ethernet address. `None` if its packets have no Ethernet header.
+    pub mac: Option<[u8; 6]>,
+    /// The header of its packets before the IP header.
+    pub header: LinkHeader,
 }
 
-fn link(name: &str) -> Result<Link, Error> {
+/// Returns the interface called `name`, which need not have an Ethernet address.
+pub fn link(name: &str) -> Result<Link, Error> {
     let description = format_args!("look at interface {name}");
     let mut question = LinkMessage::default();
     question.header.index = netlink::index(name)?;
@@ -94,6 +104,7 @@ fn link(name: &str) -> Result<Link, Error> {
         index: found.header.index,
         mtu_bytes: mtu.ok_or_else(|| netlink::unexpected(description, "no MTU"))?,
         mac,
+        header: LinkHeader::of(found.header.link_layer_type),
     })
 }
 
@@ -108,8 +119,8 @@ pub struct Described {
     pub mtu_bytes: u32,
     /// The kind of a virtual interface, such as `veth`. Devices have none.
     pub kind: Option<String>,
-    /// Whether its frames have an Ethernet header.
-    pub has_ethernet_header: bool,
+    /// The header of its packets before the IP header.
+    pub header: LinkHeader,
     /// Whether it is the loopback interface.
     pub is_loopback: bool,
     /// Whether it is up and has a carrier.
@@ -121,6 +132,38 @@ pub struct Described {
     pub lower: Option<u32>,
     /// The number of the XDP program that is attached.
     pub xdp_program: Option<u32>,
+}
+
+/// The header of an interface's packets before the IP header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LinkHeader {
+    /// That of Ethernet.
+    #[default]
+    Ethernet,
+    /// None: LTE modems in raw IP mode, WireGuard, PPP, TUN. Neighbours have no link-layer addresses.
+    None,
+    /// Any other.
+    Other,
+}
+
+impl LinkHeader {
+    /// The interfaces without a header are those to which the kernel redirects packets without one
+    /// (`dev_is_mac_header_xmit` in `linux/if_arp.h`; PPP since Linux 6.11 and its stable versions).
+    fn of(kind: LinkLayerType) -> Self {
+        match kind {
+            LinkLayerType::Ether | LinkLayerType::Loopback => LinkHeader::Ethernet,
+            LinkLayerType::None
+            | LinkLayerType::Rawip
+            | LinkLayerType::Ppp
+            | LinkLayerType::Void
+            | LinkLayerType::Tunnel
+            | LinkLayerType::Tunnel6
+            | LinkLayerType::Sit
+            | LinkLayerType::Ipgre
+            | LinkLayerType::Ip6gre => LinkHeader::None,
+            _ => LinkHeader::Other,
+        }
+    }
 }
 
 /// Returns all interfaces, by number.
@@ -157,7 +200,7 @@ fn described(link: LinkMessage) -> Described {
     let flags = link.header.flags;
     let mut described = Described {
         index: link.header.index,
-        has_ethernet_header: link.header.link_layer_type == LinkLayerType::Ether,
+        header: LinkHeader::of(link.header.link_layer_type),
         is_loopback: flags.contains(LinkFlags::Loopback),
         is_running: flags.contains(LinkFlags::Up | LinkFlags::Running),
         ..Described::default()
@@ -207,13 +250,15 @@ fn find_route(question: RouteMessage, destination: IpAddr) -> Result<Route, Erro
     let NewRoute(found) = netlink::ask(description, question)? else {
         return Err(netlink::unexpected(description, "not a route"));
     };
-    let (mut next_hop, mut index, mut mtu_bytes) = (destination, None, None);
+    let (mut next_hop, mut index, mut mtu_bytes, mut source) = (destination, None, None, None);
     for attribute in found.attributes {
         match attribute {
             RouteAttribute::Gateway(RouteAddress::Inet(v4))
             | RouteAttribute::Via(RouteVia::Inet(v4)) => next_hop = v4.into(),
             RouteAttribute::Gateway(RouteAddress::Inet6(v6))
             | RouteAttribute::Via(RouteVia::Inet6(v6)) => next_hop = v6.into(),
+            RouteAttribute::PrefSource(RouteAddress::Inet(v4)) => source = Some(v4.into()),
+            RouteAttribute::PrefSource(RouteAddress::Inet6(v6)) => source = Some(v6.into()),
             RouteAttribute::Oif(number) => index = Some(number),
             RouteAttribute::Metrics(metrics) => mtu_bytes = mtu_metric(&metrics),
             _ => {}
@@ -224,6 +269,7 @@ fn find_route(question: RouteMessage, destination: IpAddr) -> Result<Route, Erro
         next_hop,
         interface: interface.ok_or_else(|| netlink::unexpected(description, "no interface"))?,
         mtu_bytes,
+        source,
     })
 }
 
@@ -291,6 +337,14 @@ pub fn addresses() -> io::Result<BTreeSet<(IpAddr, u8)>> {
         ))
     });
     Ok(found.collect())
+}
+
+/// Returns the addresses of the interface called `name`.
+pub fn addresses_of(name: &str) -> io::Result<BTreeSet<IpAddr>> {
+    let entries = nix::ifaddrs::getifaddrs()?.filter(|entry| entry.interface_name == name);
+    Ok(entries
+        .filter_map(|entry| ip(entry.address.as_ref()?))
+        .collect())
 }
 
 /// Returns the link-layer address of a next hop if the kernel knows it, without waiting.
@@ -404,7 +458,7 @@ mod tests {
     fn the_loopback_interface_is_described() {
         let all = all().unwrap();
         let loopback = all.iter().find(|interface| interface.name == "lo").unwrap();
-        assert!(loopback.is_loopback && !loopback.has_ethernet_header);
+        assert!(loopback.is_loopback && loopback.header == LinkHeader::Ethernet);
         assert_eq!(Some(loopback.index), index("lo"));
     }
 

@@ -8,12 +8,14 @@
 mod address;
 mod generic;
 mod link;
+mod monitor;
 mod offloads;
 mod route;
 mod xdp;
 
 pub use address::{Address, flush_addresses};
 pub use link::{LinkChange, create_veth, delete_link};
+pub use monitor::Monitor;
 pub use offloads::{STRIPS_VLAN_TAGS, offloads};
 pub use route::Route;
 pub use xdp::{XdpFeatures, xdp_features};
@@ -37,7 +39,7 @@ pub enum Error {
     #[error("interface {0} does not exist")]
     NoInterface(String),
     /// The interface has no Ethernet address.
-    #[error("interface {0} has no Ethernet address")]
+    #[error("interface {0} has no Ethernet address, because its packets have no Ethernet header")]
     NotEthernet(String),
     /// The kernel rejected the request.
     #[error("cannot {request}: {}{}", errno.desc(), reason(*errno, explanation.as_deref()))]

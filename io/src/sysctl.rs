@@ -1,13 +1,17 @@
 //! Parameters of the kernel. Those under `net` are of the calling thread's network namespace.
 
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use nix::sys::statvfs::{FsFlags, statvfs};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The value of [`reverse_path_filter`] with which the kernel drops packets that arrive by another
 /// interface than the route back (Documentation/networking/ip-sysctl.rst).
 pub const STRICT: u8 = 1;
+
+/// The value with which it drops only packets from sources to which there is no route at all.
+pub const LOOSE: u8 = 2;
 
 /// Returns the value of a parameter such as `net.ipv4.ip_forward`.
 pub fn read(key: &str) -> io::Result<String> {
@@ -18,17 +22,33 @@ pub fn read(key: &str) -> io::Result<String> {
 /// Returns the reverse path filter that is in force on an interface: the larger of its own and
 /// that of all interfaces.
 pub fn reverse_path_filter(interface: &str) -> u8 {
-    let setting = |scope: &str| {
-        // An interface's name can contain dots.
-        let file = Path::new("/proc/sys/net/ipv4/conf")
-            .join(scope)
-            .join("rp_filter");
-        let value = fs::read_to_string(file).ok();
-        value
-            .and_then(|value| value.trim().parse().ok())
-            .unwrap_or(0)
-    };
+    let setting = |scope| own_reverse_path_filter(scope).unwrap_or(0);
     setting("all").max(setting(interface))
+}
+
+/// Returns the reverse path filter of one interface, or the one for `all`.
+pub fn own_reverse_path_filter(interface: &str) -> io::Result<u8> {
+    let value = fs::read_to_string(reverse_path_filter_file(interface))?;
+    value.trim().parse().map_err(io::Error::other)
+}
+
+/// Sets the reverse path filter of an interface. This needs root or CAP_NET_ADMIN, and a `/proc/sys`
+/// that is not mounted read-only.
+pub fn set_reverse_path_filter(interface: &str, value: u8) -> io::Result<()> {
+    fs::write(reverse_path_filter_file(interface), value.to_string())
+}
+
+/// An interface's name can contain dots, which the names of parameters separate.
+fn reverse_path_filter_file(interface: &str) -> PathBuf {
+    Path::new("/proc/sys/net/ipv4/conf")
+        .join(interface)
+        .join("rp_filter")
+}
+
+/// Returns whether parameters cannot be set because `/proc/sys` is mounted read-only, as in containers.
+pub fn is_read_only() -> io::Result<bool> {
+    let found = statvfs("/proc/sys")?;
+    Ok(found.flags().contains(FsFlags::ST_RDONLY))
 }
 
 /// Returns whether an existing path is in a bpf file system.

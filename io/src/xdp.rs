@@ -1,8 +1,10 @@
 //! The rule that decides how the programs of an agent use an interface.
 //!
 //! Native XDP is faster, but not every driver has all of it. The other way works everywhere: generic
-//! XDP for copies that arrive, and TC for packets to replicate and for copies to send.
+//! XDP for copies that arrive, and TC for packets to replicate and for copies to send. XDP needs an
+//! Ethernet header: where packets have none, the copies that arrive are handled at TC too.
 
+use crate::interface::LinkHeader;
 use crate::netlink::XdpFeatures;
 use std::fmt;
 
@@ -25,6 +27,8 @@ pub enum Mode {
     Native,
     /// Generic XDP to deduplicate; TC to replicate and to send copies.
     Generic,
+    /// TC to deduplicate, on interfaces whose packets have no Ethernet header.
+    Tc,
 }
 
 /// A mode with the reason for it.
@@ -48,6 +52,8 @@ pub struct Device {
     /// Whether there are VLAN devices on it, whose tags it takes out of the frames before XDP sees
     /// them.
     pub strips_vlan_tags: bool,
+    /// The header of its packets before the IP header.
+    pub header: LinkHeader,
 }
 
 impl Wanted {
@@ -67,6 +73,7 @@ impl Mode {
         match self {
             Mode::Native => "native",
             Mode::Generic => "generic",
+            Mode::Tc => "tc",
         }
     }
 }
@@ -80,10 +87,30 @@ impl fmt::Display for Mode {
 const FORCED_NATIVE: &str = "the configuration says `generic_xdp = false`";
 const FORCED_GENERIC: &str = "the configuration says `generic_xdp = true`";
 const NO_NATIVE: &str = "its driver has no native XDP";
+const NO_HEADER: &str = "its packets have no Ethernet header";
+const NO_HEADER_FOR_NATIVE: &str =
+    "its packets have no Ethernet header, which native XDP needs: remove `generic_xdp`";
+const OTHER_HEADER: &str =
+    "its packets have neither an Ethernet header nor only an IP header: use another interface";
 
 impl Device {
     /// Returns the mode for deduplicating the copies that arrive.
-    pub fn deduplicating(&self, wanted: Wanted) -> Choice {
+    ///
+    /// # Errors
+    /// If they cannot be deduplicated in the wanted mode.
+    pub fn deduplicating(&self, wanted: Wanted) -> Result<Choice, &'static str> {
+        match (self.header, wanted) {
+            (LinkHeader::Ethernet, _) => Ok(self.deduplicating_frames(wanted)),
+            (LinkHeader::None, Wanted::Native) => Err(NO_HEADER_FOR_NATIVE),
+            (LinkHeader::None, _) => Ok(Choice {
+                mode: Mode::Tc,
+                ..generic(NO_HEADER)
+            }),
+            (LinkHeader::Other, _) => Err(OTHER_HEADER),
+        }
+    }
+
+    fn deduplicating_frames(&self, wanted: Wanted) -> Choice {
         match wanted {
             Wanted::Native => native(FORCED_NATIVE),
             Wanted::Generic => Choice {
@@ -129,6 +156,15 @@ impl Device {
     /// # Errors
     /// If the wanted mode would lose the copies.
     pub fn sending(&self, wanted: Wanted) -> Result<Choice, &'static str> {
+        match (self.header, wanted) {
+            (LinkHeader::Ethernet, _) => self.sending_frames(wanted),
+            (LinkHeader::None, Wanted::Native) => Err(NO_HEADER_FOR_NATIVE),
+            (LinkHeader::None, _) => Ok(generic(NO_HEADER)),
+            (LinkHeader::Other, _) => Err(OTHER_HEADER),
+        }
+    }
+
+    fn sending_frames(&self, wanted: Wanted) -> Result<Choice, &'static str> {
         let takes_frames = self.features.is_target;
         match wanted {
             Wanted::Native if takes_frames => Ok(native(FORCED_NATIVE)),
@@ -188,7 +224,7 @@ mod tests {
     /// Returns the modes to deduplicate, to replicate and to send.
     fn modes(device: &Device, wanted: Wanted) -> (Mode, Mode, Option<Mode>) {
         (
-            device.deduplicating(wanted).mode,
+            device.deduplicating(wanted).unwrap().mode,
             device.replicating(wanted).mode,
             device.sending(wanted).ok().map(|choice| choice.mode),
         )
@@ -246,11 +282,45 @@ mod tests {
     #[test]
     fn generic_xdp_on_a_veth_comes_with_a_warning() {
         let mut device = device(true, true, true);
-        assert_eq!(device.deduplicating(Wanted::Generic).warning, None);
+        let receiving = |device: &Device, wanted| device.deduplicating(wanted).unwrap();
+        assert_eq!(receiving(&device, Wanted::Generic).warning, None);
         device.is_veth = true;
-        let forced = device.deduplicating(Wanted::Generic);
+        let forced = receiving(&device, Wanted::Generic);
         assert!(forced.warning.unwrap().contains("remove `generic_xdp`"));
-        assert_eq!(device.deduplicating(Wanted::Best).mode, Native);
+        assert_eq!(receiving(&device, Wanted::Best).mode, Native);
+    }
+
+    #[test]
+    fn packets_without_an_ethernet_header_are_handled_at_tc() {
+        let modem = Device {
+            header: LinkHeader::None,
+            ..device(false, false, false)
+        };
+        for wanted in [Wanted::Best, Wanted::Generic] {
+            let receiving = modem.deduplicating(wanted).unwrap();
+            assert_eq!((receiving.mode, receiving.reason), (Mode::Tc, NO_HEADER));
+            assert_eq!(modem.sending(wanted), Ok(generic(NO_HEADER)));
+        }
+        for refused in [
+            modem.deduplicating(Wanted::Native),
+            modem.sending(Wanted::Native),
+        ] {
+            assert!(refused.unwrap_err().contains("remove `generic_xdp`"));
+        }
+    }
+
+    #[test]
+    fn packets_with_another_header_are_refused() {
+        let infiniband = Device {
+            header: LinkHeader::Other,
+            ..device(true, true, true)
+        };
+        for refused in [
+            infiniband.deduplicating(Wanted::Best),
+            infiniband.sending(Wanted::Best),
+        ] {
+            assert_eq!(refused, Err(OTHER_HEADER));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Links, addresses, routes and neighbours that are changed over netlink. The reference is `ip` of
 //! iproute2.
 
-use hawser_io::interface::{self, Interface};
+use hawser_io::interface::{self, Interface, LinkHeader};
 use hawser_io::netlink::{self, Address, Error, LinkChange, Route};
 use hawser_io::netns::Namespace;
 use hawser_io::segmenter::{Segmenter, Traffic};
@@ -473,6 +473,8 @@ fn interfaces_and_routes_are_found() {
         );
         let tun = interface::find("tun0").unwrap_err();
         assert_eq!(tun, Error::NotEthernet("tun0".to_owned()));
+        let tun = interface::link("tun0").unwrap();
+        assert_eq!((tun.mac, tun.header), (None, LinkHeader::None));
         assert_eq!(interface::mtu_bytes("tun0").unwrap(), 1300);
         let found = |destination: &str, interface: Option<&str>| {
             let route = interface::route(ip(destination), interface).unwrap();

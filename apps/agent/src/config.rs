@@ -76,8 +76,8 @@ pub struct Config {
 pub struct PathConfig {
     /// The interface on which packets of the path are sent and received.
     pub interface: String,
-    /// This node's address on it.
-    pub local: IpAddr,
+    /// This node's address on it. The interface's current address if not given.
+    pub local: Option<IpAddr>,
     /// The peer's address on it.
     pub remote: IpAddr,
     /// The next hop. Taken from the routing table if not given.
@@ -112,6 +112,19 @@ pub struct DeviceConfig {
     pub addresses: Vec<IpAddr>,
     /// Destinations that are routed to the interface.
     pub routes: Vec<DeviceRoute>,
+}
+
+/// The least MTU with which the kernel uses IPv6 on an interface (RFC 8200, section 5).
+const LEAST_IPV6_MTU: u16 = 1280;
+
+impl DeviceConfig {
+    /// Returns the MTU of the interface, bytes, while packets of up to `narrowest` bytes fit all
+    /// paths.
+    pub(crate) fn mtu_for(&self, narrowest: u16) -> u16 {
+        let has_ipv6 = self.addresses.iter().any(IpAddr::is_ipv6);
+        let least = if has_ipv6 { LEAST_IPV6_MTU } else { 0 };
+        self.mtu_bytes.min(narrowest.max(least))
+    }
 }
 
 /// A destination that is routed to the agent's own interface.

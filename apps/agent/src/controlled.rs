@@ -123,7 +123,7 @@ impl Controlled {
     /// Uses the current interfaces.
     pub(crate) fn follow(&mut self, node: &mut Node) {
         let number_of = |name: &str| node.interface_number(name);
-        self.echoes.follow(number_of);
+        self.echoes.follow(number_of, |path| node.local(path));
         if let Some(watch) = &mut self.watch {
             watch.follow(&node.config().watch, number_of);
         }
@@ -367,7 +367,7 @@ fn equipment(config: &Config) -> Equipment {
 /// link as far as the routing table is known.
 fn adjacent(config: &Config) -> PathSet {
     let is_adjacent = |path: &PathConfig| {
-        let next_hop = next_hop(path).ok();
+        let next_hop = next_hop(path, path.local).ok();
         path.remote.is_ipv4() && next_hop.is_none_or(|next_hop| next_hop == path.remote)
     };
     let paths = config.paths.iter().filter(|(_, path)| is_adjacent(path));

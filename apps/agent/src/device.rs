@@ -44,12 +44,14 @@ const REPEAT_EVERY: Duration = Duration::from_secs(5);
 
 /// Protocol number that marks routes as the agent's (`ip route show proto 72`). One of the numbers
 /// that rtnetlink(7) leaves to users.
-const PROTOCOL: u8 = 72;
+pub(crate) const PROTOCOL: u8 = 72;
 
 /// An interface that exists until this value is dropped or the process exits.
 pub(crate) struct Device {
     config: DeviceConfig,
     tap: Tap,
+    /// The MTU of the interface, bytes.
+    mtu_bytes: u16,
     /// Whether traffic is routed to the interface.
     is_routed: bool,
     /// Destinations for which the kernel refused the route through the interface.
@@ -82,6 +84,7 @@ impl Device {
             installed: InstalledEntries::read(&config.directory()),
             program: Fallback::load()?,
             tap: make(&device)?,
+            mtu_bytes: device.mtu_bytes,
             config: device,
             is_routed: false,
             refused_routes: BTreeSet::new(),
@@ -104,6 +107,7 @@ impl Device {
             );
             self.is_routed = false;
             self.tap = make(&self.config)?;
+            self.mtu_bytes = self.config.mtu_bytes;
         }
         Ok(())
     }
@@ -123,11 +127,35 @@ impl Device {
             self.installed.set(wanted);
         }
         self.set_fallback(&uplinks)?;
+        self.follow_mtu(node)?;
         if node.replicates_local(&self.config.name, self.tap.index())
             && (repeats || !self.is_routed)
         {
             self.add_routes()?;
         }
+        Ok(())
+    }
+
+    /// Gives the interface the MTU of the narrowest path, so that senders make packets that fit all of
+    /// them.
+    fn follow_mtu(&mut self, node: &Node) -> Result<()> {
+        let Some(narrowest) = node.inner_mtu_bytes() else {
+            return Ok(());
+        };
+        let mtu_bytes = self.config.mtu_for(narrowest);
+        if mtu_bytes == self.mtu_bytes {
+            return Ok(());
+        }
+        let change = LinkChange {
+            mtu_bytes: Some(mtu_bytes.into()),
+            ..LinkChange::default()
+        };
+        change.apply(&self.config.name)?;
+        info!(
+            interface = self.config.name,
+            "the MTU is {mtu_bytes} instead of {}, as the paths allow", self.mtu_bytes
+        );
+        self.mtu_bytes = mtu_bytes;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use hawser_io::stamped::StampedSocket;
 use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::echo::{Echo, EchoKind};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 use tracing::{debug, warn};
 
@@ -39,10 +39,10 @@ pub(crate) struct Echoes {
 struct PathEcho {
     path: PathId,
     interface: String,
-    addresses: (SocketAddr, SocketAddr),
+    remote: SocketAddr,
     peer: Peer,
-    /// The socket and the index of its interface, while that exists.
-    socket: Option<(u32, StampedSocket)>,
+    /// The socket, with the index of its interface and its address while these exist.
+    socket: Option<((u32, IpAddr), StampedSocket)>,
     round_trip: RoundTrip,
     /// How many more requests are answered before our next one.
     replies_left: u32,
@@ -94,12 +94,16 @@ impl Echoes {
         }
     }
 
-    /// Uses the current interfaces.
-    pub(crate) fn follow(&mut self, number_of: impl Fn(&str) -> Option<u32>) {
+    /// Uses the current interfaces and addresses.
+    pub(crate) fn follow(
+        &mut self,
+        number_of: impl Fn(&str) -> Option<u32>,
+        local_of: impl Fn(PathId) -> Option<IpAddr>,
+    ) {
         for path_echo in self.paths.values_mut() {
-            let number = number_of(&path_echo.interface);
-            if path_echo.socket.as_ref().map(|(number, _)| *number) != number {
-                path_echo.socket = number.and_then(|number| Some((number, path_echo.open()?)));
+            let place = number_of(&path_echo.interface).zip(local_of(path_echo.path));
+            if path_echo.socket.as_ref().map(|(place, _)| *place) != place {
+                path_echo.socket = place.and_then(|place| Some((place, path_echo.open(place.1)?)));
             }
         }
     }
@@ -127,11 +131,10 @@ impl Echoes {
 
 impl PathEcho {
     fn new(path: PathId, description: &PathConfig, peer: &Peer, port: u16) -> Self {
-        let end = |address| SocketAddr::new(address, port);
         PathEcho {
             path,
             interface: description.interface.clone(),
-            addresses: (end(description.local), end(description.remote)),
+            remote: SocketAddr::new(description.remote, port),
             peer: peer.clone(),
             socket: None,
             round_trip: RoundTrip {
@@ -142,8 +145,9 @@ impl PathEcho {
         }
     }
 
-    fn open(&self) -> Option<StampedSocket> {
-        let (local, remote) = self.addresses;
+    fn open(&self, local: IpAddr) -> Option<StampedSocket> {
+        let remote = self.remote;
+        let local = SocketAddr::new(local, remote.port());
         let opened = StampedSocket::open(&self.interface, local, remote);
         opened
             .inspect_err(|error| warn!(path = %self.path, "cannot measure the round-trip time from {local}: {error}"))

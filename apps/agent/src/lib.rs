@@ -11,6 +11,7 @@
 
 #[cfg(test)]
 mod any_bytes;
+mod boot;
 pub mod config;
 mod controlled;
 mod device;
@@ -36,16 +37,18 @@ use controlled::{Controlled, Restored};
 use device::Device;
 use hawser_io::file;
 use hawser_io::interface;
+use hawser_io::netlink::Monitor;
 use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
-use node::{Node, remove_pins};
+use node::{Filters, Node, remove_pins};
 use observer::Observer;
 use rejected::RejectedCopies;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use status::StatusFile;
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -62,6 +65,10 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// Interval at which next hops are resolved again.
 const FOLLOW_EVERY: Duration = Duration::from_secs(5);
+
+/// Minimum interval between two reactions to changes of interfaces, addresses and routes, of which
+/// there may be thousands a second.
+const REACT_EVERY: Duration = Duration::from_millis(100);
 
 /// The command line of `hawser agent`.
 #[derive(Debug, Clone, clap::Args)]
@@ -111,6 +118,7 @@ struct Agent {
     controlled: Option<Controlled>,
     status_file: StatusFile,
     rejected: RejectedCopies,
+    monitor: Monitor,
 }
 
 impl Agent {
@@ -124,6 +132,9 @@ impl Agent {
         let flows = restored
             .as_ref()
             .map_or_else(|| config.flows.clone(), |restored| restored.flows(&config));
+        // Before anything is read, so that no change is missed.
+        let monitor = Monitor::start(device::PROTOCOL)
+            .context("cannot listen to changes of interfaces and addresses")?;
         let device = Device::create(&config)?;
         let mut node = Node::start(config, flows)?;
         let arrivals = node
@@ -147,6 +158,7 @@ impl Agent {
             controlled,
             status_file,
             rejected: RejectedCopies::default(),
+            monitor,
         };
         agent.follow_device(monotonic_now());
         Ok(agent)
@@ -154,6 +166,7 @@ impl Agent {
 
     fn run(mut self, file: &Path, signals: &Signals) -> Result<()> {
         let (mut next_status, mut next_follow) = (Instant::ZERO, Instant::ZERO);
+        let (mut next_reaction, mut has_changed) = (Instant::ZERO, false);
         while !signals.stop.load(Ordering::Relaxed) {
             let now = monotonic_now();
             self.poll(now);
@@ -167,8 +180,11 @@ impl Agent {
                 next_status = now + STATUS_EVERY;
                 self.update_status(now);
             }
-            if now >= next_follow || (status_is_due && self.node.should_follow()) {
-                next_follow = now + FOLLOW_EVERY;
+            has_changed |= self.monitor.has_changed();
+            let reacts = has_changed && now >= next_reaction;
+            if now >= next_follow || reacts || (status_is_due && self.node.should_follow()) {
+                has_changed = false;
+                (next_follow, next_reaction) = (now + FOLLOW_EVERY, now + REACT_EVERY);
                 self.follow();
             }
             self.wait();
@@ -210,6 +226,9 @@ impl Agent {
 
     /// Processes the records of the kernel.
     fn poll(&mut self, now: Instant) {
+        self.node
+            .poll_path_errors()
+            .unwrap_or_else(|error| warn!("{error:#}"));
         let Agent {
             node,
             observer,
@@ -281,6 +300,7 @@ fn detach(config: &Config) -> Result<()> {
         "no deduplication of an earlier agent was found in the kernel"
     };
     info!("{outcome}");
+    Filters::read(&config.directory()).restore_except(&BTreeSet::new());
     Device::remove(config);
     // A killed agent leaves these behind as well.
     let interfaces = config.local.iter().chain(&config.transit);

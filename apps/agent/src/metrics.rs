@@ -56,9 +56,21 @@ const NODE: [Metric<Status>; 4] = [
     ),
 ];
 
-const PATH: [Metric<PathState>; 1] = [gauge("path_up", "1 if the path can be used", |path| {
-    truth(path.up)
-})];
+const PATH: [Metric<PathState>; 3] = [
+    gauge("path_up", "1 if the path can be used", |path| {
+        truth(path.up)
+    }),
+    gauge(
+        "path_mtu_bytes",
+        "Largest packet that is sent on the path; NaN if no copies are sent on it",
+        |path| path.mtu_bytes.map_or(f64::NAN, f64::from),
+    ),
+    counter(
+        "path_too_large",
+        "Copies that were not sent on the path because they are larger than its MTU",
+        |path| path.too_large,
+    ),
+];
 
 const SENT: [Metric<SendStatus>; 3] = [
     gauge(
@@ -211,7 +223,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "node": "edge", "version": "1", "pid": 1, "written_unix_ms": 0,
             "configuration": { "checked_unix_ms": 0, "error": null },
-            "paths": { "1": { "up": true, "reason": null }, "2": { "up": false, "reason": "down" } },
+            "paths": { "1": { "up": true, "reason": null, "mtu_bytes": 1400, "too_large": 14 }, "2": { "up": false, "reason": "down" } },
             "send": { "7": { "policy": 3, "packets": 8, "bytes": 800, "copies": { "1": { "packets": 8, "bytes": 800 } } } },
             "receive": { "7": { "2": copies } },
             "dropped_by_device": { "1": 11 }, "not_replicated": { "passed_oversize": 12 },
@@ -233,6 +245,8 @@ mod tests {
         for sample in [
             "hawser_agent_path_up{path=\"1\"} 1.0",
             "hawser_agent_path_up{path=\"2\"} 0.0",
+            "hawser_agent_path_mtu_bytes{path=\"1\"} 1400.0",
+            "hawser_agent_path_too_large_total{path=\"1\"} 14",
             "hawser_agent_path_dropped_by_device_total{path=\"1\"} 11",
             "hawser_agent_sent_policy{flow=\"7\"} 3.0",
             "hawser_agent_sent_copies_total{flow=\"7\",path=\"1\"} 8",

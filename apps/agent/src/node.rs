@@ -5,28 +5,35 @@ mod clock;
 mod devices;
 mod environment;
 mod exits;
+mod filters;
+mod locals;
+mod mtus;
 mod own;
 mod paths;
 
 use crate::config::Config;
 use crate::flows::{Flows, Selectors, Sent};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clock::SendClock;
 use devices::Devices;
 pub(crate) use devices::{Modes, Use};
-use environment::{
-    Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets,
-};
+use environment::{Interfaces, load_receiver, pins, tell_of_forwarding, warn_of_large_packets};
 pub(crate) use environment::{next_hop, remove_pins};
-use hawser_bpf::{Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode};
-use hawser_io::interface;
+pub(crate) use filters::Filters;
+use hawser_bpf::{
+    Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode,
+};
+use hawser_io::clock::unix_ms;
 use hawser_io::segmenter::Segmenter;
 use hawser_io::xdp::Mode;
+use hawser_io::{interface, netlink};
 use hawser_units::{FlowId, PathId};
+use locals::Locals;
+pub(crate) use locals::current_local;
 use own::OwnTraffic;
-use paths::Paths;
+use paths::{Paths, Surroundings};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use tracing::{info, warn};
 
 /// The index of an interface that does not exist. The kernel's indices start at 1.
@@ -45,6 +52,12 @@ pub(crate) struct Node {
     attached: BTreeMap<(Hook, String), Attached>,
     /// Every interface that the configuration names, as last read.
     interfaces: Interfaces,
+    /// This node's address on each path, as last read.
+    locals: Locals,
+    /// The last change of each path.
+    changes: BTreeMap<PathId, Change>,
+    /// The reason that ICMP errors are not heard.
+    deaf_because: Option<String>,
     paths: Paths,
     own: OwnTraffic,
     /// Number of reloads of the file, used as the epoch of its policies, so that receivers can tell
@@ -56,6 +69,25 @@ pub(crate) struct Node {
     /// is dropped.
     segmenters: BTreeMap<(Hook, String), Segmenter>,
     devices: Devices,
+    filters: Filters,
+}
+
+/// A change of a path while the agent runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The time, milliseconds since 1970.
+    pub(crate) at_unix_ms: u64,
+    /// The change.
+    pub(crate) what: String,
+}
+
+impl Change {
+    fn now(what: String) -> Self {
+        Change {
+            at_unix_ms: unix_ms(),
+            what,
+        }
+    }
 }
 
 /// The state of a program at an interface.
@@ -89,10 +121,14 @@ impl Node {
             own: OwnTraffic::default(),
             attached: BTreeMap::new(),
             interfaces: Interfaces::read(&config)?,
+            locals: Locals::read(&config)?,
+            changes: BTreeMap::new(),
+            deaf_because: None,
             paths: Paths::default(),
             epoch: 0,
             segmenters: BTreeMap::new(),
             devices: Devices::default(),
+            filters: Filters::read(&config.directory()),
             clock: None,
             remains: Flows::default(),
             config,
@@ -129,6 +165,7 @@ impl Node {
                     "removed the deduplication of an earlier agent: no flow is received here any more"
                 );
             }
+            self.filters.restore_except(&BTreeSet::new());
             return Ok(());
         }
         // A controller may assign received flows later.
@@ -318,6 +355,16 @@ impl Node {
         is_used && self.obstacle(path).is_none()
     }
 
+    /// Returns this node's current address on a path.
+    pub(crate) fn local(&self, path: PathId) -> Option<IpAddr> {
+        self.locals.get(path)
+    }
+
+    /// Returns the last change of a path's interface, addresses or next hop while the agent runs.
+    pub(crate) fn last_change(&self, path: PathId) -> Option<&Change> {
+        self.changes.get(&path)
+    }
+
     /// Returns the modes in which interfaces are used.
     pub(crate) fn modes(&self) -> &Modes {
         self.devices.modes()
@@ -327,9 +374,11 @@ impl Node {
     pub(crate) fn obstacle(&self, path: PathId) -> Option<String> {
         match &self.sender {
             Some(_) => self.paths.obstacle(path).map(str::to_owned),
-            None => self
-                .interfaces
-                .obstacle(&self.config.paths.get(&path)?.interface),
+            None => {
+                let interface = &self.config.paths.get(&path)?.interface;
+                let address = || self.locals.obstacle(path).map(str::to_owned);
+                self.interfaces.obstacle(interface).or_else(address)
+            }
         }
     }
 
@@ -360,11 +409,13 @@ impl Node {
         self.interfaces.number(name)
     }
 
-    /// Returns whether a path is not usable yet, or an interface of the configuration was created,
-    /// deleted, replaced, or went up or down since [`follow`](Node::follow).
+    /// Returns whether a path is not usable yet, an interface of the configuration was created,
+    /// deleted, replaced, or went up or down, or the address of a path changed since
+    /// [`follow`](Node::follow).
     pub(crate) fn should_follow(&self) -> bool {
         self.paths.has_obstacles()
             || Interfaces::read(&self.config).is_ok_and(|now| now != self.interfaces)
+            || Locals::read(&self.config).is_ok_and(|now| now != self.locals)
     }
 
     /// Updates the node's own addresses in the sender.
@@ -404,23 +455,96 @@ impl Node {
                 }
             }
         }
+        self.follow_locals()?;
         let exits = self.choose_exits()?;
         if let Some(sender) = &mut self.sender {
-            self.paths
-                .follow(sender, &self.config, &self.interfaces, &exits);
+            let found = Surroundings {
+                interfaces: &self.interfaces,
+                locals: &self.locals,
+                exits: &exits,
+            };
+            self.paths.follow(sender, &self.config, &found);
+        }
+        self.record_changes();
+        self.hear_path_errors();
+        Ok(())
+    }
+
+    fn record_changes(&mut self) {
+        for (path, what) in self.paths.take_changes() {
+            self.changes.insert(path, Change::now(what));
+        }
+    }
+
+    /// Listens for ICMP errors on the interfaces of the paths.
+    fn hear_path_errors(&mut self) {
+        let Some(sender) = &mut self.sender else {
+            return;
+        };
+        let names = self.config.paths.values().map(|path| &path.interface);
+        let numbers = names.filter_map(|name| self.interfaces.number(name));
+        let heard = sender.hear_path_errors(&numbers.collect::<Vec<_>>());
+        let why = heard.err().map(|error| error.to_string());
+        if let Some(why) = why.as_ref().filter(|_| why != self.deaf_because) {
+            warn!("the MTUs of routers on the paths are not noticed: {why}");
+        }
+        self.deaf_because = why;
+    }
+
+    /// Handles the ICMP errors about copies since the last call.
+    pub(crate) fn poll_path_errors(&mut self) -> Result<()> {
+        let Some(sender) = &mut self.sender else {
+            return Ok(());
+        };
+        for error in sender.path_errors()? {
+            self.paths.handle_error(sender, &error)?;
+        }
+        self.record_changes();
+        Ok(())
+    }
+
+    /// Returns the MTU of a path that copies are sent on, bytes, and whether an ICMP error told it.
+    pub(crate) fn mtu(&self, path: PathId) -> Option<(u16, bool)> {
+        self.paths.mtu(path)
+    }
+
+    /// Returns the size of the largest packet that fits all paths on which copies are sent, bytes.
+    pub(crate) fn inner_mtu_bytes(&self) -> Option<u16> {
+        self.paths.inner_mtu_bytes()
+    }
+
+    /// Updates this node's addresses on the paths where they are not fixed.
+    fn follow_locals(&mut self) -> Result<()> {
+        let now = Locals::read(&self.config)?;
+        let before = std::mem::replace(&mut self.locals, now);
+        for (path, description) in &self.config.paths {
+            let (before, now) = (before.get(*path), self.locals.get(*path));
+            if before == now {
+                continue;
+            }
+            if let (Some(receiver), None) = (&self.receiver, description.local) {
+                receiver.set_path(*path, now)?;
+            }
+            let text = |address: Option<IpAddr>| {
+                address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+            };
+            let what = format!("address {} instead of {}", text(now), text(before));
+            let interface = &description.interface;
+            info!(
+                path = path.number(),
+                interface, "the path has changed: {what}"
+            );
+            self.changes.insert(*path, Change::now(what));
         }
         Ok(())
     }
 
     fn start_receiver(&mut self) -> Result<()> {
         let config = &self.config;
-        if !self.flows.receive.is_empty() {
-            let mut interfaces = config.paths.values().map(|path| path.interface.as_str());
-            interfaces.try_for_each(refuse_reverse_path_filter)?;
-        }
         let receiver = load_receiver(config, pins(config)?)?;
         for (path, description) in &config.paths {
-            receiver.set_path(*path, Some(description.local))?;
+            let local = description.local.or_else(|| self.locals.get(*path));
+            receiver.set_path(*path, local)?;
         }
         for (flow, keys) in &self.flows.receive {
             receiver.set_flow(*flow, Some(keys))?;
@@ -429,6 +553,7 @@ impl Node {
             receiver.select_transparent(*prefix, rules)?;
         }
         self.receiver = Some(receiver);
+        tell_of_forwarding(&self.config);
         Ok(())
     }
 
@@ -476,7 +601,12 @@ impl Node {
         let exits = self.choose_exits()?;
         let sender = self.sender.as_mut().expect("has just been set");
         let config = &self.config;
-        self.paths.find(sender, config, &self.interfaces, &exits)?;
+        let found = Surroundings {
+            interfaces: &self.interfaces,
+            locals: &self.locals,
+            exits: &exits,
+        };
+        self.paths.find(sender, config, &found)?;
         for (flow, description) in &self.flows.send {
             sender.set_flow(*flow, &session(description, &clock))?;
             sender.replace_policy(*flow, description.policy)?;
@@ -487,6 +617,7 @@ impl Node {
             warn_of_large_packets(*prefix, sender, rules);
         }
         self.clock = Some(clock);
+        self.hear_path_errors();
         Ok(())
     }
 
@@ -530,7 +661,7 @@ impl Node {
         match hook {
             Hook::Deduplicate => self.attach_deduplication(&[name.to_owned()]),
             Hook::ReplicateTransit | Hook::ReplicateLocal => {
-                let interface = interface::find(name)?;
+                let interface = interface::find(name).map_err(with_device_advice)?;
                 self.attach_replication(hook, &interface)
                     .with_context(|| format!("interface {name}"))?;
                 self.record_attached(hook, name, interface.index);
@@ -541,8 +672,30 @@ impl Node {
 
     /// Attaches deduplication to all of the interfaces or to none.
     fn attach_deduplication(&mut self, names: &[String]) -> Result<()> {
+        let mut loosened = BTreeSet::new();
+        let attached = self.attach_deduplication_and_loosen(names, &mut loosened);
+        match &attached {
+            Ok(()) => {
+                let of_paths = self.config.paths.values();
+                let held = of_paths.map(|path| path.interface.clone()).collect();
+                self.filters.restore_except(&held);
+            }
+            Err(_) => self.filters.restore(|name| loosened.contains(name)),
+        }
+        attached
+    }
+
+    /// As [`attach_deduplication`](Node::attach_deduplication). Records in `loosened` the interfaces
+    /// whose reverse path filter it has changed.
+    fn attach_deduplication_and_loosen(
+        &mut self,
+        names: &[String],
+        loosened: &mut BTreeSet<String>,
+    ) -> Result<()> {
         for name in names {
-            refuse_reverse_path_filter(name)?;
+            if self.filters.loosen(name)? {
+                loosened.insert(name.clone());
+            }
         }
         let numbers: Vec<u32> = names
             .iter()
@@ -552,11 +705,12 @@ impl Node {
         for (name, number) in names.iter().zip(&numbers) {
             let device = self.devices.examine(&self.interfaces, name);
             let choice = device.context("it is gone")?.deduplicating(self.config.xdp);
+            let choice = choice.map_err(|why| anyhow!("interface {name}: {why}"))?;
             self.devices.make_way(name, *number);
             modes.push(choice);
         }
         let programs = numbers.iter().copied();
-        let programs = programs.zip(modes.iter().map(|choice| xdp_mode(choice.mode)));
+        let programs = programs.zip(modes.iter().map(|choice| receive_hook(choice.mode)));
         self.attach_dedup(&programs.collect::<Vec<_>>())?;
         for ((name, number), choice) in names.iter().zip(numbers).zip(modes) {
             info!(interface = name, "deduplicating copies");
@@ -566,8 +720,8 @@ impl Node {
         self.release_others()
     }
 
-    /// Attaches the program that deduplicates to the interfaces with these indices, in these modes.
-    fn attach_dedup(&mut self, programs: &[(u32, XdpMode)]) -> Result<()> {
+    /// Attaches the programs that deduplicate to the interfaces with these indices, at these hooks.
+    fn attach_dedup(&mut self, programs: &[(u32, ReceiveHook)]) -> Result<()> {
         let interfaces = &self.interfaces;
         let receiver = self
             .receiver
@@ -585,7 +739,7 @@ impl Node {
             let interface = interfaces.name(number);
             warn!(
                 interface,
-                "deduplication is in another XDP mode now; copies were not deduplicated for {gap:?}"
+                "deduplication is in another mode now; copies were not deduplicated for {gap:?}"
             );
         }
         Ok(())
@@ -640,10 +794,22 @@ fn sender_options(config: &Config, clock: &SendClock) -> SenderOptions {
     }
 }
 
-fn xdp_mode(mode: Mode) -> XdpMode {
+fn receive_hook(mode: Mode) -> ReceiveHook {
     match mode {
-        Mode::Native => XdpMode::Native,
-        Mode::Generic => XdpMode::Generic,
+        Mode::Native => XdpMode::Native.into(),
+        Mode::Generic => XdpMode::Generic.into(),
+        Mode::Tc => ReceiveHook::Tc,
+    }
+}
+
+/// Adds the way around an interface on which nothing can be replicated.
+fn with_device_advice(error: netlink::Error) -> anyhow::Error {
+    match error {
+        netlink::Error::NotEthernet(name) => anyhow!(
+            "interface {name}: its packets have no Ethernet header, so traffic that arrives on it or leaves by it cannot be \
+             replicated there: remove it from `transit` and `local`, and use a [device] for this node's own traffic"
+        ),
+        error => error.into(),
     }
 }
 

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing::{error, info};
@@ -85,12 +86,37 @@ pub struct ConfigurationStatus {
 }
 
 /// Whether a path can be used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PathState {
     /// Whether its interface is up and its next hop known.
     pub up: bool,
     /// The reason that it cannot be used. The agent checks again every second.
     pub reason: Option<String>,
+    /// This node's current address on it.
+    #[serde(default)]
+    pub local: Option<IpAddr>,
+    /// Largest packet that is sent on it, bytes. `None` if no copies are sent on it.
+    #[serde(default)]
+    pub mtu_bytes: Option<u16>,
+    /// Whether a router on the path has told the MTU (ICMP). It is forgotten after ten minutes.
+    #[serde(default)]
+    pub mtu_learned: bool,
+    /// Copies that were not sent on it because they are larger than its MTU. The other paths had
+    /// copies.
+    #[serde(default)]
+    pub too_large: u64,
+    /// The last change of its address, next hop, interface or MTU while the agent runs.
+    #[serde(default)]
+    pub changed: Option<ChangeStatus>,
+}
+
+/// A change of a path while the agent runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeStatus {
+    /// The time, milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// The change.
+    pub what: String,
 }
 
 /// The mode in which an interface is used.
@@ -198,8 +224,8 @@ impl Status {
             written_unix_ms: unix_ms(),
             configuration: configuration.clone(),
             paths: paths
-                .map(|path| (path.number(), PathState::of(node, *path)))
-                .collect(),
+                .map(|path| Ok((path.number(), PathState::of(node, *path)?)))
+                .collect::<Result<_>>()?,
             unattached: node.unattached(),
             modes: modes(node),
             send: sender.flows,
@@ -362,11 +388,21 @@ impl fmt::Display for StatusFile {
 }
 
 impl PathState {
-    fn of(node: &Node, path: PathId) -> Self {
-        PathState {
+    fn of(node: &Node, path: PathId) -> Result<Self> {
+        let mtu = node.mtu(path);
+        let too_large = node.sender().map(|sender| sender.too_large(path));
+        Ok(PathState {
             up: node.is_up(path),
             reason: node.obstacle(path),
-        }
+            local: node.local(path),
+            changed: node.last_change(path).map(|change| ChangeStatus {
+                at_unix_ms: change.at_unix_ms,
+                what: change.what.clone(),
+            }),
+            mtu_bytes: mtu.map(|(mtu_bytes, _)| mtu_bytes),
+            mtu_learned: mtu.is_some_and(|(_, is_learned)| is_learned),
+            too_large: too_large.transpose()?.unwrap_or_default(),
+        })
     }
 }
 

@@ -20,8 +20,8 @@ fn the_examples_are_two_ends_of_the_same_paths() {
     for (path, here) in &ingress.paths {
         let there = &egress.paths[path];
         assert_eq!(
-            (here.local, here.remote),
-            (there.remote, there.local),
+            (here.local, Some(here.remote)),
+            (Some(there.remote), there.local),
             "{path}"
         );
     }
@@ -67,8 +67,8 @@ fn the_controlled_examples_are_two_ends_of_the_same_paths() {
     for (path, here) in &ingress.paths {
         let there = &egress.paths[path];
         assert_eq!(
-            (here.local, here.remote),
-            (there.remote, there.local),
+            (here.local, Some(here.remote)),
+            (Some(there.remote), there.local),
             "{path}"
         );
         assert_eq!(
@@ -91,8 +91,8 @@ fn the_guides_two_machines_are_two_ends_of_the_same_paths() {
     for (path, here) in &publisher.paths {
         let there = &viewer.paths[path];
         assert_eq!(
-            (here.local, here.remote),
-            (there.remote, there.local),
+            (here.local, Some(here.remote)),
+            (Some(there.remote), there.local),
             "{path}"
         );
     }

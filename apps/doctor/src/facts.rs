@@ -30,6 +30,10 @@ pub struct Facts {
     pub forwarding: Vec<(&'static str, Fact<bool>)>,
     /// The largest buffers of sockets in bytes, by kernel parameter.
     pub buffers: Vec<(&'static str, Fact<usize>)>,
+    /// Whether parameters cannot be set because `/proc/sys` is mounted read-only.
+    pub is_proc_read_only: Fact<bool>,
+    /// The reverse path filter for IPv6 of firewalld (`IPv6_rpfilter`), if it runs.
+    pub firewalld: Option<Fact<String>>,
     /// Whether the kernel has the queueing discipline `fq`.
     pub has_fq: Fact<bool>,
     /// Whether the clock is synchronized.
@@ -152,6 +156,7 @@ pub enum Answer {
 pub(crate) mod tests {
     use super::*;
     use crate::Part;
+    use hawser_io::interface::LinkHeader;
 
     /// Returns an interface on which everything works.
     pub(crate) fn interface(name: &str) -> InterfaceFacts {
@@ -161,7 +166,7 @@ pub(crate) mod tests {
                 index: 2,
                 mtu_bytes: 1500,
                 kind: None,
-                has_ethernet_header: true,
+                header: LinkHeader::Ethernet,
                 is_loopback: false,
                 is_running: true,
                 queueing: Some("fq_codel".to_owned()),
@@ -204,6 +209,8 @@ pub(crate) mod tests {
             default_routes: Ok(1),
             forwarding: vec![("net.ipv4.ip_forward", Ok(true))],
             buffers: vec![("net.core.rmem_max", Ok(212_992))],
+            is_proc_read_only: Ok(false),
+            firewalld: None,
             has_fq: Ok(true),
             is_synchronized: Ok(true),
             ports: vec![port(Protocol::Udp, 14747, Part::Agent, "replicas")],

@@ -42,6 +42,8 @@ pub(crate) fn read(plan: &Plan) -> Facts {
                 (key, bytes)
             })
             .into(),
+        is_proc_read_only: sysctl::is_read_only().map_err(|error| error.to_string()),
+        firewalld: firewalld(),
         has_fq: has_fq(),
         is_synchronized: clock::is_synchronized().map_err(|error| error.to_string()),
         ports: plan
@@ -121,6 +123,23 @@ fn default_routes(routes: &str) -> usize {
     interfaces.collect::<BTreeSet<_>>().len()
 }
 
+/// Returns the reverse path filter of firewalld, if it runs.
+fn firewalld() -> Option<Fact<String>> {
+    let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
+    let mut names =
+        processes.filter_map(|process| fs::read_to_string(process.path().join("comm")).ok());
+    let runs = names.any(|name| name.trim() == "firewalld");
+    runs.then(|| file("/etc/firewalld/firewalld.conf").map(|text| reverse_path_filter(&text)))
+}
+
+/// Returns the value of `IPv6_rpfilter` in firewalld's configuration.
+fn reverse_path_filter(text: &str) -> String {
+    let mut values = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("IPv6_rpfilter="));
+    values.next_back().unwrap_or("strict").trim().to_lowercase()
+}
+
 /// Returns whether the kernel has the queueing discipline `fq`, loaded, built in, or as a module.
 fn has_fq() -> Fact<bool> {
     if Path::new("/sys/module/sch_fq").exists() {
@@ -158,6 +177,13 @@ mod tests {
         let status = "Name:\tx\nCapPrm:\t01\nCapEff:\t000001ffffffffff\n";
         assert_eq!(effective(status), Some(0x1ff_ffff_ffff));
         assert_eq!(effective("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn firewalld_filters_strictly_unless_it_is_told_otherwise() {
+        let filter = reverse_path_filter;
+        assert_eq!(filter("# IPv6_rpfilter=no\nDefaultZone=public\n"), "strict");
+        assert_eq!(filter("IPv6_rpfilter=Loose\n"), "loose");
     }
 
     #[test]

@@ -160,7 +160,8 @@ struct tx_path {
 		__u8 next_hop[6];
 		__u8 source[6];
 	} macs; /* in the order of an Ethernet header */
-	__u32 reserved;
+	__u16 mtu_bytes;       /* largest packet that fits the path */
+	__u16 inner_mtu_bytes; /* largest packet that fits it with the outer headers */
 };
 _Static_assert(sizeof(struct tx_path) == 56, "tx_path");
 

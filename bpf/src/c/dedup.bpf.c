@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Deduplication of replicas at the egress edge: XDP on every path-facing device. The inner packet
- * of the first copy is passed to the kernel's own forwarding; the other copies are dropped.
+/* Deduplication of replicas at the egress edge: XDP on every path-facing device, and TC where packets
+ * have no Ethernet header (dedup_link.bpf.c). The inner packet of the first copy is passed to the
+ * kernel's own forwarding; the other copies are dropped.
  */
-#include "parse.h"
+#include "arrived.h"
 
 #include "checksum.h"
 #include "digest.h"
@@ -245,7 +246,7 @@ static __always_inline bool combine_ecn(const struct replica *replica, void *end
 }
 
 /* Returns whether the tag is valid. The caller has checked the lengths. */
-static __always_inline bool tag_valid(struct xdp_md *ctx, const struct replica *replica, const struct rx_flow *flow,
+static __always_inline bool tag_valid(CONTEXT *ctx, const struct replica *replica, const struct rx_flow *flow,
 				      void *end)
 {
 	const struct shim *shim = replica->shim;
@@ -260,7 +261,7 @@ static __always_inline bool tag_valid(struct xdp_md *ctx, const struct replica *
 	if (!seal_headers(&sealing, &keys->seal, shim + 1, end, inner_bytes(replica)))
 		return false;
 	if (shim->version_flags & SHIM_WHOLE)
-		seal_digest(&sealing, digest_of_packet(ctx, sizeof(struct ethhdr) + replica->outer_bytes,
+		seal_digest(&sealing, digest_of_packet(ctx, LINK_BYTES + replica->outer_bytes,
 						       inner_bytes(replica), keys->digest.k0, keys->digest.k1));
 	seal_shim(&sealing, shim);
 	return *tag == seal_copy(&sealing, *first_word);
@@ -272,24 +273,12 @@ static __always_inline int drop(enum reason reason)
 	return XDP_DROP;
 }
 
-/* Leaves [Ethernet | inner packet], with the Ethernet header of the replica. */
-static __always_inline int decapsulate(struct xdp_md *ctx, const struct replica *replica)
+/* Leaves the inner packet. */
+static __always_inline int decapsulate(CONTEXT *ctx, const struct replica *replica)
 {
-	void *data = (void *)(long)ctx->data;
-	struct ethhdr *ethernet = data, header;
 	bool inner_is_ipv6 = *(__u8 *)(replica->shim + 1) >> 4 == 6;
 
-	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
-		return drop(DROPPED_MALFORMED);
-	header = *ethernet;
-	header.h_proto = inner_is_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
-	if (bpf_xdp_adjust_head(ctx, replica->outer_bytes))
-		return drop(DROPPED_NO_ROOM);
-	ethernet = (void *)(long)ctx->data;
-	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
-		return drop(DROPPED_MALFORMED);
-	*ethernet = header;
-	return XDP_PASS;
+	return leave_inner(ctx, replica->outer_bytes, inner_is_ipv6) ? XDP_PASS : drop(DROPPED_NO_ROOM);
 }
 
 /* Handles a packet that is not an encapsulated replica: a copy of a transparent flow, or unrelated
@@ -331,10 +320,10 @@ static __always_inline int dedup_transparent(void *header, void *end, __be16 pro
 	return XDP_PASS;
 }
 
-static __always_inline int deduplicate(struct xdp_md *ctx)
+/* Returns XDP_PASS or XDP_DROP. */
+static __always_inline int deduplicate(CONTEXT *ctx)
 {
-	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
-	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
+	struct cursor cursor;
 	struct replica replica = {};
 	struct arrival arrival = {};
 	struct rx_stats *stats;
@@ -342,11 +331,14 @@ static __always_inline int deduplicate(struct xdp_md *ctx)
 	struct rx_flow *flow;
 	struct rx_path *path;
 	__u32 flow_index, path_index, stats_index;
+	__be16 protocol;
+	void *header;
 
-	if (!ethernet)
+	if (!open_arrived(ctx, &cursor, &protocol))
 		return XDP_PASS;
-	if (!parse_replica(&cursor, ethernet->h_proto, &replica))
-		return dedup_transparent(ethernet + 1, (void *)(long)ctx->data_end, ethernet->h_proto);
+	header = cursor.at;
+	if (!parse_replica(&cursor, protocol, &replica))
+		return dedup_transparent(header, cursor.end, protocol);
 
 	path_index = replica.shim->path;
 	flow_index = bpf_ntohs(replica.shim->flow_be);
@@ -407,10 +399,12 @@ static __always_inline int deduplicate(struct xdp_md *ctx)
 	return arrival.verdict == VERDICT_DUPLICATE ? XDP_DROP : decapsulate(ctx, &replica);
 }
 
+#ifndef WITHOUT_ETHERNET
 SEC("xdp")
 int dedup(struct xdp_md *ctx)
 {
 	return deduplicate(ctx);
 }
+#endif
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -7,6 +7,7 @@
 #include "cloning.h"
 
 #include "digest.h"
+#include "fitting.h"
 #include "management.h"
 #include "martian.h"
 #include "skb.h"
@@ -291,6 +292,7 @@ static __always_inline int replicate_skb(struct __sk_buff *skb, const struct pla
 	if (needs_loop(place, skb, flow, &policy, &route))
 		return segment(place);
 	transparent = flow->flags & FLOW_TRANSPARENT;
+	fit(&packet, transparent, &route);
 	reason = obstacle(&packet, &route, transparent);
 	if (reason != REASONS)
 		return pass(reason);

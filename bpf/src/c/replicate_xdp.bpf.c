@@ -11,6 +11,7 @@
 #include "sending.h"
 
 #include "digest.h"
+#include "fitting.h"
 #include "martian.h"
 #include "partial.h"
 
@@ -226,6 +227,7 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 	if (why)
 		return pass(why);
 	transparent = flow->flags & FLOW_TRANSPARENT;
+	fit(&packet, transparent, &route);
 	reason = obstacle(&packet, &route, transparent);
 	if (reason != REASONS)
 		return pass(reason);

@@ -15,7 +15,7 @@ use hawser_node::{TooManyFlows, inherit};
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::{Cover, Key, KeyRing, KeySlot, SIGNAL_PORT};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
@@ -229,11 +229,12 @@ impl Builder<'_> {
         peers: &BTreeMap<String, Peer>,
     ) -> Result<PathConfig, ConfigError> {
         let entry = spanned.get_ref();
-        if entry.local.is_ipv4() != entry.remote.is_ipv4() {
+        let is_other_version = |local: IpAddr| local.is_ipv4() != entry.remote.is_ipv4();
+        if entry.local.is_some_and(is_other_version) {
             let message = "local and remote must both be IPv4 or both IPv6";
             return Err(self.at(spanned, message.to_owned()));
         }
-        if entry.local == entry.remote {
+        if entry.local == Some(entry.remote) {
             let message = "local is this node's address and remote the peer's: they are the same";
             return Err(self.at(spanned, message.to_owned()));
         }
@@ -519,7 +520,7 @@ fn paths_of(entry: &Send, paths: &BTreeMap<PathId, PathConfig>) -> Result<PathSe
     let mut used = PathSet::EMPTY;
     for number in &entry.paths {
         let (path, description) = described(*number, paths)?;
-        if entry.transparent && description.local.is_ipv6() {
+        if entry.transparent && description.remote.is_ipv6() {
             return Err(format!(
                 "a transparent flow needs paths with IPv4 next hops; {path} has IPv6"
             ));

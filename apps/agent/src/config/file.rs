@@ -166,8 +166,8 @@ pub(super) struct PathEntry {
     /// 1 to 8, the same on both nodes.
     pub(super) number: u8,
     pub(super) interface: String,
-    /// This node's address on the path.
-    pub(super) local: IpAddr,
+    /// This node's address on the path. The interface's current address if not given.
+    pub(super) local: Option<IpAddr>,
     /// The peer's address on the path.
     pub(super) remote: IpAddr,
     /// The next hop. Taken from the routing table if not given.

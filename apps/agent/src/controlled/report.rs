@@ -1,18 +1,19 @@
-use crate::config::{Config, ControllerConfig};
-use crate::node::Node;
+use crate::config::{Config, ControllerConfig, PathConfig};
+use crate::node::{Node, current_local};
 use crate::observer::Observer;
 use hawser_control::Name;
 use hawser_control::node::{ReceiveReport, ReceivedPath, Registration, Report, SendReport};
 use hawser_control::resource::{PathEnd, PathHealth};
 use hawser_node::{ControlledNode, PathState, ReportContent};
 use hawser_units::{FlowId, PathId};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Returns the registration of the node.
 pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Registration {
-    let end = |(path, description): (&PathId, &crate::config::PathConfig)| PathEnd {
+    let end = |(path, description): (&PathId, &PathConfig)| PathEnd {
         number: path.number(),
         interface: description.interface.clone(),
-        local: description.local,
+        local: local(description),
         remote: description.remote,
     };
     Registration {
@@ -20,6 +21,16 @@ pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Regi
         paths: config.paths.iter().map(end).collect(),
         signals: settings.signals,
     }
+}
+
+/// Returns the address of a path, unspecified while it has none.
+fn local(path: &PathConfig) -> IpAddr {
+    let unspecified: IpAddr = match path.remote {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let current = || current_local(path).unwrap_or(unspecified);
+    path.local.unwrap_or_else(current)
 }
 
 /// The sources of the counters of a report.

@@ -1,14 +1,11 @@
 use super::entry::Entry;
+use crate::boot;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use tracing::{error, info, warn};
-
-/// The file in which the kernel identifies the current boot.
-const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The addresses and routes that the agent has installed in the kernel and that outlive it, so that
 /// the next agent knows which are its own. They do not survive a reboot, and the file is then
@@ -35,11 +32,7 @@ impl InstalledEntries {
     /// Reads the entries of an earlier agent from the file in `directory`. A file that cannot be
     /// read, such as an empty one after a power failure, counts as empty.
     pub(super) fn read(directory: &Path) -> Self {
-        let boot = fs::read_to_string(BOOT).unwrap_or_else(|error| {
-            warn!("cannot identify this boot of the machine: {BOOT}: {error}");
-            String::new()
-        });
-        InstalledEntries::for_boot(directory, boot.trim())
+        InstalledEntries::for_boot(directory, &boot::current())
     }
 
     fn for_boot(directory: &Path, boot: &str) -> Self {
@@ -125,6 +118,7 @@ impl InstalledEntries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn entries() -> BTreeSet<Entry> {
         let entry = Entry::try_from("address 10.99.0.1/32 dev lo".to_owned());

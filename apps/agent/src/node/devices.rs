@@ -66,6 +66,7 @@ impl Devices {
             features,
             is_veth: found.is_veth,
             strips_vlan_tags: found.strips_vlan_tags,
+            header: found.header,
         })
     }
 
@@ -149,10 +150,11 @@ impl Devices {
         let doing = match (usage, mode) {
             (Use::Deduplicate, Mode::Native) => "copies are deduplicated in native XDP",
             (Use::Deduplicate, Mode::Generic) => "copies are deduplicated in generic XDP",
+            (Use::Deduplicate, Mode::Tc) => "copies are deduplicated at TC",
             (Use::Replicate, Mode::Native) => "packets are replicated in native XDP",
-            (Use::Replicate, Mode::Generic) => "packets are replicated at TC",
+            (Use::Replicate, Mode::Generic | Mode::Tc) => "packets are replicated at TC",
             (Use::Send, Mode::Native) => "copies leave as frames of XDP",
-            (Use::Send, Mode::Generic) => "copies leave as clones, made at TC",
+            (Use::Send, Mode::Generic | Mode::Tc) => "copies leave as clones, made at TC",
         };
         info!(interface = name, %mode, "{doing}: {reason}");
         if let Some(warning) = warning {

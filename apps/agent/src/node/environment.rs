@@ -2,9 +2,9 @@
 //! and settings of the machine that prevent replication or deduplication.
 
 use crate::config::{Config, PathConfig};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use hawser_bpf::{Prefix, Receiver, ReceiverOptions, Rule, SendPath, Sender};
-use hawser_io::interface::Described;
+use hawser_io::interface::{Described, LinkHeader};
 use hawser_io::netlink::{self, XdpFeatures};
 use hawser_io::{interface, sysctl};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tracing::warn;
+use tracing::{info, warn};
 
 /// The time within which all copies of a transparent packet arrive (the paper's threshold).
 const TRANSPARENT_WITHIN: Duration = Duration::from_secs(1);
@@ -36,6 +36,7 @@ pub(super) struct Found {
     pub(super) features: Option<XdpFeatures>,
     pub(super) is_veth: bool,
     pub(super) strips_vlan_tags: bool,
+    pub(super) header: LinkHeader,
 }
 
 impl Interfaces {
@@ -109,6 +110,7 @@ impl Found {
             features: netlink::xdp_features(interface.index).ok(),
             is_veth: interface.is_veth(),
             strips_vlan_tags: has_vlans && strips_tags(),
+            header: interface.header,
         }
     }
 }
@@ -170,19 +172,32 @@ pub(super) fn load_receiver(config: &Config, pins: PathBuf) -> Result<Receiver> 
 }
 
 /// Resolves a path by the routing table and the kernel's neighbour table. Returns `None` while the
-/// kernel resolves the link-layer address of the next hop.
-pub(super) fn resolve(path: &PathConfig, takes_frames: bool) -> Result<Option<SendPath>> {
-    let interface = interface::find(&path.interface)?;
+/// kernel resolves the link-layer address of the next hop. Where packets have no Ethernet header,
+/// there is none to resolve.
+pub(super) fn resolve(
+    path: &PathConfig,
+    local: IpAddr,
+    takes_frames: bool,
+) -> Result<Option<SendPath>> {
+    let link = interface::link(&path.interface)?;
+    let next_hop = next_hop(path, Some(local))?;
+    let macs = match link.header {
+        LinkHeader::None => Some(([0; 6], [0; 6])),
+        LinkHeader::Ethernet | LinkHeader::Other => {
+            let interface = interface::find(&path.interface)?;
+            let next_hop_mac = interface::follow_neighbour(next_hop, &interface)?;
+            next_hop_mac.map(|next_hop_mac| (interface.mac, next_hop_mac))
+        }
+    };
     let mtu_bytes = match path.mtu_bytes {
         Some(mtu) => mtu,
-        None => u16::try_from(interface.mtu_bytes).unwrap_or(u16::MAX),
+        None => u16::try_from(link.mtu_bytes).unwrap_or(u16::MAX),
     };
-    let next_hop_mac = interface::follow_neighbour(next_hop(path)?, &interface)?;
-    Ok(next_hop_mac.map(|next_hop_mac| SendPath {
-        ifindex: interface.index,
-        local: path.local,
+    Ok(macs.map(|(source_mac, next_hop_mac)| SendPath {
+        ifindex: link.index,
+        local,
         remote: path.remote,
-        source_mac: interface.mac,
+        source_mac,
         next_hop_mac,
         mtu_bytes,
         takes_frames,
@@ -190,33 +205,41 @@ pub(super) fn resolve(path: &PathConfig, takes_frames: bool) -> Result<Option<Se
 }
 
 /// Returns the next hop of a path: as configured, or by the routing table.
-pub(crate) fn next_hop(path: &PathConfig) -> Result<IpAddr> {
-    match path.next_hop {
-        Some(address) => Ok(address),
-        None => {
-            // Uplinks often have a table of their own, chosen by the source address. The kernel
-            // finds no route from an address that is not this node's, or not yet.
-            let found = interface::route_from(path.local, path.remote, &path.interface)
-                .or_else(|_| interface::route(path.remote, Some(&path.interface)));
-            Ok(found?.next_hop)
-        }
+pub(crate) fn next_hop(path: &PathConfig, local: Option<IpAddr>) -> Result<IpAddr> {
+    if let Some(address) = path.next_hop {
+        return Ok(address);
+    }
+    let PathConfig {
+        remote, interface, ..
+    } = path;
+    // Uplinks often have a table of their own, chosen by the source address. The kernel finds no
+    // route from an address that is not this node's, or not yet.
+    let by_source = local.and_then(|local| interface::route_from(local, *remote, interface).ok());
+    match by_source {
+        Some(found) => Ok(found.next_hop),
+        None => Ok(interface::route(*remote, Some(interface))?.next_hop),
     }
 }
 
-/// Rejects a strict reverse path filter. It drops packets, after deduplication, that arrived on
-/// another path than the route back takes.
-pub(super) fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
-    if sysctl::reverse_path_filter(interface) == sysctl::STRICT {
-        bail!(
-            "interface {interface}: the reverse path filter is strict and drops packets that arrive on other paths than the route back; \
-             run `sysctl -w net.ipv4.conf.{interface}.rp_filter=2`"
+/// Says that packets for other hosts are not forwarded. The agent does not know whether its flows have
+/// such packets, and does not make the machine a router by itself.
+pub(super) fn tell_of_forwarding(config: &Config) {
+    const KEYS: [&str; 2] = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
+    let is_off = |key: &&&str| sysctl::read(key).is_ok_and(|value| value == "0");
+    // The packets of a node with a device are its own.
+    if config.device.is_some() {
+        return;
+    }
+    for key in KEYS.iter().filter(is_off) {
+        info!(
+            "this node does not forward packets ({key} is 0): if the receivers of its flows are other hosts, run \
+             `sysctl -w {key}=1`"
         );
     }
-    Ok(())
 }
 
 /// Warns if packets to a destination can be too large for a path with the outer headers. Such
-/// packets are not replicated.
+/// packets are sent on the other paths only.
 pub(super) fn warn_of_large_packets(prefix: Prefix, sender: &Sender, rules: &[Rule]) {
     let Some(fits) = rules
         .iter()
@@ -229,15 +252,15 @@ pub(super) fn warn_of_large_packets(prefix: Prefix, sender: &Sender, rules: &[Ru
     let Ok(route) = interface::route(prefix.address(), None) else {
         return;
     };
-    let Ok(device) = interface::find(&route.interface) else {
+    let Ok(device_mtu_bytes) = interface::mtu_bytes(&route.interface) else {
         return;
     };
-    let mtu = route.mtu_bytes.unwrap_or(device.mtu_bytes);
+    let mtu = route.mtu_bytes.unwrap_or(device_mtu_bytes);
     if mtu > u32::from(fits) {
         warn!(
             destination = %prefix,
-            "packets of more than {fits} bytes are forwarded without being replicated, and the route allows {mtu}; \
-             give the route `mtu {fits}` (ip route change)"
+            "packets of more than {fits} bytes do not fit all paths, and the route allows {mtu}; give the route \
+             `mtu {fits}` (ip route change)"
         );
     }
 }

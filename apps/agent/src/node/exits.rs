@@ -32,7 +32,7 @@ impl Node {
         self.devices.make_way(name, interface.index);
         match choice.mode {
             Mode::Native => sender.attach_transit(interface.index)?,
-            Mode::Generic => {
+            Mode::Generic | Mode::Tc => {
                 let segmenter = attach_transit_loop(sender, interface)?;
                 self.segmenters.insert((hook, name.clone()), segmenter);
             }

@@ -2,9 +2,11 @@
 //! cannot be used.
 
 use super::environment::{Interfaces, resolve};
+use super::locals::Locals;
+use super::mtus::LearnedMtus;
 use crate::config::{Config, PathConfig};
 use anyhow::Result;
-use hawser_bpf::{SendPath, Sender};
+use hawser_bpf::{PathError, SendPath, Sender};
 use hawser_io::xdp::Mode;
 use hawser_units::PathId;
 use std::collections::BTreeMap;
@@ -26,12 +28,18 @@ pub(super) struct Paths {
     resolved: BTreeMap<PathId, SendPath>,
     /// The reason that a path is not used, or not tracked.
     obstacles: BTreeMap<PathId, String>,
+    /// The MTUs that ICMP errors have told.
+    learned: LearnedMtus,
+    /// What changed since [`Paths::take_changes`].
+    changes: Vec<(PathId, String)>,
 }
 
 /// The reason that the interface and next hop of a path cannot be resolved.
 enum Obstacle {
     /// No packet can leave on its interface.
     NoInterface(String),
+    /// This node has no address on it.
+    NoAddress(String),
     /// The next hop did not answer ARP or neighbour solicitations.
     Silent(String),
     /// There is no route, or it could not be read.
@@ -39,6 +47,14 @@ enum Obstacle {
 }
 
 type Found = Result<SendPath, Obstacle>;
+
+/// The state of the machine that decides whether a path can be used.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) interfaces: &'a Interfaces,
+    pub(super) locals: &'a Locals,
+    pub(super) exits: &'a Exits,
+}
 
 /// The mode in which copies leave by each interface of a path, or the reason that they cannot.
 pub(super) type Exits = BTreeMap<String, Result<Mode, String>>;
@@ -49,13 +65,12 @@ impl Paths {
         &mut self,
         sender: &mut Sender,
         config: &Config,
-        interfaces: &Interfaces,
-        exits: &Exits,
+        around: &Surroundings<'_>,
     ) -> Result<()> {
-        look_up_all(config, interfaces, exits)
+        look_up_all(config, around)
             .into_iter()
             .try_for_each(|(path, found)| {
-                let number = interfaces.number(&config.paths[&path].interface);
+                let number = around.interfaces.number(&config.paths[&path].interface);
                 self.apply(sender, path, number, found)
             })
     }
@@ -66,12 +81,11 @@ impl Paths {
         &mut self,
         sender: &mut Sender,
         config: &Config,
-        interfaces: &Interfaces,
-        exits: &Exits,
+        around: &Surroundings<'_>,
     ) {
         for (path, description) in &config.paths {
-            let found = look_up(description, interfaces, exits);
-            let number = interfaces.number(&description.interface);
+            let found = look_up(*path, description, around);
+            let number = around.interfaces.number(&description.interface);
             if let Err(error) = self.apply(sender, *path, number, found) {
                 warn!(
                     path = path.number(),
@@ -79,6 +93,11 @@ impl Paths {
                 );
             }
         }
+    }
+
+    /// Returns the changes of paths since the last call.
+    pub(super) fn take_changes(&mut self) -> Vec<(PathId, String)> {
+        std::mem::take(&mut self.changes)
     }
 
     pub(super) fn is_used(&self, path: PathId) -> bool {
@@ -104,9 +123,10 @@ impl Paths {
         found: Found,
     ) -> Result<()> {
         let before = self.resolved.get(&path).copied();
+        let found = found.map(|now| self.narrowed(path, before, now));
         let now = match &found {
             Ok(now) => Some(*now),
-            Err(Obstacle::NoInterface(_)) => None,
+            Err(Obstacle::NoInterface(_) | Obstacle::NoAddress(_)) => None,
             // While nothing newer is known, copies are sent to the last known next hop.
             Err(Obstacle::Silent(_) | Obstacle::Unknown(_)) => {
                 before.filter(|before| Some(before.ifindex) == interface)
@@ -117,9 +137,62 @@ impl Paths {
         }
         match found {
             Err(obstacle) => self.record_obstacle(path, obstacle.into_text(), now.is_some()),
-            Ok(_) => self.record_usable(path, before, now != before),
+            Ok(now) => self.record_usable(path, before, &now),
         }
         Ok(())
+    }
+
+    /// Applies the learned MTU of a path, unless the path leads elsewhere than before.
+    fn narrowed(&mut self, path: PathId, before: Option<SendPath>, now: SendPath) -> SendPath {
+        let way = |end: &SendPath| (end.ifindex, end.local, end.remote, end.next_hop_mac);
+        if before.is_some_and(|before| way(&before) != way(&now)) {
+            self.learned.forget(path);
+        }
+        let learned = self.learned.get(path, Instant::now());
+        SendPath {
+            mtu_bytes: now.mtu_bytes.min(learned.unwrap_or(u16::MAX)),
+            ..now
+        }
+    }
+
+    /// Reduces the MTU of the path that an ICMP error is about.
+    pub(super) fn handle_error(&mut self, sender: &mut Sender, error: &PathError) -> Result<()> {
+        let Some(before) = self.resolved.get(&error.path).copied() else {
+            return Ok(());
+        };
+        let PathError {
+            path, mtu_bytes, ..
+        } = *error;
+        let is_ipv6 = before.remote.is_ipv6();
+        let now = Instant::now();
+        let current = before.mtu_bytes;
+        let Some(learned) = (self.learned).learn(path, is_ipv6, mtu_bytes, current, now) else {
+            return Ok(());
+        };
+        let after = SendPath {
+            mtu_bytes: learned,
+            ..before
+        };
+        self.set(sender, path, Some(after))?;
+        let what = format!(
+            "{}, because a router on it carries packets of up to {mtu_bytes} bytes (ICMP)",
+            difference(&before, &after)
+        );
+        warn!(path = path.number(), "the path has changed: {what}");
+        self.changes.push((path, what));
+        Ok(())
+    }
+
+    /// Returns the MTU of a path that is used, bytes, and whether an ICMP error told it.
+    pub(super) fn mtu(&self, path: PathId) -> Option<(u16, bool)> {
+        let mtu_bytes = self.resolved.get(&path)?.mtu_bytes;
+        let is_learned = self.learned.get(path, Instant::now()) == Some(mtu_bytes);
+        Some((mtu_bytes, is_learned))
+    }
+
+    /// Returns the size of the largest packet that fits all paths that are used, bytes.
+    pub(super) fn inner_mtu_bytes(&self) -> Option<u16> {
+        self.resolved.values().map(SendPath::inner_mtu_bytes).min()
     }
 
     fn set(&mut self, sender: &mut Sender, path: PathId, now: Option<SendPath>) -> Result<()> {
@@ -146,53 +219,79 @@ impl Paths {
     }
 
     /// Records that a path can be used, and logs changes.
-    fn record_usable(&mut self, path: PathId, before: Option<SendPath>, has_changed: bool) {
+    fn record_usable(&mut self, path: PathId, before: Option<SendPath>, now: &SendPath) {
         let is_back = self.obstacles.remove(&path).is_some();
-        if before.is_some() && has_changed {
-            info!(
-                path = path.number(),
-                "the path has another interface, mode or next hop than before"
-            );
-        } else if is_back || before.is_none() {
-            info!(path = path.number(), "the path can be used");
+        match before {
+            Some(before) if before != *now => {
+                let what = difference(&before, now);
+                info!(path = path.number(), "the path has changed: {what}");
+                self.changes.push((path, what));
+            }
+            Some(_) if !is_back => {}
+            _ => info!(path = path.number(), "the path can be used"),
         }
     }
+}
+
+/// Describes what is different about a path.
+fn difference(before: &SendPath, now: &SendPath) -> String {
+    let mut parts = Vec::new();
+    if before.ifindex != now.ifindex {
+        parts.push("another interface of this name".to_owned());
+    }
+    if before.local != now.local {
+        parts.push(format!("address {} instead of {}", now.local, before.local));
+    }
+    if before.mtu_bytes != now.mtu_bytes {
+        let (now, before) = (now.mtu_bytes, before.mtu_bytes);
+        parts.push(format!("MTU {now} instead of {before}"));
+    }
+    if before.takes_frames != now.takes_frames {
+        parts.push("another mode".to_owned());
+    }
+    if (before.source_mac, before.next_hop_mac) != (now.source_mac, now.next_hop_mac) {
+        parts.push("another link-layer address or next hop".to_owned());
+    }
+    parts.join(", ")
 }
 
 impl Obstacle {
     fn into_text(self) -> String {
         match self {
-            Obstacle::NoInterface(why) | Obstacle::Silent(why) | Obstacle::Unknown(why) => why,
+            Obstacle::NoInterface(why)
+            | Obstacle::NoAddress(why)
+            | Obstacle::Silent(why)
+            | Obstacle::Unknown(why) => why,
         }
     }
 }
 
 /// Looks up all paths, and waits for next hops that do not answer at once.
-fn look_up_all(config: &Config, interfaces: &Interfaces, exits: &Exits) -> BTreeMap<PathId, Found> {
+fn look_up_all(config: &Config, around: &Surroundings<'_>) -> BTreeMap<PathId, Found> {
     let deadline = Instant::now() + RESOLVE_TIMEOUT;
     let mut pause = FIRST_PAUSE;
     let mut found: BTreeMap<PathId, Found> = config
         .paths
         .iter()
-        .map(|(path, description)| (*path, look_up(description, interfaces, exits)))
+        .map(|(path, description)| (*path, look_up(*path, description, around)))
         .collect();
     let is_silent = |found: &Found| matches!(found, Err(Obstacle::Silent(_)));
     while found.values().any(is_silent) && Instant::now() < deadline {
         thread::sleep(pause);
         pause *= 2;
         for (path, found) in found.iter_mut().filter(|(_, found)| is_silent(found)) {
-            *found = look_up(&config.paths[path], interfaces, exits);
+            *found = look_up(*path, &config.paths[path], around);
         }
     }
     found
 }
 
-fn look_up(path: &PathConfig, interfaces: &Interfaces, exits: &Exits) -> Found {
+fn look_up(number: PathId, path: &PathConfig, around: &Surroundings<'_>) -> Found {
     let name = &path.interface;
-    if let Some(why) = interfaces.obstacle(name) {
+    if let Some(why) = around.interfaces.obstacle(name) {
         return Err(Obstacle::NoInterface(why));
     }
-    let takes_frames = match exits.get(name) {
+    let takes_frames = match around.exits.get(name) {
         Some(Ok(mode)) => *mode == Mode::Native,
         Some(Err(why)) => return Err(Obstacle::NoInterface(format!("interface {name}: {why}"))),
         None => {
@@ -200,7 +299,14 @@ fn look_up(path: &PathConfig, interfaces: &Interfaces, exits: &Exits) -> Found {
             return Err(Obstacle::NoInterface(why));
         }
     };
-    match resolve(path, takes_frames) {
+    let Some(local) = around.locals.get(number) else {
+        let why = around
+            .locals
+            .obstacle(number)
+            .unwrap_or("it has no address");
+        return Err(Obstacle::NoAddress(why.to_owned()));
+    };
+    match resolve(path, local, takes_frames) {
         Ok(Some(found)) => Ok(found),
         Ok(None) => Err(Obstacle::Silent(format!(
             "next hop {} does not answer on {}: check the cable, the address and the route",

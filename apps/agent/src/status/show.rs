@@ -1,6 +1,6 @@
 mod controlled;
 
-use super::{DeviceStatus, ReceiveStatus, Status};
+use super::{DeviceStatus, PathState, ReceiveStatus, Status};
 use crate::config;
 use anyhow::Result;
 use hawser_io::clock::unix_ms;
@@ -88,6 +88,26 @@ fn obstacles(status: &Status) -> String {
     for (path, state) in status.paths.iter().filter(|(_, state)| !state.up) {
         let reason = state.reason.as_deref().unwrap_or("not checked yet");
         let _ = writeln!(text, "PATH {path} CANNOT BE USED: {reason}");
+    }
+    for (path, state) in &status.paths {
+        let PathState {
+            mtu_learned,
+            too_large,
+            ..
+        } = state;
+        let mtu_bytes = state.mtu_bytes.unwrap_or_default();
+        if *mtu_learned {
+            let _ = writeln!(
+                text,
+                "path {path} carries packets of up to {mtu_bytes} bytes, as a router on it says"
+            );
+        }
+        if *too_large > 0 {
+            let _ = writeln!(
+                text,
+                "{too_large} copies were too large for path {path} and took the other paths only"
+            );
+        }
     }
     for (interface, reason) in &status.unattached {
         let _ = writeln!(text, "NOT ATTACHED TO {interface}: {reason}");
@@ -314,7 +334,7 @@ mod tests {
                 1,
                 PathState {
                     up: true,
-                    reason: None,
+                    ..PathState::default()
                 },
             )]),
             unattached: BTreeMap::new(),
@@ -372,7 +392,19 @@ mod tests {
         let mut status = status();
         status.configuration.error = Some("line 3: no".to_owned());
         let reason = Some("its interface wlan0 does not exist".to_owned());
-        status.paths.insert(2, PathState { up: false, reason });
+        let down = PathState {
+            reason,
+            ..PathState::default()
+        };
+        status.paths.insert(2, down);
+        let narrow = PathState {
+            up: true,
+            mtu_bytes: Some(1400),
+            mtu_learned: true,
+            too_large: 7,
+            ..PathState::default()
+        };
+        status.paths.insert(3, narrow);
         status
             .unattached
             .insert("lan0".to_owned(), "it does not exist".to_owned());
@@ -381,6 +413,12 @@ mod tests {
             text.contains("PATH 2 CANNOT BE USED: its interface wlan0 does not exist"),
             "{text}"
         );
+        for line in [
+            "path 3 carries packets of up to 1400 bytes, as a router on it says\n",
+            "7 copies were too large for path 3 and took the other paths only\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
         assert!(
             text.contains("NOT ATTACHED TO lan0: it does not exist"),
             "{text}"

@@ -1,9 +1,13 @@
 //! `hawser agent` in a real network: traffic while agents start, stop and change, and the errors of
 //! agents that cannot start.
 
+mod addresses;
 mod controlled;
 mod life;
+mod modem;
 mod modes;
+mod narrow;
+mod parameters;
 mod refusals;
 mod replay;
 mod rig;

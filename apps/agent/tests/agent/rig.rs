@@ -3,7 +3,7 @@
 use crate::support::{TIMEOUT, hawser};
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
-use hawser_testbed::edges::{self, FLOW, Replication};
+use hawser_testbed::edges::{self, FLOW, Replication, Sender};
 use hawser_testbed::topology::{Edge, Lab, Link, Stop, Topology, network_egress, network_ingress};
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use hawser_units::PathSet;
@@ -16,6 +16,9 @@ use tempfile::TempDir;
 
 /// The rate of each stream, packets per second.
 pub(crate) const RATE_PPS: u32 = 2_000;
+
+/// The size of packets without headers, bytes.
+pub(crate) const PAYLOAD_BYTES: usize = 200;
 
 /// The rate of each stream of trains, packets per second. High enough that some are in the loop
 /// device at any time.
@@ -45,6 +48,11 @@ impl Rig {
     }
 
     pub(crate) fn replicating(replication: &Replication) -> Self {
+        Rig::prepared(replication, |_| ())
+    }
+
+    /// Changes the lab before the agents start.
+    pub(crate) fn prepared(replication: &Replication, prepare: impl FnOnce(&Lab)) -> Self {
         let lab = Topology {
             paths: 2,
             ..Topology::default()
@@ -53,6 +61,7 @@ impl Rig {
         .unwrap();
         lab.paths()
             .for_each(|path| lab.bridge_for_xdp(path).unwrap());
+        prepare(&lab);
         let directory = tempfile::tempdir().unwrap();
         let edges = Edges::start(&lab, &hawser(), directory.path(), replication).unwrap();
         Rig {
@@ -71,8 +80,12 @@ impl Rig {
         &mut self,
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
-        let ends = Endpoints::from(&self.lab);
-        self.with_traffic(&ends, Kind::UdpConnected, RATE_PPS, act)
+        self.under_traffic_of(
+            Sender::Source,
+            Kind::UdpConnected,
+            (RATE_PPS, PAYLOAD_BYTES),
+            act,
+        )
     }
 
     /// Runs trains of UDP segments of both IP versions from the ingress edge itself to the viewer
@@ -81,18 +94,39 @@ impl Rig {
         &mut self,
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
+        self.under_traffic_of(
+            Sender::Ingress,
+            Kind::UdpGso,
+            (TRAIN_RATE_PPS, PAYLOAD_BYTES),
+            act,
+        )
+    }
+
+    /// Runs packets of a kind and of both IP versions from the source or the ingress edge to the
+    /// viewer while `act` acts on the edges.
+    pub(crate) fn under_traffic_of(
+        &mut self,
+        sender: Sender,
+        kind: Kind,
+        (rate_pps, payload_bytes): (u32, usize),
+        act: impl FnOnce(&mut Edges, &Lab),
+    ) -> Vec<StreamReport> {
+        let source = match sender {
+            Sender::Source => self.lab.source(),
+            Sender::Ingress => self.lab.ingress(),
+        };
         let ends = Endpoints {
-            source: self.lab.ingress().clone(),
+            source: source.clone(),
             ..Endpoints::from(&self.lab)
         };
-        self.with_traffic(&ends, Kind::UdpGso, TRAIN_RATE_PPS, act)
+        self.with_traffic(&ends, kind, (rate_pps, payload_bytes), act)
     }
 
     fn with_traffic(
         &mut self,
         ends: &Endpoints,
         kind: Kind,
-        rate_pps: u32,
+        (rate_pps, payload_bytes): (u32, usize),
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
         let stop = Stop::default();
@@ -101,7 +135,7 @@ impl Rig {
             family,
             packets: 1_000_000,
             rate_pps,
-            payload_bytes: 200,
+            payload_bytes,
         };
         let streams = [Family::Ipv4, Family::Ipv6].map(stream);
         thread::scope(|scope| {
@@ -139,7 +173,20 @@ pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
         .unwrap();
 }
 
-struct StopOnDrop(Stop);
+/// Returns the reverse path filter of a device.
+pub(crate) fn reverse_path_filter(namespace: &Namespace, device: &str) -> String {
+    let file = format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
+    let value = namespace.run(|| std::fs::read_to_string(file)).unwrap();
+    value.unwrap().trim().to_owned()
+}
+
+/// Waits until more copies arrive on a path.
+pub(crate) fn brings_copies(edges: &mut Edges, path: u8) {
+    let before = egress_copies(edges, path);
+    await_copies(edges, path, before);
+}
+
+pub(crate) struct StopOnDrop(pub(crate) Stop);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {

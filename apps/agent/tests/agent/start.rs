@@ -262,7 +262,7 @@ fn the_mode_of_xdp_follows_the_file_and_nothing_is_lost() {
                 let before = egress_copies(edges, path);
                 await_copies(edges, path, before);
             }
-            assert!(edges.egress_agent.log().contains("in another XDP mode"));
+            assert!(edges.egress_agent.log().contains("in another mode"));
         }
     });
     assert_losses(&reports, 0, 0);

@@ -178,6 +178,12 @@ impl Machine {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Returns the MTU of the agent's interface, bytes.
+    pub(crate) fn mtu(&self) -> Option<u16> {
+        let described = self.ip("link show dev hawser0");
+        after(&described, "mtu")?.parse().ok()
+    }
+
     /// Makes the link-layer addresses of the next hops permanent.
     pub(crate) fn hold_next_hops(&self) {
         for (device, _) in UPLINKS {

@@ -80,6 +80,19 @@ fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back_with_native_
     }
 }
 
+/// Senders then make packets that fit all paths.
+#[test]
+fn the_interface_has_the_mtu_that_the_narrowest_uplink_allows() {
+    let machines = Machines::start(None);
+    let publisher = &machines.publisher;
+    let await_mtu = |mtu| wait("the MTU", || (publisher.mtu() == Some(mtu)).then_some(()));
+    for (uplink, interface) in [(1500, 1444), (1400, 1344), (1500, 1444)] {
+        let change = format!("link set wlan0 mtu {uplink}");
+        publisher.namespace.ip(&change).unwrap();
+        await_mtu(interface);
+    }
+}
+
 #[test]
 fn the_guides_stream_does_not_notice_an_agent_that_is_stopped_in_order() {
     let mut machines = Machines::start(None);

@@ -1,6 +1,7 @@
 use crate::Part::{self, Agent, Publish, Relay, View};
 use crate::facts::{Facts, InterfaceFacts};
 use crate::finding::{Check, Finding};
+use hawser_io::interface::LinkHeader;
 use hawser_io::netlink::STRIPS_VLAN_TAGS;
 use hawser_io::sysctl::STRICT;
 use hawser_io::xdp::{Device, Mode, Wanted};
@@ -66,10 +67,16 @@ fn state(facts: &InterfaceFacts) -> Finding {
 
 fn header(facts: &InterfaceFacts) -> Finding {
     let name = &facts.interface.name;
-    let check = Check::new("interface.header", &[Agent, Relay]).of(name);
-    match facts.interface.has_ethernet_header {
-        true => check.ok(format!("Frames of {name} have an Ethernet header.")),
-        false => check.failed_if(
+    match facts.interface.header {
+        LinkHeader::Ethernet => Check::new("interface.header", &[Agent, Relay])
+            .of(name)
+            .ok(format!("Frames of {name} have an Ethernet header.")),
+        LinkHeader::None => Check::new("interface.header", &[Relay]).of(name).failed_if(
+            facts.is_named,
+            format!("Packets of {name} have no Ethernet header: an agent can use it for a path, a relay cannot."),
+            "Use another interface for the relay, and for `transit` and `local` of an agent.",
+        ),
+        LinkHeader::Other => Check::new("interface.header", &[Agent, Relay]).of(name).failed_if(
             facts.is_named,
             format!("Frames of {name} have no Ethernet header, which agents and relays need."),
             "Use another interface, or the tunnel, which works over any interface.",
@@ -97,12 +104,6 @@ fn mtu(facts: &InterfaceFacts) -> Finding {
 fn xdp(facts: &InterfaceFacts, machine: &Facts) -> Finding {
     let name = &facts.interface.name;
     let check = Check::new("interface.xdp", &[Agent]).of(name);
-    if !facts.interface.has_ethernet_header {
-        return check.not_checked(
-            format!("{name} has no Ethernet header, so the agent does not use it."),
-            "Use another interface.",
-        );
-    }
     let features = match &facts.xdp {
         Ok(features) => *features,
         Err(reason) => {
@@ -116,8 +117,23 @@ fn xdp(facts: &InterfaceFacts, machine: &Facts) -> Finding {
         features,
         is_veth: facts.interface.is_veth(),
         strips_vlan_tags: strips_vlan_tags(facts),
+        header: facts.interface.header,
     };
-    let receiving = device.deduplicating(machine.wanted_xdp);
+    let receiving = match device.deduplicating(machine.wanted_xdp) {
+        Ok(receiving) => receiving,
+        Err(why) => {
+            return check.failed_if(
+                facts.is_named,
+                format!("{name} cannot receive copies."),
+                sentence(why),
+            );
+        }
+    };
+    if receiving.mode == Mode::Tc {
+        return check.ok(format!(
+            "Packets of {name} have no Ethernet header, so the agent handles copies at TC there."
+        ));
+    }
     if let Some(warning) = receiving.warning {
         return check.warning(
             format!("{name} is one end of a veth pair, and generic XDP there does not see the copies that a node at the other end makes."),
@@ -143,7 +159,7 @@ fn xdp(facts: &InterfaceFacts, machine: &Facts) -> Finding {
             format!("{name} has native XDP, and accepts no copies, because its other end does not poll: the agent sends clones, which is slower."),
             "Run `ethtool -K PEER gro on` for the other end, or attach an XDP program there.",
         ),
-        Ok(Mode::Generic) => check.warning(
+        Ok(Mode::Generic | Mode::Tc) => check.warning(
             format!("The driver of {name} has no native XDP, so the agent uses the slower generic mode there."),
             "Use an interface with native XDP if this one is too slow.",
         ),
@@ -217,12 +233,18 @@ fn reverse_path_filter(facts: &InterfaceFacts, machine: &Facts) -> Finding {
         .default_routes
         .as_ref()
         .is_ok_and(|count| *count > 1);
-    let loosen = format!("Run `sysctl -w net.ipv4.conf.{name}.rp_filter=2`.");
+    let can_be_set = machine.is_proc_read_only == Ok(false);
     match facts.is_named || several {
+        _ if can_be_set => check.ok(format!(
+            "The reverse path filter of {name} is strict; an agent makes it loose where it deduplicates."
+        )),
         true => check.failed_if(
             facts.is_named,
-            format!("The reverse path filter of {name} is strict and drops copies that do not arrive on the route back."),
-            loosen,
+            format!(
+                "The reverse path filter of {name} is strict and drops copies that do not arrive on the route back, and parameters \
+                 cannot be set here, because /proc/sys is read-only."
+            ),
+            format!("Run `sysctl -w net.ipv4.conf.{name}.rp_filter=2` outside the container."),
         ),
         false => check.ok(format!(
             "The reverse path filter of {name} is strict, which only an interface of a path may not be."
@@ -343,11 +365,17 @@ mod tests {
     #[test]
     fn an_interface_without_ethernet_fails_only_if_it_was_named() {
         let mut facts = interface("wg0");
-        facts.interface.has_ethernet_header = false;
+        facts.interface.header = LinkHeader::None;
         assert_eq!(header(&facts).result, Warning);
-        assert_eq!(xdp(&facts, &machine()).result, NotChecked);
+        assert_eq!(xdp(&facts, &machine()).result, Fine);
         facts.is_named = true;
-        assert_eq!(header(&facts).result, Failed);
+        let named = header(&facts);
+        assert_eq!((named.result, named.parts), (Failed, [Relay].as_slice()));
+        let native = Facts {
+            wanted_xdp: Wanted::Native,
+            ..machine()
+        };
+        assert_eq!(xdp(&facts, &native).result, Failed);
     }
 
     #[test]
@@ -371,6 +399,7 @@ mod tests {
         let of = |facts: &InterfaceFacts, routes| {
             let machine = Facts {
                 default_routes: Ok(routes),
+                is_proc_read_only: Ok(true),
                 ..machine()
             };
             reverse_path_filter(facts, &machine).result
@@ -380,6 +409,8 @@ mod tests {
         assert_eq!((of(&facts, 1), of(&facts, 2)), (Fine, Warning));
         facts.is_named = true;
         assert_eq!(of(&facts, 1), Failed);
+        let by_the_agent = reverse_path_filter(&facts, &machine());
+        assert_eq!(by_the_agent.result, Fine);
     }
 
     #[test]

@@ -101,6 +101,7 @@ mod tests {
                 next_hop: [198, 51, 100, 1].into(),
                 interface: "eth0".to_owned(),
                 mtu_bytes: None,
+                source: None,
             }),
             source: Ok([198, 51, 100, 2].into()),
             mtu_bytes: Ok(1500),

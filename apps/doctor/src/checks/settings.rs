@@ -10,6 +10,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         .map(|(key, is_on)| forwarding(key, is_on));
     let buffers = facts.buffers.iter().map(|(key, bytes)| buffer(key, bytes));
     let mut findings = forwarding.chain(buffers).collect::<Vec<_>>();
+    findings.extend(facts.firewalld.as_ref().map(firewalld));
     findings.push(clock(&facts.is_synchronized));
     findings
 }
@@ -25,6 +26,24 @@ fn forwarding(key: &str, is_on: &Fact<bool>) -> Finding {
         Err(reason) => check.not_checked(
             format!("{key} cannot be read: {reason}."),
             "Look whether the kernel has this version of IP.",
+        ),
+    }
+}
+
+/// Reports the filter of firewalld (firewalld.conf(5)); older versions say `yes` for `strict`.
+fn firewalld(filter: &Fact<String>) -> Finding {
+    let check = Check::new("firewall.reverse-path-filter", &[Agent]);
+    match filter.as_deref() {
+        Ok("strict" | "strict-forward" | "yes" | "true") => check.warning(
+            "firewalld drops IPv6 packets that do not arrive on the route back, and thereby those that came on other paths.",
+            "Set `IPv6_rpfilter=loose` (`no` before firewalld 2.2) in /etc/firewalld/firewalld.conf, and restart firewalld.",
+        ),
+        Ok(filter) => check.ok(format!(
+            "The reverse path filter of firewalld is not strict (IPv6_rpfilter={filter})."
+        )),
+        Err(reason) => check.not_checked(
+            format!("The reverse path filter of firewalld is unknown: {reason}."),
+            "Look at IPv6_rpfilter in /etc/firewalld/firewalld.conf: `strict` drops packets that came on other paths.",
         ),
     }
 }
@@ -78,6 +97,18 @@ mod tests {
             (Warning, advice)
         );
         assert_eq!(buffer(key, &Err("no".to_owned())).result, NotChecked);
+    }
+
+    #[test]
+    fn a_strict_filter_of_firewalld_is_a_warning() {
+        let of = |filter: &str| firewalld(&Ok(filter.to_owned())).result;
+        for strict in ["strict", "strict-forward", "yes"] {
+            assert_eq!(of(strict), Warning, "{strict}");
+        }
+        for loose in ["loose", "loose-forward", "no"] {
+            assert_eq!(of(loose), Fine, "{loose}");
+        }
+        assert_eq!(firewalld(&Err("no".to_owned())).result, NotChecked);
     }
 
     #[test]

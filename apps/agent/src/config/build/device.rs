@@ -174,7 +174,7 @@ fn mtu(entry: &Device, paths: &Paths) -> Result<u16, String> {
 /// bytes.
 fn narrowest(paths: &Paths) -> u16 {
     let inner = |path: &PathConfig| {
-        let overhead = if path.local.is_ipv6() {
+        let overhead = if path.remote.is_ipv6() {
             OVERHEAD_V6
         } else {
             OVERHEAD_V4

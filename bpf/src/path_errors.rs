@@ -1,0 +1,91 @@
+use crate::program::{fd, test_run};
+use crate::records::Records;
+use crate::skeleton::path_errors::{PathErrorsSkel, PathErrorsSkelBuilder, types};
+use crate::table::{plain, share_tables};
+use crate::{AttachError, Link, LoadError, RunError, TestRun};
+use hawser_units::PathId;
+use hawser_wire::Shim;
+use libbpf_rs::Object;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+
+plain!(types::path_error);
+
+/// An ICMP error that a copy is too big for a hop of its path, and quotes the outer headers of a copy.
+/// Anyone who knows the addresses of a path can forge it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathError {
+    /// The path.
+    pub path: PathId,
+    /// The MTU of the next hop, bytes; 0 if the router does not tell.
+    pub mtu_bytes: u32,
+    /// The shim, if the router quotes that much.
+    pub shim: Option<Shim>,
+}
+
+/// The program that hears them, and its attachments.
+pub(crate) struct PathErrors {
+    skeleton: PathErrorsSkel<'static>,
+    records: Records<types::path_error>,
+    links: BTreeMap<u32, Link>,
+}
+
+impl PathErrors {
+    /// Loads the program over the tables of a sender.
+    pub(crate) fn load(sender: &Object, port: u16) -> Result<Self, LoadError> {
+        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
+        // acceptable.
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let failed = LoadError::of("path_errors");
+        let mut open = PathErrorsSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?;
+        let constants = open.maps.rodata_data.as_deref_mut();
+        constants.expect("the program has constants").port = port;
+        share_tables(open.open_object_mut(), sender).map_err(&failed)?;
+        let skeleton = open.load().map_err(&failed)?;
+        Ok(PathErrors {
+            records: Records::map(&skeleton.maps.path_errors)?,
+            skeleton,
+            links: BTreeMap::new(),
+        })
+    }
+
+    /// Listens on these interfaces only.
+    pub(crate) fn attach(&mut self, interfaces: &[u32]) -> Result<(), AttachError> {
+        self.links.retain(|ifindex, _| interfaces.contains(ifindex));
+        for ifindex in interfaces {
+            if !self.links.contains_key(ifindex) {
+                let program = fd(&self.skeleton.progs.hear_path_errors);
+                let link = Link::tcx_ingress(program, *ifindex)?;
+                self.links.insert(*ifindex, link);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the errors since the last call. The program records at most a hundred a second for
+    /// each path.
+    pub(crate) fn drain(&mut self) -> Vec<PathError> {
+        self.records.drain().filter_map(|row| parse(&row)).collect()
+    }
+
+    pub(crate) fn run(&self, frame: &[u8]) -> Result<TestRun, RunError> {
+        test_run(&self.skeleton.progs.hear_path_errors, frame, 1)
+    }
+}
+
+/// Returns `None` if the error quotes a shim that cannot be ours.
+fn parse(row: &types::path_error) -> Option<PathError> {
+    let path = PathId::try_from(u8::try_from(row.path).ok()?).ok()?;
+    let shim = match row.has_shim {
+        0 => None,
+        _ => Some(Shim::parse(&row.quoted).ok()?.0),
+    };
+    Some(PathError {
+        path,
+        mtu_bytes: row.mtu_bytes,
+        shim,
+    })
+}
