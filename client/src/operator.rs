@@ -111,6 +111,13 @@ impl OperatorClient {
         self.delete(&format!("/v1/nodes/{node}/certificate")).await
     }
 
+    /// Makes a node replace its key pair. Its flows continue.
+    pub async fn rekey_node(&self, node: &Name) -> Result<()> {
+        self.transport
+            .done(Method::POST, &format!("/v1/nodes/{node}/rekey"), NOTHING)
+            .await
+    }
+
     /// Lists the endpoints of all paths.
     pub fn paths(&self) -> Pages<'_, Path> {
         Pages::new(self, "/v1/paths", None)

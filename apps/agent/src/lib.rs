@@ -21,6 +21,8 @@ mod link;
 mod metrics;
 mod node;
 mod observer;
+mod own_keys;
+mod peers;
 mod persisted;
 mod rejected;
 pub mod status;

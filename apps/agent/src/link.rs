@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use hawser_client::{Backoff, Controller, Error, Identity, NodeClient, NodeMessage, NodeStream};
 use hawser_control::access::TrustedAuthorities;
 use hawser_control::node::{Registration, Report};
+use hawser_control::pair::NodeKeys;
 use hawser_node::{Connection, Message};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc as reports;
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 /// Pauses between attempts to reach a controller.
@@ -43,6 +45,7 @@ pub(crate) enum LinkMessage {
 pub(crate) struct Link {
     messages: mpsc::Receiver<LinkMessage>,
     reports: reports::Sender<Report>,
+    keys: watch::Sender<Option<NodeKeys>>,
 }
 
 impl Link {
@@ -52,6 +55,7 @@ impl Link {
         // One report at a time: the next one is made when this one is delivered, from the state at
         // that time.
         let (reports, from_loop) = reports::channel(1);
+        let (keys, stated) = watch::channel(None);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
@@ -61,13 +65,18 @@ impl Link {
             registration,
             to_loop,
             from_loop,
+            stated,
             identity: None,
         };
         let thread = thread::Builder::new().name("controller".to_owned());
         thread
             .spawn(move || runtime.block_on(client.run()))
             .context("cannot start a thread")?;
-        Ok(Link { messages, reports })
+        Ok(Link {
+            messages,
+            reports,
+            keys,
+        })
     }
 
     /// Waits for the next message, up to `timeout`.
@@ -89,6 +98,11 @@ impl Link {
         // `ReportLost`.
         let _ = self.reports.try_send(report);
     }
+
+    /// States the node's keys, now and on every connection.
+    pub(crate) fn state_keys(&self, keys: NodeKeys) {
+        self.keys.send_replace(Some(keys));
+    }
 }
 
 /// The reason that a session ended without an error.
@@ -104,6 +118,8 @@ struct Client {
     registration: Registration,
     to_loop: mpsc::Sender<LinkMessage>,
     from_loop: reports::Receiver<Report>,
+    /// The last statement about the node's keys.
+    stated: watch::Receiver<Option<NodeKeys>>,
     identity: Option<Identity>,
 }
 
@@ -145,6 +161,7 @@ impl Client {
         let Client {
             to_loop,
             from_loop,
+            stated,
             config,
             ..
         } = self;
@@ -152,6 +169,7 @@ impl Client {
         let ended = tokio::select! {
             ended = listen(&mut stream, to_loop, &config.state) => ended,
             ended = report(&client, to_loop, from_loop, &mut in_flight) => ended,
+            ended = state_keys(&client, stated) => ended,
             ended = renew(&client, &identity, config) => ended,
         };
         if in_flight {
@@ -279,6 +297,37 @@ async fn deliver(
             Ok(())
         }
         delivered => delivered,
+    }
+}
+
+/// States the node's keys whenever they change.
+async fn state_keys(
+    client: &NodeClient,
+    stated: &mut watch::Receiver<Option<NodeKeys>>,
+) -> Result<Ended, Error> {
+    stated.mark_changed();
+    let mut backoff = RETRY;
+    loop {
+        // The main loop runs until the process exits.
+        if stated.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        let Some(keys) = stated.borrow_and_update().clone() else {
+            continue;
+        };
+        match client.state_keys(&keys).await {
+            Ok(()) => backoff = RETRY,
+            Err(error) if error.status() == Some(404) => {
+                warn!("the controller does not take public keys; update it, or use key files");
+                return std::future::pending().await;
+            }
+            Err(error) if is_refusal(&error) => return Err(error),
+            Err(error) => {
+                warn!("cannot state the node's keys, retrying: {error}");
+                stated.mark_changed();
+                backoff.pause().await;
+            }
+        }
     }
 }
 

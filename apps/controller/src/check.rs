@@ -2,6 +2,7 @@
 
 use hawser_control::at_most_one_of_each_family;
 use hawser_control::node::{Registration, Report};
+use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use hawser_control::track::Track;
 use hawser_control::tunnel::ServerReport;
@@ -184,6 +185,11 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns whether a text is 32 bytes in hexadecimal digits.
+fn is_hex_of_32(digits: &str) -> bool {
+    digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// Checks a report, except whether the node may report about its flows.
 pub(crate) fn report(report: &Report) -> Result<(), String> {
     if !are_paths(report.paths.iter().map(|path| path.number)) {
@@ -209,6 +215,34 @@ fn is_at_most(key: &str, count: usize, max: usize) -> Result<(), String> {
         return Err(format!(
             "`{key}` has more than {max} elements; send several reports"
         ));
+    }
+    Ok(())
+}
+
+/// Checks a node's statement about its keys.
+pub(crate) fn node_keys(stated: &NodeKeys) -> Result<(), String> {
+    if !(1..=NodeKeys::MAX_KEYS).contains(&stated.keys.len()) {
+        return Err("`keys` must be one key, or two while it is replaced".into());
+    }
+    if !stated.keys.iter().all(|key| is_hex_of_32(&key.public)) {
+        return Err("`keys.public` must have 64 hexadecimal digits".into());
+    }
+    let generations: Vec<u64> = stated.keys.iter().map(|key| key.generation).collect();
+    let is_next = |pair: &[u64]| pair[0] < pair[1] && pair[0] % 2 != pair[1] % 2;
+    if !generations.windows(2).all(is_next) {
+        return Err(
+            "`keys.generation` must grow, and change between even and odd, from key to key".into(),
+        );
+    }
+    let nodes: BTreeSet<_> = stated.pairs.iter().map(|pair| &pair.node).collect();
+    if stated.pairs.len() > NodeKeys::MAX_PAIRS || nodes.len() < stated.pairs.len() {
+        let max = NodeKeys::MAX_PAIRS;
+        return Err(format!(
+            "`pairs` must be at most {max}, each with another node"
+        ));
+    }
+    if stated.pairs.iter().any(|pair| pair.accepts.len() > 2) {
+        return Err("`pairs.accepts` must be at most two keys".into());
     }
     Ok(())
 }
