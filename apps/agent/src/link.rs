@@ -109,7 +109,7 @@ impl Link {
 enum Ended {
     /// The controller closed the stream.
     ByController,
-    /// The certificate was renewed.
+    /// The certificate was renewed, or the node trusts another authority.
     Renewed,
 }
 
@@ -167,7 +167,7 @@ impl Client {
         } = self;
         let mut in_flight = false;
         let ended = tokio::select! {
-            ended = listen(&mut stream, to_loop, &config.state) => ended,
+            ended = listen(&mut stream, to_loop, &config.state, &identity) => ended,
             ended = report(&client, to_loop, from_loop, &mut in_flight) => ended,
             ended = state_keys(&client, stated) => ended,
             ended = renew(&client, &identity, config) => ended,
@@ -191,7 +191,11 @@ impl Client {
             let _ = self.to_loop.send(LinkMessage::Controllers(addresses));
         }
         let client = NodeClient::new(&self.config.urls, &identity)?;
-        client.register(&self.registration).await?;
+        let registration = Registration {
+            authorities: identity.authority_digests(),
+            ..self.registration.clone()
+        };
+        client.register(&registration).await?;
         Ok((client, identity))
     }
 
@@ -233,6 +237,7 @@ async fn listen(
     stream: &mut NodeStream,
     to_loop: &mpsc::Sender<LinkMessage>,
     state: &Path,
+    identity: &Identity,
 ) -> Result<Ended, Error> {
     loop {
         match stream.next().await? {
@@ -240,7 +245,12 @@ async fn listen(
                 send(to_loop, Message::Assignment(assignment));
             }
             Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),
-            Some(NodeMessage::Authority(authorities)) => trust(state, &authorities),
+            Some(NodeMessage::Authority(authorities)) => {
+                // The next session trusts them, and says so to the controller.
+                if trust(state, &authorities) && !identity.trusts(&authorities) {
+                    return Ok(Ended::Renewed);
+                }
+            }
             Some(NodeMessage::Ping) => {}
             Some(NodeMessage::Unreadable(error)) => error!(
                 "the last assignment or policy stays in force, because the new one cannot be read; update the agent: {error}"
@@ -250,15 +260,16 @@ async fn listen(
     }
 }
 
-/// Stores the authorities to trust. The next session trusts them.
-fn trust(state: &Path, authorities: &TrustedAuthorities) {
-    match Identity::trust(state, authorities) {
-        Ok(true) => info!("the trusted authorities have changed"),
-        Ok(false) => {}
-        Err(error) => error!(
-            "cannot store the authorities to trust, retrying with the next connection: {error}"
-        ),
+/// Stores the authorities to trust. Returns whether they have changed.
+fn trust(state: &Path, authorities: &TrustedAuthorities) -> bool {
+    let stored = Identity::trust(state, authorities).inspect_err(|error| {
+        error!("cannot store the authorities to trust, retrying with the next connection: {error}");
+    });
+    let has_changed = stored.unwrap_or(false);
+    if has_changed {
+        info!("the trusted authorities have changed");
     }
+    has_changed
 }
 
 /// Sends the reports of the main loop. `in_flight` is true while one is not acknowledged.

@@ -274,6 +274,7 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(tokens::rotate))
         .routes(routes!(tokens::me))
         .routes(routes!(version::version))
+        .routes(routes!(version::authority))
 }
 
 /// Returns the routes of nodes. Unauthenticated requests have a smaller limit of their body, reports

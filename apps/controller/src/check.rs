@@ -182,6 +182,15 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
     {
         return Err("`interface` must have 1 to 15 bytes".into());
     }
+    let authorities = &registration.authorities;
+    if authorities.len() > Registration::MAX_AUTHORITIES
+        || !authorities.iter().all(|digest| is_hex_of_32(digest))
+    {
+        let max = Registration::MAX_AUTHORITIES;
+        return Err(format!(
+            "`authorities` must be at most {max}, of 64 hexadecimal digits each"
+        ));
+    }
     Ok(())
 }
 

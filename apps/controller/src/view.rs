@@ -391,6 +391,7 @@ impl NodeView {
         Node {
             name: name.clone(),
             keys: keys.cloned().unwrap_or_default(),
+            authorities: registration.map_or_else(Vec::new, |known| known.authorities.clone()),
             tenant: record.tenant.clone(),
             version: registration.map(|registration| registration.version.clone()),
             alive: self.alive.is_some(),

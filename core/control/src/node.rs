@@ -21,6 +21,15 @@ pub struct Registration {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub signals: Option<SocketAddr>,
+    /// The SHA-256 digests of the certificates (DER) of the authorities that the node trusts, hexadecimal;
+    /// empty from an agent of an earlier version.
+    #[serde(default)]
+    pub authorities: Vec<String>,
+}
+
+impl Registration {
+    /// The maximum number of authorities.
+    pub const MAX_AUTHORITIES: usize = 8;
 }
 
 /// The data of an event of `GET /v1/nodes/{node}/stream`.

@@ -37,6 +37,10 @@ pub struct Node {
     /// makes no keys.
     #[serde(default)]
     pub keys: Vec<PublicKey>,
+    /// The SHA-256 digests of the authorities' certificates that the node trusts, hexadecimal; empty if
+    /// it has not said so.
+    #[serde(default)]
+    pub authorities: Vec<String>,
 }
 
 /// A node's end of a path, as in the node's configuration.

@@ -7,7 +7,7 @@ use hawser_control::resource::{PathEnd, PathHealth};
 use hawser_node::{ControlledNode, PathState, ReportContent};
 use hawser_units::{FlowId, PathId};
 
-/// Returns the registration of the node.
+/// Returns the registration of the node, without the authorities that it trusts, which can change.
 pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Registration {
     let end = |(path, description): (&PathId, &crate::config::PathConfig)| PathEnd {
         number: path.number(),
@@ -19,6 +19,7 @@ pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Regi
         version: env!("CARGO_PKG_VERSION").to_owned(),
         paths: config.paths.iter().map(end).collect(),
         signals: settings.signals,
+        authorities: Vec::new(),
     }
 }
 
