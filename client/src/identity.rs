@@ -2,7 +2,7 @@ use crate::error::{Error, credentials};
 use hawser_control::access::TrustedAuthorities;
 use hawser_control::{InvalidName, Name};
 use hawser_io::file;
-use hawser_tls::{Subject, certificates};
+use hawser_tls::{Subject, certificates, digest};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -157,6 +157,20 @@ impl Identity {
         &self.authority_pem
     }
 
+    /// Returns the SHA-256 digests of the certificates of the authorities that the node trusts,
+    /// hexadecimal.
+    pub fn authority_digests(&self) -> Vec<String> {
+        digests(&self.authority_pem)
+    }
+
+    /// Returns whether this identity trusts all of the authorities. One that was loaded before
+    /// [`Identity::trust`] may not.
+    pub fn trusts(&self, authorities: &TrustedAuthorities) -> bool {
+        let trusted = self.authority_digests();
+        let mut authorities = digests(&authorities.certificates).into_iter();
+        authorities.all(|authority| trusted.contains(&authority))
+    }
+
     /// Returns when the certificate expires.
     pub fn expires(&self) -> SystemTime {
         self.not_after
@@ -255,6 +269,13 @@ impl std::fmt::Debug for Identity {
             .field("expires", &self.not_after)
             .finish()
     }
+}
+
+/// Returns the SHA-256 digests of certificates in a PEM text, hexadecimal.
+fn digests(pem: &str) -> Vec<String> {
+    let certificates = certificates("the authority's certificate", pem).unwrap_or_default();
+    let digests = certificates.iter().map(|der| hex::encode(digest(der)));
+    digests.collect()
 }
 
 /// Returns all sections of a kind in a PEM text.

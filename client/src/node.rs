@@ -9,6 +9,7 @@ use hawser_control::access::{
     Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew, TrustedAuthorities,
 };
 use hawser_control::node::{Assignment, Registration, Report};
+use hawser_control::pair::NodeKeys;
 use hawser_control::resource::Policy;
 use hawser_control::track::TrackKey;
 use hawser_control::tunnel::{Admitted, ServerReport, Servers};
@@ -130,6 +131,17 @@ impl NodeClient {
     pub async fn report(&self, report: &Report) -> Result<(), Error> {
         self.transport
             .done(Method::POST, &self.path("reports"), Some(report))
+            .await
+    }
+
+    /// States the node's public keys, and which derived ones are in use.
+    ///
+    /// # Errors
+    /// If no controller answers or it rejects the request; with status 404 if it is of a version that
+    /// takes no keys.
+    pub async fn state_keys(&self, keys: &NodeKeys) -> Result<(), Error> {
+        self.transport
+            .done(Method::PUT, &self.path("keys"), Some(keys))
             .await
     }
 

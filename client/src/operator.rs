@@ -4,7 +4,8 @@ use crate::tls::{self, Proof};
 use crate::transport::{Controller, NOTHING, Tag, Tagged, Transport};
 use hawser_control::Name;
 use hawser_control::access::{
-    Caller, Enrolment, IssuedToken, ListedEnrolment, NewEnrolment, NewSecret, NewToken, Token,
+    Authorities, Caller, Enrolment, IssuedToken, ListedEnrolment, NewEnrolment, NewSecret,
+    NewToken, Token,
 };
 use hawser_control::answer::{Page, Version};
 use hawser_control::audit::AuditEntry;
@@ -47,6 +48,11 @@ impl OperatorClient {
     /// Returns the identity of the token's bearer as the controller sees it.
     pub async fn me(&self) -> Result<Caller> {
         self.get("/v1/me").await
+    }
+
+    /// Returns the authorities that the controller trusts.
+    pub async fn authorities(&self) -> Result<Authorities> {
+        self.get("/v1/authority").await
     }
 
     /// Returns the version of the controller and the name of the one that leads.
@@ -109,6 +115,13 @@ impl OperatorClient {
     /// Revokes the node's certificate. The node must be enrolled again.
     pub async fn revoke_node(&self, node: &Name) -> Result<()> {
         self.delete(&format!("/v1/nodes/{node}/certificate")).await
+    }
+
+    /// Makes a node replace its key pair. Its flows continue.
+    pub async fn rekey_node(&self, node: &Name) -> Result<()> {
+        self.transport
+            .done(Method::POST, &format!("/v1/nodes/{node}/rekey"), NOTHING)
+            .await
     }
 
     /// Lists the endpoints of all paths.

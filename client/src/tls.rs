@@ -17,7 +17,10 @@ pub(crate) enum Proof<'a> {
 
 /// Trusts only certificates signed by the authority (PEM, one certificate or several).
 pub(crate) fn trusting(authority_pem: &str, proof: Proof<'_>) -> Result<ClientConfig, Error> {
-    let builder = builder()?.with_root_certificates(authorities(authority_pem)?);
+    let verifier = ServerVerifier::trusting(authorities(authority_pem)?)?;
+    let builder = builder()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
     let config = match proof {
         Proof::None => builder.with_no_client_auth(),
         Proof::Certificate(identity) => {

@@ -1,14 +1,14 @@
 //! The thread that asks the controller for the secret again and again.
 
 use crate::{ControlledTrack, Error, Secret};
-use hawser_client::{Controller, Identity, NodeClient};
+use hawser_client::RenewingClient;
 use hawser_control::track::{TrackKey, TrackRole};
 use hawser_io::failures::{Change, Failures};
 use hawser_objects::TrackSecret;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::sleep;
@@ -29,9 +29,6 @@ const REFUSALS: u32 = 3;
 
 /// The time for which a controller that has an older secret is not believed.
 const LAGGING: Duration = Duration::from_secs(60);
-
-/// The time between two attempts to renew a certificate.
-const RENEWALS: Duration = Duration::from_secs(60);
 
 /// What the thread has learned and nobody has taken yet.
 type News = Option<Result<Secret, Error>>;
@@ -208,57 +205,41 @@ fn is_refusal(error: &Error) -> bool {
 struct Asking {
     track: ControlledTrack,
     role: TrackRole,
-    session: Option<Session>,
-    /// When the last attempt to renew the certificate failed.
-    renewal_failed: Option<Instant>,
-    /// Whether no request was answered yet.
-    is_starting: bool,
-}
-
-/// A client of the controller, and the identity that it acts for.
-struct Session {
-    client: NodeClient,
-    identity: Identity,
+    client: RenewingClient,
 }
 
 impl Asking {
     fn new(track: ControlledTrack, role: TrackRole) -> Self {
         Asking {
+            client: RenewingClient::new(&track.node, &track.controllers),
             track,
             role,
-            session: None,
-            renewal_failed: None,
-            is_starting: true,
         }
     }
 
     /// Asks for the secret. If the controller refuses the certificate, it is read again, because the agent
     /// of the machine may have replaced it.
     async fn ask(&mut self) -> Result<TrackKey, Error> {
-        let is_new = self.session.is_none();
+        let is_new = self.client.node().is_none();
         let mut outcome = self.try_ask().await;
         let status = outcome.as_ref().err().and_then(|error| error.status());
         if !is_new && matches!(status, Some(401 | 403)) {
-            self.session = None;
+            self.client.forget();
             outcome = self.try_ask().await;
         }
         let track = &self.track.track;
         let key = outcome.map_err(|source| {
-            self.session = None;
+            self.client.forget();
             Error::Controller {
                 track: track.clone(),
                 source,
             }
         })?;
-        self.is_starting = false;
-        let Some(session) = self
-            .session
-            .as_ref()
-            .filter(|_| !key.role.includes(self.role))
-        else {
+        self.client.answered();
+        let Some(node) = self.client.node().filter(|_| !key.role.includes(self.role)) else {
             return Ok(key);
         };
-        let (track, node) = (track.clone(), session.identity.node().clone());
+        let (track, node) = (track.clone(), node.clone());
         match key.role {
             TrackRole::Relay => Err(Error::OnlyRelay { track, node }),
             TrackRole::Writer | TrackRole::Reader => Err(Error::NoWriter { track, node }),
@@ -266,67 +247,8 @@ impl Asking {
     }
 
     async fn try_ask(&mut self) -> Result<TrackKey, hawser_client::Error> {
-        let mut session = match self.session.take() {
-            Some(session) => session,
-            None => self.stored()?,
-        };
-        if self.has_to_renew(&session.identity) {
-            // The agent or another program may have done it.
-            session = self.stored()?;
-        }
-        if self.has_to_renew(&session.identity) {
-            session = self.renewed(session).await?;
-        }
-        let session = self.session.insert(session);
-        session.client.track_key(&self.track.track).await
-    }
-
-    /// Returns a session with the certificate of the directory.
-    fn stored(&self) -> Result<Session, hawser_client::Error> {
-        Session::of(Identity::load(&self.track.node)?, &self.track.controllers)
-    }
-
-    /// Returns a session with a new certificate, or the same one if there is none: the old certificate
-    /// still serves.
-    async fn renewed(&mut self, session: Session) -> Result<Session, hawser_client::Error> {
-        match session.client.renew(&self.track.node).await {
-            Ok(identity) => {
-                tracing::info!(node = %identity.node(), "certificate renewed");
-                Session::of(identity, &self.track.controllers)
-            }
-            Err(error) => {
-                tracing::warn!("cannot renew the certificate, retrying later: {error}");
-                self.renewal_failed = Some(Instant::now());
-                Ok(session)
-            }
-        }
-    }
-
-    /// Returns whether to renew a certificate: at the start when it is due, because a program that does not
-    /// run often has to use the opportunity; then when half of the time is over in which an agent on this
-    /// machine does it.
-    fn has_to_renew(&self, identity: &Identity) -> bool {
-        if self
-            .renewal_failed
-            .is_some_and(|at| at.elapsed() < RENEWALS)
-        {
-            return false;
-        }
-        let (due, until) = (identity.renew_at(), identity.expires());
-        let left = until.duration_since(due).unwrap_or_default();
-        let agents = if self.is_starting {
-            Duration::ZERO
-        } else {
-            left / 2
-        };
-        SystemTime::now() > due + agents
-    }
-}
-
-impl Session {
-    fn of(identity: Identity, controllers: &[Controller]) -> Result<Self, hawser_client::Error> {
-        let client = NodeClient::new(controllers, &identity)?;
-        Ok(Session { client, identity })
+        let client = self.client.client().await?;
+        client.track_key(&self.track.track).await
     }
 }
 

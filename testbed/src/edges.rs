@@ -146,8 +146,6 @@ impl<S: DeserializeOwned> Edges<S> {
         directory: &Path,
         control: &Control,
     ) -> Result<Self> {
-        let key = directory.join("pair.key");
-        generate_key(binary, &key)?;
         let identity = directory.join("identity");
         Edges::start_with(lab, binary, directory, |edge| {
             control.enrol(edge.name(), &identity.join(edge.name()))?;
@@ -411,7 +409,7 @@ fn controlled_configuration(
 ) -> String {
     let node = format!(
         "[node]\nname = {name:?}\nstate = {directory:?}\npins = {pins:?}\n{traffic}\ntrace = {trace:?}\narrival_deadline_ms = 200\n\n\
-         [[peer]]\nname = {peer:?}\nkeys = {{ slot0 = \"pair.key\" }}\n\n\
+         [[peer]]\nname = {peer:?}\n\n\
          [controller]\nurls = [{url:?}]\nstate = {identity:?}\n",
         name = edge.name(),
         pins = lab.pins(edge.name()),

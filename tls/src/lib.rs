@@ -13,10 +13,10 @@ mod verifier;
 pub use certificate::{Subject, digest};
 pub use verifier::ServerVerifier;
 
-use rustls::RootCertStore;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{DistinguishedName, RootCertStore};
 use std::sync::Arc;
 
 /// The reason that certificates or keys cannot be used.
@@ -88,6 +88,24 @@ impl Identity {
     pub fn key(&self) -> PrivateKeyDer<'static> {
         self.key.clone_key()
     }
+}
+
+/// The common name of the authority that a controller makes for itself.
+pub const AUTHORITY_NAME: &str = "hawser authority";
+
+/// Returns the subject of such an authority: its common name alone, encoded (X.501).
+pub(crate) fn authority_subject() -> DistinguishedName {
+    const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 0x03];
+    const SET: u8 = 0x31;
+    const SEQUENCE: u8 = 0x30;
+    const UTF8: u8 = 0x0c;
+    let tagged = |tag: u8, content: &[u8]| {
+        let length = u8::try_from(content.len()).expect("the name is short");
+        [&[tag, length], content].concat()
+    };
+    let text = tagged(UTF8, AUTHORITY_NAME.as_bytes());
+    let attribute = tagged(SEQUENCE, &[&COMMON_NAME, &text[..]].concat());
+    DistinguishedName::in_sequence(&tagged(SET, &attribute))
 }
 
 /// Returns the implementation of cryptography.

@@ -1,22 +1,29 @@
-use crate::{Error, Subject, digest, provider};
+use crate::{Error, Subject, authority_subject, digest, provider};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
+};
 use std::sync::Arc;
 
 /// Verifies servers that cannot be verified by an authority and a host name.
 #[derive(Debug)]
 pub struct ServerVerifier {
     trust: Trust,
+    /// The names of the authorities by which a server with several certificates chooses one. None:
+    /// nothing is said of them.
+    named: Vec<DistinguishedName>,
     provider: Arc<CryptoProvider>,
 }
 
 #[derive(Debug)]
 enum Trust {
+    /// Servers of these authorities under their host names.
+    Authorities(Arc<WebPkiServerVerifier>),
     /// The authority with this digest.
     Pinned([u8; 32]),
     /// The server's own certificate, with this digest.
@@ -26,16 +33,31 @@ enum Trust {
 }
 
 impl ServerVerifier {
+    /// Returns a verifier that accepts a server with a certificate of `authorities` for its host name.
+    /// Names the authorities to the server, which presents a certificate of one of them if it also has
+    /// others.
+    ///
+    /// # Errors
+    /// If there are no authorities.
+    pub fn trusting(authorities: Arc<RootCertStore>) -> Result<Arc<Self>, Error> {
+        let named = authorities.subjects();
+        let verifier = WebPkiServerVerifier::builder_with_provider(authorities, provider())
+            .build()
+            .map_err(|error| Error::Authority(error.to_string()))?;
+        Ok(ServerVerifier::new(Trust::Authorities(verifier), named))
+    }
+
     /// Returns a verifier that accepts a server whose chain contains the authority with the SHA-256
     /// digest `authority`, is signed by it, and is valid for the server's host name.
     pub fn pinned(authority: [u8; 32]) -> Arc<Self> {
-        ServerVerifier::new(Trust::Pinned(authority))
+        let named = vec![authority_subject()];
+        ServerVerifier::new(Trust::Pinned(authority), named)
     }
 
     /// Returns a verifier that accepts the certificate with the SHA-256 digest `certificate`, whatever name
     /// and validity it has, as browsers do (`serverCertificateHashes`).
     pub fn certificate(certificate: [u8; 32]) -> Arc<Self> {
-        ServerVerifier::new(Trust::Certificate(certificate))
+        ServerVerifier::new(Trust::Certificate(certificate), vec![])
     }
 
     /// Returns a verifier that accepts a node of `authorities` if its certificate has the name that
@@ -51,19 +73,20 @@ impl ServerVerifier {
         let nodes = WebPkiClientVerifier::builder_with_provider(authorities, provider())
             .build()
             .map_err(|error| Error::Authority(error.to_string()))?;
-        Ok(ServerVerifier::new(Trust::Nodes(nodes)))
+        Ok(ServerVerifier::new(Trust::Nodes(nodes), vec![]))
     }
 
-    fn new(trust: Trust) -> Arc<Self> {
+    fn new(trust: Trust, named: Vec<DistinguishedName>) -> Arc<Self> {
         Arc::new(ServerVerifier {
             trust,
+            named,
             provider: provider(),
         })
     }
 
     /// Returns a verifier that trusts only the authority with the digest `authority`, which is among
     /// `intermediates`.
-    fn trusting(
+    fn trusting_pinned(
         &self,
         authority: &[u8; 32],
         intermediates: &[CertificateDer<'_>],
@@ -90,8 +113,15 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match &self.trust {
+            Trust::Authorities(verifier) => verifier.verify_server_cert(
+                end_entity,
+                intermediates,
+                server_name,
+                ocsp_response,
+                now,
+            ),
             Trust::Pinned(authority) => self
-                .trusting(authority, intermediates)?
+                .trusting_pinned(authority, intermediates)?
                 .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
             Trust::Certificate(certificate) => match digest(end_entity) == *certificate {
                 true => Ok(ServerCertVerified::assertion()),
@@ -128,6 +158,10 @@ impl ServerCertVerifier for ServerVerifier {
         verify_tls13_signature(message, certificate, signature, algorithms)
     }
 
+    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
+        (!self.named.is_empty()).then_some(&self.named)
+    }
+
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider
             .signature_verification_algorithms
@@ -144,6 +178,27 @@ mod tests {
     };
 
     type Authority = CertifiedIssuer<'static, KeyPair>;
+
+    #[test]
+    fn a_pinned_authority_is_named_as_a_controllers_certificate_names_it() {
+        let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+        parameters.distinguished_name = DistinguishedName::new();
+        parameters
+            .distinguished_name
+            .push(DnType::CommonName, crate::AUTHORITY_NAME);
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let authority = CertifiedIssuer::self_signed(parameters, key).unwrap();
+        let subjects = trusted(&authority).subjects();
+        let named = |verifier: &ServerVerifier| -> Vec<Vec<u8>> {
+            let named = verifier.root_hint_subjects().unwrap_or_default();
+            named.iter().map(|name| name.as_ref().to_vec()).collect()
+        };
+        let wanted: Vec<Vec<u8>> = subjects.iter().map(|name| name.as_ref().to_vec()).collect();
+        assert_eq!(named(&ServerVerifier::pinned([0; 32])), wanted);
+        let trusting = ServerVerifier::trusting(trusted(&authority)).unwrap();
+        assert_eq!(named(&trusting), wanted);
+    }
 
     fn authority() -> Authority {
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();

@@ -97,8 +97,10 @@ pub struct ControllerConfig {
     pub interfaces: Vec<String>,
     /// The address at which this node receives signals.
     pub signals: Option<SocketAddr>,
-    /// Directory of this node's certificate, key and last assignment.
+    /// Directory of this node's certificate, keys and last assignment.
     pub state: PathBuf,
+    /// The age at which the node replaces the key from which those of its pairs are derived.
+    pub key_lifetime: Duration,
 }
 
 /// An interface that the agent creates for this node's own traffic.

@@ -5,28 +5,32 @@ mod record;
 mod report;
 mod signals;
 
-use crate::config::{Config, ControllerConfig, PathConfig};
+use crate::config::{Config, ControllerConfig, PathConfig, Peer};
 use crate::echo::Echoes;
 use crate::flows::{Flows, send_policy};
 use crate::link::{Link, LinkMessage};
 use crate::node::{Node, next_hop};
 use crate::observer::Observer;
+use crate::own_keys::{self, KeyFile};
+use crate::peers::peers;
 use crate::persisted::PersistedAssignment;
-use crate::status::{ControllerStatus, JudgedStatus};
+use crate::status::{ControllerStatus, JudgedStatus, PeerStatus};
 use crate::trace::Trace;
 use crate::watch::Watch;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use hawser_bpf::MAX_RULES;
 use hawser_client::Identity;
 use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ms;
 use hawser_node::{
-    Command, Connection, ControlledNode, Equipment, Event, Outcome, ReceivedFlow, ReportContent,
+    Command, Connection, ControlledNode, Equipment, Event, Outcome, OwnKeys, ReceivedFlow,
+    ReportContent, SecretKey,
 };
 use hawser_pathset::JudgedPacket;
 use hawser_units::{FlowId, Instant, PathSet};
 use health::Health;
 use signals::Signals;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::{error, info, warn};
 
@@ -43,6 +47,7 @@ const READ_COUNTERS_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Restored {
     settings: ControllerConfig,
     persisted: PersistedAssignment,
+    key_file: KeyFile,
     decisions: ControlledNode,
 }
 
@@ -55,6 +60,9 @@ pub(crate) struct Controlled {
     since_unix_ms: u64,
     next_counters: Instant,
     persisted: PersistedAssignment,
+    key_file: KeyFile,
+    /// The keys that are shared with each peer now.
+    peers: BTreeMap<String, Peer>,
     health: Health,
     echoes: Echoes,
     signals: Signals,
@@ -75,17 +83,21 @@ impl Restored {
             config.name
         );
         let persisted = PersistedAssignment::at(&settings.state);
+        let key_file = KeyFile::at(&settings.state);
         let (saved, now) = (persisted.read(), crate::monotonic_now());
+        let keys = own_keys(config, &settings, &key_file)?;
         Ok(Some(Restored {
             settings,
             persisted,
-            decisions: ControlledNode::new(saved, equipment(config), now),
+            key_file,
+            decisions: ControlledNode::with_keys(saved, Some(keys), equipment(config), now),
         }))
     }
 
     /// Returns the flows to start with.
     pub(crate) fn flows(&self, config: &Config) -> Flows {
-        Flows::assigned(&self.decisions.flows(), &config.peers)
+        let flows = self.decisions.flows();
+        Flows::assigned(&flows, &peers(config, &flows.rings))
     }
 
     /// Starts to talk to the controller. Call this when the programs run.
@@ -100,6 +112,8 @@ impl Restored {
             since_unix_ms: unix_ms(),
             next_counters: now,
             persisted: self.persisted,
+            key_file: self.key_file,
+            peers: BTreeMap::new(),
             health: Health::default(),
             echoes: Echoes::new(config),
             signals: Signals::start(node)?,
@@ -108,6 +122,8 @@ impl Restored {
             settings: self.settings,
             decisions: self.decisions,
         };
+        let rings = controlled.decisions.flows().rings;
+        controlled.set_peers(peers(node.config(), &rings));
         controlled.follow(node);
         controlled.carry_out(node, observer, now)?;
         Ok(controlled)
@@ -139,7 +155,6 @@ impl Controlled {
         observer: Option<&Observer>,
         now: Instant,
     ) -> Result<()> {
-        self.echoes.reload(node.config());
         self.decisions
             .handle_equipment(now, equipment(node.config()));
         self.carry_out(node, observer, now)
@@ -194,7 +209,11 @@ impl Controlled {
             reason: reason.map(str::to_owned),
             revision: decisions.revision(),
             observations_dropped: decisions.observations_dropped(),
-            not_applied: decisions.refused().iter().cloned().collect(),
+            not_applied: (decisions.waiting().iter())
+                .chain(decisions.refused())
+                .cloned()
+                .collect(),
+            peers: self.peers_status(),
             paths: paths
                 .iter()
                 .map(|state| (state.path.number(), state.into()))
@@ -208,6 +227,15 @@ impl Controlled {
                 .collect(),
             signals: self.signals.counts(node),
         }
+    }
+
+    /// Returns the state of the keys of each peer.
+    fn peers_status(&self) -> BTreeMap<String, PeerStatus> {
+        let by_hand = self.peers.iter().filter(|(_, peer)| peer.by_hand);
+        let by_hand = by_hand.map(|(name, peer)| (name.clone(), PeerStatus::by_hand(peer)));
+        let derived = self.decisions.pairs();
+        let derived = derived.map(|(name, pair)| (name.to_string(), PeerStatus::derived(&pair)));
+        derived.chain(by_hand).collect()
     }
 
     fn judged_status(&self, flow: FlowId, received: &ReceivedFlow) -> JudgedStatus {
@@ -297,8 +325,10 @@ impl Controlled {
                 flows,
                 replace_policies,
             } => {
-                let flows = Flows::assigned(&flows, &node.config().peers);
+                let peers = peers(node.config(), &flows.rings);
+                let flows = Flows::assigned(&flows, &peers);
                 let in_force = node.set_flows(flows, replace_policies)?;
+                self.set_peers(peers);
                 return Ok(Some(Outcome::FlowsSet(in_force)));
             }
             Command::Configure {
@@ -314,8 +344,29 @@ impl Controlled {
             Command::SetPolicy { flow, policy } => return Ok(Some(set_policy(node, flow, policy))),
             Command::Report(content) => self.report(node, observer, content),
             Command::Persist(assignment) => self.persisted.write(&assignment),
+            Command::MakeKey { after, kept } => return Ok(Some(self.make_key(after, &kept))),
+            Command::SaveKeys(keys) => self.key_file.write(&keys).unwrap_or_else(|error| {
+                // It is dropped again after the next start.
+                warn!("cannot remove the node's previous key from its file: {error:#}");
+            }),
+            Command::StateKeys(keys) => self.link.state_keys(keys),
         }
         Ok(None)
+    }
+
+    fn set_peers(&mut self, peers: BTreeMap<String, Peer>) {
+        self.echoes.set_peers(&peers);
+        self.peers = peers;
+    }
+
+    fn make_key(&self, after: Option<u64>, kept: &[SecretKey]) -> Outcome {
+        match self.key_file.make(after, kept) {
+            Ok(key) => Outcome::KeyMade(key),
+            Err(error) => {
+                error!("cannot make a key, retrying later: {error:#}");
+                Outcome::KeyNotMade
+            }
+        }
     }
 
     fn report(&self, node: &Node, observer: Option<&Observer>, content: ReportContent) {
@@ -350,6 +401,17 @@ fn state_and_reason(connection: &Connection) -> (&'static str, Option<&str>) {
     }
 }
 
+/// Returns the keys that the node has made.
+fn own_keys(config: &Config, settings: &ControllerConfig, file: &KeyFile) -> Result<OwnKeys> {
+    let secrets = file.read();
+    Ok(OwnKeys {
+        name: config.name.parse().context("the node's name")?,
+        age: own_keys::age(secrets.last()),
+        secrets,
+        lifetime: settings.key_lifetime,
+    })
+}
+
 /// Returns the parts of the configuration that the decisions depend on.
 fn equipment(config: &Config) -> Equipment {
     Equipment {
@@ -357,7 +419,10 @@ fn equipment(config: &Config) -> Equipment {
         adjacent: adjacent(config),
         replicates: config.replicates(),
         watches: !config.watch.is_empty(),
-        peers: config.peers.keys().cloned().collect(),
+        peers: (config.peers.iter())
+            .filter(|(_, peer)| peer.by_hand)
+            .map(|(name, _)| name.clone())
+            .collect(),
         max_rules: MAX_RULES,
         arrival_deadline: config.arrival_deadline,
     }

@@ -40,7 +40,10 @@ struct PathEcho {
     path: PathId,
     interface: String,
     remote: SocketAddr,
-    peer: Peer,
+    /// The name of the node at the other end.
+    peer_name: String,
+    /// The keys that are shared with it. Without them nothing is sent, and nothing is accepted.
+    peer: Option<Peer>,
     /// The socket, with the index of its interface and its address while these exist.
     socket: Option<((u32, IpAddr), StampedSocket)>,
     round_trip: RoundTrip,
@@ -61,11 +64,7 @@ impl Echoes {
     pub(crate) fn new(config: &Config) -> Self {
         let mut paths = BTreeMap::new();
         for (path, description) in &config.paths {
-            let Some(peer) = description
-                .peer
-                .as_ref()
-                .and_then(|name| config.peers.get(name))
-            else {
+            let Some(peer) = &description.peer else {
                 warn!(
                     path = path.number(),
                     "the round-trip time is not measured: there are several peers, and `peer` names none for this path"
@@ -81,16 +80,10 @@ impl Echoes {
         }
     }
 
-    /// Applies the keys of a reloaded configuration.
-    pub(crate) fn reload(&mut self, config: &Config) {
+    /// Uses the keys that are shared with the peers now.
+    pub(crate) fn set_peers(&mut self, peers: &BTreeMap<String, Peer>) {
         for path_echo in self.paths.values_mut() {
-            let name = config
-                .paths
-                .get(&path_echo.path)
-                .and_then(|path| path.peer.as_ref());
-            if let Some(peer) = name.and_then(|name| config.peers.get(name)) {
-                path_echo.peer = peer.clone();
-            }
+            path_echo.peer = peers.get(&path_echo.peer_name).cloned();
         }
     }
 
@@ -130,12 +123,13 @@ impl Echoes {
 }
 
 impl PathEcho {
-    fn new(path: PathId, description: &PathConfig, peer: &Peer, port: u16) -> Self {
+    fn new(path: PathId, description: &PathConfig, peer_name: &str, port: u16) -> Self {
         PathEcho {
             path,
             interface: description.interface.clone(),
             remote: SocketAddr::new(description.remote, port),
-            peer: peer.clone(),
+            peer_name: peer_name.to_owned(),
+            peer: None,
             socket: None,
             round_trip: RoundTrip {
                 next_number: random_number(),
@@ -166,7 +160,8 @@ impl PathEcho {
                     continue;
                 }
             };
-            let echo = Echo::parse(&buffer[..received.bytes], &self.peer.ring);
+            let Some(peer) = &self.peer else { continue };
+            let echo = Echo::parse(&buffer[..received.bytes], &peer.ring);
             let Some(echo) = echo.filter(|echo| echo.path == self.path) else {
                 continue;
             };
@@ -179,7 +174,7 @@ impl PathEcho {
 
     fn send_request(&mut self) {
         self.replies_left = MAX_REPLIES;
-        if self.socket.is_none() {
+        if self.socket.is_none() || self.peer.is_none() {
             return;
         }
         let number = self.round_trip.record_request(SystemTime::now());
@@ -206,10 +201,13 @@ impl PathEcho {
     }
 
     fn send(&self, echo: &Echo) {
-        let Some((_, socket)) = &self.socket else {
+        let (Some((_, socket)), Some(peer)) = (&self.socket, &self.peer) else {
             return;
         };
-        let bytes = echo.emit(self.peer.key.as_ref().map(|(slot, key)| (*slot, key)));
+        if !peer.by_hand && peer.key.is_none() {
+            return;
+        }
+        let bytes = echo.emit(peer.key.as_ref().map(|(slot, key)| (*slot, key)));
         if let Err(error) = socket.send(&bytes) {
             // A path without replies has no round-trip time. No more needs to be recorded.
             debug!(path = %self.path, "{error}");

@@ -66,12 +66,16 @@ impl Flows {
     /// Returns the flows that a controller assigned, with the keys of their peers.
     pub(crate) fn assigned(flows: &hawser_node::Flows, peers: &BTreeMap<String, Peer>) -> Self {
         let sends = flows.sends.iter().filter_map(|(flow, send)| {
+            let peer = peers.get(send.peer.as_str())?;
+            if !peer.by_hand && peer.sealed.is_none() {
+                return None;
+            }
             let sent = Sent {
                 name: Some(send.name.clone()),
                 label: *flow,
                 policy: send_policy(&send.policy),
                 transparent: send.transparent,
-                key: peers.get(send.peer.as_str())?.sealed.clone(),
+                key: peer.sealed.clone(),
             };
             Some((*flow, sent))
         });

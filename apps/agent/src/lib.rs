@@ -22,6 +22,8 @@ mod link;
 mod metrics;
 mod node;
 mod observer;
+mod own_keys;
+mod peers;
 mod persisted;
 mod rejected;
 pub mod status;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use hawser_client::{Backoff, Controller, Error, Identity, NodeClient, NodeMessage, NodeStream};
 use hawser_control::access::TrustedAuthorities;
 use hawser_control::node::{Registration, Report};
+use hawser_control::pair::NodeKeys;
 use hawser_node::{Connection, Message};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc as reports;
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 /// Pauses between attempts to reach a controller.
@@ -43,6 +45,7 @@ pub(crate) enum LinkMessage {
 pub(crate) struct Link {
     messages: mpsc::Receiver<LinkMessage>,
     reports: reports::Sender<Report>,
+    keys: watch::Sender<Option<NodeKeys>>,
 }
 
 impl Link {
@@ -52,6 +55,7 @@ impl Link {
         // One report at a time: the next one is made when this one is delivered, from the state at
         // that time.
         let (reports, from_loop) = reports::channel(1);
+        let (keys, stated) = watch::channel(None);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
@@ -61,13 +65,18 @@ impl Link {
             registration,
             to_loop,
             from_loop,
+            stated,
             identity: None,
         };
         let thread = thread::Builder::new().name("controller".to_owned());
         thread
             .spawn(move || runtime.block_on(client.run()))
             .context("cannot start a thread")?;
-        Ok(Link { messages, reports })
+        Ok(Link {
+            messages,
+            reports,
+            keys,
+        })
     }
 
     /// Waits for the next message, up to `timeout`.
@@ -89,13 +98,18 @@ impl Link {
         // `ReportLost`.
         let _ = self.reports.try_send(report);
     }
+
+    /// States the node's keys, now and on every connection.
+    pub(crate) fn state_keys(&self, keys: NodeKeys) {
+        self.keys.send_replace(Some(keys));
+    }
 }
 
 /// The reason that a session ended without an error.
 enum Ended {
     /// The controller closed the stream.
     ByController,
-    /// The certificate was renewed.
+    /// The certificate was renewed, or the node trusts another authority.
     Renewed,
 }
 
@@ -104,6 +118,8 @@ struct Client {
     registration: Registration,
     to_loop: mpsc::Sender<LinkMessage>,
     from_loop: reports::Receiver<Report>,
+    /// The last statement about the node's keys.
+    stated: watch::Receiver<Option<NodeKeys>>,
     identity: Option<Identity>,
 }
 
@@ -149,13 +165,15 @@ impl Client {
         let Client {
             to_loop,
             from_loop,
+            stated,
             config,
             ..
         } = self;
         let mut in_flight = false;
         let ended = tokio::select! {
-            ended = listen(&mut stream, to_loop, &config.state) => ended,
+            ended = listen(&mut stream, to_loop, &config.state, &identity) => ended,
             ended = report(&client, to_loop, from_loop, &mut in_flight) => ended,
+            ended = state_keys(&client, stated) => ended,
             ended = renew(&client, &identity, config) => ended,
         };
         if in_flight {
@@ -177,7 +195,11 @@ impl Client {
             let _ = self.to_loop.send(LinkMessage::Controllers(addresses));
         }
         let client = NodeClient::new(&self.config.urls, &identity)?;
-        client.register(&self.registration).await?;
+        let registration = Registration {
+            authorities: identity.authority_digests(),
+            ..self.registration.clone()
+        };
+        client.register(&registration).await?;
         Ok((client, identity))
     }
 
@@ -219,6 +241,7 @@ async fn listen(
     stream: &mut NodeStream,
     to_loop: &mpsc::Sender<LinkMessage>,
     state: &Path,
+    identity: &Identity,
 ) -> Result<Ended, Error> {
     loop {
         match stream.next().await? {
@@ -226,7 +249,12 @@ async fn listen(
                 send(to_loop, Message::Assignment(assignment));
             }
             Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),
-            Some(NodeMessage::Authority(authorities)) => trust(state, &authorities),
+            Some(NodeMessage::Authority(authorities)) => {
+                // The next session trusts them, and says so to the controller.
+                if trust(state, &authorities) && !identity.trusts(&authorities) {
+                    return Ok(Ended::Renewed);
+                }
+            }
             Some(NodeMessage::Ping) => {}
             Some(NodeMessage::Unreadable(error)) => error!(
                 "the last assignment or policy stays in force, because the new one cannot be read; update the agent: {error}"
@@ -236,15 +264,16 @@ async fn listen(
     }
 }
 
-/// Stores the authorities to trust. The next session trusts them.
-fn trust(state: &Path, authorities: &TrustedAuthorities) {
-    match Identity::trust(state, authorities) {
-        Ok(true) => info!("the trusted authorities have changed"),
-        Ok(false) => {}
-        Err(error) => error!(
-            "cannot store the authorities to trust, retrying with the next connection: {error}"
-        ),
+/// Stores the authorities to trust. Returns whether they have changed.
+fn trust(state: &Path, authorities: &TrustedAuthorities) -> bool {
+    let stored = Identity::trust(state, authorities).inspect_err(|error| {
+        error!("cannot store the authorities to trust, retrying with the next connection: {error}");
+    });
+    let has_changed = stored.unwrap_or(false);
+    if has_changed {
+        info!("the trusted authorities have changed");
     }
+    has_changed
 }
 
 /// Sends the reports of the main loop. `in_flight` is true while one is not acknowledged.
@@ -283,6 +312,37 @@ async fn deliver(
             Ok(())
         }
         delivered => delivered,
+    }
+}
+
+/// States the node's keys whenever they change.
+async fn state_keys(
+    client: &NodeClient,
+    stated: &mut watch::Receiver<Option<NodeKeys>>,
+) -> Result<Ended, Error> {
+    stated.mark_changed();
+    let mut backoff = RETRY;
+    loop {
+        // The main loop runs until the process exits.
+        if stated.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        let Some(keys) = stated.borrow_and_update().clone() else {
+            continue;
+        };
+        match client.state_keys(&keys).await {
+            Ok(()) => backoff = RETRY,
+            Err(error) if error.status() == Some(404) => {
+                warn!("the controller does not take public keys; update it, or use key files");
+                return std::future::pending().await;
+            }
+            Err(error) if is_refusal(&error) => return Err(error),
+            Err(error) => {
+                warn!("cannot state the node's keys, retrying: {error}");
+                stated.mark_changed();
+                backoff.pause().await;
+            }
+        }
     }
 }
 

@@ -62,6 +62,7 @@ mod tests {
             signal_key,
             sends: vec![],
             receives: vec![],
+            keys: None,
             unreadable: vec![],
         }
     }

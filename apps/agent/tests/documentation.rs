@@ -58,7 +58,6 @@ fn every_reason_is_explained() {
 #[test]
 fn the_controlled_examples_are_two_ends_of_the_same_paths() {
     let folder = tempfile::tempdir().unwrap();
-    generate_key(&folder.path().join("edges.key")).unwrap();
     let [ingress, egress] = ["controlled-ingress.toml", "controlled-egress.toml"].map(|name| {
         let file = folder.path().join(name);
         fs::write(&file, read(&format!("examples/{name}"))).unwrap();

@@ -9,6 +9,7 @@ pub(crate) mod extract;
 mod filter;
 mod flows;
 pub(crate) mod health;
+mod keys;
 mod node;
 mod nodes;
 mod policies;
@@ -245,6 +246,7 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::show, nodes::delete))
         .routes(routes!(nodes::create_enrolment))
+        .routes(routes!(keys::rekey))
         .routes(routes!(enrolments::list))
         .routes(routes!(enrolments::withdraw))
         .routes(routes!(tunnels::list))
@@ -272,6 +274,7 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(tokens::rotate))
         .routes(routes!(tokens::me))
         .routes(routes!(version::version))
+        .routes(routes!(version::authority))
 }
 
 /// Returns the routes of nodes. Unauthenticated requests have a smaller limit of their body, reports
@@ -289,6 +292,7 @@ fn routes_of_nodes() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(enrol::renew, nodes::revoke))
         .routes(routes!(node::register))
         .routes(routes!(node::stream))
+        .routes(routes!(keys::state))
         .routes(routes!(tracks::key))
         .routes(routes!(tunnels::report_server))
         .routes(routes!(tunnels::list_servers))

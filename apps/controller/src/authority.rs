@@ -9,6 +9,7 @@ pub(crate) mod rotation;
 use crate::record::{Issued, sha256_hex};
 use anyhow::{Context, Result, ensure};
 use hawser_control::Name;
+use hawser_control::access::TrustedAuthority;
 use hawser_io::clock::unix_ms;
 use hawser_io::file;
 use hawser_tls::{Subject, certificates, provider};
@@ -184,15 +185,31 @@ impl Authority {
     /// Returns a verifier that accepts clients without a certificate and with one that a trusted
     /// authority has issued.
     pub(crate) fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>> {
+        let roots = Arc::new(self.roots()?);
+        Ok(
+            WebPkiClientVerifier::builder_with_provider(roots, provider())
+                .allow_unauthenticated()
+                .build()?,
+        )
+    }
+
+    /// Returns the trusted authorities.
+    pub(crate) fn roots(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         for certificate in &self.trusted {
             roots.add(certificate.clone())?;
         }
-        Ok(
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
-                .allow_unauthenticated()
-                .build()?,
-        )
+        Ok(roots)
+    }
+
+    /// Returns the trusted authorities as operators see them, the one that issues certificates first.
+    pub(crate) fn authorities(&self) -> Vec<TrustedAuthority> {
+        let authority = |(index, der): (usize, &CertificateDer<'_>)| TrustedAuthority {
+            sha256: sha256_hex(der),
+            issues: index == 0,
+            expires_unix_ms: expires_unix_ms(der),
+        };
+        self.trusted.iter().enumerate().map(authority).collect()
     }
 
     /// Issues a certificate for the key of a request, with the node's name.
@@ -225,6 +242,13 @@ fn belongs(key: &KeyPair, der: &CertificateDer<'_>) -> bool {
     parsed.is_ok_and(|(_, parsed)| {
         parsed.public_key().subject_public_key.data.as_ref() == key.public_key_raw()
     })
+}
+
+/// Returns when a certificate expires, milliseconds since 1970.
+fn expires_unix_ms(der: &CertificateDer<'_>) -> u64 {
+    let parsed = X509Certificate::from_der(der);
+    let seconds = parsed.map_or(0, |(_, parsed)| parsed.validity().not_after.timestamp());
+    u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
 }
 
 /// Returns a certificate as PEM.
@@ -296,7 +320,7 @@ fn node_params(node: &Name, serial: &[u8], life: Duration) -> CertificateParams 
 
 fn make() -> Result<(String, String)> {
     let mut params = CertificateParams::default();
-    params.distinguished_name = common_name("hawser authority");
+    params.distinguished_name = common_name(hawser_tls::AUTHORITY_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params.not_before = OffsetDateTime::now_utc() - MAX_CLOCK_SKEW;

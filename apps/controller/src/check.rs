@@ -2,6 +2,7 @@
 
 use hawser_control::at_most_one_of_each_family;
 use hawser_control::node::{Registration, Report};
+use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use hawser_control::track::Track;
 use hawser_control::tunnel::ServerReport;
@@ -191,6 +192,15 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
     {
         return Err("`interface` must have 1 to 15 bytes".into());
     }
+    let authorities = &registration.authorities;
+    if authorities.len() > Registration::MAX_AUTHORITIES
+        || !authorities.iter().all(|digest| is_hex_of_32(digest))
+    {
+        let max = Registration::MAX_AUTHORITIES;
+        return Err(format!(
+            "`authorities` must be at most {max}, of 64 hexadecimal digits each"
+        ));
+    }
     Ok(())
 }
 
@@ -199,6 +209,11 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
 fn is_unicast(address: IpAddr) -> bool {
     let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
     !(address.is_unspecified() || address.is_multicast() || is_broadcast)
+}
+
+/// Returns whether a text is 32 bytes in hexadecimal digits.
+fn is_hex_of_32(digits: &str) -> bool {
+    digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Checks a report, except whether the node may report about its flows.
@@ -226,6 +241,34 @@ fn is_at_most(key: &str, count: usize, max: usize) -> Result<(), String> {
         return Err(format!(
             "`{key}` has more than {max} elements; send several reports"
         ));
+    }
+    Ok(())
+}
+
+/// Checks a node's statement about its keys.
+pub(crate) fn node_keys(stated: &NodeKeys) -> Result<(), String> {
+    if !(1..=NodeKeys::MAX_KEYS).contains(&stated.keys.len()) {
+        return Err("`keys` must be one key, or two while it is replaced".into());
+    }
+    if !stated.keys.iter().all(|key| is_hex_of_32(&key.public)) {
+        return Err("`keys.public` must have 64 hexadecimal digits".into());
+    }
+    let generations: Vec<u64> = stated.keys.iter().map(|key| key.generation).collect();
+    let is_next = |pair: &[u64]| pair[0] < pair[1] && pair[0] % 2 != pair[1] % 2;
+    if !generations.windows(2).all(is_next) {
+        return Err(
+            "`keys.generation` must grow, and change between even and odd, from key to key".into(),
+        );
+    }
+    let nodes: BTreeSet<_> = stated.pairs.iter().map(|pair| &pair.node).collect();
+    if stated.pairs.len() > NodeKeys::MAX_PAIRS || nodes.len() < stated.pairs.len() {
+        let max = NodeKeys::MAX_PAIRS;
+        return Err(format!(
+            "`pairs` must be at most {max}, each with another node"
+        ));
+    }
+    if stated.pairs.iter().any(|pair| pair.accepts.len() > 2) {
+        return Err("`pairs.accepts` must be at most two keys".into());
     }
     Ok(())
 }

@@ -23,6 +23,9 @@ pub struct Config {
     /// The address that serves metrics and health without TLS and token; `None` for no such
     /// address.
     pub metrics_listen: Option<SocketAddr>,
+    /// The certificate that clients get who ask for one of its names and do not name the controller's own
+    /// authority, such as browsers; `None`: they get that of the authority.
+    pub tls: Option<TlsConfig>,
     /// The store of the state.
     pub store: StoreConfig,
     /// Settings for nodes.
@@ -100,6 +103,16 @@ pub struct AuditConfig {
     pub entries: usize,
 }
 
+/// A certificate for browsers, of an authority that they trust.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// The file of the certificate chain, PEM, the server's own first.
+    pub certificate: PathBuf,
+    /// The file of its private key, PEM.
+    pub key: PathBuf,
+}
+
 /// Settings for tunnel clients and servers.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -155,6 +168,7 @@ impl Default for Config {
             names: vec![],
             state: PathBuf::from("/var/lib/hawser/controller"),
             metrics_listen: None,
+            tls: None,
             store: StoreConfig::Embedded,
             nodes: NodesConfig::default(),
             tunnels: TunnelsConfig::default(),

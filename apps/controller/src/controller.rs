@@ -395,6 +395,11 @@ impl Controller {
                 .peers(name)
                 .iter()
                 .for_each(|node| self.streams.renew(node)),
+            Touched::Keys(name) => {
+                let ends: Vec<Name> = self.view().ends_of(name).cloned().collect();
+                self.streams.renew(name);
+                ends.iter().for_each(|node| self.streams.renew(node));
+            }
             Touched::Incarnation => self.streams.renew_all(),
             Touched::Settings => self.compare_settings(),
             Touched::Lost(_)

@@ -154,6 +154,7 @@ impl Leader {
             Touched::Lost(node) => self.lost(node).await,
             Touched::Node(_)
             | Touched::Deleted(_)
+            | Touched::Keys(_)
             | Touched::Flow { .. }
             | Touched::Policy { .. }
             | Touched::Incarnation

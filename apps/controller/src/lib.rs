@@ -44,7 +44,7 @@ pub use authority::Presented;
 pub use authority::rotation::Step as AuthorityStep;
 pub use config::{
     AuditConfig, Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig,
-    TunnelsConfig,
+    TlsConfig, TunnelsConfig,
 };
 pub use controller::Controller;
 pub use server::Server;

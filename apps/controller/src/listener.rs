@@ -1,9 +1,11 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, with limits on their number and duration.
 
 mod answer;
+mod certificates;
 
 use crate::access::Peer;
 use crate::authority::Presented;
+use crate::config::TlsConfig;
 use crate::controller::Controller;
 use crate::limit::source;
 use crate::tasks::Tasks;
@@ -12,13 +14,14 @@ use anyhow::{Context, Result};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
+use certificates::{Certificates, OutsideFiles};
+use hawser_io::failures::{Change, Failures};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use rustls::ServerConfig;
-use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -64,35 +67,33 @@ const NODE_STREAMS: u32 = 64;
 /// The same for a client without a certificate.
 const ANONYMOUS_STREAMS: u32 = 16;
 
-/// The server's certificate, which can be replaced at run time.
-#[derive(Debug)]
-struct Certificate(RwLock<Arc<CertifiedKey>>);
-
-impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.read().clone())
-    }
-}
+/// The interval at which the files of the certificate from outside are read again.
+const READ_OUTSIDE_EVERY: Duration = Duration::from_secs(5);
 
 /// Returns a TLS acceptor with a server certificate of the authority, and starts a task that
-/// replaces the certificate before it expires and when its names change.
+/// replaces the certificate before it expires and when its names change. If the configuration names a
+/// certificate from outside, the acceptor has that too, and another task follows its files.
 pub(crate) fn tls(
     controller: &Arc<Controller>,
     names: watch::Receiver<Vec<String>>,
 ) -> Result<TlsAcceptor> {
     let (certificate, replace_after) = server_certificate(controller, &names)?;
-    let certificate = Arc::new(Certificate(RwLock::new(Arc::new(certificate))));
+    let trusted = controller.authority.roots()?;
+    let certificates = Arc::new(Certificates::new(certificate, &trusted));
+    if let Some(tls) = &controller.config.tls {
+        follow_outside(controller, tls.clone(), certificates.clone())?;
+    }
     let mut config = ServerConfig::builder_with_provider(hawser_tls::provider())
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(controller.authority.verifier()?)
-        .with_cert_resolver(certificate.clone());
+        .with_cert_resolver(certificates.clone());
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // A resumed session would carry the outdated identity of the client, so resumption is disabled.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     controller.tasks.spawn(replace(
         controller.clone(),
-        certificate,
+        certificates,
         names,
         replace_after,
     ));
@@ -116,7 +117,7 @@ fn server_certificate(
 
 async fn replace(
     controller: Arc<Controller>,
-    certificate: Arc<Certificate>,
+    certificates: Arc<Certificates>,
     mut names: watch::Receiver<Vec<String>>,
     mut after: Duration,
 ) {
@@ -126,27 +127,64 @@ async fn replace(
             changed = names.changed() => if changed.is_err() { return },
             () = controller.shutdown_requested() => return,
         }
-        after = certificate.replace(&controller, &names);
+        after = replace_own(&certificates, &controller, &names);
     }
 }
 
-impl Certificate {
-    /// Replaces the certificate by a new one. Returns the time after which to replace that.
-    fn replace(&self, controller: &Controller, names: &watch::Receiver<Vec<String>>) -> Duration {
-        match server_certificate(controller, names) {
-            Ok((new, replace_after)) => {
-                *self.0.write() = Arc::new(new);
-                tracing::info!(names = ?*names.borrow(), "server certificate replaced");
-                replace_after
-            }
-            Err(error) => {
-                tracing::error!(
-                    "cannot replace the server's certificate, retrying in an hour: {error:#}"
-                );
-                REPLACE_AGAIN
-            }
+/// Replaces the certificate by a new one. Returns the time after which to replace that.
+fn replace_own(
+    certificates: &Certificates,
+    controller: &Controller,
+    names: &watch::Receiver<Vec<String>>,
+) -> Duration {
+    match server_certificate(controller, names) {
+        Ok((new, replace_after)) => {
+            certificates.set_own(new);
+            tracing::info!(names = ?*names.borrow(), "server certificate replaced");
+            replace_after
+        }
+        Err(error) => {
+            tracing::error!(
+                "cannot replace the server's certificate, retrying in an hour: {error:#}"
+            );
+            REPLACE_AGAIN
         }
     }
+}
+
+/// Uses the certificate from outside, and starts a task that uses the next one when its files change.
+fn follow_outside(
+    controller: &Arc<Controller>,
+    config: TlsConfig,
+    certificates: Arc<Certificates>,
+) -> Result<()> {
+    let mut files = OutsideFiles::new(config);
+    if let Some(first) = files.read()? {
+        certificates.set_outside(first);
+    }
+    let controller = controller.clone();
+    let tasks = controller.tasks.clone();
+    tasks.spawn(async move {
+        let mut failures = Failures::default();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(READ_OUTSIDE_EVERY) => {}
+                () = controller.shutdown_requested() => return,
+            }
+            let read = files.read();
+            if let Ok(None) = read {
+                continue;
+            }
+            let used = read.map(|next| next.map(|next| certificates.set_outside(next)));
+            if used.is_ok() {
+                tracing::info!("the certificate of `tls` was replaced");
+            }
+            if let Some(Change::Failed(error)) = failures.record(used) {
+                tracing::error!("the previous certificate of `tls` stays in use: {error:#}");
+            }
+        }
+    });
+    Ok(())
 }
 
 /// The number of open connections, in total and per address.

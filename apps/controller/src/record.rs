@@ -13,6 +13,7 @@ use crate::store::Revision;
 use hawser_control::Name;
 use hawser_control::access::Token;
 use hawser_control::audit::Actor;
+use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Event, Flow, PathHealth};
 use hawser_control::track::{Track, TrackRole};
 use hawser_io::clock::unix_ms;
@@ -41,6 +42,10 @@ pub(crate) struct NodeRecord {
     /// The revision of the last requested change, if a later one has only removed expired tokens.
     #[serde(default)]
     pub(crate) changed_in: Option<Revision>,
+    /// Identifies the node among those that have had its name, and its time before and after it was
+    /// revoked. Made with the first certificate; `None` for nodes of an earlier version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) incarnation: Option<String>,
     #[serde(flatten)]
     pub(crate) later: Later,
 }
@@ -54,6 +59,7 @@ impl NodeRecord {
             certificates: vec![],
             enrolments: vec![],
             changed_in: None,
+            incarnation: None,
             later: Later::new(),
         }
     }
@@ -70,12 +76,18 @@ impl NodeRecord {
             tenant,
             signal_key,
             certificates,
+            incarnation,
             enrolments: _,
             changed_in: _,
             later: _,
         } = self;
-        (tenant, signal_key, certificates)
-            == (&other.tenant, &other.signal_key, &other.certificates)
+        (tenant, signal_key, certificates, incarnation)
+            == (
+                &other.tenant,
+                &other.signal_key,
+                &other.certificates,
+                &other.incarnation,
+            )
     }
 
     /// Returns the accepted certificate with that serial number.
@@ -107,6 +119,7 @@ impl NodeRecord {
         }
         self.forget_expired_tokens();
         self.signal_key = Some(random_hex::<16>());
+        self.incarnation.get_or_insert_with(random_hex::<16>);
         self.certificates = vec![issued];
     }
 
@@ -297,6 +310,39 @@ pub(crate) struct SeenRecord {
     pub(crate) at_unix_ms: u64,
     /// Whether the node had a lease then and its loss has not been reported.
     pub(crate) is_alive: bool,
+}
+
+/// A node's public keys, and what it says of the keys that it shares with others. It is not under the
+/// node's lease: the keys of a node that is away stay valid.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeysRecord {
+    pub(crate) stated: Extended<NodeKeys>,
+    /// The smallest generation that the newest key may have: that of the newest key known, or the one
+    /// that an operator has demanded.
+    pub(crate) least_generation: u64,
+    #[serde(flatten)]
+    pub(crate) later: Later,
+}
+
+impl KeysRecord {
+    /// Returns the record with a new statement of the node.
+    pub(crate) fn restated(self, stated: NodeKeys) -> KeysRecord {
+        KeysRecord {
+            least_generation: self.least_generation.max(self.newest()),
+            stated: stated.into(),
+            later: self.later,
+        }
+    }
+
+    /// Demands a newer key than the newest one.
+    pub(crate) fn demand_newer(&mut self) {
+        let newer = self.newest().saturating_add(1);
+        self.least_generation = self.least_generation.max(newer);
+    }
+
+    fn newest(&self) -> u64 {
+        self.stated.keys.last().map_or(0, |key| key.generation)
+    }
 }
 
 /// The health of a node's paths. Written under the node's lease.

@@ -14,14 +14,15 @@ pub(crate) use journal::Journal;
 
 use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, FlowRecord, FormatRecord, HealthRecord, Issued, Later, NodeRecord, NumberRecord,
-    SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
+    AliveRecord, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later, NodeRecord,
+    NumberRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
 use hawser_control::audit::AuditEntry;
 use hawser_control::decide::Situation;
 use hawser_control::node::{Assignment, Receive, Registration, Send};
+use hawser_control::pair::{AssignedKeys, Peer};
 use hawser_control::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
 use hawser_units::PathSet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -77,6 +78,7 @@ pub(crate) struct NodeView {
     pub(crate) alive: Option<AliveRecord>,
     pub(crate) seen: Option<Versioned<SeenRecord>>,
     pub(crate) health: Option<Versioned<HealthRecord>>,
+    pub(crate) keys: Option<Versioned<KeysRecord>>,
     /// The node's last report as a tunnel server.
     pub(crate) tunnel: Option<TunnelRecord>,
     pub(crate) numbers: BTreeMap<u16, Versioned<NumberRecord>>,
@@ -262,6 +264,7 @@ impl View {
             signal_key: None,
             sends: vec![],
             receives: vec![],
+            keys: None,
             unreadable: vec![],
         };
         let Some((node, record)) = self.node(name) else {
@@ -272,6 +275,7 @@ impl View {
         let receives = node.receives.iter().filter_map(known);
         Assignment {
             signal_key: record.value.signal_key.clone(),
+            keys: Some(self.keys_for(name, node)),
             sends: sends
                 .map(|(record, policy)| self.send(record, policy))
                 .collect(),
@@ -279,6 +283,44 @@ impl View {
                 .map(|(record, policy)| self.receive(record, policy))
                 .collect(),
             ..assignment
+        }
+    }
+
+    /// Returns the nodes that share a flow with a node.
+    pub(crate) fn ends_of<'a>(&'a self, name: &Name) -> impl Iterator<Item = &'a Name> + use<'a> {
+        let flow_of = |flow| Some(&*self.flow(flow)?.value.flow);
+        let node = self.nodes.get(name).into_iter();
+        let ends = node.flat_map(move |node| {
+            let egresses = node.sends.iter().filter_map(flow_of);
+            let ingresses = node.receives.iter().filter_map(flow_of);
+            egresses
+                .map(|flow| &flow.egress)
+                .chain(ingresses.map(|flow| &flow.ingress))
+        });
+        ends.collect::<BTreeSet<_>>().into_iter()
+    }
+
+    /// Returns the public keys in a node's assignment.
+    fn keys_for(&self, name: &Name, node: &NodeView) -> AssignedKeys {
+        let own = node.keys.as_ref();
+        AssignedKeys {
+            incarnation: node.incarnation(),
+            least_generation: own.map_or(0, |keys| keys.value.least_generation),
+            peers: self.ends_of(name).map(|end| self.peer(end, name)).collect(),
+        }
+    }
+
+    /// Returns a node as its peer `other` sees it.
+    fn peer(&self, name: &Name, other: &Name) -> Peer {
+        let node = self.nodes.get(name);
+        let keys = node.and_then(|node| node.keys.as_ref());
+        let stated = keys.map(|keys| &keys.value.stated);
+        let mut pairs = stated.into_iter().flat_map(|stated| &stated.pairs);
+        Peer {
+            node: name.clone(),
+            incarnation: node.map(NodeView::incarnation).unwrap_or_default(),
+            keys: stated.map_or_else(Vec::new, |stated| stated.keys.clone()),
+            pair: pairs.find(|pair| pair.node == *other).cloned(),
         }
     }
 
@@ -319,10 +361,18 @@ impl NodeView {
             && self.alive.is_none()
             && self.seen.is_none()
             && self.health.is_none()
+            && self.keys.is_none()
             && self.tunnel.is_none()
             && self.numbers.is_empty()
             && self.sends.is_empty()
             && self.receives.is_empty()
+    }
+
+    /// Returns the incarnation of the node; empty if it has none.
+    fn incarnation(&self) -> String {
+        let record = self.record.as_ref();
+        let incarnation = record.and_then(|record| record.value.incarnation.clone());
+        incarnation.unwrap_or_default()
     }
 
     fn path_bits(&self) -> u8 {
@@ -352,8 +402,11 @@ impl NodeView {
         let mut paths =
             registration.map_or_else(Vec::new, |registration| registration.paths.clone());
         paths.sort_by_key(|end| end.number);
+        let keys = self.keys.as_ref().map(|keys| &keys.value.stated.keys);
         Node {
             name: name.clone(),
+            keys: keys.cloned().unwrap_or_default(),
+            authorities: registration.map_or_else(Vec::new, |known| known.authorities.clone()),
             tenant: record.tenant.clone(),
             version: registration.map(|registration| registration.version.clone()),
             alive: self.alive.is_some(),

@@ -2,6 +2,7 @@
 
 mod apply;
 mod audit;
+mod authority;
 mod enrolment;
 mod event;
 mod exit;
@@ -97,6 +98,8 @@ enum Topic {
     /// Named controllers in the configuration file
     #[command(subcommand)]
     Context(settings::ContextCommand),
+    /// Show the authorities that the controller trusts, and which nodes trust them
+    Authority,
     /// Show the versions of this program and of the controller, and the controller that leads
     Version,
     /// Show the identity that the controller sees
@@ -180,7 +183,7 @@ impl Topic {
             | Topic::Tunnel(_)
             | Topic::Report(_)
             | Topic::Audit(_) => true,
-            Topic::Whoami | Topic::Version => true,
+            Topic::Whoami | Topic::Version | Topic::Authority => true,
             Topic::Apply(_) | Topic::Export(_) | Topic::Context(_) | Topic::Completion { .. } => {
                 false
             }
@@ -205,6 +208,7 @@ async fn dispatch(topic: &Topic, client: &OperatorClient, output: Output) -> Res
         Topic::Token(command) => token::run(command, client, output).await,
         Topic::Apply(args) => apply::run(args, client, output).await,
         Topic::Export(args) => export::run(args, client, output).await,
+        Topic::Authority => authority::run(client, output).await,
         Topic::Version => version::run(client, output).await,
         Topic::Whoami => whoami(&client.me().await?, output),
         Topic::Completion { .. } | Topic::Context(_) => unreachable!("needs no controller"),

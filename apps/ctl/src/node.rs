@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
 use hawser_control::Name;
 use hawser_control::access::NewEnrolment;
+use hawser_control::pair::PublicKey;
 use hawser_control::resource::Node;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,11 @@ pub(crate) enum Command {
     Enrol(Enrol),
     /// Revoke the node's certificate and its tokens; it has to be enrolled again
     Revoke {
+        /// Name of the node
+        node: Name,
+    },
+    /// Make the node replace the key from which those that it shares with other nodes are derived
+    Rekey {
         /// Name of the node
         node: Name,
     },
@@ -93,6 +99,10 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.done(&format!(
                 "certificate of node {node} revoked; `hawser ctl node enrol` enrols it again"
             ))
+        }
+        Command::Rekey { node } => {
+            client.rekey_node(node).await?;
+            output.done(&format!("node {node} replaces its key; its flows continue"))
         }
         Command::Delete { node } => {
             client.delete_node(node).await?;
@@ -177,6 +187,8 @@ fn fields(node: &Node) -> Vec<(&'static str, String)> {
         )
     };
     fields.extend(node.paths.iter().map(|path| ("path", end(path))));
+    let key = |key: &PublicKey| format!("{} {}", key.generation, key.public);
+    fields.extend(node.keys.iter().map(|known| ("public key", key(known))));
     fields
 }
 

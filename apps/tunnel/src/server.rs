@@ -109,7 +109,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls));
     accept_clients(&server, &endpoints, &quic)?;
     tokio::spawn(dispatch(Arc::clone(&server)));
-    report_to_controller(&server);
+    report_to_controller(&server, &quic);
     let last_status = LastStatus::new(Mutex::new(server.status().await));
     if let Some(address) = server.config.common.metrics {
         metrics::serve(address, Arc::clone(&last_status)).await?;
@@ -232,13 +232,14 @@ fn accept_clients(
     Ok(())
 }
 
-fn report_to_controller(server: &Arc<Server>) {
+fn report_to_controller(server: &Arc<Server>, quic: &watch::Sender<noq::ServerConfig>) {
     let registration = server.config.registration.clone();
     if let (Some(allowlist), Some(registration)) = (server.allowlist.clone(), registration) {
         tokio::spawn(allowlist::report_regularly(
             Arc::clone(server),
             allowlist,
             registration,
+            quic.clone(),
         ));
     }
 }

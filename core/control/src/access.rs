@@ -156,6 +156,26 @@ pub struct Certificate {
     pub expires_unix_ms: u64,
 }
 
+/// The authorities of a controller, as returned by `GET /v1/authority`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Authorities {
+    /// The trusted authorities, the one that issues certificates first.
+    pub authorities: Vec<TrustedAuthority>,
+}
+
+/// An authority that a controller trusts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TrustedAuthority {
+    /// The SHA-256 digest of its certificate (DER), hexadecimal.
+    pub sha256: String,
+    /// Whether it issues certificates.
+    pub issues: bool,
+    /// When its certificate expires, milliseconds since 1970.
+    pub expires_unix_ms: u64,
+}
+
 /// The authorities that a node trusts from now on: the event `authority` of `GET
 /// /v1/nodes/{node}/stream`, sent once on every stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

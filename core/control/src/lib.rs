@@ -16,6 +16,7 @@ pub mod audit;
 pub mod decide;
 mod name;
 pub mod node;
+pub mod pair;
 mod prefix;
 pub mod resource;
 pub mod status;

@@ -2,6 +2,7 @@
 //! message names its sender.
 
 use crate::name::Name;
+use crate::pair::AssignedKeys;
 use crate::resource::{Mode, PathEnd, PathHealth, Policy, Pruning, Selector, Trigger};
 use hawser_units::{PathSet, PolicyCode};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,15 @@ pub struct Registration {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub signals: Option<SocketAddr>,
+    /// The SHA-256 digests of the certificates (DER) of the authorities that the node trusts, hexadecimal;
+    /// empty from an agent of an earlier version.
+    #[serde(default)]
+    pub authorities: Vec<String>,
+}
+
+impl Registration {
+    /// The maximum number of authorities.
+    pub const MAX_AUTHORITIES: usize = 8;
 }
 
 /// The data of an event of `GET /v1/nodes/{node}/stream`.
@@ -56,6 +66,10 @@ pub struct Assignment {
     pub sends: Vec<Send>,
     /// The flows whose copies the node deduplicates.
     pub receives: Vec<Receive>,
+    /// The public keys of the nodes at the other ends of the flows. `null` from a controller of an
+    /// earlier version: those of the previous assignment stay in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<AssignedKeys>,
     /// The flows of which this version cannot read the node's part, because a later version has
     /// written it. A controller sends none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -73,6 +87,8 @@ struct Received {
     signal_key: Option<String>,
     sends: Vec<Part<Send>>,
     receives: Vec<Part<Receive>>,
+    #[serde(default)]
+    keys: Option<AssignedKeys>,
     #[serde(default)]
     unreadable: Vec<Name>,
 }
@@ -97,6 +113,7 @@ impl From<Received> for Assignment {
             signal_key: received.signal_key,
             sends,
             receives,
+            keys: received.keys,
             unreadable,
         }
     }
@@ -122,7 +139,7 @@ pub struct Send {
     pub flow: Name,
     /// The flow's number at this node, 0 to 1023. It is the same at the egress.
     pub number: u16,
-    /// The node that deduplicates. This node's configuration has its keys under `[[peer]]`.
+    /// The node that deduplicates.
     pub peer: Name,
     /// The packets of the flow.
     pub select: Selector,

@@ -1,6 +1,7 @@
 //! The resources under `/v1`, which operators create and read.
 
 use crate::name::Name;
+use crate::pair::PublicKey;
 use hawser_units::{PathSet, PolicyCode};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -32,6 +33,14 @@ pub struct Node {
     pub seen_unix_ms: Option<u64>,
     /// The node's ends of paths, ordered by path number.
     pub paths: Vec<PathEnd>,
+    /// The node's public keys, the oldest first: one, or two while the node replaces it; none if it
+    /// makes no keys.
+    #[serde(default)]
+    pub keys: Vec<PublicKey>,
+    /// The SHA-256 digests of the authorities' certificates that the node trusts, hexadecimal; empty if
+    /// it has not said so.
+    #[serde(default)]
+    pub authorities: Vec<String>,
 }
 
 /// A node's end of a path, as in the node's configuration.

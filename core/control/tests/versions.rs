@@ -1,5 +1,6 @@
 //! Controllers and nodes that are one version apart understand each other: `testdata/messages-1.json`
-//! has the messages of the first version. A later version adds a file and keeps the others.
+//! has the messages of the first version, and `messages-2.json` those that were added. A later version
+//! adds a file and keeps the others.
 
 #[path = "support/later.rs"]
 mod later;
@@ -7,6 +8,7 @@ mod later;
 use hawser_control::access::{Certificate, Enrol, Renew};
 use hawser_control::answer::Problem;
 use hawser_control::node::{Assignment, Observation, Registration, Report};
+use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Cause, Flow, Policy};
 use hawser_control::strict;
 use hawser_control::track::TrackKey;
@@ -20,6 +22,15 @@ fn golden() -> Map<String, Value> {
     serde_json::from_str(include_str!("../testdata/messages-1.json")).unwrap()
 }
 
+fn added() -> Map<String, Value> {
+    serde_json::from_str(include_str!("../testdata/messages-2.json")).unwrap()
+}
+
+/// Returns the messages of all versions.
+fn all() -> impl Iterator<Item = (String, Value)> {
+    golden().into_iter().chain(added())
+}
+
 /// Reads a message and writes it again.
 fn again<T: DeserializeOwned + Serialize>(message: &Value) -> Value {
     let message: T = serde_json::from_value(message.clone()).unwrap();
@@ -29,6 +40,7 @@ fn again<T: DeserializeOwned + Serialize>(message: &Value) -> Value {
 fn read_and_write(kind: &str, message: &Value) -> Value {
     match kind {
         "registration" => again::<Registration>(message),
+        "node_keys" => again::<NodeKeys>(message),
         "assignment" => again::<Assignment>(message),
         "policy" => again::<Policy>(message),
         "report" => again::<Report>(message),
@@ -58,8 +70,8 @@ fn contains(new: &Value, old: &Value) -> bool {
 }
 
 #[test]
-fn messages_of_the_first_version_are_read_and_written_with_the_same_fields() {
-    for (kind, message) in golden() {
+fn messages_of_earlier_versions_are_read_and_written_with_the_same_fields() {
+    for (kind, message) in all() {
         let written = read_and_write(&kind, &message);
         assert!(contains(&written, &message), "{kind}: {written}");
     }
@@ -67,7 +79,7 @@ fn messages_of_the_first_version_are_read_and_written_with_the_same_fields() {
 
 #[test]
 fn fields_that_a_later_version_added_to_messages_are_ignored() {
-    for (kind, message) in golden() {
+    for (kind, message) in all() {
         let later = with_unknown_fields(&message);
         assert_ne!(later, message);
         let (later, known) = (
@@ -93,6 +105,12 @@ fn a_reason_of_a_later_version_does_not_spoil_the_policy() {
     policy["reason"] = json!("forecast");
     let policy: Policy = serde_json::from_value(policy).unwrap();
     assert_eq!((policy.epoch, policy.reason), (9, Cause::Other));
+}
+
+#[test]
+fn an_assignment_of_a_controller_without_public_keys_says_nothing_about_them() {
+    let assignment: Assignment = serde_json::from_value(golden()["assignment"].clone()).unwrap();
+    assert_eq!(assignment.keys, None);
 }
 
 #[test]

@@ -55,6 +55,8 @@ mod judge;
 mod message;
 mod node;
 mod outbox;
+mod pair_key;
+mod pairs;
 mod plan;
 mod received;
 mod reports;
@@ -68,6 +70,8 @@ pub use message::{
     SendFlow, Signal, SignalOutcome, WatchedRequests,
 };
 pub use node::ControlledNode;
+pub use pair_key::SecretKey;
+pub use pairs::{OwnKeys, PairRing, PairStatus};
 pub use plan::Equipment;
 pub use received::ReceivedFlow;
 pub use selection::{Selectors, TooManyFlows, inherit};

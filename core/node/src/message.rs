@@ -1,9 +1,12 @@
 //! The inputs and outputs of a [`ControlledNode`](crate::ControlledNode).
 
 use crate::judge::Window;
+use crate::pair_key::SecretKey;
+use crate::pairs::PairRing;
 use crate::selection::Selectors;
 use hawser_control::Name;
 use hawser_control::node::{Assignment, Observation};
+use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Policy, Trigger};
 use hawser_units::{FlowId, Instant, PathId, PathSet, PolicyCode};
 use std::collections::BTreeMap;
@@ -112,6 +115,10 @@ pub enum Outcome {
         /// The reason, for people.
         reason: String,
     },
+    /// [`Command::MakeKey`] was carried out: this is the new key.
+    KeyMade(SecretKey),
+    /// [`Command::MakeKey`] cannot be carried out. The node tries again.
+    KeyNotMade,
 }
 
 /// An instruction to the process that drives the node.
@@ -148,6 +155,20 @@ pub enum Command {
     /// Save the assignment with the policies in force. A node that is restored from it continues
     /// without its controller.
     Persist(Assignment),
+    /// Make a private key from random bytes, with [`SecretKey::next_generation`], and save it after
+    /// those of `kept`. Answered by [`Outcome::KeyMade`], once it is on the disk, or
+    /// [`Outcome::KeyNotMade`].
+    MakeKey {
+        /// The greatest generation in use.
+        after: Option<u64>,
+        /// The keys that are saved with it.
+        kept: Vec<SecretKey>,
+    },
+    /// Save these private keys, without the one that was replaced.
+    SaveKeys(Vec<SecretKey>),
+    /// Send the public keys, and which derived ones are in use, to the controller: now and on every
+    /// connection.
+    StateKeys(NodeKeys),
 }
 
 /// The flows that the kernel handles.
@@ -161,6 +182,8 @@ pub struct Flows {
     pub receives: BTreeMap<FlowId, Name>,
     /// Selectors of packets that are copies although they have no shim.
     pub receive_selectors: Selectors,
+    /// The keys that are shared with peers, except those of the node's configuration.
+    pub rings: BTreeMap<Name, PairRing>,
 }
 
 /// A flow to replicate.
@@ -228,6 +251,11 @@ pub enum Event {
         at: Instant,
         /// The policy.
         policy: Policy,
+    },
+    /// The node has another key, or none of its previous keys.
+    KeysChanged {
+        /// The generations of its keys, the oldest first.
+        generations: Vec<u64>,
     },
     /// A part of the assignment does not fit the node's configuration.
     NotApplied {

@@ -3,16 +3,18 @@ use crate::message::{
     Command, Connection, Event, Flows, Message, Outcome, PathState, PolicyWord, SendFlow, Signal,
     SignalOutcome, WatchedRequests,
 };
+use crate::pairs::{Due, OwnKeys, PairStatus, Pairs};
 use crate::plan::{Equipment, Plan, missing_paths};
 use crate::received::ReceivedFlow;
 use crate::reports::Reports;
 use crate::sent::{PathChange, SentFlow};
 use hawser_control::Name;
 use hawser_control::node::{Assignment, Observation, Receive, Send};
+use hawser_control::pair::NodeKeys;
 use hawser_control::resource::Policy;
 use hawser_pathset::JudgedPacket;
 use hawser_units::{FlowId, Instant, PathId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Report interval until the controller has sent one, milliseconds.
@@ -58,6 +60,9 @@ pub struct ControlledNode {
     receives: Vec<ReceivedFlow>,
     /// The assigned flows that this version cannot read.
     unreadable: Vec<Name>,
+    pairs: Pairs,
+    /// The last statement about the node's keys.
+    stated: Option<NodeKeys>,
     plan: Plan,
     /// Removed flows whose copies are still deduplicated.
     lingering: BTreeMap<FlowId, Lingering>,
@@ -119,8 +124,20 @@ impl ControlledNode {
     /// have to be set in the kernel, see [`ControlledNode::flows`], before the first command is
     /// carried out.
     pub fn new(saved: Option<Assignment>, equipment: Equipment, now: Instant) -> Self {
+        ControlledNode::with_keys(saved, None, equipment, now)
+    }
+
+    /// As [`ControlledNode::new`], for a node that makes keys, of which it has `keys`. Where its
+    /// configuration has no key for a peer, a key is derived from those of both nodes.
+    pub fn with_keys(
+        saved: Option<Assignment>,
+        keys: Option<OwnKeys>,
+        equipment: Equipment,
+        now: Instant,
+    ) -> Self {
         let saved = saved.unwrap_or_else(unassigned);
-        let plan = Plan::of(&saved, &equipment);
+        let pairs = Pairs::new(keys, equipment.peers.clone(), saved.keys.clone(), now);
+        let plan = Plan::of(&saved, &equipment, &pairs);
         let mut node = ControlledNode {
             equipment,
             connection: Connection::Connecting,
@@ -132,6 +149,8 @@ impl ControlledNode {
             sends: saved.sends.into_iter().map(SentFlow::restored).collect(),
             receives: Vec::new(),
             unreadable: saved.unreadable,
+            pairs,
+            stated: None,
             plan,
             lingering: BTreeMap::new(),
             unapplied: Unapplied::nothing(),
@@ -171,6 +190,7 @@ impl ControlledNode {
 
     /// Handles a change of the node's configuration.
     pub fn handle_equipment(&mut self, now: Instant, equipment: Equipment) {
+        self.pairs.set_by_hand(equipment.peers.clone());
         self.equipment = equipment;
         self.apply(now, self.assignment());
     }
@@ -186,6 +206,11 @@ impl ControlledNode {
                 took_effect,
             } => self.handle_policy_set(now, &policy, took_effect),
             Outcome::PolicyFailed { flow, reason } => self.refuse(now, &flow, reason),
+            Outcome::KeyMade(secret) => {
+                self.pairs.add(secret, now);
+                self.handle_keys_changed(now);
+            }
+            Outcome::KeyNotMade => self.pairs.handle_not_made(now),
         }
     }
 
@@ -288,6 +313,7 @@ impl ControlledNode {
         if self.persist_at.take_if(|at| *at <= now).is_some() {
             self.commands.push_back(Command::Persist(self.assignment()));
         }
+        self.replace_key(now);
         let interval = Duration::from_millis(self.report_every_ms.into());
         let report = self.reports.poll(now, self.applied_revision, interval);
         self.commands.extend(report.map(Command::Report));
@@ -305,6 +331,7 @@ impl ControlledNode {
             awaited,
             self.unapplied.retry_at,
             self.persist_at,
+            self.pairs.poll_timeout(),
             self.reports.poll_timeout(),
         ];
         due.into_iter()
@@ -352,6 +379,7 @@ impl ControlledNode {
             send_selectors: self.plan.send_selectors.clone(),
             receives: receives.chain(lingering).collect(),
             receive_selectors: self.plan.receive_selectors.clone(),
+            rings: self.pairs.rings(),
         }
     }
 
@@ -366,6 +394,7 @@ impl ControlledNode {
             signal_key: self.signal_key.clone(),
             sends: sends.collect(),
             receives: receives.map(|received| received.assigned.clone()).collect(),
+            keys: self.pairs.assigned().cloned(),
             unreadable: self.unreadable.clone(),
         }
     }
@@ -383,6 +412,17 @@ impl ControlledNode {
     /// Returns the flows that the node cannot carry out or carries out in part, with the reason.
     pub fn refused(&self) -> &[(Name, String)] {
         &self.plan.refused
+    }
+
+    /// Returns the flows that wait for the other node, with the reason.
+    pub fn waiting(&self) -> &[(Name, String)] {
+        &self.plan.waiting
+    }
+
+    /// Returns the state of the keys that are shared with the peers of the assignment, except those
+    /// of the node's configuration.
+    pub fn pairs(&self) -> impl Iterator<Item = (&Name, PairStatus)> {
+        self.pairs.statuses()
     }
 
     /// Returns the number of observations that were dropped because too many were queued or the
@@ -435,7 +475,9 @@ impl ControlledNode {
         } else {
             self.keep_newer_policies(&mut assignment);
         }
-        self.set_plan(Plan::of(&assignment, &self.equipment), now);
+        self.pairs.assign(assignment.keys.take());
+        let plan = Plan::of(&assignment, &self.equipment, &self.pairs);
+        self.set_plan(plan, now);
         self.revision = assignment.revision;
         // A controller of an earlier version does not name the incarnation.
         self.incarnation = assignment.incarnation.or(self.incarnation.take());
@@ -485,10 +527,54 @@ impl ControlledNode {
             let until = now + LINGER;
             self.lingering.insert(*flow, Lingering { peer, until });
         }
-        let peers = &self.equipment.peers;
+        // Copies of a peer that was revoked are not accepted any longer.
+        let pairs = &self.pairs;
         self.lingering.retain(|flow, lingering| {
-            !plan.receives.contains_key(flow) && peers.contains(lingering.peer.as_str())
+            !plan.receives.contains_key(flow) && pairs.still_receives(&lingering.peer)
         });
+        self.forget_peers();
+    }
+
+    /// Forgets the keys of peers without a flow.
+    fn forget_peers(&mut self) {
+        let lingering = self.lingering.values();
+        let received: BTreeSet<_> = lingering.map(|lingering| &lingering.peer).collect();
+        self.pairs.forget_except(&received);
+    }
+
+    /// Makes the node's next key when it is due, and forgets the previous one when no peer uses it
+    /// any more.
+    fn replace_key(&mut self, now: Instant) {
+        let is_connected = self.connection == Connection::Connected;
+        match self.pairs.poll(now, is_connected) {
+            Some(Due::Make(after)) => {
+                let kept = self.pairs.secrets().to_vec();
+                self.commands.push_back(Command::MakeKey { after, kept });
+            }
+            Some(Due::Retired) => {
+                let kept = self.pairs.secrets().to_vec();
+                self.commands.push_back(Command::SaveKeys(kept));
+                self.handle_keys_changed(now);
+            }
+            None => {}
+        }
+    }
+
+    /// Uses the keys of the node in the kernel, and then states them.
+    fn handle_keys_changed(&mut self, now: Instant) {
+        let secrets = self.pairs.secrets().iter();
+        let generations = secrets.map(|secret| secret.generation).collect();
+        self.events.push_back(Event::KeysChanged { generations });
+        self.apply(now, self.assignment());
+    }
+
+    /// States the keys that the kernel has now.
+    fn state_keys(&mut self) {
+        let statement = self.pairs.statement();
+        if statement.is_some() && statement != self.stated {
+            self.stated.clone_from(&statement);
+            self.commands.extend(statement.map(Command::StateKeys));
+        }
     }
 
     fn set_sends(&mut self, sends: Vec<Send>) {
@@ -571,6 +657,7 @@ impl ControlledNode {
     fn handle_configured(&mut self, now: Instant) {
         self.unapplied.retry_after = RETRY_AFTER;
         self.applied_revision = self.revision;
+        self.state_keys();
         // The controller may wait for the report that copies are deduplicated here before it
         // replicates flows.
         self.reports.next_at = now;
@@ -751,6 +838,7 @@ impl ControlledNode {
         let before = self.lingering.len();
         self.lingering.retain(|_, lingering| now < lingering.until);
         if self.lingering.len() < before {
+            self.forget_peers();
             self.set_flows();
         }
     }
@@ -781,6 +869,7 @@ fn unassigned() -> Assignment {
         signal_key: None,
         sends: Vec::new(),
         receives: Vec::new(),
+        keys: None,
         unreadable: Vec::new(),
     }
 }

@@ -1,5 +1,6 @@
 //! The parts of an assignment that a node can carry out.
 
+use crate::pairs::{Pairs, Unusable};
 use crate::selection::{Selectors, inherit, remove, rule};
 use hawser_control::Name;
 use hawser_control::node::{Assignment, Receive, Send};
@@ -19,7 +20,7 @@ pub struct Equipment {
     pub replicates: bool,
     /// Whether the node watches an interface on which viewers' requests arrive.
     pub watches: bool,
-    /// The names of the nodes whose keys this node has.
+    /// The names of the nodes whose keys are in this node's configuration.
     pub peers: BTreeSet<String>,
     /// The maximum number of rules that the kernel checks for a packet.
     pub max_rules: usize,
@@ -45,60 +46,68 @@ pub(crate) struct Plan {
     pub(crate) watch_selectors: Selectors,
     /// The flows that the node cannot carry out or carries out in part, with the reason.
     pub(crate) refused: Vec<(Name, String)>,
+    /// The flows that wait for the other node, with the reason.
+    pub(crate) waiting: Vec<(Name, String)>,
 }
 
 impl Plan {
     /// Returns the plan for the parts of the assignment that the node can carry out.
-    pub(crate) fn of(assignment: &Assignment, equipment: &Equipment) -> Self {
+    pub(crate) fn of(assignment: &Assignment, equipment: &Equipment, pairs: &Pairs) -> Self {
         let mut plan = Plan::default();
         for (index, send) in assignment.sends.iter().enumerate() {
-            let added = plan.add_send(index, send, equipment);
+            let added = plan.add_send(index, send, equipment, pairs);
             plan.record_outcome(&send.flow, added);
         }
         for (index, receive) in assignment.receives.iter().enumerate() {
-            let added = plan.add_receive(index, receive, equipment);
+            let added = plan.add_receive(index, receive, equipment, pairs);
             let was_added = added.is_ok();
             plan.record_outcome(&receive.flow, added);
             if was_added {
                 let watched = plan.add_watch(receive, equipment);
-                plan.record_outcome(&receive.flow, watched);
+                plan.record_outcome(&receive.flow, watched.map_err(Unusable::from));
             }
         }
         for flow in &assignment.unreadable {
             let reason = "this version of the agent cannot read it; update the agent";
-            plan.record_outcome(flow, Err(reason.to_owned()));
+            plan.record_outcome(flow, Err(Unusable::from(reason.to_owned())));
         }
         plan.drop_excess_sends(assignment, equipment.max_rules);
         plan.drop_excess_watches(assignment, equipment.max_rules);
         plan
     }
 
-    fn record_outcome(&mut self, flow: &Name, outcome: Result<(), String>) {
-        self.refused
-            .extend(outcome.err().map(|reason| (flow.clone(), reason)));
+    fn record_outcome(&mut self, flow: &Name, outcome: Result<(), Unusable>) {
+        match outcome {
+            Ok(()) => {}
+            Err(Unusable::Refused(reason)) => self.refused.push((flow.clone(), reason)),
+            Err(Unusable::Waiting(reason)) => self.waiting.push((flow.clone(), reason)),
+        }
     }
 
-    fn add_send(&mut self, index: usize, send: &Send, equipment: &Equipment) -> Result<(), String> {
+    fn add_send(
+        &mut self,
+        index: usize,
+        send: &Send,
+        equipment: &Equipment,
+        pairs: &Pairs,
+    ) -> Result<(), Unusable> {
         let flow = number(send.number)?;
         if !equipment.replicates {
-            return Err(
-                "neither transit nor local names an interface to take packets from".to_owned(),
-            );
+            let reason = "neither transit nor local names an interface to take packets from";
+            return Err(reason.to_owned().into());
         }
         if self.sends.contains_key(&flow) {
-            return Err(format!(
-                "another flow to be sent has the number {}",
-                send.number
-            ));
+            let number = send.number;
+            return Err(format!("another flow to be sent has the number {number}").into());
         }
-        check_peer(&send.peer, equipment)?;
+        pairs.can_send(&send.peer)?;
         if let Some(paths) = send.transparent {
             check_adjacent(paths.intersection(equipment.paths), equipment)?;
         }
         let (prefix, rule) = rule(flow, &send.select)?;
         self.send_selectors.entry(prefix).or_default().push(rule);
         self.sends.insert(flow, index);
-        missing_paths(&send.policy, equipment.paths)
+        Ok(missing_paths(&send.policy, equipment.paths)?)
     }
 
     fn add_receive(
@@ -106,18 +115,18 @@ impl Plan {
         index: usize,
         receive: &Receive,
         equipment: &Equipment,
-    ) -> Result<(), String> {
+        pairs: &Pairs,
+    ) -> Result<(), Unusable> {
         let flow = number(receive.number)?;
         if equipment.paths.is_empty() {
-            return Err("this node has no paths on which copies could arrive".to_owned());
+            let reason = "this node has no paths on which copies could arrive";
+            return Err(reason.to_owned().into());
         }
         if self.receives.contains_key(&flow) {
-            return Err(format!(
-                "another flow to be received has the number {}",
-                receive.number
-            ));
+            let number = receive.number;
+            return Err(format!("another flow to be received has the number {number}").into());
         }
-        check_peer(&receive.peer, equipment)?;
+        pairs.can_receive(&receive.peer)?;
         if let Some(select) = &receive.transparent {
             check_adjacent(receive.paths.intersection(equipment.paths), equipment)?;
             let (prefix, rule) = rule(flow, select)?;
@@ -218,16 +227,6 @@ fn number(number: u16) -> Result<FlowId, String> {
     FlowId::try_from(number).map_err(|error| error.to_string())
 }
 
-fn check_peer(name: &Name, equipment: &Equipment) -> Result<(), String> {
-    if equipment.peers.contains(name.as_str()) {
-        return Ok(());
-    }
-    Err(format!(
-        "no [[peer]] is called {:?}: add one with the key that both nodes share",
-        name.as_str()
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,6 +277,16 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
+    fn plan_of(assignment: &Assignment, equipment: &Equipment) -> Plan {
+        let pairs = Pairs::new(
+            None,
+            equipment.peers.clone(),
+            None,
+            hawser_units::Instant::ZERO,
+        );
+        Plan::of(assignment, equipment, &pairs)
+    }
+
     const ALL: &str = r#""destination": "203.0.113.0/24""#;
 
     #[test]
@@ -300,7 +309,7 @@ mod tests {
             send("partly", 5, "other", elsewhere, 0b11),
         ];
         let receives = [receive("in", 7, "other"), receive("unknown", 8, "nobody")];
-        let plan = Plan::of(&assignment(&sends, &receives), &equipment());
+        let plan = plan_of(&assignment(&sends, &receives), &equipment());
 
         let sent: Vec<u16> = plan.sends.keys().map(|flow| (*flow).into()).collect();
         assert_eq!(sent, [1, 5]);
@@ -352,10 +361,10 @@ mod tests {
             adjacent: PathSet::from_bits(0b10),
             ..equipment()
         };
-        let plan = Plan::of(&parts(0b10), &equipment);
+        let plan = plan_of(&parts(0b10), &equipment);
         assert_eq!((plan.sends.len(), plan.receives.len()), (1, 1));
         assert_eq!(plan.receive_selectors.len(), 1);
-        let plan = Plan::of(&parts(0b11), &equipment);
+        let plan = plan_of(&parts(0b11), &equipment);
         assert!(plan.sends.is_empty() && plan.receives.is_empty());
         assert!(plan.receive_selectors.is_empty() && plan.send_selectors.is_empty());
         for (_, reason) in &plan.refused {
@@ -374,7 +383,7 @@ mod tests {
             &[send("out", 1, "other", ALL, 0)],
             &[receive("in", 7, "other")],
         );
-        let plan = Plan::of(&assigned, &bare);
+        let plan = plan_of(&assigned, &bare);
         assert!(plan.sends.is_empty() && plan.watched.is_empty());
         assert_eq!(plan.receives.len(), 1);
         let reasons: Vec<_> = plan.refused.iter().map(|(_, reason)| reason).collect();
@@ -393,7 +402,7 @@ mod tests {
         let sends: Vec<_> = (0..20)
             .map(|number| send(&format!("f{number}"), number, "other", ALL, 0))
             .collect();
-        let plan = Plan::of(&assignment(&sends, &[]), &equipment());
+        let plan = plan_of(&assignment(&sends, &[]), &equipment());
         assert_eq!(plan.sends.len(), MAX_RULES);
         assert_eq!(plan.refused.len(), 20 - MAX_RULES);
         let (flow, reason) = &plan.refused[0];

@@ -13,7 +13,7 @@ use hawser_io::xdp::Wanted;
 use hawser_metrics::server::check_loopback;
 use hawser_node::{TooManyFlows, inherit};
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
-use hawser_wire::{Cover, Key, KeyRing, KeySlot, SIGNAL_PORT};
+use hawser_wire::{Cover, KeyRing, KeySlot, SIGNAL_PORT, SealRing};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -32,6 +32,10 @@ const MAX_INTERFACE_NAME: usize = 15;
 /// Minimum of `max_age_ms`. Path delays differ by tens of milliseconds, and scheduling on a busy
 /// processor adds to that.
 const MIN_MAX_AGE_MS: u32 = 100;
+
+/// Maximum age of a key that the node makes, hours: a year. The numbers of packets under one key last
+/// for longer.
+const MAX_KEY_HOURS: u32 = 366 * 24;
 
 /// Parses a configuration file.
 pub(super) fn parse(source: &Source<'_>) -> Result<Config, ConfigError> {
@@ -65,7 +69,7 @@ impl Builder<'_> {
             return Err(self.at(&file.node, message.to_owned()));
         }
         let node = file.node.get_ref();
-        let peers = self.peers(&node.name, &file.peer)?;
+        let peers = self.peers(&node.name, &file.peer, file.controller.is_some())?;
         let paths = self.paths(&file.path, &peers)?;
         if !file.send.is_empty() || (file.controller.is_some() && file.replicates()) {
             self.check_one_interface_per_path(&file.path)?;
@@ -137,7 +141,17 @@ impl Builder<'_> {
             interfaces: entry.interfaces.clone(),
             signals: entry.signals.as_ref().map(SignalAddress::socket),
             state: self.persistent_state(file),
+            key_lifetime: self.key_lifetime(spanned)?,
         }))
+    }
+
+    fn key_lifetime(&self, spanned: &Spanned<file::Controller>) -> Result<Duration, ConfigError> {
+        let hours = spanned.get_ref().new_key_every_hours;
+        if !(1..=MAX_KEY_HOURS).contains(&hours) {
+            let message = format!("new_key_every_hours is 1 to {MAX_KEY_HOURS}");
+            return Err(self.at(spanned, message));
+        }
+        Ok(Duration::from_secs(u64::from(hours) * 3600))
     }
 
     /// Checks that the controller can assign all flows, and that it accepts the node's name.
@@ -284,12 +298,13 @@ impl Builder<'_> {
         &self,
         own_name: &str,
         entries: &[Spanned<file::Peer>],
+        is_controlled: bool,
     ) -> Result<BTreeMap<String, Peer>, ConfigError> {
         let mut peers = BTreeMap::new();
         for spanned in entries {
             let entry = spanned.get_ref();
             let secrets = self
-                .secrets(own_name, entry)
+                .secrets(own_name, entry, is_controlled)
                 .map_err(|message| self.at(spanned, message))?;
             if peers.insert(entry.name.clone(), secrets).is_some() {
                 return Err(self.at(spanned, format!("peer {:?} is described twice", entry.name)));
@@ -298,11 +313,18 @@ impl Builder<'_> {
         Ok(peers)
     }
 
-    fn secrets(&self, own_name: &str, peer: &file::Peer) -> Result<Peer, String> {
+    fn secrets(
+        &self,
+        own_name: &str,
+        peer: &file::Peer,
+        is_controlled: bool,
+    ) -> Result<Peer, String> {
         let ring = self.key_ring(&peer.keys)?;
         let has_keys = ring.slots.iter().any(Option::is_some);
-        peer.check_authentication(has_keys)?;
-        let key = peer.sending_key(&ring)?;
+        // Under a controller, the nodes make the keys that the file does not name.
+        let by_hand = has_keys || !peer.authenticate || !is_controlled;
+        peer.check_authentication(has_keys || !by_hand)?;
+        let send = peer.sending_slot(&ring)?;
         let node = peer.node.as_ref().unwrap_or(&peer.name);
         if has_keys && node == own_name {
             return Err(format!(
@@ -311,16 +333,18 @@ impl Builder<'_> {
                 peer.name
             ));
         }
-        peer.check_covers(has_keys)?;
+        peer.check_covers(has_keys || !by_hand)?;
         let (cover, required) = (Cover::from(peer.cover), Cover::from(peer.required_cover));
-        Ok(Peer {
-            accepted: ring.for_direction(node, own_name, required),
-            sealed: key
-                .as_ref()
-                .map(|(slot, key)| (*slot, key.for_direction(own_name, node), cover)),
-            ring,
-            key,
-        })
+        let described = Peer {
+            by_hand,
+            cover,
+            accepted: SealRing {
+                required_cover: required,
+                ..SealRing::default()
+            },
+            ..Peer::default()
+        };
+        Ok(described.with_keys(own_name, node, ring, send))
     }
 
     fn key_ring(&self, keys: &file::Keys) -> Result<KeyRing, String> {
@@ -463,21 +487,21 @@ impl file::Peer {
         }
     }
 
-    /// Returns the key for packets to the peer with its slot, if the peer has keys.
-    fn sending_key(&self, ring: &KeyRing) -> Result<Option<(KeySlot, Key)>, String> {
+    /// Returns the slot of the key for packets to the peer, if the peer has keys.
+    fn sending_slot(&self, ring: &KeyRing) -> Result<Option<KeySlot>, String> {
         let slot = match self.send_slot {
             0 => KeySlot::Zero,
             1 => KeySlot::One,
             other => return Err(format!("send_slot is 0 or 1, not {other}")),
         };
-        let key = ring.slots[slot.index()].clone().map(|key| (slot, key));
-        if key.is_none() && ring.slots.iter().any(Option::is_some) {
+        let send = ring.slots[slot.index()].as_ref().map(|_| slot);
+        if send.is_none() && ring.slots.iter().any(Option::is_some) {
             return Err(format!(
                 "send_slot is {0}, but keys.slot{0} names no file",
                 self.send_slot
             ));
         }
-        Ok(key)
+        Ok(send)
     }
 
     /// Checks that tags are required to cover whole packets only where there are tags.

@@ -241,8 +241,15 @@ pub(super) struct Controller {
     pub(super) interfaces: Vec<String>,
     /// The address at which this node receives signals.
     pub(super) signals: Option<SignalAddress>,
-    /// Directory of the certificate, the key and the last assignment.
+    /// Directory of the certificate, the keys and the last assignment.
     pub(super) state: Option<PathBuf>,
+    /// The time after which the node replaces the key from which those of its pairs are derived.
+    #[serde(default = "default_new_key_every_hours")]
+    pub(super) new_key_every_hours: u32,
+}
+
+fn default_new_key_every_hours() -> u32 {
+    30 * 24
 }
 
 /// An address, with a port if it is not the default one.

@@ -23,6 +23,7 @@ pub(super) fn record(trace: &mut Trace, event: &Event) {
             by_signal,
         } => record_applied(trace, *at, flow, policy, *by_signal),
         Event::PolicyReceived { at, policy } => trace_received(trace, *at, policy),
+        Event::KeysChanged { generations } => info!(?generations, "the keys of this node changed"),
         Event::NotApplied { flow, reason } => warn!(%flow, "{reason}"),
         Event::Window {
             at,

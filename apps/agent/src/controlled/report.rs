@@ -8,7 +8,7 @@ use hawser_node::{ControlledNode, PathState, ReportContent};
 use hawser_units::{FlowId, PathId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns the registration of the node.
+/// Returns the registration of the node, without the authorities that it trusts, which can change.
 pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Registration {
     let end = |(path, description): (&PathId, &PathConfig)| PathEnd {
         number: path.number(),
@@ -20,6 +20,7 @@ pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Regi
         version: env!("CARGO_PKG_VERSION").to_owned(),
         paths: config.paths.iter().map(end).collect(),
         signals: settings.signals,
+        authorities: Vec::new(),
     }
 }
 

@@ -1,7 +1,9 @@
+use crate::config::Peer;
 use hawser_bpf::WatchStats;
 use hawser_control::Name;
+use hawser_control::pair::{Generations, PublicKey};
 use hawser_control::resource::Policy;
-use hawser_node::{PathState, ReceivedFlow, Viewer, Window};
+use hawser_node::{PairStatus, PathState, ReceivedFlow, Viewer, Window};
 use hawser_units::PathId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,6 +26,9 @@ pub struct ControllerStatus {
     pub observations_dropped: u64,
     /// The flows that this node cannot carry out as assigned, with the reason.
     pub not_applied: BTreeMap<Name, String>,
+    /// The keys that are shared with each peer.
+    #[serde(default)]
+    pub peers: BTreeMap<String, PeerStatus>,
     /// The paths, by path number, counted from one.
     pub paths: BTreeMap<u8, PathStatus>,
     /// The policies of sent flows, by flow number.
@@ -33,6 +38,48 @@ pub struct ControllerStatus {
     /// Number of in-band signals since the agent started, by outcome. Outcomes that did not occur
     /// are left out.
     pub signals: BTreeMap<String, u64>,
+}
+
+/// The keys that are shared with a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Their source: `file`, `none` (`authenticate = false`), or `nodes`, which make them.
+    pub source: String,
+    /// The public keys of this node from which keys are derived, the oldest first.
+    #[serde(default)]
+    pub own: Vec<PublicKey>,
+    /// The public keys of the peer from which keys are derived, the oldest first.
+    #[serde(default)]
+    pub peer: Vec<PublicKey>,
+    /// The generations of the two from which the key for packets to the peer is derived.
+    #[serde(default)]
+    pub sends: Option<Generations>,
+    /// The reason that flows to or from the peer wait, or are refused.
+    #[serde(default)]
+    pub obstacle: Option<String>,
+}
+
+impl PeerStatus {
+    pub(crate) fn by_hand(peer: &Peer) -> Self {
+        let source = if peer.key.is_some() { "file" } else { "none" };
+        PeerStatus {
+            source: source.to_owned(),
+            own: Vec::new(),
+            peer: Vec::new(),
+            sends: None,
+            obstacle: None,
+        }
+    }
+
+    pub(crate) fn derived(pair: &PairStatus) -> Self {
+        PeerStatus {
+            source: "nodes".to_owned(),
+            own: pair.own.clone(),
+            peer: pair.peer.clone(),
+            sends: pair.sends,
+            obstacle: pair.obstacle.clone(),
+        }
+    }
 }
 
 /// The health of a path.

@@ -2,6 +2,7 @@
 //! fail.
 
 mod certificates;
+mod keys;
 mod pruning;
 mod rig;
 mod survival;

@@ -33,12 +33,13 @@ const MAX_VALID_S: u32 = 30 * 24 * 3600;
 const MAX_UNUSED: usize = 16;
 
 /// The statements of a node about itself.
-const STATEMENTS: [&str; 5] = [
+const STATEMENTS: [&str; 6] = [
     key::REGISTRATION,
     key::SEEN,
     key::ALIVE,
     key::HEALTH,
     key::TUNNEL,
+    key::KEYS,
 ];
 
 /// List nodes, ordered by name
@@ -238,7 +239,8 @@ fn unused(token: &EnrolmentToken, valid_s: u32) -> EnrolmentRecord {
 
 /// Revoke a node's certificates and enrolment tokens; open streams end immediately
 ///
-/// The tracks that the node may publish, watch or relay get new secrets.
+/// The tracks that the node may publish, watch or relay get new secrets, and the nodes that share a flow
+/// with it drop the keys that they share with it.
 #[utoipa::path(operation_id = "revoke_node", delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Revoked"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn revoke(
@@ -254,12 +256,16 @@ pub(super) async fn revoke(
             let changed_in = value.changed_in(revision);
             matching.check(changed_in)?;
             let tenant = value.tenant.clone();
-            let write = put_node(name, value.revoked(), Expect::Revision(revision));
+            // Without its public keys, its peers refuse its packets.
+            let writes = vec![
+                put_node(name, value.revoked(), Expect::Revision(revision)),
+                Write::delete(key::of(key::KEYS, name)),
+            ];
             let message = format!("{} revoked the certificate of {name}", operator.token.name);
             let by = operator.origin.removes(name, changed_in);
             let about = About::tenant(&tenant).node(name).by(by);
             controller
-                .commit(vec![write], about, "certificate_revoked", message)
+                .commit(writes, about, "certificate_revoked", message)
                 .await?;
             Ok(())
         })

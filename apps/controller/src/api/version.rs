@@ -4,8 +4,20 @@ use crate::controller::Controller;
 use crate::store::Role;
 use axum::Json;
 use axum::extract::State;
+use hawser_control::access::Authorities;
 use hawser_control::answer::Version;
 use std::sync::Arc;
+
+/// Get the authorities that this controller trusts, and the one that issues certificates
+#[utoipa::path(operation_id = "get_authority", get, path = "/v1/authority", tag = "operators", tag = "nodes", security(("token" = []), ("certificate" = [])),
+    responses((status = 200, body = Authorities), CommonErrors))]
+pub(super) async fn authority(
+    State(controller): State<Arc<Controller>>,
+    _caller: Anyone,
+) -> Json<Authorities> {
+    let authorities = controller.authority.authorities();
+    Json(Authorities { authorities })
+}
 
 /// Get the version of the controller, and the name of the one that decides
 #[utoipa::path(operation_id = "get_version", get, path = "/v1/version", tag = "operators", tag = "nodes", security(("token" = []), ("certificate" = [])),

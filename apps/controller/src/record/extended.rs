@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 pub(crate) type Later = serde_json::Map<String, serde_json::Value>;
 
 /// A value in a record, with the fields that a later version has added to it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Extended<T> {
     #[serde(flatten)]
     known: T,

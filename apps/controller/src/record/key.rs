@@ -15,6 +15,7 @@ pub(crate) const NODE: &str = "node/";
 pub(crate) const REGISTRATION: &str = "registration/";
 pub(crate) const ALIVE: &str = "alive/";
 pub(crate) const SEEN: &str = "seen/";
+pub(crate) const KEYS: &str = "keys/";
 pub(crate) const HEALTH: &str = "health/";
 pub(crate) const NUMBER: &str = "number/";
 pub(crate) const FLOW: &str = "flow/";

@@ -20,6 +20,8 @@ pub(crate) enum Touched {
     Deleted(Name),
     /// The registration of a node changed.
     Registration(Name),
+    /// The keys of a node changed, or its statement about those that it shares.
+    Keys(Name),
     /// A node lost its lease.
     Lost(Name),
     Health(Name),
@@ -119,7 +121,7 @@ impl View {
         self.latest = self.latest.max(revision);
         // The changes that a task waits for either end with the write of their event, delete
         // events, or consist of one of these keys.
-        let ends = [key::EVENT, key::HEALTH, key::TUNNEL];
+        let ends = [key::EVENT, key::HEALTH, key::TUNNEL, key::KEYS];
         if ends.iter().any(|kind| key.starts_with(kind)) {
             self.complete = self.complete.max(revision);
         }
@@ -202,6 +204,10 @@ impl View {
             key::SEEN => {
                 let seen = at(value, revision)?;
                 self.with_node(name, |node| node.seen = seen, |_| Touched::Nothing)
+            }
+            key::KEYS => {
+                let keys = at(value, revision)?;
+                self.with_node(name, |node| node.keys = keys, Touched::Keys)
             }
             key::HEALTH => {
                 let health = at(value, revision)?;

@@ -112,6 +112,7 @@ impl View {
         let known = known.flat_map(|node| node.numbers.values());
         let flows = known.filter_map(|number| number.value.flow.as_ref());
         keys.extend(flows.flat_map(|flow| [key::of(key::FLOW, flow), key::of(key::POLICY, flow)]));
+        keys.extend(self.ends_of(node).map(|peer| key::of(key::KEYS, peer)));
         keys.into_iter().find(|key| self.is_missing(key))
     }
 
@@ -173,6 +174,7 @@ impl NodeView {
             key::NODE => self.record.as_ref().map(encoded),
             key::REGISTRATION => self.registration.as_ref().map(encoded),
             key::SEEN => self.seen.as_ref().map(encoded),
+            key::KEYS => self.keys.as_ref().map(encoded),
             key::HEALTH => self.health.as_ref().map(encoded),
             key::ALIVE => Some((emit(self.alive.as_ref()?), 0)),
             key::TUNNEL => Some((emit(self.tunnel.as_ref()?), 0)),

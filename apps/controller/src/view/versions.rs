@@ -1,5 +1,6 @@
 //! Controllers that are one version apart share a store: `testdata/store-1.json` has a record of each
-//! kind as the first version writes it. A later version adds a file and keeps the others.
+//! kind as the first version writes it, and `store-2.json` those that were added. A later version adds a
+//! file and keeps the others.
 
 #[path = "../../../../core/control/tests/support/later.rs"]
 mod later;
@@ -11,8 +12,15 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value, json};
 
-fn golden() -> Map<String, Value> {
+fn first() -> Map<String, Value> {
     serde_json::from_str(include_str!("../../testdata/store-1.json")).unwrap()
+}
+
+/// Returns the records of all versions.
+fn golden() -> Map<String, Value> {
+    let added: Map<String, Value> =
+        serde_json::from_str(include_str!("../../testdata/store-2.json")).unwrap();
+    first().into_iter().chain(added).collect()
 }
 
 fn entry(key: &str, value: &Value, revision: Revision) -> Entry {
@@ -63,6 +71,7 @@ fn a_store_of_the_first_version_is_read_and_every_kind_of_record_is_in_it() {
         key::ALIVE,
         key::SEEN,
         key::HEALTH,
+        key::KEYS,
         key::NUMBER,
         key::FLOW,
         key::POLICY,
@@ -97,7 +106,7 @@ fn a_store_of_the_first_version_is_read_and_every_kind_of_record_is_in_it() {
 }
 
 #[test]
-fn records_of_the_first_version_are_written_with_the_same_fields() {
+fn records_of_earlier_versions_are_written_with_the_same_fields() {
     let golden = golden();
     let view = View::of(entries(&golden));
     for (key, entry) in content(&view) {
@@ -125,6 +134,7 @@ fn fields_that_a_later_version_added_to_records_are_ignored() {
 fn a_rewritten_record_keeps_the_fields_that_a_later_version_added() {
     for (key, inner) in [
         ("node/edge-1", None),
+        ("keys/edge-1", Some("stated")),
         ("flow/stage", Some("flow")),
         ("track/show", Some("track")),
         ("token/admin", Some("token")),
@@ -157,6 +167,12 @@ fn a_record_that_was_never_read_is_not_taken_for_deleted() {
         assert_eq!(view.missing_record(), Some(key));
         assert!(view.fault().unwrap().contains(key));
     }
+    let mut records = golden();
+    records["keys/edge-1"] = json!(1.5);
+    let view = View::of(entries(&records));
+    // Its peer would take it for a node that was revoked.
+    let missing = view.missing_for_node(&name("edge-2"));
+    assert_eq!(missing.as_deref(), Some("keys/edge-1"));
     let mut records = golden();
     records["registration/edge-2"] = json!(1.5);
     let view = View::of(entries(&records));

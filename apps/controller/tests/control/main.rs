@@ -2,6 +2,7 @@
 
 mod audit;
 mod decisions;
+mod keys;
 mod lists;
 mod liveness;
 mod maintenance;

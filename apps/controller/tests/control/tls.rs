@@ -1,6 +1,8 @@
 //! The interface over TLS on loopback, as curl sees it.
 
 use crate::rig::{Identity, PATIENCE, Rig, connector, key_and_request};
+use hawser_client::{NodeClient, OperatorClient};
+use hawser_controller::TlsConfig;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 use std::io::Read;
@@ -258,4 +260,128 @@ async fn one_address_does_not_take_all_connections() {
     drop(sockets);
     rig.until(async || rig.curl(&["URL/healthz"]).await.is_ok())
         .await;
+}
+
+/// An authority of browsers.
+struct Outside {
+    params: CertificateParams,
+    key: KeyPair,
+}
+
+impl Outside {
+    fn new() -> Outside {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, "an authority of browsers");
+        Outside { params, key }
+    }
+
+    fn pem(&self) -> String {
+        self.params.self_signed(&self.key).unwrap().pem()
+    }
+
+    /// Writes a certificate for the names, and its key.
+    fn issue(&self, names: &[&str], files: &TlsConfig) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let issuer = Issuer::from_params(&self.params, &self.key);
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        std::fs::write(&files.key, key.serialize_pem()).unwrap();
+        std::fs::write(&files.certificate, certificate.pem()).unwrap();
+    }
+}
+
+/// Returns whether a client that trusts only this authority, and does not name it, gets a certificate
+/// of it under a name.
+async fn is_served(rig: &Rig, authority: &str, name: &'static str) -> bool {
+    let socket = TcpStream::connect(rig.server.address()).await.unwrap();
+    let connected = connector(authority, b"http/1.1").connect(name.try_into().unwrap(), socket);
+    connected.await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn browsers_get_the_certificate_from_outside_and_nodes_the_controllers_own() {
+    let outside = Outside::new();
+    let folder = tempfile::tempdir().unwrap();
+    let files = TlsConfig {
+        certificate: folder.path().join("console.pem"),
+        key: folder.path().join("console.key"),
+    };
+    outside.issue(&["console.example", "localhost"], &files);
+    let rig = Rig::with(|config| {
+        config.names = vec!["node.example".to_owned()];
+        config.tls = Some(files.clone());
+    })
+    .await;
+    let own = rig.server.authority_pem().to_owned();
+    assert!(is_served(&rig, &outside.pem(), "console.example").await);
+    assert!(!is_served(&rig, &outside.pem(), "node.example").await);
+    assert!(is_served(&rig, &own, "node.example").await);
+
+    // Nodes and operators name the authority that they trust, also where both have the name.
+    rig.tenant("acme").await;
+    let url = format!("https://localhost:{}", rig.server.address().port());
+    let controllers = [url.parse().unwrap()];
+    let token = rig.invite("in").await;
+    let node = hawser_client::enrol(&controllers, &token).await.unwrap();
+    let node = NodeClient::new(&controllers, &node).unwrap();
+    node.me().await.unwrap();
+    let operator = OperatorClient::new(&controllers, &own, &rig.admin).unwrap();
+    operator.me().await.unwrap();
+    let console = OperatorClient::new(&controllers, &outside.pem(), &rig.admin).unwrap();
+    console.me().await.unwrap();
+
+    // Files that do not belong together change nothing; the next certificate is used.
+    std::fs::write(&files.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert!(is_served(&rig, &outside.pem(), "console.example").await);
+    outside.issue(&["next.example"], &files);
+    rig.until(async || is_served(&rig, &outside.pem(), "next.example").await)
+        .await;
+    assert!(!is_served(&rig, &outside.pem(), "console.example").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_from_outside_that_cannot_be_used_prevents_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = crate::rig::config(&directory);
+    config.tls = Some(TlsConfig {
+        certificate: directory.path().join("none.pem"),
+        key: directory.path().join("none.key"),
+    });
+    let error = hawser_controller::Server::start(config)
+        .await
+        .err()
+        .unwrap();
+    assert!(format!("{error:#}").contains("none.pem"), "{error:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_say_which_authorities_they_trust() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("in").await;
+    let authorities = rig.get("/v1/authority").await.body["authorities"].clone();
+    let own = authorities[0]["sha256"].as_str().unwrap();
+    assert_eq!(authorities[0]["issues"], true);
+    assert_eq!(authorities.as_array().unwrap().len(), 1);
+    let register = async |authorities: Value| {
+        let body = json!({ "version": "1", "paths": [], "authorities": authorities });
+        let caller = crate::rig::Caller::Node(&node);
+        rig.call(caller, "PUT", "/v1/nodes/in/registration", Some(body))
+            .await
+    };
+    assert_eq!(rig.get("/v1/nodes/in").await.body["authorities"], json!([]));
+    assert_eq!(register(json!([own])).await.status, 204);
+    assert_eq!(
+        rig.get("/v1/nodes/in").await.body["authorities"],
+        json!([own])
+    );
+    register(json!(["5e"])).await.is_problem(422);
+    register(json!(vec![own; 9])).await.is_problem(422);
 }

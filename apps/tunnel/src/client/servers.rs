@@ -3,7 +3,7 @@
 use crate::config::{ClientConfig, ServerEntry};
 use crate::server::allowlist::node_client;
 use anyhow::Result;
-use hawser_client::NodeClient;
+use hawser_client::RenewingClient;
 use hawser_control::tunnel;
 use hawser_io::failures::{Change, Failures};
 use hawser_uplinks::Server;
@@ -95,18 +95,20 @@ async fn give_up_waiting(known: watch::Sender<Option<ServerList>>) {
 }
 
 async fn poll_controller(config: ClientConfig, known: watch::Sender<Option<ServerList>>) {
-    let mut client = None;
+    let mut client = match node_client(&config.common.credentials, &config.controllers) {
+        Ok(client) => client,
+        Err(error) => return warn!("{error:#}"),
+    };
     let mut failures = Failures::default();
     loop {
-        let answer = query(&config, &mut client).await;
+        let answer = query(&mut client).await;
         let pause = match &answer {
             Ok((list, pause)) => {
                 update(&known, list);
                 *pause
             }
             Err(_) => {
-                // A new certificate or a new connection may help.
-                client = None;
+                client.forget();
                 RETRY_PAUSE
             }
         };
@@ -127,18 +129,9 @@ fn update(known: &watch::Sender<Option<ServerList>>, list: &ServerList) {
 }
 
 /// Queries the controller; returns its answer and the time until the next query.
-async fn query(
-    config: &ClientConfig,
-    client: &mut Option<NodeClient>,
-) -> Result<(ServerList, Duration)> {
-    let client = match client {
-        Some(client) => client,
-        None => client.insert(node_client(
-            &config.common.credentials,
-            &config.controllers,
-        )?),
-    };
-    let answer = client.tunnel_servers().await?;
+async fn query(client: &mut RenewingClient) -> Result<(ServerList, Duration)> {
+    let answer = client.client().await?.tunnel_servers().await?;
+    client.answered();
     let list = ServerList {
         servers: to_try(answer.servers),
         addresses: answer.addresses,

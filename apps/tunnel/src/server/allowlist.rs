@@ -1,11 +1,11 @@
 //! The clients that a controller admits, and the reports of this server to it.
 
-use super::Server;
+use super::{Server, reload_certificates};
 use crate::config::{Credentials, Registration};
 use crate::join::CloseCode;
 use crate::tls::Peer;
 use anyhow::{Context, Result, bail};
-use hawser_client::{Identity, NodeClient};
+use hawser_client::RenewingClient;
 use hawser_control::tunnel::{Admitted, Client, ServerReport};
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
@@ -107,16 +107,26 @@ pub(super) async fn report_regularly(
     server: Arc<Server>,
     allowlist: Arc<Allowlist>,
     registration: Registration,
+    quic: watch::Sender<noq::ServerConfig>,
 ) {
     let mut draining = server.draining.subscribe();
-    let mut client = None;
+    let credentials = &server.config.common.credentials;
+    let mut client = match node_client(credentials, &registration.controllers) {
+        Ok(client) => client,
+        Err(error) => return warn!("{error:#}"),
+    };
+    let mut expires = None;
     let mut failures = Failures::default();
     server.apply_allowlist(&allowlist);
     loop {
         let outcome = report(&server, &allowlist, &registration, &mut client).await;
+        let presented = client.expires().or(expires);
+        if std::mem::replace(&mut expires, presented) != presented {
+            // The server presents the certificate to its clients too.
+            reload_certificates(&server, &quic);
+        }
         if outcome.is_err() {
-            // A new certificate or a new connection may help.
-            client = None;
+            client.forget();
         }
         let pause = *outcome.as_ref().unwrap_or(&REPORT_INTERVAL);
         match failures.record(outcome) {
@@ -140,21 +150,15 @@ async fn report(
     server: &Server,
     allowlist: &Allowlist,
     registration: &Registration,
-    client: &mut Option<NodeClient>,
+    client: &mut RenewingClient,
 ) -> Result<Duration> {
-    let client = match client {
-        Some(client) => client,
-        None => client.insert(node_client(
-            &server.config.common.credentials,
-            &registration.controllers,
-        )?),
-    };
     let report = server_report(server, allowlist, registration);
     let Admitted {
         report_every_ms,
         digest,
         clients,
-    } = client.serve_tunnels(&report).await?;
+    } = client.client().await?.serve_tunnels(&report).await?;
+    client.answered();
     if let Some(clients) = clients {
         allowlist.replace(clients, digest);
         server.apply_allowlist(allowlist);
@@ -177,15 +181,15 @@ fn server_report(
     }
 }
 
-/// Returns the client by which a node talks to a controller.
+/// Returns the client by which a node talks to a controller. It renews the node's certificate.
 pub(crate) fn node_client(
     credentials: &Credentials,
     controllers: &[hawser_client::Controller],
-) -> Result<NodeClient> {
+) -> Result<RenewingClient> {
     let Credentials::Node(folder) = credentials else {
         bail!("a controller accepts enrolled nodes only: [tls] has to name one's folder as `node`")
     };
-    Ok(NodeClient::new(controllers, &Identity::load(folder)?)?)
+    Ok(RenewingClient::new(folder, controllers))
 }
 
 impl Server {

@@ -3,7 +3,7 @@
 use crate::process;
 use crate::rig::{End, HOST4, PORT, Rig, TIMEOUT, UPLINKS};
 use crate::traffic::{Connection, echo};
-use hawser_client::{OperatorClient, enrol};
+use hawser_client::{Identity, OperatorClient, enrol};
 use hawser_control::Name;
 use hawser_control::access::NewEnrolment;
 use hawser_control::resource::Tenant;
@@ -12,7 +12,10 @@ use hawser_tunnel::status::Status;
 use std::fs;
 use std::net::TcpStream;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The lifetime of certificates in the test of their renewal.
+const LIFETIME: Duration = Duration::from_secs(20);
 
 const URL: &str = "https://127.0.0.1:14750";
 
@@ -28,10 +31,15 @@ fn name(text: &str) -> Name {
 
 impl Controlled {
     fn new(nodes: &[&str]) -> Controlled {
+        Controlled::with(nodes, "")
+    }
+
+    /// Starts a controller with additional settings of its section `nodes`.
+    fn with(nodes: &[&str], more: &str) -> Controlled {
         let rig = Rig::new();
         let config = format!(
             "listen = \"0.0.0.0:14750\"\nnames = [\"10.1.0.2\", \"203.0.0.2\", \"203.0.1.2\"]\nstate = {:?}\n\
-             [nodes]\nreport_every_ms = 200\nlease_s = 2\n[tunnels]\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\n\
+             [nodes]\nreport_every_ms = 200\nlease_s = 2\n{more}[tunnels]\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\n\
              servers = [\"one\", \"two\"]\n",
             rig.path("control")
         );
@@ -250,6 +258,44 @@ fn connections_of_a_certificate_that_was_replaced_are_closed() {
     });
     echo(&controlled.rig.client, &controlled.rig.host, HOST4);
     drop(client);
+}
+
+#[test]
+fn certificates_of_nodes_that_run_only_a_tunnel_are_renewed() {
+    let days = LIFETIME.as_secs_f64() / Duration::from_secs(24 * 3600).as_secs_f64();
+    let short = format!("certificate_days = {days:.9}\n");
+    let controlled = Controlled::with(&["one", "car"], &short);
+    let expires = |node: &str| {
+        let folder = controlled.rig.path(&format!("{node}.node"));
+        Identity::load(&folder)
+            .ok()
+            .map(|identity| identity.expires())
+    };
+    let first = ["one", "car"].map(|node| expires(node).unwrap());
+    let server = controlled.server(0, "");
+    controlled.wait_until_servers(1);
+    let client = controlled.client("car");
+    let before = client.session();
+
+    let start = Instant::now();
+    let is_over = || {
+        first
+            .iter()
+            .all(|at| SystemTime::now() > *at + Duration::from_secs(1))
+    };
+    while !is_over() {
+        assert!(start.elapsed() < LIFETIME + TIMEOUT);
+        thread::sleep(Duration::from_millis(100));
+    }
+    for (node, first) in ["one", "car"].iter().zip(first) {
+        assert!(expires(node) > Some(first), "{node} did not renew");
+    }
+    // The server presents its new certificate, and a new connection of the client is let in.
+    drop(client);
+    let client = controlled.client("car");
+    assert!(client.session().since_unix_ms > before.since_unix_ms);
+    echo(&controlled.rig.client, &controlled.rig.host, HOST4);
+    drop(server);
 }
 
 #[test]

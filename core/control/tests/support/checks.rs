@@ -2,6 +2,7 @@
 
 use hawser_control::access::{Enrol, EnrolmentToken};
 use hawser_control::node::{Assignment, Registration, Report};
+use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Flow, Policy};
 use hawser_control::tunnel::{Admitted, ServerReport, Servers};
 use hawser_control::{Name, Prefix};
@@ -38,8 +39,12 @@ pub(crate) const ADMITTED: &str = r#"{"report_every_ms":1000,"digest":"d","clien
 pub(crate) const SERVER_REPORT: &str = r#"{"addresses":["192.0.2.1:443"],"clients":1,"max_clients":2,
     "draining":true,"known":null}"#;
 
+pub(crate) const NODE_KEYS: &str = r#"{"keys":[{"generation":1700000000,"public":"5e"}],"pairs":[{"node":
+    "edge-2","by_hand":false,"accepts":[{"own":1700000000,"peer":18446744073709551615}],"sends":null}]}"#;
+
 /// A valid message of each type.
-pub(crate) const MESSAGES: [&str; 6] = [
+pub(crate) const MESSAGES: [&str; 7] = [
+    NODE_KEYS,
     REGISTRATION,
     ASSIGNMENT,
     REPORT,
@@ -64,6 +69,7 @@ where
 
 pub(crate) fn check_all(json: &[u8]) {
     check::<Registration>(json);
+    check::<NodeKeys>(json);
     check::<Assignment>(json);
     check::<Report>(json);
     check::<Policy>(json);

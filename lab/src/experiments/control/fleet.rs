@@ -312,6 +312,7 @@ fn registration() -> Registration {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         paths: (1..=PATHS).map(end).collect(),
         signals: None,
+        authorities: Vec::new(),
     }
 }
 

@@ -1,5 +1,6 @@
 use super::{paths, table};
-use crate::status::{ControllerStatus, JudgedStatus, PolicyStatus, WatchStatus};
+use crate::status::{ControllerStatus, JudgedStatus, PeerStatus, PolicyStatus, WatchStatus};
+use hawser_control::pair::PublicKey;
 use std::fmt::Write;
 
 /// Describes the connection to the controller, the policies and the judgements.
@@ -16,6 +17,7 @@ pub(super) fn describe(status: &ControllerStatus, now_ms: u64) -> String {
             status.observations_dropped
         );
     }
+    text += &keys(status);
     text += &paths_table(status);
     text += &policies(status);
     text += &judged(status);
@@ -33,6 +35,30 @@ fn connection(status: &ControllerStatus, now_ms: u64) -> String {
         (state, Some(reason)) => format!("controller {state} for {since_s} s: {reason}"),
         (state, None) => format!("controller {state}: {urls}"),
     }
+}
+
+fn keys(status: &ControllerStatus) -> String {
+    const COLUMNS: [&str; 4] = [
+        "peer",
+        "made by",
+        "own public key",
+        "public key of the peer",
+    ];
+    let row = |(peer, keys): (&String, &PeerStatus)| {
+        let of = |keys: &[PublicKey]| {
+            let beginnings = keys
+                .iter()
+                .map(|key| key.public.get(..16).unwrap_or_default());
+            beginnings.collect::<Vec<_>>().join(", ")
+        };
+        vec![
+            peer.clone(),
+            keys.source.clone(),
+            of(&keys.own),
+            of(&keys.peer),
+        ]
+    };
+    table("keys", &COLUMNS, status.peers.iter().map(row).collect())
 }
 
 fn paths_table(status: &ControllerStatus) -> String {
@@ -193,6 +219,17 @@ mod tests {
             }),
             watch: Some(watch),
         };
+        let key = |digits: &str| PublicKey {
+            generation: 7,
+            public: digits.repeat(32),
+        };
+        let keys = PeerStatus {
+            source: "nodes".to_owned(),
+            own: vec![key("5e")],
+            peer: vec![key("0a"), key("0b")],
+            sends: None,
+            obstacle: None,
+        };
         ControllerStatus {
             urls: vec!["https://192.0.2.1:14750".to_owned()],
             state: "connected".to_owned(),
@@ -201,6 +238,7 @@ mod tests {
             revision: 7,
             observations_dropped: 0,
             not_applied: BTreeMap::new(),
+            peers: BTreeMap::from([("edge-2".to_owned(), keys)]),
             paths: BTreeMap::from([
                 (
                     1,
@@ -228,6 +266,10 @@ mod tests {
         assert_eq!(
             describe(&status(), 100_000),
             "connected to the controller https://192.0.2.1:14750 for 12 s; assignment 7\n\
+             \n\
+             keys\n\
+             \x20 peer  made by    own public key              public key of the peer\n\
+             edge-2    nodes  5e5e5e5e5e5e5e5e  0a0a0a0a0a0a0a0a, 0b0b0b0b0b0b0b0b\n\
              \n\
              paths\n\
              path  state  round trip\n\

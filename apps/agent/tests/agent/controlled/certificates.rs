@@ -1,12 +1,13 @@
-//! A node renews its certificate before the certificate expires.
+//! A node renews its certificate before the certificate expires, and says which authorities it trusts.
 
 use super::rig::{Controlled, state};
-use crate::support::wait;
+use crate::support::{hawser, wait};
 use hawser_client::{Controller, Error, Identity, NodeClient};
 use hawser_control::node::Report;
 use hawser_control::resource::Mode;
 use hawser_testbed::topology::Edge;
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 const LIFETIME: Duration = Duration::from_secs(20);
@@ -72,4 +73,36 @@ fn a_certificate_is_renewed_after_two_thirds_of_its_life_and_the_one_before_ends
         ("connected", since_unix_ms),
         "{status:?}"
     );
+}
+
+#[test]
+fn a_node_says_that_it_trusts_the_next_authority() {
+    let mut controlled = Controlled::new();
+    controlled.await_connection();
+    let trusted = |controlled: &Controlled| {
+        let ingress = "ingress".parse().unwrap();
+        let node = controlled
+            .control
+            .ask(async |client| client.node(&ingress).await);
+        node.map_or(0, |node| node.authorities.len())
+    };
+    wait("one authority", || {
+        (trusted(&controlled) == 1).then_some(())
+    });
+    controlled.kill_controller();
+    let rotated = Command::new(hawser())
+        .args(["controller", "--rotate-authority", "add", "--config"])
+        .arg(controlled.rig.file("controller.toml"))
+        .output()
+        .unwrap();
+    assert!(rotated.status.success(), "{rotated:?}");
+    controlled.start_controller_again();
+    wait("both authorities", || {
+        (trusted(&controlled) == 2).then_some(())
+    });
+    let next = controlled
+        .control
+        .ask(async |client| client.authorities().await)
+        .unwrap();
+    assert_eq!(next.authorities.len(), 2);
 }

@@ -158,6 +158,13 @@ pub(super) fn to(destination: String) -> Selector {
     }
 }
 
+/// Returns the change of a configuration that names a key file for the peer.
+pub(super) fn with_key_file(peer: &str, key: &str) -> impl FnOnce(&str) -> String {
+    let name = format!("[[peer]]\nname = {peer:?}\n");
+    let keys = format!("{name}keys = {{ slot0 = {key:?} }}\n");
+    move |text| text.replace(&name, &keys)
+}
+
 /// Returns the state of the node's connection to the controller.
 pub(super) fn state(status: &hawser_agent::Status) -> &str {
     status

