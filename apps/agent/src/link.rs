@@ -3,7 +3,9 @@
 
 use crate::config::ControllerConfig;
 use anyhow::{Context, Result};
-use hawser_client::{Backoff, Controller, Error, Identity, NodeClient, NodeMessage, NodeStream};
+use hawser_client::{
+    Backoff, Controller, Error, Identity, NodeClient, NodeMessage, NodeStream, pause_within,
+};
 use hawser_control::access::TrustedAuthorities;
 use hawser_control::node::{Registration, Report};
 use hawser_node::{Connection, Message};
@@ -62,6 +64,7 @@ impl Link {
             to_loop,
             from_loop,
             identity: None,
+            reconnect_within: Duration::ZERO,
         };
         let thread = thread::Builder::new().name("controller".to_owned());
         thread
@@ -105,6 +108,9 @@ struct Client {
     to_loop: mpsc::Sender<LinkMessage>,
     from_loop: reports::Receiver<Report>,
     identity: Option<Identity>,
+    /// The time within which the node returns after the connection is lost; zero before there is
+    /// one.
+    reconnect_within: Duration,
 }
 
 impl Client {
@@ -128,6 +134,7 @@ impl Client {
                 }
             };
             self.send(Message::Connection(connection));
+            pause_within(std::mem::take(&mut self.reconnect_within)).await;
             backoff.pause().await;
         }
     }
@@ -146,11 +153,12 @@ impl Client {
             to_loop,
             from_loop,
             config,
+            reconnect_within,
             ..
         } = self;
         let mut in_flight = false;
         let ended = tokio::select! {
-            ended = listen(&mut stream, to_loop, &config.state) => ended,
+            ended = listen(&mut stream, to_loop, &config.state, reconnect_within) => ended,
             ended = report(&client, to_loop, from_loop, &mut in_flight) => ended,
             ended = renew(&client, &identity, config) => ended,
         };
@@ -215,10 +223,12 @@ async fn listen(
     stream: &mut NodeStream,
     to_loop: &mpsc::Sender<LinkMessage>,
     state: &Path,
+    reconnect_within: &mut Duration,
 ) -> Result<Ended, Error> {
     loop {
         match stream.next().await? {
             Some(NodeMessage::Assignment(assignment)) => {
+                *reconnect_within = Duration::from_millis(assignment.reconnect_within_ms.into());
                 send(to_loop, Message::Assignment(assignment));
             }
             Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),

@@ -283,7 +283,7 @@ pub(crate) struct TokenUseRecord {
     pub(crate) at_unix_ms: u64,
 }
 
-/// Marks a node as alive. Written under the node's lease.
+/// Marks a node as alive. Written under its controller's lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct AliveRecord {
     /// The controller that the node reports to.
@@ -291,7 +291,7 @@ pub(crate) struct AliveRecord {
     pub(crate) since_unix_ms: u64,
 }
 
-/// The time of a node's last report, updated rarely. It is not under the node's lease.
+/// The time of a node's last report, updated rarely. It is not under the controller's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SeenRecord {
     pub(crate) at_unix_ms: u64,
@@ -299,13 +299,13 @@ pub(crate) struct SeenRecord {
     pub(crate) is_alive: bool,
 }
 
-/// The health of a node's paths. Written under the node's lease.
+/// The health of a node's paths. Written under its controller's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HealthRecord {
     pub(crate) paths: Vec<PathHealth>,
 }
 
-/// A tunnel server's report. Written under the node's lease.
+/// A tunnel server's report. Written under its controller's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TunnelRecord {
     pub(crate) addresses: Vec<SocketAddr>,

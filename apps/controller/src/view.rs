@@ -74,7 +74,7 @@ pub(crate) struct View {
 pub(crate) struct NodeView {
     pub(crate) record: Option<Versioned<NodeRecord>>,
     pub(crate) registration: Option<Versioned<Registration>>,
-    pub(crate) alive: Option<AliveRecord>,
+    pub(crate) alive: Option<Versioned<AliveRecord>>,
     pub(crate) seen: Option<Versioned<SeenRecord>>,
     pub(crate) health: Option<Versioned<HealthRecord>>,
     /// The node's last report as a tunnel server.
@@ -244,6 +244,7 @@ impl View {
             revision: self.latest,
             incarnation: self.incarnation.clone(),
             report_every_ms,
+            reconnect_within_ms: 0,
             signal_key: None,
             sends: vec![],
             receives: vec![],
@@ -318,7 +319,7 @@ impl NodeView {
         path_bits(ends.map(|end| end.number))
     }
 
-    /// Returns whether the node has lost its lease and its loss has not been reported.
+    /// Returns whether the node is no longer alive and its loss has not been reported.
     pub(crate) fn is_missing(&self) -> bool {
         self.alive.is_none() && self.seen.as_ref().is_some_and(|seen| seen.value.is_alive)
     }

@@ -20,7 +20,7 @@ pub(crate) enum Touched {
     Deleted(Name),
     /// The registration of a node changed.
     Registration(Name),
-    /// A node lost its lease.
+    /// A node is no longer alive.
     Lost(Name),
     Health(Name),
     Flow {
@@ -178,7 +178,7 @@ impl View {
                 Touched::Nothing
             }
             key::NODE => self.apply_node(name, at(value, revision)?),
-            key::ALIVE => self.apply_alive(name, value.map(decode).transpose()?),
+            key::ALIVE => self.apply_alive(name, at(value, revision)?),
             key::FLOW => self.apply_flow(name, at(value, revision)?),
             key::POLICY => self.apply_policy(name, at(value, revision)?),
             _ => self.apply_statement(kind, name, value, revision)?,
@@ -230,7 +230,7 @@ impl View {
         Touched::Nothing
     }
 
-    fn apply_alive(&mut self, name: Name, alive: Option<AliveRecord>) -> Touched {
+    fn apply_alive(&mut self, name: Name, alive: Option<Versioned<AliveRecord>>) -> Touched {
         let touched: fn(Name) -> Touched = match alive {
             None => Touched::Lost,
             Some(_) => |_| Touched::Nothing,

@@ -174,7 +174,7 @@ impl NodeView {
             key::REGISTRATION => self.registration.as_ref().map(encoded),
             key::SEEN => self.seen.as_ref().map(encoded),
             key::HEALTH => self.health.as_ref().map(encoded),
-            key::ALIVE => Some((emit(self.alive.as_ref()?), 0)),
+            key::ALIVE => self.alive.as_ref().map(encoded),
             key::TUNNEL => Some((emit(self.tunnel.as_ref()?), 0)),
             _ => None,
         }
