@@ -14,8 +14,8 @@ pub(crate) use journal::Journal;
 
 use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, FlowRecord, FormatRecord, HealthRecord, Issued, Later, NodeRecord, NumberRecord,
-    SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
+    AliveRecord, Extended, FlowRecord, FormatRecord, HealthRecord, Issued, Later, NodeRecord,
+    NumberRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -37,7 +37,7 @@ pub(crate) struct Versioned<T> {
 
 #[derive(Default)]
 pub(crate) struct View {
-    pub(crate) tenants: BTreeMap<Name, Versioned<Tenant>>,
+    pub(crate) tenants: BTreeMap<Name, Versioned<Extended<Tenant>>>,
     pub(crate) nodes: BTreeMap<Name, NodeView>,
     pub(crate) flows: BTreeMap<Name, FlowView>,
     pub(crate) tracks: BTreeMap<Name, Versioned<TrackRecord>>,
@@ -46,6 +46,8 @@ pub(crate) struct View {
     pub(crate) audit: Journal<AuditEntry>,
     /// Observations of nodes to controllers that do not lead, by key.
     pub(crate) observations: BTreeMap<Arc<str>, Versioned<Arc<[u8]>>>,
+    /// The times of requests with idempotency keys, by key in the store.
+    pub(crate) idempotency: BTreeMap<Arc<str>, u64>,
     /// The owners of the inner addresses of tunnels, by the offset of the address within each
     /// prefix, and the reverse.
     inner: BTreeMap<u64, Name>,
@@ -341,6 +343,7 @@ impl NodeView {
         Node {
             name: name.clone(),
             tenant: record.tenant.clone(),
+            description: record.description.clone(),
             version: registration.map(|registration| registration.version.clone()),
             alive: self.alive.is_some(),
             seen_unix_ms: seen_unix_ms.max(self.seen.as_ref().map(|seen| seen.value.at_unix_ms)),

@@ -2,7 +2,8 @@
 
 use super::{FlowView, NodeView, Versioned, View};
 use crate::record::{
-    AliveRecord, AuditRecord, EventRecord, FlowRecord, NodeRecord, TokenRecord, decode, key,
+    AliveRecord, AuditRecord, EventRecord, FlowRecord, IdempotencyRecord, NodeRecord, TokenRecord,
+    decode, key,
 };
 use crate::store::{Change, Revision};
 use hawser_control::Name;
@@ -87,6 +88,7 @@ impl View {
             key::EVENT => self.apply_event(key, bytes, revision),
             key::AUDIT => self.apply_audit(key, bytes, revision),
             key::OBSERVATION => Ok(self.apply_observation(key.clone(), value, revision)),
+            key::IDEMPOTENCY => self.apply_idempotency(key, bytes),
             key::INNER => self.apply_inner(rest, bytes),
             key::USED => Ok(self.apply_used(key.clone(), value.is_some().then_some(revision))),
             key::NUMBER => self.apply_number(rest, bytes, revision),
@@ -138,6 +140,13 @@ impl View {
             Some(record) => self.audit.insert(key, revision, record.entry(revision)),
             None => self.audit.remove(key),
         }
+        Ok(Touched::Nothing)
+    }
+
+    fn apply_idempotency(&mut self, key: &Arc<str>, value: Option<&[u8]>) -> Applied {
+        let record = value.map(decode::<IdempotencyRecord>).transpose()?;
+        let at_unix_ms = record.map(|record| record.at_unix_ms);
+        set(&mut self.idempotency, key, at_unix_ms);
         Ok(Touched::Nothing)
     }
 
@@ -252,14 +261,14 @@ impl View {
     fn apply_node(&mut self, name: Name, record: Option<Versioned<NodeRecord>>) -> Touched {
         let before = self.nodes.get(&name).and_then(|node| node.record.as_ref());
         let is_deletion = record.is_none();
-        // A change of unused enrolment tokens does not concern the node itself.
-        let only_tokens = before
+        // A change of its description or of unused enrolment tokens does not concern the node itself.
+        let is_same = before
             .zip(record.as_ref())
-            .is_some_and(|(before, now)| before.value.is_same_except_tokens(&now.value));
+            .is_some_and(|(before, now)| before.value.is_same_to_itself(&now.value));
         self.with_node(
             name,
             |node| node.record = record,
-            |name| match (is_deletion, only_tokens) {
+            |name| match (is_deletion, is_same) {
                 (true, _) => Touched::Deleted(name),
                 (_, true) => Touched::Nothing,
                 _ => Touched::Node(name),

@@ -2,6 +2,7 @@
 
 mod audit;
 mod decisions;
+mod idempotency;
 mod lists;
 mod liveness;
 mod maintenance;
@@ -10,6 +11,7 @@ mod missed;
 mod nodes;
 mod openapi;
 mod operators;
+mod patch;
 mod plain;
 mod preconditions;
 mod reload;
