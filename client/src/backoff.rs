@@ -18,9 +18,18 @@ impl Backoff {
 
     /// Waits after a failure.
     pub async fn pause(&mut self) {
-        // Without entropy every client waits the full time, which is correct except for the lack of
-        // jitter.
-        let random = getrandom::u32().map_or(1.0, |number| f64::from(number) / f64::from(u32::MAX));
-        tokio::time::sleep(self.0.after_failure(random)).await;
+        tokio::time::sleep(self.0.after_failure(random())).await;
     }
+}
+
+/// Waits for a random part of `longest`, so that many clients do not act at the same time.
+pub async fn pause_within(longest: Duration) {
+    tokio::time::sleep(longest.mul_f64(random())).await;
+}
+
+/// Returns a random number from 0 to 1.
+fn random() -> f64 {
+    // Without entropy every client waits the full time, which is correct except for the lack of
+    // jitter.
+    getrandom::u32().map_or(1.0, |number| f64::from(number) / f64::from(u32::MAX))
 }

@@ -38,7 +38,7 @@ mod tls;
 mod transport;
 mod words;
 
-pub use backoff::Backoff;
+pub use backoff::{Backoff, pause_within};
 pub use error::Error;
 pub use identity::Identity;
 pub use node::{NodeClient, NodeMessage, NodeStream, enrol, enrol_in};

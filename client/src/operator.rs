@@ -18,6 +18,7 @@ use hawser_control::tunnel::Server;
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use std::marker::PhantomData;
 
 /// Number of items per page.
@@ -33,6 +34,8 @@ type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug)]
 pub struct OperatorClient {
     transport: Transport,
+    /// Whether creations have an idempotency key.
+    is_repeating: bool,
 }
 
 impl OperatorClient {
@@ -42,7 +45,17 @@ impl OperatorClient {
         let tls = tls::trusting(authority_pem, Proof::None)?;
         Ok(OperatorClient {
             transport: Transport::new(controllers, tls, Some(token.trim().to_owned()))?,
+            is_repeating: false,
         })
+    }
+
+    /// Returns a client that repeats a creation whose answer is lost, with an idempotency key, by
+    /// which it is done only once. Each creation then takes the controller two more writes.
+    pub fn repeating(self) -> Self {
+        OperatorClient {
+            is_repeating: true,
+            ..self
+        }
     }
 
     /// Returns the identity of the token's bearer as the controller sees it.
@@ -75,6 +88,20 @@ impl OperatorClient {
         self.post("/v1/tenants", tenant).await
     }
 
+    /// Returns one tenant with its tag, for changing it.
+    pub async fn tagged_tenant(&self, tenant: &Name) -> Result<Tagged<Tenant>> {
+        self.transport
+            .tagged(&format!("/v1/tenants/{tenant}"))
+            .await
+    }
+
+    /// Changes the fields of a tenant that differ from `before`, if the tenant still has the tag
+    /// that it was read with.
+    pub async fn change_tenant(&self, before: &Tagged<Tenant>, tenant: &Tenant) -> Result<Tenant> {
+        let path = format!("/v1/tenants/{}", tenant.name);
+        self.change(&path, before, tenant).await
+    }
+
     /// Deletes a tenant that has neither nodes nor flows.
     pub async fn delete_tenant(&self, tenant: &Name) -> Result<()> {
         self.delete(&format!("/v1/tenants/{tenant}")).await
@@ -88,6 +115,18 @@ impl OperatorClient {
     /// Returns one node.
     pub async fn node(&self, node: &Name) -> Result<Node> {
         self.get(&format!("/v1/nodes/{node}")).await
+    }
+
+    /// Returns one node with its tag, for changing it.
+    pub async fn tagged_node(&self, node: &Name) -> Result<Tagged<Node>> {
+        self.transport.tagged(&format!("/v1/nodes/{node}")).await
+    }
+
+    /// Changes the fields of a node that differ from `before`, if the node still has the tag that it
+    /// was read with.
+    pub async fn change_node(&self, before: &Tagged<Node>, node: &Node) -> Result<Node> {
+        let path = format!("/v1/nodes/{}", node.name);
+        self.change(&path, before, node).await
     }
 
     /// Revokes the node's certificate and deletes the node.
@@ -168,6 +207,13 @@ impl OperatorClient {
     /// Returns one flow with its tag, for changing it.
     pub async fn tagged_flow(&self, flow: &Name) -> Result<Tagged<Flow>> {
         self.transport.tagged(&format!("/v1/flows/{flow}")).await
+    }
+
+    /// Changes the fields of a flow that differ from `before`, if the flow still has the tag that it
+    /// was read with. Other fields stay, also those that this version does not know.
+    pub async fn change_flow(&self, before: &Tagged<Flow>, flow: &Flow) -> Result<Flow> {
+        let path = format!("/v1/flows/{}", flow.name);
+        self.change(&path, before, flow).await
     }
 
     /// Replaces a flow, if its tag is still the one that it was read with.
@@ -292,6 +338,18 @@ impl OperatorClient {
         self.delete(&format!("/v1/tokens/{token}")).await
     }
 
+    async fn change<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &str,
+        before: &Tagged<T>,
+        now: &T,
+    ) -> Result<T> {
+        let [old, new] = [&before.value, now]
+            .map(|value| serde_json::to_value(value).expect("resources have text for keys"));
+        let patch = patch_between(&old, new);
+        self.transport.patch(path, &before.tag, &patch).await
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.transport.json(Method::GET, path, NOTHING).await
     }
@@ -301,6 +359,9 @@ impl OperatorClient {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T> {
+        if self.is_repeating {
+            return self.transport.create_once(path, body).await;
+        }
         self.transport.json(Method::POST, path, Some(body)).await
     }
 
@@ -315,6 +376,23 @@ impl OperatorClient {
     async fn delete(&self, path: &str) -> Result<()> {
         self.transport.done(Method::DELETE, path, NOTHING).await
     }
+}
+
+/// Returns the merge patch (RFC 7396) that makes `new` of `old`. A field that is `null` is removed.
+fn patch_between(old: &Value, new: Value) -> Value {
+    let (Some(before), Value::Object(after)) = (old.as_object(), &new) else {
+        return new;
+    };
+    let gone = before.keys().filter(|key| !after.contains_key(*key));
+    let mut patch: Map<String, Value> = gone.map(|key| (key.clone(), Value::Null)).collect();
+    for (key, value) in after {
+        match before.get(key) {
+            Some(same) if same == value => {}
+            Some(old) => drop(patch.insert(key.clone(), patch_between(old, value.clone()))),
+            None => drop(patch.insert(key.clone(), value.clone())),
+        }
+    }
+    Value::Object(patch)
 }
 
 /// A list, fetched page by page as it is read.
@@ -404,10 +482,29 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_mark_in_a_list_survives_the_query() {
         assert_eq!(escape("edge-1"), "edge-1");
         assert_eq!(escape("a/b &é"), "a%2Fb%20%26%C3%A9");
+    }
+
+    #[test]
+    fn a_patch_has_only_the_fields_that_differ() {
+        let old = json!({ "name": "f", "mode": "single", "select": { "to": "a", "port": 1 }, "trigger": { "ms": 1 } });
+        for (new, patch) in [
+            (old.clone(), json!({})),
+            (
+                json!({ "name": "f", "mode": "evidence", "select": { "to": "a", "port": 2 }, "trigger": null }),
+                json!({ "mode": "evidence", "select": { "port": 2 }, "trigger": null }),
+            ),
+            (
+                json!({ "name": "f", "mode": "single", "select": { "to": "a" }, "paths": [1] }),
+                json!({ "select": { "port": null }, "trigger": null, "paths": [1] }),
+            ),
+        ] {
+            assert_eq!(patch_between(&old, new), patch);
+        }
     }
 }

@@ -1,10 +1,11 @@
 use crate::error::{Error, credentials};
-use hawser_control::answer::Problem;
-use reqwest::header::{ETAG, HeaderValue, IF_MATCH};
+use hawser_control::answer::{IDEMPOTENCY_KEY, MERGE_PATCH, Problem};
+use reqwest::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -19,6 +20,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Interval and timeout of HTTP/2 keep-alive pings on a connection that is silent.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Number of times that a request with an idempotency key is sent, and the pause between.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The kind of the problem that the outcome of the first request is not known yet.
+const OUTCOME_UNKNOWN: &str = "/problems/outcome-unknown";
 
 /// Maximum size of an error response that is read.
 const MAX_PROBLEM_BYTES: usize = 64 * 1024;
@@ -144,7 +152,46 @@ impl Transport {
         body: &(impl Serialize + Sync),
     ) -> Result<T, Error> {
         let (response, controller) = self
-            .send_for(Method::PUT, path, Some(tag), Some(body))
+            .send_for(Method::PUT, path, Some(tag.header()), Some(body))
+            .await?;
+        parse(response, &controller).await
+    }
+
+    /// Creates a resource once, although the request is repeated if its answer is lost.
+    pub(crate) async fn create_once<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, Error> {
+        let mut key = [0; 16];
+        // Without entropy the request has no key, and is not repeated.
+        let key = getrandom::fill(&mut key).ok().map(|()| hex::encode(key));
+        let key = key.and_then(|key| HeaderValue::try_from(key).ok());
+        let header = key.map(|key| (HeaderName::from_static(IDEMPOTENCY_KEY), key));
+        let mut attempt = 1;
+        let (response, controller) = loop {
+            let sent = self.send_for(Method::POST, path, header.clone(), Some(body));
+            match sent.await {
+                Err(Error::Interrupted { .. }) if header.is_some() && attempt < ATTEMPTS => {}
+                Err(Error::Rejected(problem))
+                    if problem.kind == OUTCOME_UNKNOWN && attempt < ATTEMPTS => {}
+                outcome => break outcome?,
+            }
+            attempt += 1;
+            tokio::time::sleep(PAUSE).await;
+        };
+        parse(response, &controller).await
+    }
+
+    /// Changes a resource by a merge patch (RFC 7396) if it still has the tag.
+    pub(crate) async fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        tag: &Tag,
+        patch: &Value,
+    ) -> Result<T, Error> {
+        let (response, controller) = self
+            .send_for(Method::PATCH, path, Some(tag.header()), Some(patch))
             .await?;
         parse(response, &controller).await
     }
@@ -172,12 +219,12 @@ impl Transport {
         self.send_for(method, path, None, body).await
     }
 
-    /// As [`Transport::send`]; with a tag, only if the resource still has it.
+    /// As [`Transport::send`], with one more header.
     async fn send_for(
         &self,
         method: Method,
         path: &str,
-        tag: Option<&Tag>,
+        header: Option<(HeaderName, HeaderValue)>,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<(Response, Controller), Error> {
         let first = self.current.load(Ordering::Relaxed);
@@ -186,7 +233,7 @@ impl Transport {
             let index = (first + offset) % self.controllers.len();
             let controller = &self.controllers[index];
             let is_last = offset + 1 == self.controllers.len();
-            let request = self.request(controller, &method, path, tag, body);
+            let request = self.request(controller, &method, path, header.clone(), body);
             match self.attempt(index, request, is_last).await {
                 Ok(outcome) => return outcome.map(|response| (response, controller.clone())),
                 Err(reason) => reasons.push(format!("{controller}: {reason}")),
@@ -232,7 +279,7 @@ impl Transport {
         controller: &Controller,
         method: &Method,
         path: &str,
-        tag: Option<&Tag>,
+        header: Option<(HeaderName, HeaderValue)>,
         body: Option<&(impl Serialize + Sync)>,
     ) -> RequestBuilder {
         let url = format!("{}{}", controller.0, &path[1..]);
@@ -240,10 +287,14 @@ impl Transport {
         if let Some(bearer) = &self.bearer {
             request = request.bearer_auth(bearer);
         }
-        if let Some(Tag(tag)) = tag {
-            request = request.header(IF_MATCH, tag.clone());
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
         }
         if let Some(body) = body {
+            if method == Method::PATCH {
+                request = request.header(CONTENT_TYPE, MERGE_PATCH);
+            }
+            // This keeps a type that was given.
             request = request.json(body);
         }
         request
@@ -263,6 +314,12 @@ pub struct Tagged<T> {
 /// 412 if the resource has been changed since it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag(HeaderValue);
+
+impl Tag {
+    fn header(&self) -> (HeaderName, HeaderValue) {
+        (IF_MATCH, self.0.clone())
+    }
+}
 
 async fn parse<T: DeserializeOwned>(
     response: Response,

@@ -58,6 +58,9 @@ struct RunArgs {
     /// Run only the cases of this policy
     #[arg(long, conflicts_with = "case")]
     policy: Option<String>,
+    /// Run only the cases of this store
+    #[arg(long, conflicts_with_all = ["case", "policy"])]
+    store: Option<String>,
     /// Seed of the random number generator
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -202,7 +205,7 @@ fn run_experiment(args: RunArgs, hawser: PathBuf) -> Result<()> {
         seconds: args.seconds,
         pattern: args
             .case
-            .or_else(|| args.policy.map(|policy| format!("{policy}/*"))),
+            .or_else(|| args.policy.or(args.store).map(|kind| format!("{kind}/*"))),
         recording: args.recording,
         out: args
             .out

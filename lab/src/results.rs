@@ -20,7 +20,7 @@
 //! - `NAME`, `paper.NAME`: a metric of the case, and the paper's figure of that name;
 //! - `NAME@CASE`: a metric of another case of the same summary.
 //!
-//! The format is a number of decimals, with `%` in front for per cent. A figure that could not be measured is shown as `–`. A
+//! The format is a number of decimals, with `%` in front for per cent, or `M` for millions. A figure that could not be measured is shown as `–`. A
 //! part in square brackets is omitted if one of its figures is missing. The command, commit and kernel of each
 //! summary are written below the table.
 
@@ -272,11 +272,12 @@ impl Source<'_> {
     }
 }
 
-/// Formats a figure with a number of decimals, with `%` in front for per cent.
+/// Formats a figure with a number of decimals, with `%` in front for per cent or `M` for millions.
 fn formatted(figure: f64, format: &str) -> Result<String> {
-    let (figure, digits, unit) = match format.strip_prefix('%') {
-        Some(digits) => (figure * 100.0, digits, " %"),
-        None => (figure, format, ""),
+    let (figure, digits, unit) = match format.split_at_checked(1) {
+        Some(("%", digits)) => (figure * 100.0, digits, " %"),
+        Some(("M", digits)) => (figure / 1e6, digits, ""),
+        _ => (figure, format, ""),
     };
     let digits: usize = digits
         .parse()
@@ -288,6 +289,18 @@ fn formatted(figure: f64, format: &str) -> Result<String> {
 mod tests {
     use super::*;
     use crate::summary::Provenance;
+
+    #[test]
+    fn figures_are_formatted_in_their_units() {
+        for (figure, format, text) in [
+            (0.125, "%1", "12.5 %"),
+            (2_345_678.0, "M1", "2.3"),
+            (2.0, "0", "2"),
+        ] {
+            assert_eq!(formatted(figure, format).unwrap(), text);
+        }
+        assert!(formatted(1.0, "M").is_err());
+    }
 
     fn summary(seed: u64) -> Summary {
         let provenance = Provenance {

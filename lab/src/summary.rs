@@ -28,7 +28,7 @@ pub const FILE_NAME: &str = "summary.json";
 /// Units, one of which every metric's name contains as a word.
 const UNITS: &[&str] = &[
     "ns", "us", "ms", "s", "bps", "kbps", "mbps", "gbps", "pps", "fps", "bytes", "packets",
-    "frames", "points", "paths", "ratio", "cores", "ssim", "db", "score",
+    "frames", "points", "paths", "nodes", "changes", "ratio", "cores", "ssim", "db", "score",
 ];
 
 /// The outcome of one run of an experiment.

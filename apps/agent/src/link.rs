@@ -3,7 +3,9 @@
 
 use crate::config::ControllerConfig;
 use anyhow::{Context, Result};
-use hawser_client::{Backoff, Controller, Error, Identity, NodeClient, NodeMessage, NodeStream};
+use hawser_client::{
+    Backoff, Controller, Error, Identity, NodeClient, NodeMessage, NodeStream, pause_within,
+};
 use hawser_control::access::TrustedAuthorities;
 use hawser_control::node::{Registration, Report};
 use hawser_control::pair::NodeKeys;
@@ -67,6 +69,7 @@ impl Link {
             from_loop,
             stated,
             identity: None,
+            reconnect_within: Duration::ZERO,
         };
         let thread = thread::Builder::new().name("controller".to_owned());
         thread
@@ -121,6 +124,9 @@ struct Client {
     /// The last statement about the node's keys.
     stated: watch::Receiver<Option<NodeKeys>>,
     identity: Option<Identity>,
+    /// The time within which the node returns after the connection is lost; zero before there is
+    /// one.
+    reconnect_within: Duration,
 }
 
 impl Client {
@@ -148,6 +154,7 @@ impl Client {
                 }
             };
             self.send(Message::Connection(connection));
+            pause_within(std::mem::take(&mut self.reconnect_within)).await;
             backoff.pause().await;
         }
     }
@@ -167,11 +174,12 @@ impl Client {
             from_loop,
             stated,
             config,
+            reconnect_within,
             ..
         } = self;
         let mut in_flight = false;
         let ended = tokio::select! {
-            ended = listen(&mut stream, to_loop, &config.state, &identity) => ended,
+            ended = listen(&mut stream, to_loop, &config.state, &identity, reconnect_within) => ended,
             ended = report(&client, to_loop, from_loop, &mut in_flight) => ended,
             ended = state_keys(&client, stated) => ended,
             ended = renew(&client, &identity, config) => ended,
@@ -242,10 +250,12 @@ async fn listen(
     to_loop: &mpsc::Sender<LinkMessage>,
     state: &Path,
     identity: &Identity,
+    reconnect_within: &mut Duration,
 ) -> Result<Ended, Error> {
     loop {
         match stream.next().await? {
             Some(NodeMessage::Assignment(assignment)) => {
+                *reconnect_within = Duration::from_millis(assignment.reconnect_within_ms.into());
                 send(to_loop, Message::Assignment(assignment));
             }
             Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),

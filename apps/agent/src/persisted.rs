@@ -59,6 +59,7 @@ mod tests {
             revision: 7,
             incarnation: Some("5e".repeat(16)),
             report_every_ms: 5000,
+            reconnect_within_ms: 0,
             signal_key,
             sends: vec![],
             receives: vec![],

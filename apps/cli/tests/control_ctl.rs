@@ -317,6 +317,26 @@ fn the_file_in_the_documentation_is_applied_once() {
 }
 
 #[test]
+fn descriptions_are_changed_and_put_back_by_a_file() {
+    let rig = Rig::with_nodes();
+    for what in ["tenant", "node"] {
+        let name = if what == "tenant" { "acme" } else { "edge-1" };
+        rig.says(&format!("{what} set {name} --description upstairs"));
+        let shown = rig.json(&format!("{what} show {name}"));
+        assert_eq!(shown["description"], "upstairs", "{shown}");
+    }
+    let file = rig.folder.path().join("site.toml");
+    fs::write(
+        file,
+        "[[tenants]]\nname = \"acme\"\ndescription = \"downstairs\"\n",
+    )
+    .unwrap();
+    let changed = rig.says("apply --file site.toml");
+    assert!(changed.contains("changed: description"), "{changed}");
+    assert_eq!(rig.json("tenant show acme")["description"], "downstairs");
+}
+
+#[test]
 fn a_track_is_made_seen_changed_and_removed() {
     let rig = Rig::with_nodes();
     rig.says("track create stage --tenant acme --writer edge-1");

@@ -46,6 +46,12 @@ pub(crate) struct Operator<N> {
     needs: PhantomData<N>,
 }
 
+/// The bearer of a token, whatever its scope.
+pub(crate) struct Bearer {
+    pub(crate) token: Name,
+    pub(crate) secret: String,
+}
+
 /// The scope that a request needs.
 pub(crate) trait Needs {
     const SCOPE: Scope;
@@ -316,6 +322,17 @@ impl Controller {
                 Err(error) => tracing::warn!(%token, "cannot store the use of a token: {error}"),
             }
         });
+    }
+
+    /// Returns the bearer of a valid token, without counting the request.
+    pub(crate) fn bearer(&self, parts: &Parts) -> Option<Bearer> {
+        let secret = bearer_token(parts)?;
+        let view = self.view();
+        let record = view.token(&sha256_hex(secret))?;
+        (!record.value.is_expired()).then(|| Bearer {
+            token: record.value.token.name.clone(),
+            secret: secret.to_owned(),
+        })
     }
 
     /// Returns the token of the caller and the digest of its secret.

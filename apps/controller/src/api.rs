@@ -9,9 +9,11 @@ pub(crate) mod extract;
 mod filter;
 mod flows;
 pub(crate) mod health;
+mod idempotency;
 mod keys;
 mod node;
 mod nodes;
+mod patch;
 mod policies;
 pub(crate) mod precondition;
 mod problem;
@@ -88,6 +90,7 @@ pub fn router(controller: &Arc<Controller>) -> Router {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, what)
         })
         .layer(DefaultBodyLimit::max(controller.config.limits.body_bytes))
+        .layer(from_fn_with_state(controller.clone(), idempotency::once))
         .layer(from_fn_with_state(controller.clone(), tracked))
         .layer(from_fn(request::identified))
         .with_state(controller.clone())
@@ -103,6 +106,7 @@ fn completed(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("a document is JSON");
     limit_values(&mut document);
     close_input(&mut document);
+    idempotency::describe(&mut document);
     describe_responses(&mut document);
     document
 }
@@ -242,9 +246,9 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
 fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
     OpenApiRouter::new()
         .routes(routes!(tenants::list, tenants::create))
-        .routes(routes!(tenants::show, tenants::delete))
+        .routes(routes!(tenants::show, tenants::change, tenants::delete))
         .routes(routes!(nodes::list))
-        .routes(routes!(nodes::show, nodes::delete))
+        .routes(routes!(nodes::show, nodes::change, nodes::delete))
         .routes(routes!(nodes::create_enrolment))
         .routes(routes!(keys::rekey))
         .routes(routes!(enrolments::list))
@@ -255,7 +259,12 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(nodes::reports))
         .routes(routes!(nodes::latest_report))
         .routes(routes!(flows::list, flows::create))
-        .routes(routes!(flows::show, flows::change, flows::delete))
+        .routes(routes!(
+            flows::show,
+            flows::change,
+            flows::patch,
+            flows::delete
+        ))
         .routes(routes!(status::flow_status))
         .routes(routes!(tracks::list, tracks::create))
         .routes(routes!(tracks::show, tracks::change, tracks::delete))

@@ -16,6 +16,19 @@ const UDP: u8 = 17;
 /// The maximum number of paths in a policy: all eight bits are the code that stops a flow.
 const MAX_PATHS: usize = 7;
 
+/// The maximum size of a description, bytes.
+const MAX_DESCRIPTION_BYTES: usize = 1024;
+
+/// Checks the description of a tenant or a node.
+pub(crate) fn description(text: &str) -> Result<(), String> {
+    if text.len() > MAX_DESCRIPTION_BYTES {
+        return Err(format!(
+            "the description has more than {MAX_DESCRIPTION_BYTES} bytes"
+        ));
+    }
+    Ok(())
+}
+
 /// Checks a flow. The error says what is wrong and what would be valid.
 pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
     if flow.ingress == flow.egress {

@@ -153,7 +153,7 @@ pub struct LimitsConfig {
     pub max_node_events: usize,
     /// The maximum average rate of events per node, events per second.
     pub node_events_per_s: f64,
-    /// The maximum average rate of changes per node, changes per second: registrations, leases,
+    /// The maximum average rate of changes per node, changes per second: registrations, returns,
     /// certificates, health of paths, decisions about its flows.
     pub node_changes_per_s: f64,
     /// The maximum number of nodes of a tenant.

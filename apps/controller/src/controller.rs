@@ -8,6 +8,7 @@ use crate::limit::Limits;
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
+use crate::session::Session;
 use crate::settings;
 use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
 use crate::streams::Streams;
@@ -43,6 +44,8 @@ pub struct Controller {
     pub(crate) metrics: Metrics,
     pub(crate) limits: Limits,
     pub(crate) budget: Budget,
+    /// The lease under which this controller writes what nodes report about themselves.
+    pub(crate) session: Session,
     pub(crate) liveness: Liveness,
     pub(crate) token_uses: TokenUses,
     pub(crate) streams: Streams,
@@ -158,6 +161,7 @@ impl Controller {
         let controller = Controller {
             limits: Limits::new(&config.limits),
             budget: Budget::new(&config.limits),
+            session: Session::new(store.clone(), config.lease()),
             liveness: Liveness::default(),
             token_uses: TokenUses::default(),
             metrics: Metrics::new(),
@@ -431,7 +435,7 @@ impl Controller {
     }
 
     /// Discards the local state of a deleted node, so that a later node of the same name does not
-    /// inherit it. The node's lease expires by itself.
+    /// inherit it.
     fn forget(&self, node: &Name) {
         self.reports().remove(node);
         self.budget.forget(node);

@@ -3,6 +3,7 @@
 
 use crate::controller::{About, Controller};
 use crate::decide::described;
+use crate::lease::{NODE_LOST, message_of_loss};
 use crate::record::{NodeRecord, SeenRecord, emit, key};
 use crate::retention::surplus;
 use crate::settings;
@@ -242,10 +243,9 @@ impl Leader {
         let writes = self.writes_of_loss(&node, &seen);
         let controller = self.controller.clone();
         self.spawn(async move {
-            let message = format!("node {node} has not reported for too long");
             let about = About::tenant(&tenant).node(&node);
             controller
-                .commit(writes, about, "node_lost", message)
+                .commit(writes, about, NODE_LOST, message_of_loss(&node))
                 .await
                 .map(drop)
         })
@@ -253,16 +253,10 @@ impl Leader {
     }
 
     fn writes_of_loss(&self, node: &Name, seen: &Versioned<SeenRecord>) -> Vec<Write> {
-        let reported_at = self.controller.seen_unix_ms(node).unwrap_or(0);
-        let lost = emit(&SeenRecord {
-            at_unix_ms: reported_at.max(seen.value.at_unix_ms),
-            is_alive: false,
-        });
         vec![
             self.leadership.fence(),
             Write::check(key::of(key::ALIVE, node), Expect::Absent),
-            // The condition lets only one leader report the loss.
-            Write::put(key::of(key::SEEN, node), lost).when(Expect::Revision(seen.revision)),
+            self.controller.lost(node, seen),
         ]
     }
 

@@ -1,21 +1,27 @@
-//! Liveness of nodes: each node holds a lease for as long as it reports.
+//! Liveness of nodes: a node is alive while it reports to a controller that has its lease.
+//!
+//! The controller writes once that a node is alive, under the lease of its [session](crate::session),
+//! and once that it is lost, when the node was silent for too long. Reports in between change only
+//! memory. If a controller dies, its lease ends, and with it what it wrote about its nodes.
 //!
 //! The keys of an expired lease are deleted, and leases of the embedded store end with the
 //! controller. A record without a lease therefore stores whether a node is alive. It is written
-//! when the node gets a lease, when its loss is reported, and rarely in between to store the time
-//! of the last report, so that reports cause no writes.
+//! when the node is announced, when its loss is reported, and rarely in between to store the time
+//! of the last report.
 
 use crate::access::Certified;
 use crate::api::refusal::HandlerError;
 use crate::controller::{About, Controller};
 use crate::record::{AliveRecord, HealthRecord, SeenRecord, emit, key};
-use crate::store::{Error, Expect, Lease, MAX_WRITES, Write};
+use crate::store::{Error, Expect, LeaseId, MAX_WRITES, Write};
+use crate::view::{NodeView, Versioned};
 use hawser_control::Name;
 use hawser_control::node::Reported;
 use hawser_control::resource::PathHealth;
 use hawser_io::clock::unix_ms;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::time::MissedTickBehavior;
 
 /// The relative change of a smoothed round-trip time below which it is not written again.
 const MIN_RTT_CHANGE: f64 = 0.1;
@@ -23,55 +29,59 @@ const MIN_RTT_CHANGE: f64 = 0.1;
 /// The interval at which the times of the last reports are written.
 const SEEN_EVERY: Duration = Duration::from_secs(300);
 
+/// The number of examinations for silent nodes within a lease time.
+const EXAMINATIONS: u32 = 10;
+
+/// The kind of the event of a lost node.
+pub(crate) const NODE_LOST: &str = "node_lost";
+
+/// The maximum number of writes that report the loss of a node.
+const WRITES_OF_LOSS: usize = 5;
+
 impl Controller {
-    /// Renews the lease of a node that has sent a request, or obtains one.
-    pub(crate) async fn renew_lease(&self, caller: &Certified) -> Result<(), HandlerError> {
+    /// Records that a node has sent a request, and announces it as alive unless it is already.
+    pub(crate) async fn note_alive(&self, caller: &Certified) -> Result<(), HandlerError> {
         let (node, now) = (&caller.node.node, Instant::now());
-        if self.keep_lease(node, now).await? {
+        let lease = self.session.lease().await?;
+        let is_alive = (self.view().nodes.get(node)).is_some_and(|node| self.is_alive_here(node));
+        if is_alive && self.liveness.reported(node, lease, now) {
             return Ok(());
         }
-        let Some(request) = self.liveness.begin_request(node) else {
+        let Some(announcement) = self.liveness.announce(node) else {
             return Ok(());
         };
-        let lease = self.obtain_lease(caller).await?;
-        self.liveness.insert(node, lease, now);
-        drop(request);
+        let lease = self.announce(caller, lease).await?;
+        announcement.complete(lease, now);
         Ok(())
     }
 
-    /// Renews the lease of a node that this controller holds. Returns `false` if there is none.
-    async fn keep_lease(&self, node: &Name, now: Instant) -> Result<bool, Error> {
-        let held = self.liveness.held(node).filter(|_| self.is_held_here(node));
-        let Some((lease, renewed_at)) = held else {
-            return Ok(false);
-        };
-        // The lease is renewed a few times per period, not with every report.
-        if now.duration_since(renewed_at) < lease.ttl / 4 {
-            return Ok(true);
-        }
-        match self.store.keep_alive(lease.id).await {
-            Ok(()) => {
-                self.liveness.insert(node, lease, now);
-                Ok(true)
+    /// Returns whether the node is alive by a lease of this controller. Otherwise that lease has
+    /// expired, or the node has in the meantime reported to another controller.
+    fn is_alive_here(&self, node: &NodeView) -> bool {
+        let alive = node.alive.as_ref();
+        alive.is_some_and(|alive| alive.value.controller == self.name)
+    }
+
+    /// Writes that a node is alive. Returns the lease under which it is.
+    async fn announce(&self, caller: &Certified, lease: LeaseId) -> Result<LeaseId, HandlerError> {
+        self.may_change(&caller.node.node)?;
+        match self.try_announce_under(caller, lease).await {
+            Err(HandlerError::Store(Error::LeaseGone(_))) => {
+                self.session.discard(lease);
+                let lease = self.session.lease().await?;
+                self.try_announce_under(caller, lease).await?;
+                Ok(lease)
             }
-            Err(Error::LeaseGone(_)) => Ok(false),
-            Err(error) => Err(error),
+            outcome => outcome.map(|()| lease),
         }
     }
 
-    /// Returns whether the node is alive by a lease of this controller. Otherwise its lease has
-    /// expired, or the node has in the meantime reported to another controller and holds a lease of
-    /// that.
-    fn is_held_here(&self, node: &Name) -> bool {
-        let view = self.view();
-        let alive = view.nodes.get(node).and_then(|node| node.alive.as_ref());
-        alive.is_some_and(|alive| alive.controller == self.name)
-    }
-
-    async fn obtain_lease(&self, caller: &Certified) -> Result<Lease, HandlerError> {
+    async fn try_announce_under(
+        &self,
+        caller: &Certified,
+        lease: LeaseId,
+    ) -> Result<(), HandlerError> {
         let node = &caller.node.node;
-        self.may_change(node)?;
-        let lease = self.store.grant(self.config.lease()).await?;
         let since_unix_ms = unix_ms();
         let alive = AliveRecord {
             controller: self.name.clone(),
@@ -82,11 +92,10 @@ impl Controller {
             is_alive: true,
         };
         let writes = [
-            Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id),
+            Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease),
             Write::put(key::of(key::SEEN, node), emit(&seen)),
         ];
-        self.retrying(|| self.try_announce(caller, &writes)).await?;
-        Ok(lease)
+        self.retrying(|| self.try_announce(caller, &writes)).await
     }
 
     /// Writes that a node is alive.
@@ -104,10 +113,100 @@ impl Controller {
         Ok(())
     }
 
+    /// Periodically reports the loss of the nodes that no longer report to this controller.
+    pub(crate) async fn report_silent_periodically(self: Arc<Self>) {
+        let mut often = tokio::time::interval(self.config.lease() / EXAMINATIONS);
+        often.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            often.tick().await;
+            if let Err(error) = self.report_silent().await {
+                tracing::warn!("cannot report lost nodes, retrying: {error}");
+            }
+        }
+    }
+
+    /// Reports the loss of the nodes that were silent for the time of the lease, several in one
+    /// commit.
+    async fn report_silent(&self) -> Result<(), Error> {
+        let silent = {
+            let view = self.view();
+            let here = view
+                .nodes
+                .iter()
+                .filter(|(_, node)| self.is_alive_here(node));
+            let names = here.map(|(name, _)| name);
+            self.liveness
+                .silent(names, Instant::now(), self.config.lease())
+        };
+        for part in silent.chunks(MAX_WRITES / WRITES_OF_LOSS) {
+            match self.report_loss(part).await {
+                // One of them was deleted, or has reported to another controller.
+                Err(Error::Conflict { .. }) => self.report_each_loss(part).await?,
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits the loss of nodes one by one. The next examination repeats those that conflict.
+    async fn report_each_loss(&self, nodes: &[Name]) -> Result<(), Error> {
+        for node in nodes {
+            match self.report_loss(std::slice::from_ref(node)).await {
+                Ok(()) | Err(Error::Conflict { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits that nodes are lost, except those that are no longer alive by this controller.
+    async fn report_loss(&self, nodes: &[Name]) -> Result<(), Error> {
+        let (mut writes, mut events) = (Vec::new(), Vec::new());
+        {
+            let view = self.view();
+            let known = nodes
+                .iter()
+                .filter_map(|name| Some((name, view.node(name)?)));
+            for (name, (node, record)) in known.filter(|(_, (node, _))| self.is_alive_here(node)) {
+                writes.extend(self.writes_of_loss(name, node));
+                let about = About::tenant(&record.value.tenant).node(name);
+                about.document(&mut events, NODE_LOST, message_of_loss(name));
+            }
+        }
+        // An event is the last write, see `View::apply`.
+        writes.append(&mut events);
+        if writes.is_empty() {
+            return Ok(());
+        }
+        self.store.commit(writes).await.map(drop)
+    }
+
+    /// Returns the writes by which a node is no longer alive by this controller.
+    fn writes_of_loss(&self, name: &Name, node: &NodeView) -> Vec<Write> {
+        let delete = |kind| Write::delete(key::of(kind, name));
+        let seen = node.seen.iter().map(|seen| self.lost(name, seen));
+        let alive = node.alive.iter();
+        let alive = alive.map(|alive| delete(key::ALIVE).when(Expect::Revision(alive.revision)));
+        let health = node.health.iter().map(|_| delete(key::HEALTH));
+        let tunnel = node.tunnel.iter().map(|_| delete(key::TUNNEL));
+        seen.chain(alive).chain(health).chain(tunnel).collect()
+    }
+
+    /// Returns the write that stores that a node is lost. Its condition lets only one controller
+    /// report the loss.
+    pub(crate) fn lost(&self, node: &Name, seen: &Versioned<SeenRecord>) -> Write {
+        let reported_at = self.seen_unix_ms(node).unwrap_or(0);
+        let lost = emit(&SeenRecord {
+            at_unix_ms: reported_at.max(seen.value.at_unix_ms),
+            is_alive: false,
+        });
+        Write::put(key::of(key::SEEN, node), lost).when(Expect::Revision(seen.revision))
+    }
+
     /// Periodically writes the times of the last reports.
     pub(crate) async fn write_seen_periodically(self: Arc<Self>) {
         let mut often = tokio::time::interval(SEEN_EVERY);
-        often.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        often.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             often.tick().await;
             if let Err(error) = self.write_seen().await {
@@ -180,7 +279,7 @@ impl Controller {
             return Ok(());
         }
         let write =
-            Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(lease.id);
+            Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(lease);
         self.write_under_lease(caller, write).await
     }
 
@@ -200,11 +299,15 @@ impl Controller {
                 self.wait_until_applied(revision).await;
                 Ok(())
             }
-            // The node's next report obtains a new lease, or repeats the statement.
+            // The node's next report announces it again, or repeats the statement.
             Err(Error::LeaseGone(_) | Error::Conflict { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+pub(crate) fn message_of_loss(node: &Name) -> String {
+    format!("node {node} has not reported for too long")
 }
 
 fn has_changed_significantly(known: &[PathHealth], now: &[PathHealth]) -> bool {

@@ -31,6 +31,7 @@ mod record;
 mod reference;
 mod retention;
 mod server;
+mod session;
 mod settings;
 mod signal;
 pub mod store;

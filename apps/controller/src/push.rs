@@ -18,6 +18,10 @@ use std::time::Duration;
 /// intervals.
 const PING_EVERY: Duration = Duration::from_secs(15);
 
+/// The approximate processor time by which a controller accepts a connection of a node and
+/// registers it.
+const RECONNECTION: Duration = Duration::from_millis(1);
+
 /// Returns a node's stream: the assignment, then every change, until the node's certificate is
 /// revoked, another stream of the node replaces it or the controller stops.
 pub(crate) fn stream(
@@ -132,9 +136,10 @@ impl NodeStream {
     }
 
     fn assignment(&self) -> sse::Event {
-        let report_every_ms = self.controller.config.nodes.report_every_ms;
+        let config = &self.controller.config;
         let view = self.controller.view();
-        let assignment = view.assignment(&self.node.node, report_every_ms);
+        let mut assignment = view.assignment(&self.node.node, config.nodes.report_every_ms);
+        assignment.reconnect_within_ms = reconnect_within_ms(view.nodes.len(), config.lease());
         drop(view);
         self.controller.metrics.pushed("assignment");
         event("assignment", assignment.revision, &assignment)
@@ -157,10 +162,33 @@ impl Drop for NodeStream {
     }
 }
 
+/// Returns the time within which nodes return that have lost their controller, milliseconds. It
+/// grows with their number, up to half of the lease time: then they are in time for another
+/// controller not to count them as lost.
+fn reconnect_within_ms(nodes: usize, lease: Duration) -> u32 {
+    let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+    let within = RECONNECTION.saturating_mul(nodes).min(lease / 2);
+    u32::try_from(within.as_millis()).unwrap_or(u32::MAX)
+}
+
 fn event(name: &str, id: u64, data: &impl serde::Serialize) -> sse::Event {
     let data = serde_json::to_string(data).expect("messages have text for keys");
     sse::Event::default()
         .event(name)
         .id(id.to_string())
         .data(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_return_the_more_slowly_the_more_there_are() {
+        let lease = Duration::from_secs(15);
+        assert_eq!(reconnect_within_ms(0, lease), 0);
+        assert_eq!(reconnect_within_ms(2, lease), 2);
+        assert_eq!(reconnect_within_ms(3_000, lease), 3_000);
+        assert_eq!(reconnect_within_ms(usize::MAX, lease), 7_500);
+    }
 }

@@ -30,6 +30,9 @@ const MAX_CERTIFICATES: usize = 3;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NodeRecord {
     pub(crate) tenant: Name,
+    /// A description, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) description: String,
     /// The key of in-band signals to the node, 32 hexadecimal digits. It is created with the first
     /// certificate, and `None` before.
     pub(crate) signal_key: Option<String>,
@@ -55,6 +58,7 @@ impl NodeRecord {
     pub(crate) fn of(tenant: Name) -> NodeRecord {
         NodeRecord {
             tenant,
+            description: String::new(),
             signal_key: None,
             certificates: vec![],
             enrolments: vec![],
@@ -67,13 +71,18 @@ impl NodeRecord {
     /// Returns the node without certificates and enrolment tokens, and without fields of later
     /// versions, which may be credentials too.
     pub(crate) fn revoked(self) -> NodeRecord {
-        NodeRecord::of(self.tenant)
+        let description = self.description;
+        NodeRecord {
+            description,
+            ..NodeRecord::of(self.tenant)
+        }
     }
 
-    /// Returns whether the nodes are equal except for their enrolment tokens.
-    pub(crate) fn is_same_except_tokens(&self, other: &NodeRecord) -> bool {
+    /// Returns whether the nodes are equal except for their description and their enrolment tokens.
+    pub(crate) fn is_same_to_itself(&self, other: &NodeRecord) -> bool {
         let NodeRecord {
             tenant,
+            description: _,
             signal_key,
             certificates,
             incarnation,
@@ -296,7 +305,7 @@ pub(crate) struct TokenUseRecord {
     pub(crate) at_unix_ms: u64,
 }
 
-/// Marks a node as alive. Written under the node's lease.
+/// Marks a node as alive. Written under its controller's lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct AliveRecord {
     /// The controller that the node reports to.
@@ -304,7 +313,7 @@ pub(crate) struct AliveRecord {
     pub(crate) since_unix_ms: u64,
 }
 
-/// The time of a node's last report, updated rarely. It is not under the node's lease.
+/// The time of a node's last report, updated rarely. It is not under the controller's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SeenRecord {
     pub(crate) at_unix_ms: u64,
@@ -345,13 +354,13 @@ impl KeysRecord {
     }
 }
 
-/// The health of a node's paths. Written under the node's lease.
+/// The health of a node's paths. Written under its controller's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HealthRecord {
     pub(crate) paths: Vec<PathHealth>,
 }
 
-/// A tunnel server's report. Written under the node's lease.
+/// A tunnel server's report. Written under its controller's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TunnelRecord {
     pub(crate) addresses: Vec<SocketAddr>,
@@ -399,6 +408,26 @@ pub(crate) struct AuditRecord {
     pub(crate) action: String,
     pub(crate) before: Option<u64>,
     pub(crate) is_removal: bool,
+}
+
+/// The time for which requests with idempotency keys are kept, milliseconds.
+pub(crate) const IDEMPOTENCY_MS: u64 = 24 * 3600 * 1000;
+
+/// A request with an idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct IdempotencyRecord {
+    pub(crate) at_unix_ms: u64,
+    /// The digest of path and body.
+    pub(crate) request_sha256: String,
+    /// The encrypted response, hexadecimal; `None` if it is not known.
+    pub(crate) response: Option<String>,
+}
+
+impl IdempotencyRecord {
+    /// Returns whether the record is older than the time for which it is kept.
+    pub(crate) fn is_expired(&self, now_unix_ms: u64) -> bool {
+        now_unix_ms.saturating_sub(self.at_unix_ms) > IDEMPOTENCY_MS
+    }
 }
 
 /// The format of the store, see [`crate::format`].

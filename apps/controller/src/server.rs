@@ -91,6 +91,9 @@ impl Server {
         let mut deciding = JoinSet::new();
         deciding.spawn(leader::run(controller.clone(), work));
         deciding.spawn(controller.clone().write_seen_periodically());
+        deciding.spawn(controller.clone().report_silent_periodically());
+        let keeper = controller.clone();
+        deciding.spawn(async move { keeper.session.keep().await });
         make_first_token(&controller).await?;
 
         let names = watch::Sender::new(controller.config.names.clone());

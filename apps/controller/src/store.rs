@@ -136,6 +136,14 @@ pub struct Lease {
     pub ttl: Duration,
 }
 
+impl Lease {
+    /// Returns the time for which the holder may rely on the lease: shorter than the store's by
+    /// more than clocks differ in speed.
+    pub(crate) fn holder_ttl(&self) -> Duration {
+        self.ttl * 9 / 10
+    }
+}
+
 /// The operation on one key in a [`Store::commit`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {

@@ -14,7 +14,7 @@ pub(crate) use journal::Journal;
 
 use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later, NodeRecord,
+    AliveRecord, Extended, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later, NodeRecord,
     NumberRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
@@ -38,7 +38,7 @@ pub(crate) struct Versioned<T> {
 
 #[derive(Default)]
 pub(crate) struct View {
-    pub(crate) tenants: BTreeMap<Name, Versioned<Tenant>>,
+    pub(crate) tenants: BTreeMap<Name, Versioned<Extended<Tenant>>>,
     pub(crate) nodes: BTreeMap<Name, NodeView>,
     pub(crate) flows: BTreeMap<Name, FlowView>,
     pub(crate) tracks: BTreeMap<Name, Versioned<TrackRecord>>,
@@ -47,6 +47,8 @@ pub(crate) struct View {
     pub(crate) audit: Journal<AuditEntry>,
     /// Observations of nodes to controllers that do not lead, by key.
     pub(crate) observations: BTreeMap<Arc<str>, Versioned<Arc<[u8]>>>,
+    /// The times of requests with idempotency keys, by key in the store.
+    pub(crate) idempotency: BTreeMap<Arc<str>, u64>,
     /// The owners of the inner addresses of tunnels, by the offset of the address within each
     /// prefix, and the reverse.
     inner: BTreeMap<u64, Name>,
@@ -75,7 +77,7 @@ pub(crate) struct View {
 pub(crate) struct NodeView {
     pub(crate) record: Option<Versioned<NodeRecord>>,
     pub(crate) registration: Option<Versioned<Registration>>,
-    pub(crate) alive: Option<AliveRecord>,
+    pub(crate) alive: Option<Versioned<AliveRecord>>,
     pub(crate) seen: Option<Versioned<SeenRecord>>,
     pub(crate) health: Option<Versioned<HealthRecord>>,
     pub(crate) keys: Option<Versioned<KeysRecord>>,
@@ -261,6 +263,7 @@ impl View {
             revision: self.latest,
             incarnation: self.incarnation.clone(),
             report_every_ms,
+            reconnect_within_ms: 0,
             signal_key: None,
             sends: vec![],
             receives: vec![],
@@ -383,7 +386,7 @@ impl NodeView {
         path_bits(ends.map(|end| end.number))
     }
 
-    /// Returns whether the node has lost its lease and its loss has not been reported.
+    /// Returns whether the node is no longer alive and its loss has not been reported.
     pub(crate) fn is_missing(&self) -> bool {
         self.alive.is_none() && self.seen.as_ref().is_some_and(|seen| seen.value.is_alive)
     }
@@ -408,6 +411,7 @@ impl NodeView {
             keys: keys.cloned().unwrap_or_default(),
             authorities: registration.map_or_else(Vec::new, |known| known.authorities.clone()),
             tenant: record.tenant.clone(),
+            description: record.description.clone(),
             version: registration.map(|registration| registration.version.clone()),
             alive: self.alive.is_some(),
             seen_unix_ms: seen_unix_ms.max(self.seen.as_ref().map(|seen| seen.value.at_unix_ms)),

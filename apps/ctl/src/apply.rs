@@ -1,5 +1,5 @@
 use crate::output::Output;
-use crate::{flow, track};
+use crate::{flow, tenant, track};
 use anyhow::{Context, Result, bail};
 use hawser_client::{OperatorClient, Tagged};
 use hawser_control::resource::{Flow, Tenant};
@@ -91,8 +91,6 @@ enum Change {
     None,
     Created,
     Changed,
-    /// It differs in fields that cannot be changed.
-    Unchangeable,
     Deleted,
 }
 
@@ -169,10 +167,9 @@ async fn apply_tenants(
         .map(|tenant| (&tenant.name, tenant))
         .collect();
     for tenant in wanted {
-        let (change, fields) = compare_tenant(current.get(&tenant.name).copied(), tenant)?;
-        if change == Change::Created && !dry_run {
-            client
-                .create_tenant(tenant)
+        let (change, fields) = compare(current.get(&tenant.name).copied(), tenant)?;
+        if !dry_run {
+            apply_tenant(tenant, change, client)
                 .await
                 .with_context(|| format!("tenant {}", tenant.name))?;
         }
@@ -184,6 +181,15 @@ async fn apply_tenants(
         });
     }
     Ok(outcomes)
+}
+
+async fn apply_tenant(wanted: &Tenant, change: Change, client: &OperatorClient) -> Result<()> {
+    match change {
+        Change::Created => drop(client.create_tenant(wanted).await?),
+        Change::Changed => drop(tenant::change(client, &wanted.name, &wanted.description).await?),
+        Change::None | Change::Deleted => {}
+    }
+    Ok(())
 }
 
 /// A resource that can be replaced as a whole.
@@ -307,7 +313,7 @@ async fn apply_one<T: Resource>(
             Ok(None)
         }
         Change::Changed => wanted.replace(client).await.map(Some),
-        Change::None | Change::Unchangeable | Change::Deleted => Ok(None),
+        Change::None | Change::Deleted => Ok(None),
     }
 }
 
@@ -349,16 +355,6 @@ fn line_of(text: &str, path: &str) -> Option<usize> {
     Some(text[..start].matches('\n').count() + 1)
 }
 
-fn compare_tenant(current: Option<&Tenant>, wanted: &Tenant) -> Result<(Change, Vec<String>)> {
-    let (change, fields) = compare(current, wanted)?;
-    let change = match change {
-        // The API cannot change a tenant's description.
-        Change::Changed => Change::Unchangeable,
-        change => change,
-    };
-    Ok((change, fields))
-}
-
 fn compare<T: Serialize>(current: Option<&T>, wanted: &T) -> Result<(Change, Vec<String>)> {
     let Some(current) = current else {
         return Ok((Change::Created, Vec::new()));
@@ -398,7 +394,6 @@ fn describe(outcome: &Outcome, dry_run: bool) -> String {
         (Change::Changed, true) => format!("would be changed: {fields}"),
         (Change::Deleted, false) => "deleted".to_owned(),
         (Change::Deleted, true) => "would be deleted".to_owned(),
-        (Change::Unchangeable, _) => format!("NOT CHANGED: {fields} cannot be changed"),
     }
 }
 

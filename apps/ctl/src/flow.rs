@@ -5,7 +5,7 @@ use crate::outdated::unless_changed;
 use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
-use hawser_client::{OperatorClient, Tag, Tagged};
+use hawser_client::{OperatorClient, Tag};
 use hawser_control::Name;
 use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use options::{Options, name_of};
@@ -117,9 +117,11 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
 }
 
 async fn change(client: &OperatorClient, flow: &Name, options: &Options) -> Result<Flow> {
-    let Tagged { mut value, tag } = client.tagged_flow(flow).await?;
-    options.change(&mut value)?;
-    replace(client, &value, &tag).await
+    let before = client.tagged_flow(flow).await?;
+    let mut changed = before.value.clone();
+    options.change(&mut changed)?;
+    let changed = client.change_flow(&before, &changed).await;
+    unless_changed(changed, format_args!("flow {flow}"))
 }
 
 /// Replaces a flow unless it was changed since it was read.

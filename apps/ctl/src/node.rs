@@ -1,3 +1,4 @@
+use crate::outdated::unless_changed;
 use crate::output::{Output, is_wanted};
 use crate::text;
 use crate::token::SecretFile;
@@ -28,6 +29,14 @@ pub(crate) enum Command {
         node: Name,
     },
     Enrol(Enrol),
+    /// Change the description of a node
+    Set {
+        /// Name of the node
+        node: Name,
+        /// Description for people
+        #[arg(long)]
+        description: String,
+    },
     /// Revoke the node's certificate and its tokens; it has to be enrolled again
     Revoke {
         /// Name of the node
@@ -94,6 +103,10 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.one(&node, &fields(&node))
         }
         Command::Enrol(enrol) => enrol.run(client, output).await,
+        Command::Set { node, description } => {
+            let changed = change(client, node, description).await?;
+            output.changed(&changed, &format!("node {node} changed"))
+        }
         Command::Revoke { node } => {
             client.revoke_node(node).await?;
             output.done(&format!(
@@ -109,6 +122,16 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.done(&format!("node {node} deleted"))
         }
     }
+}
+
+async fn change(client: &OperatorClient, node: &Name, description: &str) -> Result<Node> {
+    let before = client.tagged_node(node).await?;
+    let changed = Node {
+        description: description.to_owned(),
+        ..before.value.clone()
+    };
+    let changed = client.change_node(&before, &changed).await;
+    unless_changed(changed, format_args!("node {node}"))
 }
 
 impl Enrol {
@@ -179,6 +202,7 @@ fn fields(node: &Node) -> Vec<(&'static str, String)> {
             text::or_none(node.seen_unix_ms.map(text::date)),
         ),
         ("version", text::or_none(node.version.as_ref())),
+        ("description", node.description.clone()),
     ];
     let end = |end: &hawser_control::resource::PathEnd| {
         format!(

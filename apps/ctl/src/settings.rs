@@ -67,11 +67,8 @@ impl ConnectionArgs {
                 authority.display()
             )
         })?;
-        Ok(OperatorClient::new(
-            &controllers,
-            &authority,
-            &read_token(token)?,
-        )?)
+        let client = OperatorClient::new(&controllers, &authority, &read_token(token)?)?;
+        Ok(client.repeating())
     }
 
     fn controllers(&self, settings: &Settings) -> Result<Vec<Controller>> {

@@ -1,3 +1,4 @@
+use crate::outdated::unless_changed;
 use crate::output::Output;
 use anyhow::Result;
 use hawser_client::OperatorClient;
@@ -19,6 +20,14 @@ pub(crate) enum Command {
         tenant: Name,
         /// Description for people
         #[arg(long, default_value_t)]
+        description: String,
+    },
+    /// Change the description of a tenant
+    Set {
+        /// Name of the tenant
+        tenant: Name,
+        /// Description for people
+        #[arg(long)]
         description: String,
     },
     /// Delete a tenant that has neither nodes nor flows nor tokens
@@ -62,9 +71,31 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             let tenant = client.create_tenant(&tenant).await?;
             output.changed(&tenant, &format!("tenant {} created", tenant.name))
         }
+        Command::Set {
+            tenant,
+            description,
+        } => {
+            let changed = change(client, tenant, description).await?;
+            output.changed(&changed, &format!("tenant {tenant} changed"))
+        }
         Command::Delete { tenant } => {
             client.delete_tenant(tenant).await?;
             output.done(&format!("tenant {tenant} deleted"))
         }
     }
+}
+
+/// Changes the description of a tenant unless the tenant was changed since it was read.
+pub(crate) async fn change(
+    client: &OperatorClient,
+    tenant: &Name,
+    description: &str,
+) -> Result<Tenant> {
+    let before = client.tagged_tenant(tenant).await?;
+    let changed = Tenant {
+        description: description.to_owned(),
+        ..before.value.clone()
+    };
+    let changed = client.change_tenant(&before, &changed).await;
+    unless_changed(changed, format_args!("tenant {tenant}"))
 }

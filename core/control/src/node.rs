@@ -60,6 +60,11 @@ pub struct Assignment {
     pub incarnation: Option<String>,
     /// The interval between the node's reports when nothing urgent happens, milliseconds.
     pub report_every_ms: u32,
+    /// The time within which the node returns after it has lost its connection, milliseconds. It
+    /// waits for a random part of it, so that the nodes of a controller that has died do not reach
+    /// another one at the same time.
+    #[serde(default)]
+    pub reconnect_within_ms: u32,
     /// The key of in-band signals, 32 hexadecimal digits; `null` if signals are rejected.
     pub signal_key: Option<String>,
     /// The flows that the node replicates.
@@ -84,6 +89,8 @@ struct Received {
     #[serde(default)]
     incarnation: Option<String>,
     report_every_ms: u32,
+    #[serde(default)]
+    reconnect_within_ms: u32,
     signal_key: Option<String>,
     sends: Vec<Part<Send>>,
     receives: Vec<Part<Receive>>,
@@ -110,6 +117,7 @@ impl From<Received> for Assignment {
             revision: received.revision,
             incarnation: received.incarnation,
             report_every_ms: received.report_every_ms,
+            reconnect_within_ms: received.reconnect_within_ms,
             signal_key: received.signal_key,
             sends,
             receives,

@@ -25,9 +25,12 @@ pub struct Node {
     pub name: Name,
     /// The tenant that the node belongs to.
     pub tenant: Name,
+    /// A description, for people.
+    #[serde(default)]
+    pub description: String,
     /// The version of the node's agent; `null` before it has registered.
     pub version: Option<String>,
-    /// Whether the node is alive: its lease has not expired.
+    /// Whether the node is alive: it reports to a controller.
     pub alive: bool,
     /// When the node last reported, milliseconds since 1970; `null` before it has registered.
     pub seen_unix_ms: Option<u64>,

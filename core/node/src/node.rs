@@ -391,6 +391,8 @@ impl ControlledNode {
             revision: self.revision,
             incarnation: self.incarnation.clone(),
             report_every_ms: self.report_every_ms,
+            // It belongs to a connection.
+            reconnect_within_ms: 0,
             signal_key: self.signal_key.clone(),
             sends: sends.collect(),
             receives: receives.map(|received| received.assigned.clone()).collect(),
@@ -866,6 +868,7 @@ fn unassigned() -> Assignment {
         revision: 0,
         incarnation: None,
         report_every_ms: DEFAULT_REPORT_EVERY_MS,
+        reconnect_within_ms: 0,
         signal_key: None,
         sends: Vec::new(),
         receives: Vec::new(),

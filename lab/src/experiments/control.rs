@@ -1,11 +1,12 @@
-//! Scalability of one controller: thousands of nodes with ten flows each, against one process with
-//! its own database.
+//! Scalability of the controller: thousands of nodes with ten flows each, against one process with
+//! its own database, one process with etcd, and three with etcd of which the leader is killed.
 
 mod fleet;
 mod load;
 mod measure;
 mod process;
 mod report;
+mod takeover;
 
 use crate::experiment::{Completed, Experiment, Run, progress};
 use crate::summary::{Case, Metrics, Summary, quantile};
@@ -15,16 +16,16 @@ use hawser_client::OperatorClient;
 use hawser_io::netns::Namespace;
 use hawser_testbed::topology::{Stop, Topology};
 use load::Changes;
-use measure::{Kind, Latencies, Measured};
+use measure::{EtcdMeasured, Kind, Latencies, Measured, Takeover};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use process::{Access, ControllerProcess, Usage};
+use process::{Access, Cluster, Usage};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 /// Numbers of nodes of the cases.
-const AGENTS: [usize; 3] = [1_000, 3_000, 10_000];
+const AGENTS: [usize; 4] = [200, 1_000, 3_000, 10_000];
 
 /// Flows per node: each node replicates this number of flows and deduplicates the same number.
 const FLOWS_PER_AGENT: usize = 10;
@@ -40,23 +41,53 @@ const ARRIVALS_PER_S: f64 = 200.0;
 const CHANGES_PER_S: f64 = 50.0;
 
 /// The target of the 99th percentile of latencies in milliseconds.
-const TARGET_P99_MS: f64 = 1_000.0;
+const TARGET_P99_MS: f64 = 50.0;
+
+/// The lease time of the controllers, as by default.
+const LEASE: Duration = Duration::from_secs(15);
 
 /// Threads of the simulated nodes. The machine has two processors, which they share with the
 /// controller.
 const WORKERS: usize = 2;
 
-/// The nodes of a case.
+/// The controllers of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Controllers {
+    /// One with the embedded store.
+    Embedded,
+    /// One with etcd.
+    Etcd,
+    /// Three with etcd, of which the leader is killed.
+    KilledLeader,
+}
+
+/// The controllers and nodes of a case.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Size {
+pub(crate) struct Setup {
+    controllers: Controllers,
     agents: usize,
+}
+
+impl Setup {
+    fn all() -> Vec<Setup> {
+        use Controllers::{Embedded, Etcd, KilledLeader};
+        let kinds = [Embedded, Etcd, KilledLeader].into_iter();
+        kinds
+            .flat_map(|controllers| {
+                AGENTS.map(|agents| Setup {
+                    controllers,
+                    agents,
+                })
+            })
+            .collect()
+    }
 }
 
 /// The experiment.
 pub(crate) struct Control;
 
 impl Experiment for Control {
-    type Case = Size;
+    type Case = Setup;
     type Measured = Measured;
 
     fn name(&self) -> &'static str {
@@ -64,26 +95,26 @@ impl Experiment for Control {
     }
 
     fn about(&self) -> &'static str {
-        "thousands of simulated nodes on real mutual TLS connections against one controller"
+        "thousands of simulated nodes on real mutual TLS connections against one controller, or three"
     }
 
     fn names(&self) -> Vec<String> {
-        AGENTS.map(|agents| Size { agents }.to_string()).to_vec()
+        Setup::all().iter().map(Setup::to_string).collect()
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Size>> {
-        run.chosen(AGENTS.map(|agents| Size { agents }).to_vec())
+    fn cases(&self, run: &Run) -> Result<Vec<Setup>> {
+        run.chosen(Setup::all())
     }
 
-    fn measure(&self, size: &Size, run: &Run) -> Result<Measured> {
-        progress(&format!("  {} flows", size.agents * FLOWS_PER_AGENT));
+    fn measure(&self, setup: &Setup, run: &Run) -> Result<Measured> {
+        progress(&format!("  {} flows", setup.agents * FLOWS_PER_AGENT));
         raise_open_files()?;
-        run_case(run, *size)
+        run_case(run, *setup)
     }
 
     fn summarise(
         &self,
-        completed: Vec<Completed<Size, Measured>>,
+        completed: Vec<Completed<Setup, Measured>>,
         summary: &mut Summary,
         run: &Run,
     ) -> Result<()> {
@@ -95,9 +126,14 @@ impl Experiment for Control {
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "agents-{}", self.agents)
+        let kind = match self.controllers {
+            Controllers::Embedded => "embedded/agents",
+            Controllers::Etcd => "etcd/agents",
+            Controllers::KilledLeader => "etcd/killed-leader",
+        };
+        write!(f, "{kind}-{}", self.agents)
     }
 }
 
@@ -109,20 +145,27 @@ fn raise_open_files() -> Result<()> {
         .context("cannot raise the number of open files")
 }
 
-fn run_case(run: &Run, size: Size) -> Result<Measured> {
-    let folder = run.raw(&size.to_string())?;
+fn run_case(run: &Run, setup: Setup) -> Result<Measured> {
+    let folder = run.raw(&setup.to_string())?;
     // One namespace of a lab: all of its ports are free, and everything in it is removed with it.
     let lab = Topology::with_paths(1).build()?;
     let namespace = lab.source();
     // This number of connections leaves many ports in TIME_WAIT.
     namespace.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
-    let controller = ControllerProcess::start(&run.hawser, namespace, &folder)?;
+    let (controllers, with_etcd) = match setup.controllers {
+        Controllers::Embedded => (1, false),
+        Controllers::Etcd => (1, true),
+        Controllers::KilledLeader => (3, true),
+    };
+    let cluster = Cluster::start(&run.hawser, namespace, &folder, controllers, with_etcd)?;
     let runtime = runtime_in(namespace)?;
-    let measured = runtime.block_on(measure(run, size.agents, &controller));
+    let measured = runtime.block_on(measure(run, setup, &cluster));
     // The threads have to exit before the lab is dropped, because a namespace exists as long as a
     // thread is inside.
     drop(runtime);
-    controller.stop()?;
+    let killed = measured.as_ref().ok();
+    let killed = killed.and_then(|measured| Some(&*measured.takeover.as_ref()?.killed));
+    cluster.stop(killed)?;
     let measured = measured?;
     measured.latencies.write(&folder)?;
     Ok(measured)
@@ -143,12 +186,12 @@ fn runtime_in(namespace: &Namespace) -> Result<Runtime> {
         .build()?)
 }
 
-async fn measure(run: &Run, agents: usize, controller: &ControllerProcess) -> Result<Measured> {
+async fn measure(run: &Run, setup: Setup, cluster: &Cluster) -> Result<Measured> {
     // The thread that blocks on a runtime is not one of its threads, and so not in the namespace.
     let work = Work {
-        agents,
+        setup,
         seconds: run.seconds.unwrap_or(STEADY_S),
-        controller: controller.access()?,
+        access: cluster.access()?,
         stop: run.stop.clone(),
     };
     tokio::spawn(work.run()).await?
@@ -161,25 +204,27 @@ struct Steady {
     agents_cpu: Duration,
     machine_cpu: Duration,
     changes: usize,
+    etcd: Option<EtcdMeasured>,
+    takeover: Option<Takeover>,
 }
 
 /// The parameters of one case.
 struct Work {
-    agents: usize,
+    setup: Setup,
     seconds: f64,
-    controller: Access,
+    access: Access,
     stop: Stop,
 }
 
 impl Work {
     async fn run(self) -> Result<Measured> {
-        let operator = Arc::new(self.controller.operator()?);
-        let empty = self.controller.usage()?;
-        let enrol = fleet::enrol(&self.controller, &operator, self.agents, &self.stop);
+        let agents = self.setup.agents;
+        let operator = Arc::new(self.access.operator()?);
+        let empty = self.access.usage()?;
+        let enrol = fleet::enrol(&self.access, &operator, agents, &self.stop);
         let (identities, enrolment) = timed(enrol).await?;
-        let ((), flows_created) =
-            timed(fleet::create_flows(&operator, self.agents, &self.stop)).await?;
-        let idle = self.controller.usage()?;
+        let ((), flows_created) = timed(fleet::create_flows(&operator, agents, &self.stop)).await?;
+        let idle = self.access.usage()?;
         progress(&format!(
             "  nodes enrolled in {:.1} s, flows created in {:.1} s",
             enrolment.as_secs_f64(),
@@ -187,12 +232,13 @@ impl Work {
         ));
 
         let latencies = Arc::new(Latencies::default());
-        let fleet = Fleet::new(&self.controller, &identities, &latencies)?;
+        let fleet = Fleet::new(&self.access, &identities, &latencies)?;
         let nodes = fleet.start();
         self.wait_until_assigned(&fleet, &latencies).await?;
         // Twice the reporting interval: then every node has reported.
         self.pause(Duration::from_secs(10)).await?;
         let steady = self.steady_state(&operator, &fleet, &latencies).await?;
+        let lost = self.lost_changes(&fleet, steady.takeover.as_ref()).await?;
         drop(nodes);
         Ok(Measured {
             empty,
@@ -204,6 +250,10 @@ impl Work {
             enrolment,
             flows_created,
             changes: steady.changes,
+            accepted: fleet.accepted(),
+            lost,
+            etcd: steady.etcd,
+            takeover: steady.takeover,
             latencies,
         })
     }
@@ -215,35 +265,103 @@ impl Work {
         fleet: &Arc<Fleet>,
         latencies: &Arc<Latencies>,
     ) -> Result<Steady> {
-        let seconds = self.seconds;
-        progress(&format!("  all nodes connected, measuring for {seconds} s"));
+        progress(&format!(
+            "  all nodes connected, measuring for {} s",
+            self.seconds
+        ));
+        let victim = match self.setup.controllers {
+            Controllers::KilledLeader => Some(takeover::leader(&self.access).await?),
+            Controllers::Embedded | Controllers::Etcd => None,
+        };
+        // The usage of a controller that was killed cannot be read.
+        let measured = victim
+            .as_ref()
+            .map_or_else(|| self.access.clone(), |victim| self.access.without(victim));
         let lag = tokio::spawn(measure::lag(Arc::clone(latencies)));
-        let (from, agents_from) = (self.controller.usage()?, measure::own_cpu()?);
+        let (from, etcd_from, agents_from) = (
+            measured.usage()?,
+            measured.etcd_usage()?,
+            measure::own_cpu()?,
+        );
         let machine_from = measure::machine_cpu()?;
         latencies.begin();
         let changes = Changes::start(operator, fleet, latencies);
-        self.pause(Duration::from_secs_f64(seconds)).await?;
+        let takeover = match victim {
+            Some(victim) => Some(self.kill(victim, fleet).await?),
+            None => self
+                .pause(Duration::from_secs_f64(self.seconds))
+                .await
+                .map(|()| None)?,
+        };
         let changes = changes.stop().await;
-        let (to, agents_to) = (self.controller.usage()?, measure::own_cpu()?);
+        let (to, etcd_to, agents_to) = (
+            measured.usage()?,
+            measured.etcd_usage()?,
+            measure::own_cpu()?,
+        );
         let machine_cpu = measure::machine_cpu()? - machine_from;
         // Changes that have not arrived yet still count.
         self.pause(Duration::from_secs(2)).await?;
         latencies.end();
         lag.abort();
+        let etcd = etcd_from.zip(etcd_to).zip(measured.etcd_database_bytes()?);
         Ok(Steady {
             from,
             to,
             agents_cpu: agents_to - agents_from,
             machine_cpu,
             changes,
+            etcd: etcd.map(|((from, to), database_bytes)| EtcdMeasured {
+                from,
+                to,
+                database_bytes,
+            }),
+            takeover,
         })
     }
 
+    /// Kills the leader after a third of the time, and measures until the end.
+    async fn kill(&self, victim: String, fleet: &Fleet) -> Result<Takeover> {
+        let part = Duration::from_secs_f64(self.seconds / 3.0);
+        self.pause(part).await?;
+        let before = fleet.disconnections();
+        takeover::kill(&self.access, &victim)?;
+        let killed_at = Instant::now();
+        progress(&format!("  killed the leader, {victim}"));
+        let rest = self.access.without(&victim);
+        let election = takeover::next_leader(&rest, &victim, LEASE * 4).await?;
+        // Losses of nodes are reported when the lease of their controller has ended.
+        let end = (2 * part).max(2 * LEASE);
+        self.pause(end.saturating_sub(killed_at.elapsed())).await?;
+        Ok(Takeover {
+            nodes_lost: takeover::nodes_lost(&rest).await?,
+            disconnected: fleet.disconnections() - before,
+            killed: victim,
+            election,
+        })
+    }
+
+    /// Returns the number of accepted changes that did not reach both of their nodes, or that a
+    /// controller does not have.
+    async fn lost_changes(&self, fleet: &Fleet, takeover: Option<&Takeover>) -> Result<usize> {
+        let unreached = fleet.lost_changes().len();
+        let access = takeover.map(|takeover| self.access.without(&takeover.killed));
+        let access = access.as_ref().unwrap_or(&self.access);
+        let mut outdated = 0;
+        for operator in access.operators()? {
+            for (flow, epoch) in fleet.changed_epochs() {
+                outdated += usize::from(operator.policy(&flow).await?.epoch < epoch);
+            }
+        }
+        Ok(unreached + outdated)
+    }
+
     async fn wait_until_assigned(&self, fleet: &Fleet, latencies: &Latencies) -> Result<()> {
+        let agents = self.setup.agents;
         let timeout =
-            Duration::from_secs_f64(self.agents as f64 / ARRIVALS_PER_S) + Duration::from_secs(120);
+            Duration::from_secs_f64(agents as f64 / ARRIVALS_PER_S) + Duration::from_secs(120);
         let end = Instant::now() + timeout;
-        while fleet.assigned() < self.agents {
+        while fleet.assigned() < agents {
             if Instant::now() > end {
                 let (assigned, error) = (fleet.assigned(), latencies.last_error());
                 bail!(
@@ -277,13 +395,16 @@ async fn timed<T>(work: impl Future<Output = Result<T>>) -> Result<(T, Duration)
     Ok((work.await?, began.elapsed()))
 }
 
-fn describe(size: Size, measured: &Measured) -> Case {
-    let agents = size.agents;
-    let mut case = Case::new(&size.to_string());
+fn describe(setup: Setup, measured: &Measured) -> Case {
+    let agents = setup.agents;
+    let mut case = Case::new(&setup.to_string());
     case.set_param("agents", agents);
     case.set_param("flows", agents * FLOWS_PER_AGENT);
     case.set_param("arrivals_per_s", ARRIVALS_PER_S);
+    case.set_param("changes_per_s", CHANGES_PER_S);
+    case.set_param("seconds", measured.seconds());
     case.set_param("policy_changes", measured.changes);
+    case.set_param("lease_ms", LEASE.as_millis() as u64);
     case.set_param("last_error", measured.latencies.last_error());
     case.metrics = metrics(agents, measured);
     case
@@ -295,7 +416,32 @@ fn metrics(agents: usize, measured: &Measured) -> Metrics {
     set_resources(&mut metrics, agents, measured);
     metrics.set("enrolment_s", measured.enrolment.as_secs_f64());
     metrics.set("flows_created_s", measured.flows_created.as_secs_f64());
+    if let Some(etcd) = &measured.etcd {
+        metrics.set("etcd_cpu_cores", etcd.cores());
+        metrics.set("etcd_memory_bytes", etcd.to.memory_bytes as f64);
+        metrics.set("etcd_database_bytes", etcd.database_bytes as f64);
+    }
+    if let Some(takeover) = &measured.takeover {
+        set_takeover(&mut metrics, takeover, &measured.latencies);
+    }
     metrics
+}
+
+/// Sets the consequences of the death of the leader.
+fn set_takeover(metrics: &mut Metrics, takeover: &Takeover, latencies: &Latencies) {
+    metrics.set("election_ms", takeover.election.as_secs_f64() * 1e3);
+    metrics.set("nodes_disconnected", takeover.disconnected as f64);
+    let reconnected = latencies.count(Kind::Reconnection);
+    metrics.set("nodes_reconnected", reconnected as f64);
+    metrics.set("nodes_lost", takeover.nodes_lost as f64);
+    let waits = [
+        Kind::Heartbeat,
+        Kind::PolicyChange,
+        Kind::ObservedChange,
+        Kind::Reconnection,
+    ];
+    let longest = waits.map(|kind| quantile(&latencies.sorted_ms(kind), 1.0));
+    metrics.set("longest_wait_ms", longest.into_iter().fold(0.0, f64::max));
 }
 
 /// Sets the latencies, the changes that did not arrive, and the errors.
@@ -313,6 +459,9 @@ fn set_latencies(metrics: &mut Metrics, measured: &Measured) {
         "changes_missed_ratio",
         1.0 - arrived as f64 / (2 * measured.changes) as f64,
     );
+    let requested = measured.changes - measured.accepted;
+    metrics.set("changes_not_accepted", requested as f64);
+    metrics.set("changes_lost", measured.lost as f64);
     metrics.set("errors_ratio", latencies.errors_ratio());
 }
 

@@ -16,6 +16,9 @@ use serde_json::error::Category;
 use std::ops::Bound;
 use std::sync::Arc;
 
+/// The media type of all bodies except patches.
+const JSON: &str = "application/json";
+
 /// The body of an operator's request, as JSON. An unknown field is an error.
 pub(crate) struct Body<T>(pub(crate) T);
 
@@ -137,7 +140,7 @@ impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Body<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
-        let bytes = json(request, controller).await?;
+        let bytes = declared(JSON, request, controller).await?;
         parsed(&bytes, strict).map(Body)
     }
 }
@@ -146,15 +149,19 @@ impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Message<T
     type Rejection = Refusal;
 
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
-        let bytes = json(request, controller).await?;
+        let bytes = declared(JSON, request, controller).await?;
         parsed(&bytes, |bytes| serde_json::from_slice(bytes)).map(Message)
     }
 }
 
-/// Reads a body that is declared as JSON.
-async fn json(request: Request, controller: &Arc<Controller>) -> Result<Bytes, Refusal> {
-    if !is_json(request.headers()) {
-        let what = "send the body as `Content-Type: application/json`";
+/// Reads a body that is declared as that kind.
+pub(super) async fn declared(
+    kind: &str,
+    request: Request,
+    controller: &Arc<Controller>,
+) -> Result<Bytes, Refusal> {
+    if !is_declared(kind, request.headers()) {
+        let what = format!("send the body as `Content-Type: {kind}`");
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
     }
     let bytes = Bytes::from_request(request, controller).await;
@@ -168,7 +175,7 @@ async fn json(request: Request, controller: &Arc<Controller>) -> Result<Bytes, R
 }
 
 /// Parses JSON all of whose fields have to be known.
-fn strict<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+pub(super) fn strict<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     let mut input = serde_json::Deserializer::from_slice(bytes);
     let value = hawser_control::strict(&mut input)?;
     input.end()?;
@@ -176,7 +183,7 @@ fn strict<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
 }
 
 /// Parses a body with `parse`. Rejects one that has a list in place of an object.
-fn parsed<T: DeserializeOwned + Serialize>(
+pub(super) fn parsed<T: DeserializeOwned + Serialize>(
     bytes: &[u8],
     parse: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
 ) -> Result<T, Refusal> {
@@ -214,16 +221,17 @@ fn has_list_for_object(given: &Value, parsed: &Value) -> bool {
     }
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers
+fn is_declared(kind: &str, headers: &HeaderMap) -> bool {
+    let declared = headers
         .get(CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok())
         .unwrap_or("");
-    kind.split(';')
+    declared
+        .split(';')
         .next()
         .unwrap_or("")
         .trim()
-        .eq_ignore_ascii_case("application/json")
+        .eq_ignore_ascii_case(kind)
 }
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Controller>> for Path<T> {

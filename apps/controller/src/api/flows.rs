@@ -1,5 +1,6 @@
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
+use super::patch::MergePatch;
 use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
 use super::problem::Kind;
 use super::refusal::{
@@ -9,7 +10,7 @@ use super::tenants::{Created, created};
 use crate::access::{Operate, Operator, Read};
 use crate::check::{self, overlap};
 use crate::controller::{About, Controller};
-use crate::record::{FlowRecord, Later, NumberRecord, emit, key};
+use crate::record::{Extended, FlowRecord, Later, NumberRecord, emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View};
@@ -100,11 +101,28 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     Body(flow): Body<Flow>,
 ) -> Result<Tagged<Flow>, HandlerError> {
-    check::flow(&flow).map_err(Refusal::meaningless)?;
-    let revision = controller
-        .retrying(|| try_change(&controller, &operator, &matching, &name, &flow))
-        .await?;
-    Ok(Tagged(revision, flow))
+    let replaced = |_: &Extended<Flow>| Ok(flow.clone().into());
+    controller
+        .retrying(|| try_change(&controller, &operator, &matching, &name, &replaced))
+        .await
+}
+
+/// Change some fields of a flow; its policy is reset unless an operator has fixed it
+///
+/// Its tenant and its nodes cannot be changed: delete the flow and create it again.
+#[utoipa::path(operation_id = "change_flow", patch, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body(content = MergePatch, content_type = "application/merge-patch+json"), security(("token" = [])),
+    responses((status = 200, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
+pub(super) async fn patch(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    matching: IfMatch,
+    Path(name): Path<Name>,
+    patch: MergePatch,
+) -> Result<Tagged<Flow>, HandlerError> {
+    let patched = |before: &Extended<Flow>| Ok(before.with_known(patch.applied_to(&**before)?));
+    controller
+        .retrying(|| try_change(&controller, &operator, &matching, &name, &patched))
+        .await
 }
 
 async fn try_change(
@@ -112,32 +130,35 @@ async fn try_change(
     operator: &Operator<Operate>,
     matching: &IfMatch,
     name: &Name,
-    new: &Flow,
-) -> Result<Revision, HandlerError> {
+    changed: &impl Fn(&Extended<Flow>) -> Result<Extended<Flow>, Refusal>,
+) -> Result<Tagged<Flow>, HandlerError> {
     let before = controller.flow_of(operator, name)?;
     let changed_in = before.value.changed_in(before.revision);
     matching.check(changed_in)?;
-    check_unchangeable(&before.value.flow, new)?;
+    let new = changed(&before.value.flow)?;
+    check::flow(&new).map_err(Refusal::meaningless)?;
+    check_unchangeable(&before.value.flow, &new)?;
     if *new == *before.value.flow {
         // The view may be behind the store, so check that nothing has changed.
         let check = Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
         controller.store.commit(vec![check]).await?;
-        return Ok(changed_in);
+        return Ok(Tagged(changed_in, new.into_known()));
     }
     let writes = {
         let view = controller.view();
         if new.select != before.value.flow.select {
-            check_overlap(&view, new)?;
+            check_overlap(&view, &new)?;
         }
-        check_adjacent(&view, new)?;
-        writes_to_change(&view, new, &before)
+        check_adjacent(&view, &new)?;
+        writes_to_change(&view, &new, &before)
     };
     let message = format!("{} changed the flow {name}", operator.token.name);
     let by = operator.origin.changes(name, changed_in);
     let about = About::tenant(&new.tenant).flow(name).by(by);
-    Ok(controller
+    let revision = controller
         .commit(writes, about, "flow_changed", message)
-        .await?)
+        .await?;
+    Ok(Tagged(revision, new.into_known()))
 }
 
 /// Rejects a change of the fields that cannot be changed.
@@ -151,7 +172,11 @@ fn check_unchangeable(old: &Flow, new: &Flow) -> Result<(), Refusal> {
     Err(Refusal::meaningless(what))
 }
 
-fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> Vec<Write> {
+fn writes_to_change(
+    view: &View,
+    new: &Extended<Flow>,
+    before: &Versioned<FlowRecord>,
+) -> Vec<Write> {
     let mut writes = Vec::new();
     if let Some(policy) = view.policy(&new.name)
         && policy.value.reason != Cause::Operator
@@ -164,7 +189,7 @@ fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> 
         writes.push(Write::put(key::of(key::POLICY, &new.name), emit(&next)).when(read));
     }
     let record = FlowRecord {
-        flow: new.clone().into(),
+        flow: new.clone(),
         changed_in: None,
         ..before.value.clone()
     };

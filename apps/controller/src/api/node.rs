@@ -32,7 +32,7 @@ pub(super) async fn register(
     controller
         .retrying(|| try_register(&controller, &caller, &node, &registration))
         .await?;
-    controller.renew_lease(&caller).await?;
+    controller.note_alive(&caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn stream(
     Ok(Sse::new(push::stream(controller, caller.node)))
 }
 
-/// Report observations and counters, and renew the node's lease
+/// Report observations and counters, and that the node is alive
 #[utoipa::path(operation_id = "report_node", post, path = "/v1/nodes/{node}/reports", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Report,
     responses((status = 204, description = "Accepted"), CommonErrors, BodyErrors))]
 pub(super) async fn report(
@@ -99,7 +99,7 @@ pub(super) async fn report(
     caller.must_be(&node)?;
     check::report(&report).map_err(Refusal::meaningless)?;
     controller.is_own(&node, &report)?;
-    controller.renew_lease(&caller).await?;
+    controller.note_alive(&caller).await?;
     controller.on_received_report(&report).await?;
     let observations = std::mem::take(&mut report.observations);
     controller.complete_paths(&node, &mut report);

@@ -2,6 +2,7 @@ use super::enrol::put_node;
 use super::enrolments::enrolment_name;
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, NodeFilter, OwnerFilter};
+use super::patch::MergePatch;
 use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
 use super::problem::Kind;
 use super::refusal::{
@@ -9,6 +10,7 @@ use super::refusal::{
 };
 use super::tenants;
 use crate::access::{Operate, Operator, Read};
+use crate::check;
 use crate::controller::{About, Controller};
 use crate::record::{EnrolmentRecord, NodeRecord, key, random_hex, sha256_hex};
 use crate::reference;
@@ -23,6 +25,7 @@ use hawser_control::answer::Page;
 use hawser_control::node::Reported;
 use hawser_control::resource::{Node, Path as NodePath};
 use hawser_io::clock::unix_ms;
+use serde::{Deserialize, Serialize};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -84,18 +87,74 @@ pub(super) async fn show(
     operator: Operator<Read>,
     Path(name): Path<Name>,
 ) -> Result<Tagged<Node>, HandlerError> {
-    let seen = controller.seen_unix_ms(&name);
+    show_node(&controller, &operator, &name)
+}
+
+fn show_node<N>(
+    controller: &Controller,
+    operator: &Operator<N>,
+    name: &Name,
+) -> Result<Tagged<Node>, HandlerError> {
+    let seen = controller.seen_unix_ms(name);
     let view = controller.view();
-    let (node, record) = view
-        .node(&name)
-        .ok_or_else(|| Refusal::missing_node(&name))?;
+    let (node, record) = view.node(name).ok_or_else(|| Refusal::missing_node(name))?;
     if !operator.sees(&record.value.tenant) {
-        return Err(Refusal::missing_node(&name).into());
+        return Err(Refusal::missing_node(name).into());
     }
     Ok(Tagged(
         record.value.changed_in(record.revision),
-        node.resource(&name, &record.value, seen),
+        node.resource(name, &record.value, seen),
     ))
+}
+
+/// The fields of a node that an operator may change.
+#[derive(Serialize, Deserialize)]
+struct Changeable {
+    #[serde(default)]
+    description: String,
+}
+
+/// Change the description of a node
+#[utoipa::path(operation_id = "change_node", patch, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path), IfMatchHeader), request_body(content = MergePatch, content_type = "application/merge-patch+json"), security(("token" = [])),
+    responses((status = 200, body = Node, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
+pub(super) async fn change(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    matching: IfMatch,
+    Path(name): Path<Name>,
+    patch: MergePatch,
+) -> Result<Tagged<Node>, HandlerError> {
+    controller
+        .retrying(|| try_change(&controller, &operator, &matching, &name, &patch))
+        .await?;
+    show_node(&controller, &operator, &name)
+}
+
+async fn try_change(
+    controller: &Controller,
+    operator: &Operator<Operate>,
+    matching: &IfMatch,
+    name: &Name,
+    patch: &MergePatch,
+) -> Result<(), HandlerError> {
+    let Versioned { value, revision } = controller.node_of(operator, name)?;
+    let changed_in = value.changed_in(revision);
+    matching.check(changed_in)?;
+    let description = value.description.clone();
+    let Changeable { description } = patch.applied_to(&Changeable { description })?;
+    check::description(&description).map_err(Refusal::meaningless)?;
+    let by = operator.origin.changes(name, changed_in);
+    let about = About::tenant(&value.tenant).node(name).by(by);
+    let node = NodeRecord {
+        description,
+        ..value
+    };
+    let write = put_node(name, node, Expect::Revision(revision));
+    let message = format!("{} changed the node {name}", operator.token.name);
+    controller
+        .commit(vec![write], about, "node_changed", message)
+        .await?;
+    Ok(())
 }
 
 /// Revoke a node's certificate and delete the node

@@ -216,7 +216,7 @@ impl IntoResponses for BodyErrors {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
         documented(&[
             (413, "The body is too large"),
-            (415, "The body is not declared as application/json"),
+            (415, "The body is not declared as the documented type"),
             (422, "The body contains an invalid value"),
         ])
     }

@@ -65,7 +65,7 @@ impl Controller {
             paths: registration.map(|registration| registration.value.paths.as_slice()),
             alive_since_unix_ms: found
                 .and_then(|found| found.alive.as_ref())
-                .map(|alive| alive.since_unix_ms),
+                .map(|alive| alive.value.since_unix_ms),
             seen_unix_ms: self
                 .seen_unix_ms(node)
                 .max(seen.map(|seen| seen.value.at_unix_ms)),

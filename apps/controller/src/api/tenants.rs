@@ -1,10 +1,12 @@
 use super::extract::{Body, PageQuery, Path, Query};
+use super::patch::MergePatch;
 use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged, tag};
 use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
 use crate::access::{Admin, Operator, Read};
+use crate::check;
 use crate::controller::{About, Controller};
 use crate::decide::unreadable;
 use crate::record::{emit, key};
@@ -43,9 +45,9 @@ pub(super) async fn list(
         .tenants
         .range::<str, _>(query.range())
         .filter(|(name, _)| operator.sees(name));
-    Ok(Json(query.page(
-        tenants.map(|(name, tenant)| (name, tenant.value.clone())),
-    )?))
+    Ok(Json(query.page(tenants.map(|(name, tenant)| {
+        (name, Tenant::clone(&tenant.value))
+    }))?))
 }
 
 /// Create a tenant
@@ -57,9 +59,7 @@ pub(super) async fn create(
     Body(tenant): Body<Tenant>,
 ) -> Result<Created<Tenant>, HandlerError> {
     operator.must_see_all()?;
-    if tenant.description.len() > 1024 {
-        return Err(Refusal::meaningless("the description has more than 1024 bytes").into());
-    }
+    check::description(&tenant.description).map_err(Refusal::meaningless)?;
     if controller.view().tenants.contains_key(&tenant.name) {
         let what = format!("the tenant {} already exists", tenant.name);
         return Err(Refusal::conflict(what).kind(Kind::AlreadyExists).into());
@@ -91,7 +91,49 @@ pub(super) async fn show(
         .get(&name)
         .filter(|_| operator.sees(&name))
         .ok_or_else(|| missing(&name))?;
-    Ok(Tagged(tenant.revision, tenant.value.clone()))
+    Ok(Tagged(tenant.revision, Tenant::clone(&tenant.value)))
+}
+
+/// Change the description of a tenant
+#[utoipa::path(operation_id = "change_tenant", patch, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path), IfMatchHeader), request_body(content = MergePatch, content_type = "application/merge-patch+json"), security(("token" = [])),
+    responses((status = 200, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
+pub(super) async fn change(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Admin>,
+    matching: IfMatch,
+    Path(name): Path<Name>,
+    patch: MergePatch,
+) -> Result<Tagged<Tenant>, HandlerError> {
+    operator.must_see_all()?;
+    let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
+    let patch = &patch;
+    controller
+        .retrying(|| async move {
+            let before = controller.view().tenants.get(name).cloned();
+            let before = before.ok_or_else(|| missing(name))?;
+            matching.check(before.revision)?;
+            let changed = patch.applied_to(&*before.value)?;
+            check_change(name, &changed)?;
+            let record = before.value.with_known(changed.clone());
+            let write = Write::put(key::of(key::TENANT, name), emit(&record));
+            let write = write.when(Expect::Revision(before.revision));
+            let about = About::tenant(name).by(operator.origin.changes(name, before.revision));
+            let message = format!("{} changed the tenant {name}", operator.token.name);
+            let revision = controller
+                .commit(vec![write], about, "tenant_changed", message)
+                .await?;
+            Ok(Tagged(revision, changed))
+        })
+        .await
+}
+
+fn check_change(name: &Name, changed: &Tenant) -> Result<(), Refusal> {
+    if changed.name != *name {
+        return Err(Refusal::meaningless(
+            "the name of a tenant cannot be changed",
+        ));
+    }
+    check::description(&changed.description).map_err(Refusal::meaningless)
 }
 
 /// Delete a tenant that has no nodes, flows and tokens

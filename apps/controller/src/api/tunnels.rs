@@ -31,7 +31,7 @@ pub(super) async fn report_server(
     caller.must_be(&node)?;
     check::tunnel_server(&report).map_err(Refusal::meaningless)?;
     controller.check_server(&node)?;
-    controller.renew_lease(&caller).await?;
+    controller.note_alive(&caller).await?;
     let tunnel = TunnelRecord {
         addresses: report.addresses,
         clients: report.clients,
@@ -145,7 +145,7 @@ impl Controller {
             // The next report repeats it.
             return Ok(());
         }
-        let write = Write::put(key::of(key::TUNNEL, node), emit(&tunnel)).under(lease.id);
+        let write = Write::put(key::of(key::TUNNEL, node), emit(&tunnel)).under(lease);
         self.write_under_lease(caller, write).await
     }
 

@@ -16,6 +16,12 @@ pub(crate) struct Extended<T> {
 }
 
 impl<T> Extended<T> {
+    /// Returns the value with another part that this version knows.
+    pub(crate) fn with_known(&self, known: T) -> Self {
+        let later = self.later.clone();
+        Extended { known, later }
+    }
+
     /// Returns the part that this version knows.
     pub(crate) fn into_known(self) -> T {
         self.known

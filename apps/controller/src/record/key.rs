@@ -28,6 +28,8 @@ pub(crate) const AUDIT: &str = "audit/";
 pub(crate) const OBSERVATION: &str = "observation/";
 pub(crate) const TUNNEL: &str = "tunnel/";
 pub(crate) const INNER: &str = "inner/";
+/// `TOKEN/DIGEST` of the key.
+pub(crate) const IDEMPOTENCY: &str = "idempotency/";
 pub(crate) const USED: &str = "used/";
 
 pub(crate) fn of(kind: &str, name: &Name) -> String {

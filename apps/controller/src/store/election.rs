@@ -181,7 +181,7 @@ impl Candidate {
         let leadership = Leadership {
             key: self.key.clone(),
             revision,
-            until: Arc::new(Mutex::new(requested_at + holder_ttl(&lease))),
+            until: Arc::new(Mutex::new(requested_at + lease.holder_ttl())),
         };
         Ok(Some((lease, leadership)))
     }
@@ -206,7 +206,7 @@ impl Candidate {
                 () = expired => return Error::Unavailable("the store did not renew the lease in time".into()),
                 renewed = renewed => match renewed {
                     Ok(()) => {
-                        leadership.extend(requested_at + holder_ttl(lease));
+                        leadership.extend(requested_at + lease.holder_ttl());
                         pause = lease.ttl / 4;
                     }
                     Err(e @ Error::LeaseGone(_)) => return e,
@@ -270,10 +270,4 @@ impl Candidate {
         }
         Ok(())
     }
-}
-
-/// Returns the time for which the holder may rely on a lease: shorter than the store's by more than
-/// clocks differ in speed.
-fn holder_ttl(lease: &Lease) -> Duration {
-    lease.ttl * 9 / 10
 }

@@ -12,7 +12,9 @@ use etcd_client::{
     Identity, KeyValue, KvClient, LeaseGrantResponse, PutOptions, TlsOptions, Txn, TxnOp,
     TxnOpResponse,
 };
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tonic::Code;
 use watch::Watcher;
 
@@ -22,6 +24,14 @@ const ENTRIES_AT_ONCE: usize = 2000;
 /// The interval of keep-alive probes on an idle connection. etcd disconnects clients that send them
 /// more often than once in 5 s.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
+
+/// The maximum number of requests in progress, leases apart. More would only wait in etcd, and those
+/// that nobody waits for any longer would keep it from the others.
+const AT_ONCE: usize = 128;
+
+/// A late request is cancelled after this multiple of the timeout. It is not cancelled earlier: the
+/// answers to many cancelled requests end the connection (HTTP/2, ENHANCE_YOUR_CALM).
+const CANCELLED_AFTER: u32 = 6;
 
 /// The maximum size of a response. The default of the gRPC library, 4 MiB, is less than what etcd
 /// sends in one response.
@@ -56,6 +66,7 @@ pub struct Etcd {
     client: Client,
     prefix: String,
     timeout: Duration,
+    at_once: Arc<Semaphore>,
 }
 
 impl Etcd {
@@ -76,6 +87,7 @@ impl Etcd {
             client,
             prefix: settings.prefix,
             timeout: settings.timeout,
+            at_once: Arc::new(Semaphore::new(AT_ONCE)),
         };
         match etcd.list("", None, 1).await {
             Ok(_) => Ok(etcd),
@@ -101,6 +113,28 @@ impl Etcd {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(e)) => Err(Failure::Refused(e)),
             Err(_) => Err(Failure::Late(self.timeout)),
+        }
+    }
+
+    /// Sends a request as soon as fewer than [`AT_ONCE`] are in progress.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        request: impl Future<Output = Result<T, EtcdError>> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (turn, longest) = (self.at_once.clone(), self.timeout * CANCELLED_AFTER);
+        let answer = async move {
+            let turn = turn.acquire_owned().await.expect("it is never closed");
+            let sent = tokio::spawn(async move {
+                let answer = tokio::time::timeout(longest, request).await;
+                drop(turn);
+                answer
+            });
+            sent.await
+        };
+        match tokio::time::timeout(self.timeout, answer).await {
+            Ok(Ok(Ok(Ok(answer)))) => Ok(answer),
+            Ok(Ok(Ok(Err(e)))) => Err(Failure::Refused(e)),
+            Ok(Ok(Err(_)) | Err(_)) | Err(_) => Err(Failure::Late(self.timeout)),
         }
     }
 
@@ -145,7 +179,9 @@ impl Etcd {
         if let Some(at) = at {
             options = options.with_revision(at.cast_signed());
         }
-        let mut answer = self.call(self.kv().get(start, Some(options))).await?;
+        let mut kv = self.kv();
+        let request = async move { kv.get(start, Some(options)).await };
+        let mut answer = self.in_turn(request).await?;
         let revision = answer
             .header()
             .map_or(0, |header| header.revision().cast_unsigned());
@@ -197,7 +233,9 @@ fn options(settings: &EtcdSettings) -> ConnectOptions {
 #[async_trait]
 impl Store for Etcd {
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
-        let mut answer = self.call(self.kv().get(self.full(key), None)).await?;
+        let (mut kv, key) = (self.kv(), self.full(key));
+        let request = async move { kv.get(key, None).await };
+        let mut answer = self.in_turn(request).await?;
         Ok(answer
             .take_kvs()
             .into_iter()
@@ -238,7 +276,9 @@ impl Store for Etcd {
             .collect();
         let lease = writes.iter().find_map(lease_of);
         let transaction = self.transaction(&expected, writes);
-        let answer = match self.call(self.kv().txn(transaction)).await {
+        let mut kv = self.kv();
+        let request = async move { kv.txn(transaction).await };
+        let answer = match self.in_turn(request).await {
             Ok(answer) => answer,
             Err(e) if e.code() == Some(Code::NotFound) => {
                 return Err(Error::LeaseGone(lease.unwrap_or(0)));
@@ -390,10 +430,12 @@ impl From<Failure> for Error {
         match failure {
             Failure::Refused(EtcdError::GRpcStatus(status)) => match status.code() {
                 Code::InvalidArgument => Error::Invalid(format!("etcd: {}", status.message())),
-                Code::ResourceExhausted => Error::Unavailable(format!(
-                    "etcd has no space: {}; compact and defragment it, or raise its quota",
-                    status.message()
-                )),
+                Code::ResourceExhausted if status.message().contains("space") => {
+                    Error::Unavailable(format!(
+                        "etcd has no space: {}; compact and defragment it, or raise its quota",
+                        status.message()
+                    ))
+                }
                 _ => Error::Unavailable(format!("etcd: {}", with_causes(&status))),
             },
             Failure::Refused(e) => Error::Unavailable(format!("etcd: {}", with_causes(&e))),

@@ -2,7 +2,8 @@
 
 use super::{FlowView, NodeView, Versioned, View};
 use crate::record::{
-    AliveRecord, AuditRecord, EventRecord, FlowRecord, NodeRecord, TokenRecord, decode, key,
+    AliveRecord, AuditRecord, EventRecord, FlowRecord, IdempotencyRecord, NodeRecord, TokenRecord,
+    decode, key,
 };
 use crate::store::{Change, Revision};
 use hawser_control::Name;
@@ -22,7 +23,7 @@ pub(crate) enum Touched {
     Registration(Name),
     /// The keys of a node changed, or its statement about those that it shares.
     Keys(Name),
-    /// A node lost its lease.
+    /// A node is no longer alive.
     Lost(Name),
     Health(Name),
     Flow {
@@ -89,6 +90,7 @@ impl View {
             key::EVENT => self.apply_event(key, bytes, revision),
             key::AUDIT => self.apply_audit(key, bytes, revision),
             key::OBSERVATION => Ok(self.apply_observation(key.clone(), value, revision)),
+            key::IDEMPOTENCY => self.apply_idempotency(key, bytes),
             key::INNER => self.apply_inner(rest, bytes),
             key::USED => Ok(self.apply_used(key.clone(), value.is_some().then_some(revision))),
             key::NUMBER => self.apply_number(rest, bytes, revision),
@@ -143,6 +145,13 @@ impl View {
         Ok(Touched::Nothing)
     }
 
+    fn apply_idempotency(&mut self, key: &Arc<str>, value: Option<&[u8]>) -> Applied {
+        let record = value.map(decode::<IdempotencyRecord>).transpose()?;
+        let at_unix_ms = record.map(|record| record.at_unix_ms);
+        set(&mut self.idempotency, key, at_unix_ms);
+        Ok(Touched::Nothing)
+    }
+
     fn apply_observation(
         &mut self,
         key: Arc<str>,
@@ -180,7 +189,7 @@ impl View {
                 Touched::Nothing
             }
             key::NODE => self.apply_node(name, at(value, revision)?),
-            key::ALIVE => self.apply_alive(name, value.map(decode).transpose()?),
+            key::ALIVE => self.apply_alive(name, at(value, revision)?),
             key::FLOW => self.apply_flow(name, at(value, revision)?),
             key::POLICY => self.apply_policy(name, at(value, revision)?),
             _ => self.apply_statement(kind, name, value, revision)?,
@@ -236,7 +245,7 @@ impl View {
         Touched::Nothing
     }
 
-    fn apply_alive(&mut self, name: Name, alive: Option<AliveRecord>) -> Touched {
+    fn apply_alive(&mut self, name: Name, alive: Option<Versioned<AliveRecord>>) -> Touched {
         let touched: fn(Name) -> Touched = match alive {
             None => Touched::Lost,
             Some(_) => |_| Touched::Nothing,
@@ -258,14 +267,14 @@ impl View {
     fn apply_node(&mut self, name: Name, record: Option<Versioned<NodeRecord>>) -> Touched {
         let before = self.nodes.get(&name).and_then(|node| node.record.as_ref());
         let is_deletion = record.is_none();
-        // A change of unused enrolment tokens does not concern the node itself.
-        let only_tokens = before
+        // A change of its description or of unused enrolment tokens does not concern the node itself.
+        let is_same = before
             .zip(record.as_ref())
-            .is_some_and(|(before, now)| before.value.is_same_except_tokens(&now.value));
+            .is_some_and(|(before, now)| before.value.is_same_to_itself(&now.value));
         self.with_node(
             name,
             |node| node.record = record,
-            |name| match (is_deletion, only_tokens) {
+            |name| match (is_deletion, is_same) {
                 (true, _) => Touched::Deleted(name),
                 (_, true) => Touched::Nothing,
                 _ => Touched::Node(name),

@@ -12,7 +12,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The kinds of records that no decision depends on.
-const INFORMATIVE: [&str; 4] = [key::EVENT, key::AUDIT, key::OBSERVATION, key::TOKEN_USE];
+const INFORMATIVE: [&str; 5] = [
+    key::EVENT,
+    key::AUDIT,
+    key::OBSERVATION,
+    key::TOKEN_USE,
+    key::IDEMPOTENCY,
+];
 
 /// The keys of the records that cannot be read, and whether the view has an earlier value.
 #[derive(Default)]
@@ -176,7 +182,7 @@ impl NodeView {
             key::SEEN => self.seen.as_ref().map(encoded),
             key::KEYS => self.keys.as_ref().map(encoded),
             key::HEALTH => self.health.as_ref().map(encoded),
-            key::ALIVE => Some((emit(self.alive.as_ref()?), 0)),
+            key::ALIVE => self.alive.as_ref().map(encoded),
             key::TUNNEL => Some((emit(self.tunnel.as_ref()?), 0)),
             _ => None,
         }

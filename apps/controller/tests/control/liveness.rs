@@ -2,9 +2,11 @@
 //! controller.
 
 use crate::rig::{Identity, Rig, config};
+use crate::store_with_delay::SlowStore;
 use axum::http::StatusCode;
-use hawser_controller::Config;
+use hawser_controller::{Config, Server};
 use serde_json::json;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 fn short_lease(directory: &TempDir) -> Config {
@@ -93,4 +95,36 @@ async fn a_node_that_is_made_again_was_never_seen() {
         (&again["alive"], &again["seen_unix_ms"], &again["paths"]),
         (&json!(false), &json!(null), &json!([]))
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_share_the_lease_of_their_controller() {
+    const NODES: usize = 20;
+    let directory = tempfile::tempdir().unwrap();
+    let (store, config) = (SlowStore::open(&directory), short_lease(&directory));
+    let lease = Duration::from_secs(config.nodes.lease_s.into());
+    let server = Server::start_on(store.clone(), config).await.unwrap();
+    let rig = Rig::of(server, directory).await;
+    rig.tenant("acme").await;
+    let mut nodes = Vec::new();
+    for index in 0..NODES {
+        let node = rig.enrol(&format!("edge-{index}")).await;
+        rig.register(&node, 1).await;
+        nodes.push(node);
+    }
+    let end = Instant::now() + 2 * lease;
+    while Instant::now() < end {
+        for node in &nodes {
+            reports(&rig, node).await;
+        }
+        tokio::time::sleep(lease / 8).await;
+    }
+    let alive = rig.get("/v1/nodes?state=alive").await.body;
+    assert_eq!(alive["items"].as_array().unwrap().len(), NODES);
+    assert_eq!(
+        store.leases.lock().len(),
+        2,
+        "the leadership's and the controller's"
+    );
+    rig.stop().await;
 }

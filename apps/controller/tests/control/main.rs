@@ -2,6 +2,7 @@
 
 mod audit;
 mod decisions;
+mod idempotency;
 mod keys;
 mod lists;
 mod liveness;
@@ -11,6 +12,7 @@ mod missed;
 mod nodes;
 mod openapi;
 mod operators;
+mod patch;
 mod plain;
 mod preconditions;
 mod reload;

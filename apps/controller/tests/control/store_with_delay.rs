@@ -6,6 +6,7 @@ use hawser_controller::store::{
     Embedded, Entry, Error, Lease, LeaseId, Page, Revision, Store, Watch, Write,
 };
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -17,6 +18,8 @@ pub(crate) struct SlowStore {
     delay: Mutex<Duration>,
     fault: Mutex<Option<String>>,
     pub(crate) in_flight: watch::Sender<usize>,
+    /// The leases that were granted or renewed.
+    pub(crate) leases: Mutex<BTreeSet<LeaseId>>,
 }
 
 impl SlowStore {
@@ -26,6 +29,7 @@ impl SlowStore {
             delay: Mutex::default(),
             fault: Mutex::default(),
             in_flight: watch::Sender::default(),
+            leases: Mutex::default(),
         })
     }
 
@@ -90,10 +94,13 @@ impl Store for SlowStore {
     }
 
     async fn grant(&self, ttl: Duration) -> Result<Lease, Error> {
-        self.store.grant(ttl).await
+        let lease = self.store.grant(ttl).await?;
+        self.leases.lock().insert(lease.id);
+        Ok(lease)
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<(), Error> {
+        self.leases.lock().insert(lease);
         self.store.keep_alive(lease).await
     }
 

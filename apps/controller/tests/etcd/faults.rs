@@ -4,6 +4,7 @@ use crate::server::{EtcdServer, connect};
 use crate::store_suite::{PATIENCE, in_time};
 use futures_util::StreamExt;
 use hawser_controller::store::{Change, Election, Error, EtcdSettings, Expect, Role, Store, Write};
+use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +117,46 @@ async fn etcd_killed_in_a_storm_loses_nothing() {
         watched.insert(entry.key, entry.revision);
     }
     converges(&server.connect("hawser/").await, start, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_to_a_stalled_etcd_do_not_pile_up() {
+    const REQUESTS: usize = 5_000;
+    let server = EtcdServer::start();
+    let mut settings = server.settings("hawser/");
+    let store = Arc::new(connect(settings.clone()).await);
+    settings.timeout = Duration::from_millis(500);
+    let impatient = Arc::new(connect(settings).await);
+    server.signal(Signal::SIGSTOP);
+    let commits: Vec<_> = (0..REQUESTS)
+        .map(|n| {
+            let store = impatient.clone();
+            let write = Write::put(format!("many/{n}"), *b"x");
+            tokio::spawn(async move { store.commit(vec![write]).await })
+        })
+        .collect();
+    for commit in commits {
+        let outcome = commit.await.expect("no panic");
+        assert!(matches!(outcome, Err(Error::Unavailable(_))), "{outcome:?}");
+    }
+    server.signal(Signal::SIGCONT);
+    let after = async || impatient.commit(vec![Write::put("after", *b"x")]).await;
+    in_time(async {
+        while let Err(error) = after().await {
+            let late = "etcd did not respond";
+            assert!(
+                error.to_string().contains(late),
+                "the connection failed: {error}"
+            );
+        }
+    })
+    .await;
+    let (written, _) = store.list_all("many/").await.expect("read");
+    assert!(
+        written.len() < REQUESTS / 10,
+        "{} requests that nobody waits for reached etcd",
+        written.len()
+    );
 }
 
 /// Decides as fast as possible while it leads. Returns the number of acknowledged decisions.

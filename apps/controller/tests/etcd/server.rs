@@ -2,6 +2,8 @@
 //! its data.
 
 use hawser_controller::store::{Etcd, EtcdSettings};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -51,6 +53,12 @@ impl EtcdServer {
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("it runs");
         self.process.wait().expect("it ends");
+    }
+
+    /// Stops or continues the process (SIGSTOP, SIGCONT).
+    pub(crate) fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.process.id()).expect("the kernel's are positive i32");
+        kill(Pid::from_raw(id), signal).expect("it runs");
     }
 
     /// Restarts etcd with its address and data.

@@ -3,7 +3,7 @@
 use super::controllers::Pair;
 use super::{Subject, in_time};
 use hawser_controller::Config;
-use hawser_controller::store::Store;
+use hawser_controller::store::{Store, Write};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,5 +100,52 @@ pub(crate) async fn a_node_that_is_lost_when_the_leader_ends_is_reported_once(
     pair.register(0, "clock").await;
     is_lost(&pair, "clock").await;
     assert_eq!(losses(&pair, "edge").await, 1);
+    pair.stop().await;
+}
+
+pub(crate) async fn a_node_that_moves_to_another_controller_is_not_lost(subject: &impl Subject) {
+    let store = subject.store();
+    let pair = start(TempDir::new().expect("a directory"), &store).await;
+    let tenant = Some(json!({ "name": "acme" }));
+    assert_eq!(pair.call(0, "POST", "/v1/tenants", tenant).await.0, 201);
+    let moving = pair.register(0, "moving").await;
+    pair.register(0, "silent").await;
+    let report = async || {
+        let report = Some(json!({ "revision": 0 }));
+        let path = "/v1/nodes/moving/reports";
+        assert_eq!(pair.call_as(&moving, 1, "POST", path, report).await.0, 204);
+    };
+    // The loss of the other node, at the same time, measures the time.
+    in_time(async {
+        while losses(&pair, "silent").await == 0 {
+            report().await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let (_, node) = pair.call(0, "GET", "/v1/nodes/moving", None).await;
+    assert_eq!(node["alive"], true);
+    assert_eq!(losses(&pair, "moving").await, 0);
+    pair.stop().await;
+}
+
+pub(crate) async fn a_node_whose_announcement_was_interrupted_is_lost(subject: &impl Subject) {
+    let store = subject.store();
+    let pair = with_a_node(&store).await;
+    is_lost(&pair, "edge").await;
+    // The request that wrote this ended before it noted the node.
+    let alive = json!({ "controller": "one", "since_unix_ms": 1 });
+    let seen = json!({ "at_unix_ms": 1, "is_alive": true });
+    let writes = [("alive", alive), ("seen", seen)]
+        .map(|(kind, value)| Write::put(format!("{kind}/edge"), value.to_string().into_bytes()));
+    store.commit(writes.into()).await.expect("written");
+    in_time(async {
+        while losses(&pair, "edge").await < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let (_, node) = pair.call(1, "GET", "/v1/nodes/edge", None).await;
+    assert_eq!(node["alive"], false);
     pair.stop().await;
 }

@@ -77,6 +77,8 @@ macro_rules! suite {
             a_sweep_of_expired_tokens_changes_no_tag,
             a_node_that_was_lost_while_no_controller_ran_is_reported_once,
             a_node_that_is_lost_when_the_leader_ends_is_reported_once,
+            a_node_that_moves_to_another_controller_is_not_lost,
+            a_node_whose_announcement_was_interrupted_is_lost,
         );
     };
 }

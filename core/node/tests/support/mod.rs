@@ -76,6 +76,7 @@ pub(crate) fn assignment(revision: u64, sends: Vec<Send>, receives: Vec<Receive>
         revision,
         incarnation: None,
         report_every_ms: 5_000,
+        reconnect_within_ms: 0,
         signal_key: None,
         sends,
         receives,

@@ -3,7 +3,9 @@ use super::process::Access;
 use super::{ARRIVALS_PER_S, FLOWS_PER_AGENT};
 use anyhow::{Result, bail};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use hawser_client::{Backoff, Error, Identity, NodeClient, NodeMessage, OperatorClient};
+use hawser_client::{
+    Backoff, Error, Identity, NodeClient, NodeMessage, OperatorClient, pause_within,
+};
 use hawser_control::Name;
 use hawser_control::access::NewEnrolment;
 use hawser_control::node::{
@@ -17,7 +19,7 @@ use hawser_testbed::topology::Stop;
 use parking_lot::Mutex;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -37,10 +39,31 @@ pub(super) struct Fleet {
     agents: Vec<NodeClient>,
     latencies: Arc<Latencies>,
     assigned: AtomicUsize,
-    /// The time of the last change requested of each flow, nanoseconds since `origin`; 0 if there
-    /// was none.
-    requested_ns: Vec<AtomicU64>,
+    disconnections: AtomicUsize,
+    flows: Vec<FlowState>,
     origin: Instant,
+}
+
+/// The changes of a flow as its nodes see them.
+#[derive(Default)]
+struct FlowState {
+    /// The time of the change requested, nanoseconds since `origin`; 0 if there was none.
+    requested_ns: AtomicU64,
+    /// The epoch before the change.
+    epoch_before: AtomicU32,
+    /// Whether a controller has accepted the change.
+    is_accepted: AtomicBool,
+    /// The greatest epochs that the ingress and the egress have received.
+    epochs: [AtomicU32; 2],
+}
+
+impl FlowState {
+    /// Returns the epoch that both nodes have received.
+    fn epoch(&self) -> u32 {
+        let [ingress, egress] = &self.epochs;
+        let epochs = [ingress, egress].map(|epoch| epoch.load(Ordering::Relaxed));
+        epochs[0].min(epochs[1])
+    }
 }
 
 /// Enrols all nodes, each with a token of its own. Every step is that of a real node: a new key,
@@ -105,17 +128,19 @@ impl Fleet {
         identities: &[Identity],
         latencies: &Arc<Latencies>,
     ) -> Result<Arc<Self>> {
+        let identities = identities.iter().enumerate();
         let clients: Result<Vec<_>, _> = identities
-            .iter()
-            .map(|identity| NodeClient::new(&access.controllers, identity))
+            .map(|(index, identity)| NodeClient::new(&access.controllers_of(index), identity))
             .collect();
+        let agents = clients?;
         Ok(Arc::new(Fleet {
-            agents: clients?,
             latencies: Arc::clone(latencies),
             assigned: AtomicUsize::new(0),
-            requested_ns: (0..identities.len() * FLOWS_PER_AGENT)
-                .map(|_| AtomicU64::new(0))
+            disconnections: AtomicUsize::new(0),
+            flows: (0..agents.len() * FLOWS_PER_AGENT)
+                .map(|_| FlowState::default())
                 .collect(),
+            agents,
             origin: Instant::now(),
         }))
     }
@@ -135,18 +160,59 @@ impl Fleet {
         self.assigned.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of connections that nodes have lost after they had received their
+    /// assignment.
+    pub(super) fn disconnections(&self) -> usize {
+        self.disconnections.load(Ordering::Relaxed)
+    }
+
     /// Returns the number of flows.
     pub(super) fn flows(&self) -> usize {
-        self.requested_ns.len()
+        self.flows.len()
     }
 
     /// Records that a change of the flow is requested now.
     pub(super) fn note_request(&self, flow: usize) {
-        self.requested_ns[flow].store(nanos(self.origin.elapsed()), Ordering::Relaxed);
+        let state = &self.flows[flow];
+        state.epoch_before.store(state.epoch(), Ordering::Relaxed);
+        let now_ns = nanos(self.origin.elapsed());
+        state.requested_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Reports the flow as degraded, as its egress.
-    pub(super) async fn degrade(&self, flow: usize) {
+    /// Records that a controller has accepted the change of the flow.
+    pub(super) fn note_acceptance(&self, flow: usize) {
+        self.flows[flow].is_accepted.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the number of changes that a controller has accepted.
+    pub(super) fn accepted(&self) -> usize {
+        let is_accepted = |flow: &&FlowState| flow.is_accepted.load(Ordering::Relaxed);
+        self.flows.iter().filter(is_accepted).count()
+    }
+
+    /// Returns the flows with an accepted change that has not reached both nodes.
+    pub(super) fn lost_changes(&self) -> Vec<usize> {
+        let is_lost = |flow: &FlowState| {
+            flow.is_accepted.load(Ordering::Relaxed)
+                && flow.epoch() <= flow.epoch_before.load(Ordering::Relaxed)
+        };
+        let flows = self.flows.iter().enumerate();
+        flows
+            .filter(|(_, flow)| is_lost(flow))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// Returns the epochs that both nodes of each changed flow have received.
+    pub(super) fn changed_epochs(&self) -> impl Iterator<Item = (Name, u32)> {
+        let flows = self.flows.iter().enumerate();
+        flows
+            .filter(|(_, flow)| flow.is_accepted.load(Ordering::Relaxed))
+            .map(|(index, flow)| (flow_name(index), flow.epoch()))
+    }
+
+    /// Reports the flow as degraded, as its egress. Returns whether a controller accepted it.
+    pub(super) async fn degrade(&self, flow: usize) -> bool {
         let observation = Observation::Degraded {
             flow: flow_name(flow),
             since_due_us: 1_000,
@@ -157,51 +223,34 @@ impl Fleet {
             ..Report::default()
         };
         let egress = &self.agents[egress_of(flow, self.agents.len())];
-        self.latencies.record_response(egress.report(&report).await);
+        let response = self.latencies.record_response(egress.report(&report).await);
+        response.is_some()
     }
 
     async fn run_node(self: Arc<Self>, index: usize) {
         tokio::time::sleep(Duration::from_secs_f64(index as f64 / ARRIVALS_PER_S)).await;
-        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(15));
-        let mut is_first = true;
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+        let mut link = Link {
+            fleet: &self,
+            index,
+            lost_at: None,
+            reconnect_within: Duration::ZERO,
+        };
         loop {
-            let reason = match self.session(&self.agents[index], &mut is_first).await {
+            let reason = match link.session().await {
                 Ok(()) => "the controller closed a stream".to_owned(),
                 Err(error) => error.to_string(),
             };
             self.latencies.record_error(&reason);
-            backoff.pause().await;
-        }
-    }
-
-    /// Runs one connection until it is lost.
-    async fn session(&self, client: &NodeClient, is_first: &mut bool) -> Result<(), Error> {
-        let began = Instant::now();
-        client.register(&registration()).await?;
-        self.latencies.record(Kind::Registration, began.elapsed());
-        let registered = Instant::now();
-        let mut stream = client.stream().await?;
-        let report = Mutex::new(Report::default());
-        let listening = async {
-            while let Some(message) = stream.next().await? {
-                match message {
-                    NodeMessage::Assignment(assignment) => {
-                        if std::mem::take(is_first) {
-                            self.latencies
-                                .record(Kind::Assignment, registered.elapsed());
-                            self.assigned.fetch_add(1, Ordering::Relaxed);
-                        }
-                        *report.lock() = report_of(&assignment);
-                    }
-                    NodeMessage::Policy(policy) => self.record_policy(&policy),
-                    NodeMessage::Ping | NodeMessage::Authority(_) | NodeMessage::Unreadable(_) => {}
-                }
+            // As an agent does.
+            let within = std::mem::take(&mut link.reconnect_within);
+            if within > Duration::ZERO {
+                link.lost_at = Some(Instant::now());
+                self.disconnections.fetch_add(1, Ordering::Relaxed);
+                backoff.reset();
+                pause_within(within).await;
             }
-            Ok(())
-        };
-        tokio::select! {
-            ended = listening => ended,
-            never = self.keep_reporting(client, &report) => never,
+            backoff.pause().await;
         }
     }
 
@@ -224,17 +273,82 @@ impl Fleet {
         }
     }
 
-    fn record_policy(&self, policy: &Policy) {
+    /// Records a policy that a node has received.
+    fn record_policy(&self, node: usize, policy: &Policy) {
+        let Some(flow) = flow_index(&policy.flow) else {
+            return;
+        };
+        let (state, end) = (&self.flows[flow], usize::from(node != ingress_of(flow)));
+        let before = state.epochs[end].fetch_max(policy.epoch, Ordering::Relaxed);
         let kind = match policy.reason {
             Cause::Operator => Kind::PolicyChange,
             Cause::Degraded => Kind::ObservedChange,
             _ => return,
         };
-        let requested_ns = flow_index(&policy.flow)
-            .map_or(0, |flow| self.requested_ns[flow].load(Ordering::Relaxed));
-        if requested_ns > 0 {
+        let requested_ns = state.requested_ns.load(Ordering::Relaxed);
+        if before < policy.epoch && requested_ns > 0 {
             let took_ns = nanos(self.origin.elapsed()).saturating_sub(requested_ns);
             self.latencies.record(kind, Duration::from_nanos(took_ns));
+        }
+    }
+}
+
+/// The connection of a node to a controller.
+struct Link<'a> {
+    fleet: &'a Fleet,
+    index: usize,
+    /// The time when the last connection was lost, until there is another one.
+    lost_at: Option<Instant>,
+    /// The time within which the node returns after the loss of the connection; zero before there
+    /// is one.
+    reconnect_within: Duration,
+}
+
+impl Link<'_> {
+    /// Runs one connection until it is lost.
+    async fn session(&mut self) -> Result<(), Error> {
+        let (fleet, client) = (self.fleet, &self.fleet.agents[self.index]);
+        let latencies = &fleet.latencies;
+        let began = Instant::now();
+        client.register(&registration()).await?;
+        latencies.record(Kind::Registration, began.elapsed());
+        let registered = Instant::now();
+        let mut stream = client.stream().await?;
+        let report = Mutex::new(Report::default());
+        let listening = async {
+            while let Some(message) = stream.next().await? {
+                match message {
+                    NodeMessage::Assignment(assignment) => {
+                        *report.lock() = report_of(&assignment);
+                        self.assigned(&assignment, registered);
+                    }
+                    NodeMessage::Policy(policy) => fleet.record_policy(self.index, &policy),
+                    NodeMessage::Ping | NodeMessage::Authority(_) | NodeMessage::Unreadable(_) => {}
+                }
+            }
+            Ok(())
+        };
+        tokio::select! {
+            ended = listening => ended,
+            never = fleet.keep_reporting(client, &report) => never,
+        }
+    }
+
+    fn assigned(&mut self, assignment: &Assignment, registered: Instant) {
+        let (fleet, latencies) = (self.fleet, &self.fleet.latencies);
+        let is_first = self.reconnect_within == Duration::ZERO;
+        if let Some(lost_at) = self.lost_at.take() {
+            latencies.record(Kind::Reconnection, lost_at.elapsed());
+        } else if is_first {
+            latencies.record(Kind::Assignment, registered.elapsed());
+            fleet.assigned.fetch_add(1, Ordering::Relaxed);
+        }
+        let within_ms = assignment.reconnect_within_ms.max(1);
+        self.reconnect_within = Duration::from_millis(within_ms.into());
+        let sends = assignment.sends.iter().map(|send| &send.policy);
+        let receives = assignment.receives.iter().map(|receive| &receive.policy);
+        for policy in sends.chain(receives) {
+            fleet.record_policy(self.index, policy);
         }
     }
 }

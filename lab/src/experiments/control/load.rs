@@ -13,6 +13,11 @@ use tokio::task::{JoinHandle, JoinSet};
 /// nodes and no flow is changed twice. It is a prime that divides no number of flows.
 const STRIDE: usize = 7_919;
 
+/// The number of times that a change is requested while no controller accepts it, and the pause
+/// between.
+const ATTEMPTS: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Both of the paths of a simulated node.
 const BOTH_PATHS: PolicyCode = PolicyCode(0b11);
 
@@ -58,33 +63,48 @@ async fn change(
     while !*stopped.borrow() && made < fleet.flows() {
         ticks.tick().await;
         let flow = made * STRIDE % fleet.flows();
-        let fleet = Arc::clone(&fleet);
-        if made % 2 == 0 {
-            let (operator, latencies) = (Arc::clone(&operator), Arc::clone(&latencies));
-            changing.spawn(override_policy(operator, fleet, latencies, flow));
-        } else {
-            changing.spawn(degrade(fleet, flow));
-        }
+        let change = Change {
+            flow,
+            fleet: Arc::clone(&fleet),
+            latencies: Arc::clone(&latencies),
+            operator: (made % 2 == 0).then(|| Arc::clone(&operator)),
+        };
+        changing.spawn(change.make());
         made += 1;
     }
     changing.join_all().await;
     made
 }
 
-/// Makes a change as the operator.
-async fn override_policy(
-    operator: Arc<OperatorClient>,
+/// The change of a flow.
+struct Change {
+    flow: usize,
     fleet: Arc<Fleet>,
     latencies: Arc<Latencies>,
-    flow: usize,
-) {
-    fleet.note_request(flow);
-    let choice = Override { code: BOTH_PATHS };
-    latencies.record_response(operator.override_policy(&flow_name(flow), choice).await);
+    /// The operator who makes the change; `None` if an observation of a node causes it.
+    operator: Option<Arc<OperatorClient>>,
 }
 
-/// Causes a change by an observation of a node.
-async fn degrade(fleet: Arc<Fleet>, flow: usize) {
-    fleet.note_request(flow);
-    fleet.degrade(flow).await;
+impl Change {
+    /// Requests the change until a controller accepts it.
+    async fn make(self) {
+        self.fleet.note_request(self.flow);
+        for _ in 0..ATTEMPTS {
+            if self.request().await {
+                self.fleet.note_acceptance(self.flow);
+                return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Returns whether a controller has accepted the change.
+    async fn request(&self) -> bool {
+        let Some(operator) = &self.operator else {
+            return self.fleet.degrade(self.flow).await;
+        };
+        let (flow, choice) = (flow_name(self.flow), Override { code: BOTH_PATHS });
+        let outcome = operator.override_policy(&flow, choice).await;
+        self.latencies.record_response(outcome).is_some()
+    }
 }

@@ -27,18 +27,22 @@ pub(super) enum Kind {
     PolicyChange,
     /// From a node's observation until a node's stream has the policy.
     ObservedChange,
+    /// From the loss of a connection to a controller until the node has its assignment from another
+    /// one.
+    Reconnection,
     /// The lateness of a timer of the simulated nodes. The load of the machine contributes this to
     /// all other latencies.
     Lag,
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 6] = [
+    pub(super) const ALL: [Kind; 7] = [
         Kind::Registration,
         Kind::Assignment,
         Kind::Heartbeat,
         Kind::PolicyChange,
         Kind::ObservedChange,
+        Kind::Reconnection,
         Kind::Lag,
     ];
 
@@ -50,6 +54,7 @@ impl Kind {
             Kind::Heartbeat => "heartbeat",
             Kind::PolicyChange => "policy_change",
             Kind::ObservedChange => "observed_change",
+            Kind::Reconnection => "reconnection",
             Kind::Lag => "agents_lag",
         }
     }
@@ -202,15 +207,55 @@ pub(crate) struct Measured {
     pub(super) flows_created: Duration,
     /// Number of policy changes requested. Each is sent to two nodes.
     pub(super) changes: usize,
+    /// Number of policy changes that a controller accepted.
+    pub(super) accepted: usize,
+    /// Number of accepted changes that did not reach both nodes, or that a controller does not have
+    /// at the end.
+    pub(super) lost: usize,
+    pub(super) etcd: Option<EtcdMeasured>,
+    pub(super) takeover: Option<Takeover>,
     pub(super) latencies: Arc<Latencies>,
+}
+
+/// The measurements of etcd in one case.
+#[derive(Debug)]
+pub(super) struct EtcdMeasured {
+    /// Usage at the beginning of the steady state.
+    pub(super) from: Usage,
+    /// Usage at the end of the steady state.
+    pub(super) to: Usage,
+    /// The size of the database file at the end.
+    pub(super) database_bytes: u64,
+}
+
+impl EtcdMeasured {
+    /// Returns the number of processors kept busy by etcd in the steady state.
+    pub(super) fn cores(&self) -> f64 {
+        (self.to.cpu - self.from.cpu).as_secs_f64() / (self.to.at - self.from.at).as_secs_f64()
+    }
+}
+
+/// The measurements after the leader was killed.
+#[derive(Debug)]
+pub(super) struct Takeover {
+    /// The name of the leader.
+    pub(super) killed: String,
+    /// From the death of the leader until another controller was the leader.
+    pub(super) election: Duration,
+    /// Number of losses of nodes that were reported.
+    pub(super) nodes_lost: usize,
+    /// Number of nodes that lost their connection.
+    pub(super) disconnected: usize,
 }
 
 impl Measured {
     /// Returns the number of processors kept busy by other processes in the steady state.
     pub(super) fn others_cores(&self) -> f64 {
         let controller = self.steady_to.cpu - self.steady_from.cpu;
+        let etcd = self.etcd.as_ref();
+        let etcd = etcd.map_or(Duration::ZERO, |etcd| etcd.to.cpu - etcd.from.cpu);
         self.machine_cpu
-            .saturating_sub(controller + self.agents_cpu)
+            .saturating_sub(controller + etcd + self.agents_cpu)
             .as_secs_f64()
             / self.seconds()
     }

@@ -8,14 +8,15 @@ use std::path::Path;
 /// Writes `report.html`.
 pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
     let report = Report {
-        title: "One controller and thousands of nodes".to_owned(),
+        title: "Controllers and thousands of nodes".to_owned(),
         intro: format!(
             "Simulated nodes, each with its own key, certificate and mutual TLS connection, enrol, register, keep their \
              stream of policies open and report every 5 s with the counters of all their flows; each replicates \
              {FLOWS_PER_AGENT} flows and deduplicates the same number. Meanwhile {CHANGES_PER_S} policies change per second, one \
-             half on request of an operator, the other half because a node reports late requests of its viewer. The controller is \
-             one process with the embedded store. Nodes and controller share this machine, so the processor time \
-             of the nodes is not available to the controller."
+             half on request of an operator, the other half because a node reports late requests of its viewer. The store is that \
+             of one controller (embedded) or etcd with one member; in the cases killed-leader, three controllers share etcd, and \
+             after a third of the time the one that decides is killed. Everything shares this machine, so the processor time \
+             of the nodes is not available to the controllers."
         ),
         highlights: highlights(summary),
         sections: vec![
@@ -24,12 +25,15 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
                 text: "Latencies are measured at the nodes and the operator. The last panels show the resource usage of the controller: growth \
                        in proportion to the nodes is a straight line through the origin."
                     .to_owned(),
-                items: vec![Item::Figure(figure(summary))],
+                items: STORES.iter().map(|store| Item::Figure(figure(summary, store))).collect(),
             },
             Section {
                 title: "All figures".to_owned(),
                 text: "agents_lag: lateness of the timers of the simulated nodes, which is contained in the other \
-                       latencies. assignment: from registration to the first assignment."
+                       latencies. assignment: from registration to the first assignment. reconnection: from the loss of a \
+                       connection to the assignment from another controller. changes_lost: changes that a controller has \
+                       accepted and that did not reach both nodes, or that a controller does not have at the end. In the \
+                       cases killed-leader, processor time and memory are those of the two controllers that live on."
                     .to_owned(),
                 items: vec![Item::Table(Table::of_cases(&summary.cases, ""))],
             },
@@ -104,27 +108,42 @@ const PANELS: [Panel; 3] = [
     ),
 ];
 
-fn figure(summary: &Summary) -> Figure {
+/// The beginnings of the names of the cases in one figure, and the caption.
+const STORES: [(&str, &str); 2] = [
+    (
+        "embedded/",
+        "One controller with the embedded store. Each point is a case.",
+    ),
+    (
+        "etcd/agents",
+        "One controller with etcd. Each point is a case.",
+    ),
+];
+
+fn figure(summary: &Summary, (prefix, caption): &(&str, &str)) -> Figure {
+    let cases: Vec<&Case> = (summary.cases.iter())
+        .filter(|case| case.name.starts_with(prefix))
+        .collect();
     let panel = |(title, y, series): &Panel| Plot {
         title: (*title).to_owned(),
         x: Axis::linear("nodes"),
         y: Axis::linear(*y),
         series: series
             .iter()
-            .map(|(name, metric, scale)| line(summary, name, metric, *scale))
+            .map(|(name, metric, scale)| line(&cases, name, metric, *scale))
             .collect(),
         bands: Vec::new(),
     };
     Figure {
-        caption: "Each point is a case.".to_owned(),
+        caption: (*caption).to_owned(),
         panels: PANELS.iter().map(panel).collect(),
     }
 }
 
 /// Returns a metric over the number of nodes.
-fn line(summary: &Summary, name: &str, metric: &str, scale: f64) -> Series {
-    let point = |case: &Case| Some((agents(case), case.metrics.get(metric)? * scale));
-    Series::line(name, summary.cases.iter().filter_map(point).collect())
+fn line(cases: &[&Case], name: &str, metric: &str, scale: f64) -> Series {
+    let point = |case: &&Case| Some((agents(case), case.metrics.get(metric)? * scale));
+    Series::line(name, cases.iter().filter_map(point).collect())
 }
 
 fn agents(case: &Case) -> f64 {
