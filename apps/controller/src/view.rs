@@ -14,8 +14,8 @@ pub(crate) use journal::Journal;
 
 use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, Extended, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later, NodeRecord,
-    NumberRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
+    AliveRecord, Extended, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later,
+    NodeRecord, NumberRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
