@@ -34,11 +34,21 @@ for unit in "$here"/debian/units/*; do
     put 644 "$unit" "lib/systemd/system/${unit##*/}"
 done
 put 644 "$here/etc/controller.toml" etc/hawser/controller.toml
-for document in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSE-BSD-2-Clause LICENSE-GPL-2.0; do
+# The pages as they are in the tree, with all examples in one folder, and links to it where pages look for them.
+documents=$stage/files/usr/share/doc/hawser
+for document in README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSE-BSD-2-Clause LICENSE-GPL-2.0; do
     put 644 "$tree/$document" "usr/share/doc/hawser/$document"
 done
-for example in "$tree"/apps/*/examples/*.toml "$tree"/docs/two-machines/*.toml; do
-    put 644 "$example" "usr/share/doc/hawser/examples/${example##*/}"
+cp -r "$tree/docs" "$documents/docs"
+chmod -R u=rwX,go=rX "$documents/docs"
+rm -r "$documents/docs/results"
+for folder in apps/agent/examples apps/relay/examples apps/tunnel/examples docs/two-machines docs/under-a-controller; do
+    for example in "$tree/$folder"/*.toml; do
+        put 644 "$example" "usr/share/doc/hawser/examples/${example##*/}"
+    done
+    rm -rf "${documents:?}/$folder"
+    mkdir -p "$documents/${folder%/*}"
+    ln -s "$(echo "${folder%/*}" | sed 's|[^/]*|..|g')/examples" "$documents/$folder"
 done
 
 share=$stage/files/usr/share
@@ -54,6 +64,10 @@ for shell in bash zsh fish; do
 done
 "$hawser" man --out "$stage/files/man"
 mkdir "$stage/files/man-ctl"
+# The lab is not a part of the package.
+rm "$stage/files/man"/hawser-lab*.1
+sed -i '/^hawser.*-lab(1)$/,/^\.TP$/d' "$stage/files/man/hawser.1"
+sed -i 's|docs/\([a-z\\-]*\.md\)|/usr/share/doc/hawser/docs/\1|g' "$stage/files/man"/*.1
 mv "$stage/files/man"/hawser-ctl*.1 "$stage/files/man-ctl"
 
 # The date of the last change, so that the same tree gives the same package.
@@ -70,7 +84,19 @@ END
     tail -n 20 "$out/build-$architecture.log" >&2
     exit 1
 }
-rm -f "$out"/hawser*_"${version}_$architecture".deb
+# Debhelper renames and compresses what it takes for a changelog or for large.
+dead=$(cd "$stage/debian/hawser/usr/share/doc/hawser" && find . -name '*.md' | while read -r page; do
+    grep -o '\](\([^)#]\+\)' "$page" | sed 's/^](//; /^https:/d' | while read -r link; do
+        [ -e "${page%/*}/$link" ] || echo "$page: $link"
+    done
+done)
+[ -z "$dead" ] || {
+    echo "links to what the package does not have:
+$dead" >&2
+    exit 1
+}
+# Also those of other versions, so that the names with a * in the guide and in the Containerfile mean one file.
+rm -f "$out"/hawser*_"$architecture".deb
 mv "$out/stage-$architecture"/hawser*_"${version}_$architecture".deb "$out"
 rm -r "$out/stage-$architecture"
 ls "$out"/hawser*_"${version}_$architecture".deb

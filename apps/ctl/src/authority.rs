@@ -87,6 +87,7 @@ mod tests {
         Node {
             name: name.parse().unwrap(),
             tenant: "acme".parse().unwrap(),
+            description: String::new(),
             version: None,
             alive: true,
             seen_unix_ms: None,

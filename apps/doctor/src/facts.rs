@@ -16,8 +16,12 @@ pub struct Facts {
     pub has_btf: bool,
     /// Whether `/sys/fs/bpf` is a bpf file system.
     pub has_bpf_file_system: Fact<bool>,
-    /// Whether `/dev/net/tun` exists.
-    pub has_tun: bool,
+    /// Whether `/dev/net/tun` exists, or the reason that this process may not use it.
+    pub has_tun: Fact<bool>,
+    /// Whether the program `ethtool` is in `PATH`.
+    pub has_ethtool: bool,
+    /// Whether the program `nft` is in `PATH`.
+    pub has_nft: bool,
     /// The effective capabilities of this process, as a bit mask.
     pub capabilities: Fact<u64>,
     /// The interfaces to check.
@@ -202,7 +206,9 @@ pub(crate) mod tests {
             kernel: Ok((6, 18)),
             has_btf: true,
             has_bpf_file_system: Ok(true),
-            has_tun: true,
+            has_tun: Ok(true),
+            has_ethtool: true,
+            has_nft: true,
             capabilities: Ok(u64::MAX),
             interfaces: Ok(vec![interface("eth0")]),
             missing_interfaces: Vec::new(),

@@ -9,6 +9,8 @@ use crate::facts::{Fact, Facts, InterfaceFacts, PortFacts};
 use crate::plan::Plan;
 use hawser_io::interface::{self, Described};
 use hawser_io::{clock, netlink, sysctl};
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, eaccess};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -27,7 +29,9 @@ pub(crate) fn read(plan: &Plan) -> Facts {
         has_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
         has_bpf_file_system: sysctl::is_in_bpf_file_system(Path::new("/sys/fs/bpf"))
             .map_err(|error| error.to_string()),
-        has_tun: Path::new("/dev/net/tun").exists(),
+        has_tun: is_usable(Path::new("/dev/net/tun")),
+        has_ethtool: is_in_path("ethtool"),
+        has_nft: is_in_path("nft"),
         capabilities: capabilities(),
         missing_interfaces: missing_interfaces.collect(),
         interfaces: all.clone().map(|all| interfaces(all, &plan.interfaces)),
@@ -67,6 +71,21 @@ fn parameter(key: &str) -> Fact<String> {
     sysctl::read(key).map_err(|error| error.to_string())
 }
 
+/// Returns whether a device exists, without opening it, which would load its driver.
+fn is_usable(device: &Path) -> Fact<bool> {
+    match eaccess(device, AccessFlags::R_OK | AccessFlags::W_OK) {
+        Ok(()) => Ok(true),
+        Err(Errno::ENOENT) => Ok(false),
+        Err(error) => Err(error.desc().to_owned()),
+    }
+}
+
+fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut files = std::env::split_paths(&path).map(|folder| folder.join(program));
+    files.any(|file| eaccess(&file, AccessFlags::X_OK).is_ok())
+}
+
 fn kernel() -> Fact<(u32, u32)> {
     let release = parameter("kernel.osrelease")?;
     version(&release).ok_or_else(|| format!("The kernel has the strange version \"{release}\"."))
@@ -90,14 +109,19 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(masks.next()?.trim(), 16).ok()
 }
 
-/// Returns the facts of the interfaces `named`, or of all but the loopback interface.
-fn interfaces(all: Vec<Described>, named: &[String]) -> Vec<InterfaceFacts> {
-    let is_wanted = |interface: &Described| match named.is_empty() {
-        true => !interface.is_loopback,
+/// Returns whether to check an interface: one of `named`, or, if there is none, any but the loopback
+/// interface and those that Hawser makes, which have the defaults of its configuration as names.
+fn is_wanted(interface: &Described, named: &[String]) -> bool {
+    match named.is_empty() {
+        true => !interface.is_loopback && !interface.name.starts_with("hawser"),
         false => named.contains(&interface.name),
-    };
+    }
+}
+
+/// Returns the facts of the interfaces that are wanted.
+fn interfaces(all: Vec<Described>, named: &[String]) -> Vec<InterfaceFacts> {
     let has_vlans = |number| all.iter().any(|other| other.is_vlan_on(number));
-    let wanted = all.iter().filter(|interface| is_wanted(interface));
+    let wanted = all.iter().filter(|interface| is_wanted(interface, named));
     wanted
         .cloned()
         .map(|interface| InterfaceFacts {
@@ -170,6 +194,44 @@ mod tests {
         assert_eq!(version("6.1.0-49-amd64"), Some((6, 1)));
         assert_eq!(version("7.0-rc1"), Some((7, 0)));
         assert_eq!(version("next"), None);
+    }
+
+    #[test]
+    fn interfaces_that_hawser_made_are_checked_only_by_name() {
+        let names = [
+            "lo",
+            "eth0",
+            "hawser0",
+            "hawser-in34",
+            "hawser-out34",
+            "hawser-tun",
+        ];
+        let checked = |named: &[String]| {
+            let all = names.map(|name| {
+                let mut interface = crate::facts::tests::interface(name).interface;
+                interface.is_loopback = name == "lo";
+                interface
+            });
+            let wanted = all.iter().filter(|interface| is_wanted(interface, named));
+            wanted.map(|one| one.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(checked(&[]), ["eth0"]);
+        assert_eq!(checked(&["hawser0".to_owned()]), ["hawser0"]);
+    }
+
+    #[test]
+    fn programs_are_found_in_path() {
+        assert!(is_in_path("sh"));
+        assert!(!is_in_path("hawser-no-such-program"));
+    }
+
+    #[test]
+    fn a_device_exists_or_does_not() {
+        assert_eq!(is_usable(Path::new("/dev/null")), Ok(true));
+        assert_eq!(
+            is_usable(Path::new("/dev/hawser-no-such-device")),
+            Ok(false)
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use crate::Part::{self, Agent, Relay, Tunnel};
-use crate::facts::Facts;
+use crate::facts::{Fact, Facts};
 use crate::finding::{Check, Finding};
 
 /// The oldest kernels, by `docs/agent.md`, `docs/relay.md` and `docs/tunnel.md`.
@@ -31,7 +31,8 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = kernel(facts);
     findings.push(btf(facts.has_btf));
     findings.push(bpf_file_system(facts));
-    findings.extend(tun(facts.has_tun));
+    findings.extend(tun(&facts.has_tun));
+    findings.extend([ethtool(facts.has_ethtool), nft(facts.has_nft)]);
     let needs: [(&'static [Part], &[Capability]); 3] = [
         (&[Agent], &[BPF, NET_ADMIN, PERFMON]),
         (&[Relay], &[BPF, NET_ADMIN, PERFMON]),
@@ -114,20 +115,51 @@ fn bpf_file_system(facts: &Facts) -> Finding {
     }
 }
 
-fn tun(has_tun: bool) -> [Finding; 2] {
-    const ADVICE: &str = "Run `modprobe tun`, or give the container the device /dev/net/tun.";
+fn tun(has_tun: &Fact<bool>) -> [Finding; 2] {
+    const LOAD: &str = "Run `modprobe tun`, or give the container the device /dev/net/tun.";
+    const PERMIT: &str = "Run the part as root or as the package's service, and this command as that user, or `chmod 666 /dev/net/tun`.";
     let check = |parts: &'static [Part]| Check::new("kernel.tun", parts).of(parts[0].name());
     let [tunnel, agent] = [check(&[Tunnel]), check(&[Agent])];
-    match has_tun {
-        true => [tunnel, agent].map(|check| check.ok("/dev/net/tun exists.")),
-        false => [
-            tunnel.failed("/dev/net/tun does not exist.", ADVICE),
-            agent.warning(
-                "/dev/net/tun does not exist, so an agent cannot have a `[device]`.",
-                ADVICE,
-            ),
-        ],
+    let (problem, advice) = match has_tun {
+        Ok(true) => {
+            return [tunnel, agent].map(|check| check.ok("This process can use /dev/net/tun."));
+        }
+        Ok(false) => ("/dev/net/tun does not exist".to_owned(), LOAD),
+        Err(reason) => (
+            format!("This process cannot use /dev/net/tun: {reason}"),
+            PERMIT,
+        ),
+    };
+    [
+        tunnel.failed(format!("{problem}."), advice),
+        agent.warning(
+            format!("{problem}, so an agent cannot have a `[device]`."),
+            advice,
+        ),
+    ]
+}
+
+/// Reports a program that a part of Hawser runs.
+fn program(check: Check, name: &str, package: &str, is_in_path: bool, without: &str) -> Finding {
+    match is_in_path {
+        true => check.ok(format!("The program {name} is in PATH.")),
+        false => check.failed(
+            format!("The program {name} is not in PATH. {without}"),
+            format!("Install the package {package}, or add /usr/sbin to PATH."),
+        ),
     }
+}
+
+fn ethtool(is_in_path: bool) -> Finding {
+    const WITHOUT: &str = "An agent with a `[device]` or `local` does not start without it.";
+    let check = Check::new("program.ethtool", &[Agent]);
+    program(check, "ethtool", "ethtool", is_in_path, WITHOUT)
+}
+
+fn nft(is_in_path: bool) -> Finding {
+    const WITHOUT: &str = "A server with `nat`, which is the default, does not start without it, nor does a client with `masquerade` or `kill_switch`.";
+    let check = Check::new("program.nft", &[Tunnel]);
+    program(check, "nft", "nftables", is_in_path, WITHOUT)
 }
 
 fn capabilities(facts: &Facts, parts: &'static [Part], needed: &[Capability]) -> Finding {
@@ -152,13 +184,13 @@ fn capabilities(facts: &Facts, parts: &'static [Part], needed: &[Capability]) ->
             format!(
                 "This process lacks {missing}, so an agent can deduplicate, and cannot replicate."
             ),
-            "Run `hawser agent` as root, or with this capability, and this command likewise.",
+            "Run `hawser agent` as root, with this capability, or as the package's service, which has it.",
         );
     }
     check.failed(
         format!("This process lacks {missing}."),
         format!(
-            "Run `hawser {part}` as root, or with these capabilities, and this command likewise."
+            "Run `hawser {part}` as root, with these capabilities, or as the package's service, which has them."
         ),
     )
 }
@@ -228,7 +260,7 @@ mod tests {
         let facts = Facts {
             has_btf: false,
             has_bpf_file_system: Ok(false),
-            has_tun: false,
+            has_tun: Ok(false),
             ..machine()
         };
         for id in ["kernel.btf", "bpf.file-system"] {
@@ -237,5 +269,25 @@ mod tests {
         }
         assert_eq!(results(&facts, "kernel.tun"), [Failed, Warning]);
         assert_eq!(results(&machine(), "kernel.tun"), [Fine; 2]);
+        let facts = Facts {
+            has_tun: Err("Permission denied".to_owned()),
+            ..machine()
+        };
+        assert_eq!(results(&facts, "kernel.tun"), [Failed, Warning]);
+    }
+
+    #[test]
+    fn each_part_needs_the_programs_that_it_runs() {
+        let facts = Facts {
+            has_ethtool: false,
+            has_nft: false,
+            ..machine()
+        };
+        for (id, part) in [("program.ethtool", Agent), ("program.nft", Tunnel)] {
+            assert_eq!(results(&machine(), id), [Fine], "{id}");
+            let mut found = findings(&facts);
+            found.retain(|finding| finding.id == id);
+            assert_eq!((found[0].result, found[0].parts), (Failed, &[part][..]));
+        }
     }
 }
