@@ -300,7 +300,7 @@ fn a_next_hop_that_moves_to_another_address_is_followed() {
             .unwrap();
         edges
             .ingress_agent
-            .wait_until_logged("next hop than before")
+            .wait_until_logged("another link-layer address or next hop")
             .unwrap();
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
