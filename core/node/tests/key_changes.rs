@@ -231,6 +231,7 @@ impl Lab {
             revision: self.revision,
             incarnation: None,
             report_every_ms: 5_000,
+            reconnect_within_ms: 0,
             signal_key: None,
             sends: vec![],
             receives: vec![],
