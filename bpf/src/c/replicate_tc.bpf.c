@@ -189,7 +189,7 @@ static __always_inline enum reason open_packet(struct __sk_buff *skb, const stru
 		return DROPPED_MALFORMED;
 	seal_shim(&copies->sealing, &copies->shim);
 	if (over_ipv6)
-		copies->inner_sum = sum_from(skb, offset);
+		copies->inner_sum = sum_of_packet(skb, offset);
 	return REASONS;
 }
 

@@ -110,8 +110,8 @@ static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struc
 		return pass(PASSED_NO_PATH);
 	if (transit && !forward_once(ip, end, false))
 		return pass(PASSED_MALFORMED);
-	if (transit && !packet->padding_bytes)
-		complete_checksum(ctx, sizeof(struct ethhdr), packet->protocol);
+	if (transit && !packet->padding_bytes && is_partial(packet, end))
+		complete_checksum(ctx, sizeof(struct ethhdr), false, packet->protocol);
 	handover->kind = HANDOVER_TRANSPARENT;
 	handover->flow = index;
 	account(&tx_flow_stats, index, packet->bytes);
@@ -142,6 +142,7 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 						  const struct tx_flow *flow, __u32 index,
 						  const struct policy *policy, struct route *route, bool transit)
 {
+	bool partial = transit && is_partial(packet, (void *)(long)ctx->data_end);
 	__u64 *sequence = bpf_map_lookup_elem(&sequences, &index);
 	struct handover *handover;
 	struct sealing sealing = {};
@@ -163,8 +164,8 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 	end = (void *)(long)ctx->data_end;
 	if ((void *)(shim + 1) > end || (transit && !forward_once(shim + 1, end, packet->is_ipv6)))
 		return drop(DROPPED_MALFORMED);
-	if (transit && !packet->is_fragment)
-		complete_checksum(ctx, sizeof(*handover) + sizeof(*shim), packet->protocol);
+	if (partial)
+		complete_checksum(ctx, sizeof(*handover) + sizeof(*shim), packet->is_ipv6, packet->protocol);
 	number = __sync_fetch_and_add(sequence, 1);
 	probe(packet, policy, number, 0, route);
 	paths = route->paths;
@@ -178,7 +179,7 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 		handover->seal = sealing.state;
 		handover->sealed_bytes = sealing.bytes;
 	}
-	handover->inner_sum = route->flags & ROUTE_OUTER_IPV6 ? sum_from(ctx, sizeof(*handover) + sizeof(*shim)) : 0;
+	handover->inner_sum = route->flags & ROUTE_OUTER_IPV6 ? sum_of_packet(ctx, sizeof(*handover) + sizeof(*shim)) : 0;
 	set = bpf_map_lookup_elem(&path_sets, &paths);
 	if (!set)
 		return drop(DROPPED_PATH_NOT_CONFIGURED);
@@ -292,7 +293,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 			return drop(DROPPED_MALFORMED);
 		/* Unknown if the policy had no path over IPv6 when the packet was processed. */
 		if (unlikely(!inner_sum))
-			inner_sum = sum_from(ctx, (void *)(shim + 1) - (void *)(long)ctx->data);
+			inner_sum = sum_of_packet(ctx, (void *)(shim + 1) - (void *)(long)ctx->data);
 		write_ethernet(ethernet, path, bpf_htons(ETH_P_IPV6));
 		write_ipv6(ip, path, traffic_class, udp_bytes);
 		write_udp(udp, path, udp_bytes, udp_checksum(path, udp_bytes, shim, inner_sum));
