@@ -14,10 +14,8 @@ use anyhow::{Context, Result, ensure};
 use clock::SendClock;
 use devices::Devices;
 pub(crate) use devices::{Modes, Use};
-use environment::{
-    Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets,
-};
-pub(crate) use environment::{next_hop, remove_pins};
+use environment::{Interfaces, load_receiver, refuse_reverse_path_filter, warn_of_large_packets};
+pub(crate) use environment::{next_hop, pins, remove_pins};
 use hawser_bpf::{Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode};
 use hawser_io::interface;
 use hawser_io::segmenter::Segmenter;

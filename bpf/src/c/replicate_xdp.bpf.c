@@ -11,6 +11,7 @@
 #include "sending.h"
 
 #include "digest.h"
+#include "extensions.h"
 #include "martian.h"
 #include "partial.h"
 
@@ -215,6 +216,7 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 	default:
 		return XDP_PASS;
 	}
+	find_transport(ctx, &packet);
 	if (!select_packet(&packet, true, &selected))
 		return XDP_PASS;
 	index = selected.flow;
@@ -252,6 +254,12 @@ int replicate_looped(struct xdp_md *ctx)
 	return replicate_packet(ctx, false);
 }
 
+static __always_inline int drop_copy(__u32 path, enum reason reason)
+{
+	count_lost_copy(path, reason);
+	return XDP_DROP;
+}
+
 /* [handover | shim | inner packet] becomes [Ethernet | outer IP | UDP | shim | inner packet]. */
 static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 {
@@ -266,9 +274,9 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 	__u8 *inner = (void *)(shim + 1);
 
 	if (!path || !path->family)
-		return drop(DROPPED_PATH_NOT_CONFIGURED);
+		return drop_copy(index, DROPPED_PATH_NOT_CONFIGURED);
 	if ((void *)(inner + 2) > end)
-		return drop(DROPPED_MALFORMED);
+		return drop_copy(index, DROPPED_MALFORMED);
 	flow_index = handover->flow;
 	traffic_class = inner[0] >> 4 == 4 ? inner[1] : inner[0] << 4 | inner[1] >> 4;
 	inner_sum = handover->inner_sum;
@@ -279,7 +287,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 	outer_bytes = path->family == AF_INET6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	if (bpf_xdp_adjust_head(ctx, (int)sizeof(*handover) -
 					     (int)(sizeof(*ethernet) + outer_bytes + sizeof(struct udphdr))))
-		return drop(DROPPED_NO_ROOM);
+		return drop_copy(index, DROPPED_NO_ROOM);
 	ethernet = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	if (path->family == AF_INET6) {
@@ -287,10 +295,10 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 		struct udphdr *udp = (void *)(ip + 1);
 
 		if ((void *)(udp + 1) > end)
-			return drop(DROPPED_MALFORMED);
+			return drop_copy(index, DROPPED_MALFORMED);
 		shim = (void *)(udp + 1);
 		if ((void *)(shim + 1) > end)
-			return drop(DROPPED_MALFORMED);
+			return drop_copy(index, DROPPED_MALFORMED);
 		/* Unknown if the policy had no path over IPv6 when the packet was processed. */
 		if (unlikely(!inner_sum))
 			inner_sum = sum_of_packet(ctx, (void *)(shim + 1) - (void *)(long)ctx->data);
@@ -302,7 +310,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 		struct udphdr *udp = (void *)(ip + 1);
 
 		if ((void *)(udp + 1) > end)
-			return drop(DROPPED_MALFORMED);
+			return drop_copy(index, DROPPED_MALFORMED);
 		write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
 		write_ipv4(ip, path, traffic_class, udp_bytes);
 		write_udp(udp, path, udp_bytes, 0);
@@ -320,9 +328,9 @@ static __always_inline int readdress(struct xdp_md *ctx, __u32 index)
 	struct iphdr *ip = (void *)(ethernet + 1);
 
 	if (!path || !path->family)
-		return drop(DROPPED_PATH_NOT_CONFIGURED);
+		return drop_copy(index, DROPPED_PATH_NOT_CONFIGURED);
 	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
-		return drop(DROPPED_MALFORMED);
+		return drop_copy(index, DROPPED_MALFORMED);
 	account(&tx_path_stats, handover->flow * MAX_PATHS + index, bpf_ntohs(ip->tot_len));
 	write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
 	replace_tos(ip, path_tos(index, ip->tos));
@@ -334,7 +342,7 @@ static __always_inline int send_copy(struct xdp_md *ctx, __u32 index)
 	__u8 *kind = (void *)(long)ctx->data;
 
 	if ((void *)(kind + 1) > (void *)(long)ctx->data_end)
-		return drop(DROPPED_MALFORMED);
+		return drop_copy(index, DROPPED_MALFORMED);
 	return *kind == HANDOVER_ENCAPSULATED ? encapsulate(ctx, index) : readdress(ctx, index);
 }
 

@@ -88,6 +88,25 @@ struct {
 	__uint(max_entries, 256);
 } tx_set_stats SEC(".maps");
 
+/* Index: path * REASONS + reason. Copies that did not leave. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, MAX_PATHS * REASONS);
+} lost_copies SEC(".maps");
+
+/* Counts a copy that does not leave by its path, among all reasons and for the path. */
+static __always_inline void count_lost_copy(__u32 path, enum reason reason)
+{
+	__u32 index = path * REASONS + reason;
+	__u64 *counter = bpf_map_lookup_elem(&lost_copies, &index);
+
+	count(reason);
+	if (counter)
+		(*counter)++;
+}
+
 /* Reading the clock takes as long as the rest of the first program, so it is read once per tick. */
 struct send_clock {
 	__u64 tick;
