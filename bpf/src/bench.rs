@@ -26,6 +26,7 @@ use hawser_units::FlowId;
 use hawser_wire::{OVERHEAD_V4, OVERHEAD_V6, Shim};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 plain!([u32; 2]);
@@ -210,14 +211,22 @@ impl TransitBench {
             .open(storage)
             .map_err(&failed)?;
         for mut program in open.open_object_mut().progs_mut() {
-            let timed = ["replicate_restored", "bare_broadcast", "sink"];
+            let timed = [
+                "replicate_restored",
+                "bare_broadcast",
+                "broadcast_to_programs",
+                "empty_path",
+                "sink",
+            ];
             program.set_autoload(timed.iter().any(|name| program.name() == *name));
         }
         share_tables(open.open_object_mut(), sender.xdp.object()).map_err(&failed)?;
         let programs = open.load().map_err(&failed)?;
+        let empty = fd(&programs.progs.empty_path).as_raw_fd() as u32;
         for (index, device) in (0u32..).zip(bare) {
-            // struct bpf_devmap_val: the interface, and no program
+            // struct bpf_devmap_val: the interface, and the program if there is one
             programs.maps.bare_set.set(&index, &[*device, 0])?;
+            programs.maps.empty_set.set(&index, &[*device, empty])?;
         }
         let attach = |device: &u32| Link::xdp(fd(&programs.progs.sink), *device, XdpMode::Native);
         let sinks = sinks.iter().map(attach).collect::<Result<_, _>>()?;
@@ -248,6 +257,17 @@ impl TransitBench {
     pub fn broadcast(&mut self, frame: &[u8], packets: u32) -> Result<Duration, RunError> {
         self.save_headers(frame);
         live_run(&self.programs.progs.bare_broadcast, frame, packets)
+    }
+
+    /// Returns the time of [`broadcast`](Self::broadcast) if the kernel also runs a program for each
+    /// device, which does nothing.
+    pub fn broadcast_to_programs(
+        &mut self,
+        frame: &[u8],
+        packets: u32,
+    ) -> Result<Duration, RunError> {
+        self.save_headers(frame);
+        live_run(&self.programs.progs.broadcast_to_programs, frame, packets)
     }
 
     fn save_headers(&mut self, frame: &[u8]) {

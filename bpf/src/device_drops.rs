@@ -1,23 +1,24 @@
 use crate::LoadError;
 use crate::skeleton::device_drops::{DeviceDropsSkel, DeviceDropsSkelBuilder};
-use crate::table::{Table, TableError};
-use libbpf_rs::Link;
+use crate::table::{Table, TableError, share_tables};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, Object};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
 /// Counts the copies that the devices of paths drop because their queue is full or they are down.
 ///
-/// It attaches to the kernel's tracepoint for redirected frames, so the sending programs need no
-/// support for it.
+/// It attaches to the kernel's tracepoints for redirected frames and for dropped packets, so the
+/// sending programs need no support for it.
 pub(crate) struct DeviceDrops {
     skeleton: DeviceDropsSkel<'static>,
-    _link: Link,
+    _links: [Link; 2],
 }
 
 impl DeviceDrops {
-    /// Starts watching devices of the calling thread's network namespace.
-    pub(crate) fn watch() -> Result<Self, LoadError> {
+    /// Starts watching devices of the calling thread's network namespace, with the tables of the
+    /// sending programs.
+    pub(crate) fn watch(sending: &Object, port: u16) -> Result<Self, LoadError> {
         // The skeleton borrows its object. A process loads one, so leaking the few bytes is
         // acceptable.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -33,16 +34,16 @@ impl DeviceDrops {
         let namespace =
             std::fs::metadata("/proc/thread-self/ns/net").map_err(libbpf_rs::Error::from);
         // The kernel stores the number of a namespace in 32 bits.
+        rodata.port = port;
         rodata.own_namespace = namespace.map_err(&failed)?.ino() as u32;
+        share_tables(open.open_object_mut(), sending).map_err(&failed)?;
         let skeleton = open.load().map_err(&failed)?;
-        let link = skeleton
-            .progs
-            .count_device_drops
-            .attach()
-            .map_err(&failed)?;
+        let programs = &skeleton.progs;
+        let frames = programs.count_device_drops.attach().map_err(&failed)?;
+        let packets = programs.count_queue_drops.attach().map_err(&failed)?;
         Ok(DeviceDrops {
             skeleton,
-            _link: link,
+            _links: [frames, packets],
         })
     }
 

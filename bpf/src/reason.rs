@@ -38,7 +38,7 @@ reasons! {
     DROPPED_ECN, "dropped_ecn", "a congestion mark on a replica whose inner packet is not ECN-capable (RFC 6040)";
     DROPPED_PATH_NOT_CONFIGURED, "dropped_path_not_configured", "a copy on a path without addresses";
     DROPPED_NO_ROOM, "dropped_no_room", "no room in the buffer for the headers";
-    DROPPED_CLONE_FAILED, "dropped_clone_failed", "the kernel could not clone a copy or its device dropped it";
+    DROPPED_CLONE_FAILED, "dropped_clone_failed", "the kernel could not clone a copy, or its device was gone or down";
     PASSED_LOCAL, "passed_local", "to an address of this node; the kernel delivered it";
     PASSED_NOT_UNICAST, "passed_not_unicast", "to or from an address that is not unicast: multicast, broadcast, unspecified; the kernel handled it";
     PASSED_LINK_LOCAL, "passed_link_local", "to or from a link-local or loopback address, or neighbour discovery; the kernel handled it";
@@ -48,6 +48,8 @@ reasons! {
     DROPPED_PARTIAL_TAG, "dropped_partial_tag", "a replica whose tag does not cover the whole packet, as this node requires";
     DROPPED_OUTDATED, "dropped_outdated", "a tagged replica older than the window remembers, or of a session that its sender has ended";
     DROPPED_EXPIRED, "dropped_expired", "a tagged replica that was sent too long ago";
+    DROPPED_BY_QUEUE, "dropped_by_queue", "a copy that the queue of its device did not take, which was full, or whose device was down";
+    PASSED_EXTENSIONS, "passed_extensions", "IPv6 with so many extension headers that the protocol, which selects the flow, was not found; the kernel forwarded it";
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-plain!(types::rx_flow, types::rx_path, types::rx_stats);
+plain!([u64; 2], types::rx_flow, types::rx_path, types::rx_stats);
 
 /// Options for loading a receiver.
 #[derive(Debug, Clone)]
@@ -29,9 +29,13 @@ pub struct ReceiverOptions {
     pub transparent_within: Duration,
     /// The maximum time that a tagged copy may take in excess of the fastest one.
     pub max_age: Duration,
-    /// Key of the fingerprints of transparent packets. Random, so that an attacker cannot construct
-    /// two packets with the same fingerprint.
+    /// Key of the fingerprints of transparent packets, unless there are pins with the key of an
+    /// earlier process. Random, so that an attacker cannot construct two packets with the same
+    /// fingerprint.
     pub fingerprint_key: [u64; 2],
+    /// Number of CPUs, counted from the first, whose arrivals are recorded; at least one. Each takes
+    /// 2 MiB. The records of other CPUs count as [`Arrivals::overflowed`].
+    pub recording_cpus: u32,
     /// Directory in a bpf file system that preserves tables and attachments when the process exits;
     /// `None` if they end with it.
     pub pins: Option<PathBuf>,
@@ -45,8 +49,6 @@ macro_rules! write_constants {
         constants.transparent_within_ms =
             u32::try_from(options.transparent_within.as_millis()).unwrap_or(u32::MAX);
         constants.max_age_us = u32::try_from(options.max_age.as_micros()).unwrap_or(u32::MAX);
-        let [k0, k1] = options.fingerprint_key;
-        constants.fingerprint_key = $types::siphash_key { k0, k1 };
     }};
 }
 
@@ -103,14 +105,20 @@ impl Receiver {
             .as_deref_mut()
             .expect("the program has constants");
         write_constants!(options, types, constants);
-        let cpus = libbpf_rs::num_possible_cpus().map_err(&failed)? as u32;
-        open.maps.arrivals.set_max_entries(cpus).map_err(&failed)?;
+        let rings = &mut open.maps.arrivals;
+        rings
+            .set_max_entries(options.recording_cpus.max(1))
+            .map_err(&failed)?;
         let pins = options.pins.clone().map(Pins::at);
         let replaced = match &pins {
             Some(pins) => pins.reuse_tables(open.open_object_mut()).map_err(&failed)?,
             None => Vec::new(),
         };
         let skeleton = open.load().map_err(&failed)?;
+        let key = &skeleton.maps.fingerprint_key;
+        if key.get::<[u64; 2]>(0)? == [0; 2] {
+            key.set(&0u32, &options.fingerprint_key)?;
+        }
         Ok(Receiver {
             skeleton,
             link: None,

@@ -18,7 +18,8 @@ use crate::skeleton::replicate_xdp::types::{self, flow_flag, limit, route_flag};
 use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};
 use crate::table::{Table, TableError, bytes_of, plain, reasons, share_tables, value_of};
 use crate::{
-    AttachError, Link, LoadError, PathError, PolicyError, Reason, SendPolicy, SignalEvents,
+    AttachError, Link, LoadError, PathError, PolicyError, REASONS, Reason, SendPolicy,
+    SignalEvents,
     SignalOptions, SignalOutcome, SignalsError, XdpMode,
 };
 use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId, PathSet};
@@ -49,6 +50,19 @@ const FLOW_KEY_SLOT: u8 = flow_flag::FLOW_KEY_SLOT.0 as u8;
 const FLOW_WHOLE: u8 = flow_flag::FLOW_WHOLE.0 as u8;
 const ROUTE_OUTER_IPV6: u8 = route_flag::ROUTE_OUTER_IPV6.0 as u8;
 const ROUTE_CLONED: u8 = route_flag::ROUTE_CLONED.0 as u8;
+
+/// The reasons of copies that a program has made, and that their device did not take.
+const BY_DEVICE: [types::reason; 2] = [
+    types::reason::DROPPED_BY_QUEUE,
+    types::reason::DROPPED_CLONE_FAILED,
+];
+
+/// The reasons of copies that a program has not made.
+const BY_PROGRAM: [types::reason; 3] = [
+    types::reason::DROPPED_PATH_NOT_CONFIGURED,
+    types::reason::DROPPED_NO_ROOM,
+    types::reason::DROPPED_MALFORMED,
+];
 
 const _: () = assert!(limit::MAX_PATHS.0 as usize == MAX_PATHS);
 const _: () = assert!(limit::MAX_FLOWS.0 as usize == MAX_FLOWS);
@@ -167,6 +181,8 @@ pub struct Sender {
     path_errors: PathErrors,
     /// Copies that devices dropped which the path used earlier, by path.
     dropped_before: [u64; MAX_PATHS],
+    /// The most copies that were known to be missing behind the first program, by path.
+    missing: [AtomicU64; MAX_PATHS],
     port: u16,
 }
 
@@ -182,6 +198,7 @@ impl Sender {
             routes: Shared::map(&xdp.maps.routes)?,
             sets: PathSets::create(&xdp.maps.path_sets)?,
             signals: Signals::load(xdp.object())?,
+            drops: DeviceDrops::watch(xdp.object(), options.port)?,
             path_errors: PathErrors::load(xdp.object(), options.port)?,
             xdp,
             tc,
@@ -193,8 +210,8 @@ impl Sender {
             paths: [None; MAX_PATHS],
             selection: Selection::new(),
             own_endpoints: BTreeSet::new(),
-            drops: DeviceDrops::watch()?,
             dropped_before: [0; MAX_PATHS],
+            missing: Default::default(),
             port: options.port,
         })
     }
@@ -498,24 +515,54 @@ impl Sender {
     }
 
     /// Returns the copies of all flows that a path's device dropped because it was down or its
-    /// queue was full. A lower bound while traffic flows.
+    /// queue was full. Never less than before. A lower bound while traffic flows.
     pub fn device_drops(&self, path: PathId) -> Result<u64, TableError> {
+        let missing = &self.missing[path.index()];
+        // A copy between the programs seems to be missing, but rarely twice in a row.
+        let now = self.missing(path)?.min(self.missing(path)?);
+        let missing = missing.fetch_max(now, Ordering::Relaxed).max(now);
+        let refused = BY_DEVICE.map(|reason| self.lost(path, reason));
+        let dropped_now = match self.paths[path.index()] {
+            Some(path) => self.drops.count(path.ifindex)?.unwrap_or(0),
+            None => 0,
+        };
+        let refused = refused.into_iter().sum::<Result<u64, _>>()?;
+        Ok(missing + refused + self.dropped_before[path.index()] + dropped_now)
+    }
+
+    /// Returns the copies on a path that the first program has counted, and that are not counted
+    /// behind it.
+    fn missing(&self, path: PathId) -> Result<u64, TableError> {
         // Read the counters of the last stage last, so that a copy in transit is not taken for a
         // dropped one.
         let mut to_send = 0;
         for paths in (0..=u8::MAX).filter(|paths| PathSet::from_bits(*paths).contains(path)) {
             to_send += sum(&self.xdp.maps.tx_set_stats, usize::from(paths))?.packets;
         }
-        let mut handed_over = 0;
+        let mut counted = 0;
         for flow in &self.flows {
-            handed_over += self.path_stats(*flow, path)?.packets;
+            counted += self.path_stats(*flow, path)?.packets;
         }
-        let dropped_now = match self.paths[path.index()] {
-            Some(path) => self.drops.count(path.ifindex)?.unwrap_or(0),
-            None => 0,
+        for reason in BY_PROGRAM {
+            counted += self.lost(path, reason)?;
+        }
+        Ok(to_send.saturating_sub(counted))
+    }
+
+    fn lost(&self, path: PathId, code: types::reason) -> Result<u64, TableError> {
+        let index = path.index() * REASONS.len() + code.0 as usize;
+        let lost = &self.xdp.maps.lost_copies;
+        Ok(lost.per_cpu::<u64>(index as u32)?.iter().sum())
+    }
+
+    /// Returns the number of copies that did not leave by a path, by reason, as far as the programs
+    /// know it. [`reasons`](Self::reasons) includes them.
+    pub fn lost_copies(&self, path: PathId) -> Result<Vec<(Reason, u64)>, TableError> {
+        let count = |code: types::reason| {
+            let reason = REASONS[code.0 as usize];
+            Ok((reason, self.lost(path, code)?))
         };
-        let dropped = self.dropped_before[path.index()] + dropped_now;
-        Ok(to_send.saturating_sub(handed_over) + dropped)
+        BY_DEVICE.into_iter().chain(BY_PROGRAM).map(count).collect()
     }
 
     /// Returns the copies that were not sent on a path because they are larger than its MTU.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::{Receiver, RxStats, Verdict};
+use hawser_bpf::{Receiver, ReceiverOptions, RxStats, Verdict};
 use hawser_dedup::{SLOT_BITS, SLOTS};
 use hawser_units::PathSet;
 use hawser_wire::Shim;
@@ -107,7 +107,7 @@ fn a_full_ring_is_counted_and_keeps_its_oldest_records() {
     sched_setaffinity(Pid::from_raw(0), &here).unwrap();
     receiver.run(&duplicate, RING + TOO_MANY).unwrap();
 
-    assert_eq!(arrivals.overflowed(), TOO_MANY.into());
+    assert_eq!(arrivals.overflowed(), u64::from(TOO_MANY));
     records.clear();
     arrivals.drain(&mut records);
     assert_eq!(records.len(), RING as usize);
@@ -171,4 +171,38 @@ fn a_transparent_copy_is_recorded_with_its_fingerprint() {
     assert_eq!(seen, expected);
     assert_eq!(records[0].sequence, records[1].sequence);
     assert_ne!(records[0].sequence, 0);
+}
+
+/// Rings are large, and machines may have many CPUs that are never online.
+#[test]
+fn arrivals_on_a_cpu_without_a_ring_are_counted() {
+    let cpus = hawser_io::sysctl::online_cpus().unwrap();
+    let mut last = CpuSet::new();
+    last.set(cpus as usize - 1).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &last).unwrap();
+    for recording_cpus in [cpus, cpus - 1] {
+        let receiver = Receiver::load(&ReceiverOptions {
+            recording_cpus,
+            ..receiver_options()
+        })
+        .unwrap();
+        receiver.set_path(path(0), Some(HERE_V4.into())).unwrap();
+        receiver
+            .set_flow(flow(7), Some(&Default::default()))
+            .unwrap();
+        let mut arrivals = receiver.arrivals().unwrap();
+        let frame = |sequence| replica(path(0), sequence, &udp4("192.0.2.9", b"x"));
+        for sequence in [8, 9, 9] {
+            receiver.run(&frame(sequence), 1).unwrap();
+        }
+
+        let mut records = Vec::new();
+        arrivals.drain(&mut records);
+
+        // The only CPU of a machine always has a ring.
+        let has_ring = recording_cpus == cpus || cpus == 1;
+        let expected = if has_ring { (3, 0) } else { (0, 3) };
+        assert_eq!((records.len(), arrivals.overflowed()), expected);
+        assert_eq!(receiver.stats(flow(7), path(0)).unwrap().packets, 3);
+    }
 }

@@ -13,6 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use paths::*;
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use support::*;
 
 const FIRST: u64 = 1 << 40;
@@ -217,6 +218,97 @@ fn a_device_that_is_down_takes_no_copies_from_the_others() {
     }
 }
 
+/// Runs a program with words as arguments.
+fn run(command: &str) {
+    let mut words = command.split(' ');
+    let mut program = Command::new(words.next().unwrap());
+    assert!(program.args(words).status().unwrap().success(), "{command}");
+}
+
+/// The last copy of a packet is the packet itself, which is redirected, and the others are clones.
+#[test]
+fn copies_that_a_device_does_not_take_are_counted_for_its_path_and_reason() {
+    const PACKETS: u64 = 20;
+    let down = "ip link set wanN down";
+    let gone = "ip link del wanN";
+    let slow = "tc qdisc add dev wanN root tbf rate 8kbit burst 2000 limit 2000";
+    let cases = [
+        ("clone-down", 0, down, "dropped_by_queue", false),
+        ("last-down", 2, down, "dropped_by_queue", false),
+        ("clone-gone", 0, gone, "dropped_clone_failed", false),
+        ("clone-slow", 0, slow, "dropped_by_queue", false),
+        ("last-slow", 2, slow, "dropped_by_queue", false),
+        ("clear-slow", 2, slow, "dropped_by_queue", true),
+    ];
+    for (name, at, obstacle, reason, transparent) in cases {
+        in_namespace(name, || {
+            let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
+            let mut sender = replicating();
+            take_no_frames(&mut sender, &[0, 2]);
+            let flow_row = SendFlow {
+                transparent,
+                ..send_flow(7)
+            };
+            sender.set_flow(flow(7), &flow_row).unwrap();
+            set_policy(&sender, 7, 0b101, 3);
+            attach(&mut sender, Transit::Tc);
+            run(&obstacle.replace('N', &at.to_string()));
+            let packet = with_id(udp4("203.0.113.9", &[7; 1000]), 7);
+
+            lan.sender
+                .send(&vec![arriving(&packet); PACKETS as usize])
+                .unwrap();
+
+            receive(&mut ends[2 - usize::from(at)], PACKETS as usize);
+            let lost = counted(sender.lost_copies(path(at)).unwrap());
+            let [(found, copies)] = lost[..] else {
+                panic!("{name}: {lost:?}")
+            };
+            assert_eq!(found, reason, "{name}");
+            // The queue takes the first packets.
+            let least = if obstacle == slow {
+                PACKETS / 2
+            } else {
+                PACKETS
+            };
+            assert!((least..=PACKETS).contains(&copies), "{name}: {copies}");
+            assert_eq!(sender.device_drops(path(at)).unwrap(), copies, "{name}");
+            let other = path(2 - at);
+            assert_eq!(counted(sender.lost_copies(other).unwrap()), [], "{name}");
+            assert_eq!(sender.device_drops(other).unwrap(), 0, "{name}");
+        });
+    }
+}
+
+/// While copies are between the programs that count them, they seem to be missing.
+#[test]
+fn drops_of_a_device_are_never_fewer_than_before() {
+    in_namespace("monotone", || {
+        let lan = Port::open("far-lan").unwrap();
+        let ends = far_ends();
+        let mut sender = replicating();
+        set_policy(&sender, 7, 0b101, 3);
+        attach(&mut sender, Transit::Xdp);
+        let frames = vec![arriving(&udp4("203.0.113.9", &[7; 1000])); 64];
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    lan.sender.send(&frames).unwrap();
+                }
+            });
+            let mut before = 0;
+            for _ in 0..300 {
+                let drops = sender.device_drops(path(0)).unwrap();
+                assert!(drops >= before, "{drops} after {before}");
+                before = drops;
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        drop(ends);
+    });
+}
+
 #[test]
 fn transparent_packets_are_cloned_and_not_replicated_again() {
     in_namespace("transparent", || {
@@ -291,9 +383,7 @@ fn a_transit_packet_that_the_loop_does_not_replicate_is_forwarded() {
             "ip neigh add 198.51.100.66 lladdr 02:00:00:00:00:66 dev wan2",
             "ip route add 203.0.113.0/24 via 198.51.100.66",
         ] {
-            let mut words = command.split(' ');
-            let mut program = Command::new(words.next().unwrap());
-            assert!(program.args(words).status().unwrap().success(), "{command}");
+            run(command);
         }
         let mut sender = replicating();
         take_no_frames(&mut sender, &[0, 1]);

@@ -253,6 +253,59 @@ fn the_checksum_over_ipv6_is_right_for_every_length() {
     }
 }
 
+/// Packets whose sum does not follow from the transport header, and some whose sum does.
+fn packets_of_all_kinds() -> Vec<Vec<u8>> {
+    let udp = udp4("203.0.113.9", &[0x3c; 701]);
+    let changed = |at: std::ops::Range<usize>, to: &[u8]| {
+        with_ipv4(udp.clone(), |packet| packet[at].copy_from_slice(to))
+    };
+    let mut no_checksum = udp.clone();
+    no_checksum[26..28].fill(0);
+    let mut shorter_udp = udp.clone();
+    shorter_udp[24..26].copy_from_slice(&100u16.to_be_bytes());
+    let mut with_options = [&udp[..20], &[1; 4], &udp[20..]].concat();
+    with_options[0] = 0x46;
+    let length = with_options.len() as u16;
+    let with_options = with_ipv4(with_options, |packet| {
+        packet[2..4].copy_from_slice(&length.to_be_bytes())
+    });
+    let mut tcp = changed(9..10, &[6]);
+    tcp[36..38].fill(0);
+    let ends = |ends: &str| ends.parse().unwrap();
+    let sum = ip::transport_checksum(ends("192.0.2.1"), ends("203.0.113.9"), 6, &tcp[20..]);
+    tcp[36..38].copy_from_slice(&sum.to_be_bytes());
+    let truncated_tcp = with_ipv4(tcp[..30].to_vec(), |packet| {
+        packet[2..4].copy_from_slice(&[0, 30])
+    });
+    let mut fragment6 = udp6("2001:db8:b::9", &[9; 300]);
+    fragment6[6] = 44;
+    vec![
+        udp.clone(),
+        udp6("2001:db8:b::9", &[7; 301]),
+        tcp,
+        truncated_tcp,
+        no_checksum,
+        shorter_udp,
+        with_options,
+        changed(6..8, &[0x20, 0]), // the first fragment of several
+        changed(6..8, &[0, 9]),    // a later one
+        changed(9..10, &[1]),
+        fragment6,
+    ]
+}
+
+#[test]
+fn the_checksum_over_ipv6_is_right_for_every_kind_of_packet() {
+    let paths = Paths::load();
+    let here = towards_here(path(1));
+    paths.set_path(path(1), &here);
+    for (kind, inner) in packets_of_all_kinds().iter().enumerate() {
+        let (_, frame) = paths.run("path_1", &broadcast(&shim(path(1), 9), None, inner));
+        let expected = here.frame(&shim(path(1), 9), inner).unwrap();
+        assert_eq!(frame, expected, "packet {kind}");
+    }
+}
+
 #[test]
 fn a_checksum_of_zero_is_sent_as_ones() {
     let paths = Paths::load();
@@ -261,7 +314,7 @@ fn a_checksum_of_zero_is_sent_as_ones() {
     // One of these 65,536 packets has a sum of zero; the specification finds it.
     let inner = |n: u16| {
         let mut packet = udp6("2001:db8:b::9", &[0; 2]);
-        packet[48..50].copy_from_slice(&n.to_be_bytes());
+        packet[2..4].copy_from_slice(&n.to_be_bytes()); // in the flow label
         packet
     };
     let checksum = |frame: &[u8]| u16::from_be_bytes([frame[60], frame[61]]);

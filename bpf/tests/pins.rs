@@ -4,8 +4,10 @@ mod support;
 
 use hawser_bpf::{Receiver, ReceiverOptions, XdpMode};
 use hawser_io::netns::Namespace;
+use hawser_wire::transparent;
 use libbpf_rs::{MapHandle, MapType};
 use std::path::Path;
+use std::time::Duration;
 use support::*;
 
 fn load(pins: &Path) -> Receiver {
@@ -129,6 +131,42 @@ fn windows_counters_and_attachments_are_taken_over() {
             XDP_PASS,
             "no state was left behind"
         );
+    });
+}
+
+/// Each process has another key to begin with.
+#[test]
+fn transparent_copies_are_recognized_across_a_restart() {
+    with_devices("clear", |pins, [device, _]| {
+        let load = |fingerprint_key| {
+            let receiver = Receiver::load(&ReceiverOptions {
+                pins: Some(pins.to_owned()),
+                fingerprint_key,
+                transparent_within: Duration::from_secs(3600),
+                ..receiver_options()
+            })
+            .unwrap();
+            let everything = [everything_of(7)];
+            receiver
+                .select_transparent(prefix("192.0.2.0/24"), &everything)
+                .unwrap();
+            receiver
+        };
+        let copy = |by: u8, id| {
+            let packet = with_id(udp4("192.0.2.9", b"transparent"), id);
+            decapsulated(&with_tos(packet, transparent::tos(path(by), 0)))
+        };
+        let mut first = load([1, 2]);
+        first.attach(&[(device, XdpMode::Native)]).unwrap();
+        assert_eq!(first.run(&copy(0, 7), 1).unwrap().action, XDP_PASS);
+
+        // While both run, each recognizes what the other one has seen.
+        let second = load([3, 4]);
+        assert_eq!(second.run(&copy(1, 7), 1).unwrap().action, XDP_DROP);
+        assert_eq!(second.run(&copy(1, 8), 1).unwrap().action, XDP_PASS);
+        assert_eq!(first.run(&copy(0, 8), 1).unwrap().action, XDP_DROP);
+        drop(first);
+        assert_eq!(load([5, 6]).run(&copy(2, 8), 1).unwrap().action, XDP_DROP);
     });
 }
 

@@ -56,9 +56,30 @@ pub fn is_in_bpf_file_system(path: &Path) -> io::Result<bool> {
     Ok(statfs(path)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
+/// Returns the number of CPUs up to the last one that is online.
+pub fn online_cpus() -> io::Result<u32> {
+    let ranges = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    number_of_last(&ranges).ok_or_else(|| io::Error::other(format!("not a list of CPUs: {ranges}")))
+}
+
+/// Returns the number after the last one of a list such as `0-3,6`.
+fn number_of_last(ranges: &str) -> Option<u32> {
+    let last: u32 = ranges.trim().rsplit([',', '-']).next()?.parse().ok()?;
+    last.checked_add(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_are_counted_up_to_the_last_one_that_is_online() {
+        for (ranges, cpus) in [("0\n", 1), ("0-3\n", 4), ("0,2-5,9\n", 10)] {
+            assert_eq!(number_of_last(ranges), Some(cpus), "{ranges}");
+        }
+        assert_eq!(number_of_last(""), None);
+        assert!(online_cpus().unwrap() >= 1);
+    }
 
     #[test]
     fn parameters_are_read_without_their_line_end() {

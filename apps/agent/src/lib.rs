@@ -45,7 +45,7 @@ use hawser_units::Instant;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
-use node::{Filters, Node, remove_pins};
+use node::{Filters, Node, pins, remove_pins};
 use observer::Observer;
 use rejected::RejectedCopies;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -296,6 +296,10 @@ impl Agent {
 }
 
 fn detach(config: &Config) -> Result<()> {
+    // Whatever is in another file system, no agent has pinned it.
+    if config.pins.join(&config.name).exists() {
+        pins(config)?;
+    }
     let outcome = if remove_pins(config)? {
         "removed the deduplication of an earlier agent"
     } else {

@@ -151,6 +151,10 @@ const DROPPED_BY_DEVICE: [Metric<u64>; 1] = counts(
     "path_dropped_by_device",
     "Copies that the interface of a path dropped",
 );
+const LOST_COPIES: [Metric<u64>; 1] = counts(
+    "path_lost_copies",
+    "Copies that did not leave by a path, by reason",
+);
 const NOT_REPLICATED: [Metric<u64>; 1] = counts(
     "frames_not_replicated",
     "Frames that were not replicated, by reason",
@@ -165,6 +169,14 @@ fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
     sink.write(&PATH, || labelled("path", &status.paths))?;
     sink.write(&DROPPED_BY_DEVICE, || {
         labelled("path", &status.dropped_by_device)
+    })?;
+    sink.write(&LOST_COPIES, || {
+        status.lost_copies.iter().flat_map(|(path, reasons)| {
+            let path = path.to_string();
+            reasons.iter().map(move |(reason, count)| {
+                ([("path", path.clone()), ("reason", reason.clone())], count)
+            })
+        })
     })?;
     sink.write(&SENT, || labelled("flow", &status.send))?;
     sink.write(&SENT_COPIES, || {
@@ -226,7 +238,7 @@ mod tests {
             "paths": { "1": { "up": true, "reason": null, "mtu_bytes": 1400, "too_large": 14 }, "2": { "up": false, "reason": "down" } },
             "send": { "7": { "policy": 3, "packets": 8, "bytes": 800, "copies": { "1": { "packets": 8, "bytes": 800 } } } },
             "receive": { "7": { "2": copies } },
-            "dropped_by_device": { "1": 11 }, "not_replicated": { "passed_oversize": 12 },
+            "dropped_by_device": { "1": 11 }, "lost_copies": { "1": { "dropped_by_queue": 4 } }, "not_replicated": { "passed_oversize": 12 },
             "not_deduplicated": { "dropped_tag": 2 },
             "device": { "took_uplink": 13, "dropped_no_uplink": 0 }, "arrival_records_overflowed": 0,
         }))
@@ -248,6 +260,7 @@ mod tests {
             "hawser_agent_path_mtu_bytes{path=\"1\"} 1400.0",
             "hawser_agent_path_too_large_total{path=\"1\"} 14",
             "hawser_agent_path_dropped_by_device_total{path=\"1\"} 11",
+            "hawser_agent_path_lost_copies_total{path=\"1\",reason=\"dropped_by_queue\"} 4",
             "hawser_agent_sent_policy{flow=\"7\"} 3.0",
             "hawser_agent_sent_copies_total{flow=\"7\",path=\"1\"} 8",
             "hawser_agent_received_only_copies_total{flow=\"7\",path=\"2\"} 5",

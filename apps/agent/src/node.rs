@@ -17,8 +17,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clock::SendClock;
 use devices::Devices;
 pub(crate) use devices::{Modes, Use};
-use environment::{Interfaces, load_receiver, pins, tell_of_forwarding, warn_of_large_packets};
-pub(crate) use environment::{next_hop, remove_pins};
+use environment::{Interfaces, load_receiver, tell_of_forwarding, warn_of_large_packets};
+pub(crate) use environment::{next_hop, pins, remove_pins};
 pub(crate) use filters::Filters;
 use hawser_bpf::{
     Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode,

@@ -59,6 +59,10 @@ pub struct Status {
     /// Copies that the network devices of paths dropped because they were down or their queue was
     /// full, by path number.
     pub dropped_by_device: BTreeMap<u8, u64>,
+    /// Copies that did not leave, by path number, then by reason. Includes those of
+    /// `dropped_by_device` whose device told the programs.
+    #[serde(default)]
+    pub lost_copies: BTreeMap<u8, BTreeMap<String, u64>>,
     /// Number of frames that were not replicated, by reason. Reasons that did not occur are left
     /// out.
     pub not_replicated: BTreeMap<String, u64>,
@@ -231,6 +235,7 @@ impl Status {
             send: sender.flows,
             receive: receiver.flows,
             dropped_by_device: sender.dropped_by_device,
+            lost_copies: sender.lost_copies,
             not_replicated: sender.not_replicated,
             not_deduplicated: receiver.not_deduplicated,
             controller,
@@ -259,6 +264,7 @@ fn modes(node: &Node) -> BTreeMap<String, BTreeMap<String, ModeStatus>> {
 struct SenderCounters {
     flows: BTreeMap<u16, SendStatus>,
     dropped_by_device: BTreeMap<u8, u64>,
+    lost_copies: BTreeMap<u8, BTreeMap<String, u64>>,
     not_replicated: BTreeMap<String, u64>,
 }
 
@@ -278,12 +284,16 @@ fn sender_counters(node: &Node) -> Result<SenderCounters> {
         flows.insert((*flow).into(), SendStatus::of(node, sender, *flow)?);
     }
     let mut dropped_by_device = BTreeMap::new();
+    let mut lost_copies = BTreeMap::new();
     for path in node.config().paths.keys() {
         dropped_by_device.insert(path.number(), sender.device_drops(*path)?);
+        lost_copies.insert(path.number(), occurred(sender.lost_copies(*path)?));
     }
+    lost_copies.retain(|_, reasons| !reasons.is_empty());
     Ok(SenderCounters {
         flows,
         dropped_by_device,
+        lost_copies,
         not_replicated: occurred(sender.reasons()?),
     })
 }

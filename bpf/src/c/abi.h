@@ -427,6 +427,9 @@ enum reason {
 	DROPPED_PARTIAL_TAG,
 	DROPPED_OUTDATED,
 	DROPPED_EXPIRED,
+	DROPPED_BY_QUEUE,
+	/* selected, but excluded by what hides the protocol: passed to the kernel */
+	PASSED_EXTENSIONS,
 	REASONS,
 };
 

@@ -8,6 +8,7 @@
 #define RESTORED (sizeof(struct ethhdr) + sizeof(struct iphdr))
 
 struct path_set bare_set SEC(".maps");
+struct path_set empty_set SEC(".maps");
 
 /* The packet's headers; set before a run. */
 __u8 headers[RESTORED];
@@ -39,6 +40,19 @@ SEC("xdp")
 int bare_broadcast(struct xdp_md *ctx)
 {
 	return restore(ctx) ? bpf_redirect_map(&bare_set, 0, BPF_F_BROADCAST) : XDP_ABORTED;
+}
+
+SEC("xdp/devmap")
+int empty_path(__attribute__((unused)) struct xdp_md *ctx)
+{
+	return XDP_PASS;
+}
+
+/* A bare broadcast to paths with programs that do nothing: the least cost of copies that differ. */
+SEC("xdp")
+int broadcast_to_programs(struct xdp_md *ctx)
+{
+	return restore(ctx) ? bpf_redirect_map(&empty_set, 0, BPF_F_BROADCAST) : XDP_ABORTED;
 }
 
 /* At the other end of every path: counts arriving frames, to verify that the timed copies were

@@ -57,6 +57,14 @@ struct {
 	__uint(max_entries, 1);
 } seen SEC(".maps");
 
+/* The key of the fingerprints in `seen`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct siphash_key);
+	__uint(max_entries, 1);
+} fingerprint_key SEC(".maps");
+
 /* Index: flow * MAX_PATHS + path. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -65,7 +73,7 @@ struct {
 	__uint(max_entries, MAX_FLOWS * MAX_PATHS);
 } rx_stats SEC(".maps");
 
-/* Index: CPU. The loader sizes it to the machine. */
+/* Index: CPU. The loader sizes it to the CPUs that are online; those that come later have no ring. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -79,10 +87,16 @@ static __always_inline void record(const struct arrival *arrival)
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct arrivals *ring = bpf_map_lookup_elem(&arrivals, &cpu);
 
-	if (!ring)
+	if (!ring) {
+		__u32 zero = 0;
+
+		ring = bpf_map_lookup_elem(&arrivals, &zero);
+		if (ring)
+			__sync_fetch_and_add(&ring->overflowed, 1);
 		return;
+	}
 	if (ring->written - *(volatile __u64 *)&ring->read >= ARRIVALS) {
-		ring->overflowed++;
+		__sync_fetch_and_add(&ring->overflowed, 1);
 		return;
 	}
 	ring->records[ring->written & (ARRIVALS - 1)] = *arrival;
@@ -293,6 +307,7 @@ static __always_inline int dedup_transparent(void *header, void *end, __be16 pro
 	struct rx_stats *stats;
 	struct seen *table;
 	__u32 index, zero = 0;
+	const struct siphash_key *key;
 	int flow;
 
 	if (protocol != bpf_htons(ETH_P_IP) || (void *)(ip + 1) > end || !names_path(ip->tos) || !ip->id)
@@ -301,10 +316,11 @@ static __always_inline int dedup_transparent(void *header, void *end, __be16 pro
 		return XDP_PASS;
 	flow = select_flow(&packet);
 	table = bpf_map_lookup_elem(&seen, &zero);
-	if (flow < 0 || !table)
+	key = bpf_map_lookup_elem(&fingerprint_key, &zero);
+	if (flow < 0 || !table || !key)
 		return XDP_PASS;
 	arrival.at_ns = bpf_ktime_get_ns();
-	arrival.sequence = fingerprint(ip, end, packet.bytes - sizeof(*ip));
+	arrival.sequence = fingerprint(key, ip, end, packet.bytes - sizeof(*ip));
 	arrival.flow = flow;
 	arrival.inner_bytes = packet.bytes;
 	arrival.path = path_of_tos(ip->tos);

@@ -45,6 +45,10 @@ static __always_inline __u8 martian_ipv6(const struct ipv6hdr *ip, const void *e
 /* Returns why a packet is not forwarded, an enum reason; 0 if it is. */
 static __always_inline __u8 martian(const struct packet *packet, const void *end)
 {
+	/* The type of a message behind extension headers is not known here. */
+	if (packet->is_ipv6 && packet->protocol == IPPROTO_ICMPV6 && packet->ttl == ND_HOP_LIMIT &&
+	    ((const struct ipv6hdr *)packet->header)->nexthdr != IPPROTO_ICMPV6)
+		return PASSED_LINK_LOCAL;
 	return packet->is_ipv6 ? martian_ipv6(packet->header, end) : martian_ipv4(packet->header);
 }
 

@@ -98,6 +98,15 @@ struct packet {
 	bool is_fragment;
 };
 
+/* Returns whether a header of IPv6 is followed by another one that extensions.h can find (RFC 8200,
+ * section 4; RFC 4302).
+ */
+static __always_inline bool is_extension(__u8 protocol)
+{
+	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_DSTOPTS ||
+	       protocol == IPPROTO_FRAGMENT || protocol == IPPROTO_AH;
+}
+
 enum parsed { PARSED, NOT_IP, MALFORMED, VLAN };
 
 static __always_inline void parse_ports(struct cursor *cursor, struct packet *packet)

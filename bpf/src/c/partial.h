@@ -8,45 +8,53 @@
 
 #include "sum.h"
 
-#define TCP_CHECK_OFFSET 16
-#define UDP_CHECK_OFFSET 6
 #define PARTIAL_OFFSET_MAX 128
 
-/* Completes the checksum of the TCP or UDP packet at `offset`, which ends with the frame, unless it is
- * complete. The packet has no IPv4 options and no IPv6 extension headers; others stay as they are. The
- * verifier checks a global function once, separately from its callers.
+/* Returns whether the TCP or UDP checksum of a packet is the sum of its pseudo header. Packets with
+ * IPv4 options or IPv6 extension headers are not recognised.
  */
-__noinline int complete_checksum(struct xdp_md *ctx, __u32 offset, __u32 protocol)
+static __always_inline bool is_partial(const struct packet *packet, const void *end)
 {
-	void *end = (void *)(long)ctx->data_end, *at = (void *)(long)ctx->data, *transport;
-	__u32 check_offset = protocol == IPPROTO_TCP ? TCP_CHECK_OFFSET : UDP_CHECK_OFFSET;
-	__u64 pseudo = bpf_htons(protocol);
-	__u16 *check, sum;
+	__u64 pseudo = bpf_htons(packet->protocol);
+	const void *transport;
+	const __u16 *check;
 
-	if (offset > PARTIAL_OFFSET_MAX || (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP))
-		return 0;
-	at += offset;
-	if (at + sizeof(struct iphdr) > end)
-		return 0;
-	if (*(__u8 *)at >> 4 == 6) {
-		struct ipv6hdr *ip = at;
+	if (packet->is_fragment || (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP))
+		return false;
+	if (packet->is_ipv6) {
+		const struct ipv6hdr *ip = packet->header;
 
-		if ((void *)(ip + 1) > end || ip->nexthdr != protocol)
-			return 0;
+		if ((void *)(ip + 1) > end || ip->nexthdr != packet->protocol)
+			return false;
 		pseudo = sum_words(pseudo + ip->payload_len, WORDS(&ip->saddr), 2 * sizeof(ip->saddr) / 4);
 		transport = ip + 1;
 	} else {
-		struct iphdr *ip = at;
+		const struct iphdr *ip = packet->header;
 
-		if (ip->ihl * 4 != sizeof(*ip))
-			return 0;
-		pseudo += (__u64)ip->saddr + ip->daddr + bpf_htons(bpf_ntohs(ip->tot_len) - sizeof(*ip));
+		if ((void *)(ip + 1) > end || ip->ihl * 4 != sizeof(*ip))
+			return false;
+		pseudo += (__u64)ip->saddr + ip->daddr + bpf_htons(packet->bytes - sizeof(*ip));
 		transport = ip + 1;
 	}
-	check = transport + check_offset;
-	if ((void *)(check + 1) > end || *check != fold(pseudo))
+	check = transport + (packet->protocol == IPPROTO_TCP ? TCP_CHECK_OFFSET : UDP_CHECK_OFFSET);
+	return (void *)(check + 1) <= end && *check == fold(pseudo);
+}
+
+/* Completes the checksum of the packet at `offset`, which ends with the frame. The verifier checks a
+ * global function once, separately from its callers.
+ */
+__noinline int complete_checksum(struct xdp_md *ctx, __u32 offset, bool is_ipv6, __u32 protocol)
+{
+	void *at = (void *)(long)ctx->data;
+	__u16 *check, sum;
+
+	if (offset > PARTIAL_OFFSET_MAX)
 		return 0;
-	sum = ~sum_from(ctx, transport - (void *)(long)ctx->data);
+	offset += is_ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	check = at + offset + (protocol == IPPROTO_TCP ? TCP_CHECK_OFFSET : UDP_CHECK_OFFSET);
+	if ((void *)(check + 1) > (void *)(long)ctx->data_end)
+		return 0;
+	sum = ~sum_from(ctx, offset);
 	*check = sum || protocol == IPPROTO_TCP ? sum : 0xffff;
 	return 1;
 }

@@ -4,16 +4,16 @@
  * does not serve, because it does not run on them or because the device of a path takes no frames.
  */
 #define CONTEXT struct __sk_buff
+#define LOAD_BYTES bpf_skb_load_bytes
 #include "cloning.h"
 
 #include "digest.h"
+#include "extensions.h"
 #include "fitting.h"
 #include "management.h"
 #include "martian.h"
 #include "skb.h"
 #include "sum.h"
-
-#include <linux/pkt_cls.h>
 
 /* Key: ifindex of the device that a packet leaves by. Value: ifindex of the entry of its loop, a veth
  * pair. A loop takes the packets that need more than a rewritten head: a GSO packet must be segmented
@@ -89,6 +89,16 @@ static __always_inline int drop(enum reason reason)
 	return TC_ACT_SHOT;
 }
 
+/* Drops the packet, whose copies by these paths have not left. */
+static __always_inline int lose_copies(__u32 paths, enum reason reason)
+{
+	for (__u32 path = 0; path < MAX_PATHS; path++) {
+		if (paths & (1 << path))
+			count_lost_copy(path, reason);
+	}
+	return TC_ACT_SHOT;
+}
+
 static __always_inline bool probes_over_ipv6(const struct policy *policy)
 {
 	struct route probed;
@@ -139,8 +149,8 @@ static __always_inline int clone_transparent(struct __sk_buff *skb, const struct
 					     const struct packet *packet, __u32 index, __u32 paths)
 {
 	struct iphdr *ip = (void *)(long)skb->data + sizeof(struct ethhdr);
+	struct copies copies = { .flow = index, .inner_bytes = packet->bytes };
 	void *end = (void *)(long)skb->data_end;
-	__u32 waiting;
 
 	if ((void *)(ip + 1) > end || !identifiable(packet, ip))
 		return pass(PASSED_NOT_IDENTIFIABLE);
@@ -149,8 +159,8 @@ static __always_inline int clone_transparent(struct __sk_buff *skb, const struct
 	account(&tx_flow_stats, index, packet->bytes);
 	account(&tx_set_stats, paths, packet->bytes);
 	skb->tc_index = LOOPED;
-	waiting = make_transparent_copies(skb, index, paths, packet->bytes);
-	return waiting ? bpf_redirect(waiting, 0) : TC_ACT_SHOT; /* counted for every path */
+	make_transparent_copies(skb, &copies, paths);
+	return send_last(&copies.waiting);
 }
 
 /* Hashes what is the same in all copies of the packet at `offset`, except for the shim. */
@@ -190,7 +200,7 @@ static __always_inline enum reason open_packet(struct __sk_buff *skb, const stru
 		return DROPPED_MALFORMED;
 	seal_shim(&copies->sealing, &copies->shim);
 	if (over_ipv6)
-		copies->inner_sum = sum_from(skb, offset);
+		copies->inner_sum = sum_of_packet(skb, offset);
 	return REASONS;
 }
 
@@ -230,20 +240,17 @@ static __always_inline int clone_encapsulated(struct __sk_buff *skb, const struc
 	account(&tx_flow_stats, index, packet->bytes);
 	account(&tx_set_stats, route->paths, packet->bytes);
 	if (over_ipv6) {
-		if (!make_copies(skb, &copies, over_ipv6, AF_INET6))
-			return drop(DROPPED_NO_ROOM);
+		make_copies(skb, &copies, over_ipv6, AF_INET6);
 		if (over_ipv4) {
 			flush(skb, &copies.waiting);
 			if (bpf_skb_adjust_room(skb, (__s32)OUTER_V4 - (__s32)OUTER_V6, BPF_ADJ_ROOM_MAC,
 						BPF_F_ADJ_ROOM_DECAP_L3_IPV4))
-				return drop(DROPPED_NO_ROOM);
+				return lose_copies(over_ipv4, DROPPED_NO_ROOM);
 		}
 	}
-	if (over_ipv4 && !make_copies(skb, &copies, over_ipv4, AF_INET))
-		return drop(DROPPED_NO_ROOM);
-	if (!copies.waiting)
-		return TC_ACT_SHOT; /* counted for every path */
-	return bpf_redirect(copies.waiting, 0);
+	if (over_ipv4)
+		make_copies(skb, &copies, over_ipv4, AF_INET);
+	return send_last(&copies.waiting);
 }
 
 static __always_inline int replicate_skb(struct __sk_buff *skb, const struct place *place)
@@ -274,6 +281,7 @@ static __always_inline int replicate_skb(struct __sk_buff *skb, const struct pla
 	default:
 		return TC_ACT_UNSPEC;
 	}
+	find_transport(skb, &packet);
 	if (!place->is_transit && is_replica(&packet))
 		return TC_ACT_UNSPEC;
 	if (!select_packet(&packet, !place->behind_xdp, &selected))

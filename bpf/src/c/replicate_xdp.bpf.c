@@ -11,6 +11,7 @@
 #include "sending.h"
 
 #include "digest.h"
+#include "extensions.h"
 #include "fitting.h"
 #include "martian.h"
 #include "partial.h"
@@ -111,8 +112,8 @@ static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struc
 		return pass(PASSED_NO_PATH);
 	if (transit && !forward_once(ip, end, false))
 		return pass(PASSED_MALFORMED);
-	if (transit && !packet->padding_bytes)
-		complete_checksum(ctx, sizeof(struct ethhdr), packet->protocol);
+	if (transit && !packet->padding_bytes && is_partial(packet, end))
+		complete_checksum(ctx, sizeof(struct ethhdr), false, packet->protocol);
 	handover->kind = HANDOVER_TRANSPARENT;
 	handover->flow = index;
 	account(&tx_flow_stats, index, packet->bytes);
@@ -143,6 +144,7 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 						  const struct tx_flow *flow, __u32 index,
 						  const struct policy *policy, struct route *route, bool transit)
 {
+	bool partial = transit && is_partial(packet, (void *)(long)ctx->data_end);
 	__u64 *sequence = bpf_map_lookup_elem(&sequences, &index);
 	struct handover *handover;
 	struct sealing sealing = {};
@@ -164,8 +166,8 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 	end = (void *)(long)ctx->data_end;
 	if ((void *)(shim + 1) > end || (transit && !forward_once(shim + 1, end, packet->is_ipv6)))
 		return drop(DROPPED_MALFORMED);
-	if (transit && !packet->is_fragment)
-		complete_checksum(ctx, sizeof(*handover) + sizeof(*shim), packet->protocol);
+	if (partial)
+		complete_checksum(ctx, sizeof(*handover) + sizeof(*shim), packet->is_ipv6, packet->protocol);
 	number = __sync_fetch_and_add(sequence, 1);
 	probe(packet, policy, number, 0, route);
 	paths = route->paths;
@@ -179,7 +181,7 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 		handover->seal = sealing.state;
 		handover->sealed_bytes = sealing.bytes;
 	}
-	handover->inner_sum = route->flags & ROUTE_OUTER_IPV6 ? sum_from(ctx, sizeof(*handover) + sizeof(*shim)) : 0;
+	handover->inner_sum = route->flags & ROUTE_OUTER_IPV6 ? sum_of_packet(ctx, sizeof(*handover) + sizeof(*shim)) : 0;
 	set = bpf_map_lookup_elem(&path_sets, &paths);
 	if (!set)
 		return drop(DROPPED_PATH_NOT_CONFIGURED);
@@ -215,6 +217,7 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 	default:
 		return XDP_PASS;
 	}
+	find_transport(ctx, &packet);
 	if (!select_packet(&packet, true, &selected))
 		return XDP_PASS;
 	index = selected.flow;
@@ -253,6 +256,12 @@ int replicate_looped(struct xdp_md *ctx)
 	return replicate_packet(ctx, false);
 }
 
+static __always_inline int drop_copy(__u32 path, enum reason reason)
+{
+	count_lost_copy(path, reason);
+	return XDP_DROP;
+}
+
 /* [handover | shim | inner packet] becomes [Ethernet | outer IP | UDP | shim | inner packet]. */
 static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 {
@@ -267,9 +276,9 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 	__u8 *inner = (void *)(shim + 1);
 
 	if (!path || !path->family)
-		return drop(DROPPED_PATH_NOT_CONFIGURED);
+		return drop_copy(index, DROPPED_PATH_NOT_CONFIGURED);
 	if ((void *)(inner + 2) > end)
-		return drop(DROPPED_MALFORMED);
+		return drop_copy(index, DROPPED_MALFORMED);
 	flow_index = handover->flow;
 	traffic_class = inner[0] >> 4 == 4 ? inner[1] : inner[0] << 4 | inner[1] >> 4;
 	inner_sum = handover->inner_sum;
@@ -280,7 +289,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 	outer_bytes = path->family == AF_INET6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	if (bpf_xdp_adjust_head(ctx, (int)sizeof(*handover) -
 					     (int)(sizeof(*ethernet) + outer_bytes + sizeof(struct udphdr))))
-		return drop(DROPPED_NO_ROOM);
+		return drop_copy(index, DROPPED_NO_ROOM);
 	ethernet = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
 	if (path->family == AF_INET6) {
@@ -288,13 +297,13 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 		struct udphdr *udp = (void *)(ip + 1);
 
 		if ((void *)(udp + 1) > end)
-			return drop(DROPPED_MALFORMED);
+			return drop_copy(index, DROPPED_MALFORMED);
 		shim = (void *)(udp + 1);
 		if ((void *)(shim + 1) > end)
-			return drop(DROPPED_MALFORMED);
+			return drop_copy(index, DROPPED_MALFORMED);
 		/* Unknown if the policy had no path over IPv6 when the packet was processed. */
 		if (unlikely(!inner_sum))
-			inner_sum = sum_from(ctx, (void *)(shim + 1) - (void *)(long)ctx->data);
+			inner_sum = sum_of_packet(ctx, (void *)(shim + 1) - (void *)(long)ctx->data);
 		write_ethernet(ethernet, path, bpf_htons(ETH_P_IPV6));
 		write_ipv6(ip, path, traffic_class, udp_bytes);
 		write_udp(udp, path, udp_bytes, udp_checksum(path, udp_bytes, shim, inner_sum));
@@ -303,7 +312,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 		struct udphdr *udp = (void *)(ip + 1);
 
 		if ((void *)(udp + 1) > end)
-			return drop(DROPPED_MALFORMED);
+			return drop_copy(index, DROPPED_MALFORMED);
 		write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
 		write_ipv4(ip, path, traffic_class, udp_bytes);
 		write_udp(udp, path, udp_bytes, 0);
@@ -321,9 +330,9 @@ static __always_inline int readdress(struct xdp_md *ctx, __u32 index)
 	struct iphdr *ip = (void *)(ethernet + 1);
 
 	if (!path || !path->family)
-		return drop(DROPPED_PATH_NOT_CONFIGURED);
+		return drop_copy(index, DROPPED_PATH_NOT_CONFIGURED);
 	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
-		return drop(DROPPED_MALFORMED);
+		return drop_copy(index, DROPPED_MALFORMED);
 	account(&tx_path_stats, handover->flow * MAX_PATHS + index, bpf_ntohs(ip->tot_len));
 	write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
 	replace_tos(ip, path_tos(index, ip->tos));
@@ -335,7 +344,7 @@ static __always_inline int send_copy(struct xdp_md *ctx, __u32 index)
 	__u8 *kind = (void *)(long)ctx->data;
 
 	if ((void *)(kind + 1) > (void *)(long)ctx->data_end)
-		return drop(DROPPED_MALFORMED);
+		return drop_copy(index, DROPPED_MALFORMED);
 	return *kind == HANDOVER_ENCAPSULATED ? encapsulate(ctx, index) : readdress(ctx, index);
 }
 

@@ -33,13 +33,14 @@ struct selected {
 };
 
 /* Finds the flow of a packet; returns whether there is one. A fragment carries no ports, so it
- * matches only rules without ports. Packets that match only by their prefix are counted if `counts`.
+ * matches only rules without ports. Packets that match only by their prefix are counted if `counts`,
+ * and so are those whose protocol is hidden behind too many extension headers.
  */
 static __always_inline bool select_packet(const struct packet *packet, bool counts, struct selected *selected)
 {
 	struct selector_key key = { .prefix_bits = 128 };
 	struct selector *selector;
-	bool skipped = false;
+	bool skipped = false, hidden = false;
 
 	__builtin_memcpy(key.address, packet->destination, sizeof(key.address));
 	selector = bpf_map_lookup_elem(&selectors, &key);
@@ -53,8 +54,10 @@ static __always_inline bool select_packet(const struct packet *packet, bool coun
 	for (__u32 i = 0; i < MAX_RULES && i < selector->count; i++) {
 		const struct rule *rule = &selector->rules[i];
 
-		if (rule->protocol && rule->protocol != packet->protocol)
+		if (rule->protocol && rule->protocol != packet->protocol) {
+			hidden |= packet->is_ipv6 && is_extension(packet->protocol);
 			continue;
+		}
 		if (packet->is_fragment && rule->flags & RULE_PORTS) {
 			skipped = true;
 		} else if (!(rule->flags & RULE_PORTS) || ports_match(rule, packet)) {
@@ -65,6 +68,8 @@ static __always_inline bool select_packet(const struct packet *packet, bool coun
 	}
 	if (skipped && counts)
 		count(PASSED_FRAGMENT);
+	else if (hidden && counts)
+		count(PASSED_EXTENSIONS);
 	return false;
 }
 

@@ -88,6 +88,38 @@ struct {
 	__uint(max_entries, 256);
 } tx_set_stats SEC(".maps");
 
+/* Index: path * REASONS + reason. Copies that did not leave. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, MAX_PATHS * REASONS);
+} lost_copies SEC(".maps");
+
+/* Counts a copy that does not leave by its path, among all reasons and for the path. */
+static __always_inline void count_lost_copy(__u32 path, enum reason reason)
+{
+	__u32 index = path * REASONS + reason;
+	__u64 *counter = bpf_map_lookup_elem(&lost_copies, &index);
+
+	count(reason);
+	if (counter)
+		(*counter)++;
+}
+
+/* Reading the clock takes as long as the rest of the first program, so it is read once per tick. */
+struct send_clock {
+	__u64 tick;
+	__u64 sent_us;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct send_clock);
+	__uint(max_entries, 1);
+} send_clock SEC(".maps");
+
 static __always_inline void account(void *map, __u32 index, __u32 bytes)
 {
 	struct tx_stats *stats = bpf_map_lookup_elem(map, &index);
@@ -197,11 +229,30 @@ static __always_inline void probe(const struct packet *packet, const struct poli
 		*route = probed;
 }
 
+/* Returns the send time of a packet: the time at which this CPU processed the first packet since the
+ * kernel's last tick.
+ */
+static __always_inline __u64 send_time_us(void)
+{
+	__u32 zero = 0;
+	struct send_clock *clock = bpf_map_lookup_elem(&send_clock, &zero);
+	__u64 tick = bpf_jiffies64();
+
+	if (!clock)
+		return 0;
+	if (unlikely(clock->tick != tick)) {
+		clock->sent_us = bpf_ktime_get_boot_ns() / 1000 + clock_offset_us;
+		barrier();
+		clock->tick = tick;
+	}
+	return clock->sent_us;
+}
+
 /* Fills the part of the shim that is the same in all copies. */
 static __always_inline void fill_shim(struct shim *shim, const struct tx_flow *flow, __u8 paths, __u32 epoch,
 				      __u64 sequence)
 {
-	__u64 sent_us = bpf_ktime_get_boot_ns() / 1000 + clock_offset_us;
+	__u64 sent_us = send_time_us();
 	__u8 flags = 0;
 
 	if (flow->flags & FLOW_TAGGED)

@@ -14,20 +14,18 @@
  */
 #define FINGERPRINT_BYTES 40
 
-volatile const struct siphash_key fingerprint_key;
-
 /* Hashes the fields that no hop changes, with the construction of SipHash-2-4. Copies of one packet
  * agree in all of them, but not in the padding after it: `bytes` is the length of the packet after
  * the header.
  */
-static __always_inline __u64 fingerprint(const struct iphdr *ip, void *end, __u32 bytes)
+static __always_inline __u64 fingerprint(const struct siphash_key *key, const struct iphdr *ip, void *end,
+					 __u32 bytes)
 {
-	__u64 k0 = fingerprint_key.k0, k1 = fingerprint_key.k1;
 	__u64 v0, v1, v2, v3;
 	__u64 word = (__u64)ip->saddr << 32 | ip->daddr;
 	void *at = (void *)(ip + 1);
 
-	SIPHASH_START(v0, v1, v2, v3, k0, k1);
+	SIPHASH_START(v0, v1, v2, v3, key->k0, key->k1);
 	SIPHASH_BLOCK(v0, v1, v2, v3, word);
 	word = (__u64)ip->id << 32 | (__u64)ip->tot_len << 16 | ip->protocol;
 	SIPHASH_BLOCK(v0, v1, v2, v3, word);

@@ -61,6 +61,7 @@ pub fn receiver_options() -> ReceiverOptions {
         transparent_within: Duration::from_secs(1),
         max_age: Duration::from_secs(2),
         fingerprint_key: [1, 2],
+        recording_cpus: hawser_io::sysctl::online_cpus().unwrap(),
         pins: None,
     }
 }

@@ -126,6 +126,7 @@ impl Bench {
             transparent_within: Duration::from_secs(1),
             max_age: Duration::from_secs(86_400),
             fingerprint_key: [1, 2],
+            recording_cpus: hawser_io::sysctl::online_cpus()?,
             pins: None,
         })?;
         for path in PathId::all().take(2) {

@@ -107,21 +107,29 @@ fn transit(network: &Network, form: Form) -> Result<Case> {
     let delivered = u64::from(PACKETS) * form.copies as u64;
     let mut ours = Vec::new();
     let mut bare = Vec::new();
+    let mut programs = Vec::new();
     for _ in 0..ROUNDS {
-        let before = bench.arrived()?;
+        let start = bench.arrived()?;
         ours.push(nanoseconds(bench.replicate(&frame, PACKETS)?));
-        let between = bench.arrived()?;
+        let replicated = bench.arrived()?;
         bare.push(nanoseconds(bench.broadcast(&frame, PACKETS)?));
-        let after = bench.arrived()?;
-        let arrived = [between - before, after - between];
+        let broadcast = bench.arrived()?;
+        programs.push(nanoseconds(bench.broadcast_to_programs(&frame, PACKETS)?));
+        let end = bench.arrived()?;
+        let arrived = [replicated - start, broadcast - replicated, end - broadcast];
         ensure!(
-            arrived == [delivered; 2],
-            "not all of the {delivered} copies arrived: [ours, bare] {arrived:?}"
+            arrived == [delivered; 3],
+            "not all of the {delivered} copies arrived: [ours, bare, with programs] {arrived:?}"
         );
     }
     let mut case = form.case("xdp", ("ratio_to_bare_broadcast", XDP_RATIO_LIMIT));
     case.metrics
         .set("ratio_to_bare_broadcast", median_ratio(&ours, &bare));
+    // The part that the kernel needs to run a program for each copy.
+    case.metrics.set(
+        "empty_programs_ratio_to_bare_broadcast",
+        median_ratio(&programs, &bare),
+    );
     case.metrics.set("ns_per_packet", median(ours));
     case.metrics
         .set("bare_broadcast_ns_per_packet", median(bare));

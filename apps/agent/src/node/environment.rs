@@ -116,7 +116,7 @@ impl Found {
 }
 
 /// Returns the directory of this node's pins. It is created when there is something to pin.
-pub(super) fn pins(config: &Config) -> Result<PathBuf> {
+pub(crate) fn pins(config: &Config) -> Result<PathBuf> {
     let pins = config.pins.join(&config.name);
     ensure!(
         is_in_bpf_file_system(&pins)?,
@@ -158,6 +158,7 @@ pub(super) fn load_receiver(config: &Config, pins: PathBuf) -> Result<Receiver> 
         max_age: config.max_age,
         transparent_within: TRANSPARENT_WITHIN,
         fingerprint_key: [word(low), word(high)],
+        recording_cpus: sysctl::online_cpus().context("cannot read which CPUs are online")?,
         pins: Some(pins),
     };
     let receiver = Receiver::load(&options)?;

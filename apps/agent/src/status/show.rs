@@ -45,6 +45,9 @@ fn describe(status: &Status, now_ms: u64) -> String {
     text += &sent(status);
     text += &received(status);
     text += &dropped_by_device(status);
+    for (path, counts) in &status.lost_copies {
+        text += &reasons(&format!("copies not sent on path {path}"), counts);
+    }
     text += &reasons("not replicated", &status.not_replicated);
     text += &reasons("not deduplicated", &status.not_deduplicated);
     if let Some(device) = &status.device {
@@ -353,6 +356,7 @@ mod tests {
             )]),
             receive: BTreeMap::from([(3, BTreeMap::from([(2, received)]))]),
             dropped_by_device: BTreeMap::new(),
+            lost_copies: BTreeMap::new(),
             not_replicated: BTreeMap::new(),
             not_deduplicated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
             controller: None,

@@ -270,6 +270,38 @@ fn detaching_removes_deduplication_from_the_kernel() {
 }
 
 #[test]
+fn detaching_leaves_a_folder_that_is_not_in_a_bpf_file_system() {
+    let folder = std::env::temp_dir().join(format!("hawser-test-{}-pins", std::process::id()));
+    let precious = folder.join("egress/precious");
+    fs::create_dir_all(precious.parent().unwrap()).unwrap();
+    fs::write(&precious, "").unwrap();
+    let config = folder.join("egress.toml");
+    let text = format!(
+        r#"
+        node = {{ name = "egress", pins = {folder:?}, state = {folder:?} }}
+        peer = [{{ name = "ingress", authenticate = false }}]
+        receive = [{{ flow = 1, peer = "ingress" }}]
+        [[path]]
+        number = 1
+        interface = "lo"
+        local = "127.0.0.1"
+        remote = "127.0.0.2"
+        "#
+    );
+    fs::write(&config, text).unwrap();
+    let detach = Command::new(hawser())
+        .args(["agent", "--detach", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(detach.stderr).unwrap();
+    assert!(!detach.status.success(), "{errors}");
+    assert!(errors.contains("is not in a bpf file system"), "{errors}");
+    assert!(precious.exists());
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn a_next_hop_that_moves_to_another_address_is_followed() {
     let mut rig = Rig::new();
     // A neighbour entry that the kernel verifies after a second, as with a real neighbour.
