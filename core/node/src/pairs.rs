@@ -64,7 +64,7 @@ pub struct PairStatus {
     pub obstacle: Option<String>,
 }
 
-/// What has to be done about the node's own keys.
+/// The work that is due on the node's own keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// A key is to be made that is newer than this one.

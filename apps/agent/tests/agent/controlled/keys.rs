@@ -48,6 +48,16 @@ fn replicas(status: &Status) -> u64 {
     paths.map(|path| path.packets).sum()
 }
 
+/// Waits until that many more copies have arrived.
+fn await_copies(edges: &mut Edges, count: u64) {
+    let before = replicas(&edges.egress().unwrap());
+    let arrived = |status: &Status| replicas(status) > before + count;
+    edges
+        .egress_agent
+        .wait_until("got copies", arrived)
+        .unwrap();
+}
+
 fn rekey(control: &Control, node: &Name) {
     let rekeyed = control.ask(async |client| client.rekey_node(node).await);
     rekeyed.unwrap();
@@ -75,12 +85,7 @@ fn of_the_flow(reports: Vec<StreamReport>) -> Vec<StreamReport> {
 fn a_flow_works_without_a_key_file_and_its_packets_are_tagged() {
     let mut controlled = Controlled::with_flow(Mode::Replicate, None);
     let reports = controlled.rig.under_traffic(|edges, _| {
-        let before = replicas(&edges.egress().unwrap());
-        let arrived = |status: &Status| replicas(status) > before + 1_000;
-        edges
-            .egress_agent
-            .wait_until("got copies", arrived)
-            .unwrap();
+        await_copies(edges, 1_000);
     });
     assert_losses(&of_the_flow(reports), 0, 0);
     let Rig { edges, .. } = &controlled.rig;
@@ -156,12 +161,7 @@ fn the_peer_of_a_revoked_node_refuses_its_packets() {
     let mut controlled = Controlled::with_flow(Mode::Replicate, None);
     let Controlled { rig, control, .. } = &mut controlled;
     rig.under_traffic(|edges, _| {
-        let before = replicas(&edges.egress().unwrap());
-        let arrived = |status: &Status| replicas(status) > before + 100;
-        edges
-            .egress_agent
-            .wait_until("got copies", arrived)
-            .unwrap();
+        await_copies(edges, 100);
         // The node continues to send: nobody can make it stop.
         let revoked_at = Instant::now();
         control
@@ -216,12 +216,7 @@ fn a_key_file_on_both_nodes_wins() {
         agent.wait_until("used the file", by_hand).unwrap();
     }
     let reports = controlled.rig.under_traffic(|edges, _| {
-        let before = replicas(&edges.egress().unwrap());
-        let arrived = |status: &Status| replicas(status) > before + 100;
-        edges
-            .egress_agent
-            .wait_until("got copies", arrived)
-            .unwrap();
+        await_copies(edges, 100);
     });
     assert_losses(&of_the_flow(reports), 0, 0);
 }
