@@ -19,8 +19,7 @@ use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};
 use crate::table::{Table, TableError, bytes_of, plain, reasons, share_tables, value_of};
 use crate::{
     AttachError, Link, LoadError, PathError, PolicyError, REASONS, Reason, SendPolicy,
-    SignalEvents,
-    SignalOptions, SignalOutcome, SignalsError, XdpMode,
+    SignalEvents, SignalOptions, SignalOutcome, SignalsError, XdpMode,
 };
 use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId, PathSet};
 use hawser_wire::{Cover, KeySlot, OVERHEAD_V4, OVERHEAD_V6, SealKey, Shim};
