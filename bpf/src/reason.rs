@@ -20,7 +20,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    PASSED_OVERSIZE, "passed_oversize", "larger than the paths' MTU allows with the outer headers; the kernel forwarded it or sent an ICMP error";
+    PASSED_OVERSIZE, "passed_oversize", "larger than the MTU of every path allows with the outer headers; the kernel forwarded it or sent an ICMP error";
     PASSED_FRAGMENT, "passed_fragment", "an IP fragment of a flow that is selected by ports; the kernel forwarded it";
     PASSED_TTL, "passed_ttl", "its time to live expired here; the kernel sent an ICMP error";
     PASSED_VLAN, "passed_vlan", "a VLAN-tagged frame; the kernel handled it";

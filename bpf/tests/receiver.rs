@@ -27,25 +27,22 @@ fn golden_vectors_are_decapsulated() {
         }
         receiver.set_flow(vector.shim.flow, Some(&keys)).unwrap();
 
-        let run = receiver.run(&vector.frame, 1).unwrap();
+        let source_mac = vector.encapsulation.source_mac;
+        let frame = [&LOOPBACK_MAC[..], &vector.frame[6..]].concat();
+        let run = receiver.run(&frame, 1).unwrap();
 
-        let Encapsulation {
-            destination_mac,
-            source_mac,
-            ..
-        } = vector.encapsulation;
         assert_eq!(run.action, XDP_PASS, "{}", vector.name);
         assert_eq!(
             run.frame,
-            ethernet(destination_mac, source_mac, &vector.inner),
+            ethernet(LOOPBACK_MAC, source_mac, &vector.inner),
             "{}",
             vector.name
         );
         assert_eq!(counted(receiver.reasons().unwrap()), [], "{}", vector.name);
-        let again = receiver.run(&vector.frame, 1).unwrap();
+        let again = receiver.run(&frame, 1).unwrap();
         assert_eq!(
             (again.action, again.frame),
-            (XDP_DROP, vector.frame),
+            (XDP_DROP, frame),
             "{}: its copy",
             vector.name
         );
@@ -54,6 +51,27 @@ fn golden_vectors_are_decapsulated() {
         assert_eq!((stats.packets, stats.bytes), (2, bytes), "{}", vector.name);
         assert_eq!((stats.first, stats.duplicates), (1, 1), "{}", vector.name);
     }
+}
+
+#[test]
+fn a_copy_to_another_link_layer_address_is_not_the_first_one() {
+    let receiver = receiver();
+    let inner = udp4("192.0.2.9", b"x");
+    let good = replica(path(0), 1 << 40, &inner);
+    for (name, mac) in [
+        ("another host's", THERE_MAC),
+        ("broadcast", [0xff; 6]),
+        ("multicast", [0x01, 0, 0x5e, 0, 0, 1]),
+    ] {
+        let flooded = [&mac[..], &good[6..]].concat();
+        let run = receiver.run(&flooded, 1).unwrap();
+        assert_eq!((run.action, run.frame), (XDP_PASS, flooded), "{name}");
+    }
+    let passed = ("passed_foreign_mac", 3);
+    assert_eq!(counted(receiver.reasons().unwrap()), [passed]);
+    let run = receiver.run(&good, 1).unwrap();
+    assert_eq!((run.action, run.frame), (XDP_PASS, decapsulated(&inner)));
+    assert_eq!(receiver.stats(flow(7), path(0)).unwrap().first, 1);
 }
 
 #[test]
@@ -71,7 +89,7 @@ fn frames_that_are_no_replicas_for_this_node_pass_unchanged() {
     let on_wrong_family = replica(path(1), 1 << 40, &udp);
     let outer = |change: fn(&mut [u8])| {
         let packet = with_ipv4(replica4[14..].to_vec(), change);
-        ethernet(HERE_MAC, THERE_MAC, &packet)
+        ethernet(LOOPBACK_MAC, THERE_MAC, &packet)
     };
     let fixtures: Vec<(&str, Vec<u8>, Option<&str>)> = vec![
         (
@@ -180,7 +198,7 @@ fn invalid_replicas_for_this_node_are_counted() {
     let (udp_length, inner) = (14 + 20 + 4, SHIM_V4 + 28);
     let outer_shorter = |less: u8| {
         let packet = with_ipv4(with4[14..].to_vec(), |packet| packet[3] -= less);
-        ethernet(HERE_MAC, THERE_MAC, &packet)
+        ethernet(LOOPBACK_MAC, THERE_MAC, &packet)
     };
     let fixtures: Vec<(&str, Vec<u8>, &str)> = vec![
         (

@@ -242,7 +242,7 @@ fn secrets_go_to_files_that_only_their_owner_reads() {
     }
     rig.says("whoami --token-file eyes.token");
     assert!(!rig.says("token list").contains("eyes-2"));
-    rig.fails("token create eyes --out twice.token", 1);
+    rig.fails("token create eyes --out twice.token", 4);
     assert!(!rig.folder.path().join("twice.token").exists());
     rig.says("token rotate eyes --out new.token");
     rig.says("whoami --token-file new.token");

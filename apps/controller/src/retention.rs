@@ -25,33 +25,33 @@ pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc
     keys
 }
 
-/// Returns the oldest events about each node or flow beyond `max_each`, and then, beyond `max`, the oldest of the tenant
-/// with the most. So no tenant can displace the events of another one.
+/// Returns the oldest events about each node or flow beyond `max_each`, and then the oldest of all beyond `max`. The newest
+/// of each tenant stay, half of `max` for all tenants in equal shares, so that no tenant can displace all events of another
+/// one.
 fn surplus_events(events: &Journal<Event>, max: usize, max_each: usize) -> Vec<Arc<str>> {
     let mut counts: HashMap<Option<&Name>, usize> = HashMap::new();
-    let mut kept: HashMap<Option<&Name>, VecDeque<&Arc<str>>> = HashMap::new();
+    let mut kept = Vec::new();
     let mut surplus = Vec::new();
     for (key, event) in events.iter().rev() {
         let about = event.node.as_ref().or(event.flow.as_ref());
         let count = counts.entry(about).or_default();
         *count += 1;
         if about.is_some() && *count > max_each {
-            surplus.push(key.clone())
+            surplus.push(key.clone());
         } else {
-            let tenant = event.tenant.as_ref();
-            kept.entry(tenant).or_default().push_front(key);
+            kept.push((key, event.tenant.as_ref()));
         }
     }
-    let mut left: usize = kept.values().map(VecDeque::len).sum();
-    let mut by_count: BinaryHeap<_> = kept.values_mut().map(|keys| (keys.len(), keys)).collect();
-    while left > max
-        && let Some(mut most) = by_count.peek_mut()
-    {
-        let (count, keys) = &mut *most;
-        surplus.extend(keys.pop_front().cloned());
-        *count -= 1;
-        left -= 1;
-    }
+    let beyond = kept.len().saturating_sub(max);
+    let mut newer: HashMap<_, usize> = kept.iter().map(|(_, tenant)| (*tenant, 0)).collect();
+    let share = max / (2 * newer.len().max(1));
+    kept.retain(|(_, tenant)| {
+        let count = newer.entry(*tenant).or_default();
+        *count += 1;
+        *count > share
+    });
+    let oldest_first = kept.into_iter().rev();
+    surplus.extend(oldest_first.take(beyond).map(|(key, _)| key.clone()));
     surplus
 }
 
@@ -170,14 +170,10 @@ mod tests {
             event["tenant"] = tenant.into();
             event
         };
-        let events = [
-            of("quiet", "a"),
-            of("loud", "b"),
-            of("loud", "c"),
-            of("loud", "d"),
-            event(None),
-        ];
-        assert_eq!(texts(surplus_events(&journal(&events), 3, 9)), ["2", "3"]);
+        let mut events = vec![of("quiet", "a")];
+        events.extend(["b", "c", "d", "e", "f", "g", "h"].map(|node| of("loud", node)));
+        assert_eq!(texts(surplus_events(&journal(&events), 6, 9)), ["2", "3"]);
+        assert_eq!(texts(surplus_events(&journal(&events), 3, 9)).len(), 5);
     }
 
     #[test]

@@ -6,7 +6,9 @@
 #ifndef HAWSER_ARRIVED_H
 #define HAWSER_ARRIVED_H
 
+#include "foreign.h"
 #include "parse.h"
+#include "skb.h"
 
 #ifdef WITHOUT_ETHERNET
 
@@ -29,6 +31,12 @@ static __always_inline bool open_arrived(struct __sk_buff *skb, struct cursor *c
 	}
 	*protocol = skb->protocol;
 	return true;
+}
+
+/* Returns whether the kernel takes the packet. */
+static __always_inline bool is_for_node(struct __sk_buff *skb)
+{
+	return skb->pkt_type == PACKET_HOST;
 }
 
 /* Removes the outer headers; false if the kernel cannot. */
@@ -55,6 +63,16 @@ static __always_inline bool open_arrived(struct xdp_md *ctx, struct cursor *curs
 		return false;
 	*protocol = ethernet->h_proto;
 	return true;
+}
+
+/* Returns whether the kernel takes the packet. A switch that does not know where a device is sends its
+ * frames to all others, and the kernel drops them there.
+ */
+static __always_inline bool is_for_node(struct xdp_md *ctx)
+{
+	struct ethhdr *ethernet = (void *)(long)ctx->data;
+
+	return (void *)(ethernet + 1) <= (void *)(long)ctx->data_end && is_for_device(ctx, ethernet);
 }
 
 /* Leaves [Ethernet | inner packet], with the Ethernet header of the replica; false if there is no

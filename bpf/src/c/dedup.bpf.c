@@ -287,6 +287,13 @@ static __always_inline int drop(enum reason reason)
 	return XDP_DROP;
 }
 
+/* A copy that the kernel will not take must not be the first one. */
+static __always_inline int pass_foreign(void)
+{
+	count(PASSED_FOREIGN_MAC);
+	return XDP_PASS;
+}
+
 /* Leaves the inner packet. */
 static __always_inline int decapsulate(CONTEXT *ctx, const struct replica *replica)
 {
@@ -298,7 +305,7 @@ static __always_inline int decapsulate(CONTEXT *ctx, const struct replica *repli
 /* Handles a packet that is not an encapsulated replica: a copy of a transparent flow, or unrelated
  * traffic.
  */
-static __always_inline int dedup_transparent(void *header, void *end, __be16 protocol)
+static __always_inline int dedup_transparent(CONTEXT *ctx, void *header, void *end, __be16 protocol)
 {
 	struct cursor cursor = { header, end };
 	struct iphdr *ip = header;
@@ -319,6 +326,8 @@ static __always_inline int dedup_transparent(void *header, void *end, __be16 pro
 	key = bpf_map_lookup_elem(&fingerprint_key, &zero);
 	if (flow < 0 || !table || !key)
 		return XDP_PASS;
+	if (!is_for_node(ctx))
+		return pass_foreign();
 	arrival.at_ns = bpf_ktime_get_ns();
 	arrival.sequence = fingerprint(key, ip, end, packet.bytes - sizeof(*ip));
 	arrival.flow = flow;
@@ -354,7 +363,7 @@ static __always_inline int deduplicate(CONTEXT *ctx)
 		return XDP_PASS;
 	header = cursor.at;
 	if (!parse_replica(&cursor, protocol, &replica))
-		return dedup_transparent(header, cursor.end, protocol);
+		return dedup_transparent(ctx, header, cursor.end, protocol);
 
 	path_index = replica.shim->path;
 	flow_index = bpf_ntohs(replica.shim->flow_be);
@@ -364,6 +373,8 @@ static __always_inline int deduplicate(CONTEXT *ctx)
 		count(PASSED_NOT_ADDRESSED);
 		return XDP_PASS;
 	}
+	if (!is_for_node(ctx))
+		return pass_foreign();
 	flow = bpf_map_lookup_elem(&rx_flows, &flow_index);
 	if (!flow || !flow->configured)
 		return drop(DROPPED_UNKNOWN_FLOW);

@@ -12,8 +12,6 @@
 
 #include <linux/pkt_cls.h>
 
-#define PACKET_HOST 0
-
 volatile const __u16 datagram_bytes;  /* the longest UDP payload that is relayed */
 volatile const __u32 segmenter_entry; /* the device that splits trains; 0 = there is none */
 

@@ -49,9 +49,6 @@ struct {
  */
 #define LOOPED 0x4857
 
-/* skb->pkt_type of linux/if_packet.h: to this host. */
-#define PACKET_HOST 0
-
 /* Where a packet is replicated. */
 struct place {
 	__u32 loop; /* ifindex of the entry of the loop for packets that need one; 0 = none */

@@ -7,6 +7,9 @@
 
 #include "parse.h"
 
+/* skb->pkt_type of linux/if_packet.h: to this host. */
+#define PACKET_HOST 0
+
 /* Makes the IP header (without options) and the `transport_bytes` after it directly accessible, if
  * the packet has them.
  */

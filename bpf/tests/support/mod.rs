@@ -24,6 +24,8 @@ pub const XDP_REDIRECT: u32 = 4;
 /// MAC, IPv4 and IPv6 addresses of the node under test and of the node at the other end of every
 /// path.
 pub const HERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// That of the loopback device, on which test runs of programs take place.
+pub const LOOPBACK_MAC: [u8; 6] = [0; 6];
 pub const THERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const HERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub const THERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
@@ -173,7 +175,7 @@ pub fn towards_here(path: PathId) -> Encapsulation {
         },
     };
     Encapsulation {
-        destination_mac: HERE_MAC,
+        destination_mac: LOOPBACK_MAC,
         source_mac: THERE_MAC,
         addresses,
         port: DEFAULT_PORT,
@@ -202,7 +204,7 @@ pub fn replica(path: PathId, sequence: u64, inner: &[u8]) -> Vec<u8> {
 
 /// The frame after decapsulation: the inner packet with the Ethernet header of the replica.
 pub fn decapsulated(inner: &[u8]) -> Vec<u8> {
-    ethernet(HERE_MAC, THERE_MAC, inner)
+    ethernet(LOOPBACK_MAC, THERE_MAC, inner)
 }
 
 /// An IP packet in a frame.

@@ -23,7 +23,7 @@ pub struct Registration {
     pub signals: Option<SocketAddr>,
     /// The SHA-256 digests of the certificates (DER) of the authorities that the node trusts, hexadecimal;
     /// empty from an agent of an earlier version.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<String>,
 }
 

@@ -249,7 +249,8 @@ fn encapsulation(path: PathId) -> Encapsulation {
             destination: Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2),
         },
     };
-    let (destination_mac, source_mac) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
+    // Test runs take place on the loopback device.
+    let (destination_mac, source_mac) = ([0; 6], [2, 0, 0, 0, 0, 1]);
     Encapsulation {
         destination_mac,
         source_mac,

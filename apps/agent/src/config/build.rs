@@ -686,8 +686,8 @@ paths = [1, 2]
                 "has 1 to 15 bytes",
             ),
             (
-                "local = \"10.1.2.1\"",
-                "local = \"10.1.2.2\"",
+                "local = \"fd00::1\"",
+                "local = \"fd00::2\"",
                 "they are the same",
             ),
             (
