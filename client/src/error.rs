@@ -58,6 +58,11 @@ pub enum Error {
         /// The node that tried to use it.
         node: Name,
     },
+    /// The certificate of this node is of no use any more.
+    #[error(
+        "the certificate of {0} has expired; enrol it again with a token of `hawser ctl node enrol {0}`"
+    )]
+    Expired(Name),
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {

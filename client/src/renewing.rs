@@ -48,7 +48,7 @@ impl RenewingClient {
     /// due and no other program has done so; if that fails, the old one still serves.
     ///
     /// # Errors
-    /// If there is no identity in the folder, or it cannot be used.
+    /// If there is no identity in the folder, or it cannot be used, [`Error::Expired`] among others.
     pub async fn client(&mut self) -> Result<&NodeClient, Error> {
         let mut session = match self.session.take() {
             Some(session) => session,
@@ -60,6 +60,10 @@ impl RenewingClient {
         }
         if self.has_to_renew(&session.identity) {
             session = self.renewed(session).await?;
+        }
+        // The controller would only close the connection.
+        if session.identity.expires() < SystemTime::now() {
+            return Err(Error::Expired(session.identity.node().clone()));
         }
         Ok(&self.session.insert(session).client)
     }
@@ -131,5 +135,30 @@ impl Session {
     fn of(identity: Identity, controllers: &[Controller]) -> Result<Self, Error> {
         let client = NodeClient::new(controllers, &identity)?;
         Ok(Session { client, identity })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    #[tokio::test]
+    async fn an_expired_certificate_is_the_reason_and_not_the_controller() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "edge-1");
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2020, 2, 1);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let identity =
+            Identity::new(key.serialize_pem(), certificate.clone(), certificate).unwrap();
+        identity.store(folder.path()).unwrap();
+        let nobody = "https://127.0.0.1:1".parse().unwrap();
+        let mut client = RenewingClient::new(folder.path(), &[nobody]);
+        let error = client.client().await.unwrap_err();
+        assert!(matches!(error, Error::Expired(_)), "{error}");
+        assert!(error.to_string().contains("edge-1 has expired"));
     }
 }
