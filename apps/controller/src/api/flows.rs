@@ -101,6 +101,8 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     Body(flow): Body<Flow>,
 ) -> Result<Tagged<Flow>, HandlerError> {
+    // What is wrong in itself is wrong in every state (RFC 9110, section 13.2.1).
+    check::flow(&flow).map_err(Refusal::meaningless)?;
     let replaced = |_: &Extended<Flow>| Ok(flow.clone().into());
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &replaced))
