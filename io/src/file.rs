@@ -1,7 +1,7 @@
 //! Files of state: read by other processes while they are replaced, and written both by a service and by root.
 //!
-//! What root writes into a folder of another user belongs to the folder's owner, so that a service which runs as that
-//! user can still read and replace it.
+//! A file that root writes into a folder of another user belongs to the folder's owner. A service that runs as this user
+//! can then read and replace it.
 
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use std::fs::{self, DirBuilder, File, OpenOptions};

@@ -23,27 +23,23 @@ struct Outcome {
 /// name.
 fn run(case: &str, seconds: &str, tools: &Path) -> Outcome {
     let (folder, no_recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let output = support::lab()
-        .args([
-            "run",
-            "cellfusion-live",
-            "--strict",
-            "--attempts",
-            "1",
-            "--case",
-            case,
-        ])
-        .args(["--seconds", seconds, "--out"])
-        .arg(folder.path())
-        .env("HAWSER_DATA", no_recordings.path())
-        .env(
-            "PATH",
-            format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()),
-        )
-        .output()
-        .unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    let summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{complaint}"));
+    let mut lab = support::lab();
+    lab.args([
+        "run",
+        "cellfusion-live",
+        "--strict",
+        "--attempts",
+        "1",
+        "--case",
+        case,
+    ])
+    .args(["--seconds", seconds])
+    .env("HAWSER_DATA", no_recordings.path())
+    .env(
+        "PATH",
+        format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()),
+    );
+    let (summary, output) = support::run(&mut lab, folder.path());
     Outcome {
         summary,
         passed: output.status.success(),

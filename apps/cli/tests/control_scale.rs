@@ -2,21 +2,18 @@
 
 mod support;
 
-use hawser_lab::summary::{Case, Summary};
+use hawser_lab::summary::Case;
 
 /// The lease time of the experiment's controllers in milliseconds.
 const LEASE_MS: f64 = 15_000.0;
 
 fn run(case: &str, seconds: &str) -> Case {
     let folder = tempfile::tempdir().unwrap();
-    let output = support::lab()
-        .args(["run", "control", "--case", case, "--attempts", "1"])
-        .args(["--seconds", seconds, "--out"])
-        .arg(folder.path())
-        .output()
-        .unwrap();
+    let mut lab = support::lab();
+    lab.args(["run", "control", "--case", case, "--attempts", "1"])
+        .args(["--seconds", seconds]);
+    let (mut summary, output) = support::run(&mut lab, folder.path());
     let errors = String::from_utf8_lossy(&output.stderr);
-    let mut summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{errors}"));
     assert_eq!(summary.cases.len(), 1, "{errors}");
     summary.cases.remove(0)
 }

@@ -46,23 +46,10 @@ fn run(scenarios: &str) -> Summary {
         .map(|name| format!("{name}/*"))
         .collect::<Vec<_>>()
         .join(",");
-    let output = support::lab()
-        .args([
-            "run",
-            "faults",
-            "--seconds",
-            "1",
-            "--attempts",
-            "1",
-            "--case",
-            &pattern,
-            "--out",
-        ])
-        .arg(folder.path())
-        .output()
-        .unwrap();
-    Summary::read(folder.path())
-        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    let mut lab = support::lab();
+    lab.args(["run", "faults", "--case", &pattern, "--attempts", "1"])
+        .args(["--seconds", "1"]);
+    support::run(&mut lab, folder.path()).0
 }
 
 fn metric(case: &Case, name: &str) -> f64 {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_lab::summary::{Case, Summary};
+use hawser_lab::summary::Case;
 use std::sync::{Mutex, PoisonError};
 
 /// Held by the run that has the machine.
@@ -11,13 +11,10 @@ static MACHINE: Mutex<()> = Mutex::new(());
 fn run(cases: &str) -> Vec<Case> {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
-    let output = support::lab()
-        .args(["run", "relay", "--case", cases, "--seconds", "2", "--out"])
-        .arg(folder.path())
-        .output()
-        .unwrap();
+    let mut lab = support::lab();
+    lab.args(["run", "relay", "--case", cases, "--seconds", "2"]);
+    let (summary, output) = support::run(&mut lab, folder.path());
     let errors = String::from_utf8_lossy(&output.stderr);
-    let summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{errors}"));
     assert_eq!(summary.invalid_because, [""; 0], "{errors}");
     summary.cases
 }

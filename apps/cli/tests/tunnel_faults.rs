@@ -3,30 +3,15 @@
 
 mod support;
 
-use hawser_lab::summary::Summary;
-
 const FAULTS: [&str; 5] = ["link-down", "silent", "readdressed", "rebound", "throttled"];
 
 #[test]
 fn every_uplink_may_fail_in_every_way() {
     let folder = tempfile::tempdir().unwrap();
-    let output = support::lab()
-        .args([
-            "run",
-            "tunnel-faults",
-            "--case",
-            "uplinks*",
-            "--seconds",
-            "15",
-            "--attempts",
-            "1",
-            "--out",
-        ])
-        .arg(folder.path())
-        .output()
-        .unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    let summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{complaint}"));
+    let mut lab = support::lab();
+    lab.args(["run", "tunnel-faults", "--case", "uplinks*"])
+        .args(["--seconds", "15", "--attempts", "1"]);
+    let (summary, _) = support::run(&mut lab, folder.path());
 
     let names: Vec<&str> = summary.cases.iter().map(|case| &case.name[..]).collect();
     let expected: Vec<String> = FAULTS

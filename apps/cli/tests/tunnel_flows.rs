@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_lab::summary::{Case, Summary};
+use hawser_lab::summary::Case;
 
 /// Frames a second that a viewer takes for an unharmed video of 30.
 const FPS_MIN: f64 = 29.0;
@@ -12,23 +12,11 @@ const OTHERS_MIN: f64 = 0.7;
 
 fn run(case: &str) -> (Case, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
-    let output = support::lab()
-        .args([
-            "run",
-            "tunnel-flows",
-            "--case",
-            case,
-            "--seconds",
-            "10",
-            "--attempts",
-            "1",
-            "--out",
-        ])
-        .arg(folder.path())
-        .output()
-        .unwrap();
+    let mut lab = support::lab();
+    lab.args(["run", "tunnel-flows", "--case", case, "--attempts", "1"])
+        .args(["--seconds", "10"]);
+    let (mut summary, output) = support::run(&mut lab, folder.path());
     let errors = String::from_utf8_lossy(&output.stderr);
-    let mut summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{errors}"));
     assert_eq!(summary.cases.len(), 1, "{errors}");
     (summary.cases.remove(0), summary.invalid_because)
 }

@@ -6,6 +6,7 @@
 #include "parse.h"
 
 #include "path_errors.h"
+#include "tx_paths.h"
 
 #include <linux/pkt_cls.h>
 
@@ -14,14 +15,6 @@ volatile const __u16 port = 14747;
 
 /* For user space, see maps.h. */
 volatile const struct path_error path_error_type = {};
-
-/* The table of the programs that send. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__type(key, __u32);
-	__type(value, struct tx_path);
-	__uint(max_entries, MAX_PATHS);
-} tx_paths SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -10,6 +10,7 @@
 #include "checksum.h"
 #include "seal.h"
 #include "select.h"
+#include "tx_paths.h"
 
 /* Added to the time since boot, so that send times never go back when clocks are set. */
 volatile const __u64 clock_offset_us = 0;
@@ -55,13 +56,6 @@ struct {
 	__type(value, struct route);
 	__uint(max_entries, 256);
 } routes SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__type(key, __u32);
-	__type(value, struct tx_path);
-	__uint(max_entries, MAX_PATHS);
-} tx_paths SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

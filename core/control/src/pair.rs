@@ -21,9 +21,9 @@ pub struct PublicKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Generations {
-    /// Of the key of the node that makes the statement.
+    /// The generation of the key of the node that makes the statement.
     pub own: u64,
-    /// Of the key of the other node.
+    /// The generation of the key of the other node.
     pub peer: u64,
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Paths {
     obstacles: BTreeMap<PathId, String>,
     /// The MTUs that ICMP errors have told.
     learned: LearnedMtus,
-    /// What changed since [`Paths::take_changes`].
+    /// Changes since the last call of [`Paths::take_changes`].
     changes: Vec<(PathId, String)>,
 }
 

@@ -101,8 +101,6 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     Body(flow): Body<Flow>,
 ) -> Result<Tagged<Flow>, HandlerError> {
-    // What is wrong in itself is wrong in every state (RFC 9110, section 13.2.1).
-    check::flow(&flow).map_err(Refusal::meaningless)?;
     let replaced = |_: &Extended<Flow>| Ok(flow.clone().into());
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &replaced))
@@ -136,9 +134,10 @@ async fn try_change(
 ) -> Result<Tagged<Flow>, HandlerError> {
     let before = controller.flow_of(operator, name)?;
     let changed_in = before.value.changed_in(before.revision);
-    matching.check(changed_in)?;
     let new = changed(&before.value.flow)?;
+    // A flow that is wrong in itself is refused before the precondition (RFC 9110, section 13.2.1).
     check::flow(&new).map_err(Refusal::meaningless)?;
+    matching.check(changed_in)?;
     check_unchangeable(&before.value.flow, &new)?;
     if *new == *before.value.flow {
         // The view may be behind the store, so check that nothing has changed.

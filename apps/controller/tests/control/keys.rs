@@ -115,7 +115,7 @@ async fn an_operator_makes_a_node_replace_its_key() {
     )
     .await;
     states(&rig, &ingress, json!({ "keys": [key(12, "6")] })).await;
-    // A node that was installed anew, with a wrong clock, has to make a newer key.
+    // A node that was installed again with a wrong clock has to make a newer key.
     states(&rig, &ingress, json!({ "keys": [key(3, "7")] })).await;
     assert_eq!(assigned(&rig, &ingress).await["least_generation"], 12);
     let events = rig.get("/v1/events?kind=node_keys_changed").await.body;

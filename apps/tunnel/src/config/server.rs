@@ -286,7 +286,7 @@ fn check(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigError> {
     }
 }
 
-/// Checks that somebody has decided which nodes of a controller are admitted: its authority issues certificates to the nodes
+/// Checks that the file says which nodes of a controller are admitted: its authority issues certificates to the nodes
 /// of all tenants, and only the controller knows which of them it has revoked since.
 fn check_admission(source: &Source<'_>, file: &File) -> Result<(), ConfigError> {
     let tunnel = file.tunnel.get_ref();
