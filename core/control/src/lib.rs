@@ -8,13 +8,14 @@
 //! [`decide`] computes the next policy from a flow, the policy in force and an observation.
 //!
 //! All types ignore unknown fields, so that controllers and nodes of different versions understand
-//! each other. [`strict`] rejects them, for input of operators.
+//! each other. [`strict`] rejects them, for input of operators. [`named`] rejects lists in place of objects.
 
 pub mod access;
 pub mod answer;
 pub mod audit;
 pub mod decide;
 mod name;
+mod named;
 pub mod node;
 pub mod pair;
 mod prefix;
@@ -26,5 +27,6 @@ pub mod track;
 pub mod tunnel;
 
 pub use name::{InvalidName, Name};
+pub use named::named;
 pub use prefix::{InvalidPrefix, Prefix, at_most_one_of_each_family};
 pub use strict::{strict, with_unknown};

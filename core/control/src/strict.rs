@@ -3,9 +3,10 @@
 //! The types of this crate ignore fields that they do not know, because controllers and nodes of
 //! different versions exchange them. An operator who mistypes a field has to be told.
 
+use crate::named::Named;
 use serde::de::{Deserialize, Deserializer, Error};
 
-/// Deserializes a value, all of whose fields have to be known.
+/// Deserializes a value, all of whose fields have to be known, as [`named`](crate::named).
 ///
 /// ```
 /// use hawser_control::resource::Tenant;
@@ -22,7 +23,7 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    match with_unknown(input)? {
+    match with_unknown(Named(input))? {
         (value, None) => Ok(value),
         (_, Some(path)) => Err(D::Error::custom(format_args!("unknown field `{path}`"))),
     }

@@ -9,9 +9,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use hawser_control::answer::Page;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::Deserializer;
+use serde_json::de::SliceRead;
 use serde_json::error::Category;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -136,21 +137,21 @@ fn bad(detail: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, detail)
 }
 
-impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Body<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Controller>> for Body<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
         let bytes = declared(JSON, request, controller).await?;
-        parsed(&bytes, strict).map(Body)
+        strict(&bytes).map(Body)
     }
 }
 
-impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Message<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Controller>> for Message<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
         let bytes = declared(JSON, request, controller).await?;
-        parsed(&bytes, |bytes| serde_json::from_slice(bytes)).map(Message)
+        parsed(&bytes, |input| hawser_control::named(input)).map(Message)
     }
 }
 
@@ -174,51 +175,22 @@ pub(super) async fn declared(
     })
 }
 
-/// Parses JSON all of whose fields have to be known.
-pub(super) fn strict<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
-    let mut input = serde_json::Deserializer::from_slice(bytes);
-    let value = hawser_control::strict(&mut input)?;
-    input.end()?;
-    Ok(value)
+/// Parses a body all of whose fields have to be known.
+pub(super) fn strict<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+    parsed(bytes, |input| hawser_control::strict(input))
 }
 
-/// Parses a body with `parse`. Rejects one that has a list in place of an object.
-pub(super) fn parsed<T: DeserializeOwned + Serialize>(
+/// Parses a body with `parse`.
+pub(super) fn parsed<T>(
     bytes: &[u8],
-    parse: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
+    parse: impl FnOnce(&mut Deserializer<SliceRead<'_>>) -> Result<T, serde_json::Error>,
 ) -> Result<T, Refusal> {
-    let body = parse(bytes).map_err(|error| match error.classify() {
+    let mut input = Deserializer::from_slice(bytes);
+    let body = parse(&mut input).and_then(|body| input.end().map(|()| body));
+    body.map_err(|error| match error.classify() {
         Category::Data => Refusal::meaningless(format!("the body is invalid: {error}")),
         _ => bad(format!("the body is not JSON: {error}")),
-    })?;
-    let is_positional = bytes.contains(&b'[') && {
-        let given = serde_json::from_slice(bytes).unwrap_or_default();
-        serde_json::to_value(&body).is_ok_and(|parsed| has_list_for_object(&given, &parsed))
-    };
-    match is_positional {
-        true => Err(Refusal::meaningless(
-            "the body is invalid: it has a list in place of an object with named fields",
-        )),
-        false => Ok(body),
-    }
-}
-
-/// Returns whether serde has accepted a list as an object's fields in the order of their
-/// declaration, which is not part of the documented interface.
-fn has_list_for_object(given: &Value, parsed: &Value) -> bool {
-    match (given, parsed) {
-        (Value::Array(_), Value::Object(_)) => true,
-        (Value::Array(given), Value::Array(parsed)) => given
-            .iter()
-            .zip(parsed)
-            .any(|(given, parsed)| has_list_for_object(given, parsed)),
-        (Value::Object(given), Value::Object(parsed)) => given.iter().any(|(key, given)| {
-            parsed
-                .get(key)
-                .is_some_and(|parsed| has_list_for_object(given, parsed))
-        }),
-        _ => false,
-    }
+    })
 }
 
 fn is_declared(kind: &str, headers: &HeaderMap) -> bool {

@@ -29,7 +29,7 @@ impl MergePatch {
         let mut changed = serde_json::to_value(resource).expect("resources have text for keys");
         merge(&mut changed, Value::Object(self.0.clone()));
         let bytes = serde_json::to_vec(&changed).expect("it was JSON before");
-        extract::parsed(&bytes, extract::strict)
+        extract::strict(&bytes)
     }
 }
 
@@ -38,7 +38,7 @@ impl FromRequest<Arc<Controller>> for MergePatch {
 
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
         let bytes = extract::declared(MERGE_PATCH, request, controller).await?;
-        extract::parsed(&bytes, |bytes| serde_json::from_slice(bytes)).map(MergePatch)
+        extract::parsed(&bytes, |input| hawser_control::named(input)).map(MergePatch)
     }
 }
 
