@@ -220,7 +220,8 @@ pub struct Pruning {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 0))]
     pub tolerance_ms: Option<f64>,
-    /// `successive`: the size of the sliding window, packets.
+    /// `successive`: the size of the sliding window, packets. If it is not given: the packets of a
+    /// frame, whose number a node learns from the requests of a trigger, and 100 without these.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub window_packets: Option<u32>,

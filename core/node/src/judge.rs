@@ -84,9 +84,7 @@ impl Judge {
 
     /// Sets the number of packets per frame.
     pub(crate) fn handle_frame_size(&mut self, packets_per_frame: f64) {
-        if let Algorithm::Evidence(judge) = &mut self.algorithm {
-            judge.handle_frame_size(packets_per_frame);
-        }
+        dispatch!(&mut self.algorithm, judge => judge.handle_frame_size(packets_per_frame), else ());
     }
 
     /// Evaluates the packets up to `now`, if that is due.
@@ -154,7 +152,7 @@ fn observation(policy: &Policy, event: JudgeEvent) -> Observation {
 fn successive(pruning: &Pruning) -> SuccessiveConfig {
     let default = SuccessiveConfig::default();
     SuccessiveConfig {
-        window: pruning.window_packets.unwrap_or(default.window),
+        window: pruning.window_packets.or(default.window),
         tolerance: tolerance(pruning).unwrap_or(default.tolerance),
     }
 }

@@ -8,17 +8,26 @@ use std::time::Duration;
 /// The parameters of Algorithm 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuccessiveConfig {
-    /// W: packets in the sliding window. Zero counts as one.
-    pub window: u32,
+    /// W: packets in the sliding window. Zero counts as one. `None`: the packets of a frame, and
+    /// 100 until their number is known ("the window size can be set according to the packet number
+    /// per frame", Qian, section III-C).
+    pub window: Option<u32>,
     /// α: a copy is rewarded if it arrives less than this after the first one.
     pub tolerance: Duration,
 }
 
+/// W of the paper's evaluation (Qian, section IV-A), in packets.
+const WINDOW: u32 = 100;
+
+/// The largest W of frames, in packets: a second at 15,000 packets a second.
+const MAX_WINDOW: u32 = 15_000;
+
 impl Default for SuccessiveConfig {
-    /// The values of the paper's evaluation (Qian, section IV-A).
+    /// The window of the flow's frames, and the tolerance of the paper's evaluation (Qian, section
+    /// IV-A).
     fn default() -> Self {
         SuccessiveConfig {
-            window: 100,
+            window: None,
             tolerance: Duration::from_millis(5),
         }
     }
@@ -32,6 +41,8 @@ impl Default for SuccessiveConfig {
 #[derive(Debug, Clone)]
 pub struct Successive {
     config: SuccessiveConfig,
+    /// W.
+    size: u32,
     /// P: the paths left.
     paths: PathSet,
     /// n: packets so far.
@@ -48,6 +59,7 @@ impl Successive {
     /// Creates a judge that starts with `paths`, all of which every packet takes.
     pub fn new(config: SuccessiveConfig, paths: PathSet) -> Self {
         Successive {
+            size: config.window.unwrap_or(WINDOW).max(1),
             config,
             paths,
             packets: 0,
@@ -85,9 +97,23 @@ impl Successive {
         if code.paths() != self.paths {
             *self = Successive {
                 now: self.now,
+                size: self.size,
                 ..Successive::new(self.config, code.paths())
             };
         }
+    }
+
+    /// Sets the number of packets per frame, the size of the window unless the configuration gives
+    /// one. Rewards of packets that are left stay valid.
+    pub fn handle_frame_size(&mut self, packets_per_frame: f64) {
+        if self.config.window.is_some() || !packets_per_frame.is_finite() {
+            return;
+        }
+        self.size = (packets_per_frame.round() as u32).clamp(1, MAX_WINDOW);
+        while self.window.len() > self.size as usize {
+            self.forget_first();
+        }
+        self.packets = self.window.len() as u64;
     }
 
     /// Returns when [`Successive::handle_timeout`] is due.
@@ -126,7 +152,7 @@ impl Successive {
     /// Runs lines 3 to 15 of the algorithm for a packet whose copies on the paths `rewarded` are
     /// rewarded.
     fn step(&mut self, rewarded: PathSet) {
-        let window = self.config.window.max(1);
+        let window = self.size;
         self.packets += 1;
         self.window.push_back(rewarded);
         rewarded
@@ -135,8 +161,7 @@ impl Successive {
         if self.packets <= u64::from(window) {
             return;
         }
-        let left = self.window.pop_front().unwrap_or_default();
-        left.iter().for_each(|path| self.rewards[path.index()] -= 1);
+        self.forget_first();
 
         let before = self.paths;
         self.paths = self
@@ -156,19 +181,22 @@ impl Successive {
         }
     }
 
+    /// Removes the rewards of the oldest packet.
+    fn forget_first(&mut self) {
+        let left = self.window.pop_front().unwrap_or_default();
+        left.iter().for_each(|path| self.rewards[path.index()] -= 1);
+    }
+
     fn propose(&mut self, before: PathSet, alone: Option<PathId>) {
         let reason = match alone {
-            Some(path) => format!(
-                "{path} was in time for all of {} packets",
-                self.config.window
-            ),
+            Some(path) => format!("{path} was in time for all of {} packets", self.size),
             None => {
                 let removed = before.iter().filter(|path| !self.paths.contains(*path));
                 let names: Vec<_> = removed.map(|path| path.to_string()).collect();
                 format!(
                     "{} was in time for none of {} packets",
                     names.join(" and "),
-                    self.config.window
+                    self.size
                 )
             }
         };
@@ -210,7 +238,7 @@ mod tests {
 
     fn judge(window: u32, paths: u8) -> Successive {
         let config = SuccessiveConfig {
-            window,
+            window: Some(window),
             tolerance: Duration::from_millis(5),
         };
         Successive::new(config, PathSet::from_bits(paths))
@@ -391,5 +419,31 @@ mod tests {
         assert_eq!(proposed(&mut judge), [0b01]);
         judge.handle_policy(2, PolicyCode(0b01), PathSet::EMPTY, again);
         assert_eq!(judge.poll_timeout(), None);
+    }
+
+    #[test]
+    fn the_window_is_as_long_as_a_frame() {
+        let both = PathSet::from_bits(0b11);
+        let mut judge = Successive::new(SuccessiveConfig::default(), both);
+        let send = |judge: &mut Successive, packets| {
+            (0..packets).for_each(|n| judge.handle_packet(&packet(n, &[ms(0), ms(1)])));
+        };
+        judge.handle_frame_size(20.4);
+        send(&mut judge, 15);
+        assert_eq!(judge.rewards()[..2], [15, 15]);
+        judge.handle_frame_size(10.0);
+        assert_eq!(judge.rewards()[..2], [10, 10], "the last ten packets");
+        assert_eq!(proposed(&mut judge), [], "a change of W decides nothing");
+        send(&mut judge, 1);
+        assert_eq!(proposed(&mut judge), [0b01], "in time for all of ten");
+
+        let config = SuccessiveConfig {
+            window: Some(100),
+            ..SuccessiveConfig::default()
+        };
+        let mut fixed = Successive::new(config, both);
+        fixed.handle_frame_size(10.0);
+        send(&mut fixed, 100);
+        assert_eq!(proposed(&mut fixed), [], "a configured W stays");
     }
 }

@@ -69,7 +69,8 @@ struct PruningOptions {
     /// Maximum delay of a copy after the first one at which it is still useful, milliseconds
     #[arg(long, value_name = "MS")]
     tolerance_ms: Option<f64>,
-    /// Size of the sliding window in mode `successive`, packets
+    /// Size of the sliding window in mode `successive`, packets [default: those of a frame, or 100 until the requests of a
+    /// trigger have told their number]
     #[arg(long, value_name = "PACKETS")]
     window: Option<u32>,
     /// Maximum average number of copies per packet in mode `evidence`
