@@ -14,6 +14,7 @@ mod split;
 pub use split::Malformed;
 
 use coalesce::Group;
+use hawser_wire::xnc::PacketBuffer;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::sys::uio::writev;
@@ -117,7 +118,7 @@ impl Tun {
     pub fn read(
         &self,
         buffer: &mut Buffer,
-        packets: &mut Vec<Vec<u8>>,
+        packets: &mut Vec<PacketBuffer>,
     ) -> io::Result<Result<(), Malformed>> {
         let length = nix::unistd::read(&self.file, &mut buffer.0)?;
         let Some((header, packet)) = buffer.0[..length].split_first_chunk() else {
@@ -309,7 +310,7 @@ mod tests {
         let mut back = Vec::new();
         for group in &groups {
             match group.headers(packets) {
-                None => back.push(packets[group.first].clone()),
+                None => back.push(packets[group.first].clone().into()),
                 Some((offload, mut gso)) => {
                     let headers = gso.len();
                     group
@@ -320,7 +321,8 @@ mod tests {
                 }
             }
         }
-        (groups.len(), back)
+        let back = back.iter().map(|packet: &PacketBuffer| packet.to_vec());
+        (groups.len(), back.collect())
     }
 
     #[test]

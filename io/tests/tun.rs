@@ -3,6 +3,7 @@
 
 use hawser_io::netns::Namespace;
 use hawser_io::tun::{Buffer, Tun};
+use hawser_wire::xnc::PacketBuffer;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -76,7 +77,7 @@ impl Drop for Pair {
     }
 }
 
-fn read(tun: &Tun) -> Vec<Vec<u8>> {
+fn read(tun: &Tun) -> Vec<PacketBuffer> {
     let mut buffer = Buffer::default();
     let mut packets = Vec::new();
     match tun.read(&mut buffer, &mut packets) {

@@ -30,6 +30,7 @@ use hawser_units::{ByteSize, Instant};
 use hawser_uplinks::{
     Event, Notice, PathFigures, Reachability, SessionFigures, Supervisor, Uplink,
 };
+use hawser_wire::xnc::PacketBuffer;
 use kill_switch::KillSwitch;
 use parking_lot::Mutex;
 use servers::Servers;
@@ -88,7 +89,7 @@ struct Client {
     networks: watch::Receiver<Networks>,
     servers: Servers,
     /// The packet queue of the current session.
-    to_session: watch::Sender<Option<mpsc::Sender<Vec<u8>>>>,
+    to_session: watch::Sender<Option<mpsc::Sender<PacketBuffer>>>,
     /// The MTU to be set at the device, in bytes.
     mtu: std::sync::mpsc::Sender<u16>,
     /// The inner addresses of the device.
@@ -411,7 +412,7 @@ async fn at(deadline: Option<Instant>) {
 /// Forwards packets from the device to the session, waiting while its queue is full.
 async fn forward_packets(
     device: Arc<Device>,
-    session: watch::Receiver<Option<mpsc::Sender<Vec<u8>>>>,
+    session: watch::Receiver<Option<mpsc::Sender<PacketBuffer>>>,
 ) {
     let mut buffer = Buffer::default();
     loop {

@@ -1,6 +1,7 @@
 //! The TUN device: its addresses, MTU and routes, and the packets read from and written to it.
 
 use crate::config::Prefix;
+use crate::session::Batch;
 use anyhow::{Context, Result, ensure};
 use hawser_io::netlink::{self, Address, LinkChange, Route};
 use hawser_io::tun::{Buffer, Tun};
@@ -216,7 +217,7 @@ impl Device {
     }
 
     /// Reads packets from the kernel, waiting until there is at least one.
-    pub(crate) async fn read(&self, buffer: &mut Buffer) -> Result<Vec<Vec<u8>>> {
+    pub(crate) async fn read(&self, buffer: &mut Buffer) -> Result<Batch> {
         let mut packets = Vec::new();
         loop {
             let mut ready = self.tun.readable().await?;

@@ -21,6 +21,7 @@ use crate::packet::Flows;
 use crate::time;
 use bytes::Bytes;
 use hawser_units::{Ecn, Instant, MAX_PATHS, PathId};
+use hawser_wire::xnc::PacketBuffer;
 use hawser_xnc::{Config, Endpoint, Event, is_control};
 use path::{Datagram, Datagrams, Path, READ_BATCH, Wake};
 use std::future::pending;
@@ -31,7 +32,7 @@ use tokio::time::sleep_until;
 use tracing::debug;
 
 /// Packets read from the device at once.
-pub(crate) type Batch = Vec<Vec<u8>>;
+pub(crate) type Batch = Vec<PacketBuffer>;
 
 /// The capacity of a session's packet queue: a few trains of segmentation offload. Packets are
 /// counted one by one, because those of a client that sends little arrive one by one.
@@ -63,7 +64,7 @@ pub(crate) enum Command {
 /// The channels to a session.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    pub(crate) packets: mpsc::Sender<Vec<u8>>,
+    pub(crate) packets: mpsc::Sender<PacketBuffer>,
     commands: mpsc::Sender<Command>,
     reports: mpsc::Sender<oneshot::Sender<Report>>,
     stop: watch::Sender<Option<CloseCode>>,
@@ -134,7 +135,7 @@ struct Session {
     queued_bytes: u64,
     mtu: u16,
     without_path_since: Option<Instant>,
-    outgoing: Vec<Vec<u8>>,
+    outgoing: Vec<Bytes>,
 }
 
 /// Starts a session without paths. The task exits when it is stopped or has had no path for
@@ -191,7 +192,7 @@ impl Session {
 
     async fn run(
         mut self,
-        mut packets: mpsc::Receiver<Vec<u8>>,
+        mut packets: mpsc::Receiver<PacketBuffer>,
         mut datagrams: mpsc::Receiver<Datagrams>,
         mut control: ControlRx,
     ) {
@@ -227,7 +228,7 @@ impl Session {
         }
     }
 
-    fn take(&mut self, now: Instant, received: &mut Vec<Datagrams>, packets: &mut Vec<Vec<u8>>) {
+    fn take(&mut self, now: Instant, received: &mut Vec<Datagrams>, packets: &mut Batch) {
         for batch in received.drain(..) {
             self.take_datagrams(now, batch);
         }
@@ -306,7 +307,7 @@ impl Session {
     fn stop(
         self,
         code: CloseCode,
-        mut packets: mpsc::Receiver<Vec<u8>>,
+        mut packets: mpsc::Receiver<PacketBuffer>,
         mut datagrams: mpsc::Receiver<Datagrams>,
     ) {
         packets.close();
@@ -349,7 +350,7 @@ impl Session {
             .set(kept, self.paths.iter().flatten().count(), unread);
     }
 
-    fn take_packet(&mut self, now: Instant, packet: Vec<u8>) {
+    fn take_packet(&mut self, now: Instant, packet: PacketBuffer) {
         if !self.settings.claim.may_grow() {
             self.dropped.memory += 1;
             return;
@@ -371,9 +372,9 @@ impl Session {
             return;
         };
         path.received(&batch.datagrams);
-        for Datagram { bytes, is_marked } in &batch.datagrams {
+        for Datagram { bytes, is_marked } in batch.datagrams {
             // Acknowledgements and pings take no memory, and acknowledgements free some.
-            if !is_control(bytes) && !self.settings.claim.may_grow() {
+            if !is_control(&bytes) && !self.settings.claim.may_grow() {
                 self.dropped.memory += 1;
                 continue;
             }
@@ -434,7 +435,7 @@ impl Session {
                 break;
             };
             if let Some(path) = &mut self.paths[transmit.path.index()] {
-                path.outgoing.push(Bytes::from(transmit.datagram));
+                path.outgoing.push(transmit.datagram);
             }
         }
         for path in self.paths.iter_mut().flatten() {

@@ -32,7 +32,7 @@
 //! ```
 
 use hawser_units::{PathId, PathSet};
-use std::ops::RangeInclusive;
+use std::ops::{Deref, DerefMut, RangeInclusive};
 use std::time::Duration;
 
 /// Maximum number of original packets in a coded packet.
@@ -67,6 +67,11 @@ pub struct PacketHeader {
     /// The low 24 bits of the number of the first original.
     pub start: u32,
 }
+
+/// A packet with room in front of it for the header of its datagram, so that it need not be copied
+/// to be sent. Dereferences to the packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PacketBuffer(Vec<u8>);
 
 /// Acknowledged ranges of one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +129,61 @@ impl PacketHeader {
             start_middle,
             start_low,
         ]
+    }
+}
+
+impl PacketBuffer {
+    /// Returns an empty packet with room for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        let mut buffer = Vec::with_capacity(PacketHeader::LEN + bytes);
+        buffer.extend([0; PacketHeader::LEN]);
+        PacketBuffer(buffer)
+    }
+
+    /// Appends bytes to the packet.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Returns the datagram: the header and the packet.
+    pub fn into_datagram(self, header: PacketHeader) -> Vec<u8> {
+        let mut datagram = self.0;
+        datagram[..PacketHeader::LEN].copy_from_slice(&header.emit());
+        datagram
+    }
+}
+
+impl Deref for PacketBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0[PacketHeader::LEN..]
+    }
+}
+
+impl DerefMut for PacketBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0[PacketHeader::LEN..]
+    }
+}
+
+impl AsRef<[u8]> for PacketBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<&[u8]> for PacketBuffer {
+    fn from(packet: &[u8]) -> Self {
+        let mut buffer = PacketBuffer::with_capacity(packet.len());
+        buffer.extend_from_slice(packet);
+        buffer
+    }
+}
+
+impl From<Vec<u8>> for PacketBuffer {
+    fn from(packet: Vec<u8>) -> Self {
+        packet.as_slice().into()
     }
 }
 

@@ -7,8 +7,9 @@ use crate::sender::{Sender, Transmit};
 use crate::sent_packets::Hint;
 use crate::stats::{RejectReason, Stats};
 use crate::timer::Timer;
+use bytes::Bytes;
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
-use hawser_wire::xnc::Frame;
+use hawser_wire::xnc::{Frame, PacketBuffer};
 
 /// Returns whether a datagram is an acknowledgement or a ping, which carry no packet.
 pub fn is_control(datagram: &[u8]) -> bool {
@@ -85,7 +86,7 @@ impl Endpoint {
         ByteSize(self.sender.memory() + self.receiver.memory())
     }
 
-    /// Queues a packet of the application.
+    /// Queues a packet of the application. A [`PacketBuffer`] is sent without being copied.
     ///
     /// # Errors
     /// [`RejectReason::Size`] or [`RejectReason::QueueFull`]. An accepted packet may be dropped
@@ -93,7 +94,7 @@ impl Endpoint {
     pub fn handle_packet(
         &mut self,
         now: Instant,
-        packet: Vec<u8>,
+        packet: impl Into<PacketBuffer>,
         hint: Hint,
     ) -> Result<(), RejectReason> {
         let result = self.sender.handle_packet(now, packet, hint);
@@ -110,13 +111,15 @@ impl Endpoint {
         &mut self,
         now: Instant,
         path: PathId,
-        datagram: &[u8],
+        datagram: impl Into<Bytes>,
         ecn: Option<Ecn>,
     ) -> Result<(), RejectReason> {
-        let result = match Frame::parse(datagram) {
+        let datagram = datagram.into();
+        let result = match Frame::parse(&datagram) {
             Err(_) => Err(RejectReason::Malformed),
             Ok(Frame::Packet(header, bytes)) => {
                 self.sender.note_activity(now);
+                let bytes = datagram.slice_ref(bytes);
                 self.receiver.handle_packet(now, path, header, bytes, ecn)
             }
             Ok(Frame::Ping(number)) => self.receiver.handle_ping(now, path, number, ecn),

@@ -25,7 +25,7 @@
 //!
 //! car.handle_packet(now, b"an IP packet".to_vec(), Hint::default())?;
 //! while let Some(transmit) = car.poll_transmit(now) {
-//!     server.handle_datagram(now, transmit.path, &transmit.datagram, None)?;
+//!     server.handle_datagram(now, transmit.path, transmit.datagram, None)?;
 //! }
 //! assert_eq!(server.poll_packet().unwrap().bytes, b"an IP packet");
 //! # Ok::<(), hawser_xnc::RejectReason>(())

@@ -5,6 +5,7 @@ use crate::reorder_buffer::{Packet, ReorderBuffer};
 use crate::sender::{Transmit, seed};
 use crate::stats::{ReceiverStats, RejectReason};
 use crate::timer::Timer;
+use bytes::Bytes;
 use hawser_coding::Decoder;
 use hawser_units::{Ecn, Instant, MAX_PATHS, PathId, PathSet};
 use hawser_wire::ip::mark_congestion;
@@ -95,7 +96,7 @@ impl Receiver {
         now: Instant,
         path: PathId,
         header: PacketHeader,
-        bytes: &[u8],
+        bytes: Bytes,
         ecn: Option<Ecn>,
     ) -> Result<(), RejectReason> {
         let incoming = self.incoming(path)?;
@@ -112,19 +113,19 @@ impl Receiver {
         let mut mark = ecn == Some(Ecn::Ce);
         match header.count {
             0 | 1 => self.handle_original(now, start, bytes, &mut mark),
-            count => self.handle_coded(start, count, seed(path, number, start), bytes)?,
+            count => self.handle_coded(start, count, seed(path, number, start), &bytes)?,
         }
         self.deliver_decoded(now, &mut mark);
         Ok(())
     }
 
-    fn handle_original(&mut self, now: Instant, id: u64, bytes: &[u8], mark: &mut bool) {
+    fn handle_original(&mut self, now: Instant, id: u64, bytes: Bytes, mark: &mut bool) {
         // The decoder gets the bytes that were sent, because coded packets are made of these.
-        if self.deliver(now, id, || bytes.to_vec(), false, mark)
+        if self.deliver(now, id, || bytes.clone(), false, mark)
             && let Some(decoder) = &mut self.decoder
         {
             // The decoder rejects packets that it knows, or that are too old to be useful.
-            let _ = decoder.handle_original(id, bytes);
+            let _ = decoder.handle_original(id, &bytes);
         }
     }
 
@@ -145,7 +146,7 @@ impl Receiver {
 
     fn deliver_decoded(&mut self, now: Instant, mark: &mut bool) {
         while let Some((id, bytes)) = self.decoder.as_mut().and_then(Decoder::poll_packet) {
-            self.deliver(now, id, || bytes, true, mark);
+            self.deliver(now, id, || bytes.into(), true, mark);
         }
     }
 
@@ -194,7 +195,7 @@ impl Receiver {
         &mut self,
         now: Instant,
         id: u64,
-        bytes: impl FnOnce() -> Vec<u8>,
+        bytes: impl FnOnce() -> Bytes,
         recovered: bool,
         mark: &mut bool,
     ) -> bool {
@@ -205,7 +206,7 @@ impl Receiver {
         self.stats.delivered += 1;
         self.stats.recovered += u64::from(recovered);
         let mut bytes = bytes();
-        let is_marked = std::mem::take(mark) && mark_congestion(&mut bytes);
+        let is_marked = std::mem::take(mark) && mark_congested(&mut bytes);
         self.stats.marked += u64::from(is_marked);
         self.reorder_buffer.push(
             now,
@@ -318,7 +319,10 @@ impl Receiver {
                 if taken == 0 {
                     break;
                 }
-                self.acks.push(Transmit { path, datagram });
+                self.acks.push(Transmit {
+                    path,
+                    datagram: datagram.into(),
+                });
                 rest = &rest[taken..];
             }
         }
@@ -334,6 +338,16 @@ impl Receiver {
         });
         received.collect()
     }
+}
+
+/// Marks a packet, unless its sender does not support ECN. Returns whether it is marked now.
+fn mark_congested(packet: &mut Bytes) -> bool {
+    let mut marked = packet.to_vec();
+    let is_marked = mark_congestion(&mut marked);
+    if is_marked {
+        *packet = marked.into();
+    }
+    is_marked
 }
 
 impl Incoming {

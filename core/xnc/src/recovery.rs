@@ -9,6 +9,7 @@ use crate::decoding::DecoderLoad;
 use crate::memory::cost;
 use crate::sent_packets::{Fate, Hint, SentPacket, SentPackets};
 use crate::sent_transmissions::{Content, Outcome};
+use bytes::Bytes;
 use hawser_units::{Instant, PathId, PathSet};
 use hawser_wire::xnc::PacketHeader;
 use ranges::EncodingRanges;
@@ -112,7 +113,7 @@ impl Recovery {
         &mut self,
         now: Instant,
         queued_at: Instant,
-        bytes: Vec<u8>,
+        bytes: Bytes,
         hint: Hint,
     ) -> u64 {
         let id = self.packets.next();

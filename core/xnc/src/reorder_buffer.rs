@@ -1,5 +1,6 @@
 use crate::config::Config;
 use crate::memory::{cost, shrink_if_sparse};
+use bytes::Bytes;
 use hawser_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,9 +11,20 @@ pub struct Packet {
     /// The number of the packet. Numbers increase by one for each packet sent.
     pub id: u64,
     /// The bytes of the packet.
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
     /// Whether it was decoded from coded packets.
     pub recovered: bool,
+}
+
+impl Packet {
+    /// Returns the packet with bytes of its own. Those of a received packet are a part of what the
+    /// socket received with it, up to 64 KB.
+    fn detached(self) -> Packet {
+        Packet {
+            bytes: Bytes::copy_from_slice(&self.bytes),
+            ..self
+        }
+    }
 }
 
 /// Delivers packets as they arrive, or in order.
@@ -58,6 +70,10 @@ impl ReorderBuffer {
             // is lost.
             Some(order) if packet.id < order.next => self.ready.push_back(packet),
             Some(order) => {
+                let packet = match packet.id == order.next {
+                    true => packet,
+                    false => packet.detached(),
+                };
                 order.held_bytes += cost(&packet.bytes);
                 order.held.insert(packet.id, (now, packet));
                 order.release(now, &mut self.ready);
@@ -132,7 +148,7 @@ mod tests {
     fn packet(id: u64) -> Packet {
         Packet {
             id,
-            bytes: vec![0; 100],
+            bytes: vec![0; 100].into(),
             recovered: false,
         }
     }

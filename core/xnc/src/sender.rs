@@ -9,8 +9,9 @@ use crate::sent_packets::Hint;
 use crate::sent_transmissions::{LossRule, Outcome};
 use crate::stats::{RejectReason, SenderStats};
 use crate::timer::Timer;
+use bytes::Bytes;
 use hawser_units::{Instant, PathId};
-use hawser_wire::xnc::AckBlock;
+use hawser_wire::xnc::{AckBlock, PacketBuffer};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ pub struct Transmit {
     /// The path.
     pub path: PathId,
     /// The datagram.
-    pub datagram: Vec<u8>,
+    pub datagram: Bytes,
 }
 
 /// The sending side of a session.
@@ -138,9 +139,10 @@ impl Sender {
     pub(crate) fn handle_packet(
         &mut self,
         now: Instant,
-        bytes: Vec<u8>,
+        bytes: impl Into<PacketBuffer>,
         hint: Hint,
     ) -> Result<(), RejectReason> {
+        let bytes = bytes.into();
         self.check_packet(&bytes)?;
         self.stats.packets += 1;
         self.note_activity(now);

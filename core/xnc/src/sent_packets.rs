@@ -1,6 +1,7 @@
 //! The packets that were sent and may have to be recovered, and the frames that they are part of.
 
 use crate::memory::{cost, shrink_if_sparse};
+use bytes::Bytes;
 use hawser_units::{Ecn, Instant, PathId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +28,7 @@ pub struct Hint {
 /// A packet that was sent at least once.
 #[derive(Debug)]
 pub(crate) struct SentPacket {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Bytes,
     pub(crate) hint: Hint,
     /// When the application passed the packet to the sender.
     pub(crate) queued_at: Instant,
@@ -147,7 +148,7 @@ impl SentPackets {
     }
 
     /// Adds a packet of encoding range number `range` that is sent for the first time.
-    pub(crate) fn push(&mut self, queued_at: Instant, bytes: Vec<u8>, hint: Hint, range: u64) {
+    pub(crate) fn push(&mut self, queued_at: Instant, bytes: Bytes, hint: Hint, range: u64) {
         let frame = self.count_in_frame(hint);
         self.bytes += cost(&bytes);
         self.packets.push_back(SentPacket {

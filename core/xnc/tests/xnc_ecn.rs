@@ -45,7 +45,7 @@ fn a_mark_reaches_packets_whose_senders_support_ecn() {
         .flat_map(|outer| inners.map(|inner| (*outer, inner)));
     for (number, (outer, inner)) in (0..).zip(cases) {
         let sent = packet(number, inner);
-        end.handle_datagram(Instant::ZERO, path, &original(number, &sent), outer)
+        end.handle_datagram(Instant::ZERO, path, original(number, &sent), outer)
             .unwrap();
         let delivered = end.poll_packet().unwrap();
         if outer == Some(Ecn::Ce) && inner.is_capable() {
@@ -69,7 +69,7 @@ fn the_mark_of_a_coded_packet_reaches_the_first_packet_that_it_recovers() {
         (coded(3, &all), None),
         (coded(4, &all), mark),
     ] {
-        end.handle_datagram(Instant::ZERO, path, &datagram, ecn)
+        end.handle_datagram(Instant::ZERO, path, datagram.clone(), ecn)
             .unwrap();
     }
     let delivered: Vec<_> = std::iter::from_fn(|| end.poll_packet()).collect();
@@ -96,7 +96,7 @@ fn a_mark_is_used_up_by_a_packet_that_arrived_before() {
         (again, Some(Ecn::Ce)),
         (original(1, &next), None),
     ] {
-        end.handle_datagram(Instant::ZERO, path, &datagram, ecn)
+        end.handle_datagram(Instant::ZERO, path, datagram.clone(), ecn)
             .unwrap();
     }
     let delivered: Vec<_> = std::iter::from_fn(|| end.poll_packet()).collect();

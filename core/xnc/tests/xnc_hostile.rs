@@ -150,7 +150,7 @@ fn acks(blocks: Vec<Block>) -> Vec<u8> {
 
 fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
     let received = |end: &mut Endpoint, index, datagram: &[u8]| {
-        let _ = end.handle_datagram(*now, path(index), datagram, Some(Ecn::Ce));
+        let _ = end.handle_datagram(*now, path(index), datagram.to_vec(), Some(Ecn::Ce));
     };
     match operation {
         Operation::Clock { ms: None, .. } => *now = Instant::MAX,

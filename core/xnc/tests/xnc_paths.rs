@@ -385,7 +385,7 @@ fn acknowledgements_go_over_the_two_best_paths_and_name_the_marks() {
         .enumerate()
     {
         let packet = [1, 0, number as u8 + 1, 0, 0, number as u8, b'x'];
-        end.handle_datagram(network.now, path(0), &packet, Some(ecn))
+        end.handle_datagram(network.now, path(0), packet.to_vec(), Some(ecn))
             .unwrap();
     }
     let now = network.now + 5 * MS;
@@ -433,7 +433,7 @@ fn congestion_marks_do_not_decrease_and_are_not_taken_from_rejected_acknowledgem
             ranges: vec![largest..=largest],
             ecn,
         };
-        let taken = end.handle_datagram(now, path(1), &emit_acks(&[block], 1400).0, None);
+        let taken = end.handle_datagram(now, path(1), emit_acks(&[block], 1400).0, None);
         (taken, end.stats().sender.paths[0].congestion_marks)
     };
     assert_eq!(marks(0, 7), (Ok(()), 7));
@@ -448,7 +448,8 @@ fn useless_coded_packets_are_counted() {
         [&[count, 0, transmission, 0, 0, start][..], &symbol].concat()
     };
     let mut send = |at, datagram: &[u8]| {
-        end.handle_datagram(at, path(0), datagram, None).unwrap();
+        end.handle_datagram(at, path(0), datagram.to_vec(), None)
+            .unwrap();
         end.handle_timeout(at);
         let receiver = end.stats().receiver;
         (
@@ -475,7 +476,7 @@ fn a_packet_too_late_to_be_acknowledged_is_delivered_once() {
     let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
     let mut send = |transmission: u8, number: u8| {
         let packet = [1, 0, transmission, 0, 0, number, b'x'];
-        end.handle_datagram(Instant::ZERO, path(0), &packet, None)?;
+        end.handle_datagram(Instant::ZERO, path(0), packet.to_vec(), None)?;
         Ok::<_, RejectReason>(end.poll_packet().map(|packet| packet.id))
     };
     // Skips every other transmission, so that more ranges lie above the first one than
@@ -516,14 +517,14 @@ fn datagrams_of_a_hostile_peer_are_rejected_and_counted() {
     ] {
         let before = end.stats().rejected[reason as usize];
         assert_eq!(
-            end.handle_datagram(now, path(0), datagram, None),
+            end.handle_datagram(now, path(0), datagram.to_vec(), None),
             Err(reason)
         );
         assert_eq!(end.stats().rejected[reason as usize], before + 1);
     }
     let elsewhere = PathId::try_from(5).unwrap();
     assert_eq!(
-        end.handle_datagram(now, elsewhere, &[1, 0, 0, 0, 0, 0, 1], None),
+        end.handle_datagram(now, elsewhere, vec![1, 0, 0, 0, 0, 0, 1], None),
         Err(RejectReason::UnknownPath)
     );
 }

@@ -66,7 +66,7 @@ fn coded_packets(
         ranges: vec![last..=last],
         ecn: None,
     };
-    end.handle_datagram(now, path, &emit_acks(&[block], 1400).0, None)
+    end.handle_datagram(now, path, emit_acks(&[block], 1400).0, None)
         .unwrap();
     now += 3 * MS;
     end.handle_timeout(now);

@@ -60,8 +60,9 @@ pub(super) fn packet(is_v6: bool, is_tcp: bool, number: u8, payload: usize) -> V
 
 /// Returns length and last bytes of each packet, sorted: flows may overtake each other, and
 /// splitting numbers the identification of IPv4.
-pub(super) fn tails(packets: &[Vec<u8>]) -> Vec<(usize, Vec<u8>)> {
-    let tail = |packet: &Vec<u8>| {
+pub(super) fn tails<P: AsRef<[u8]>>(packets: &[P]) -> Vec<(usize, Vec<u8>)> {
+    let tail = |packet: &P| {
+        let packet = packet.as_ref();
         let at = packet.len().saturating_sub(8);
         (packet.len(), packet[at..].to_vec())
     };
@@ -78,7 +79,7 @@ pub(super) fn check_merged(packets: &[Vec<u8>], with_udp: bool) {
     let mut back = Vec::new();
     for group in &groups {
         let Some((offload, mut gso)) = group.headers(packets) else {
-            back.push(packets[group.first].clone());
+            back.push(packets[group.first].clone().into());
             continue;
         };
         let headers = gso.len();

@@ -3,6 +3,7 @@
 
 use super::checksum::{finish, sum, sum_of};
 use super::offload::{Gso, Kind, Offload};
+use hawser_wire::xnc::PacketBuffer;
 
 /// The error for a packet from the kernel that is inconsistent with its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -16,10 +17,10 @@ const TCP_CWR: u8 = 0x80;
 pub(super) fn split(
     offload: Offload,
     packet: &[u8],
-    packets: &mut Vec<Vec<u8>>,
+    packets: &mut Vec<PacketBuffer>,
 ) -> Result<(), Malformed> {
     let Some(gso) = offload.gso else {
-        let mut packet = packet.to_vec();
+        let mut packet = PacketBuffer::from(packet);
         if let Some((start, offset)) = offload.checksum {
             complete(&mut packet, start, offset)?;
         }
@@ -35,7 +36,7 @@ fn split_gso(
     gso: Gso,
     start: usize,
     packet: &[u8],
-    packets: &mut Vec<Vec<u8>>,
+    packets: &mut Vec<PacketBuffer>,
 ) -> Result<(), Malformed> {
     let template = Template::of(gso, packet, start)?;
     let (headers, payload) = packet.split_at_checked(template.headers).ok_or(Malformed)?;
@@ -49,7 +50,7 @@ fn split_gso(
             offset: index * gso.payload,
             last: pieces.peek().is_none(),
         };
-        let mut packet = Vec::with_capacity(headers.len() + piece.len());
+        let mut packet = PacketBuffer::with_capacity(headers.len() + piece.len());
         packet.extend_from_slice(headers);
         packet.extend_from_slice(piece);
         template.finish(&mut packet, position)?;

@@ -7,6 +7,7 @@ use crate::status::SessionStatus;
 use crate::tls::Peer;
 use hawser_control::tunnel::Client;
 use hawser_io::rate_limit::RateLimit;
+use hawser_wire::xnc::PacketBuffer;
 use noq::Connection;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
@@ -72,7 +73,7 @@ pub(crate) struct Registry {
     opened: RateLimit<String>,
     clients: Mutex<Clients>,
     /// Read for every batch of packets, written when a session is opened or closed.
-    by_address: RwLock<HashMap<IpAddr, mpsc::Sender<Vec<u8>>>>,
+    by_address: RwLock<HashMap<IpAddr, mpsc::Sender<PacketBuffer>>>,
     no_client: AtomicU64,
     queue_full: AtomicU64,
     refused: Mutex<BTreeMap<&'static str, u64>>,
@@ -260,7 +261,7 @@ impl Registry {
         batches
     }
 
-    fn queue(&self, client: &mpsc::Sender<Vec<u8>>, batch: Batch) {
+    fn queue(&self, client: &mpsc::Sender<PacketBuffer>, batch: Batch) {
         // This is the only sender, so the capacity cannot shrink in between.
         let room = client.capacity().min(batch.len());
         self.queue_full

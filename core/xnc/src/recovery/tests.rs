@@ -26,7 +26,7 @@ fn paths(window: u64) -> Paths {
 /// Sends packets of 1000 bytes over the first path.
 fn send(recovery: &mut Recovery, now: Instant, packets: u64) {
     for _ in 0..packets {
-        let id = recovery.add_packet(now, now, vec![7; 1000], Hint::default());
+        let id = recovery.add_packet(now, now, vec![7; 1000].into(), Hint::default());
         recovery.record_transmission(id, path(0)).unwrap();
     }
 }

@@ -60,7 +60,7 @@ impl Scene {
     pub(super) fn send(&mut self, id: PathId) -> u64 {
         let packet = self.sent_packets.next();
         self.sent_packets
-            .push(self.now, vec![7; PACKET], Hint::default(), 0);
+            .push(self.now, vec![7; PACKET].into(), Hint::default(), 0);
         let original = self.sent_packets.get_mut(packet).unwrap();
         (original.in_flight, original.path) = (1, Some(id));
         let path = self.paths.get_mut(id).unwrap();

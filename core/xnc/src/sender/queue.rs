@@ -6,6 +6,7 @@ use crate::memory::{cost, shrink_if_sparse};
 use crate::sent_packets::Hint;
 use hawser_units::Instant;
 use hawser_wire::ip::mark_congestion;
+use hawser_wire::xnc::PacketBuffer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod codel;
@@ -19,7 +20,7 @@ use flow::Flow;
 /// A packet that was not sent yet.
 #[derive(Debug)]
 pub(super) struct QueuedPacket {
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: PacketBuffer,
     pub(super) hint: Hint,
     pub(super) queued_at: Instant,
 }

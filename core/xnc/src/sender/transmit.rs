@@ -7,6 +7,7 @@ use crate::recovery::{CODED_OVERHEAD, Capacity, Recovery, RecoveryMethod};
 use crate::scheme::{Candidate, Extra, PathChoice, Scheduler, View};
 use crate::sent_packets::{Hint, SentPackets};
 use crate::sent_transmissions::Content;
+use bytes::Bytes;
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{PacketHeader, emit_ping};
 
@@ -115,8 +116,13 @@ impl Sender {
         let stats = &mut self.stats.paths[path.index()];
         stats.first += 1;
         stats.first_bytes += (bytes.len() + PacketHeader::LEN) as u64;
-        let id = self.recovery.add_packet(now, queued_at, bytes, hint);
-        self.emit(now, path, Content::Original(id))
+        let id = self.recovery.packets().next();
+        let number = self.paths.get(path)?.transmissions.next();
+        let datagram = Bytes::from(bytes.into_datagram(header(1, number, id)));
+        let bytes = datagram.slice(PacketHeader::LEN..);
+        self.recovery.add_packet(now, queued_at, bytes, hint);
+        self.recovery.record_transmission(id, path)?;
+        self.hand_over(now, path, Content::Original(id), datagram)
     }
 
     fn select_path(&mut self, now: Instant, candidate: Candidate) -> PathChoice {
@@ -196,10 +202,21 @@ impl Sender {
     }
 
     fn emit(&mut self, now: Instant, path: PathId, content: Content) -> Option<Transmit> {
+        let number = self.paths.get(path)?.transmissions.next();
+        let datagram = encode(&mut self.recovery, path, number, content)?;
+        self.hand_over(now, path, content, datagram.into())
+    }
+
+    /// Records the next transmission over a path.
+    fn hand_over(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        content: Content,
+        datagram: Bytes,
+    ) -> Option<Transmit> {
         let is_idle = self.is_idle(now);
         let known = self.paths.get_mut(path)?;
-        let number = known.transmissions.next();
-        let datagram = encode(&mut self.recovery, path, number, content)?;
         let (bytes, in_flight) = (datagram.len(), known.outstanding_bytes());
         known
             .transmissions

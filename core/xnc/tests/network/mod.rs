@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+use bytes::Bytes;
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
 use hawser_wire::xnc::Frame;
 use hawser_xnc::{Config, Endpoint, Event, Hint, Packet, PathState, RejectReason, Rtt};
@@ -66,11 +67,11 @@ pub(crate) struct Pipe {
 #[derive(Default)]
 pub(crate) struct Direction {
     /// Datagrams before the bottleneck, and when they were sent.
-    queue: VecDeque<(Instant, Vec<u8>)>,
+    queue: VecDeque<(Instant, Bytes)>,
     queue_bytes: u64,
     /// When the first datagram of the queue has passed the bottleneck.
     departs_at: Option<Instant>,
-    in_transit: VecDeque<(Instant, Vec<u8>)>,
+    in_transit: VecDeque<(Instant, Bytes)>,
     in_flight: VecDeque<Flight>,
     /// Datagrams in order since the last one that overtook others.
     in_order: usize,
@@ -159,7 +160,7 @@ impl Pipe {
         }
     }
 
-    fn push(&mut self, now: Instant, end: usize, datagram: Vec<u8>) {
+    fn push(&mut self, now: Instant, end: usize, datagram: Bytes) {
         let size = size(&datagram);
         self.check_window(end, &datagram);
         let is_lost = self.loses(end);
@@ -239,7 +240,7 @@ impl Pipe {
         Some(from + self.rate.map_or(Duration::ZERO, time))
     }
 
-    fn depart(&mut self, end: usize, sent_at: Instant, now: Instant, datagram: Vec<u8>) {
+    fn depart(&mut self, end: usize, sent_at: Instant, now: Instant, datagram: Bytes) {
         let overtaken = if end == 0 { self.overtaken } else { 0 };
         let direction = &mut self.directions[end];
         direction.in_flight.push_back(Flight {
@@ -473,7 +474,7 @@ impl Network {
                     let result = self.ends[1 - from].handle_datagram(
                         self.now,
                         *id,
-                        &datagram,
+                        datagram,
                         Some(Ecn::Ect0),
                     );
                     // Datagrams of a removed path, or of packets that are no longer useful, are

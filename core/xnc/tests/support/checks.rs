@@ -39,7 +39,7 @@ pub(crate) fn datagrams(scheme: Scheme) -> Vec<Vec<u8>> {
         datagrams.extend(
             std::iter::from_fn(|| end.poll_transmit(now))
                 .take(20)
-                .map(|transmit| transmit.datagram),
+                .map(|transmit| transmit.datagram.to_vec()),
         );
     }
     datagrams
@@ -57,7 +57,7 @@ pub(crate) fn check(scheme: Scheme, received: &[Vec<u8>]) {
     let longest = received.iter().map(Vec::len).max().unwrap_or(0);
     for (number, datagram) in received.iter().enumerate() {
         let on = path((number % 3) as u8);
-        let result = end.handle_datagram(now, on, datagram, Some(Ecn::Ect0));
+        let result = end.handle_datagram(now, on, datagram.to_vec(), Some(Ecn::Ect0));
         rejected += u64::from(result.is_err());
         assert!(!datagram.is_empty() || result.is_err());
         now += Duration::from_millis(3);

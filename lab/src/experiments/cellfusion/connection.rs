@@ -278,12 +278,9 @@ impl Side {
     }
 
     /// Passes a datagram to the connection.
-    pub(super) fn send(&mut self, datagram: Vec<u8>) -> Result<()> {
+    pub(super) fn send(&mut self, datagram: Bytes) -> Result<()> {
         self.needs_flush = true;
-        Ok(self
-            .connection()?
-            .datagrams()
-            .send(Bytes::from(datagram), false)?)
+        Ok(self.connection()?.datagrams().send(datagram, false)?)
     }
 
     /// Returns a datagram received from the other side.

@@ -135,10 +135,10 @@ impl Simulation {
         for (id, uplink) in &mut self.uplinks {
             // The endpoints count rejected datagrams; they are part of the outcome.
             while let Some(datagram) = uplink.cloud.poll_datagram() {
-                let _ = self.cloud.handle_datagram(now, *id, &datagram, None);
+                let _ = self.cloud.handle_datagram(now, *id, datagram, None);
             }
             while let Some(datagram) = uplink.car.poll_datagram() {
-                let _ = self.car.handle_datagram(now, *id, &datagram, None);
+                let _ = self.car.handle_datagram(now, *id, datagram, None);
             }
         }
         while let Some(packet) = self.cloud.poll_packet() {

@@ -25,7 +25,7 @@ fn at(ms: u32) -> Instant {
 
 fn packet(flow_hash: u64, ms: u32, bytes: usize) -> QueuedPacket {
     QueuedPacket {
-        bytes: vec![0; bytes],
+        bytes: vec![0; bytes].into(),
         hint: Hint {
             flow_hash,
             ..Hint::default()
@@ -360,7 +360,7 @@ fn standing(ecn: Ecn, until: u32) -> (Queue, Vec<QueuedPacket>) {
         };
         queue.push(
             QueuedPacket {
-                bytes,
+                bytes: bytes.into(),
                 hint,
                 queued_at: at(ms),
             },
@@ -428,7 +428,7 @@ fn marked_after(wait: u32, packets: u32, hint: Hint) -> u64 {
         );
         queue.push(
             QueuedPacket {
-                bytes,
+                bytes: bytes.into(),
                 hint,
                 queued_at,
             },
