@@ -1,9 +1,14 @@
 //! `hawser lab` and `hawser controller` start programs of their own.
 
+mod controller;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use tempfile::TempDir;
 
@@ -167,4 +172,28 @@ fn a_missing_controller_is_said_to_be_missing_and_its_command_line_is_explained(
     );
     let wrong = installed.run(&["controller", "--no-such-flag"]);
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+/// As a supervisor needs it, which knows the process that it has started.
+#[test]
+fn signals_to_the_process_that_was_started_reach_the_controller() {
+    let _alone = Installed::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("controller.toml");
+    let state = folder.path().join("state").display().to_string();
+    let start = format!("listen = \"127.0.0.1:0\"\nstate = \"{state}\"\n");
+    fs::write(&file, &start).unwrap();
+    let mut command = Command::new(controller::hawser());
+    command.args(["controller", "--config"]).arg(&file);
+    let mut controller = command.stderr(Stdio::piped()).spawn().unwrap();
+    let process = Pid::from_raw(controller.id().try_into().unwrap());
+    let mut log = BufReader::new(controller.stderr.take().unwrap()).lines();
+    let mut logs = |text: &str| log.any(|line| line.unwrap().contains(text));
+    assert!(logs("controller ready"));
+    fs::write(&file, format!("{start}no_such_key = 1\n")).unwrap();
+    kill(process, Signal::SIGHUP).unwrap();
+    assert!(logs("configuration not reloaded"));
+    kill(process, Signal::SIGTERM).unwrap();
+    assert!(logs("controller stopping"));
+    assert!(controller.wait().unwrap().success());
 }
