@@ -1,5 +1,5 @@
 //! `hawser controller`, which is a program of its own: its stores and its REST interface would be a
-//! quarter of what is installed on every node.
+//! fifth of what is installed on every node.
 
 use crate::sibling;
 use anyhow::Result;

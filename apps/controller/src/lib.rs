@@ -60,7 +60,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Runs a controller until SIGINT or SIGTERM. SIGHUP reloads the configuration.
 pub fn run(args: &Args) -> Result<()> {
     if args.openapi {
-        println!("{:#}", api::document());
+        // A reader that has closed the pipe is no failure.
+        hawser_command::print(&format!("{:#}\n", api::document()))?;
         return Ok(());
     }
     let file = args
