@@ -2,6 +2,8 @@
 
 CARGO ?= cargo
 HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
+# The programs of the packages.
+INSTALLED := hawser hawser-controller hawser-ctl
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # Programs to install have no paths of this machine in their messages.
@@ -17,8 +19,8 @@ help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
 	@echo 'make test        run all checks that a change has to pass; checks that cannot run here are listed with the reason'
 	@echo 'make kernels     run the tests that need parts which this kernel may not have, on the kernel of Debian in QEMU'
-	@echo 'make build       build the optimised programs: $(HAWSER), and hawser-lab beside it'
-	@echo 'make size        build, and check that the program to install has less than 25 MB without debugging information'
+	@echo 'make build       build the optimised programs: $(HAWSER), and beside it hawser-controller, hawser-ctl and hawser-lab'
+	@echo 'make size        build, and check that each program to install has less than 25 MB without debugging information'
 	@echo 'make package     build the Debian packages hawser and hawser-ctl in $(PACKAGES); with ARCH=arm64 for ARM'
 	@echo 'make package-test  install, upgrade under traffic, remove and purge the packages on a fresh Debian in QEMU, and run each service as its unit; takes 2 minutes, needs root'
 	@echo 'make guide-test  type the ten-minute start of docs/guide on two machines in QEMU; takes 4 minutes, needs root'
@@ -39,9 +41,10 @@ build: setup
 	RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --release --locked
 
 size: build
-	@strip -o $(HAWSER).stripped $(HAWSER)
-	@wc -c $(HAWSER).stripped
-	@test $$(wc -c < $(HAWSER).stripped) -lt 25000000
+	@for program in $(INSTALLED:%=$(dir $(HAWSER))%); do strip -o $$program.stripped $$program || exit; done
+	@wc -c $(INSTALLED:%=$(dir $(HAWSER))%.stripped)
+	@for program in $(INSTALLED); do test $$(wc -c <$(dir $(HAWSER))$$program.stripped) -lt 25000000 || \
+		{ echo "size: $$program has 25 MB or more" >&2; exit 1; }; done
 
 # The same programs for ARM, with the linker and the libraries that setup.sh has installed.
 ARM := aarch64-unknown-linux-gnu
@@ -52,7 +55,7 @@ build-arm64: setup
 	@xtask/setup.sh arm64
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc RUSTFLAGS='$(RELEASE_FLAGS) $(ARM_FLAGS)' \
 		CFLAGS_aarch64_unknown_linux_gnu='-isystem $(ARM_ROOT)/include -isystem $(ARM_ROOT)/include/aarch64-linux-gnu' \
-		$(CARGO) build --release --locked --target $(ARM) --package hawser --package hawser-ctl
+		$(CARGO) build --release --locked --target $(ARM) $(INSTALLED:%=--package %)
 
 package: $(if $(filter arm64,$(ARCH)),build-arm64,build)
 	@xtask/setup.sh package

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Builds the Debian packages of programs that are already compiled: packaging/build.sh ARCHITECTURE PROGRAMS OUT [VERSION]
 #
-# ARCHITECTURE is Debian's name of it (amd64, arm64). PROGRAMS is the directory of `hawser` and `hawser-ctl` for it. OUT gets
-# the packages. VERSION is that of Cargo.toml if it is not given. HAWSER is a `hawser` that runs on this machine, which
-# writes the manual pages and the completions; without it, the one in PROGRAMS.
+# ARCHITECTURE is Debian's name of it (amd64, arm64). PROGRAMS is the directory of `hawser`, `hawser-controller` and `hawser-ctl`
+# for it. OUT gets the packages. VERSION is that of Cargo.toml if it is not given. HAWSER is a `hawser` that runs on this
+# machine, which writes the manual pages and the completions; without it, the one in PROGRAMS.
 set -eu
 
 [ $# -ge 3 ] || { echo 'usage: packaging/build.sh ARCHITECTURE PROGRAMS OUT [VERSION]' >&2; exit 2; }
@@ -27,7 +27,7 @@ rm -r "$stage/debian/units"
 put() {
     install -D -m "$1" "$2" "$stage/files/$3"
 }
-for program in hawser hawser-ctl; do
+for program in hawser hawser-controller hawser-ctl; do
     put 755 "$programs/$program" "usr/bin/$program"
 done
 for unit in "$here"/debian/units/*; do

@@ -1,6 +1,7 @@
 //! The common command line of the programs: the options of the log, the output, the report of a
-//! failure, and the exit code.
+//! failure, the exit code, and the arguments that two programs know.
 
+pub mod controller;
 mod logging;
 
 pub use logging::Logging;

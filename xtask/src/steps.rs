@@ -383,10 +383,13 @@ fn generated_client(workspace: &Metadata) -> Result<Outcome> {
     script_with_program(workspace, "client", &[])
 }
 
-/// Builds the program, and runs a script of `xtask/` with it that installs a package of PyPI.
+/// Builds the program and the controller that it starts, and runs a script of `xtask/` with it that
+/// installs a package of PyPI.
 fn script_with_program(workspace: &Metadata, name: &str, arguments: &[&str]) -> Result<Outcome> {
     // The same crates and features as those of the tests, so that nothing is compiled again.
-    let build = cargo(&["build", "--workspace", "--all-features", "--bin", "hawser"])?;
+    let mut build = cargo_command(&["build", "--workspace", "--all-features"]);
+    build.args(["--bin", "hawser", "--bin", "hawser-controller"]);
+    let build = outcome(build)?;
     if build != Outcome::Passed {
         return Ok(build);
     }

@@ -1,7 +1,9 @@
 //! The `hawser` command.
 
+mod controller;
 mod lab;
 mod man;
+mod sibling;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -35,11 +37,7 @@ enum Command {
     Enrol(hawser_agent::enrol::Args),
     /// Generate a secret key for two nodes, or for a broadcast
     Keygen(KeygenArgs),
-    /// Decide the policies of flows, and assign flows to nodes
-    ///
-    /// Manages nodes, paths and flows. Serves operators (`hawser ctl`, or curl) and agents over
-    /// HTTPS.
-    Controller(hawser_controller::Args),
+    Controller(hawser_command::controller::Args),
     Ctl(Box<hawser_ctl::Args>),
     /// Carry IP packets over several uplinks at once
     Tunnel(hawser_tunnel::Args),
@@ -84,7 +82,7 @@ fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
         Command::Status(args) => hawser_agent::status::run(&args),
         Command::Enrol(args) => hawser_agent::enrol::run(&args),
         Command::Keygen(args) => keygen(&args),
-        Command::Controller(args) => hawser_controller::run(&args),
+        Command::Controller(_) => controller::run(),
         Command::Ctl(args) => hawser_ctl::run(&args, Cli::command()),
         Command::Tunnel(args) => hawser_tunnel::run(&args),
         Command::Publish(args) => hawser_publish::run(args),

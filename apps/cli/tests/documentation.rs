@@ -1,5 +1,7 @@
 //! The examples of the documentation are valid.
 
+mod controller;
+
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
@@ -52,7 +54,7 @@ fn blocks(title: &str) -> Vec<&'static str> {
 
 /// Runs lines of a shell in a folder in which `hawser` is the program under test.
 fn shell(folder: &Path, script: &str) -> Command {
-    let program = Path::new(env!("CARGO_BIN_EXE_hawser"));
+    let program = controller::hawser();
     let path = format!(
         "{}:{}",
         program.parent().unwrap().display(),

@@ -14,6 +14,7 @@ mod audit;
 mod authority;
 mod budget;
 mod check;
+mod command;
 mod config;
 mod controller;
 mod decide;
@@ -42,46 +43,25 @@ mod view;
 
 pub use access::Peer;
 pub use authority::Presented;
-pub use authority::rotation::Step as AuthorityStep;
+pub use command::CommandLine;
 pub use config::{
     AuditConfig, Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig,
     TlsConfig, TunnelsConfig,
 };
 pub use controller::Controller;
+pub use hawser_command::controller::{Args, AuthorityStep};
 pub use server::Server;
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// The command line of `hawser controller`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Args {
-    /// Configuration file (docs/controller.md explains every key)
-    #[arg(long, value_name = "FILE", required_unless_present = "openapi")]
-    pub config: Option<PathBuf>,
-    /// Check the configuration and exit
-    #[arg(long)]
-    pub check: bool,
-    /// Print the OpenAPI document of the REST interface and exit
-    #[arg(long, conflicts_with = "check")]
-    pub openapi: bool,
-    /// Mark the store as restored from a backup, so that nodes discard later policies, and exit
-    #[arg(long, conflicts_with_all = ["check", "openapi"])]
-    pub restored: bool,
-    /// Replace the authority in three steps: add, switch, remove; says what to do in between
-    #[arg(long, value_name = "STEP", conflicts_with_all = ["check", "openapi", "restored", "new_admin_token"])]
-    pub rotate_authority: Option<AuthorityStep>,
-    /// Replace the first operator's token, whose secret was lost, and exit
-    #[arg(long, conflicts_with_all = ["check", "openapi", "restored"])]
-    pub new_admin_token: bool,
-}
 
 /// Runs a controller until SIGINT or SIGTERM. SIGHUP reloads the configuration.
 pub fn run(args: &Args) -> Result<()> {
     if args.openapi {
-        println!("{:#}", api::document());
+        // A reader that has closed the pipe is no failure.
+        hawser_command::print(&format!("{:#}\n", api::document()))?;
         return Ok(());
     }
     let file = args

@@ -3,6 +3,7 @@
 
 use super::{CERTIFICATE_FILE, KEY_FILE, belongs, check_private, make, pem_of, write_private};
 use anyhow::{Context, Result, bail, ensure};
+use hawser_command::controller::AuthorityStep as Step;
 use hawser_tls::certificates;
 use rcgen::KeyPair;
 use std::fs;
@@ -10,17 +11,6 @@ use std::path::Path;
 
 /// The key of the next authority, before it issues certificates.
 const NEXT_KEY_FILE: &str = "authority-next.key";
-
-/// A step of the rotation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Step {
-    /// Make the next authority, which is trusted from now on
-    Add,
-    /// Issue certificates with the next authority
-    Switch,
-    /// Trust only the authority that issues certificates
-    Remove,
-}
 
 /// Performs a step on the files in `state`. Returns what to do next.
 ///
