@@ -56,7 +56,7 @@ pub(crate) struct Candidate {
 pub(crate) enum Extra {
     /// A copy of a packet in flight, over another path.
     Copy { id: u64, path: PathId },
-    /// A coded packet over `count` packets.
+    /// A coded packet over `count` packets, at least two.
     Coded { start: u64, count: u8, path: PathId },
 }
 

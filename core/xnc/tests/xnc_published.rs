@@ -28,7 +28,10 @@ fn recovery(network: &mut Network, lost: u64, time: Duration) -> Vec<u64> {
     network.send_frame(10, 1200);
     network.run_for(time);
     let after = stats(network).paths.map(|path| recovery(&path));
-    let sent = after.iter().zip(before).map(|(after, before)| after - before);
+    let sent = after
+        .iter()
+        .zip(before)
+        .map(|(after, before)| after - before);
     sent.take(3).collect()
 }
 
@@ -53,7 +56,11 @@ fn the_published_loss_detection_waits_for_its_timeout() {
     let mut network = three_paths(Scheme::XncPaper);
     let before = stats(&network).lost;
     recovery(&mut network, 1, 20 * MS);
-    assert_eq!(stats(&network).lost, before, "nine later packets do not matter");
+    assert_eq!(
+        stats(&network).lost,
+        before,
+        "nine later packets do not matter"
+    );
     network.run_for(100 * MS);
     assert_eq!(stats(&network).lost, before + 1);
 }
@@ -106,4 +113,19 @@ fn coded_packets_in_spare_capacity_recover_a_burst_before_it_is_known() {
     let arrived: BTreeSet<u64> = network.numbers().into_iter().collect();
     assert!((first..network.sent).all(|number| arrived.contains(&number)));
     assert_eq!(stats(&network).recoveries, before.recoveries);
+}
+
+#[test]
+fn under_heavy_loss_every_packet_that_arrives_is_intact() {
+    let pipes = [10, 30].map(|delay| Pipe {
+        loss: 0.7,
+        ..Pipe::new(delay * MS, 200_000)
+    });
+    let mut network = Network::new(Config::of(Scheme::Pluribus), pipes.into());
+    network.stream(3000 * MS, 10);
+    let copies = network.ends[1].stats().receiver.duplicates;
+    assert!(copies > 0, "single packets are copied");
+    let numbers = network.numbers();
+    assert!(numbers.len() > 300, "{}", numbers.len());
+    assert!(numbers.iter().all(|number| *number < network.sent));
 }

@@ -179,12 +179,24 @@ mod tests {
     fn a_whole_shot_waits_for_all_windows_and_takes_each_in_proportion() {
         let shares = |lost, open: &[usize]| {
             let shares = PAPER.whole_shares(lost, &rooms(open))?;
-            Some(shares.iter().map(|(path, share)| (path.index(), *share)).collect::<Vec<_>>())
+            Some(
+                shares
+                    .iter()
+                    .map(|(path, share)| (path.index(), *share))
+                    .collect::<Vec<_>>(),
+            )
         };
         assert_eq!(shares(7, &[5, 0, 4]), None, "ten are needed");
         assert_eq!(shares(7, &[6, 0, 4]), Some(vec![(0, 6), (2, 4)]));
-        assert_eq!(shares(7, &[3, 30, 40]), Some(vec![(0, 3), (1, 11), (2, 11)]));
-        assert_eq!(shares(1, &[0, 9, 1]), Some(vec![(1, 1), (2, 1)]), "one copy each");
+        assert_eq!(
+            shares(7, &[3, 30, 40]),
+            Some(vec![(0, 3), (1, 11), (2, 11)])
+        );
+        assert_eq!(
+            shares(1, &[0, 9, 1]),
+            Some(vec![(1, 1), (2, 1)]),
+            "one copy each"
+        );
         assert_eq!(shares(1, &[0, 0]), None);
     }
 

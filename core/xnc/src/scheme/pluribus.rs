@@ -53,7 +53,10 @@ impl Scheduler for Pluribus {
         }
         let window = window(view);
         let packets = || view.sent_packets.in_range(window.clone());
-        let longest = packets().map(|(_, packet)| frame_size(&packet.bytes)).max()? + 2;
+        let longest = packets()
+            .map(|(_, packet)| frame_size(&packet.bytes))
+            .max()?
+            + 2;
         let path = spare(view, longest)?;
         if packets().all(|(_, packet)| packet.fate == Fate::Delivered) {
             return None;
@@ -66,10 +69,14 @@ impl Scheduler for Pluribus {
         let start = window.start + self.draw(window.end - window.start - count + 1);
         let gain = count as f64 * (1.0 - known) * known.powf(count as f64 - 1.0);
         self.recovered += (1.0 - path.transmissions.loss()) * gain;
-        Some(Extra::Coded {
-            start,
-            count: count as u8,
-            path: path.id,
+        let path = path.id;
+        Some(match count {
+            1 => Extra::Copy { id: start, path },
+            _ => Extra::Coded {
+                start,
+                count: count as u8,
+                path,
+            },
         })
     }
 }
@@ -97,7 +104,9 @@ fn window(view: &View<'_>) -> Range<u64> {
     let slowest = view.paths.iter().map(|path| path.state.rtt.smoothed).max();
     let span = slowest.unwrap_or_default() * WINDOW_ROUND_TRIPS;
     let next = view.sent_packets.next();
-    let oldest = next.saturating_sub(MAX_WINDOW).max(view.sent_packets.first());
+    let oldest = next
+        .saturating_sub(MAX_WINDOW)
+        .max(view.sent_packets.first());
     let is_recent = |id: &u64| {
         let packet = view.sent_packets.get(*id);
         packet.is_some_and(|packet| view.now.saturating_since(packet.queued_at) <= span)
@@ -142,7 +151,9 @@ mod tests {
         let chance =
             |known: f64, count: u64| count as f64 * (1.0 - known) * known.powi(count as i32 - 1);
         for known in [0.1, 0.5, 0.8, 0.9, 0.97] {
-            let best = (1..=MAX_COVERED).map(|count| chance(known, count)).fold(0.0, f64::max);
+            let best = (1..=MAX_COVERED)
+                .map(|count| chance(known, count))
+                .fold(0.0, f64::max);
             assert!(chance(known, degree(known)) > 0.99 * best, "{known}");
         }
         assert_eq!(degree(0.0), 1);
@@ -158,13 +169,22 @@ mod tests {
         scene.waiting = 1;
         assert_eq!(pluribus.extra(&scene.view()), None);
         scene.waiting = 0;
-        let Some(Extra::Coded { start, count, path: over }) = pluribus.extra(&scene.view()) else {
+        let Some(Extra::Coded {
+            start,
+            count,
+            path: over,
+        }) = pluribus.extra(&scene.view())
+        else {
             panic!("there is spare capacity");
         };
         assert_eq!(over, path(0), "the path with the most room");
         assert!(start + u64::from(count) <= 5, "{start}, {count}");
         scene.wait(81);
-        assert_eq!(pluribus.extra(&scene.view()), None, "the packets are too old");
+        assert_eq!(
+            pluribus.extra(&scene.view()),
+            None,
+            "the packets are too old"
+        );
         scene.send(path(0));
         scene.update(path(0), 20, 0);
         scene.update(path(1), 40, 0);
