@@ -10,6 +10,7 @@ use crate::steps::Steps;
 use crate::trace::Opportunities;
 use hawser_units::{Bitrate, ByteSize};
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Configuration of one direction of a link. The default forwards everything without delay.
@@ -53,6 +54,8 @@ pub struct LinkConfig {
     pub order: Order,
     /// Random loss. Absent: none.
     pub loss: Option<Loss>,
+    /// Where packets are lost. Default: `entry`.
+    pub loss_at: LossAt,
     /// Periods in which every arriving packet is dropped. Packets that are already in the link
     /// still arrive. Default: none.
     pub cuts: Vec<Span>,
@@ -169,6 +172,29 @@ pub enum Loss {
         /// The probability of losing a packet in the bad state.
         loss_bad: Probability,
     },
+    /// Loss in bursts whose share changes at given times:
+    /// `{ bursts = { steps = [[0, 0.2], [10_000, 0]], mean_packets = 5 } }`. The model is that of
+    /// Gilbert: in the bad state, which lasts `mean_packets` on average, every packet is lost, and
+    /// the probability of changing to it gives the share. Above a share of `mean_packets` of
+    /// `mean_packets + 1`, bursts are longer, and without loss there is no bad state.
+    Bursts {
+        /// The share of lost packets from given times on.
+        steps: Steps<Probability>,
+        /// The mean length of a burst in packets.
+        mean_packets: NonZeroU32,
+    },
+}
+
+/// Where packets are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossAt {
+    /// When they enter the link. A lost packet does not use the rate, as in the kernel's netem.
+    #[default]
+    Entry,
+    /// Behind the bottleneck, as on a radio link: a lost packet has used its rate. Loss in steps is
+    /// that of the time at which its serialisation ends.
+    Exit,
 }
 
 /// Reordering of a share of packets.

@@ -28,7 +28,7 @@
 //! 1. **Cut and loss** are decided when a packet arrives, so that which packets are lost depends on
 //!    the seed and not on the state of the queue.
 //! 2. **Queue and rate**: a queue in front of the bottleneck, see below. A lost packet does not
-//!    occupy it, as in the kernel's netem.
+//!    occupy it, as in the kernel's netem, unless packets are lost behind it ([`LossAt::Exit`]).
 //! 3. **Base and extra delay** follow the bottleneck: they are propagation delay, and do not delay
 //!    the next packet unless the link keeps order.
 //! 4. **Reordering** delays a share of packets further, exempt from the order that the link keeps.
@@ -91,7 +91,7 @@ mod steps;
 mod trace;
 
 pub use config::{
-    Decisions, Delay, Discipline, DualPi2, ExtraDelay, FqCodel, L4sAqm, LinkConfig, Loss,
+    Decisions, Delay, Discipline, DualPi2, ExtraDelay, FqCodel, L4sAqm, LinkConfig, Loss, LossAt,
     MeterMode, Order, Paper, QueueLimit, Rate, Reorder, Scheduler,
 };
 pub use drive::Drive;

@@ -1,10 +1,10 @@
 use crate::bottleneck::{Planned, Scheduled, Sent};
-use crate::config::{LinkConfig, Order};
+use crate::config::{LinkConfig, LossAt, Order};
 use crate::delay::Extra;
 use crate::departure::Departure;
 use crate::discipline::Waiting;
 use crate::histogram::Histogram;
-use crate::loss::LossModel;
+use crate::loss::{Drawn, LossModel};
 use crate::packet::Packet;
 use crate::random::{Draws, Stream};
 use crate::stats::{Class, DropReason, LinkStats, Sojourn};
@@ -203,8 +203,18 @@ impl<T: Clone> Link<T> {
             .config
             .reorder
             .filter(|reorder| self.reordering.hit(reorder.share));
+        let mut lost_behind = None;
+        let mut is_lost = false;
+        if let Some(loss) = &mut self.loss {
+            let drawn = loss.draw();
+            match self.config.loss_at {
+                LossAt::Entry => is_lost = loss.loses(elapsed, drawn),
+                LossAt::Exit => lost_behind = Some(drawn),
+            }
+        }
         Fate {
-            is_lost: self.loss.as_mut().is_some_and(|loss| loss.loses(elapsed)),
+            is_lost,
+            lost_behind,
             extra: self.extra.iter_mut().map(Extra::draw).collect(),
             held_back: reorder.map(|reorder| reorder.delay),
             copies: u64::from(self.duplicating.hit(self.config.duplicate)),
@@ -234,7 +244,7 @@ impl<T: Clone> Link<T> {
                 let finish = planned.admit(now, packet.size)?;
                 let payload = packet.payload;
                 let leaves = self.depart(number, packet.size, finish, Held { fate, payload });
-                Ok(Admission::Leaves(leaves))
+                leaves.map(Admission::Leaves)
             }
             Bottleneck::Scheduled(_) => self.enqueue(now, number, packet, fate),
         }
@@ -289,12 +299,27 @@ impl<T: Clone> Link<T> {
             mark(&mut held.payload);
             self.stats.count_mark(ecn);
         }
-        self.depart(number, size, sent.finish, held);
+        if let Err(reason) = self.depart(number, size, sent.finish, held) {
+            self.stats.count_drop(reason);
+        }
     }
 
-    /// Lets a packet propagate whose serialisation ends at `finish`. Returns when it leaves.
-    fn depart(&mut self, number: u64, size: ByteSize, finish: Instant, held: Held<T>) -> Instant {
+    /// Lets a packet propagate whose serialisation ends at `finish`. Returns when it leaves, or why
+    /// it does not.
+    fn depart(
+        &mut self,
+        number: u64,
+        size: ByteSize,
+        finish: Instant,
+        held: Held<T>,
+    ) -> Result<Instant, DropReason> {
         let Held { fate, mut payload } = held;
+        let elapsed = self.elapsed(finish).unwrap_or_default();
+        if let (Some(loss), Some(drawn)) = (&mut self.loss, fate.lost_behind)
+            && loss.loses(elapsed, drawn)
+        {
+            return Err(DropReason::Loss);
+        }
         let leaves = self.propagate(finish, &fate.extra) + fate.held_back.unwrap_or_default();
         if fate.is_corrupted
             && let Some(corrupt) = self.corrupt
@@ -311,7 +336,7 @@ impl<T: Clone> Link<T> {
                 payload,
             }));
         }
-        leaves
+        Ok(leaves)
     }
 
     fn propagate(&mut self, sent: Instant, drawn: &[f64]) -> Instant {
@@ -349,7 +374,10 @@ impl<T> Bottleneck<T> {
 /// The numbers drawn for a packet.
 #[derive(Debug, Clone)]
 struct Fate {
+    /// Whether it is lost when it enters the link.
     is_lost: bool,
+    /// The numbers that decide whether it is lost behind the bottleneck.
+    lost_behind: Option<Drawn>,
     /// A number for each extra delay.
     extra: Vec<f64>,
     held_back: Option<Duration>,

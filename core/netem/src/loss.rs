@@ -1,5 +1,4 @@
 use crate::config::Loss;
-use crate::figure::Probability;
 use crate::random::{Draws, Stream};
 use std::time::Duration;
 
@@ -20,38 +19,84 @@ impl LossModel {
         }
     }
 
-    /// Returns whether the next packet, which arrives at `elapsed`, is lost.
-    pub(crate) fn loses(&mut self, elapsed: Duration) -> bool {
+    /// Draws the numbers that decide about the next packet.
+    pub(crate) fn draw(&mut self) -> Drawn {
+        let has_state = matches!(self.loss, Loss::GilbertElliott { .. } | Loss::Bursts { .. });
+        Drawn {
+            change: if has_state { self.draws.draw() } else { 1.0 },
+            loss: self.draws.draw(),
+        }
+    }
+
+    /// Returns whether the next packet, which is at the place of the loss at `elapsed`, is lost.
+    pub(crate) fn loses(&mut self, elapsed: Duration, drawn: Drawn) -> bool {
         let probability = match &self.loss {
-            Loss::Independent(probability) => *probability,
-            Loss::Steps(steps) => steps.at(elapsed),
+            Loss::Independent(probability) => probability.get(),
+            Loss::Steps(steps) => steps.at(elapsed).get(),
             &Loss::GilbertElliott {
                 good_to_bad,
                 bad_to_good,
                 loss_good,
                 loss_bad,
             } => {
-                self.step(good_to_bad, bad_to_good);
-                if self.bad { loss_bad } else { loss_good }
+                self.change(good_to_bad.get(), bad_to_good.get(), drawn);
+                if self.bad { loss_bad } else { loss_good }.get()
+            }
+            Loss::Bursts {
+                steps,
+                mean_packets,
+            } => {
+                let share = steps.at(elapsed).get();
+                let (to_bad, to_good) = bursts(share, f64::from(mean_packets.get()));
+                self.change(to_bad, to_good, drawn);
+                self.bad &= share > 0.0;
+                f64::from(u8::from(self.bad))
             }
         };
-        self.draws.hit(probability)
+        drawn.loss < probability
     }
 
-    fn step(&mut self, good_to_bad: Probability, bad_to_good: Probability) {
+    fn change(&mut self, good_to_bad: f64, bad_to_good: f64, drawn: Drawn) {
         let leave = if self.bad { bad_to_good } else { good_to_bad };
-        self.bad ^= self.draws.hit(leave);
+        self.bad ^= drawn.change < leave;
+    }
+}
+
+/// The numbers drawn for a packet, in [0, 1).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Drawn {
+    /// Decides whether the state changes before the packet.
+    change: f64,
+    /// Decides whether the packet is lost.
+    loss: f64,
+}
+
+/// Returns the probabilities of changing to the bad and to the good state with which this share of
+/// packets meets the bad state.
+fn bursts(share: f64, mean_packets: f64) -> (f64, f64) {
+    let to_bad = share / (1.0 - share) / mean_packets;
+    match to_bad <= 1.0 {
+        true => (to_bad, 1.0 / mean_packets),
+        false => (1.0, (1.0 - share) / share),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figure::Probability;
     use crate::steps::Steps;
 
     fn lost(loss: Loss, packets: usize) -> Vec<bool> {
         let mut model = LossModel::new(loss, 1);
-        (0..packets).map(|_| model.loses(Duration::ZERO)).collect()
+        (0..packets)
+            .map(|_| loses(&mut model, Duration::ZERO))
+            .collect()
+    }
+
+    fn loses(model: &mut LossModel, elapsed: Duration) -> bool {
+        let drawn = model.draw();
+        model.loses(elapsed, drawn)
     }
 
     fn share(lost: &[bool]) -> f64 {
@@ -91,6 +136,37 @@ mod tests {
     }
 
     #[test]
+    fn bursts_have_the_share_of_their_schedule_and_their_length() {
+        let second = Duration::from_secs(1);
+        for (wanted, length) in [(0.02, 5.0), (0.3, 5.0), (0.95, 19.0), (1.0, 400_000.0)] {
+            let steps = vec![
+                (Duration::ZERO, probability(wanted)),
+                (second, Probability::ZERO),
+            ];
+            let loss = Loss::Bursts {
+                steps: Steps::new(steps).unwrap(),
+                mean_packets: 5.try_into().unwrap(),
+            };
+            let lost = lost(loss.clone(), 400_000);
+            let bursts = 1 + lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();
+            let measured = share(&lost) * lost.len() as f64 / bursts as f64;
+            assert!(
+                (share(&lost) - wanted).abs() < 0.005,
+                "{wanted}: {}",
+                share(&lost)
+            );
+            assert!(
+                (measured / length - 1.0).abs() < 0.05,
+                "{wanted}: {measured}"
+            );
+
+            let mut model = LossModel::new(loss, 1);
+            (0..1000).for_each(|_| _ = loses(&mut model, Duration::ZERO));
+            assert!((0..1000).all(|_| !loses(&mut model, second)), "{wanted}");
+        }
+    }
+
+    #[test]
     fn loss_follows_its_schedule() {
         let second = Duration::from_secs(1);
         let steps = Steps::new(vec![
@@ -100,7 +176,7 @@ mod tests {
         .unwrap();
         let mut model = LossModel::new(Loss::Steps(steps), 1);
 
-        assert!(!model.loses(Duration::ZERO));
-        assert!(model.loses(second));
+        assert!(!loses(&mut model, Duration::ZERO));
+        assert!(loses(&mut model, second));
     }
 }

@@ -1,7 +1,7 @@
 //! Properties of links with any configuration.
 
 use hawser_netem::{
-    Admission, Delay, DropReason, ExtraDelay, Link, LinkConfig, Loss, Opportunities, Order,
+    Admission, Delay, DropReason, ExtraDelay, Link, LinkConfig, Loss, LossAt, Opportunities, Order,
     Probability, QueueLimit, Rate, Reorder, Span, Steps,
 };
 use hawser_units::{Bitrate, ByteSize, Instant};
@@ -56,6 +56,10 @@ fn loss() -> impl Strategy<Value = Loss> {
             loss_good: Probability::ZERO,
             loss_bad: share(1.0),
         }),
+        (0.0f64..1.0, 1u32..20).prop_map(|(lost, mean)| Loss::Bursts {
+            steps: Steps::new(vec![(Duration::ZERO, share(lost))]).unwrap(),
+            mean_packets: mean.try_into().unwrap(),
+        }),
     ]
 }
 
@@ -90,10 +94,14 @@ fn config() -> impl Strategy<Value = LinkConfig> {
             prop::collection::vec(span, 0..2),
             0.0f64..0.5,
         ),
-        prop::option::of(reorder),
+        (prop::option::of(reorder), prop::bool::ANY),
     )
         .prop_map(
-            |((rate, queue, delay, extra_delay), (keep, loss, cuts, duplicate), reorder)| {
+            |(
+                (rate, queue, delay, extra_delay),
+                (keep, loss, cuts, duplicate),
+                (reorder, at_exit),
+            )| {
                 LinkConfig {
                     rate,
                     queue,
@@ -102,6 +110,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
                     extra_delay,
                     order: if keep { Order::Keep } else { Order::Free },
                     loss,
+                    loss_at: if at_exit { LossAt::Exit } else { LossAt::Entry },
                     cuts,
                     duplicate: share(duplicate),
                     corrupt: Probability::ZERO,
@@ -316,4 +325,29 @@ fn a_link_whose_trace_ended_at_rate_zero_works_again_when_restarted() {
         link.push(later, ByteSize(1000), ()),
         Admission::Leaves(later + ms(1))
     );
+}
+
+#[test]
+fn a_packet_lost_behind_the_bottleneck_has_used_its_rate() {
+    let second = Duration::from_secs(1);
+    let steps = vec![(Duration::ZERO, Probability::ZERO), (second, share(1.0))];
+    let last_of = |loss_at| {
+        let config = LinkConfig {
+            rate: Some(Rate::Constant(Bitrate::from_mbps(8.0))),
+            loss: Some(Loss::Steps(Steps::new(steps.clone()).unwrap())),
+            loss_at,
+            ..LinkConfig::default()
+        };
+        let mut link = Link::new(config, 1, Instant::ZERO);
+        // Five packets of 1 ms each before the loss begins, and five after.
+        let start = Instant::ZERO + Duration::from_micros(995_500);
+        (0..5).for_each(|number| _ = link.push(start, ByteSize(1000), number));
+        let after = Instant::ZERO + second;
+        (5..10).for_each(|number| _ = link.push(after, ByteSize(1000), number));
+        let left = std::iter::from_fn(|| link.pop(Instant::MAX)).count();
+        (left, link.stats().dropped_loss)
+    };
+    assert_eq!(last_of(LossAt::Entry), (5, 5));
+    // The fifth one leaves the bottleneck when the loss has begun.
+    assert_eq!(last_of(LossAt::Exit), (4, 6));
 }

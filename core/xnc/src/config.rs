@@ -8,9 +8,10 @@ use std::time::Duration;
 pub struct Config {
     /// The scheme, which selects the path of each packet and recovers lost packets.
     pub scheme: Scheme,
+    /// The rule by which packets count as lost.
+    pub loss_detection: LossDetection,
     /// The time after which an unacknowledged packet counts as lost. If the path's probe timeout is
-    /// shorter, it is used instead (Ni, section 4.4.1). Schemes with QUIC's loss detection ignore
-    /// this.
+    /// shorter, it is used instead (Ni, section 4.4.1). QUIC's loss detection ignores this.
     pub loss_threshold: Duration,
     /// Replaces `loss_threshold` while packets wait for window. A retransmission then takes the
     /// place of a new packet, and most packets that are this late still arrive, because paths
@@ -18,7 +19,8 @@ pub struct Config {
     pub loss_threshold_waiting: Duration,
     /// If the application marks ends of frames, a packet whose acknowledgement is later than
     /// expected by this time counts as lost, provided that its frame lacks at most
-    /// `straggler_share` of its packets, or that its path does not deliver and no packets wait.
+    /// `straggler_share` of its packets, or that its path does not deliver and no packets wait. Only
+    /// with [`LossDetection::Early`]; not at all with [`Duration::MAX`].
     pub straggler_delay: Duration,
     /// The share of a frame's packets, 0 to 1. A frame that lacks more is not worth an early
     /// recovery, unless there is room for all of it.
@@ -34,9 +36,11 @@ pub struct Config {
     pub expiry: Duration,
     /// The maximum time that a packet waits for window; it is dropped afterwards.
     pub max_queue_delay: Duration,
-    /// The same for frames of a flow whose ends of frames are marked: a frame of which nothing was
-    /// sent is dropped as a whole after this time, so that the frames that can be sent are not
-    /// late.
+    /// Whether frames of a flow whose ends of frames are marked are dropped as a whole, after
+    /// `max_frame_queue_delay`. Otherwise, single packets are dropped after `max_queue_delay`.
+    pub drop_frames: bool,
+    /// The maximum time that a frame waits of which nothing was sent. It is dropped afterwards, so
+    /// that the frames that can be sent are not late.
     pub max_frame_queue_delay: Duration,
     /// The time added to `max_frame_queue_delay` for each frame that was dropped since the last one
     /// was sent, up to `max_queue_delay`. With window for half of the frames, every other frame is
@@ -47,7 +51,8 @@ pub struct Config {
     /// sender can still take another path. At least 10 kB, at most 500 kB.
     pub connection_share: f64,
     /// The maximum queue on a path: the path gets no more data than it drains within its minimum
-    /// round-trip time plus this time, at its estimated rate.
+    /// round-trip time plus this time, at its estimated rate. [`Duration::MAX`]: as much as its
+    /// congestion window allows.
     pub queue_target: Duration,
     /// Replaces `queue_target` for packets of other flows while there is a flow with marked ends of
     /// frames. The difference is reserved for the next frame.
@@ -73,6 +78,13 @@ pub struct Config {
     /// The age, in excess of the minimum round-trip time, of the latest acknowledged transmission
     /// of a path. A path that exceeds it may be down, and is the last choice for recovery packets.
     pub delivered_within: Duration,
+    /// Whether a shot consists of coded packets. Otherwise, it repeats the lost packets.
+    pub coded: bool,
+    /// Whether a shot is sent as a whole: for contiguous lost packets, once the windows of all paths
+    /// together allow all of it, and over every path as far as its window and `path_share` allow
+    /// (Ni, section 4.5.2). Otherwise, a shot is for all packets from the first lost one of a range
+    /// to the last, begins with the first open window, and takes the best path first.
+    pub whole_shots: bool,
     /// The number of coded packets in addition to the number of lost ones (Ni, section 4.5.1).
     pub extra_packets: usize,
     /// Replaces `extra_packets` in the first shot while packets wait for window.
@@ -80,14 +92,16 @@ pub struct Config {
     /// The maximum share of the coded packets for one path (rho in Ni, section 4.5.2).
     pub path_share: f64,
     /// The maximum share of the coded packets for all paths together. It is not part of the paper,
-    /// in which each path may get its full share.
+    /// in which each path may get its full share, and not used for whole shots.
     pub total_share: f64,
-    /// The number of paths that get a copy of a packet that was lost alone. All paths in the paper.
+    /// The number of paths that get a copy of a packet that was lost alone. All paths in the paper,
+    /// and in whole shots.
     pub copies: usize,
     /// The same for later shots: a third shot would usually be too late.
     pub retry_copies: usize,
     /// The maximum number of shots for the same packets, one in the paper. The next shot follows
-    /// when acknowledgements show that the previous one did not suffice.
+    /// when acknowledgements show that the previous one did not suffice. With one shot, a later
+    /// shot for other packets of a range does not cover these again.
     pub shots: u32,
     /// The time from the first loss in a range to the shot, in which further losses are collected.
     pub recovery_delay: Duration,
@@ -115,12 +129,36 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the parameters of the paper that published the scheme. XNC uses those of Ni (30
-    /// Mb/s, section 4). Schemes that are built as reliable transports deliver in order and wait
-    /// for missing packets, as their streams do.
+    /// Returns the parameters of a scheme. [`Scheme::XncPaper`] has those of Ni (30 Mb/s, section
+    /// 4), and [`Scheme::Xnc`] those and ours. Schemes that are built as reliable transports deliver
+    /// in order and wait for missing packets, as their streams do.
     pub fn of(scheme: Scheme) -> Self {
+        let config = Config::common(scheme);
+        match scheme {
+            Scheme::Xnc => Config {
+                loss_detection: LossDetection::Early,
+                drop_frames: true,
+                connection_share: 0.3,
+                ..config
+            },
+            Scheme::XncPaper => Config {
+                loss_detection: LossDetection::Timeout,
+                queue_target: Duration::MAX,
+                queue_target_shared: Duration::MAX,
+                whole_shots: true,
+                shots: 1,
+                ..config
+            },
+            _ => config,
+        }
+    }
+
+    /// Returns the parameters that do not depend on the scheme, and those of schemes other than
+    /// XNC.
+    fn common(scheme: Scheme) -> Self {
         Config {
             scheme,
+            loss_detection: LossDetection::Quic,
             loss_threshold: Duration::from_millis(100),
             loss_threshold_waiting: Duration::from_millis(200),
             straggler_delay: Duration::from_millis(30),
@@ -129,9 +167,10 @@ impl Config {
             range_span: Duration::from_millis(60),
             expiry: Duration::from_millis(700),
             max_queue_delay: Duration::from_millis(300),
+            drop_frames: false,
             max_frame_queue_delay: Duration::from_millis(60),
             frame_queue_delay_step: Duration::from_millis(40),
-            connection_share: if scheme.is_xnc() { 0.3 } else { 1.0 },
+            connection_share: 1.0,
             queue_target: Duration::from_millis(40),
             queue_target_shared: Duration::from_millis(20),
             codel_target: Duration::from_millis(15),
@@ -140,6 +179,8 @@ impl Config {
             max_path_backlog: Duration::from_millis(100),
             quiet_after: Duration::from_millis(50),
             delivered_within: Duration::from_millis(60),
+            coded: true,
+            whole_shots: false,
             extra_packets: 3,
             extra_packets_waiting: 1,
             path_share: 1.1,
@@ -169,12 +210,28 @@ impl Default for Config {
     }
 }
 
+/// The rule by which a packet counts as lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossDetection {
+    /// After the loss threshold or the probe timeout, whichever is shorter, or when later
+    /// transmissions of its path have arrived. Stragglers count as lost even sooner.
+    Early,
+    /// After the loss threshold or the probe timeout, whichever is shorter (Ni, section 4.4.1).
+    Timeout,
+    /// QUIC's: when later transmissions have arrived (RFC 9002).
+    Quic,
+}
+
 /// A scheme, which selects the path of each packet and recovers lost packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scheme {
-    /// CellFusion's XNC (Ni, section 4): packets take the path that delivers earliest, and lost
-    /// packets are recovered in one shot by random linear network coding over all paths.
+    /// XNC with our additions: packets take the path that delivers earliest, and lost packets are
+    /// recovered by random linear network coding over the best paths.
     Xnc,
+    /// CellFusion's XNC as published (Ni, section 4): packets take the path with the lowest
+    /// round-trip time of those with window, and lost packets are recovered in one shot over all
+    /// paths.
+    XncPaper,
     /// Multipath QUIC: the path with the lowest smoothed round-trip time of those with window
     /// (Raiciu, NSDI 2012; De Coninck, CoNEXT 2017), fully reliable.
     MinRtt,
@@ -189,13 +246,12 @@ pub enum Scheme {
     Blest,
     /// Each flow is hashed onto a path, without recovery.
     Bonding,
-    /// Proactive sliding-window coding at a rate that follows the measured loss (after Pluribus:
-    /// Mahajan, ATC 2012).
+    /// Sliding-window coding ahead of losses, at a rate that follows the measured loss, without
+    /// retransmission.
     Fec,
-    /// [`Scheme::Xnc`] with retransmissions instead of coded packets (Ni, figure 13a).
-    XncUncoded,
-    /// [`Scheme::Xnc`] with QUIC's loss detection (Ni, figure 13b).
-    XncSlowLoss,
+    /// Pluribus: coded packets fill the spare capacity of the paths (Mahajan, ATC 2012), without
+    /// retransmission.
+    Pluribus,
     /// All packets on the path with the lowest index, without recovery.
     Single,
 }
@@ -204,6 +260,7 @@ impl Scheme {
     /// All schemes.
     pub const ALL: [Scheme; 11] = [
         Scheme::Xnc,
+        Scheme::XncPaper,
         Scheme::MinRtt,
         Scheme::Redundant,
         Scheme::Xlink,
@@ -211,15 +268,15 @@ impl Scheme {
         Scheme::Blest,
         Scheme::Bonding,
         Scheme::Fec,
-        Scheme::XncUncoded,
-        Scheme::XncSlowLoss,
+        Scheme::Pluribus,
         Scheme::Single,
     ];
 
-    /// Returns the name in configurations and reports, such as `xnc-uncoded`.
+    /// Returns the name in configurations and reports, such as `xnc-paper`.
     pub const fn name(self) -> &'static str {
         match self {
             Scheme::Xnc => "xnc",
+            Scheme::XncPaper => "xnc-paper",
             Scheme::MinRtt => "minrtt",
             Scheme::Redundant => "redundant",
             Scheme::Xlink => "xlink",
@@ -227,15 +284,9 @@ impl Scheme {
             Scheme::Blest => "blest",
             Scheme::Bonding => "bonding",
             Scheme::Fec => "fec",
-            Scheme::XncUncoded => "xnc-uncoded",
-            Scheme::XncSlowLoss => "xnc-slow-loss",
+            Scheme::Pluribus => "pluribus",
             Scheme::Single => "single",
         }
-    }
-
-    /// Returns whether this is XNC or a variant of it.
-    pub(crate) const fn is_xnc(self) -> bool {
-        matches!(self, Scheme::Xnc | Scheme::XncUncoded | Scheme::XncSlowLoss)
     }
 
     /// Returns whether lost packets are retransmitted until they arrive.

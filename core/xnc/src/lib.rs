@@ -50,7 +50,7 @@ mod stats;
 mod timer;
 mod timing;
 
-pub use config::{Config, Scheme, UnknownScheme};
+pub use config::{Config, LossDetection, Scheme, UnknownScheme};
 pub use endpoint::{Endpoint, is_control};
 pub use liveness::{Event, Liveness};
 pub use mark_share::MarkShare;

@@ -70,7 +70,6 @@ impl Receiver {
             replay_window: ReplayWindow::default(),
             reorder_buffer: ReorderBuffer::new(config),
             decoder: config
-                .scheme
                 .is_coded()
                 .then(|| Decoder::new(decoder_config(config))),
             retention: config.expiry * 2,

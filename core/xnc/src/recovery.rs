@@ -183,8 +183,10 @@ impl Recovery {
             Outcome::Arrived(content) => self.handle_arrived(now, content, true),
             Outcome::ArrivedLate(content) => self.handle_arrived(now, content, false),
             Outcome::Lost(content) => self.handle_lost(now, content),
-            Outcome::Retransmit(Content::Original(id)) => self.queue_retransmission(id),
-            Outcome::Retransmit(Content::Coded { .. } | Content::Ping) => {}
+            Outcome::Retransmit(Content::Original(id)) if self.method != RecoveryMethod::None => {
+                self.queue_retransmission(id)
+            }
+            Outcome::Retransmit(_) => {}
         }
     }
 

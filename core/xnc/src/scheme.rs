@@ -1,6 +1,6 @@
 //! The parts in which schemes differ: the scheduler, the loss detection and the recovery.
 
-use crate::config::{Config, Scheme};
+use crate::config::{Config, LossDetection, Scheme};
 use crate::path::{Path, Paths};
 use crate::recovery::RecoveryMethod;
 use crate::sent_packets::SentPackets;
@@ -14,6 +14,7 @@ mod ecf;
 mod fec;
 mod fixed;
 mod min_rtt;
+mod pluribus;
 mod redundant;
 #[cfg(test)]
 mod scene;
@@ -55,7 +56,7 @@ pub(crate) struct Candidate {
 pub(crate) enum Extra {
     /// A copy of a packet in flight, over another path.
     Copy { id: u64, path: PathId },
-    /// A coded packet over `count` packets.
+    /// A coded packet over `count` packets, at least two.
     Coded { start: u64, count: u8, path: PathId },
 }
 
@@ -92,13 +93,13 @@ pub(crate) struct Parts {
 
 impl Parts {
     pub(crate) fn of(config: &Config) -> Parts {
-        let (loss, recovery) = rules(config);
         Parts {
             scheduler: scheduler(config.scheme),
-            loss,
-            recovery,
+            loss: loss_rule(config),
+            recovery: recovery(config),
             lookback: match config.scheme {
                 Scheme::Fec => fec::WINDOW as usize,
+                Scheme::Pluribus => pluribus::MAX_WINDOW as usize,
                 _ => 0,
             },
         }
@@ -107,30 +108,36 @@ impl Parts {
 
 fn scheduler(scheme: Scheme) -> Box<dyn Scheduler> {
     match scheme {
-        Scheme::Xnc | Scheme::XncUncoded | Scheme::XncSlowLoss => Box::new(xnc::EarliestDelivery),
-        Scheme::MinRtt => Box::new(min_rtt::MinRtt),
+        Scheme::Xnc => Box::new(xnc::EarliestDelivery),
+        Scheme::MinRtt | Scheme::XncPaper => Box::new(min_rtt::MinRtt),
         Scheme::Redundant => Box::new(redundant::Redundant),
         Scheme::Xlink => Box::new(xlink::Xlink::default()),
         Scheme::Ecf => Box::new(ecf::Ecf::default()),
         Scheme::Blest => Box::new(blest::Blest::default()),
         Scheme::Fec => Box::new(fec::Fec::default()),
+        Scheme::Pluribus => Box::new(pluribus::Pluribus::default()),
         Scheme::Bonding => Box::new(fixed::Fixed::ByHash),
         Scheme::Single => Box::new(fixed::Fixed::First),
     }
 }
 
-/// Returns the loss detection and the recovery of a scheme.
-fn rules(config: &Config) -> (LossRule, RecoveryMethod) {
-    let quality = LossRule::Quality(config.loss_threshold);
-    let one_shot = |coded| RecoveryMethod::OneShot { coded };
+fn loss_rule(config: &Config) -> LossRule {
+    match config.loss_detection {
+        LossDetection::Early => LossRule::Quality(config.loss_threshold),
+        LossDetection::Timeout => LossRule::Timeout(config.loss_threshold),
+        LossDetection::Quic => LossRule::Quic,
+    }
+}
+
+fn recovery(config: &Config) -> RecoveryMethod {
     match config.scheme {
-        Scheme::Xnc => (quality, one_shot(true)),
-        Scheme::XncUncoded => (quality, one_shot(false)),
-        Scheme::XncSlowLoss => (LossRule::Quic, one_shot(true)),
+        Scheme::Xnc | Scheme::XncPaper => RecoveryMethod::OneShot {
+            coded: config.coded,
+        },
         Scheme::MinRtt | Scheme::Redundant | Scheme::Xlink | Scheme::Ecf | Scheme::Blest => {
-            (LossRule::Quic, RecoveryMethod::Retransmit)
+            RecoveryMethod::Retransmit
         }
-        Scheme::Fec | Scheme::Bonding | Scheme::Single => (LossRule::Quic, RecoveryMethod::None),
+        Scheme::Fec | Scheme::Pluribus | Scheme::Bonding | Scheme::Single => RecoveryMethod::None,
     }
 }
 
@@ -150,10 +157,11 @@ pub(crate) fn frame_size(bytes: &[u8]) -> usize {
     PacketHeader::LEN + bytes.len()
 }
 
-impl Scheme {
+impl Config {
     /// Returns whether packets may be coded, so that receivers have to keep them for decoding.
-    pub(crate) fn is_coded(self) -> bool {
-        matches!(self, Scheme::Xnc | Scheme::XncSlowLoss | Scheme::Fec)
+    pub(crate) fn is_coded(&self) -> bool {
+        let codes_ahead = matches!(self.scheme, Scheme::Fec | Scheme::Pluribus);
+        codes_ahead || recovery(self) == RecoveryMethod::OneShot { coded: true }
     }
 }
 

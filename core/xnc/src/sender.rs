@@ -1,4 +1,4 @@
-use crate::config::Config;
+use crate::config::{Config, Scheme};
 use crate::decoding::MAX_PACKET;
 use crate::liveness::{Event, Liveness};
 use crate::memory::cost;
@@ -65,7 +65,7 @@ impl Sender {
             scheduler,
             loss,
             paths: Paths::default(),
-            queue: Queue::new(matches!(recovery, RecoveryMethod::OneShot { .. })),
+            queue: Queue::new(config.drop_frames),
             recovery: Recovery::new(&config, recovery, lookback),
             events: VecDeque::new(),
             outcomes: Vec::new(),
@@ -293,8 +293,9 @@ impl Sender {
     fn straggler_delay(&self) -> Option<Duration> {
         let recovers = matches!(self.recovery.method(), RecoveryMethod::OneShot { .. });
         let is_early = matches!(self.loss, LossRule::Quality(_));
-        (recovers && is_early && self.recovery.packets().has_complete_frames())
-            .then_some(self.config.straggler_delay)
+        let delay = self.config.straggler_delay;
+        let are_lost = recovers && is_early && delay < Duration::MAX;
+        (are_lost && self.recovery.packets().has_complete_frames()).then_some(delay)
     }
 
     pub(crate) fn next_timer(&mut self) -> Option<(Instant, Timer)> {
@@ -377,7 +378,7 @@ impl Sender {
 /// Resets what a silence has changed. The losses during it do not predict later ones.
 fn end_silence(path: &mut Path, now: Instant, config: &Config, is_idle: bool) {
     path.probe_soon(now, config, is_idle);
-    if config.scheme.is_xnc() {
+    if config.scheme == Scheme::Xnc {
         path.transmissions.reset_loss();
     }
 }

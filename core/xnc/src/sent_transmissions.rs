@@ -30,6 +30,8 @@ pub(crate) enum LossRule {
     /// When a later transmission was acknowledged, or after this time or the probe timeout,
     /// whichever is shorter (Ni, section 4.4.1).
     Quality(Duration),
+    /// After this time or the probe timeout, whichever is shorter, whatever was acknowledged.
+    Timeout(Duration),
     /// When a later transmission was acknowledged, as in QUIC (RFC 9002, section 6); the probe
     /// timeout only retransmits. If nothing later is acknowledged, pings count as lost after two
     /// seconds and other transmissions after ten, so that none is kept forever.
@@ -279,7 +281,7 @@ impl SentTransmissions {
     /// Congestion control remembers for seconds what a path could carry. A cellular path can lose
     /// that capacity much sooner.
     pub(crate) fn limit(&self, queue: Duration) -> u64 {
-        self.limit_of(|min_time| min_time + queue)
+        self.limit_of(|min_time| min_time.saturating_add(queue))
     }
 
     /// Returns the bytes that may be in flight with certainly no queue, even if the measured
@@ -401,6 +403,7 @@ impl SentTransmissions {
             self.first_undecided += 1;
         };
         let shown = match self.largest_acked {
+            _ if matches!(rule, LossRule::Timeout(_)) => Instant::MAX,
             Some(largest) if largest >= self.first_undecided + PACKET_THRESHOLD => sent.at,
             Some(largest) if largest > self.first_undecided => sent.at + self.timing.loss_delay(),
             _ => Instant::MAX,
@@ -408,6 +411,9 @@ impl SentTransmissions {
         let late = match rule {
             LossRule::Quality(threshold) => {
                 sent.at + self.timing.loss_timeout(threshold, max_ack_delay)
+            }
+            LossRule::Timeout(threshold) => {
+                sent.at + threshold.min(self.timing.probe_timeout(max_ack_delay))
             }
             LossRule::Quic if sent.content == Content::Ping => sent.at + LOSS_RETENTION,
             LossRule::Quic => sent.at + MAX_LOSS_DELAY,

@@ -15,6 +15,14 @@ fn two_paths(scheme: Scheme) -> Network {
     )
 }
 
+/// XNC that repeats lost packets instead of coding them.
+fn uncoded() -> Config {
+    Config {
+        coded: false,
+        ..Config::default()
+    }
+}
+
 fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
     numbers.sort_unstable();
     numbers
@@ -40,8 +48,10 @@ fn without_loss_every_packet_is_sent_once() {
 
 #[test]
 fn losses_are_recovered() {
-    for scheme in [Scheme::Xnc, Scheme::XncUncoded] {
-        let mut network = two_paths(scheme);
+    for config in [Config::default(), uncoded(), Config::of(Scheme::XncPaper)] {
+        let scheme = (config.scheme, config.coded);
+        let pipes = vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)];
+        let mut network = Network::new(config, pipes);
         network.pipes.get_mut(&path(0)).unwrap().lose_every = 10;
         network.stream(2000 * MS, 20);
         network.run_for(500 * MS);
@@ -49,7 +59,7 @@ fn losses_are_recovered() {
         assert_eq!(
             sorted(network.numbers()),
             (0..network.sent).collect::<Vec<_>>(),
-            "{scheme}"
+            "{scheme:?}"
         );
         assert!(network.ends[0].stats().sender.lost > 0);
     }

@@ -1,13 +1,16 @@
 //! CellFusion in virtual time: four cellular uplinks of a moving car carry one video, with each
 //! scheme.
 
+mod bootstrap;
 mod clock;
 mod connection;
+mod contender;
 mod cost;
 mod drive;
 mod histogram;
 mod oracle;
 mod paper;
+mod plain;
 mod report;
 mod score;
 mod simulation;
@@ -17,47 +20,45 @@ use crate::experiment::{Completed, Experiment, Run, matches};
 use crate::summary::Summary;
 use anyhow::{Result, ensure};
 use connection::Identities;
+use contender::{CASES, ORACLE, SINGLE, Sender, WITH_FRAME_DROPPING};
+use drive::Set;
 pub(super) use drive::{Drive, LENGTH, all as drives};
 use hawser_qoe::Qoe;
-use hawser_xnc::{Config, Scheme};
 use score::Trip;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 pub(super) use video::{REORDERING_WAIT, play};
 
-/// The paper's scheme.
-const XNC: &str = "xnc";
-
-/// The sender that knows the future behaviour of the links.
-const ORACLE: &str = "oracle";
-
-/// The best single path, selected afterwards.
-const SINGLE: &str = "single";
-
-/// All cases, XNC first.
-const CASES: [&str; 12] = [
-    XNC,
-    "minrtt",
-    "redundant",
-    "xlink",
-    "ecf",
-    "blest",
-    "bonding",
-    "fec",
-    "xnc-uncoded",
-    "xnc-slow-loss",
-    SINGLE,
-    ORACLE,
-];
-
 /// A job with all that it needs.
 pub(crate) struct Ride {
     job: Job,
-    drive: Arc<Drive>,
+    course: Arc<Course>,
     length: Duration,
     identities: Arc<Identities>,
+}
+
+/// A drive, and the share of time for which the oracle stalls on it.
+struct Course {
+    drive: Drive,
+    floor: OnceLock<f64>,
+}
+
+impl Course {
+    fn floor(&self, length: Duration) -> f64 {
+        let floor = || floor(&self.drive, length).stall_ratio;
+        *self.floor.get_or_init(floor)
+    }
+}
+
+impl From<Drive> for Course {
+    fn from(drive: Drive) -> Course {
+        Course {
+            drive,
+            floor: OnceLock::new(),
+        }
+    }
 }
 
 /// See [`about`](Experiment::about).
@@ -73,11 +74,13 @@ impl Experiment for CellFusion {
 
     fn about(&self) -> &'static str {
         "a car's video over four cellular uplinks in virtual time, 60 drives with each scheme; needs no root; \
-         --case 'xnc/drive-00*,oracle/drive-00*' selects some of the drives"
+         --case 'xnc/drive-00*,oracle/drive-00*' selects some of the drives, 'xnc/reversed-*,xnc/mahimahi-*' other sets, \
+         and '*-with-frame-dropping' rivals that drop frames as XNC does"
     }
 
     fn names(&self) -> Vec<String> {
-        CASES.map(String::from).to_vec()
+        let all = CASES.into_iter().chain(WITH_FRAME_DROPPING);
+        all.map(String::from).collect()
     }
 
     fn cases(&self, run: &Run) -> Result<Vec<Ride>> {
@@ -87,12 +90,14 @@ impl Experiment for CellFusion {
             "a drive lasts {} s",
             drive::LENGTH.as_secs()
         );
-        let drives = drive::all()?;
+        let mut drives = drive::all()?;
+        drives.extend(drive::further(&drives)?);
         let jobs = chosen(run.pattern.as_deref(), &drives)?;
-        let drives: Vec<Arc<Drive>> = drives.into_iter().map(Arc::new).collect();
+        let courses = drives.into_iter().map(Course::from);
+        let courses: Vec<Arc<Course>> = courses.map(Arc::new).collect();
         let identities = Arc::new(Identities::sign()?);
         let ride = |job: Job| Ride {
-            drive: Arc::clone(&drives[job.drive]),
+            course: Arc::clone(&courses[job.drive]),
             identities: Arc::clone(&identities),
             length,
             job,
@@ -108,7 +113,7 @@ impl Experiment for CellFusion {
     fn measure(&self, ride: &Ride, run: &Run) -> Result<Trip> {
         let trip = run_job(
             &ride.job,
-            &ride.drive,
+            &ride.course,
             ride.length,
             run.seed,
             &ride.identities,
@@ -137,7 +142,7 @@ fn length(run: &Run) -> Duration {
 
 impl fmt::Display for Ride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.job.case, self.drive.name)?;
+        write!(f, "{}/{}", self.job.case, self.course.drive.name)?;
         self.job
             .path
             .map_or(Ok(()), |path| write!(f, ", path {}", path + 1))
@@ -152,37 +157,39 @@ struct Job {
     drive: usize,
 }
 
-/// Returns the jobs whose names a pattern matches: `CASE/DRIVE`, without the path.
+/// Returns the jobs whose names a pattern matches: `CASE/DRIVE`, without the path. An alternative of
+/// the pattern without a slash selects its cases on the drives of the default set.
 fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
-    let wanted = pattern.unwrap_or("*");
-    let pattern = with_drives(wanted);
+    let is_wanted = |case: &'static str, drive: &Drive| {
+        let is_default = drive.set.is_default();
+        let Some(pattern) = pattern else {
+            return is_default && CASES.contains(&case);
+        };
+        pattern.split(',').any(|alternative| {
+            if alternative.contains('/') {
+                matches(alternative, &format!("{case}/{}", drive.name))
+            } else {
+                is_default && matches(alternative, case)
+            }
+        })
+    };
     let mut jobs = Vec::new();
-    for case in CASES {
-        for (number, drive) in drives.iter().enumerate() {
-            if matches(&pattern, &format!("{case}/{}", drive.name)) {
-                jobs.extend(jobs_of(case, number, drive));
+    for set in Set::ALL {
+        for case in CASES.into_iter().chain(WITH_FRAME_DROPPING) {
+            for (number, drive) in drives.iter().enumerate() {
+                if drive.set == set && is_wanted(case, drive) {
+                    jobs.extend(jobs_of(case, number, drive));
+                }
             }
         }
     }
     ensure!(
         !jobs.is_empty(),
-        "no case matches {wanted:?}; the cases are: {}",
+        "no case matches {:?}; the cases are: {}",
+        pattern.unwrap_or("*"),
         CASES.join(", ")
     );
     Ok(jobs)
-}
-
-/// Completes a pattern: an alternative without a slash selects its cases on all drives.
-fn with_drives(pattern: &str) -> String {
-    let complete = |alternative: &str| {
-        if alternative.contains('/') {
-            alternative.to_owned()
-        } else {
-            format!("{alternative}/*")
-        }
-    };
-    let alternatives: Vec<String> = pattern.split(',').map(complete).collect();
-    alternatives.join(",")
 }
 
 /// Returns the jobs of a case on a drive: one for each path if single paths are compared.
@@ -201,29 +208,34 @@ fn jobs_of(case: &'static str, number: usize, drive: &Drive) -> Vec<Job> {
 
 fn run_job(
     job: &Job,
-    drive: &Drive,
+    course: &Course,
     length: Duration,
     seed: u64,
     identities: &Identities,
 ) -> Result<Trip> {
+    let (drive, floor) = (&course.drive, course.floor(length));
     let began = cost::thread_cpu()?;
-    let mut trip = if job.case == ORACLE {
-        Trip::of_viewer(job, drive, &oracle::run(drive, length), length)
-    } else {
-        let paths = job
-            .path
-            .map_or_else(|| (0..drive.paths()).collect(), |path| vec![path]);
-        let config = Config::of(job.case.parse::<Scheme>()?);
-        // All schemes use the same links.
-        let seed = seed.wrapping_mul(1_000_003).wrapping_add(job.drive as u64);
-        let outcome = simulation::run(drive, &paths, config, length, seed, identities)?;
-        Trip::of_outcome(job, drive, &outcome, length)
+    // All schemes use the same links.
+    let seed = seed.wrapping_mul(1_000_003).wrapping_add(job.drive as u64);
+    let mut trip = match Sender::of(job.case)? {
+        Sender::Oracle => Trip::of_viewer(job, drive, &oracle::run(drive, length), length),
+        Sender::Plain => {
+            let hashed = simulation::flow_hash(seed) % drive.paths() as u64;
+            let path = job.path.unwrap_or(hashed as usize);
+            Trip::of_outcome(job, drive, &plain::run(drive, path, length, seed), length)
+        }
+        Sender::Tunnel(config) => {
+            let paths: Vec<usize> = (0..drive.paths()).collect();
+            let outcome = simulation::run(drive, &paths, *config, length, seed, identities)?;
+            Trip::of_outcome(job, drive, &outcome, length)
+        }
     };
+    trip.floor = floor;
     trip.cpu = cost::thread_cpu()?.saturating_sub(began);
     Ok(trip)
 }
 
-/// Returns the best possible experience of a viewer on a drive: that of the oracle.
+/// Returns the experience of a viewer on a drive to which schemes are compared: that of the oracle.
 pub(super) fn floor(drive: &Drive, length: Duration) -> Qoe {
     let job = Job {
         case: ORACLE,
@@ -242,12 +254,13 @@ mod tests {
 
     fn cases(names: &[&'static str], drive: &Drive) -> Vec<Case> {
         let identities = Identities::sign().unwrap();
+        let course = Course::from(drive.clone());
         let job = |case: &&'static str| Job {
             case,
             path: None,
             drive: 0,
         };
-        let trip = |case| run_job(&job(case), drive, LENGTH, 1, &identities).unwrap();
+        let trip = |case| run_job(&job(case), &course, LENGTH, 1, &identities).unwrap();
         score::cases(&score::collect(names.iter().map(trip).collect()), LENGTH)
     }
 
@@ -258,7 +271,10 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_cases() {
         let drive = Drive::generated(1, false);
-        let run = || serde_json::to_string(&cases(&["xnc", "fec", "minrtt"], &drive)).unwrap();
+        let run = || {
+            serde_json::to_string(&cases(&["xnc", "pluribus", "bonding", "minrtt"], &drive))
+                .unwrap()
+        };
         assert_eq!(run(), run());
     }
 
@@ -266,7 +282,7 @@ mod tests {
     fn no_scheme_gets_below_the_floor() {
         for seed in 0..2 {
             let cases = cases(
-                &["oracle", "xnc", "redundant", "minrtt"],
+                &["oracle", "xnc", "xnc-paper", "redundant", "minrtt"],
                 &Drive::generated(seed, false),
             );
             let floor = &cases[0];
@@ -303,10 +319,20 @@ mod tests {
         assert_eq!(count("xnc"), 12);
         assert_eq!(count("xnc/drawn-00*,oracle/*-011"), 11);
         assert_eq!(count("xnc/*"), 12);
-        assert_eq!(count("xnc*"), 36);
-        assert_eq!(count("xnc*/drawn-000"), 3);
+        assert_eq!(count("xnc-without*"), 72);
+        assert_eq!(count("xnc-without*/drawn-000"), 6);
+        assert_eq!(count("minrtt*/drawn-000"), 2, "and with frame dropping");
         assert_eq!(count("fec/drawn-0?0"), 2);
         assert_eq!(count("single/drawn-000"), 4, "each path by itself");
         assert_eq!(count("nothing"), 0);
+        let default = chosen(None, &drives).unwrap();
+        assert!(default.iter().all(|job| CASES.contains(&job.case)));
+
+        let reversed = drive::further(&drives[..1]).unwrap();
+        let both = [&drives[..1], &reversed[..1]].concat();
+        let count = |pattern: &str| chosen(Some(pattern), &both).map_or(0, |jobs| jobs.len());
+        assert_eq!(count("xnc"), 1, "the default set");
+        assert_eq!(count("xnc/*"), 2);
+        assert_eq!(count("xnc/reversed-*"), 1);
     }
 }

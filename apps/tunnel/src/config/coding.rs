@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// `[coding]` of a server's file: how packets are sent and recovered. A key that is not given has
-/// the value of the paper that published the scheme.
+/// the default of the scheme.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Coding {

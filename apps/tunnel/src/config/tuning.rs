@@ -9,7 +9,7 @@ use toml::Spanned;
 
 /// Parameters of the coded transport for experiments and tests: `[tuning]` of a file that only
 /// `hawser tunnel server --tuning` reads. They have the names and the meaning of the fields of
-/// [`hawser_xnc::Config`]. A parameter that is not given has the value of the paper that published
+/// [`hawser_xnc::Config`]. A parameter that is not given has the default of
 /// the scheme.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

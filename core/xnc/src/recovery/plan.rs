@@ -7,6 +7,7 @@ use crate::path::Paths;
 use crate::sent_packets::{Fate, SentPacket};
 use crate::sent_transmissions::Content;
 use hawser_units::{Instant, PathId};
+use std::ops::Range;
 
 /// The capacity for a shot.
 #[derive(Debug, Clone, Copy)]
@@ -82,9 +83,12 @@ impl Recovery {
     /// remains.
     ///
     /// The paper waits until the windows allow the whole shot (Ni, section 4.5.2). While packets
-    /// wait, windows never open that far, and the shot would expire before it is sent. It therefore
-    /// starts with the first window, before all new packets.
+    /// wait, windows never open that far, and the shot would expire before it is sent. Unless
+    /// shots are whole, they therefore start with the first window, before all new packets.
     fn plan_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> bool {
+        if self.config.whole_shots {
+            return self.plan_whole_shot(now, number, capacity);
+        }
         let Some(mut shot) = self.current_shot(now, number, capacity) else {
             return true;
         };
@@ -110,6 +114,65 @@ impl Recovery {
         shot.unsent == 0
     }
 
+    /// Plans the shot for the first contiguous lost packets of a range, over all paths, if their
+    /// windows allow all of it (Ni, section 4.5.2). Returns `false` if they do not.
+    fn plan_whole_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> bool {
+        self.forget_shot(number);
+        let Some(run) = self.first_lost_run(number) else {
+            return true;
+        };
+        let last = self.packets.get(run.end - 1);
+        if last.is_none_or(|packet| self.is_expired(now, packet)) {
+            run.for_each(|id| self.give_up(id));
+            return true;
+        }
+        let lost = (run.end - run.start) as usize;
+        let mut shot = Shot {
+            first: run.start,
+            count: lost as u8,
+            lost,
+            attempts: 1,
+            ..Shot::default()
+        };
+        let rule = self.shot_rule(1, false);
+        let Some(shares) = rule.whole_shares(lost, &self.open_rooms(&shot, capacity.paths)) else {
+            return false;
+        };
+        for id in run {
+            if let Some(packet) = self.packets.get_mut(id) {
+                packet.fate = Fate::Recovering;
+            }
+        }
+        self.counts.recoveries += 1;
+        shot.unsent = shares.iter().map(|(_, share)| share).sum();
+        let contents = self.contents(&shot);
+        self.plan(&mut shot, &contents, &shares);
+        if let Some(range) = self.ranges.get_mut(number) {
+            range.shot = shot;
+        }
+        true
+    }
+
+    /// Gives up the packets of a range that were part of a shot.
+    fn forget_shot(&mut self, number: u64) {
+        let missing = self.missing(number);
+        let shot = missing.filter(|(_, packet)| packet.fate == Fate::Recovering);
+        let ids: Vec<u64> = shot.map(|(id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.give_up(id));
+    }
+
+    /// Returns the numbers of the first contiguous packets of a range that are lost.
+    fn first_lost_run(&self, number: u64) -> Option<Range<u64>> {
+        let missing = self.missing(number);
+        let mut lost = missing
+            .filter(|(_, packet)| packet.fate == Fate::Lost)
+            .map(|(id, _)| id);
+        let first = lost.next()?;
+        let others = (first + 1..).zip(lost);
+        let end = others.take_while(|(next, id)| next == id).last();
+        Some(first..end.map_or(first, |(id, _)| id) + 1)
+    }
+
     /// Returns the shot of a range of which a part is unsent, or else a new one; `None` if none is
     /// necessary.
     fn current_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> Option<Shot> {
@@ -130,6 +193,9 @@ impl Recovery {
         let is_lost = |packet: &SentPacket| packet.fate == Fate::Lost;
         if !self.missing(number).any(|(_, packet)| is_lost(packet)) {
             return None;
+        }
+        if self.config.shots == 1 {
+            self.forget_shot(number);
         }
         let (wanted, stale) = self.split_by_use(now, number);
         let mut packets = wanted.iter().filter_map(|id| self.packets.get(*id));
@@ -216,12 +282,23 @@ impl Recovery {
         rule: ShotRule,
         paths: &Paths,
     ) -> Vec<(PathId, usize)> {
-        let packets = self.packets.in_range(shot.ids());
-        let longest = packets.map(|(_, packet)| packet.bytes.len()).max();
-        let size = longest.unwrap_or(0) + CODED_OVERHEAD;
-        let rooms = paths.rooms_for_recovery(now, &self.config, size);
+        let rooms = paths.rooms_for_recovery(now, &self.config, self.size(shot));
         let limited = |(path, room): (PathId, usize)| (path, room.min(rule.left_on(shot, path)));
         rooms.into_iter().map(limited).collect()
+    }
+
+    /// Returns how many packets of a shot the window of each path has room for.
+    fn open_rooms(&self, shot: &Shot, paths: &Paths) -> Vec<(PathId, usize)> {
+        let size = self.size(shot);
+        let rooms = paths.iter().map(|path| (path.id, path.room(size)));
+        rooms.collect()
+    }
+
+    /// Returns the size of a coded packet of a shot.
+    fn size(&self, shot: &Shot) -> usize {
+        let packets = self.packets.in_range(shot.ids());
+        let longest = packets.map(|(_, packet)| packet.bytes.len()).max();
+        longest.unwrap_or(0) + CODED_OVERHEAD
     }
 
     /// Plans these shares of a shot, and returns the number of packets.

@@ -88,6 +88,22 @@ impl ShotRule {
         }
     }
 
+    /// Distributes a whole shot for `lost` packets over the paths (Ni, section 4.5.2). `rooms` is the
+    /// number of packets that each path's window allows. Every path gets as many, up to the maximum
+    /// for one path, so the shares are in proportion to the windows. Returns `None` if the windows
+    /// together allow fewer packets than are needed.
+    pub(super) fn whole_shares(
+        &self,
+        lost: usize,
+        rooms: &[(PathId, usize)],
+    ) -> Option<Vec<(PathId, usize)>> {
+        let open: usize = rooms.iter().map(|(_, room)| room).sum();
+        let max = self.max_per_path(lost);
+        let share = |(path, room): &(PathId, usize)| (*path, max.min(*room));
+        let shares = rooms.iter().map(share).filter(|(_, share)| *share > 0);
+        (open >= self.needed(lost)).then(|| shares.collect())
+    }
+
     /// Distributes `unsent` packets of a shot for `lost` packets over the paths. `rooms` is the
     /// number of packets that each path's window allows, the best path first. The best path is
     /// filled first, because after losses on one path the paths with a later expected delivery
@@ -157,6 +173,31 @@ mod tests {
     fn no_path_gets_more_than_its_share() {
         let shares = PAPER.shares(7, 30, &rooms(&[1000, 1000]));
         assert!(shares.iter().all(|(_, share)| *share == 11), "{shares:?}");
+    }
+
+    #[test]
+    fn a_whole_shot_waits_for_all_windows_and_takes_each_in_proportion() {
+        let shares = |lost, open: &[usize]| {
+            let shares = PAPER.whole_shares(lost, &rooms(open))?;
+            Some(
+                shares
+                    .iter()
+                    .map(|(path, share)| (path.index(), *share))
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(shares(7, &[5, 0, 4]), None, "ten are needed");
+        assert_eq!(shares(7, &[6, 0, 4]), Some(vec![(0, 6), (2, 4)]));
+        assert_eq!(
+            shares(7, &[3, 30, 40]),
+            Some(vec![(0, 3), (1, 11), (2, 11)])
+        );
+        assert_eq!(
+            shares(1, &[0, 9, 1]),
+            Some(vec![(1, 1), (2, 1)]),
+            "one copy each"
+        );
+        assert_eq!(shares(1, &[0, 0]), None);
     }
 
     proptest! {

@@ -1,10 +1,9 @@
 use super::min_rtt::MinRtt;
 use super::{Candidate, Extra, PathChoice, Scheduler, View, frame_size};
 
-/// Proactive sliding-window coding, after Pluribus (Mahajan et al., "High Performance Vehicular
-/// Connectivity using Opportunistic Erasure Coding", ATC 2012). Coded packets over the last packets
-/// follow these, at a rate that depends on the measured loss, over the path with the most spare
-/// capacity. Losses that they do not recover are final.
+/// Sliding-window coding ahead of losses. Coded packets over the last packets follow these, at a
+/// rate that depends on the measured loss, over the path with the most spare capacity. Losses that
+/// they do not recover are final.
 #[derive(Debug, Default)]
 pub(crate) struct Fec {
     /// The first packet that does not count towards `credit` yet.

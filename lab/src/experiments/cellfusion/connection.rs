@@ -72,6 +72,15 @@ fn key(seed: u8) -> Result<KeyPair> {
     KeyPair::try_from(der).context("cannot parse the fixed key")
 }
 
+/// Returns the seed of the link from the car to the cloud. All senders use the same link.
+pub(super) fn uplink_seed(seed: u64, path: usize) -> u64 {
+    part_seed(seed, path, 2)
+}
+
+fn part_seed(seed: u64, path: usize, part: u64) -> u64 {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (path as u64 * 8 + part)
+}
+
 /// An uplink of the car: the QUIC endpoints of the car and the cloud, and the links between them.
 pub(super) struct Uplink {
     clock: Clock,
@@ -91,14 +100,15 @@ impl Uplink {
         clock: &Clock,
         identities: &Identities,
     ) -> Result<Self> {
-        let seed = |what: u64| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (path as u64 * 8 + what);
+        let up = uplink_seed(seed, path);
+        let seed = |what: u64| part_seed(seed, path, what);
         let address = |last: u8| {
             SocketAddr::from(([10, 0, u8::try_from(path).expect("few paths"), last], 4433))
         };
         Ok(Uplink {
             car: Side::connecting(address(1), address(2), seed(0), clock, identities)?,
             cloud: Side::listening(address(2), address(1), seed(1), clock, identities)?,
-            up: Link::new(drive.uplink(path), seed(2), starts),
+            up: Link::new(drive.uplink(path), up, starts),
             down: Link::new(drive.downlink(path), seed(3), starts),
             clock: clock.clone(),
         })

@@ -25,7 +25,7 @@ pub(super) fn per_packet_us(score: &Score) -> f64 {
 pub(super) fn write(scores: &[Score], out: &Path) -> Result<()> {
     let cost = |score: &Score| {
         let cost = json!({ "cpu_s": total(score).as_secs_f64(), "cpu_per_packet_us": per_packet_us(score) });
-        (score.case.to_owned(), cost)
+        (score.name(), cost)
     };
     let costs: Map<String, Value> = scores.iter().map(cost).collect();
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;

@@ -1,13 +1,15 @@
-//! The drives: uplinks of a moving car, from the shared traces or generated.
+//! The drives: uplinks of a moving car, from the shared traces, composed of others, or generated.
 
 use anyhow::{Context, Result, ensure};
 use hawser_media::data_dir;
-use hawser_netem::{Drive as Trace, LinkConfig, QueueLimit};
-use hawser_units::ByteSize;
+use hawser_netem::{Delay, Drive as Trace, LinkConfig, Loss, LossAt, QueueLimit, Rate, Steps};
+use hawser_units::{Bitrate, ByteSize};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fmt::Write as _;
 use std::fs;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The duration of a drive.
@@ -24,10 +26,49 @@ const QUEUE: QueueLimit = QueueLimit::Bytes(ByteSize(1_000_000));
 const GENERATED_DRIVES: u64 = 6;
 const PATHS: u32 = 4;
 
+/// The mean length of a burst of losses in packets. The traces tell only the share of lost packets.
+const BURST_PACKETS: NonZeroU32 = NonZeroU32::new(5).expect("not zero");
+
+/// The number of drives composed of Mahimahi's traces.
+const COMPOSED_DRIVES: u64 = 20;
+
+/// A set of drives. Results are reported for each set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::experiments) enum Set {
+    /// The shared traces.
+    Recorded,
+    /// Generated on a machine without the shared traces.
+    Drawn,
+    /// The shared traces, reversed in time.
+    Reversed,
+    /// Composed of Mahimahi's traces.
+    Mahimahi,
+}
+
+impl Set {
+    /// All sets, in the order of the results.
+    pub(super) const ALL: [Set; 4] = [Set::Recorded, Set::Drawn, Set::Reversed, Set::Mahimahi];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Set::Recorded => "recorded",
+            Set::Drawn => "drawn",
+            Set::Reversed => "reversed",
+            Set::Mahimahi => "mahimahi",
+        }
+    }
+
+    /// Returns whether the set runs without a pattern that selects its drives.
+    pub(super) fn is_default(self) -> bool {
+        matches!(self, Set::Recorded | Set::Drawn)
+    }
+}
+
 /// One drive.
 #[derive(Debug, Clone)]
 pub(in crate::experiments) struct Drive {
     pub(in crate::experiments) name: String,
+    pub(super) set: Set,
     paths: Vec<LinkConfig>,
 }
 
@@ -42,6 +83,7 @@ impl Drive {
         ensure!(!paths.is_empty(), "the trace has no path");
         Ok(Drive {
             name: name.to_owned(),
+            set: Set::Recorded,
             paths,
         })
     }
@@ -68,7 +110,56 @@ impl Drive {
                     .expect("a string");
             }
         }
-        Drive::parse(&format!("drawn-{seed:03}"), &text).expect("the generated trace is valid")
+        let drive = Drive::parse(&format!("drawn-{seed:03}"), &text);
+        Drive {
+            set: Set::Drawn,
+            ..drive.expect("the generated trace is valid")
+        }
+    }
+
+    /// Returns the drive in the reversed order of time.
+    fn reversed(&self) -> Drive {
+        let reversed = |path: &LinkConfig| LinkConfig {
+            rate: path.rate.as_ref().map(|rate| match rate {
+                Rate::Steps(steps) => Rate::Steps(reversed(steps)),
+                other => other.clone(),
+            }),
+            delay: match &path.delay {
+                Delay::Steps(steps) => Delay::Steps(reversed(steps)),
+                other => other.clone(),
+            },
+            loss: path.loss.as_ref().map(|loss| match loss {
+                Loss::Steps(steps) => Loss::Steps(reversed(steps)),
+                other => other.clone(),
+            }),
+            ..path.clone()
+        };
+        let name = self.name.strip_prefix("drive-").unwrap_or(&self.name);
+        Drive {
+            name: format!("reversed-{name}"),
+            set: Set::Reversed,
+            paths: self.paths.iter().map(reversed).collect(),
+        }
+    }
+
+    /// Composes a drive of recordings, drawn by seed. Each path repeats one of them from a random
+    /// time on, with its rates in proportion, so that their mean is one of 10 to 40 Mb/s. The
+    /// recordings tell no delay and no loss: a path has a constant delay of 15 to 45 ms, and loses
+    /// 20 % of the packets in steps with less than a tenth of its mean rate.
+    fn composed(seed: u64, recordings: &[Recording]) -> Result<Drive> {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut path = || {
+            let recording = &recordings[random.random_range(0..recordings.len())];
+            let first = random.random_range(0..recording.mbps.len());
+            let mean_mbps = random.random_range(10.0..40.0);
+            let delay = Duration::from_micros(random.random_range(15_000..45_000));
+            recording.path(first, mean_mbps, delay)
+        };
+        Ok(Drive {
+            name: format!("mahimahi-{seed:03}"),
+            set: Set::Mahimahi,
+            paths: (0..PATHS).map(|_| path()).collect::<Result<_>>()?,
+        })
     }
 
     /// Returns the number of uplinks of the car.
@@ -76,11 +167,22 @@ impl Drive {
         self.paths.len()
     }
 
-    /// Returns the link from the car to the cloud.
+    /// Returns the link from the car to the cloud. Packets are lost on the air, in bursts, and have
+    /// used the link's rate then.
     pub(in crate::experiments) fn uplink(&self, path: usize) -> LinkConfig {
+        let path = &self.paths[path];
+        let loss = path.loss.clone().map(|loss| match loss {
+            Loss::Steps(steps) => Loss::Bursts {
+                steps,
+                mean_packets: BURST_PACKETS,
+            },
+            other => other,
+        });
         LinkConfig {
             queue: Some(QUEUE),
-            ..self.paths[path].clone()
+            loss,
+            loss_at: LossAt::Exit,
+            ..path.clone()
         }
     }
 
@@ -89,8 +191,78 @@ impl Drive {
     pub(in crate::experiments) fn downlink(&self, path: usize) -> LinkConfig {
         LinkConfig {
             rate: None,
-            ..self.paths[path].clone()
+            queue: None,
+            ..self.uplink(path)
         }
+    }
+}
+
+/// Returns steps in the reversed order of time, in the steps of a trace.
+fn reversed<T: Copy>(steps: &Steps<T>) -> Steps<T> {
+    let count = (LENGTH.as_millis() / STEP.as_millis()) as u32;
+    let value = |step: u32| (STEP * step, steps.at(LENGTH - STEP * (step + 1)));
+    Steps::new((0..count).map(value).collect()).expect("steps in order")
+}
+
+/// A recording of one uplink by Mahimahi: its rate in each step.
+struct Recording {
+    mbps: Vec<f64>,
+}
+
+impl Recording {
+    /// Parses a trace: one line for each opportunity to deliver 1500 bytes, in ms.
+    fn parse(text: &str) -> Result<Recording> {
+        const OPPORTUNITY_BITS: f64 = 1500.0 * 8.0;
+        let mut bits: Vec<f64> = Vec::new();
+        for (line, number) in text.lines().map(str::trim).zip(1..) {
+            if line.is_empty() {
+                continue;
+            }
+            let at: u64 = line
+                .parse()
+                .with_context(|| format!("line {number}: `{line}` is not a time in ms"))?;
+            let step = usize::try_from(u128::from(at) / STEP.as_millis())?;
+            ensure!(
+                step < 1_000_000,
+                "line {number}: {at} ms is more than a day"
+            );
+            if step >= bits.len() {
+                bits.resize(step + 1, 0.0);
+            }
+            bits[step] += OPPORTUNITY_BITS;
+        }
+        // The last step is not complete.
+        bits.pop();
+        ensure!(
+            bits.iter().any(|bits| *bits > 0.0),
+            "the trace has no step of {} ms with an opportunity",
+            STEP.as_millis()
+        );
+        let mbps = |bits: &f64| bits / STEP.as_secs_f64() / 1e6;
+        Ok(Recording {
+            mbps: bits.iter().map(mbps).collect(),
+        })
+    }
+
+    /// Returns a path with these rates from step `first` on, in proportion to `mean_mbps`.
+    fn path(&self, first: usize, mean_mbps: f64, delay: Duration) -> Result<LinkConfig> {
+        const WEAK: f64 = 0.1;
+        const WEAK_LOSS: f64 = 0.2;
+        let mean = self.mbps.iter().sum::<f64>() / self.mbps.len() as f64;
+        let count = (LENGTH.as_millis() / STEP.as_millis()) as u32;
+        let mut rates = Vec::new();
+        let mut losses = Vec::new();
+        for (step, mbps) in (0..count).zip(self.mbps.iter().cycle().skip(first)) {
+            let loss = if *mbps < WEAK * mean { WEAK_LOSS } else { 0.0 };
+            rates.push((STEP * step, Bitrate::from_mbps(mbps / mean * mean_mbps)));
+            losses.push((STEP * step, loss.try_into()?));
+        }
+        Ok(LinkConfig {
+            rate: Some(Rate::Steps(Steps::new(rates)?)),
+            delay: Delay::Constant(delay),
+            loss: Some(Loss::Steps(Steps::new(losses)?)),
+            ..LinkConfig::default()
+        })
     }
 }
 
@@ -102,14 +274,7 @@ pub(in crate::experiments) fn all() -> Result<Vec<Drive>> {
             .map(|seed| Drive::generated(seed, false))
             .collect());
     }
-    let entries =
-        fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
-    let mut files = entries
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "csv"));
-    files.sort();
-    files
+    files(&folder, "csv")?
         .iter()
         .map(|file| {
             let wrong = || format!("cannot read {}", file.display());
@@ -117,4 +282,99 @@ pub(in crate::experiments) fn all() -> Result<Vec<Drive>> {
             Drive::parse(&name, &fs::read_to_string(file).with_context(wrong)?).with_context(wrong)
         })
         .collect()
+}
+
+/// Returns the drives of the sets that do not run by default: these drives reversed, and those
+/// composed of Mahimahi's traces on a machine that has them.
+pub(super) fn further(drives: &[Drive]) -> Result<Vec<Drive>> {
+    let mut further: Vec<Drive> = drives.iter().map(Drive::reversed).collect();
+    let folder = data_dir().join("traces/mahimahi");
+    if !folder.exists() {
+        return Ok(further);
+    }
+    let recording = |file: &PathBuf| {
+        let wrong = || format!("cannot read {}", file.display());
+        Recording::parse(&fs::read_to_string(file).with_context(wrong)?).with_context(wrong)
+    };
+    let recordings: Vec<Recording> = files(&folder, "up")?
+        .iter()
+        .map(recording)
+        .collect::<Result<_>>()?;
+    if !recordings.is_empty() {
+        for seed in 0..COMPOSED_DRIVES {
+            further.push(Drive::composed(seed, &recordings)?);
+        }
+    }
+    Ok(further)
+}
+
+/// Returns the files of a folder with this extension, ordered by name.
+fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
+    files.retain(|file| file.extension().is_some_and(|its| its == extension));
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate_at(drive: &Drive, path: usize, at: Duration) -> Bitrate {
+        match drive.uplink(path).rate {
+            Some(Rate::Steps(steps)) => steps.at(at),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_reversed_drive_ends_with_the_first_step() {
+        let drive = Drive::generated(1, false);
+        let reversed = drive.reversed();
+        assert_eq!(reversed.name, "reversed-drawn-001");
+        for path in 0..drive.paths() {
+            for step in [0, 1, 299, 599] {
+                assert_eq!(
+                    rate_at(&drive, path, STEP * step),
+                    rate_at(&reversed, path, STEP * (599 - step))
+                );
+            }
+            assert_eq!(
+                reversed.reversed().uplink(path),
+                drive.uplink(path),
+                "reversed twice"
+            );
+        }
+    }
+
+    #[test]
+    fn a_composed_drive_has_the_rates_of_its_recordings_in_proportion() {
+        // 12 Mb/s for a second and nothing for another, without the last step.
+        let lines = (0..1000).chain([2000]).map(|ms| format!("{ms}\n"));
+        let recordings = [Recording::parse(&lines.collect::<String>()).unwrap()];
+        assert_eq!(recordings[0].mbps.len(), 20);
+        let drive = Drive::composed(3, &recordings).unwrap();
+        assert_eq!(drive.paths(), 4);
+        for path in 0..drive.paths() {
+            let uplink = drive.uplink(path);
+            let (Some(Rate::Steps(rates)), Some(Loss::Bursts { steps, .. })) =
+                (uplink.rate, uplink.loss)
+            else {
+                panic!("rates and losses change");
+            };
+            let mbps: Vec<f64> = rates.values().map(Bitrate::mbps).collect();
+            let mean = mbps.iter().sum::<f64>() / mbps.len() as f64;
+            assert!((10.0..40.0).contains(&mean), "{mean}");
+            for (rate, loss) in mbps.iter().zip(steps.values()) {
+                assert!(*rate < 0.001 || (*rate - 2.0 * mean).abs() < 0.1, "{rate}");
+                assert_eq!(loss.get() > 0.0, *rate < 0.001);
+            }
+        }
+        assert!(Recording::parse("x\n").is_err());
+        assert!(Recording::parse("\n").is_err());
+    }
 }

@@ -38,6 +38,13 @@ impl Histogram {
         self.total
     }
 
+    /// Returns the number of durations up to `limit`, with the resolution of the histogram.
+    pub(super) fn up_to(&self, limit: Duration) -> u64 {
+        let steps = (limit.as_nanos() / Self::STEP.as_nanos()) as usize + 1;
+        let counts = self.counts.iter().take(steps);
+        counts.map(|count| u64::from(*count)).sum()
+    }
+
     /// Returns the empirical distribution function as points (ms, share), one for each ms.
     pub(super) fn distribution(&self) -> Vec<(f64, f64)> {
         let (mut below, mut points) = (0, Vec::new());
@@ -55,7 +62,13 @@ impl Histogram {
 
     /// Returns the nearest-rank percentile in ms, rounded up to a step; NaN if nothing was counted.
     pub(super) fn percentile_ms(&self, share: f64) -> f64 {
-        let rank = ((share * self.total as f64).ceil() as u64).max(1);
+        self.percentile_ms_of(share, self.total)
+    }
+
+    /// Same as [`Histogram::percentile_ms`], of `total` durations, of which those that were not
+    /// counted are endless; NaN if the percentile is one of them.
+    pub(super) fn percentile_ms_of(&self, share: f64, total: u64) -> f64 {
+        let rank = ((share * total as f64).ceil() as u64).max(1);
         let mut below = 0;
         let step = self.counts.iter().position(|count| {
             below += u64::from(*count);
@@ -79,6 +92,11 @@ mod tests {
         assert_eq!(histogram.percentile_ms(0.75), 0.3);
         assert_eq!(histogram.percentile_ms(0.99), 4.0);
         assert!(Histogram::default().percentile_ms(0.5).is_nan());
+
+        assert_eq!(histogram.percentile_ms_of(0.5, 8), 4.0);
+        assert!(histogram.percentile_ms_of(0.51, 8).is_nan());
+        let up_to = |micros| histogram.up_to(Duration::from_micros(micros));
+        assert_eq!([99, 100, 399, 4000].map(up_to), [0, 1, 3, 4]);
 
         let mut both = Histogram::default();
         both.merge(&histogram);

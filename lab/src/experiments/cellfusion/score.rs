@@ -1,10 +1,11 @@
-//! Results of the schemes: for each drive, and over all drives.
+//! Results of the schemes: for each drive, and over the drives of a set.
 
-use super::drive::Drive;
+use super::contender::{ORACLE, PAPER, SINGLE, XNC};
+use super::drive::{Drive, Set};
 use super::histogram::Histogram;
 use super::simulation::{Outcome, window};
 use super::video::{FPS, ReceivedFrame, Viewer, timeline};
-use super::{Job, ORACLE, SINGLE, XNC, paper};
+use super::{Job, bootstrap, paper};
 use crate::experiment::Measured;
 use crate::summary::{Case, Metrics};
 use anyhow::{Context, Result};
@@ -21,7 +22,10 @@ pub(crate) struct Trip {
     /// The path, if only one is used.
     path: Option<usize>,
     pub(super) drive: String,
+    set: Set,
     pub(super) qoe: Qoe,
+    /// The share of time for which the oracle stalls.
+    pub(super) floor: f64,
     seen: Vec<ReceivedFrame>,
     packet_delays: Histogram,
     frame_delays: Histogram,
@@ -66,7 +70,9 @@ impl Trip {
             case: job.case,
             path: job.path,
             drive: drive.name.clone(),
+            set: drive.set,
             qoe: measure(&timeline(&seen), window),
+            floor: 0.0,
             lost_frames: frames - frame_delays.total(),
             frames,
             packet_delays,
@@ -80,6 +86,11 @@ impl Trip {
             lost_datagrams: 0,
             cpu: Duration::ZERO,
         }
+    }
+
+    /// Returns the share of time for which it stalls in excess of the oracle.
+    fn above_floor(&self) -> f64 {
+        self.qoe.stall_ratio - self.floor
     }
 
     /// Returns the redundancy: the bytes sent in addition to the first transmission of each packet,
@@ -133,9 +144,10 @@ impl Trip {
     }
 }
 
-/// The results of a scheme over its drives.
+/// The results of a scheme over the drives of a set.
 pub(super) struct Score {
     pub(super) case: &'static str,
+    set: Set,
     /// The best path, for the case of a single path.
     path: Option<usize>,
     /// The results of the drives, in their order.
@@ -154,11 +166,20 @@ impl Score {
         }
         Score {
             case: trips[0].case,
+            set: trips[0].set,
             path: trips[0].path,
             lost_packets: trips.iter().map(|trip| trip.lost_packets).sum(),
             packet_delays,
             frame_delays,
             trips,
+        }
+    }
+
+    /// Returns the name of the case in the summary: the scheme, and the set unless it is the default.
+    pub(super) fn name(&self) -> String {
+        match self.set.is_default() {
+            true => self.case.to_owned(),
+            false => format!("{}/{}", self.case, self.set.name()),
         }
     }
 
@@ -213,13 +234,62 @@ impl Score {
             let delay_ms = self.packet_delays.percentile_ms(share);
             metrics.set(&format!("packet_delay_{name}_ms"), delay_ms);
         }
+        self.set_delivery(&mut metrics);
         self.set_losses(&mut metrics);
+        self.set_stalls(&mut metrics);
         if self.case != ORACLE {
             let link_loss = self.share(|trip| trip.lost_datagrams, |trip| trip.datagrams);
             metrics.set("redundancy_ratio", self.redundancy());
             metrics.set("link_loss_ratio", link_loss);
         }
         metrics
+    }
+
+    /// Sets the figures of which lost packets are part: the shares of all packets that were
+    /// delivered in time, and percentiles of the delay in which a lost packet is never delivered.
+    fn set_delivery(&self, metrics: &mut Metrics) {
+        let sent = self.packet_delays.total() + self.lost_packets;
+        for ms in [50, 100, 200] {
+            let in_time = self.packet_delays.up_to(Duration::from_millis(ms));
+            let name = format!("delivered_within_{ms}ms_ratio");
+            metrics.set(&name, in_time as f64 / sent as f64);
+        }
+        for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999)] {
+            let delay_ms = self.packet_delays.percentile_ms_of(share, sent);
+            metrics.set(&format!("packet_delay_of_sent_{name}_ms"), delay_ms);
+        }
+    }
+
+    /// Sets the stalls beside the oracle's: over all drives, by drives on which it stalls or not,
+    /// and by halves of the drives.
+    fn set_stalls(&self, metrics: &mut Metrics) {
+        let stalls = |trip: &Trip| trip.qoe.stall_ratio;
+        metrics.set("stall_above_floor_ratio", self.mean(Trip::above_floor));
+        metrics.set("stall_median_ratio", median(self.trips.iter().map(stalls)));
+        let above = self.trips.iter().map(Trip::above_floor);
+        metrics.set("stall_above_floor_median_ratio", median(above));
+        let suffice = |trip: &Trip| trip.floor == 0.0;
+        for (name, are_wanted) in [("links_suffice", true), ("links_fall_short", false)] {
+            let trips = self.trips.iter().filter(|trip| suffice(trip) == are_wanted);
+            let (all, above): (Vec<f64>, Vec<f64>) =
+                trips.map(|trip| (stalls(trip), trip.above_floor())).unzip();
+            metrics.set(&format!("stall_where_{name}_ratio"), mean(&all));
+            metrics.set(
+                &format!("stall_above_floor_where_{name}_ratio"),
+                mean(&above),
+            );
+        }
+        for (name, parity) in [("even", 0), ("odd", 1)] {
+            let trips = self
+                .trips
+                .iter()
+                .filter(|trip| trip.parity() == Some(parity));
+            let above: Vec<f64> = trips.map(Trip::above_floor).collect();
+            metrics.set(
+                &format!("stall_above_floor_{name}_drives_ratio"),
+                mean(&above),
+            );
+        }
     }
 
     /// Sets the shares of lost frames and packets, and of late packets.
@@ -248,32 +318,66 @@ impl Score {
     }
 }
 
-/// Groups trips, which are in the order of cases and drives, into scores. Of the single paths only
-/// the one with the least stall time is kept.
+impl Trip {
+    /// Returns the number of the drive modulo 2, if its name ends with a number.
+    fn parity(&self) -> Option<u32> {
+        self.drive
+            .chars()
+            .last()?
+            .to_digit(10)
+            .map(|digit| digit % 2)
+    }
+}
+
+/// Returns the mean; NaN without values.
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Returns the median; NaN without values.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}
+
+/// Groups trips, which are in the order of sets, cases and drives, into scores. Of the single paths
+/// only the one with the least stall time is kept.
 pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
     let mut groups: Vec<Vec<Trip>> = Vec::new();
     for trip in trips {
-        let same =
-            |group: &&mut Vec<Trip>| (group[0].case, group[0].path) == (trip.case, trip.path);
+        let key = |trip: &Trip| (trip.set, trip.case, trip.path);
+        let same = |group: &&mut Vec<Trip>| key(&group[0]) == key(&trip);
         match groups.iter_mut().find(same) {
             Some(group) => group.push(trip),
             None => groups.push(vec![trip]),
         }
     }
     let mut scores: Vec<Score> = groups.into_iter().map(Score::of).collect();
-    let singles = scores.iter().filter(|score| score.case == SINGLE);
-    let best = singles
-        .min_by(|a, b| a.stall_ratio().total_cmp(&b.stall_ratio()))
-        .and_then(|best| best.path);
-    scores.retain(|score| score.case != SINGLE || score.path == best);
+    for set in Set::ALL {
+        let is_single = |score: &Score| score.set == set && score.case == SINGLE;
+        let singles = scores.iter().filter(|score| is_single(score));
+        let best = singles
+            .min_by(|a, b| a.stall_ratio().total_cmp(&b.stall_ratio()))
+            .and_then(|best| best.path);
+        scores.retain(|score| !is_single(score) || score.path == best);
+    }
     scores
 }
 
 /// Returns the cases of the summary.
 pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
     let describe = |score: &Score| {
-        let mut case = Case::new(score.case);
+        let mut case = Case::new(&score.name());
+        case.set_param("set", score.set.name());
         case.set_param("drives", score.trips.len());
+        let suffice = score.trips.iter().filter(|trip| trip.floor == 0.0);
+        case.set_param("drives_where_links_suffice", suffice.count());
         case.set_param("seconds", length.as_secs_f64());
         case.set_param("video_mbps", 30);
         case.set_param("video_fps", FPS);
@@ -291,11 +395,7 @@ pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
 /// Sets the figures of a score relative to the others.
 fn set_comparisons(metrics: &mut Metrics, score: &Score, scores: &[Score]) {
     let others = scores.iter().filter(|other| comparable(other, score));
-    if let Some(floor) = others.clone().find(|other| other.case == ORACLE) {
-        let above = score.stall_ratio() - floor.stall_ratio();
-        metrics.set("stall_above_floor_ratio", above);
-    }
-    if score.case == XNC {
+    if [XNC, PAPER].contains(&score.case) {
         others.for_each(|other| compare(score, other, metrics));
     }
 }
@@ -306,27 +406,41 @@ fn compare(xnc: &Score, other: &Score, metrics: &mut Metrics) {
         let name = format!("{of}_reduction_vs_{}_ratio", other.case.replace('-', "_"));
         metrics.set(&name, 1.0 - figure(xnc) / figure(other));
     };
-    if ![XNC, ORACLE].contains(&other.case) {
-        reduction("stall", &Score::stall_ratio);
+    if other.case == xnc.case || other.case == ORACLE {
+        return;
     }
+    reduction("stall", &Score::stall_ratio);
+    reduction("stall_above_floor", &|score| score.mean(Trip::above_floor));
+    let percentile = |share: f64| move |score: &Score| score.packet_delays.percentile_ms(share);
     match other.case {
-        SINGLE => reduction("packet_delay_p99", &|score| {
-            score.packet_delays.percentile_ms(0.99)
-        }),
-        "fec" => reduction("redundancy", &Score::redundancy),
-        "xnc-uncoded" => {
+        SINGLE => {
+            reduction("packet_delay_p95", &percentile(0.95));
+            reduction("packet_delay_p99", &percentile(0.99));
+            reduction("packet_delay_p999", &percentile(0.999));
+        }
+        "fec" | "pluribus" => reduction("redundancy", &Score::redundancy),
+        "xnc-without-coding" => {
             reduction("loss_p95", &|score| score.loss_percentile(0.95));
             reduction("loss_p99", &|score| score.loss_percentile(0.99));
         }
-        "xnc-slow-loss" => {
-            reduction("packet_delay_p95", &|score| {
-                score.packet_delays.percentile_ms(0.95)
-            });
-            reduction("packet_delay_p99", &|score| {
-                score.packet_delays.percentile_ms(0.99)
-            });
+        "xnc-without-early-loss" => {
+            reduction("packet_delay_p95", &percentile(0.95));
+            reduction("packet_delay_p99", &percentile(0.99));
         }
         _ => {}
+    }
+    set_interval(metrics, xnc, other);
+}
+
+/// Sets the 95 % interval of the share of another scheme's stalls above the floor that is spared.
+fn set_interval(metrics: &mut Metrics, xnc: &Score, other: &Score) {
+    let above = |score: &Score| -> Vec<f64> { score.trips.iter().map(Trip::above_floor).collect() };
+    let (low, high) =
+        bootstrap::reduction(&above(xnc), &above(other)).unwrap_or((f64::NAN, f64::NAN));
+    let versus = other.case.replace('-', "_");
+    for (name, bound) in [("low", low), ("high", high)] {
+        let name = format!("stall_above_floor_reduction_vs_{versus}_{name}_ratio");
+        metrics.set(&name, bound);
     }
 }
 

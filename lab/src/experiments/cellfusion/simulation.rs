@@ -48,8 +48,18 @@ pub(super) fn run(
     identities: &Identities,
 ) -> Result<Outcome> {
     let mut simulation = Simulation::new(drive, paths, config, length, seed, identities)?;
-    simulation.run(window(length.min(drive::LENGTH)).1 + GRACE)?;
+    simulation.run(end(length))?;
     Ok(simulation.outcome())
+}
+
+/// Returns the end of a simulation: when packets of the last frame may have arrived.
+pub(super) fn end(length: Duration) -> Instant {
+    window(length.min(drive::LENGTH)).1 + GRACE
+}
+
+/// Returns the hash of the video's addresses and ports, which differ on every drive.
+pub(super) fn flow_hash(seed: u64) -> u64 {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
 struct Simulation {
@@ -59,7 +69,6 @@ struct Simulation {
     cloud: Endpoint,
     source: Source,
     viewer: Viewer,
-    /// The hash of the video's addresses and ports, which differ on every drive.
     flow_hash: u64,
 }
 
@@ -83,7 +92,6 @@ impl Simulation {
             Instant::ZERO + VIDEO_BEGINS,
             WARM_UP - VIDEO_BEGINS + length,
         );
-        let flow_hash = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         Ok(Simulation {
             viewer: source.viewer(),
             source,
@@ -91,7 +99,7 @@ impl Simulation {
             uplinks,
             car,
             cloud,
-            flow_hash,
+            flow_hash: flow_hash(seed),
         })
     }
 

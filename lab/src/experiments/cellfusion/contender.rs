@@ -1,0 +1,121 @@
+//! The cases: schemes as published, ours, ours without one of its parts, and the references.
+
+use anyhow::Result;
+use hawser_xnc::{Config, LossDetection, Scheme};
+use std::time::Duration;
+
+/// Our scheme.
+pub(super) const XNC: &str = "xnc";
+
+/// The paper's scheme.
+pub(super) const PAPER: &str = "xnc-paper";
+
+/// The sender that knows the future behaviour of the links.
+pub(super) const ORACLE: &str = "oracle";
+
+/// Each flow on the path that its hash selects, as plain UDP.
+pub(super) const BONDING: &str = "bonding";
+
+/// The best single path, selected afterwards, as plain UDP.
+pub(super) const SINGLE: &str = "single";
+
+/// The cases that run by default, XNC first.
+pub(super) const CASES: [&str; 18] = [
+    XNC,
+    PAPER,
+    "minrtt",
+    "redundant",
+    "xlink",
+    "ecf",
+    "blest",
+    BONDING,
+    "fec",
+    "pluribus",
+    SINGLE,
+    "xnc-without-early-loss",
+    "xnc-without-frame-dropping",
+    "xnc-without-queue-target",
+    "xnc-without-stragglers",
+    "xnc-without-repeated-shots",
+    "xnc-without-coding",
+    ORACLE,
+];
+
+/// The cases in which others drop whole frames before they send them, as XNC does. They run only if
+/// a pattern selects them.
+pub(super) const WITH_FRAME_DROPPING: [&str; 8] = [
+    "xnc-paper-with-frame-dropping",
+    "minrtt-with-frame-dropping",
+    "redundant-with-frame-dropping",
+    "xlink-with-frame-dropping",
+    "ecf-with-frame-dropping",
+    "blest-with-frame-dropping",
+    "fec-with-frame-dropping",
+    "pluribus-with-frame-dropping",
+];
+
+/// The way in which a case sends.
+#[derive(Debug)]
+pub(super) enum Sender {
+    /// A session of the tunnel.
+    Tunnel(Box<Config>),
+    /// UDP without a tunnel: packets go to the path's queue at once, which drops what does not fit.
+    Plain,
+    Oracle,
+}
+
+impl Sender {
+    pub(super) fn of(case: &str) -> Result<Sender> {
+        if case == ORACLE {
+            return Ok(Sender::Oracle);
+        }
+        if [BONDING, SINGLE].contains(&case) {
+            return Ok(Sender::Plain);
+        }
+        Ok(Sender::Tunnel(Box::new(config(case)?)))
+    }
+}
+
+fn config(case: &str) -> Result<Config> {
+    if let Some(scheme) = case.strip_suffix("-with-frame-dropping") {
+        return Ok(Config {
+            drop_frames: true,
+            ..Config::of(scheme.parse::<Scheme>()?)
+        });
+    }
+    let Some((scheme, part)) = case.split_once("-without-") else {
+        return Ok(Config::of(case.parse::<Scheme>()?));
+    };
+    let mut config = Config::of(scheme.parse::<Scheme>()?);
+    match part {
+        "early-loss" => config.loss_detection = LossDetection::Quic,
+        "frame-dropping" => config.drop_frames = false,
+        "queue-target" => {
+            config.queue_target = Duration::MAX;
+            config.queue_target_shared = Duration::MAX;
+        }
+        "stragglers" => config.straggler_delay = Duration::MAX,
+        "repeated-shots" => config.shots = 1,
+        "coding" => config.coded = false,
+        _ => anyhow::bail!("XNC has no part `{part}`"),
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_is_a_variant_of_its_own() {
+        let mut configs = Vec::new();
+        for case in CASES.into_iter().chain(WITH_FRAME_DROPPING) {
+            if let Sender::Tunnel(config) = Sender::of(case).unwrap() {
+                assert!(!configs.contains(&config), "{case}");
+                configs.push(config);
+            }
+        }
+        assert_eq!(configs.len(), CASES.len() - 3 + WITH_FRAME_DROPPING.len());
+        assert!(Sender::of("xnc-without-paths").is_err());
+    }
+}
