@@ -9,7 +9,7 @@ mod tuning;
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
 pub use coding::{Coding, FrameBoundary, Parameters};
 pub use parameter::InvalidParameter;
-pub use server::{Client, Registration, ServerConfig};
+pub use server::{Client, ClientList, Registration, SerialNumber, ServerConfig};
 pub use tuning::Tuning;
 
 pub use hawser_control::Prefix;
@@ -533,6 +533,20 @@ mod tests {
                 "10.77.0.50",
                 "10.77.0.1",
                 "line 12: 10.77.0.1 is not an address that a client can have",
+            ),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\nrevoked_clients = [\"car-1\"]",
+                "\"car-1\" is also in revoked_clients",
+            ),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\nrevoked_certificates = [\"car-1\"]",
+                "line 1: \"car-1\" is not the serial number",
             ),
             (
                 "server",

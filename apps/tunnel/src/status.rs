@@ -44,6 +44,9 @@ pub struct Status {
     /// removed it.
     #[serde(default)]
     pub tables_restored: u64,
+    /// Why a server's file was rejected when it was read last; none if it was accepted.
+    #[serde(default)]
+    pub rejected_file: Option<String>,
     /// Packets not forwarded and connections not admitted, by reason, without reasons that did not
     /// occur.
     pub dropped: BTreeMap<String, u64>,
@@ -178,6 +181,7 @@ impl Status {
             uplinks: Vec::new(),
             memory_bytes: 0,
             tables_restored: 0,
+            rejected_file: None,
             dropped: BTreeMap::new(),
         }
     }

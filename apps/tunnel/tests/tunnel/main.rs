@@ -10,6 +10,7 @@ mod kill_switch;
 mod process;
 mod protocol;
 mod refusals;
+mod revocation;
 mod rig;
 mod traffic;
 mod uplinks;
