@@ -7,6 +7,7 @@ mod controller;
 mod ecn;
 mod faults;
 mod kill_switch;
+mod mss;
 mod process;
 mod protocol;
 mod refusals;
