@@ -131,6 +131,9 @@ impl Client {
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let networks = Networks::watch(&common.interface)?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
+        if config.table.is_some() {
+            device.accept_other_routes()?;
+        }
         let nat = masquerade(&config)?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
@@ -357,7 +360,8 @@ impl Client {
             warn!("inner addresses changed: connections inside the tunnel will break");
         }
         self.device.set_addresses(&opened.addresses)?;
-        self.device.set_routes(&self.config.routes)?;
+        self.device
+            .set_routes(&self.config.inside(), self.config.table)?;
         self.addresses = opened.addresses.clone();
         Ok(())
     }

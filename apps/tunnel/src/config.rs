@@ -6,6 +6,7 @@ mod parameter;
 mod server;
 mod tuning;
 
+pub(crate) use client::MARK;
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
 pub use coding::{Coding, FrameBoundary, Parameters};
 pub use parameter::InvalidParameter;
@@ -495,9 +496,37 @@ mod tests {
             (
                 "client",
                 client,
-                "kill_switch = true",
+                "[\"192.168.1.0/24\"]",
+                "[]\ntable = 254",
+                "line 3: table is not 254: without this key",
+            ),
+            (
+                "client",
+                client,
+                "routes = [\"0.0.0.0/0\", \"::/0\"]",
+                "table = 100",
+                "line 3: kill_switch closes what routes",
+            ),
+            (
+                "client",
+                &client.replace("kill_switch = true", ""),
+                "routes = [\"0.0.0.0/0\", \"::/0\"]",
                 "",
-                "line 3: bypass leaves destinations out of kill_switch",
+                "line 3: bypass leaves destinations out of routes, which is empty",
+            ),
+            (
+                "client",
+                client,
+                "kill_switch = true",
+                "bypass_marks = [0x10]",
+                "line 3: bypass_marks leaves packets out of kill_switch",
+            ),
+            (
+                "client",
+                client,
+                "kill_switch = true",
+                "kill_switch = true\nbypass_marks = [14752]",
+                "line 3: bypass_marks contains 14752",
             ),
             (
                 "server",

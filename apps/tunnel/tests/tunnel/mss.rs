@@ -53,6 +53,7 @@ fn exchange(from: &Namespace, to: &Namespace, address: &str) {
     let (far, _) = listener.accept().unwrap();
     let mut threads = Vec::new();
     for (name, end) in [("up", near), ("down", far)] {
+        end.set_write_timeout(Some(TIMEOUT)).unwrap();
         let mut sending = end.try_clone().unwrap();
         threads.push((
             name,
