@@ -517,6 +517,20 @@ mod tests {
             (
                 "client",
                 client,
+                "[tunnel]",
+                "[tunnel]\ndns_domains = [\"example.org\"]",
+                "line 3: dns_domains has no effect without dns",
+            ),
+            (
+                "client",
+                client,
+                "[tunnel]",
+                "[tunnel]\ndns = [\"10.77.0.1\"]\ndns_domains = [\"example.org x\"]",
+                "line 3: dns_domains contains \"example.org x\"",
+            ),
+            (
+                "client",
+                client,
                 "kill_switch = true",
                 "bypass_marks = [0x10]",
                 "line 3: bypass_marks leaves packets out of kill_switch",

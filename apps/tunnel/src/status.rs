@@ -44,6 +44,14 @@ pub struct Status {
     /// removed it.
     #[serde(default)]
     pub tables_restored: u64,
+    /// Where a client has set its name servers, or why it has not; none without `dns`, and before
+    /// the first session.
+    #[serde(default)]
+    pub dns: Option<String>,
+    /// The number of times that the name servers were set again after another program had replaced
+    /// `/etc/resolv.conf`.
+    #[serde(default)]
+    pub dns_restored: u64,
     /// Why a server's file was rejected when it was read last; none if it was accepted.
     #[serde(default)]
     pub rejected_file: Option<String>,
@@ -181,6 +189,8 @@ impl Status {
             uplinks: Vec::new(),
             memory_bytes: 0,
             tables_restored: 0,
+            dns: None,
+            dns_restored: 0,
             rejected_file: None,
             dropped: BTreeMap::new(),
         }

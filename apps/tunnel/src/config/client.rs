@@ -33,6 +33,10 @@ pub struct ClientConfig {
     pub bypass_marks: Vec<u32>,
     /// The number of the routing table for `routes`; none for the main one.
     pub table: Option<u32>,
+    /// The name servers to use while the tunnel is up.
+    pub dns: Vec<IpAddr>,
+    /// The domains in which names without a dot are searched.
+    pub dns_domains: Vec<String>,
     /// The servers to use as long as no controller has named any.
     pub servers: Vec<ServerEntry>,
     /// The controllers that know servers; empty if there are none.
@@ -147,6 +151,12 @@ struct Tunnel {
     bypass_marks: Vec<u32>,
     /// The number of the routing table for `routes`.
     table: Option<u32>,
+    /// The name servers to use while the tunnel is up.
+    #[serde(default)]
+    dns: Vec<IpAddr>,
+    /// The domains in which names without a dot are searched.
+    #[serde(default)]
+    dns_domains: Vec<String>,
     /// The directory of the status and of the uplinks' data usage.
     state: Option<PathBuf>,
     /// The loopback address at which metrics are served.
@@ -212,6 +222,7 @@ impl ClientConfig {
         }
         check_kill_switch(&source, &file.tunnel)?;
         check_routes(&source, &file.tunnel)?;
+        check_dns(&source, &file.tunnel)?;
         Ok(ClientConfig {
             common: super::common(&source, &tunnel.into(), &file.tunnel, &file.tls)?,
             session_timeout: super::session_timeout(
@@ -226,6 +237,8 @@ impl ClientConfig {
             bypass: tunnel.bypass.clone(),
             bypass_marks: tunnel.bypass_marks.clone(),
             table: tunnel.table,
+            dns: tunnel.dns.clone(),
+            dns_domains: tunnel.dns_domains.clone(),
             usage_file: super::persistent_state(&source, tunnel.state.as_deref(), &tunnel.name)
                 .join("usage.json"),
             controllers,
@@ -300,6 +313,38 @@ fn check_routes(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigE
     ];
     match errors.into_iter().find(|(is_wrong, _)| *is_wrong) {
         Some((_, message)) => Err(source.wrong(at, message)),
+        None => Ok(()),
+    }
+}
+
+/// The most name servers that the C library uses (`resolv.conf(5)`: `MAXNS`).
+const MAX_NAME_SERVERS: usize = 3;
+
+fn check_dns(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigError> {
+    let Tunnel {
+        dns, dns_domains, ..
+    } = at.get_ref();
+    let is_domain = |domain: &String| {
+        let is_allowed =
+            |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
+        !domain.is_empty() && !domain.starts_with(['.', '-']) && domain.chars().all(is_allowed)
+    };
+    if dns.len() > MAX_NAME_SERVERS {
+        return Err(source.wrong(at, "dns has at most 3 name servers: programs use no more"));
+    }
+    if dns.is_empty() && !dns_domains.is_empty() {
+        return Err(source.wrong(
+            at,
+            "dns_domains has no effect without dns, the name servers",
+        ));
+    }
+    match dns_domains.iter().find(|domain| !is_domain(domain)) {
+        Some(domain) => Err(source.wrong(
+            at,
+            format!(
+                "dns_domains contains {domain:?}, which is not a domain such as \"example.org\""
+            ),
+        )),
         None => Ok(()),
     }
 }

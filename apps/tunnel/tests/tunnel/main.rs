@@ -4,6 +4,7 @@
 mod certificates;
 mod closed;
 mod controller;
+mod dns;
 mod ecn;
 mod faults;
 mod kill_switch;
