@@ -2,7 +2,7 @@
 
 use crate::config::FrameBoundary;
 use crate::join::{Answer, Hello, Notice, message_bytes};
-use crate::packet::{Flows, MIN_URGENT_DSCP, destination, source};
+use crate::packet::{Flows, MIN_URGENT_DSCP, destination, mss, source};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::ip;
 use serde::Serialize;
@@ -99,4 +99,7 @@ pub(crate) fn check_packet(flows: &mut Flows, packet: &[u8]) {
     assert_eq!(hint.ecn, ecn);
     assert_eq!(hint.urgent, is_ip && class >> 2 >= MIN_URGENT_DSCP);
     assert!(is_ip || !hint.end_of_frame);
+    let mut clamped = packet.to_vec();
+    mss::clamp(&mut clamped, 1400);
+    assert!(is_ip || clamped == packet);
 }

@@ -4,8 +4,10 @@ mod commands;
 mod connections;
 mod dial;
 mod dial_errors;
+mod dns;
 pub(crate) mod kill_switch;
 mod path;
+mod resolv_conf;
 mod servers;
 mod show;
 mod uplinks;
@@ -25,6 +27,7 @@ use crate::time;
 use anyhow::{Context, Result};
 use connections::Connections;
 use dial::Dialer;
+use dns::Dns;
 use hawser_io::tun::Buffer;
 use hawser_units::{ByteSize, Instant};
 use hawser_uplinks::{
@@ -104,6 +107,7 @@ struct Client {
     /// The nftables tables that are restored when another program changes or removes them.
     tables: Vec<Arc<Table>>,
     _nat: Option<Nat>,
+    dns: Dns,
 }
 
 /// The current session.
@@ -123,6 +127,8 @@ type Shape = (SystemTime, Vec<(String, bool)>, u16);
 impl Client {
     async fn start(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<Client> {
         let common = &config.common;
+        // First: servers or controllers may have host names, which have to be resolved.
+        let dns = Dns::prepare(&config);
         let mut tables: Vec<_> = kill_switch.iter().map(KillSwitch::table).collect();
         // First, because removals before this are not noticed.
         tables::watch(tables.clone())?;
@@ -132,6 +138,9 @@ impl Client {
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let networks = Networks::watch(&common.interface)?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
+        if config.table.is_some() {
+            device.accept_other_routes()?;
+        }
         let nat = masquerade(&config)?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
@@ -158,6 +167,7 @@ impl Client {
             last_status,
             tables,
             _nat: nat,
+            dns,
             config,
         })
     }
@@ -358,10 +368,37 @@ impl Client {
             warn!("inner addresses changed: connections inside the tunnel will break");
         }
         self.device.set_addresses(&opened.addresses)?;
-        self.device.set_routes(&self.config.routes)?;
+        self.device
+            .set_routes(&self.config.inside(), self.config.table)?;
         self.addresses = opened.addresses.clone();
+        self.dns.set();
+        self.warn_of_unrouted_name_servers();
         Ok(())
     }
+
+    /// Warns of name servers that are not reached through the tunnel.
+    fn warn_of_unrouted_name_servers(&self) {
+        let inside = self.config.inside();
+        for server in &self.config.dns {
+            let is_routed = inside.iter().any(|prefix| prefix.contains(*server));
+            let mut own = self.addresses.iter();
+            if !is_routed && !own.any(|own| is_in_network_of(*server, *own)) {
+                warn!(%server, "`dns` is neither in `routes` nor an inner address: it is asked outside the tunnel");
+            }
+        }
+    }
+}
+
+/// Returns whether an address is in the network of another one, which has this prefix length.
+fn is_in_network_of(address: IpAddr, (own, length): (IpAddr, u8)) -> bool {
+    let differ = match (address, own) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (u32::from(one) ^ u32::from(other)).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => {
+            (u128::from(one) ^ u128::from(other)).leading_zeros()
+        }
+        _ => return false,
+    };
+    differ >= length.into()
 }
 
 /// Installs the rules that translate the sources of forwarded packets, if the configuration says so.

@@ -6,10 +6,11 @@ mod parameter;
 mod server;
 mod tuning;
 
+pub(crate) use client::MARK;
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
 pub use coding::{Coding, FrameBoundary, Parameters};
 pub use parameter::InvalidParameter;
-pub use server::{Client, Registration, ServerConfig};
+pub use server::{Client, ClientList, Registration, SerialNumber, ServerConfig};
 pub use tuning::Tuning;
 
 pub use hawser_control::Prefix;
@@ -495,9 +496,51 @@ mod tests {
             (
                 "client",
                 client,
-                "kill_switch = true",
+                "[\"192.168.1.0/24\"]",
+                "[]\ntable = 254",
+                "line 3: table is not 254: without this key",
+            ),
+            (
+                "client",
+                client,
+                "routes = [\"0.0.0.0/0\", \"::/0\"]",
+                "table = 100",
+                "line 3: kill_switch closes what routes",
+            ),
+            (
+                "client",
+                &client.replace("kill_switch = true", ""),
+                "routes = [\"0.0.0.0/0\", \"::/0\"]",
                 "",
-                "line 3: bypass leaves destinations out of kill_switch",
+                "line 3: bypass leaves destinations out of routes, which is empty",
+            ),
+            (
+                "client",
+                client,
+                "[tunnel]",
+                "[tunnel]\ndns_domains = [\"example.org\"]",
+                "line 3: dns_domains has no effect without dns",
+            ),
+            (
+                "client",
+                client,
+                "[tunnel]",
+                "[tunnel]\ndns = [\"10.77.0.1\"]\ndns_domains = [\"example.org x\"]",
+                "line 3: dns_domains contains \"example.org x\"",
+            ),
+            (
+                "client",
+                client,
+                "kill_switch = true",
+                "bypass_marks = [0x10]",
+                "line 3: bypass_marks leaves packets out of kill_switch",
+            ),
+            (
+                "client",
+                client,
+                "kill_switch = true",
+                "kill_switch = true\nbypass_marks = [14752]",
+                "line 3: bypass_marks contains 14752",
             ),
             (
                 "server",
@@ -533,6 +576,20 @@ mod tests {
                 "10.77.0.50",
                 "10.77.0.1",
                 "line 12: 10.77.0.1 is not an address that a client can have",
+            ),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\nrevoked_clients = [\"car-1\"]",
+                "\"car-1\" is also in revoked_clients",
+            ),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\nrevoked_certificates = [\"car-1\"]",
+                "line 1: \"car-1\" is not the serial number",
             ),
             (
                 "server",

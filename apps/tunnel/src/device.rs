@@ -4,6 +4,7 @@ use crate::config::Prefix;
 use crate::session::Batch;
 use anyhow::{Context, Result, ensure};
 use hawser_io::netlink::{self, Address, LinkChange, Route};
+use hawser_io::sysctl;
 use hawser_io::tun::{Buffer, Tun};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -184,12 +185,15 @@ impl Device {
         Ok(())
     }
 
-    /// Routes `destinations` into the device. Existing routes to the same destinations stay, with a
-    /// lower preference: uplinks need theirs, and all other traffic uses them again when the device
-    /// is removed.
-    pub(crate) fn set_routes(&self, destinations: &[Prefix]) -> Result<()> {
+    /// Routes `destinations` into the device, in the routing table of this number or the main one.
+    /// Existing routes to the same destinations stay, with a lower preference: uplinks need theirs,
+    /// and all other traffic uses them again when the device is removed.
+    pub(crate) fn set_routes(&self, destinations: &[Prefix], table: Option<u32>) -> Result<()> {
         let mut configured = self.configured.lock();
-        let routes = destinations.iter().map(|prefix| self.route(prefix));
+        let routes = destinations.iter().map(|prefix| Route {
+            table,
+            ..self.route(prefix)
+        });
         let (ipv4, ipv6): (Vec<_>, Vec<_>) = routes.partition(|route| route.destination.is_ipv4());
         configured.ipv6_routes = ipv6
             .into_iter()
@@ -214,6 +218,13 @@ impl Device {
     fn route(&self, prefix: &Prefix) -> Route {
         let first = prefix.address(0).expect("a prefix has a first address");
         Route::new(first, prefix.length(), self.name())
+    }
+
+    /// Lets the kernel accept packets from the device whose sources are not routed into it by the
+    /// main table, which a strict reverse path filter rejects.
+    pub(crate) fn accept_other_routes(&self) -> Result<()> {
+        sysctl::set_reverse_path_filter(self.name(), sysctl::LOOSE)
+            .context("cannot make the reverse path filter of the TUN device loose")
     }
 
     /// Reads packets from the kernel, waiting until there is at least one.

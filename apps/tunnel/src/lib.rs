@@ -128,7 +128,11 @@ fn run_server(args: &ServerArgs) -> Result<()> {
     if let Some(file) = &args.tuning {
         warn!(file = %file.display(), "the server and its clients use the parameters of an experiment");
     }
-    run_to_end(server::run(config))
+    let files = server::Files {
+        config: args.run.config.clone(),
+        tuning: args.tuning.clone(),
+    };
+    run_to_end(server::run(config, files))
 }
 
 fn print_valid(config: &Path) {

@@ -24,12 +24,17 @@ fn text(status: Status) -> String {
     page("hawser_tunnel", move |sink| write(&status, sink))
 }
 
-const STATUS_METRICS: [Metric<Status>; 2] = [
+const STATUS_METRICS: [Metric<Status>; 3] = [
     gauge("sessions", "Sessions", |s| s.sessions.len() as f64),
     counter(
         "tables_restored",
         "nftables tables restored after another program changed or removed them",
         |s| s.tables_restored,
+    ),
+    counter(
+        "dns_restored",
+        "Times that name servers were set again after another program had replaced them",
+        |s| s.dns_restored,
     ),
 ];
 
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn the_metrics_are_those_of_the_documentation() {
         let served = served(&text(status()));
-        assert_eq!(served.len(), 19);
+        assert_eq!(served.len(), 20);
         assert_eq!(served, documented(DOCUMENTATION, "hawser_tunnel"));
     }
 

@@ -1,5 +1,6 @@
 //! Parses the parts of inner packets that the tunnel needs.
 
+pub(crate) mod mss;
 mod rtp;
 
 use crate::config::FrameBoundary;
@@ -11,7 +12,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Protocols whose header starts with the ports: TCP, UDP, DCCP, SCTP and UDP-Lite.
-const PROTOCOLS_WITH_PORTS: [u8; 5] = [6, UDP, 33, 132, 136];
+const PROTOCOLS_WITH_PORTS: [u8; 5] = [TCP, UDP, 33, 132, 136];
+const TCP: u8 = 6;
 
 /// Returns the source address of an IP packet; none if it is not an IP packet.
 pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {

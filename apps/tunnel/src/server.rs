@@ -5,11 +5,12 @@ pub(crate) mod allowlist;
 mod connection;
 mod handshakes;
 mod registry;
+mod revocation;
 mod routes;
 mod unmatched;
 
 use crate::budget::Budget;
-use crate::config::ServerConfig;
+use crate::config::{ClientList, ServerConfig};
 use crate::device::Device;
 use crate::interfaces::Networks;
 use crate::metrics::{self, LastStatus};
@@ -25,11 +26,12 @@ use hawser_io::tun::Buffer;
 use hawser_quic::MarkedDatagrams;
 use noq::Endpoint;
 use noq::crypto::rustls::QuicServerConfig;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use registry::{OpenSession, Registry};
 use routes::Routes;
 use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -56,6 +58,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The state shared by all connections.
 pub(crate) struct Server {
     pub(crate) config: ServerConfig,
+    /// The files that the configuration was read from.
+    files: Files,
+    /// The clients that are admitted, as the file said when it was read last.
+    client_list: RwLock<ClientList>,
+    /// Why the file was rejected when it was read last.
+    rejected_file: Mutex<Option<String>>,
     pub(crate) device: Arc<Device>,
     /// The networks that this machine is in.
     networks: watch::Receiver<Networks>,
@@ -65,8 +73,7 @@ pub(crate) struct Server {
     unmatched: Arc<UnmatchedDatagrams>,
     /// The datagrams of all clients that the network has marked, until they are decrypted.
     marked: Arc<MarkedDatagrams>,
-    /// The clients that a controller admits. Without a controller, any client with a certificate of
-    /// the authority is admitted.
+    /// The clients that a controller admits. Without a controller, `client_list` alone decides.
     pub(crate) allowlist: Option<Arc<Allowlist>>,
     /// Whether the server is shutting down.
     pub(crate) draining: watch::Sender<bool>,
@@ -75,6 +82,14 @@ pub(crate) struct Server {
     tables: Vec<Arc<Table>>,
     /// Notified when sessions or paths have changed.
     pub(crate) changed: Notify,
+}
+
+/// The files of a server.
+pub(crate) struct Files {
+    /// The configuration.
+    pub(crate) config: PathBuf,
+    /// The parameters of an experiment.
+    pub(crate) tuning: Option<PathBuf>,
 }
 
 struct Signals {
@@ -95,7 +110,7 @@ impl Signals {
 
 /// Serves clients until SIGINT or SIGTERM, then drains: exits when all clients have left or the
 /// drain time is over.
-pub(crate) async fn run(config: ServerConfig) -> Result<()> {
+pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
     // Caught before anything that takes time: a signal must neither be missed nor kill a server
     // that is starting.
     let signals = Signals::catch()?;
@@ -103,7 +118,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         check_forwarding(&config.prefixes)?;
     }
     let tls = tls::server(&config.common.credentials)?;
-    let (server, _nat) = Server::create(config)?;
+    let (server, _nat) = Server::create(config, files)?;
     let server = Arc::new(server);
     let endpoints = server.endpoints(&tls)?;
     let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls));
@@ -125,7 +140,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
 
 impl Server {
     /// Creates the server with its device and its firewall rules, which last as long as the [`Nat`].
-    fn create(config: ServerConfig) -> Result<(Server, Option<Nat>)> {
+    fn create(config: ServerConfig, files: Files) -> Result<(Server, Option<Nat>)> {
         let registry = Arc::new(Registry::new(&config));
         let networks = Networks::watch(&config.common.interface)?;
         let device = Arc::new(create_device(&config, &registry)?);
@@ -146,6 +161,9 @@ impl Server {
             draining: watch::Sender::new(false),
             tables,
             changed: Notify::new(),
+            client_list: RwLock::new(config.client_list.clone()),
+            rejected_file: Mutex::default(),
+            files,
             config,
         };
         Ok((server, nat))
@@ -272,7 +290,8 @@ async fn serve(
     report.write(server).await;
 }
 
-/// Writes the status until a signal to stop arrives. SIGHUP reloads the certificates.
+/// Writes the status until a signal to stop arrives. SIGHUP reloads the certificates and the list
+/// of clients.
 async fn write_until_signal(
     server: &Server,
     report: &mut StatusReport,
@@ -291,7 +310,11 @@ async fn write_until_signal(
                 due = None;
                 took = report.write(server).await;
             }
-            _ = signals.hangup.recv() => reload_certificates(server, quic),
+            _ = signals.hangup.recv() => {
+                // First: a certificate that cannot be read must not keep a stolen one in use.
+                server.reload_clients();
+                reload_certificates(server, quic);
+            }
             _ = signals.interrupt.recv() => return,
             _ = signals.terminate.recv() => return,
         }
@@ -370,6 +393,7 @@ impl Server {
         status.addresses = self.registry.own_ips();
         status.memory_bytes = self.budget.used().0;
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
+        status.rejected_file = self.rejected_file.lock().clone();
         status.dropped = self.registry.drop_counts();
         status.dropped.extend(self.device.drop_counts());
         status.dropped.extend(self.unmatched.drop_counts());

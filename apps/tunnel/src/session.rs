@@ -17,7 +17,7 @@ use crate::budget::Claim;
 use crate::config::FrameBoundary;
 use crate::device::Device;
 use crate::join::{CloseCode, PathNumber};
-use crate::packet::Flows;
+use crate::packet::{Flows, mss};
 use crate::time;
 use bytes::Bytes;
 use hawser_units::{Ecn, Instant, MAX_PATHS, PathId};
@@ -386,8 +386,11 @@ impl Session {
 
     fn pass_on(&mut self) {
         let mut packets = std::mem::take(&mut self.outgoing);
-        while let Some(packet) = self.endpoint.poll_packet() {
+        while let Some(mut packet) = self.endpoint.poll_packet() {
             if self.admits(&packet.bytes) {
+                // Each end lowers what it receives, because the size that a SYN announces is that
+                // of packets in the opposite direction.
+                mss::clamp(&mut packet.bytes, self.mtu);
                 self.received_bytes += packet.bytes.len() as u64;
                 packets.push(packet.bytes);
             }

@@ -44,6 +44,17 @@ pub struct Status {
     /// removed it.
     #[serde(default)]
     pub tables_restored: u64,
+    /// Where a client has set its name servers, or why it has not; none without `dns`, and before
+    /// the first session.
+    #[serde(default)]
+    pub dns: Option<String>,
+    /// The number of times that the name servers were set again after another program had replaced
+    /// `/etc/resolv.conf`.
+    #[serde(default)]
+    pub dns_restored: u64,
+    /// Why a server's file was rejected when it was read last; none if it was accepted.
+    #[serde(default)]
+    pub rejected_file: Option<String>,
     /// Packets not forwarded and connections not admitted, by reason, without reasons that did not
     /// occur.
     pub dropped: BTreeMap<String, u64>,
@@ -178,6 +189,9 @@ impl Status {
             uplinks: Vec::new(),
             memory_bytes: 0,
             tables_restored: 0,
+            dns: None,
+            dns_restored: 0,
+            rejected_file: None,
             dropped: BTreeMap::new(),
         }
     }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An IP prefix, such as `10.77.0.0/16`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
     /// The first address.
     network: IpAddr,
@@ -52,6 +52,44 @@ impl Prefix {
             .contains(address)
             .then(|| bits(address) - bits(self.network))?;
         u64::try_from(number).ok()
+    }
+
+    /// Returns whether the prefix contains all addresses of `other`.
+    pub fn covers(self, other: Prefix) -> bool {
+        self.length <= other.length && self.contains(other.network)
+    }
+
+    /// Returns whether an address is in both prefixes.
+    pub fn overlaps(self, other: Prefix) -> bool {
+        self.covers(other) || other.covers(self)
+    }
+
+    /// Returns the prefixes that together contain the addresses of this one that are in none of
+    /// `excluded`, in ascending order.
+    pub fn without(self, excluded: &[Prefix]) -> Vec<Prefix> {
+        if excluded.iter().any(|prefix| prefix.covers(self)) {
+            return Vec::new();
+        }
+        if !excluded.iter().any(|prefix| prefix.overlaps(self)) {
+            return vec![self];
+        }
+        // A prefix that overlaps and does not cover this one is longer, so this one has halves.
+        let halves = self.halves().into_iter();
+        halves.flat_map(|half| half.without(excluded)).collect()
+    }
+
+    /// Returns the two halves of a prefix of more than one address.
+    fn halves(self) -> [Prefix; 2] {
+        let length = self.length + 1;
+        let upper = match self.network {
+            IpAddr::V4(network) => {
+                Ipv4Addr::from(u32::from(network) | 1 << (32 - u32::from(length))).into()
+            }
+            IpAddr::V6(network) => {
+                Ipv6Addr::from(u128::from(network) | 1 << (128 - u32::from(length))).into()
+            }
+        };
+        [self.network, upper].map(|network| Prefix { network, length })
     }
 
     fn masked(self, bits: u128) -> u128 {
@@ -143,6 +181,39 @@ mod tests {
         );
         assert!(prefix("::/0").contains("fd77::2".parse().unwrap()));
         assert!(!prefix("::/0").contains([10, 0, 0, 1].into()));
+    }
+
+    #[test]
+    fn a_prefix_without_others_is_divided() {
+        let texts = |text: &str, excluded: &[&str]| {
+            let excluded: Vec<_> = excluded.iter().map(|text| prefix(text)).collect();
+            let parts = prefix(text).without(&excluded).into_iter();
+            parts.map(|part| part.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(texts("10.0.0.0/8", &[]), ["10.0.0.0/8"]);
+        assert_eq!(texts("10.0.0.0/8", &["11.0.0.0/8", "::/0"]), ["10.0.0.0/8"]);
+        assert!(texts("10.0.0.0/8", &["10.0.0.0/8"]).is_empty());
+        assert!(texts("10.0.0.0/8", &["0.0.0.0/0"]).is_empty());
+        assert_eq!(
+            texts("0.0.0.0/0", &["128.0.0.0/2", "0.0.0.0/1"]),
+            ["192.0.0.0/2"]
+        );
+        assert_eq!(texts("fd00::/8", &["fd80::/10", "fdc0::/10"]), ["fd00::/9"]);
+        assert_eq!(texts("0.0.0.0/0", &["203.0.113.1/32"]).len(), 32);
+        assert_eq!(texts("::/0", &["2001:db8::1/128"]).len(), 128);
+    }
+
+    #[test]
+    fn each_address_is_in_the_parts_once_or_excluded() {
+        let excluded = ["10.0.0.64/26", "10.0.0.96/27", "10.0.0.255/32"].map(prefix);
+        let whole = prefix("10.0.0.0/24");
+        let parts = whole.without(&excluded);
+        for number in 0..256 {
+            let address = whole.address(number).unwrap();
+            let is_excluded = excluded.iter().any(|prefix| prefix.contains(address));
+            let count = parts.iter().filter(|part| part.contains(address)).count();
+            assert_eq!(count, usize::from(!is_excluded), "{address}");
+        }
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct Config {
     /// was sent, up to `max_queue_delay`. With window for half of the frames, every other frame is
     /// then sent, and the video does not freeze.
     pub frame_queue_delay_step: Duration,
+    /// Whether each urgent packet is sent over two paths at once. Not part of the paper.
+    pub duplicate_urgent: bool,
     /// The share of a path's congestion window that may wait in its connection, which paces it.
     /// With XNC it is just enough to keep the connection busy, because a packet that waits in the
     /// sender can still take another path. At least 10 kB, at most 500 kB.
@@ -170,6 +172,7 @@ impl Config {
             drop_frames: false,
             max_frame_queue_delay: Duration::from_millis(60),
             frame_queue_delay_step: Duration::from_millis(40),
+            duplicate_urgent: false,
             connection_share: 1.0,
             queue_target: Duration::from_millis(40),
             queue_target_shared: Duration::from_millis(20),

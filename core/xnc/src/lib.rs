@@ -33,6 +33,7 @@
 
 mod config;
 mod decoding;
+mod delays;
 mod endpoint;
 mod liveness;
 mod mark_share;
@@ -51,6 +52,7 @@ mod timer;
 mod timing;
 
 pub use config::{Config, LossDetection, Scheme, UnknownScheme};
+pub use delays::Delays;
 pub use endpoint::{Endpoint, is_control};
 pub use liveness::{Event, Liveness};
 pub use mark_share::MarkShare;

@@ -6,6 +6,7 @@
 
 use crate::config::Config;
 use crate::decoding::DecoderLoad;
+use crate::delays::Delays;
 use crate::memory::cost;
 use crate::sent_packets::{Fate, Hint, SentPacket, SentPackets};
 use crate::sent_transmissions::{Content, Outcome};
@@ -50,6 +51,8 @@ pub(crate) struct Counts {
     pub(crate) given_up: u64,
     /// Shots.
     pub(crate) recoveries: u64,
+    /// The times until packets were known to be delivered.
+    pub(crate) confirmed_after: Delays,
 }
 
 /// The packets that were sent, and the recovery of those that were lost.
@@ -201,7 +204,7 @@ impl Recovery {
         if let Some(packet) = self.packets.get_mut(id).filter(|_| was_in_flight) {
             packet.in_flight -= 1;
         }
-        self.settle_delivered(id);
+        self.settle_delivered(now, id);
         if let Some(number) = self.range_of(id)
             && let Some(range) = self.ranges.get(number)
             && range.shot.attempts > 0
@@ -270,7 +273,7 @@ impl Recovery {
             .collect();
         for (id, copies) in recovering {
             if suffices {
-                self.settle_delivered(id);
+                self.settle_delivered(now, id);
             } else if shot.is_over() && copies == 0 {
                 if shot.attempts < self.config.shots {
                     self.schedule_shot(now, id)
@@ -317,8 +320,13 @@ impl Recovery {
         }
     }
 
-    fn settle_delivered(&mut self, id: u64) {
+    fn settle_delivered(&mut self, now: Instant, id: u64) {
+        let queued_at = self.packets.get(id).map(|packet| packet.queued_at);
         if let Some(range) = self.packets.settle(id, Fate::Delivered) {
+            let after = queued_at.map(|queued_at| now.saturating_since(queued_at));
+            self.counts
+                .confirmed_after
+                .record(after.unwrap_or_default());
             self.ranges.count_settled(range);
             self.counts.delivered += 1;
         }

@@ -340,6 +340,7 @@ impl Sender {
             delivered: recovery.delivered,
             lost: recovery.lost,
             recoveries: recovery.recoveries,
+            confirmed_after: recovery.confirmed_after,
             ..self.stats
         }
     }

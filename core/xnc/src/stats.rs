@@ -1,3 +1,4 @@
+use crate::delays::Delays;
 use hawser_units::MAX_PATHS;
 
 /// The reason for which a packet or datagram was rejected. Each is counted in [`Stats::rejected`].
@@ -91,6 +92,10 @@ pub struct SenderStats {
     pub spurious: u64,
     /// Shots, each of which recovers the losses of a range.
     pub recoveries: u64,
+    /// Urgent packets that were sent over two paths at once.
+    pub duplicated: u64,
+    /// The times from when packets were accepted until it was known that they had arrived.
+    pub confirmed_after: Delays,
     /// Counters of each path, by its index.
     pub paths: [PathStats; MAX_PATHS],
 }
@@ -100,17 +105,21 @@ impl SenderStats {
     /// acknowledgements, as a share of the bytes of the first transmissions. Counts bytes of
     /// frames.
     pub fn redundancy(&self) -> f64 {
-        let first: u64 = self.paths.iter().map(|path| path.first_bytes).sum();
-        let more: u64 = self
-            .paths
-            .iter()
-            .map(|path| path.recovery_bytes + path.ping_bytes)
-            .sum();
-        if first == 0 {
-            0.0
-        } else {
-            more as f64 / first as f64
+        match self.first_bytes() {
+            0 => 0.0,
+            first => self.redundant_bytes() as f64 / first as f64,
         }
+    }
+
+    /// Returns the bytes of the first transmissions of packets.
+    pub fn first_bytes(&self) -> u64 {
+        self.paths.iter().map(|path| path.first_bytes).sum()
+    }
+
+    /// Returns the bytes sent in addition to them, except acknowledgements.
+    pub fn redundant_bytes(&self) -> u64 {
+        let more = self.paths.iter();
+        more.map(|path| path.recovery_bytes + path.ping_bytes).sum()
     }
 }
 

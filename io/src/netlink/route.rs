@@ -34,6 +34,8 @@ pub struct Route {
     /// The number that marks the route as its creator's. Without one, it is that of manual routes,
     /// and any when a route is deleted.
     pub protocol: Option<u8>,
+    /// The routing table; the main one without a number.
+    pub table: Option<u32>,
 }
 
 impl Route {
@@ -49,6 +51,7 @@ impl Route {
             mtu_bytes: None,
             is_mtu_locked: false,
             protocol: None,
+            table: None,
         }
     }
 
@@ -89,7 +92,11 @@ impl Route {
         message.header = RouteHeader {
             address_family: family(self.destination),
             destination_prefix_length: self.prefix_length,
-            table: RouteHeader::RT_TABLE_MAIN,
+            table: match self.table {
+                None => RouteHeader::RT_TABLE_MAIN,
+                // The number is in an attribute, which has room for all of them.
+                Some(_) => RouteHeader::RT_TABLE_UNSPEC,
+            },
             ..RouteHeader::default()
         };
         let source = self
@@ -102,6 +109,7 @@ impl Route {
             source,
             self.metric.map(RouteAttribute::Priority),
             self.mtu_bytes.map(|mtu| self.metrics(mtu)),
+            self.table.map(RouteAttribute::Table),
         ];
         message.attributes.extend(attributes.into_iter().flatten());
         Ok(message)
@@ -144,8 +152,11 @@ impl fmt::Display for Route {
             let lock = if self.is_mtu_locked { "lock " } else { "" };
             write!(f, " mtu {lock}{mtu}")?;
         }
-        self.protocol
-            .map_or(Ok(()), |protocol| write!(f, " proto {protocol}"))
+        if let Some(protocol) = self.protocol {
+            write!(f, " proto {protocol}")?;
+        }
+        self.table
+            .map_or(Ok(()), |table| write!(f, " table {table}"))
     }
 }
 
@@ -164,11 +175,12 @@ mod tests {
             mtu_bytes: Some(1400),
             is_mtu_locked: true,
             protocol: Some(72),
+            table: Some(100),
             ..route
         };
         assert_eq!(
             route.to_string(),
-            "10.99.0.0/16 via inet6 fe80::1 dev eth0 src 10.98.0.1 metric 1000 mtu lock 1400 proto 72"
+            "10.99.0.0/16 via inet6 fe80::1 dev eth0 src 10.98.0.1 metric 1000 mtu lock 1400 proto 72 table 100"
         );
     }
 }

@@ -1,6 +1,6 @@
 use super::dial_errors::DialErrors;
-use super::kill_switch::{self, KillSwitch};
-use crate::config::{ClientConfig, Credentials};
+use super::kill_switch::KillSwitch;
+use crate::config::{ClientConfig, Credentials, MARK};
 use crate::inspected_socket::InspectedSocket;
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{
@@ -104,7 +104,7 @@ impl Dialer {
         interface: &str,
         marks: &MarkCounter,
     ) -> Result<UplinkSocket> {
-        let mark = self.kill_switch.is_some().then_some(kill_switch::MARK);
+        let mark = self.kill_switch.is_some().then_some(MARK);
         let socket = uplink_socket(SocketAddr::new(own, 0), interface, mark)?;
         Ok(UplinkSocket::new(socket, Arc::clone(marks.datagrams()))?)
     }

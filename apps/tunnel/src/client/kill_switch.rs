@@ -1,7 +1,7 @@
 //! Keeps traffic that should go through the tunnel from leaving outside it, by nftables rules that
 //! outlive this process.
 
-use crate::config::{ClientConfig, Prefix};
+use crate::config::{ClientConfig, MARK, Prefix};
 use crate::nat::table_of;
 use crate::session::canonical;
 use crate::tables::{self, Table};
@@ -14,10 +14,6 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tracing::{info, warn};
-
-/// The firewall mark of the tunnel's own packets. Other processes need CAP_NET_ADMIN or CAP_NET_RAW
-/// to set it.
-pub(crate) const MARK: u32 = 14752;
 
 /// The suffix of the names of kill switch tables.
 const TABLES: &str = "_kill_switch";
@@ -172,13 +168,13 @@ fn own_packets(servers: &BTreeSet<SocketAddr>) -> String {
 }
 
 /// Returns the rules for packets that leave through other devices than the tunnel's. They accept
-/// packets to `bypass`, and those of this node that an uplink needs to work. Their priority puts
-/// them after all rules that may change the route of a packet.
+/// packets to `bypass`, with a mark in `bypass_marks`, and those of this node that an uplink needs to
+/// work. Their priority puts them after all rules that may change the route or mark of a packet.
 fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
     let tun = &config.common.interface;
     let own = own_packets(servers);
     let controllers = to_controllers(config);
-    let bypass = to_prefixes(&config.bypass, "accept");
+    let bypass = with_marks(&config.bypass_marks) + &to_prefixes(&config.bypass, "accept");
     let closed = to_prefixes(&blocked_prefixes(config), "goto refused");
     format!(
         "  chain output {{
@@ -221,6 +217,12 @@ fn to_controllers(config: &ClientConfig) -> String {
         .filter_map(|controller| controller.address())
         .map(rule)
         .collect()
+}
+
+/// Returns rules that accept packets with these firewall marks.
+fn with_marks(marks: &[u32]) -> String {
+    let rule = |mark: &u32| format!("    meta mark {mark} accept\n");
+    marks.iter().map(rule).collect()
 }
 
 /// Returns a rule with this verdict for packets to each of the prefixes.

@@ -9,6 +9,8 @@ impl Client {
         status.addresses = self.addresses.iter().map(|(address, _)| *address).collect();
         status.dropped = self.device.drop_counts();
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
+        let dns = self.dns.shown();
+        (status.dns, status.dns_restored) = (dns.state, dns.restored);
         let session = self.session_status().await;
         let uplinks = self.uplinks.borrow().clone();
         status.uplinks = uplinks

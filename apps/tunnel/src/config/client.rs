@@ -4,6 +4,7 @@ use super::{
 };
 use hawser_client::Controller;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,8 +27,16 @@ pub struct ClientConfig {
     /// Whether packets to `routes`, and all packets of a family without routes, are kept from
     /// leaving outside the tunnel.
     pub kill_switch: bool,
-    /// Destinations excluded from the kill switch.
+    /// Destinations that are excluded from `routes` and from the kill switch.
     pub bypass: Vec<Prefix>,
+    /// The firewall marks of packets that are excluded from the kill switch.
+    pub bypass_marks: Vec<u32>,
+    /// The number of the routing table for `routes`; none for the main one.
+    pub table: Option<u32>,
+    /// The name servers to use while the tunnel is up.
+    pub dns: Vec<IpAddr>,
+    /// The domains in which names without a dot are searched.
+    pub dns_domains: Vec<String>,
     /// The servers to use as long as no controller has named any.
     pub servers: Vec<ServerEntry>,
     /// The controllers that know servers; empty if there are none.
@@ -36,6 +45,18 @@ pub struct ClientConfig {
     pub usage_file: PathBuf,
     /// The interfaces that may be used.
     pub uplinks: Vec<UplinkRule>,
+}
+
+impl ClientConfig {
+    /// Returns the destinations that are routed into the tunnel: `routes` without `bypass`.
+    pub fn inside(&self) -> Vec<Prefix> {
+        let inside: BTreeSet<_> = self
+            .routes
+            .iter()
+            .flat_map(|route| route.without(&self.bypass))
+            .collect();
+        inside.into_iter().collect()
+    }
 }
 
 /// A tunnel server.
@@ -73,6 +94,14 @@ impl UplinkRule {
         }
     }
 }
+
+/// The firewall mark of the tunnel's own packets. Other processes need CAP_NET_ADMIN or CAP_NET_RAW
+/// to set it.
+pub(crate) const MARK: u32 = 14752;
+
+/// `linux/rtnetlink.h`: `RT_TABLE_MAIN` and `RT_TABLE_LOCAL`.
+const MAIN_TABLE: u32 = 254;
+const LOCAL_TABLE: u32 = 255;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -113,9 +142,21 @@ struct Tunnel {
     /// the tunnel.
     #[serde(default)]
     kill_switch: bool,
-    /// Destinations that may be reached outside the tunnel although `kill_switch` is set.
+    /// Destinations that stay outside the tunnel, whatever `routes` and `kill_switch` say.
     #[serde(default)]
     bypass: Vec<Prefix>,
+    /// The firewall marks of packets that may leave outside the tunnel although `kill_switch` is
+    /// set.
+    #[serde(default)]
+    bypass_marks: Vec<u32>,
+    /// The number of the routing table for `routes`.
+    table: Option<u32>,
+    /// The name servers to use while the tunnel is up.
+    #[serde(default)]
+    dns: Vec<IpAddr>,
+    /// The domains in which names without a dot are searched.
+    #[serde(default)]
+    dns_domains: Vec<String>,
     /// The directory of the status and of the uplinks' data usage.
     state: Option<PathBuf>,
     /// The loopback address at which metrics are served.
@@ -180,6 +221,8 @@ impl ClientConfig {
             return Err(source.wrong(&file.tunnel, "there is no [[uplink]] to use"));
         }
         check_kill_switch(&source, &file.tunnel)?;
+        check_routes(&source, &file.tunnel)?;
+        check_dns(&source, &file.tunnel)?;
         Ok(ClientConfig {
             common: super::common(&source, &tunnel.into(), &file.tunnel, &file.tls)?,
             session_timeout: super::session_timeout(
@@ -192,6 +235,10 @@ impl ClientConfig {
             lan: tunnel.lan.clone(),
             kill_switch: tunnel.kill_switch,
             bypass: tunnel.bypass.clone(),
+            bypass_marks: tunnel.bypass_marks.clone(),
+            table: tunnel.table,
+            dns: tunnel.dns.clone(),
+            dns_domains: tunnel.dns_domains.clone(),
             usage_file: super::persistent_state(&source, tunnel.state.as_deref(), &tunnel.name)
                 .join("usage.json"),
             controllers,
@@ -229,13 +276,77 @@ fn check_kill_switch(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), Co
             "kill_switch closes what routes covers, but routes is empty",
         ));
     }
-    if !tunnel.kill_switch && !tunnel.bypass.is_empty() {
+    if !tunnel.kill_switch && !tunnel.bypass_marks.is_empty() {
         return Err(source.wrong(
             at,
-            "bypass leaves destinations out of kill_switch, which is not set",
+            "bypass_marks leaves packets out of kill_switch, which is not set",
+        ));
+    }
+    if tunnel.bypass_marks.contains(&MARK) {
+        return Err(source.wrong(
+            at,
+            "bypass_marks contains 14752, the mark of the tunnel's own packets",
         ));
     }
     Ok(())
+}
+
+fn check_routes(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigError> {
+    let tunnel = at.get_ref();
+    let errors = [
+        (
+            !tunnel.bypass.is_empty() && tunnel.routes.is_empty(),
+            "bypass leaves destinations out of routes, which is empty",
+        ),
+        (
+            tunnel.table.is_some() && tunnel.routes.is_empty(),
+            "table is the routing table for routes, which is empty",
+        ),
+        (
+            matches!(tunnel.table, Some(0 | LOCAL_TABLE)),
+            "table is not 0 and not 255, which the kernel uses",
+        ),
+        (
+            tunnel.table == Some(MAIN_TABLE),
+            "table is not 254: without this key, routes are in that table, the main one",
+        ),
+    ];
+    match errors.into_iter().find(|(is_wrong, _)| *is_wrong) {
+        Some((_, message)) => Err(source.wrong(at, message)),
+        None => Ok(()),
+    }
+}
+
+/// The most name servers that the C library uses (`resolv.conf(5)`: `MAXNS`).
+const MAX_NAME_SERVERS: usize = 3;
+
+fn check_dns(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigError> {
+    let Tunnel {
+        dns, dns_domains, ..
+    } = at.get_ref();
+    let is_domain = |domain: &String| {
+        let is_allowed =
+            |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
+        !domain.is_empty() && !domain.starts_with(['.', '-']) && domain.chars().all(is_allowed)
+    };
+    if dns.len() > MAX_NAME_SERVERS {
+        return Err(source.wrong(at, "dns has at most 3 name servers: programs use no more"));
+    }
+    if dns.is_empty() && !dns_domains.is_empty() {
+        return Err(source.wrong(
+            at,
+            "dns_domains has no effect without dns, the name servers",
+        ));
+    }
+    match dns_domains.iter().find(|domain| !is_domain(domain)) {
+        Some(domain) => Err(source.wrong(
+            at,
+            format!(
+                "dns_domains contains {domain:?}, which is not a domain such as \"example.org\""
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn server(source: &Source<'_>, entry: &Spanned<Server>) -> Result<ServerEntry, ConfigError> {

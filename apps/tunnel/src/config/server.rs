@@ -11,6 +11,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -41,10 +42,8 @@ pub struct ServerConfig {
     pub max_clients: usize,
     /// The memory that all sessions together may use for packets.
     pub memory: ByteSize,
-    /// Whether clients without a `[[client]]` entry are admitted.
-    pub admit_unlisted: bool,
-    /// The clients with an entry, by the name in their certificate.
-    pub clients: BTreeMap<String, Client>,
+    /// The clients that are admitted, as far as the file decides.
+    pub client_list: ClientList,
     /// The controller that lists this server for clients and decides which clients are admitted.
     pub registration: Option<Registration>,
     /// The parameters of the coded transport, here and at the clients.
@@ -67,6 +66,56 @@ pub struct Registration {
 pub struct Client {
     /// Its permanent inner addresses, at most one of each family.
     pub addresses: Vec<IpAddr>,
+}
+
+/// The part of the configuration that decides which clients are admitted. A running server replaces
+/// it when it reads its file again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientList {
+    /// Whether clients without a `[[client]]` entry are admitted.
+    pub admit_unlisted: bool,
+    /// The clients with an entry, by the name in their certificate.
+    pub clients: BTreeMap<String, Client>,
+    /// The names of clients that are not admitted in any case.
+    pub revoked_clients: BTreeSet<String>,
+    /// The certificates that are not accepted.
+    pub revoked_certificates: BTreeSet<SerialNumber>,
+}
+
+impl ClientList {
+    /// Returns whether the client of this name is admitted with any certificate.
+    pub fn admits_name(&self, client: &str) -> bool {
+        !self.revoked_clients.contains(client)
+            && (self.admit_unlisted || self.clients.contains_key(client))
+    }
+
+    /// Returns whether the client is admitted with the certificate that has this serial number, in
+    /// hexadecimal.
+    pub fn admits(&self, client: &str, serial: &str) -> bool {
+        // A number that cannot be parsed cannot be in the list.
+        let serial = serial.parse::<SerialNumber>();
+        let is_revoked = serial.is_ok_and(|serial| self.revoked_certificates.contains(&serial));
+        self.admits_name(client) && !is_revoked
+    }
+}
+
+/// The serial number of a certificate: hexadecimal digits in lower case, without leading zeros.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SerialNumber(String);
+
+/// Accepts both cases, leading zeros, and colons between bytes, as programs print them.
+impl FromStr for SerialNumber {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.replace(':', "").to_ascii_lowercase();
+        match !digits.is_empty() && digits.chars().all(|digit| digit.is_ascii_hexdigit()) {
+            true => Ok(SerialNumber(digits.trim_start_matches('0').to_owned())),
+            false => Err(format!(
+                "{text:?} is not the serial number of a certificate in hexadecimal, as `openssl x509 -noout -serial` prints it"
+            )),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -122,6 +171,12 @@ struct Tunnel {
     memory_mb: Option<u64>,
     /// Whether clients without a `[[client]]` entry are admitted.
     admit_unlisted: Option<bool>,
+    /// The names of clients that are not admitted in any case.
+    #[serde(default)]
+    revoked_clients: BTreeSet<String>,
+    /// The serial numbers of certificates that are not accepted, in hexadecimal.
+    #[serde(default)]
+    revoked_certificates: Vec<String>,
     /// The directory of the status and of the clients that a controller admits.
     state: Option<PathBuf>,
     /// The loopback address at which metrics are served.
@@ -226,9 +281,8 @@ impl ServerConfig {
             drain: Duration::from_secs(tunnel.drain_s),
             max_clients: tunnel.max_clients,
             memory: ByteSize(tunnel.memory_mb.unwrap_or_else(default_memory_mb) * 1_000_000),
-            admit_unlisted: tunnel.admit_unlisted.unwrap_or(true),
+            client_list: client_list(&source, &file)?,
             registration,
-            clients: clients(&source, &file.client, &tunnel.addresses)?,
             parameters,
         })
     }
@@ -332,6 +386,30 @@ fn registration(
         addresses: addresses.clone(),
         clients_file: super::persistent_state(source, tunnel.state.as_deref(), &tunnel.name)
             .join("clients.json"),
+    })
+}
+
+fn client_list(source: &Source<'_>, file: &File) -> Result<ClientList, ConfigError> {
+    let tunnel = file.tunnel.get_ref();
+    let revoked_clients = &tunnel.revoked_clients;
+    let is_revoked =
+        |entry: &&Spanned<ClientEntry>| revoked_clients.contains(&entry.get_ref().name);
+    if let Some(entry) = file.client.iter().find(is_revoked) {
+        let name = &entry.get_ref().name;
+        let message = format!(
+            "{name:?} is also in revoked_clients, which takes precedence: remove one of the two"
+        );
+        return Err(source.wrong(entry, message));
+    }
+    let serials = tunnel.revoked_certificates.iter();
+    Ok(ClientList {
+        admit_unlisted: tunnel.admit_unlisted.unwrap_or(true),
+        clients: clients(source, &file.client, &tunnel.addresses)?,
+        revoked_clients: revoked_clients.clone(),
+        revoked_certificates: serials
+            .map(|serial| serial.parse())
+            .collect::<Result<_, _>>()
+            .map_err(|message: String| source.wrong(&file.tunnel, message))?,
     })
 }
 

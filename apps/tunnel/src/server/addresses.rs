@@ -37,32 +37,41 @@ impl Addresses {
         clients: &BTreeMap<String, Client>,
         keep: Duration,
     ) -> Addresses {
-        let fixed = clients
-            .iter()
-            .filter(|(_, client)| !client.addresses.is_empty());
-        Addresses {
-            fixed: fixed
-                .map(|(name, client)| (name.clone(), client.addresses.clone()))
-                .collect(),
+        let mut addresses = Addresses {
+            fixed: BTreeMap::new(),
             assigned: BTreeMap::new(),
-            promised: clients
-                .values()
-                .flat_map(|client| &client.addresses)
-                .copied()
-                .collect(),
+            promised: BTreeSet::new(),
             next: vec![FIRST; prefixes.len()],
             prefixes,
             taken: BTreeSet::new(),
             previous: HashMap::new(),
             reserved: HashMap::new(),
             keep,
-        }
+        };
+        addresses.fix(clients);
+        addresses
+    }
+
+    /// Sets the permanent addresses of the configuration. A session that has another client's
+    /// permanent address, or other addresses than its client's, keeps them until it ends.
+    pub(crate) fn fix(&mut self, clients: &BTreeMap<String, Client>) {
+        let fixed = clients
+            .iter()
+            .filter(|(_, client)| !client.addresses.is_empty());
+        self.fixed = fixed
+            .map(|(name, client)| (name.clone(), client.addresses.clone()))
+            .collect();
+        self.promise();
     }
 
     /// Sets the permanent addresses that the controller assigned; those of the configuration take
     /// precedence. A session that has another client's permanent address keeps it until it ends.
     pub(crate) fn assign(&mut self, assigned: impl Iterator<Item = (String, Vec<IpAddr>)>) {
         self.assigned = assigned.collect();
+        self.promise();
+    }
+
+    fn promise(&mut self) {
         self.promised = self
             .fixed
             .values()

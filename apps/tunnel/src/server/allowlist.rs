@@ -2,7 +2,6 @@
 
 use super::{Server, reload_certificates};
 use crate::config::{Credentials, Registration};
-use crate::join::CloseCode;
 use crate::tls::Peer;
 use anyhow::{Context, Result, bail};
 use hawser_client::RenewingClient;
@@ -193,9 +192,7 @@ pub(crate) fn node_client(
 }
 
 impl Server {
-    /// Assigns the addresses that the controller chose, ends sessions of clients that are no longer
-    /// admitted, and closes connections whose certificates have been revoked or replaced. A client
-    /// with another certificate may join again.
+    /// Assigns the addresses that the controller chose, and ends what it does not admit any more.
     fn apply_allowlist(&self, allowlist: &Allowlist) {
         let known = allowlist.known.borrow();
         self.registry.assign(known.clients.values());
@@ -203,22 +200,7 @@ impl Server {
         if known.digest.is_none() && known.clients.is_empty() {
             return;
         }
-        for open in self.registry.sessions() {
-            if !known.clients.contains_key(&open.client) {
-                warn!(
-                    client = open.client,
-                    "session closed: the controller no longer admits this client"
-                );
-                open.handle.stop(CloseCode::Refused);
-                continue;
-            }
-            let closed = open.close_unless(|peer| known.admits(peer));
-            if closed > 0 {
-                warn!(
-                    client = open.client,
-                    closed, "connections closed: their certificate was revoked or replaced"
-                );
-            }
-        }
+        let admits_name = |client: &str| known.clients.contains_key(client);
+        self.end_revoked("the controller", admits_name, |peer| known.admits(peer));
     }
 }

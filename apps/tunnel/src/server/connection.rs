@@ -294,8 +294,7 @@ fn refused<T>(reason: Refusal, explanation: &str) -> Outcome<T> {
 
 /// Returns whether a client with a valid certificate is admitted.
 async fn admits(server: &Server, peer: &Peer) -> bool {
-    let config = &server.config;
-    let is_listed = config.admit_unlisted || config.clients.contains_key(&peer.name);
+    let is_listed = server.client_list.read().admits(&peer.name, &peer.serial);
     is_listed
         && match &server.allowlist {
             Some(allowlist) => allowlist.admits(peer).await,
@@ -498,8 +497,8 @@ async fn add_path(server: &Server, open: &OpenSession, number: PathNumber, link:
     open.attach(connection.clone(), peer.clone());
     server.changed.notify_one();
     // From here on a revocation closes this connection; check whether it happened just before.
-    let allowlist = server.allowlist.as_ref();
-    if allowlist.is_some_and(|allowlist| !allowlist.contains(&peer)) {
+    if !server.admits_now(&peer) {
+        server.registry.count_refusal("revoked");
         CloseCode::Refused.close(&connection);
     }
 }

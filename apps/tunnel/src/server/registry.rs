@@ -1,5 +1,5 @@
 use super::addresses::Addresses;
-use crate::config::ServerConfig;
+use crate::config::{self, ServerConfig};
 use crate::join::{CloseCode, Secret, SessionId};
 use crate::packet;
 use crate::session::{Batch, Handle, Report};
@@ -89,7 +89,7 @@ impl Registry {
     pub(crate) fn new(config: &ServerConfig) -> Registry {
         let addresses = Addresses::new(
             config.prefixes.clone(),
-            &config.clients,
+            &config.client_list.clients,
             config.session_timeout,
         );
         Registry {
@@ -184,6 +184,11 @@ impl Registry {
         self.remove(clients, former);
     }
 
+    /// Sets the permanent addresses of the clients that have an entry in the configuration.
+    pub(crate) fn fix(&self, clients: &BTreeMap<String, config::Client>) {
+        self.clients.lock().addresses.fix(clients);
+    }
+
     /// Sets the permanent addresses that a controller assigned to clients.
     pub(crate) fn assign<'a>(&self, clients: impl Iterator<Item = &'a Client>) {
         let of = |client: &Client| (client.name.to_string(), client.addresses.clone());
@@ -276,7 +281,12 @@ impl Registry {
 
     /// Counts a connection that was refused.
     pub(crate) fn count_refusal(&self, reason: &'static str) {
-        *self.refused.lock().entry(reason).or_default() += 1;
+        self.count_refusals(reason, 1);
+    }
+
+    /// Counts connections that were refused.
+    pub(crate) fn count_refusals(&self, reason: &'static str, count: usize) {
+        *self.refused.lock().entry(reason).or_default() += count as u64;
     }
 
     /// Returns the packets not forwarded and the connections not admitted by reason, without

@@ -58,6 +58,16 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
     for uplink in &status.uplinks {
         text += &uplink_text(uplink);
     }
+    if let Some(dns) = &status.dns {
+        text += &format!("name servers: {dns}\n");
+    }
+    if status.dns_restored > 0 {
+        text += &format!("name servers set again: {}\n", status.dns_restored);
+    }
+    if let Some(error) = &status.rejected_file {
+        text +=
+            &format!("the file was rejected, the previous list of clients is in use: {error}\n");
+    }
     if status.tables_restored > 0 {
         text += &format!("nftables tables restored: {}\n", status.tables_restored);
     }

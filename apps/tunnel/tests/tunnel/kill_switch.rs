@@ -3,7 +3,7 @@
 
 use crate::process;
 use crate::rig::{End, HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
-use crate::traffic::{Connection, echo};
+use crate::traffic::{Connection, echo, echo_marked};
 use hawser_io::netns::Namespace;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, Mark};
@@ -82,12 +82,29 @@ impl Car {
     /// Sends datagrams of both families to the host, from the client and from the network behind
     /// it; returns how many of each family arrived outside the tunnel.
     fn leaked(&self) -> [u64; 2] {
-        let before = ["ipv4", "ipv6"].map(|family| self.counted(family));
-        for from in [&self.behind, &self.rig.client] {
-            for to in [HOST4, HOST6] {
-                send(from, to, 5);
+        self.counted_during(|| {
+            for from in [&self.behind, &self.rig.client] {
+                for to in [HOST4, HOST6] {
+                    send(from, to, 5);
+                }
             }
-        }
+        })
+    }
+
+    /// Returns how many datagrams of each family that the client sends with a firewall mark arrived
+    /// outside the tunnel, of five.
+    fn leaked_with(&self, mark: u32) -> [u64; 2] {
+        self.counted_during(|| {
+            for to in [HOST4, HOST6] {
+                send_marked(&self.rig.client, to, 5, mark);
+            }
+        })
+    }
+
+    /// Returns how many datagrams to the host of each family arrived outside the tunnel.
+    fn counted_during(&self, send_all: impl FnOnce()) -> [u64; 2] {
+        let before = ["ipv4", "ipv6"].map(|family| self.counted(family));
+        send_all();
         for sentinel in SENTINEL {
             let before = self.counted("sentinel");
             until("the sentinel arrives", || {
@@ -152,9 +169,15 @@ impl Drop for Car {
 
 /// Sends `count` datagrams, except those that the kernel rejects.
 fn send(from: &Namespace, to: &str, count: usize) {
+    send_marked(from, to, count, 0);
+}
+
+/// Sends `count` datagrams with a firewall mark, except those that the kernel rejects.
+fn send_marked(from: &Namespace, to: &str, count: usize, mark: u32) {
     let to: IpAddr = to.parse().unwrap();
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = from.run(|| UdpSocket::bind(any).unwrap()).unwrap();
+    setsockopt(&socket, Mark, &mark).unwrap();
     for _ in 0..count {
         let _ = socket.send_to(b"bare", (to, 9));
     }
@@ -356,6 +379,76 @@ fn routes_of_one_family_leave_nothing_of_the_other_open() {
         assert!(car.command("--release", &switch(routes)));
         car.wait_until_open();
     }
+}
+
+#[test]
+fn destinations_in_bypass_never_enter_the_tunnel_and_others_do() {
+    let car = Car::new();
+    let _server = car.rig.server(0, "", "");
+    for kill_switch in ["", "kill_switch = true\n"] {
+        let more = format!(
+            "routes = {ALL}\n{kill_switch}bypass = [\"10.1.0.0/23\", \"198.51.100.8/30\", \"10.9.0.0/24\"]\n"
+        );
+        let client = car.start(&more);
+        has_session(&client);
+        assert_eq!(car.leaked(), [10, 0], "with a session, {kill_switch}");
+        echo(&car.rig.client, &car.rig.host, HOST6);
+        echo(&car.behind, &car.rig.host, HOST6);
+        assert!(client.process.stop(TIMEOUT).unwrap().success());
+        assert!(
+            kill_switch.is_empty() || car.leaked() == [10, 0],
+            "after the end"
+        );
+    }
+}
+
+/// The mark of packets that stay outside the tunnel, or of those that enter it.
+const CHOSEN: u32 = 0x10;
+
+#[test]
+fn firewall_marks_choose_what_enters_a_tunnel_with_a_table_of_its_own() {
+    let car = Car::new();
+    let _server = car.rig.server(0, "", "");
+    car.rig
+        .client
+        .sysctl("net.ipv4.conf.default.rp_filter", "1")
+        .unwrap();
+    let rule = |rule: &str| {
+        for family in ["-4", "-6"] {
+            let mut command = car.rig.client.command("ip").unwrap();
+            command.arg(family).arg("rule").args(rule.split(' '));
+            assert!(command.status().unwrap().success(), "{rule}");
+        }
+    };
+    let table = format!("routes = {ALL}\ntable = 100\n");
+    let client = car.start(&table);
+    has_session(&client);
+    assert_eq!(car.leaked(), [10, 10], "no rule leads to the table");
+    rule("add fwmark 0x10 lookup 100");
+    assert_eq!(car.leaked(), [10, 10], "without the mark");
+    for address in [HOST4, HOST6] {
+        echo_marked(&car.rig.client, &car.rig.host, address, CHOSEN);
+    }
+    assert_eq!(car.leaked_with(CHOSEN), [0, 0], "only marked ones enter");
+    rule("del fwmark 0x10 lookup 100");
+    assert!(client.process.stop(TIMEOUT).unwrap().success());
+
+    let switch = format!("{table}kill_switch = true\nbypass_marks = [0x10]\n{BYPASS}");
+    rule("add priority 100 lookup main suppress_prefixlength 0");
+    rule("add priority 101 not fwmark 0x10 lookup 100");
+    let client = car.start(&switch);
+    has_session(&client);
+    car.assert_served();
+    assert_eq!(car.leaked_with(CHOSEN), [5, 5], "marked ones stay outside");
+    assert_eq!(
+        car.leaked_with(0x11),
+        [0, 0],
+        "those of another mark do not"
+    );
+    assert_eq!(car.leaked(), [0, 0]);
+    drop(client);
+    assert_eq!(car.leaked(), [0, 0], "after kill -9");
+    assert_eq!(car.leaked_with(CHOSEN), [5, 5], "after kill -9");
 }
 
 #[test]

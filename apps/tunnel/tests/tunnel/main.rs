@@ -4,12 +4,15 @@
 mod certificates;
 mod closed;
 mod controller;
+mod dns;
 mod ecn;
 mod faults;
 mod kill_switch;
+mod mss;
 mod process;
 mod protocol;
 mod refusals;
+mod revocation;
 mod rig;
 mod traffic;
 mod uplinks;

@@ -19,7 +19,36 @@ enum Cli {
 
 /// Starts `hawser WHAT --config FILE` in the namespace.
 pub(crate) fn start(namespace: &Namespace, what: &str, config: &Path) -> Process {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    run(
+        namespace,
+        what,
+        config,
+        Command::new(std::env::current_exe().unwrap()),
+    )
+}
+
+/// As [`start`], with the folder `etc` in place of `/etc`.
+pub(crate) fn start_with_etc(
+    namespace: &Namespace,
+    what: &str,
+    config: &Path,
+    etc: &Path,
+) -> Process {
+    let mut command = Command::new("unshare");
+    command
+        .args(with_etc(etc))
+        .arg(std::env::current_exe().unwrap());
+    run(namespace, what, config, command)
+}
+
+/// Returns the arguments of `unshare` that precede a program, to run it with the folder `etc` in place
+/// of `/etc`.
+pub(crate) fn with_etc(etc: &Path) -> [String; 5] {
+    let mount = format!("mount --bind {} /etc && exec \"$@\"", etc.display());
+    ["--mount", "sh", "-c", &mount, "sh"].map(str::to_owned)
+}
+
+fn run(namespace: &Namespace, what: &str, config: &Path, mut command: Command) -> Process {
     command.args([
         "--exact",
         "process::is_another_program_when_told_to",

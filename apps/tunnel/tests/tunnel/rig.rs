@@ -7,7 +7,7 @@ use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_tunnel::status::{SessionStatus, Status};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
@@ -226,39 +226,50 @@ impl Rig {
 
     /// Starts a client without waiting for a session.
     pub(crate) fn start_client(&self, name: &str, more: &str) -> End {
-        let servers: String = (0..2)
-            .map(|number| {
-                let name = ["one", "two"][number];
-                let addresses =
-                    format!("\"203.0.{number}.1:{PORT}\", \"[fd20:{number}::1]:{PORT}\"");
-                format!("[[server]]\nname = \"{name}\"\naddresses = [{addresses}]\n")
-            })
-            .collect();
-        self.client_with(
-            name,
-            more,
-            &format!("{servers}[[uplink]]\ninterface = \"wan*\"\n"),
-        )
+        self.client_with(name, more, &servers_and_uplinks())
+    }
+
+    /// As [`Self::start_client`], by a function that gets the client's file.
+    pub(crate) fn start_client_by(
+        &self,
+        name: &str,
+        more: &str,
+        start: impl FnOnce(&Path) -> Process,
+    ) -> End {
+        let config = self.client_config(name, more, &servers_and_uplinks());
+        self.start_by(name, &config, start)
     }
 
     /// Starts a client with these servers and uplinks.
     pub(crate) fn client_with(&self, name: &str, more: &str, sections: &str) -> End {
-        let tls = self.authority.credentials(self.folder.path(), name);
-        let config = format!(
-            "[tunnel]\nname = \"{name}\"\nroutes = [\"{HOST4}/32\", \"{HOST6}/128\"]\nstate = \"{}\"\n{more}\n{tls}{sections}",
-            self.folder.path().display()
-        );
+        let config = self.client_config(name, more, sections);
         self.start(&self.client, name, "client", &config)
     }
 
+    /// Returns the file of a client.
+    fn client_config(&self, name: &str, more: &str, sections: &str) -> String {
+        let tls = self.authority.credentials(self.folder.path(), name);
+        format!(
+            "[tunnel]\nname = \"{name}\"\nroutes = [\"{HOST4}/32\", \"{HOST6}/128\"]\nstate = \"{}\"\n{more}\n{tls}{sections}",
+            self.folder.path().display()
+        )
+    }
+
     pub(crate) fn start(&self, namespace: &Namespace, name: &str, role: &str, config: &str) -> End {
+        self.start_by(name, config, |file| {
+            process::start(namespace, &format!("tunnel {role}"), file)
+        })
+    }
+
+    /// Starts an end by a function that gets its file.
+    fn start_by(&self, name: &str, config: &str, start: impl FnOnce(&Path) -> Process) -> End {
         let file = self.path(&format!("{name}.toml"));
         fs::write(&file, config).unwrap();
         let status = self.path(name).join("status.json");
         // A file of an earlier process would be mistaken for this one's.
         let _ = fs::remove_file(&status);
         End {
-            process: process::start(namespace, &format!("tunnel {role}"), &file),
+            process: start(&file),
             status,
         }
     }
@@ -360,6 +371,18 @@ pub(crate) fn nft(namespace: &Namespace, rules: &str) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Returns the sections of a client that uses both servers over all uplinks.
+fn servers_and_uplinks() -> String {
+    let servers: String = (0..2)
+        .map(|number| {
+            let name = ["one", "two"][number];
+            let addresses = format!("\"203.0.{number}.1:{PORT}\", \"[fd20:{number}::1]:{PORT}\"");
+            format!("[[server]]\nname = \"{name}\"\naddresses = [{addresses}]\n")
+        })
+        .collect();
+    format!("{servers}[[uplink]]\ninterface = \"wan*\"\n")
 }
 
 fn forwards(namespace: &Namespace) {

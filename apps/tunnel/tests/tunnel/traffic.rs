@@ -4,6 +4,8 @@ use crate::rig::{HOST4, HOST6, PORT, Rig};
 use hawser_io::netns::Namespace;
 use hawser_io::sockopt::{MtuDiscovery, set_mtu_discovery};
 use nix::errno::Errno;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::Mark;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -145,6 +147,11 @@ impl Drop for Flood {
 
 /// Sends datagrams and waits until each of them comes back.
 pub(crate) fn echo(from: &Namespace, to: &Namespace, address: &str) {
+    echo_marked(from, to, address, 0);
+}
+
+/// Sends datagrams with a firewall mark and waits until each of them comes back.
+pub(crate) fn echo_marked(from: &Namespace, to: &Namespace, address: &str, mark: u32) {
     let address: IpAddr = address.parse().unwrap();
     let listener = to.run(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
     let target: SocketAddr = listener.local_addr().unwrap();
@@ -164,6 +171,7 @@ pub(crate) fn echo(from: &Namespace, to: &Namespace, address: &str) {
         [0; 16].into()
     };
     let socket = from.run(|| UdpSocket::bind((any, 0)).unwrap()).unwrap();
+    setsockopt(&socket, Mark, &mark).unwrap();
     socket.set_read_timeout(Some(crate::rig::TIMEOUT)).unwrap();
     let mut buffer = [0; 2000];
     for size in 0..20 {

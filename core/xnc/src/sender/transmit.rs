@@ -2,6 +2,7 @@
 
 use super::queue::{Class, QueuedPacket};
 use super::{Sender, Transmit};
+use crate::liveness::Liveness;
 use crate::path::QUIC_OVERHEAD;
 use crate::recovery::{CODED_OVERHEAD, Capacity, Recovery, RecoveryMethod};
 use crate::scheme::{Candidate, Extra, PathChoice, Scheduler, View};
@@ -100,10 +101,39 @@ impl Sender {
             let Some(packet) = self.queue.pop(class, now, &self.config) else {
                 continue;
             };
+            let choice = self.duplicated(now, choice, size, hint);
             let path = self.first_path(choice, self.recovery.packets().next())?;
             self.recovery.make_room_for(&packet.bytes);
             return self.send_first(now, path, packet);
         }
+    }
+
+    /// Adds the next best path with window to the path of an urgent packet, if these are duplicated.
+    /// A silent path gets no copies.
+    fn duplicated(
+        &mut self,
+        now: Instant,
+        choice: PathChoice,
+        bytes: usize,
+        hint: Hint,
+    ) -> PathChoice {
+        let PathChoice::On(first) = choice else {
+            return choice;
+        };
+        if !(hint.urgent && self.config.duplicate_urgent) {
+            return choice;
+        }
+        let size = PacketHeader::LEN + bytes;
+        let others = self.paths.iter().filter(|path| {
+            let is_silent = path.liveness(now, &self.config) == Liveness::Silent;
+            path.id != first && !is_silent && path.fits(size)
+        });
+        let second = others.min_by_key(|path| path.expected_delay(now, &self.config, size));
+        let Some(second) = second.map(|path| path.id) else {
+            return choice;
+        };
+        self.stats.duplicated += 1;
+        PathChoice::OnAll([first, second].into_iter().collect())
     }
 
     /// Sends a packet for the first time.

@@ -1,0 +1,284 @@
+//! The name servers of this node while the tunnel is up: set at systemd-resolved or openresolv where
+//! one of these keeps `/etc/resolv.conf`, and otherwise in this file.
+
+use super::resolv_conf::ResolvConf;
+use crate::config::ClientConfig;
+use anyhow::{Context, Result, bail, ensure};
+use parking_lot::Mutex;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tracing::{error, info, warn};
+
+const ETC: &str = "/etc";
+
+/// The folder of systemd-resolved's own files, and the address of its stub.
+const RESOLVED: &str = "/run/systemd/resolve";
+const RESOLVED_STUB: &str = "nameserver 127.0.0.53";
+
+/// The interval at which the file is checked for changes of other programs.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The time limit of the programs that are run.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The name servers of a client. Dropping the value restores the previous ones, and waits until this
+/// is done.
+pub(crate) struct Dns {
+    /// None if the configuration has no name servers.
+    setter: Option<(Sender<()>, JoinHandle<()>)>,
+    shown: Arc<Mutex<Shown>>,
+}
+
+/// What the status says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shown {
+    /// Where the name servers are set, or why they are not; none before the first session.
+    pub(crate) state: Option<String>,
+    /// How often they were set again because another program had replaced the file.
+    pub(crate) restored: u64,
+}
+
+impl Dns {
+    /// Restores what a killed process has left, and prepares to set the name servers of the
+    /// configuration.
+    pub(crate) fn prepare(config: &ClientConfig) -> Dns {
+        let interface = &config.common.interface;
+        let file = ResolvConf::new(Path::new(ETC), interface);
+        match file.restore() {
+            Ok(true) => warn!("/etc/resolv.conf restored: a killed client had left its own"),
+            Ok(false) => {}
+            Err(error) => error!("cannot restore /etc/resolv.conf: {error:#}"),
+        }
+        let shown = Arc::default();
+        if config.dns.is_empty() {
+            return Dns {
+                setter: None,
+                shown,
+            };
+        }
+        let (sender, requests) = mpsc::channel();
+        let setter = Setter {
+            interface: interface.clone(),
+            servers: config.dns.iter().map(ToString::to_string).collect(),
+            domains: config.dns_domains.clone(),
+            file,
+            shown: Arc::clone(&shown),
+        };
+        Dns {
+            setter: Some((sender, thread::spawn(move || setter.run(&requests)))),
+            shown,
+        }
+    }
+
+    /// Sets the name servers, without waiting for it.
+    pub(crate) fn set(&self) {
+        if let Some((requests, _)) = &self.setter {
+            // The thread runs as long as this value.
+            let _ = requests.send(());
+        }
+    }
+
+    pub(crate) fn shown(&self) -> Shown {
+        self.shown.lock().clone()
+    }
+}
+
+impl Drop for Dns {
+    fn drop(&mut self) {
+        if let Some((requests, thread)) = self.setter.take() {
+            drop(requests);
+            // Its panic has already been reported.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The program or file by which name servers are set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Means {
+    Resolved,
+    Openresolv,
+    File,
+}
+
+impl Means {
+    /// Returns what keeps `/etc/resolv.conf`.
+    fn of_this_node() -> Means {
+        let file = Path::new(ETC).join("resolv.conf");
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let is_of_resolved = fs::canonicalize(&file).is_ok_and(|file| file.starts_with(RESOLVED));
+        if is_of_resolved || text.lines().any(|line| line.trim() == RESOLVED_STUB) {
+            return Means::Resolved;
+        }
+        // Other programs of this name do not take a metric or exclusive servers.
+        let version = run("resolvconf", &["--version"], "").unwrap_or_default();
+        if version.starts_with("openresolv") {
+            return Means::Openresolv;
+        }
+        Means::File
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Means::Resolved => "systemd-resolved",
+            Means::Openresolv => "openresolv",
+            Means::File => "/etc/resolv.conf",
+        }
+    }
+}
+
+struct Setter {
+    interface: String,
+    servers: Vec<String>,
+    domains: Vec<String>,
+    file: ResolvConf,
+    shown: Arc<Mutex<Shown>>,
+}
+
+impl Setter {
+    /// Sets the name servers at each request, and restores the previous ones when there cannot be
+    /// another one.
+    fn run(self, requests: &Receiver<()>) {
+        let (mut was_requested, mut means) = (false, None);
+        loop {
+            match (requests.recv_timeout(CHECK_INTERVAL), means) {
+                (Ok(()), _) => {
+                    was_requested = true;
+                    means = self.set(means);
+                }
+                (Err(RecvTimeoutError::Timeout), Some(Means::File)) => self.check(),
+                (Err(RecvTimeoutError::Timeout), None) if was_requested => means = self.set(None),
+                (Err(RecvTimeoutError::Timeout), _) => {}
+                (Err(RecvTimeoutError::Disconnected), _) => break,
+            }
+        }
+        if let Some(means) = means {
+            let restored = self.restore(means);
+            restored.unwrap_or_else(|error| error!("cannot restore the name servers: {error:#}"));
+        }
+    }
+
+    /// Sets the name servers by `means`, or by what keeps the file at present.
+    fn set(&self, means: Option<Means>) -> Option<Means> {
+        let means = means.unwrap_or_else(Means::of_this_node);
+        let outcome = self.set_by(means);
+        let state = match &outcome {
+            Ok(()) => format!("{} at {}", self.servers.join(", "), means.name()),
+            Err(error) => format!("not set at {}: {error:#}", means.name()),
+        };
+        // Failures repeat.
+        if self.shown.lock().state.replace(state.clone()).as_ref() != Some(&state) {
+            match &outcome {
+                Ok(()) => info!(servers = ?self.servers, by = means.name(), "name servers set"),
+                Err(_) => error!("name servers {state}"),
+            }
+        }
+        outcome.is_ok().then_some(means)
+    }
+
+    fn set_by(&self, means: Means) -> Result<()> {
+        let interface = &self.interface;
+        match means {
+            Means::Resolved => {
+                let servers = [&["dns".to_owned(), interface.clone()][..], &self.servers];
+                run("resolvectl", &servers.concat(), "")?;
+                // The root domain makes resolved ask these servers for all names.
+                let domains = ["domain", interface, "~."].map(str::to_owned);
+                run("resolvectl", &[&domains[..], &self.domains].concat(), "")?;
+            }
+            Means::Openresolv => {
+                let arguments = ["-a", interface, "-m", "0", "-x"];
+                run("resolvconf", &arguments, &self.lines())?;
+            }
+            Means::File => self.file.replace(&self.lines())?,
+        }
+        Ok(())
+    }
+
+    /// Sets the name servers in the file again if another program has replaced it.
+    fn check(&self) {
+        match self.file.is_replaced() {
+            Ok(true) => {}
+            Ok(false) => {
+                self.shown.lock().restored += 1;
+                warn!(
+                    "another program has replaced /etc/resolv.conf: its file is used again when the tunnel ends"
+                );
+                self.set(Some(Means::File));
+            }
+            Err(error) => self.shown.lock().state = Some(format!("{error:#}")),
+        }
+    }
+
+    fn restore(&self, means: Means) -> Result<()> {
+        match means {
+            Means::Resolved => drop(run("resolvectl", &["revert", &self.interface], "")?),
+            Means::Openresolv => drop(run("resolvconf", &["-d", &self.interface, "-f"], "")?),
+            Means::File => drop(self.file.restore()?),
+        }
+        info!(by = means.name(), "previous name servers restored");
+        Ok(())
+    }
+
+    /// Returns the lines of `resolv.conf`.
+    fn lines(&self) -> String {
+        let servers = self
+            .servers
+            .iter()
+            .map(|server| format!("nameserver {server}\n"));
+        let search =
+            (!self.domains.is_empty()).then(|| format!("search {}\n", self.domains.join(" ")));
+        servers.chain(search).collect()
+    }
+}
+
+/// Runs a program with this input; returns its output.
+fn run<A: AsRef<str>>(program: &str, arguments: &[A], input: &str) -> Result<String> {
+    let mut command = Command::new(program);
+    command
+        .args(arguments.iter().map(AsRef::as_ref))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot run `{program}`"))?;
+    // If it exits before it has read everything, its own error message explains why.
+    let _ = child
+        .stdin
+        .take()
+        .expect("stdin is piped")
+        .write_all(input.as_bytes());
+    let deadline = Instant::now() + PROGRAM_TIMEOUT;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("`{program}` has not exited after {PROGRAM_TIMEOUT:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let mut message = String::new();
+    let _ = child
+        .stderr
+        .take()
+        .expect("stderr is piped")
+        .read_to_string(&mut message);
+    ensure!(status.success(), "`{program}`: {}", message.trim());
+    let mut output = String::new();
+    child
+        .stdout
+        .take()
+        .expect("stdout is piped")
+        .read_to_string(&mut output)?;
+    Ok(output)
+}

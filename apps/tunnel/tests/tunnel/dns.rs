@@ -1,0 +1,167 @@
+//! The name servers of the client, in a `/etc` of its own.
+
+use crate::process::{start_with_etc, with_etc};
+use crate::rig::{End, HOST4, Rig, TIMEOUT};
+use hawser_io::netns::Namespace;
+use std::fs;
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A name server outside the tunnel, and the addresses that it and the one inside answer.
+const OUTSIDE: &str = "10.1.0.2";
+const ANSWER_OUTSIDE: [u8; 4] = [192, 0, 2, 1];
+const ANSWER_INSIDE: [u8; 4] = [192, 0, 2, 2];
+
+const SET: &str = "dns = [\"198.51.100.9\"]\ndns_domains = [\"fleet.example\"]\n";
+
+/// A client whose `/etc` has a `resolv.conf` that names the server outside.
+struct Car {
+    rig: Rig,
+}
+
+impl Car {
+    fn new() -> Car {
+        let car = Car { rig: Rig::new() };
+        fs::create_dir(car.etc()).unwrap();
+        fs::write(car.etc().join("nsswitch.conf"), "hosts: dns\n").unwrap();
+        fs::write(car.file(), format!("nameserver {OUTSIDE}\n")).unwrap();
+        answer(&car.rig.host, HOST4, ANSWER_INSIDE);
+        answer(&car.rig.router, OUTSIDE, ANSWER_OUTSIDE);
+        car
+    }
+
+    fn etc(&self) -> PathBuf {
+        self.rig.path("etc")
+    }
+
+    fn file(&self) -> PathBuf {
+        self.etc().join("resolv.conf")
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.file()).unwrap()
+    }
+
+    fn start(&self, more: &str) -> End {
+        let start = |file: &_| start_with_etc(&self.rig.client, "tunnel client", file, &self.etc());
+        self.rig.start_client_by("car", more, start)
+    }
+
+    /// Resolves a name with the C library; none if it does not exist.
+    fn resolve(&self, name: &str) -> Option<String> {
+        let mut command = self.rig.client.command("unshare").unwrap();
+        command.args(with_etc(&self.etc()));
+        let output = command.args(["getent", "ahostsv4", name]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.split_whitespace().next().map(str::to_owned)
+    }
+
+    fn wait_until_resolved(&self, name: &str, answer: [u8; 4]) {
+        let wanted = answer.map(|byte| byte.to_string()).join(".");
+        let start = Instant::now();
+        loop {
+            let resolved = self.resolve(name);
+            if resolved.as_ref() == Some(&wanted) {
+                return;
+            }
+            assert!(
+                start.elapsed() < TIMEOUT,
+                "{name} is {resolved:?}: {}",
+                self.text()
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Answers requests for addresses of names that end in `example`, until the test ends.
+fn answer(namespace: &Namespace, own: &str, address: [u8; 4]) {
+    let socket = namespace
+        .run(|| UdpSocket::bind((own, 53)).unwrap())
+        .unwrap();
+    thread::spawn(move || {
+        let mut request = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut request) {
+            // Fails while the tunnel is down.
+            let _ = socket.send_to(&response(&request[..length], address), from);
+        }
+    });
+}
+
+/// Returns the response to a request with one question (RFC 1035, section 4).
+fn response(request: &[u8], address: [u8; 4]) -> Vec<u8> {
+    let name = request[12..].iter().position(|byte| *byte == 0).unwrap();
+    let question = &request[12..12 + name + 5];
+    let is_known = question[..name].ends_with(b"\x07example");
+    // QR, RD and RA; NXDOMAIN if the name is not known.
+    let flags = [0x81, if is_known { 0x80 } else { 0x83 }];
+    let has_address = is_known && question[name + 1..name + 3] == [0, 1];
+    let counts = [0, 1, 0, u8::from(has_address), 0, 0, 0, 0];
+    let mut response = [&request[..2], &flags[..], &counts[..], question].concat();
+    if has_address {
+        // The name of the question, type A, class IN, no time to live, four bytes.
+        response.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
+        response.extend(address);
+    }
+    response
+}
+
+#[test]
+fn names_are_resolved_inside_while_the_tunnel_is_up_and_as_before_afterwards() {
+    let car = Car::new();
+    let _server = car.rig.server(0, "", "");
+    car.wait_until_resolved("car.example", ANSWER_OUTSIDE);
+    assert_eq!(car.resolve("car"), None);
+    let before = car.text();
+
+    let client = car.start(SET);
+    car.wait_until_resolved("car.example", ANSWER_INSIDE);
+    car.wait_until_resolved("car", ANSWER_INSIDE);
+    client.until("the status names the server", |status| {
+        status.dns.as_deref() == Some("198.51.100.9 at /etc/resolv.conf")
+    });
+    assert!(client.process.stop(TIMEOUT).unwrap().success());
+    assert_eq!(car.text(), before);
+    car.wait_until_resolved("car.example", ANSWER_OUTSIDE);
+}
+
+#[test]
+fn a_file_that_another_program_writes_meanwhile_is_the_one_that_is_restored() {
+    let car = Car::new();
+    let _server = car.rig.server(0, "", "");
+    let client = car.start(SET);
+    car.wait_until_resolved("car.example", ANSWER_INSIDE);
+    let new = format!("nameserver {OUTSIDE}\noptions timeout:2\n");
+    fs::write(car.etc().join("new"), &new).unwrap();
+    fs::rename(car.etc().join("new"), car.file()).unwrap();
+    client.until("the name servers are set again", |status| {
+        status.dns_restored == 1
+    });
+    car.wait_until_resolved("car.example", ANSWER_INSIDE);
+    assert!(client.process.stop(TIMEOUT).unwrap().success());
+    assert_eq!(car.text(), new);
+}
+
+#[test]
+fn what_a_killed_client_has_left_is_restored_by_the_next_one_also_without_dns() {
+    let car = Car::new();
+    let before = car.text();
+    let server = car.rig.server(0, "", "");
+    let client = car.start(SET);
+    car.wait_until_resolved("car.example", ANSWER_INSIDE);
+    drop(client);
+    assert_ne!(car.text(), before);
+    drop(server);
+    let next = car.start(SET);
+    next.until("it has started", |_| true);
+    assert_eq!(car.text(), before, "until there is a session");
+    let server = car.rig.server(0, "", "");
+    car.wait_until_resolved("car.example", ANSWER_INSIDE);
+    drop(next);
+    drop(server);
+    let without = car.start("");
+    without.until("it has started", |_| true);
+    assert_eq!(car.text(), before);
+}
