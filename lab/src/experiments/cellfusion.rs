@@ -91,8 +91,11 @@ impl Experiment for CellFusion {
             drive::LENGTH.as_secs()
         );
         let mut drives = drive::all()?;
-        drives.extend(drive::further(&drives)?);
-        let jobs = chosen(run.pattern.as_deref(), &drives)?;
+        let pattern = run.pattern.as_deref();
+        if pattern.is_some_and(|pattern| pattern.contains('/')) {
+            drives.extend(drive::further(&drives)?);
+        }
+        let jobs = chosen(pattern, &drives)?;
         let courses = drives.into_iter().map(Course::from);
         let courses: Vec<Arc<Course>> = courses.map(Arc::new).collect();
         let identities = Arc::new(Identities::sign()?);
