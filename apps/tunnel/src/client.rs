@@ -162,7 +162,7 @@ impl Client {
             addresses: Vec::new(),
             current: None,
             usage_file,
-            status_file: StatusFile::at(common.status_file()),
+            status_file: StatusFile::new(common),
             shape: None,
             last_status,
             tables,

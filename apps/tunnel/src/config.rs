@@ -8,7 +8,7 @@ mod tuning;
 
 pub(crate) use client::MARK;
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
-pub use coding::{Coding, FrameBoundary, Parameters};
+pub use coding::{Coding, Duplicate, FrameBoundary, Parameters};
 pub use parameter::InvalidParameter;
 pub use server::{Client, ClientList, Registration, SerialNumber, ServerConfig};
 pub use tuning::Tuning;
@@ -53,6 +53,9 @@ const INNER_MTU: RangeInclusive<u16> = 1280..=1500;
 
 /// The valid times for which a session without a path is kept, in seconds.
 const SESSION_TIMEOUT_S: RangeInclusive<u64> = 1..=86_400;
+
+/// The longest interval of log lines about sessions, in seconds.
+const MAX_REPORT_EVERY_S: u64 = 86_400;
 
 /// The identity of a node and the authorities that it trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +109,8 @@ pub struct Common {
     pub state: PathBuf,
     /// The loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
+    /// The interval of log lines about each session; zero for none.
+    pub report_every: Duration,
     /// The credentials of this end.
     pub credentials: Credentials,
 }
@@ -132,6 +137,8 @@ pub fn read_common(path: &Path) -> Result<Common, ConfigError> {
         mtu_bytes: Option<u16>,
         state: Option<PathBuf>,
         metrics: Option<SocketAddr>,
+        #[serde(default)]
+        report_every_s: u64,
     }
     let source = Source::read(path)?;
     let File { tunnel, tls } = source.parse()?;
@@ -141,6 +148,7 @@ pub fn read_common(path: &Path) -> Result<Common, ConfigError> {
         mtu_bytes,
         state,
         metrics,
+        report_every_s,
     } = tunnel.get_ref();
     let shared = Shared {
         name: name.clone(),
@@ -148,6 +156,7 @@ pub fn read_common(path: &Path) -> Result<Common, ConfigError> {
         mtu_bytes: mtu_bytes.unwrap_or_else(default_mtu),
         state: state.clone().unwrap_or_else(default_state),
         metrics: *metrics,
+        report_every_s: *report_every_s,
     };
     common(&source, &shared, &tunnel, &tls)
 }
@@ -159,6 +168,7 @@ struct Shared {
     mtu_bytes: u16,
     state: PathBuf,
     metrics: Option<SocketAddr>,
+    report_every_s: u64,
 }
 
 /// `[tls]`: either the three files or `node`.
@@ -271,6 +281,7 @@ fn common<T>(
         mtu: shared.mtu_bytes,
         state: source.directory().join(&shared.state),
         metrics: shared.metrics,
+        report_every: Duration::from_secs(shared.report_every_s),
         credentials: credentials(source, tls)?,
     })
 }
@@ -287,6 +298,9 @@ fn check_shared<T>(
     }
     if !INNER_MTU.contains(&shared.mtu_bytes) {
         return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 1500"));
+    }
+    if shared.report_every_s > MAX_REPORT_EVERY_S {
+        return Err(source.wrong(at, "report_every_s is 0, for none, to 86400, a day"));
     }
     if let Some(metrics) = shared.metrics {
         check_loopback(metrics, 9478).map_err(|message| source.wrong(at, message))?;
@@ -334,7 +348,16 @@ mod tests {
             _ => ServerConfig::read(&path, None).map(|config| config.common),
         };
         let common = common.map_err(|error| error.to_string())?;
-        assert_eq!(read_common(&path).unwrap(), common);
+        let lenient = read_common(&path).unwrap();
+        // The default depends on the role, and only a running process needs it.
+        let report_every = common.report_every;
+        assert_eq!(
+            Common {
+                report_every,
+                ..lenient
+            },
+            common
+        );
         Ok(common)
     }
 
@@ -421,28 +444,28 @@ mod tests {
                 client,
                 "key = \"car-1.key\"",
                 "",
-                "line 10: [tls] has either",
+                "line 11: [tls] has either",
             ),
             (
                 "client",
                 client,
                 "wwan*",
                 "hawser*",
-                "line 23: \"hawser*\" is also the tunnel's own device",
+                "line 24: \"hawser*\" is also the tunnel's own device",
             ),
             (
                 "client",
                 client,
                 "mtu_bytes = 1492",
                 "mtu_bytes = 100",
-                "line 27: mtu_bytes is 1280 to 9000",
+                "line 28: mtu_bytes is 1280 to 9000",
             ),
             (
                 "client",
                 client,
                 "[\"198.51.100.1:14752\"]",
                 "[]",
-                "line 19: addresses has one address",
+                "line 20: addresses has one address",
             ),
             (
                 "client",
@@ -464,6 +487,20 @@ mod tests {
                 "[tunnel]",
                 "[tunnel]\nsession_timeout_s = 0",
                 "line 3: session_timeout_s is 1 to 86400",
+            ),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\nreport_every_s = 86401",
+                "line 1: report_every_s is 0",
+            ),
+            (
+                "server",
+                server,
+                "scheme = \"xnc\"",
+                "duplicate = \"all\"",
+                "unknown variant `all`, expected `none` or `urgent`",
             ),
             (
                 "server",
@@ -517,15 +554,15 @@ mod tests {
             (
                 "client",
                 client,
-                "[tunnel]",
-                "[tunnel]\ndns_domains = [\"example.org\"]",
+                "dns = [\"10.77.0.1\"]",
+                "dns_domains = [\"example.org\"]",
                 "line 3: dns_domains has no effect without dns",
             ),
             (
                 "client",
                 client,
-                "[tunnel]",
-                "[tunnel]\ndns = [\"10.77.0.1\"]\ndns_domains = [\"example.org x\"]",
+                "dns = [\"10.77.0.1\"]",
+                "dns = [\"10.77.0.1\"]\ndns_domains = [\"example.org x\"]",
                 "line 3: dns_domains contains \"example.org x\"",
             ),
             (

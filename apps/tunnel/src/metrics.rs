@@ -1,6 +1,6 @@
 //! The status as metrics in the OpenMetrics text format, served over HTTP at a loopback address.
 
-use crate::status::{PathStatus, SessionStatus, Status};
+use crate::status::{Interval, PathStatus, SessionStatus, Status};
 use anyhow::{Context, Result};
 use hawser_metrics::{Metric, NO_LABELS, Sink, counter, counts, gauge, page, server};
 use parking_lot::Mutex;
@@ -38,7 +38,7 @@ const STATUS_METRICS: [Metric<Status>; 3] = [
     ),
 ];
 
-const SESSION_METRICS: [Metric<SessionStatus>; 9] = [
+const SESSION_METRICS: [Metric<SessionStatus>; 10] = [
     counter(
         "sent_bytes",
         "Bytes of packets accepted for sending to the peer",
@@ -63,6 +63,11 @@ const SESSION_METRICS: [Metric<SessionStatus>; 9] = [
         |s| s.recovered_packets,
     ),
     counter(
+        "duplicated_packets",
+        "Urgent packets that were sent over two paths at once",
+        |s| s.duplicated_packets,
+    ),
+    counter(
         "marked_packets",
         "Sent packets that were marked to slow down their senders (ECN)",
         |s| s.marked_packets,
@@ -80,6 +85,29 @@ const SESSION_METRICS: [Metric<SessionStatus>; 9] = [
     gauge("mtu_bytes", "The largest packet that fits all paths", |s| {
         s.mtu_bytes.into()
     }),
+];
+
+const INTERVAL_METRICS: [Metric<Interval>; 4] = [
+    gauge(
+        "delay_p50_seconds",
+        "Median of the one-way delays of sent packets in the last report interval",
+        |i| i.delay_p50_ms.unwrap_or(f64::NAN) / 1e3,
+    ),
+    gauge(
+        "delay_p99_seconds",
+        "99th percentile of the one-way delays of sent packets in the last report interval",
+        |i| i.delay_p99_ms.unwrap_or(f64::NAN) / 1e3,
+    ),
+    gauge(
+        "interval_delivered_ratio",
+        "Packets that arrived in the last report interval, as a share of those whose fate became known",
+        |i| i.delivered_ratio,
+    ),
+    gauge(
+        "interval_redundancy_ratio",
+        "Bytes sent besides first transmissions in the last report interval, as a share of these",
+        |i| i.redundancy_ratio,
+    ),
 ];
 
 const PATH_METRICS: [Metric<PathStatus>; 7] = [
@@ -127,6 +155,15 @@ fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
         let sessions = status.sessions.iter();
         sessions.map(|session| ([("peer", session.peer.as_str())], session))
     })?;
+    sink.write(&INTERVAL_METRICS, || {
+        let sessions = status.sessions.iter();
+        sessions.filter_map(|session| {
+            Some((
+                [("peer", session.peer.as_str())],
+                session.interval.as_ref()?,
+            ))
+        })
+    })?;
     sink.write(&PATH_METRICS, || {
         status.sessions.iter().flat_map(|session| {
             let peer = ("peer", session.peer.as_str());
@@ -166,6 +203,7 @@ mod tests {
             "sent_bytes": u64::MAX, "received_packets": 8, "received_bytes": 9, "recovered_packets": 10,
             "lost_packets": 11, "redundancy_ratio": 0.5, "sent_mbps": 0.0, "received_mbps": 0.0,
             "paths": [path], "dropped": { "spoofed": 12 },
+            "interval": { "delay_p50_ms": 30.0, "delay_p99_ms": 50.0, "delivered_ratio": 0.99, "redundancy_ratio": 0.02 },
         });
         serde_json::from_value(serde_json::json!({
             "name": "server", "role": "server", "version": "1", "pid": 1, "written_unix_ms": 0, "draining": false,
@@ -177,7 +215,7 @@ mod tests {
     #[test]
     fn the_metrics_are_those_of_the_documentation() {
         let served = served(&text(status()));
-        assert_eq!(served.len(), 20);
+        assert_eq!(served.len(), 25);
         assert_eq!(served, documented(DOCUMENTATION, "hawser_tunnel"));
     }
 
@@ -188,6 +226,7 @@ mod tests {
             "hawser_tunnel_sessions{} 1.0",
             "hawser_tunnel_sent_bytes_total{peer=\"the \\\"car\\\"\"} 18446744073709551615",
             "hawser_tunnel_path_rtt_seconds{peer=\"the \\\"car\\\"\",path=\"wan0\"} 0.0125",
+            "hawser_tunnel_delay_p99_seconds{peer=\"the \\\"car\\\"\"} 0.05",
             "hawser_tunnel_dropped_total{peer=\"\",reason=\"no_client\"} 13",
             "hawser_tunnel_dropped_total{peer=\"the \\\"car\\\"\",reason=\"spoofed\"} 12",
         ] {

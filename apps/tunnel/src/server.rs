@@ -130,7 +130,7 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
         metrics::serve(address, Arc::clone(&last_status)).await?;
     }
     let report = StatusReport {
-        file: StatusFile::at(server.config.common.status_file()),
+        file: StatusFile::new(&server.config.common),
         last: last_status,
     };
     serve(&server, report, &quic, signals).await;

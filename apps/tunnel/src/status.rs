@@ -1,7 +1,9 @@
 //! The status of a tunnel client or server: a file for people and programs.
 
+mod interval;
 mod show;
 
+pub use interval::Interval;
 pub use show::{Args, run};
 
 use crate::config::Common;
@@ -10,10 +12,11 @@ use anyhow::{Context, Result};
 use hawser_io::clock;
 use hawser_io::json_file::{self, JsonFile};
 use hawser_xnc::{Liveness, RejectReason, Stats};
+use interval::{Counted, Reports};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// The status file. Counters never decrease while the process runs.
@@ -81,6 +84,9 @@ pub struct SessionStatus {
     pub received_bytes: u64,
     /// Received packets that were recovered from coded packets.
     pub recovered_packets: u64,
+    /// Urgent packets that were sent over two paths at once.
+    #[serde(default)]
+    pub duplicated_packets: u64,
     /// Sent packets that were considered lost at least once.
     pub lost_packets: u64,
     /// Sent packets that were marked to slow down their senders (ECN).
@@ -92,6 +98,12 @@ pub struct SessionStatus {
     /// Bytes sent besides the first transmission of each packet, as a share of the first
     /// transmissions.
     pub redundancy_ratio: f64,
+    /// Delays and redundancy of the last report interval; none before the first one is over.
+    #[serde(default)]
+    pub interval: Option<Interval>,
+    /// The counters for the next one.
+    #[serde(skip)]
+    pub(crate) counted: Counted,
     /// The rate of accepted packets since the last status, in Mb/s.
     pub sent_mbps: f64,
     /// The rate of forwarded packets since the last status, in Mb/s.
@@ -239,10 +251,13 @@ impl SessionStatus {
             received_packets: stats.receiver.delivered,
             received_bytes: report.received_bytes,
             recovered_packets: stats.receiver.recovered,
+            duplicated_packets: stats.sender.duplicated,
             lost_packets: stats.sender.lost,
             marked_packets: stats.sender.marked,
             network_marked_packets: stats.receiver.marked,
             redundancy_ratio: stats.sender.redundancy(),
+            interval: None,
+            counted: Counted::new(&stats.sender, report.sent_bytes, report.received_bytes),
             sent_mbps: 0.0,
             received_mbps: 0.0,
             paths: report.paths.into_iter().map(path).collect(),
@@ -323,13 +338,15 @@ impl PathStatus {
 pub(crate) struct StatusFile {
     file: json_file::StatusFile,
     last: Option<Status>,
+    reports: Reports,
 }
 
 impl StatusFile {
-    pub(crate) fn at(path: PathBuf) -> StatusFile {
+    pub(crate) fn new(common: &Common) -> StatusFile {
         StatusFile {
-            file: json_file::StatusFile::at(path),
+            file: json_file::StatusFile::at(common.status_file()),
             last: None,
+            reports: Reports::new(common),
         }
     }
 
@@ -339,6 +356,7 @@ impl StatusFile {
         if let Some(last) = &self.last {
             status.compare(last);
         }
+        self.reports.add_to(&mut status);
         self.file.write(&status);
         self.last = Some(status.clone());
         status

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::time::Duration;
 
 /// The number of ranges, and of those in which times double.
@@ -9,12 +10,22 @@ const FIRST: Duration = Duration::from_millis(1);
 
 /// A distribution of delays: how many are in each of 120 ranges, the upper ends of which are 9 %
 /// apart. Counts never decrease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Delays([u64; RANGES]);
 
 impl Default for Delays {
     fn default() -> Self {
         Delays([0; RANGES])
+    }
+}
+
+/// Formats the median and the 99th percentile.
+impl fmt::Debug for Delays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delays")
+            .field("p50", &self.percentile(0.5))
+            .field("p99", &self.percentile(0.99))
+            .finish()
     }
 }
 

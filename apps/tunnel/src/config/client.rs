@@ -161,6 +161,9 @@ struct Tunnel {
     state: Option<PathBuf>,
     /// The loopback address at which metrics are served.
     metrics: Option<SocketAddr>,
+    /// The interval of log lines about the session, in seconds; 0 for none.
+    #[serde(default = "default_report_every_s")]
+    report_every_s: u64,
 }
 
 #[derive(Deserialize)]
@@ -199,6 +202,10 @@ struct Uplink {
 /// Long, because the client looks for another server much earlier.
 fn default_session_timeout_s() -> u64 {
     600
+}
+
+fn default_report_every_s() -> u64 {
+    60
 }
 
 impl ClientConfig {
@@ -264,6 +271,7 @@ impl From<&Tunnel> for Shared {
             mtu_bytes: tunnel.mtu_bytes,
             state: tunnel.state.clone().unwrap_or_else(default_state),
             metrics: tunnel.metrics,
+            report_every_s: tunnel.report_every_s,
         }
     }
 }

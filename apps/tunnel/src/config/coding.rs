@@ -16,6 +16,9 @@ pub struct Coding {
     pub scheme: Option<String>,
     /// The method to recognize the end of a video frame.
     pub frame_boundary: FrameBoundary,
+    /// The packets that are sent over two uplinks at once.
+    #[serde(skip_serializing_if = "Duplicate::is_none")]
+    pub duplicate: Duplicate,
     /// The time that packets wait in the reordering buffer for earlier ones; 0 disables it.
     pub reorder_ms: Option<u64>,
     /// The time after which a packet that waits for an uplink is dropped.
@@ -43,6 +46,24 @@ pub enum FrameBoundary {
     /// By the marker of packets that look like RTP over UDP.
     #[default]
     Rtp,
+}
+
+/// The packets that are sent over two paths at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Duplicate {
+    /// None.
+    #[default]
+    None,
+    /// Urgent packets, by their DSCP.
+    Urgent,
+}
+
+impl Duplicate {
+    /// Then it is not sent to clients, which may not know the key.
+    fn is_none(&self) -> bool {
+        *self == Duplicate::None
+    }
 }
 
 /// The parameters of both ends, which the server sends to its clients in one table.
@@ -83,6 +104,7 @@ impl Coding {
     /// Returns the configuration of an endpoint without a tuning.
     fn config(&self) -> Result<Config, InvalidParameter> {
         let mut config = Config::of(self.scheme()?);
+        config.duplicate_urgent = self.duplicate == Duplicate::Urgent;
         config.queue_limit = QUEUE_LIMIT;
         config.packet_memory = config.packet_memory.min(PACKET_MEMORY);
         set!(self, config, 0..=*TIME_MS.end(), reordering, reorder_ms => reorder);
@@ -134,10 +156,11 @@ mod tests {
     #[test]
     fn each_key_of_an_operator_sets_its_parameter() {
         let given = config(
-            "scheme = 'fec'\nframe_boundary = 'none'\nreorder_ms = 1\nmax_queue_delay_ms = 2\n\
+            "scheme = 'fec'\nframe_boundary = 'none'\nduplicate = 'urgent'\nreorder_ms = 1\nmax_queue_delay_ms = 2\n\
              expiry_ms = 3\nextra_packets = 4\nprobe_idle_ms = 50\nprobe_rest_ms = 60\npacket_memory_kb = 700",
         );
         let expected = Config {
+            duplicate_urgent: true,
             reorder: Some(Duration::from_millis(1)),
             max_queue_delay: Duration::from_millis(2),
             expiry: Duration::from_millis(3),
@@ -246,7 +269,10 @@ mod tests {
     fn parameters_that_are_not_given_are_not_sent_to_clients_that_may_not_know_them() {
         let json = serde_json::to_string(&Parameters::default()).unwrap();
         assert!(
-            !json.contains("codel") && !json.contains("l4s") && !json.contains("shared"),
+            !json.contains("duplicate")
+                && !json.contains("codel")
+                && !json.contains("l4s")
+                && !json.contains("shared"),
             "{json}"
         );
     }

@@ -181,6 +181,9 @@ struct Tunnel {
     state: Option<PathBuf>,
     /// The loopback address at which metrics are served.
     metrics: Option<SocketAddr>,
+    /// The interval of log lines about each session, in seconds; 0 for none.
+    #[serde(default)]
+    report_every_s: u64,
 }
 
 #[derive(Deserialize)]
@@ -296,6 +299,7 @@ impl From<&Tunnel> for Shared {
             mtu_bytes: tunnel.mtu_bytes,
             state: tunnel.state.clone().unwrap_or_else(default_state),
             metrics: tunnel.metrics,
+            report_every_s: tunnel.report_every_s,
         }
     }
 }

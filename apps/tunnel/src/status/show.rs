@@ -1,4 +1,4 @@
-use super::{PathStatus, SessionStatus, Status, UplinkStatus};
+use super::{Interval, PathStatus, SessionStatus, Status, UplinkStatus};
 use crate::config::read_common;
 use anyhow::Result;
 use comfy_table::presets::NOTHING;
@@ -102,11 +102,25 @@ fn session_text(session: &SessionStatus) -> String {
         session.recovered_packets,
         session.redundancy_ratio * 100.0
     );
+    if let Some(interval) = &session.interval {
+        let _ = writeln!(text, "{}", interval_text(interval));
+    }
     let _ = writeln!(text, "{}", table(&session.paths));
     for (reason, count) in &session.dropped {
         let _ = writeln!(text, "not passed on, {reason}: {count}");
     }
     text
+}
+
+fn interval_text(interval: &Interval) -> String {
+    let ms = |delay: Option<f64>| delay.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
+    format!(
+        "last interval: delay {} ms, 99 % within {} ms, {:.2} % delivered, redundancy {:.2} %",
+        ms(interval.delay_p50_ms),
+        ms(interval.delay_p99_ms),
+        interval.delivered_ratio * 100.0,
+        interval.redundancy_ratio * 100.0
+    )
 }
 
 /// The columns of the table of paths. Those between the first and the last are numbers.

@@ -4,6 +4,7 @@
 mod certificates;
 mod closed;
 mod controller;
+mod delays;
 mod dns;
 mod ecn;
 mod faults;
