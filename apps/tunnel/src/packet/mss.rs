@@ -2,6 +2,7 @@
 //! that do not receive the ICMP errors about larger packets would otherwise send those for ever.
 
 use super::{TCP, Transport, transport};
+use bytes::Bytes;
 
 /// The flag that opens a connection, in the fourteenth byte of the header.
 const SYN: u8 = 0x02;
@@ -25,26 +26,38 @@ const IPV6_HEADERS: u16 = 60;
 
 /// Lowers the maximum segment size that a TCP SYN announces to what fits a packet of `mtu` bytes.
 /// Leaves other packets unchanged, and connections whose options are authenticated (TCP-AO).
-pub(crate) fn clamp(packet: &mut [u8], mtu: u16) {
-    let Some(Transport {
-        protocol: TCP,
-        start: Some(start),
-    }) = transport(packet)
-    else {
+pub(crate) fn clamp(packet: &mut Bytes, mtu: u16) {
+    let Some(start) = syn(packet) else {
         return;
     };
+    // What was received is shared; a SYN is rare.
+    let mut own = packet.to_vec();
+    clamp_syn(&mut own, start, mtu);
+    *packet = own.into();
+}
+
+/// Returns the offset of the TCP header of a SYN.
+fn syn(packet: &[u8]) -> Option<usize> {
+    let Transport {
+        protocol: TCP,
+        start: Some(start),
+    } = transport(packet)?
+    else {
+        return None;
+    };
+    let header = packet.get(start..)?.first_chunk::<HEADER>()?;
+    (header[FLAGS] & SYN != 0).then_some(start)
+}
+
+/// Clamps a SYN whose TCP header begins at `start`.
+fn clamp_syn(packet: &mut [u8], start: usize, mtu: u16) {
     let headers = if packet[0] >> 4 == 4 {
         IPV4_HEADERS
     } else {
         IPV6_HEADERS
     };
     let most = mtu.saturating_sub(headers);
-    let Some(header) = packet.get_mut(start..) else {
-        return;
-    };
-    if header.len() < HEADER || header[FLAGS] & SYN == 0 {
-        return;
-    }
+    let header = &mut packet[start..];
     let length = usize::from(header[OFFSET] >> 4) * 4;
     let Some(at) = header.get(HEADER..length).and_then(announced) else {
         return;
@@ -103,6 +116,12 @@ mod tests {
 
     const ACK: u8 = 0x10;
     const PADDING: [u8; 4] = [NO_OPERATION; 4];
+
+    fn clamp(packet: &mut Vec<u8>, mtu: u16) {
+        let mut received = Bytes::from(std::mem::take(packet));
+        super::clamp(&mut received, mtu);
+        *packet = received.into();
+    }
 
     /// A TCP packet with these options, whose length is a multiple of four.
     fn tcp(ipv4: bool, flags: u8, options: &[u8]) -> Vec<u8> {
