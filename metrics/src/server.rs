@@ -2,8 +2,8 @@
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper::server::conn::http1::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -118,9 +118,8 @@ async fn accept(listener: TcpListener, router: Router, limit: Duration) {
 }
 
 async fn answer(stream: TcpStream, router: Router) {
-    let mut http = Builder::new(TokioExecutor::new()).http1_only();
-    http.http1()
-        .timer(TokioTimer::new())
+    let mut http = Builder::new();
+    http.timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .keep_alive(false)
         .max_buf_size(MAX_HEAD_BYTES);
