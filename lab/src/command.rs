@@ -5,7 +5,7 @@ use crate::experiment::{Entry, Run};
 use crate::report::{FILE_NAME as REPORT, Table};
 use crate::self_test::self_test;
 use crate::summary::{Provenance, Summary};
-use crate::{bench, experiments, results};
+use crate::{bench, collect, experiments, results};
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
@@ -38,6 +38,7 @@ enum Command {
     Selftest(SelftestArgs),
     Bench(BenchArgs),
     Tables(TablesArgs),
+    Collect(collect::Args),
     /// Remove the namespaces and files that killed labs left behind; every start of a lab does this
     /// too
     Clean,
@@ -140,6 +141,7 @@ impl CommandLine {
             Command::Selftest(args) => selftest(args),
             Command::Bench(args) => bench(args, &hawser),
             Command::Tables(args) => tables(&args),
+            Command::Collect(args) => collect::run(&args),
             Command::Clean => clear_abandoned(),
         }
     }

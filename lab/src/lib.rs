@@ -1,6 +1,7 @@
 //! Experiments on emulated networks, their figures and reports, and benchmarks.
 
 pub mod bench;
+mod collect;
 pub mod command;
 pub mod experiment;
 pub mod experiments;
