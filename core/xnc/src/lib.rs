@@ -27,7 +27,7 @@
 //! while let Some(transmit) = car.poll_transmit(now) {
 //!     server.handle_datagram(now, transmit.path, transmit.datagram, None)?;
 //! }
-//! assert_eq!(server.poll_packet().unwrap().bytes, b"an IP packet");
+//! assert_eq!(server.poll_packet().unwrap().bytes, &b"an IP packet"[..]);
 //! # Ok::<(), hawser_xnc::RejectReason>(())
 //! ```
 
