@@ -1,11 +1,11 @@
 //! The TUN device: its addresses, MTU and routes, and the packets read from and written to it.
 
 use crate::config::Prefix;
-use crate::session::Batch;
 use anyhow::{Context, Result, ensure};
 use hawser_io::netlink::{self, Address, LinkChange, Route};
 use hawser_io::sysctl;
 use hawser_io::tun::{Buffer, Tun};
+use hawser_wire::xnc::PacketBuffer;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +13,9 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::io::unix::AsyncFd;
+
+/// Packets read from the kernel at once.
+pub(crate) type Batch = Vec<PacketBuffer>;
 
 /// The largest number of packets read before the caller gets a turn.
 const BATCH: usize = 128;

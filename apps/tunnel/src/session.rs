@@ -15,7 +15,7 @@ pub(crate) use report::{PathReport, Report};
 
 use crate::budget::Claim;
 use crate::config::FrameBoundary;
-use crate::device::Device;
+use crate::device::{Batch, Device};
 use crate::join::{CloseCode, PathNumber};
 use crate::packet::{Flows, mss};
 use crate::time;
@@ -30,9 +30,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 use tracing::debug;
-
-/// Packets read from the device at once.
-pub(crate) type Batch = Vec<PacketBuffer>;
 
 /// The capacity of a session's packet queue: a few trains of segmentation offload. Packets are
 /// counted one by one, because those of a client that sends little arrive one by one.

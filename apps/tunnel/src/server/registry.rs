@@ -1,8 +1,9 @@
 use super::addresses::Addresses;
 use crate::config::{self, ServerConfig};
+use crate::device::Batch;
 use crate::join::{CloseCode, Secret, SessionId};
 use crate::packet;
-use crate::session::{Batch, Handle, Report};
+use crate::session::{Handle, Report};
 use crate::status::SessionStatus;
 use crate::tls::Peer;
 use hawser_control::tunnel::Client;
