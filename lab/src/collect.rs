@@ -9,7 +9,7 @@ mod trace;
 use anyhow::{Context, Result};
 use hawser_units::Bitrate;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Collect traces of this machine's uplinks, for one's own drives
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn read_key(path: &std::path::Path) -> Result<datagram::Key> {
+fn read_key(path: &Path) -> Result<datagram::Key> {
     let secret = hawser_io::key_file::read_media(path).map_err(anyhow::Error::msg);
     let secret = secret.with_context(|| format!("cannot read {}", path.display()))?;
     Ok(datagram::Key::new(&secret))

@@ -14,7 +14,7 @@ mod uplinks;
 mod usage;
 
 use crate::budget::Budget;
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, Prefix};
 use crate::device::Device;
 use crate::interfaces::Networks;
 use crate::join::{Opened, Secret, SessionId};
@@ -380,25 +380,18 @@ impl Client {
     fn warn_of_unrouted_name_servers(&self) {
         let inside = self.config.inside();
         for server in &self.config.dns {
-            let is_routed = inside.iter().any(|prefix| prefix.contains(*server));
-            let mut own = self.addresses.iter();
-            if !is_routed && !own.any(|own| is_in_network_of(*server, *own)) {
+            let own = self.addresses.iter();
+            let own = own.map(|(address, length)| Prefix::around(*address, *length));
+            if !inside
+                .iter()
+                .copied()
+                .chain(own)
+                .any(|prefix| prefix.contains(*server))
+            {
                 warn!(%server, "`dns` is neither in `routes` nor an inner address: it is asked outside the tunnel");
             }
         }
     }
-}
-
-/// Returns whether an address is in the network of another one, which has this prefix length.
-fn is_in_network_of(address: IpAddr, (own, length): (IpAddr, u8)) -> bool {
-    let differ = match (address, own) {
-        (IpAddr::V4(one), IpAddr::V4(other)) => (u32::from(one) ^ u32::from(other)).leading_zeros(),
-        (IpAddr::V6(one), IpAddr::V6(other)) => {
-            (u128::from(one) ^ u128::from(other)).leading_zeros()
-        }
-        _ => return false,
-    };
-    differ >= length.into()
 }
 
 /// Installs the rules that translate the sources of forwarded packets, if the configuration says so.

@@ -35,16 +35,21 @@ where
 /// Anything that passes input on to a visitor, with this rule for all objects in it.
 pub(crate) struct Named<T>(pub(crate) T);
 
-/// The visitor of a value that may be a list.
-struct Any<V>(V);
+/// The visitor of a value, which may be a list or not.
+struct Checked<V, const MAY_BE_LIST: bool>(V);
 
-/// The visitor of an object.
-struct Object<V>(V);
+const fn any<V>(visitor: V) -> Checked<V, true> {
+    Checked(visitor)
+}
+
+const fn object<V>(visitor: V) -> Checked<V, false> {
+    Checked(visitor)
+}
 
 macro_rules! deserialize_any_value {
     ($($method:ident($($argument:ident: $type:ty),*))*) => {
         $(fn $method<V: Visitor<'de>>(self, $($argument: $type,)* visitor: V) -> Result<V::Value, D::Error> {
-            self.0.$method($($argument,)* Any(visitor))
+            self.0.$method($($argument,)* any(visitor))
         })*
     };
 }
@@ -69,7 +74,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Named<D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_struct(name, fields, Object(visitor))
+        self.0.deserialize_struct(name, fields, object(visitor))
     }
 
     fn is_human_readable(&self) -> bool {
@@ -85,59 +90,48 @@ macro_rules! visit_scalars {
     };
 }
 
-macro_rules! visit_all_but_lists {
-    () => {
-        type Value = V::Value;
+impl<'de, V: Visitor<'de>, const MAY_BE_LIST: bool> Visitor<'de> for Checked<V, MAY_BE_LIST> {
+    type Value = V::Value;
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.expecting(f)
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
 
-        visit_scalars! {
-            visit_bool: bool, visit_i64: i64, visit_i128: i128, visit_u64: u64, visit_u128: u128, visit_f64: f64,
-            visit_str: &str, visit_borrowed_str: &'de str, visit_string: String, visit_bytes: &[u8],
-            visit_borrowed_bytes: &'de [u8], visit_byte_buf: Vec<u8>
-        }
+    visit_scalars! {
+        visit_bool: bool, visit_i64: i64, visit_i128: i128, visit_u64: u64, visit_u128: u128, visit_f64: f64,
+        visit_str: &str, visit_borrowed_str: &'de str, visit_string: String, visit_bytes: &[u8],
+        visit_borrowed_bytes: &'de [u8], visit_byte_buf: Vec<u8>
+    }
 
-        fn visit_none<E: de::Error>(self) -> Result<V::Value, E> {
-            self.0.visit_none()
-        }
+    fn visit_none<E: de::Error>(self) -> Result<V::Value, E> {
+        self.0.visit_none()
+    }
 
-        fn visit_unit<E: de::Error>(self) -> Result<V::Value, E> {
-            self.0.visit_unit()
-        }
+    fn visit_unit<E: de::Error>(self) -> Result<V::Value, E> {
+        self.0.visit_unit()
+    }
 
-        fn visit_some<D: Deserializer<'de>>(self, value: D) -> Result<V::Value, D::Error> {
-            self.0.visit_some(Named(value))
-        }
+    fn visit_some<D: Deserializer<'de>>(self, value: D) -> Result<V::Value, D::Error> {
+        self.0.visit_some(Named(value))
+    }
 
-        fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<V::Value, D::Error> {
-            self.0.visit_newtype_struct(Named(value))
-        }
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<V::Value, D::Error> {
+        self.0.visit_newtype_struct(Named(value))
+    }
 
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
-            self.0.visit_map(Named(map))
-        }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
+        self.0.visit_map(Named(map))
+    }
 
-        fn visit_enum<A: EnumAccess<'de>>(self, value: A) -> Result<V::Value, A::Error> {
-            self.0.visit_enum(Named(value))
-        }
-    };
-}
-
-impl<'de, V: Visitor<'de>> Visitor<'de> for Any<V> {
-    visit_all_but_lists!();
+    fn visit_enum<A: EnumAccess<'de>>(self, value: A) -> Result<V::Value, A::Error> {
+        self.0.visit_enum(Named(value))
+    }
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<V::Value, A::Error> {
-        self.0.visit_seq(Named(list))
-    }
-}
-
-impl<'de, V: Visitor<'de>> Visitor<'de> for Object<V> {
-    visit_all_but_lists!();
-
-    fn visit_seq<A: SeqAccess<'de>>(self, _list: A) -> Result<V::Value, A::Error> {
-        Err(de::Error::invalid_type(Unexpected::Seq, &self))
+        match MAY_BE_LIST {
+            true => self.0.visit_seq(Named(list)),
+            false => Err(de::Error::invalid_type(Unexpected::Seq, &self)),
+        }
     }
 }
 
@@ -208,7 +202,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Named<A> {
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.0.tuple_variant(len, Any(visitor))
+        self.0.tuple_variant(len, any(visitor))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -216,7 +210,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Named<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, Object(visitor))
+        self.0.struct_variant(fields, object(visitor))
     }
 }
 

@@ -19,6 +19,18 @@ pub struct Prefix {
 pub struct InvalidPrefix(String);
 
 impl Prefix {
+    /// Returns the prefix of this length that contains `address`; the address itself if the length exceeds its bits.
+    pub fn around(address: IpAddr, length: u8) -> Prefix {
+        let prefix = Prefix {
+            network: address,
+            length: length.min(width(address)),
+        };
+        Prefix {
+            network: prefix.like(prefix.masked(bits(address))),
+            ..prefix
+        }
+    }
+
     /// Returns the prefix length in bits.
     pub fn length(self) -> u8 {
         self.length
@@ -38,11 +50,7 @@ impl Prefix {
     /// it.
     pub fn address(self, number: u64) -> Option<IpAddr> {
         let address = bits(self.network).checked_add(number.into())?;
-        let address = match self.network {
-            IpAddr::V4(_) => Ipv4Addr::from(u32::try_from(address).ok()?).into(),
-            IpAddr::V6(_) => Ipv6Addr::from(address).into(),
-        };
-        self.contains(address).then_some(address)
+        (self.masked(address) == bits(self.network)).then(|| self.like(address))
     }
 
     /// Returns the offset of an address from the start of the prefix, if the prefix contains it and
@@ -81,24 +89,29 @@ impl Prefix {
     /// Returns the two halves of a prefix of more than one address.
     fn halves(self) -> [Prefix; 2] {
         let length = self.length + 1;
-        let upper = match self.network {
-            IpAddr::V4(network) => {
-                Ipv4Addr::from(u32::from(network) | 1 << (32 - u32::from(length))).into()
-            }
-            IpAddr::V6(network) => {
-                Ipv6Addr::from(u128::from(network) | 1 << (128 - u32::from(length))).into()
-            }
-        };
-        [self.network, upper].map(|network| Prefix { network, length })
+        let upper = bits(self.network) | 1 << (width(self.network) - length);
+        [self.network, self.like(upper)].map(|network| Prefix { network, length })
     }
 
     fn masked(self, bits: u128) -> u128 {
-        let width = if self.is_ipv4() { 32 } else { 128 };
-        match width - u32::from(self.length) {
+        match width(self.network) - self.length {
             128 => 0,
             host => bits >> host << host,
         }
     }
+
+    /// Returns the address of the prefix's family with these bits.
+    fn like(self, bits: u128) -> IpAddr {
+        match self.network {
+            IpAddr::V4(_) => Ipv4Addr::from(bits as u32).into(),
+            IpAddr::V6(_) => Ipv6Addr::from(bits).into(),
+        }
+    }
+}
+
+/// Returns the number of bits of an address.
+fn width(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 fn bits(address: IpAddr) -> u128 {
@@ -118,7 +131,7 @@ impl FromStr for Prefix {
             network: network.parse().map_err(|_| invalid())?,
             length: length.parse().map_err(|_| invalid())?,
         };
-        let fits = prefix.length <= if prefix.is_ipv4() { 32 } else { 128 };
+        let fits = prefix.length <= width(prefix.network);
         if fits && prefix.contains(prefix.network) {
             Ok(prefix)
         } else {
@@ -181,6 +194,16 @@ mod tests {
         );
         assert!(prefix("::/0").contains("fd77::2".parse().unwrap()));
         assert!(!prefix("::/0").contains([10, 0, 0, 1].into()));
+    }
+
+    #[test]
+    fn a_prefix_around_an_address_contains_it() {
+        let around = |address: &str, length| Prefix::around(address.parse().unwrap(), length);
+        assert_eq!(around("10.77.3.4", 16), prefix("10.77.0.0/16"));
+        assert_eq!(around("10.77.3.4", 0), prefix("0.0.0.0/0"));
+        assert_eq!(around("10.77.3.4", 40), prefix("10.77.3.4/32"));
+        assert_eq!(around("fd77::1:2", 64), prefix("fd77::/64"));
+        assert_eq!(around("fd77::1:2", 0), prefix("::/0"));
     }
 
     #[test]

@@ -338,10 +338,10 @@ pub fn mark_congestion(packet: &mut [u8]) -> bool {
             [first, tos, .., _] if first >> 4 == 4 && packet.len() >= Ipv4Header::LEN => {
                 let (old, new) = ([first, tos], [first, tos | CE]);
                 let before = u16::from_be_bytes([packet[10], packet[11]]);
-                let sum =
-                    fold(u64::from(!before) + u64::from(!u16::from_be_bytes(old)) + sum(&new));
-                packet[1] = new[1];
-                packet[10..12].copy_from_slice(&sum.to_be_bytes());
+                let [old, new] = [old, new].map(u16::from_be_bytes);
+                let after = updated_checksum(before, old, new);
+                packet[1] = tos | CE;
+                packet[10..12].copy_from_slice(&after.to_be_bytes());
                 return true;
             }
             [first, ..] if first >> 4 == 6 && packet.len() >= Ipv6Header::LEN => {
@@ -450,6 +450,11 @@ fn sum(bytes: &[u8]) -> u64 {
         .map(|word| u64::from(u16::from_be_bytes(*word)))
         .sum();
     words + odd.first().map_or(0, |byte| u64::from(*byte) << 8)
+}
+
+/// Returns a checksum of the Internet after a change of one of its words (RFC 1624, equation 3).
+pub fn updated_checksum(checksum: u16, old: u16, new: u16) -> u16 {
+    fold(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }
 
 fn fold(mut sum: u64) -> u16 {

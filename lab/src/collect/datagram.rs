@@ -24,7 +24,7 @@ const TAG: usize = 8;
 /// The key of both ends.
 pub(super) struct Key([u8; 16]);
 
-/// What a datagram is for.
+/// The purpose of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Fills the uplink.

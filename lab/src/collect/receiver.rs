@@ -32,7 +32,7 @@ pub(super) fn run(args: &ReceiveArgs) -> Result<()> {
     collection.write(&args.out)
 }
 
-/// What arrived of one run of the sending end.
+/// The packets of one run of the sending end that arrived.
 struct Collection {
     run: u64,
     start: Instant,
@@ -83,7 +83,7 @@ fn collect(socket: &UdpSocket, key: &Key) -> Result<Collection> {
             }
             _ => open.foreign += 1,
         }
-        open.answer(socket, key, now)?;
+        open.answer(socket, key, now);
     }
     collection.context("nothing arrived")
 }
@@ -118,7 +118,7 @@ impl Collection {
     }
 
     /// Answers the latest datagram of each uplink now and then. An answer has a thirtieth of its bytes.
-    fn answer(&mut self, socket: &UdpSocket, key: &Key, now: Instant) -> Result<()> {
+    fn answer(&mut self, socket: &UdpSocket, key: &Key, now: Instant) {
         for uplink in &mut self.uplinks {
             let is_due = uplink.answered.is_none_or(|at| now >= at + ANSWER_INTERVAL);
             let Some((latest, arrived, from)) = uplink.latest.filter(|_| is_due) else {
@@ -133,7 +133,6 @@ impl Collection {
             // The next answer replaces one that cannot be sent.
             let _ = socket.send_to(&answer.emit(key), from);
         }
-        Ok(())
     }
 
     fn write(self, out: &Path) -> Result<()> {

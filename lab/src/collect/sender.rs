@@ -5,7 +5,7 @@ use super::{MAX_UPLINKS, SendArgs, Uplink, read_key};
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -66,11 +66,11 @@ pub(super) fn run(args: &SendArgs) -> Result<()> {
     Ok(())
 }
 
-/// What was sent over an uplink.
+/// Counters of the packets to one uplink.
 #[derive(Debug, Default)]
 struct Sent {
     packets: u64,
-    /// Packets that the device had no room for.
+    /// Packets that could not be sent for the moment.
     refused: u64,
     round_trip: Option<Duration>,
 }
@@ -121,7 +121,7 @@ impl Flow {
                 self.send_one(key)?;
                 due += interval;
             }
-            self.read_answers(key)?;
+            self.read_answers(key);
             thread::sleep(TICK);
         }
         for _ in 0..ENDS {
@@ -139,39 +139,16 @@ impl Flow {
                 self.sent.packets += 1;
                 self.next.number += 1;
             }
-            // ENOBUFS has no kind of its own.
-            Err(error)
-                if error.kind() == ErrorKind::WouldBlock
-                    || error.raw_os_error() == Some(Errno::ENOBUFS as i32) =>
-            {
-                self.sent.refused += 1;
-            }
-            // The uplink is down for a moment, or nobody listens yet.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::ConnectionRefused
-                        | ErrorKind::NetworkUnreachable
-                        | ErrorKind::HostUnreachable
-                        | ErrorKind::NetworkDown
-                ) =>
-            {
-                self.sent.refused += 1;
-            }
+            Err(error) if is_temporary(&error) => self.sent.refused += 1,
             Err(error) => return Err(error).context("cannot send"),
         }
         Ok(())
     }
 
-    fn read_answers(&mut self, key: &Key) -> Result<()> {
+    /// Reads the answers that have arrived. Errors of the socket are also those of sending.
+    fn read_answers(&mut self, key: &Key) {
         let mut buffer = [0; 64];
-        loop {
-            let length = match self.socket.recv(&mut buffer) {
-                Ok(length) => length,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // Reported by `send_one` too.
-                Err(_) => return Ok(()),
-            };
+        while let Ok(length) = self.socket.recv(&mut buffer) {
             let answer = Datagram::parse(&buffer[..length], key)
                 .filter(|answer| answer.kind == Kind::Answer && answer.run == self.next.run);
             let Some(answer) = answer else {
@@ -190,4 +167,18 @@ impl Flow {
             self.next.time_ns = smallest.as_nanos() as u64;
         }
     }
+}
+
+/// Returns whether the device has no room, the uplink is down for a moment, or nobody listens yet.
+fn is_temporary(error: &io::Error) -> bool {
+    // ENOBUFS has no kind of its own.
+    error.raw_os_error() == Some(Errno::ENOBUFS as i32)
+        || matches!(
+            error.kind(),
+            ErrorKind::WouldBlock
+                | ErrorKind::ConnectionRefused
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkDown
+        )
 }

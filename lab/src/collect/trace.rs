@@ -1,21 +1,19 @@
-//! The traces of what arrived over the uplinks.
+//! The traces of the packets that arrived over the uplinks.
 
 use super::MAX_SECONDS;
 use super::datagram::{HEADERS, LENGTH};
+use hawser_netem::Opportunities;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 /// The interval of a drive's rows.
 const STEP: Duration = Duration::from_millis(100);
 
-/// The bytes of an opportunity to deliver in Mahimahi's traces.
-const OPPORTUNITY: u64 = 1500;
-
 /// In a step in which less than this share of the packets arrived, the uplink was full, and its queue dropped the
 /// rest.
 const FULL: f64 = 0.95;
 
-/// What arrived over one uplink.
+/// The packets that arrived over one uplink.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     /// Packets that arrived in each millisecond.
@@ -57,8 +55,8 @@ impl Arrivals {
         let (mut text, mut bytes) = (String::new(), 0);
         for (ms, packets) in self.per_ms.iter().enumerate() {
             bytes += u64::from(*packets) * (LENGTH + HEADERS) as u64;
-            while bytes >= OPPORTUNITY {
-                bytes -= OPPORTUNITY;
+            while bytes >= Opportunities::SIZE.0 {
+                bytes -= Opportunities::SIZE.0;
                 writeln!(text, "{ms}").expect("a string");
             }
         }
@@ -140,7 +138,7 @@ mod tests {
         let lines = uplink.mahimahi();
         assert_eq!(lines.lines().count(), 14);
         assert_eq!(lines.lines().next(), Some("2"));
-        assert!(hawser_netem::Opportunities::parse(&lines).is_ok());
+        assert!(Opportunities::parse(&lines).is_ok());
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) struct Dns {
     shown: Arc<Mutex<Shown>>,
 }
 
-/// What the status says.
+/// The part of the status about name servers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shown {
     /// Where the name servers are set, or why they are not; none before the first session.

@@ -3,6 +3,7 @@
 
 use super::{TCP, Transport, transport};
 use bytes::Bytes;
+use hawser_wire::ip::updated_checksum;
 
 /// The flag that opens a connection, in the fourteenth byte of the header.
 const SYN: u8 = 0x02;
@@ -72,7 +73,8 @@ fn clamp_syn(packet: &mut [u8], start: usize, mtu: u16) {
             // The two bytes are parts of different words.
             _ => (now.swap_bytes(), most.swap_bytes()),
         };
-        header[CHECKSUM..CHECKSUM + 2].copy_from_slice(&updated(sum, old, new).to_be_bytes());
+        header[CHECKSUM..CHECKSUM + 2]
+            .copy_from_slice(&updated_checksum(sum, old, new).to_be_bytes());
     }
 }
 
@@ -96,15 +98,6 @@ fn announced(options: &[u8]) -> Option<usize> {
         }
     }
     announced
-}
-
-/// Returns a checksum after a change of one word (RFC 1624, equation 3).
-fn updated(checksum: u16, old: u16, new: u16) -> u16 {
-    let mut sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }
 
 #[cfg(test)]

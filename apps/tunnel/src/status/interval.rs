@@ -1,4 +1,4 @@
-//! What happened in the last report interval.
+//! Delays, deliveries and redundancy of the last report interval.
 
 use super::{SessionStatus, Status};
 use crate::config::Common;
@@ -11,7 +11,7 @@ use tracing::info;
 /// The interval of the figures if there are no log lines.
 const WITHOUT_LOG: Duration = Duration::from_secs(60);
 
-/// What happened to the packets sent to a peer in the last report interval.
+/// The fate of the packets to a peer in the last report interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The median of the packets' one-way delays, in milliseconds: from when the tunnel took a packet

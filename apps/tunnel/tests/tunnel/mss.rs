@@ -16,23 +16,7 @@ const FILTER: &str = "table inet filtered {\nchain arrives {\ntype filter hook i
 #[test]
 fn connections_of_a_host_behind_the_client_fit_without_icmp_in_both_directions() {
     let rig = Rig::new();
-    let behind = Namespace::create(format!("{}-behind", rig.client.name())).unwrap();
-    rig.client
-        .ip(&format!(
-            "link add lan type veth peer name lan netns {}\naddr add 10.9.0.1/24 dev lan\n\
-             addr add fd09::1/64 dev lan nodad\nlink set lan up",
-            behind.name()
-        ))
-        .unwrap();
-    behind
-        .ip(
-            "addr add 10.9.0.2/24 dev lan\naddr add fd09::2/64 dev lan nodad\nlink set lan up\n\
-             route add default via 10.9.0.1\nroute add default via fd09::1",
-        )
-        .unwrap();
-    for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-        rig.client.sysctl(key, "1").unwrap();
-    }
+    let behind = rig.network_behind_the_client();
     for end in [&behind, &rig.host] {
         nft(end, FILTER);
     }

@@ -224,6 +224,29 @@ impl Rig {
         end
     }
 
+    /// Makes a network of both families behind the client, which forwards its packets; the caller
+    /// deletes it.
+    pub(crate) fn network_behind_the_client(&self) -> Namespace {
+        let behind = Namespace::create(format!("{}-behind", self.client.name())).unwrap();
+        self.client
+            .ip(&format!(
+                "link add lan type veth peer name lan netns {}\naddr add 10.9.0.1/24 dev lan\n\
+                 addr add fd09::1/64 dev lan nodad\nlink set lan up",
+                behind.name()
+            ))
+            .unwrap();
+        behind
+            .ip(
+                "addr add 10.9.0.2/24 dev lan\naddr add fd09::2/64 dev lan nodad\nlink set lan up\n\
+                 route add default via 10.9.0.1\nroute add default via fd09::1",
+            )
+            .unwrap();
+        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            self.client.sysctl(key, "1").unwrap();
+        }
+        behind
+    }
+
     /// Starts a client without waiting for a session.
     pub(crate) fn start_client(&self, name: &str, more: &str) -> End {
         self.client_with(name, more, &servers_and_uplinks())

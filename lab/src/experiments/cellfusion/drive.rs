@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use hawser_media::data_dir;
-use hawser_netem::{Delay, Drive as Trace, LinkConfig, Loss, LossAt, QueueLimit, Rate, Steps};
+use hawser_netem::{
+    Delay, Drive as Trace, LinkConfig, Loss, LossAt, Opportunities, QueueLimit, Rate, Steps,
+};
 use hawser_units::{Bitrate, ByteSize};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -210,26 +212,17 @@ struct Recording {
 }
 
 impl Recording {
-    /// Parses a trace: one line for each opportunity to deliver 1500 bytes, in ms.
+    /// Parses a trace.
     fn parse(text: &str) -> Result<Recording> {
-        const OPPORTUNITY_BITS: f64 = 1500.0 * 8.0;
+        let opportunities: Vec<u64> = Opportunities::parse(text)?.into();
         let mut bits: Vec<f64> = Vec::new();
-        for (line, number) in text.lines().map(str::trim).zip(1..) {
-            if line.is_empty() {
-                continue;
-            }
-            let at: u64 = line
-                .parse()
-                .with_context(|| format!("line {number}: `{line}` is not a time in ms"))?;
+        for at in opportunities {
             let step = usize::try_from(u128::from(at) / STEP.as_millis())?;
-            ensure!(
-                step < 1_000_000,
-                "line {number}: {at} ms is more than a day"
-            );
+            ensure!(step < 1_000_000, "{at} ms is more than a day");
             if step >= bits.len() {
                 bits.resize(step + 1, 0.0);
             }
-            bits[step] += OPPORTUNITY_BITS;
+            bits[step] += Opportunities::SIZE.bits() as f64;
         }
         // The last step is not complete.
         bits.pop();
