@@ -364,6 +364,8 @@ pub(crate) struct HealthRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TunnelRecord {
     pub(crate) addresses: Vec<SocketAddr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tcp_port: Option<u16>,
     pub(crate) clients: u32,
     pub(crate) max_clients: u32,
     pub(crate) draining: bool,

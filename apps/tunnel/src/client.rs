@@ -7,6 +7,7 @@ mod dial_errors;
 mod dns;
 pub(crate) mod kill_switch;
 mod path;
+mod portal;
 mod resolv_conf;
 mod servers;
 mod show;
@@ -149,8 +150,12 @@ impl Client {
         if let Some(address) = common.metrics {
             metrics::serve(address, Arc::clone(&last_status)).await?;
         }
+        let mut supervisor = Supervisor::new(time::now(), seed, usage_file.stored().clone());
+        if let Some(interval) = config.search_every {
+            supervisor.survey_every(time::now(), interval);
+        }
         Ok(Client {
-            supervisor: Supervisor::new(time::now(), seed, usage_file.stored().clone()),
+            supervisor,
             connections: Connections::new(Arc::clone(&dialer)),
             dialer,
             mtu: set_mtus(Arc::clone(&device)),
@@ -289,6 +294,7 @@ impl Client {
             Event::SessionSilent => {
                 info!("no acknowledgement over any uplink: trying all servers");
             }
+            Event::Nearer { from, to } => info!(from, to, "moving to a nearer server"),
             Event::SessionLost { server, loss } => warn!(server, "{loss}"),
             Event::TooManyPaths { server, interface } => {
                 let limit = hawser_units::MAX_PATHS;

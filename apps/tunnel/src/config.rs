@@ -489,6 +489,27 @@ mod tests {
                 "line 3: session_timeout_s is 1 to 86400",
             ),
             (
+                "client",
+                client,
+                "[tunnel]",
+                "[tunnel]\nsearch_every_s = 5",
+                "line 3: search_every_s is 10 to 86400",
+            ),
+            (
+                "client",
+                client,
+                "name = \"pop-west\"",
+                "name = \"pop-west\"\ntcp_port = 0",
+                "nonzero",
+            ),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\nlisten_tcp = [\"0.0.0.0:443\", \"[::]:444\"]",
+                "line 1: listen_tcp has several ports",
+            ),
+            (
                 "server",
                 server,
                 "[tunnel]",

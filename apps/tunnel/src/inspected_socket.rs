@@ -1,4 +1,4 @@
-//! A UDP socket whose datagrams are inspected before the library gets them.
+//! A socket whose datagrams are inspected before the library gets them.
 
 use hawser_quic::MarkedDatagrams;
 use noq::udp::{EcnCodepoint, RecvMeta};
@@ -35,10 +35,12 @@ pub(crate) struct InspectedSocket<I> {
 
 impl<I: Inspector> InspectedSocket<I> {
     pub(crate) fn new(socket: UdpSocket, inspector: I) -> io::Result<Self> {
-        Ok(InspectedSocket {
-            socket: TokioRuntime.wrap_udp_socket(socket)?,
-            inspector,
-        })
+        let socket = TokioRuntime.wrap_udp_socket(socket)?;
+        Ok(Self::of(socket, inspector))
+    }
+
+    pub(crate) fn of(socket: Box<dyn AsyncUdpSocket>, inspector: I) -> Self {
+        InspectedSocket { socket, inspector }
     }
 }
 

@@ -29,6 +29,7 @@ mod server;
 mod session;
 pub mod status;
 mod tables;
+mod tcp;
 mod time;
 mod tls;
 

@@ -7,6 +7,7 @@ mod handshakes;
 mod registry;
 mod revocation;
 mod routes;
+mod tcp;
 mod unmatched;
 
 use crate::budget::Budget;
@@ -18,14 +19,15 @@ use crate::nat::{Nat, SERVER_GROUP, check_forwarding};
 use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
 use crate::status::{SessionStatus, Status, StatusFile};
 use crate::tables::{self, Table};
+use crate::tcp::{Streams, TcpSocket};
 use crate::tls;
 use allowlist::Allowlist;
 use anyhow::{Context, Result};
 use handshakes::HandshakeSlots;
 use hawser_io::tun::Buffer;
 use hawser_quic::MarkedDatagrams;
-use noq::Endpoint;
 use noq::crypto::rustls::QuicServerConfig;
+use noq::{AsyncUdpSocket, Endpoint};
 use parking_lot::{Mutex, RwLock};
 use registry::{OpenSession, Registry};
 use routes::Routes;
@@ -34,6 +36,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tcp::Listeners;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -71,6 +75,8 @@ pub(crate) struct Server {
     /// The memory of all sessions.
     budget: Arc<Budget>,
     unmatched: Arc<UnmatchedDatagrams>,
+    /// The streams over TCP, if the server listens for them.
+    streams: Option<Streams>,
     /// The datagrams of all clients that the network has marked, until they are decrypted.
     marked: Arc<MarkedDatagrams>,
     /// The clients that a controller admits. Without a controller, `client_list` alone decides.
@@ -118,11 +124,14 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
         check_forwarding(&config.prefixes)?;
     }
     let tls = tls::server(&config.common.credentials)?;
-    let (server, _nat) = Server::create(config, files)?;
+    let tcp = Listeners::open(&config)?;
+    let streams = tcp.as_ref().map(|tcp| tcp.streams.clone());
+    let (server, _nat) = Server::create(config, files, streams)?;
     let server = Arc::new(server);
-    let endpoints = server.endpoints(&tls)?;
+    let (tcp, listeners) = tcp.map(|tcp| (tcp.socket, tcp.listeners)).unzip();
+    let endpoints = server.endpoints(&tls, tcp)?;
     let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls));
-    accept_clients(&server, &endpoints, &quic)?;
+    accept_clients(&server, &endpoints, listeners, &quic)?;
     tokio::spawn(dispatch(Arc::clone(&server)));
     report_to_controller(&server, &quic);
     let last_status = LastStatus::new(Mutex::new(server.status().await));
@@ -140,7 +149,11 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
 
 impl Server {
     /// Creates the server with its device and its firewall rules, which last as long as the [`Nat`].
-    fn create(config: ServerConfig, files: Files) -> Result<(Server, Option<Nat>)> {
+    fn create(
+        config: ServerConfig,
+        files: Files,
+        streams: Option<Streams>,
+    ) -> Result<(Server, Option<Nat>)> {
         let registry = Arc::new(Registry::new(&config));
         let networks = Networks::watch(&config.common.interface)?;
         let device = Arc::new(create_device(&config, &registry)?);
@@ -156,6 +169,7 @@ impl Server {
             registry,
             budget: Budget::new(config.memory),
             unmatched: Arc::default(),
+            streams,
             marked: Arc::default(),
             allowlist: allowlist.map(Arc::new),
             draining: watch::Sender::new(false),
@@ -169,20 +183,31 @@ impl Server {
         Ok((server, nat))
     }
 
-    /// Opens the endpoints at which the server listens for clients.
-    fn endpoints(&self, tls: &Arc<QuicServerConfig>) -> Result<Vec<Endpoint>> {
+    /// Opens the endpoints at which the server listens for clients: one for each UDP address, and
+    /// one for all TCP streams, if it listens for them.
+    fn endpoints(
+        &self,
+        tls: &Arc<QuicServerConfig>,
+        tcp: Option<TcpSocket>,
+    ) -> Result<Vec<Endpoint>> {
         let config = &self.config;
         let any = Ipv4Addr::UNSPECIFIED.into();
         let payload = udp_payload(config.outer_mtu, any, config.common.mtu);
-        let open = |address: &SocketAddr| {
+        let open = |socket: Box<dyn AsyncUdpSocket>| -> Result<Endpoint> {
             let parameters = endpoint(SERVER_ID_BYTES, payload)?;
-            let socket = socket(*address, None)?;
             let tls = tls.clone();
             Ok(self
                 .unmatched
                 .endpoint(parameters, tls, socket, &self.marked)?)
         };
-        config.listen.iter().map(open).collect()
+        let udp = config.listen.iter().map(|address| {
+            let socket = socket(*address, None)?;
+            Ok(self.unmatched.udp(socket)?)
+        });
+        let tcp = tcp.map(|socket| Ok(Box::new(socket) as Box<dyn AsyncUdpSocket>));
+        udp.chain(tcp)
+            .map(|socket: Result<_>| open(socket?))
+            .collect()
     }
 }
 
@@ -234,9 +259,18 @@ fn set_up_rules(config: &ServerConfig) -> Result<Option<Nat>> {
 fn accept_clients(
     server: &Arc<Server>,
     endpoints: &[Endpoint],
+    listeners: Option<Vec<TcpListener>>,
     quic: &watch::Sender<noq::ServerConfig>,
 ) -> Result<()> {
     let slots = Arc::new(HandshakeSlots::default());
+    if let (Some(listeners), Some(streams)) = (listeners, &server.streams) {
+        tcp::accept(
+            server,
+            &slots,
+            (listeners, streams.clone()),
+            quic.subscribe(),
+        )?;
+    }
     for endpoint in endpoints {
         info!(address = %endpoint.local_addr()?, "listening for clients");
         let (server, slots) = (Arc::clone(server), Arc::clone(&slots));
@@ -387,6 +421,12 @@ async fn status_of(open: Arc<OpenSession>) -> Option<SessionStatus> {
 }
 
 impl Server {
+    /// Returns whether packets to this address are carried by a stream over TCP.
+    fn carries(&self, peer: SocketAddr) -> bool {
+        let streams = self.streams.as_ref();
+        streams.is_some_and(|streams| streams.have(peer))
+    }
+
     async fn status(&self) -> Status {
         let mut status = Status::new(&self.config.common, "server");
         status.draining = *self.draining.borrow();

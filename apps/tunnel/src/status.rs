@@ -121,6 +121,9 @@ pub struct PathStatus {
     pub name: String,
     /// The peer's address.
     pub remote: Option<SocketAddr>,
+    /// Whether its packets are carried over TCP, because UDP is blocked.
+    #[serde(default)]
+    pub over_tcp: bool,
     /// The cost class.
     pub cost: u8,
     /// Whether the path is on standby: it is used only while the others do not suffice.
@@ -313,6 +316,7 @@ impl PathStatus {
         PathStatus {
             name: path.name,
             remote: path.remote,
+            over_tcp: path.over_tcp,
             cost: path.cost,
             standby: path.standby,
             liveness: path.liveness.map(|liveness| liveness.name().to_owned()),

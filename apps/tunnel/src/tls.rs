@@ -3,11 +3,13 @@
 
 use crate::config::Credentials;
 use crate::join::PROTOCOL;
+use crate::tcp;
 use anyhow::{Context, Result, anyhow};
-use hawser_quic::tls::{self, Identity};
+use hawser_quic::tls::{self, Identity, TlsError};
 use hawser_tls::{ServerVerifier, Subject};
 use noq::Connection;
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use std::fs;
 use std::path::Path;
@@ -20,38 +22,60 @@ struct Texts {
     key: String,
 }
 
-/// Returns the TLS configuration of a client that presents its certificate and trusts servers of
-/// its authority.
+/// Returns the configuration of a client that presents its certificate and trusts servers of its
+/// authority, for QUIC.
 pub(crate) fn client(credentials: &Credentials) -> Result<Arc<QuicClientConfig>> {
+    Ok(tls::quic_client(client_config(credentials, PROTOCOL)?))
+}
+
+/// As [`client`], for TCP.
+pub(crate) fn tcp_client(credentials: &Credentials) -> Result<Arc<rustls::ClientConfig>> {
+    Ok(Arc::new(client_config(credentials, tcp::PROTOCOL)?))
+}
+
+fn client_config(credentials: &Credentials, protocol: &[u8]) -> Result<rustls::ClientConfig> {
     let texts = Texts::read(credentials)?;
     let config = || -> Result<_> {
         let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
         let authorities = tls::authorities(&texts.authority)?;
         Ok(match credentials {
-            Credentials::Files { .. } => tls::client(authorities, &identity, PROTOCOL)?,
+            Credentials::Files { .. } => tls::client_config(authorities, &identity, protocol)?,
             // Nodes have no host names.
             Credentials::Node(_) => {
                 let verifier = ServerVerifier::nodes(authorities)?;
-                tls::client_verifying(verifier, &identity, PROTOCOL)?
+                tls::client_config_verifying(verifier, &identity, protocol)?
             }
         })
     };
     config().with_context(|| credentials.to_string())
 }
 
-/// Returns the TLS configuration of a server that presents its certificate and accepts clients of
-/// its authority.
+/// Returns the configuration of a server that presents its certificate and accepts clients of its
+/// authority, for QUIC.
 pub(crate) fn server(credentials: &Credentials) -> Result<Arc<QuicServerConfig>> {
+    read_server(credentials, |authorities, identity| {
+        tls::server(authorities, identity, PROTOCOL)
+    })
+}
+
+/// As [`server`], for TCP.
+pub(crate) fn tcp_server(credentials: &Credentials) -> Result<Arc<rustls::ServerConfig>> {
+    let config = read_server(credentials, |authorities, identity| {
+        tls::server_config(authorities, identity, tcp::PROTOCOL)
+    });
+    config.map(Arc::new)
+}
+
+fn read_server<T>(
+    credentials: &Credentials,
+    config: impl FnOnce(Arc<RootCertStore>, &Identity) -> Result<T, TlsError>,
+) -> Result<T> {
     let texts = Texts::read(credentials)?;
-    let config = || -> Result<_> {
+    let read = || -> Result<T> {
         let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
-        Ok(tls::server(
-            tls::authorities(&texts.authority)?,
-            &identity,
-            PROTOCOL,
-        )?)
+        Ok(config(tls::authorities(&texts.authority)?, &identity)?)
     };
-    config().with_context(|| credentials.to_string())
+    read().with_context(|| credentials.to_string())
 }
 
 /// The identity in the peer's certificate.

@@ -15,6 +15,9 @@ pub struct ServerReport {
     /// family.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub addresses: Vec<SocketAddr>,
+    /// The TCP port at the same addresses, for clients in networks that block UDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_port: Option<u16>,
     /// The number of connected clients.
     pub clients: u32,
     /// The maximum number of clients.
@@ -76,6 +79,9 @@ pub struct Server {
     /// The addresses where clients reach the server, `address:port`.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub addresses: Vec<SocketAddr>,
+    /// The TCP port at the same addresses, for clients in networks that block UDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_port: Option<u16>,
     /// The number of connected clients.
     pub clients: u32,
     /// The maximum number of clients.

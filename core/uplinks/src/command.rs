@@ -172,6 +172,13 @@ pub enum Event {
     },
     /// No path of the session delivers.
     SessionSilent,
+    /// The session moves to a nearer server.
+    Nearer {
+        /// The name of its server.
+        from: String,
+        /// The name of the nearer one.
+        to: String,
+    },
     /// The session cannot continue at its server.
     SessionLost {
         /// The name of its server.
@@ -218,6 +225,8 @@ pub enum Timer {
     Search,
     /// Nearer servers have had their time to answer.
     Grace,
+    /// A nearer server is searched while the session works.
+    Survey,
     /// An uplink without a path is dialed again.
     Retry,
     /// A connection beside a failed one is given up.

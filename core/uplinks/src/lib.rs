@@ -24,6 +24,7 @@
 //! let server = Server {
 //!     name: "pop-east".to_owned(),
 //!     addresses: vec![([203, 0, 113, 1], 14752).into()],
+//!     tcp_port: None,
 //! };
 //! supervisor.handle_uplinks(now, vec![uplink]);
 //! supervisor.handle_servers(now, vec![server]);
@@ -45,6 +46,7 @@ mod reachability;
 mod search;
 mod session;
 mod supervisor;
+mod survey;
 mod uplink;
 mod usage;
 

@@ -25,6 +25,8 @@ pub(crate) struct Search {
     /// An uplink that is used only if there are no others.
     avoided: Option<String>,
     dials: BTreeMap<ConnectionId, Target>,
+    /// The smallest round-trip time to each server that has answered, by its name.
+    rtts: BTreeMap<String, Duration>,
     best: Option<Found>,
 }
 
@@ -42,6 +44,7 @@ impl Search {
             servers,
             avoided,
             dials: BTreeMap::new(),
+            rtts: BTreeMap::new(),
             best: None,
         }
     }
@@ -99,6 +102,8 @@ impl Search {
         let Some(rtt) = rtt else {
             return true;
         };
+        let smallest = self.rtts.entry(target.server.name.clone()).or_insert(rtt);
+        *smallest = rtt.min(*smallest);
         let until = now + GRACE;
         match &mut self.best {
             Some(best) if best.rtt <= rtt => {
@@ -116,6 +121,11 @@ impl Search {
         }
     }
 
+    /// Returns the smallest round-trip time to a server, if it has answered.
+    pub(crate) fn rtt(&self, server: &Server) -> Option<Duration> {
+        self.rtts.get(&server.name).copied()
+    }
+
     /// Returns whether the search is done.
     pub(crate) fn is_done(&self, now: Instant) -> bool {
         let grace_is_over = |best: &Found| now >= best.until;
@@ -127,11 +137,11 @@ impl Search {
         Some((self.best.as_ref()?.until, Timer::Grace))
     }
 
-    /// Ends the search; returns the nearest server that has answered.
-    pub(crate) fn finish(mut self, out: &mut Outbox) -> Option<Target> {
+    /// Ends the search; returns the nearest server that has answered, with its round-trip time.
+    pub(crate) fn finish(mut self, out: &mut Outbox) -> Option<(Target, Duration)> {
         let best = self.best.take();
         self.abandon(out);
-        best.map(|best| best.target)
+        best.map(|best| (best.target, best.rtt))
     }
 
     /// Ends the search without a result.

@@ -8,6 +8,7 @@ use super::member::Path;
 use super::reachability::{Reachability, UNREACHABLE_AFTER};
 use super::search::{Search, Target};
 use super::session::Session;
+use super::survey::Survey;
 use super::{Server, Uplink, Usage};
 use hawser_units::{Backoff, Instant, PathId};
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub struct Supervisor {
     usage: Usage,
     session: Option<Session>,
     search: Option<Search>,
+    /// The regular searches while the session works, if they are wanted.
+    survey: Option<Survey>,
     /// The connection over which a session is requested.
     opening: Option<Target>,
     /// Grows with every search and every request for a session that fails.
@@ -58,6 +61,7 @@ impl Supervisor {
             usage,
             session: None,
             search: None,
+            survey: None,
             opening: None,
             backoff: RETRY,
             search_at: now,
@@ -67,6 +71,12 @@ impl Supervisor {
             is_shut_down: false,
             out: Outbox::new(seed),
         }
+    }
+
+    /// Searches at this interval for a nearer server while a session works, and moves the session
+    /// there. Without this, a session stays at its server as long as that answers.
+    pub fn survey_every(&mut self, now: Instant, interval: Duration) {
+        self.survey = Some(Survey::new(now, interval));
     }
 
     /// Takes over the list of interfaces that can be used.
@@ -101,6 +111,9 @@ impl Supervisor {
             Some(search) => search.handle_dialed(now, connection, rtt, out),
             None => false,
         };
+        if let (Some(survey), false) = (&mut self.survey, is_known) {
+            is_known = survey.handle_dialed(now, connection, rtt, out);
+        }
         if let (Some(session), false) = (&mut self.session, is_known) {
             is_known = session.handle_dialed(now, connection, rtt.is_some(), out);
         }
@@ -172,6 +185,7 @@ impl Supervisor {
     pub fn shut_down(&mut self, now: Instant) {
         self.close_session(now);
         self.abandon_search();
+        self.postpone_survey(now);
         if let Some(opening) = self.opening.take() {
             self.out.close(opening.connection, CloseReason::Unused);
         }
@@ -199,7 +213,11 @@ impl Supervisor {
             None if self.needs_search() => Some((self.next_search(), Timer::Search)),
             None => None,
         };
-        earlier(of_session, of_search)
+        let of_survey = match self.may_survey() {
+            true => self.survey.as_ref().and_then(Survey::timeout),
+            false => None,
+        };
+        earlier(earlier(of_session, of_search), of_survey)
     }
 
     /// Returns the server of the current session.
@@ -236,6 +254,8 @@ impl Supervisor {
         }
         let usable = self.usable();
         self.keep_opening(&usable);
+        // First, so that a survey ends before a search dials the same servers.
+        self.drive_survey(now, &usable);
         self.drive_search(now, &usable);
         if let Some(session) = &mut self.session {
             session.follow(now, &usable, &mut self.out);
@@ -275,7 +295,7 @@ impl Supervisor {
         }
         if let Some(search) = self.search.take_if(|search| search.is_done(now)) {
             match search.finish(&mut self.out) {
-                Some(found) => self.handle_found(now, found),
+                Some((found, _)) => self.handle_found(now, found),
                 None => self.handle_nothing_found(now),
             }
         }
@@ -316,13 +336,42 @@ impl Supervisor {
                 session.rejoin(now);
                 self.search_at = now + REJOIN_TIME;
             }
-            _ => {
-                self.out.command(Command::Open {
-                    connection,
-                    path: first_path(),
-                });
-                self.opening = Some(found);
-            }
+            _ => self.open(found),
+        }
+    }
+
+    fn open(&mut self, target: Target) {
+        self.out.command(Command::Open {
+            connection: target.connection,
+            path: first_path(),
+        });
+        self.opening = Some(target);
+    }
+
+    /// Returns whether there is a session that could be a nearer server's.
+    fn may_survey(&self) -> bool {
+        let has_session = self.session.as_ref().is_some_and(|s| !s.needs_server());
+        has_session && self.opening.is_none()
+    }
+
+    fn drive_survey(&mut self, now: Instant, usable: &[Uplink]) {
+        let (true, Some(session)) = (self.may_survey(), &self.session) else {
+            return self.postpone_survey(now);
+        };
+        let servers = self.servers.as_deref().unwrap_or_default();
+        let (current, out) = (session.server(), &mut self.out);
+        let survey = self.survey.as_mut();
+        let nearer = survey.and_then(|survey| survey.drive(now, usable, servers, current, out));
+        if let Some(target) = nearer {
+            let (from, to) = (current.name.clone(), target.server.name.clone());
+            self.out.event(Event::Nearer { from, to });
+            self.open(target);
+        }
+    }
+
+    fn postpone_survey(&mut self, now: Instant) {
+        if let Some(survey) = &mut self.survey {
+            survey.postpone(now, &mut self.out);
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Server {
     pub name: String,
     /// Its addresses; an uplink uses the first one whose family it has.
     pub addresses: Vec<SocketAddr>,
+    /// The TCP port at the same addresses, for networks that block UDP.
+    pub tcp_port: Option<u16>,
 }
 
 /// The two ends of a connection.
@@ -72,6 +74,7 @@ pub(crate) fn server(name: &str) -> Server {
     Server {
         name: name.to_owned(),
         addresses: vec![([203, 0, 113, 1], 14752).into()],
+        tcp_port: None,
     }
 }
 

@@ -88,8 +88,12 @@ fn apply(world: &mut World, operation: &Operation) {
     }
 }
 
-fn run(uplinks: usize, servers: usize, seed: u64, operations: &[Operation]) {
+fn run(uplinks: usize, servers: usize, seed: u64, surveys: bool, operations: &[Operation]) {
     let mut world = World::new(uplinks, servers, seed);
+    if surveys {
+        let interval = Duration::from_secs(10);
+        world.supervisor.survey_every(world.now, interval);
+    }
     for operation in operations {
         apply(&mut world, operation);
     }
@@ -100,6 +104,11 @@ fn run(uplinks: usize, servers: usize, seed: u64, operations: &[Operation]) {
     }
     world.pass(RECOVERY);
     assert!(world.is_connected(), "not connected");
+    if surveys {
+        // The session moves to the nearest server, and stays there.
+        world.pass(Duration::from_secs(60));
+        assert!(world.is_connected(), "not connected after a move");
+    }
     let session = world.session();
     world.pass(Duration::from_secs(60));
     assert_eq!(world.session(), session, "a healthy session is kept");
@@ -113,8 +122,9 @@ proptest! {
         uplinks in 1..11usize,
         servers in 1..4usize,
         seed: u64,
+        surveys: bool,
         operations in proptest::collection::vec(operation(), 0..60),
     ) {
-        run(uplinks, servers, seed, &operations);
+        run(uplinks, servers, seed, surveys, &operations);
     }
 }

@@ -35,6 +35,68 @@ fn the_nearest_server_that_answers_in_time_is_chosen() {
     assert!(world.is_connected());
 }
 
+/// Returns a world in which the session is at `pop0` and a nearer server is searched every minute.
+fn surveying() -> World {
+    let mut world = connected(2, 2);
+    world.supervisor.survey_every(world.now, 60 * S);
+    assert_eq!(world.server().unwrap(), "pop0");
+    world
+}
+
+#[test]
+fn a_session_moves_to_a_server_that_is_nearer_twice() {
+    let mut world = surveying();
+    world.servers[0].rtt = 90 * MS;
+    world.servers[1].rtt = 30 * MS;
+    world.pass(61 * S);
+    assert_eq!(world.server().unwrap(), "pop0", "nearer for the first time");
+    world.pass(61 * S);
+    assert_eq!(world.server().unwrap(), "pop1");
+    world.pass(S);
+    assert!(world.is_connected());
+    world.log.clear();
+    world.pass(600 * S);
+    assert_eq!(world.server().unwrap(), "pop1");
+    let is_opened = |command: &Command| matches!(command, Command::Open { .. });
+    assert!(!world.log.iter().any(is_opened), "it stays there");
+}
+
+#[test]
+fn a_session_stays_where_it_is_for_little_gain() {
+    let mut world = surveying();
+    world.servers[0].rtt = 50 * MS;
+    world.servers[1].rtt = 41 * MS;
+    world.pass(600 * S);
+    assert_eq!(world.server().unwrap(), "pop0");
+    // Nearer now and then, but not twice in a row.
+    for _ in 0..3 {
+        world.servers[1].rtt = 5 * MS;
+        world.pass(60 * S);
+        world.servers[1].rtt = 41 * MS;
+        world.pass(60 * S);
+    }
+    assert_eq!(world.server().unwrap(), "pop0");
+    assert!(world.is_connected());
+}
+
+#[test]
+fn a_session_stays_when_the_nearer_server_takes_none() {
+    let mut world = surveying();
+    world.servers[1].rtt = MS;
+    world.servers[1].refuses = true;
+    world.pass(600 * S);
+    assert_eq!(world.server().unwrap(), "pop0");
+    assert!(world.is_connected());
+}
+
+#[test]
+fn without_a_survey_a_session_stays_at_its_server() {
+    let mut world = connected(2, 2);
+    world.servers[1].rtt = MS;
+    world.pass(600 * S);
+    assert_eq!(world.server().unwrap(), "pop0");
+}
+
 #[test]
 fn nothing_is_dialed_before_the_servers_are_known() {
     let mut world = World::new(1, 1, 1);

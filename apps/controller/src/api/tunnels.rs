@@ -34,6 +34,7 @@ pub(super) async fn report_server(
     controller.note_alive(&caller).await?;
     let tunnel = TunnelRecord {
         addresses: report.addresses,
+        tcp_port: report.tcp_port,
         clients: report.clients,
         max_clients: report.max_clients,
         draining: report.draining,
@@ -95,6 +96,7 @@ fn server(name: &Name, node: &NodeView) -> Option<Server> {
         name: name.clone(),
         tenant: record.tenant.clone(),
         addresses: tunnel.addresses.clone(),
+        tcp_port: tunnel.tcp_port,
         clients: tunnel.clients,
         max_clients: tunnel.max_clients,
         draining: tunnel.draining,

@@ -5,7 +5,7 @@ use super::dial::{Attached, Dialed, Dialer};
 use super::path::{self, Stream};
 use crate::join::{CloseCode, Opened, PathNumber, Secret};
 use crate::session::{Command as SessionCommand, Handle};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use hawser_quic::MarkCounter;
 use hawser_units::PathId;
 use hawser_uplinks::{Command, ConnectionId, FAILED_AFTER, Notice, Server, Uplink};
@@ -52,6 +52,7 @@ pub(super) struct PathEntry {
     connection: Connection,
     endpoint: Endpoint,
     marks: MarkCounter,
+    over_tcp: bool,
     task: AbortHandle,
 }
 
@@ -157,7 +158,12 @@ impl Connections {
         else {
             return;
         };
-        info!(interface, server, "uplink connected");
+        info!(
+            interface,
+            server,
+            over_tcp = attached.over_tcp,
+            "uplink connected"
+        );
         self.dialer.dial_errors.clear(&interface);
         let path = self.start_path(id, *attached, to).await;
         let entry = Entry {
@@ -173,6 +179,7 @@ impl Connections {
         let link = attached.link(standby);
         to.send_command(SessionCommand::Add(attached.number, link))
             .await;
+        let udp_works = udp_works(Arc::clone(&self.dialer), &attached);
         let stream = Stream {
             connection: attached.connection.clone(),
             send: attached.send,
@@ -180,15 +187,23 @@ impl Connections {
             standby: changes,
         };
         let notices = self.notices.0.clone();
+        let (connection, interface) = (stream.connection.clone(), attached.uplink.interface);
         let task = self.tasks.spawn(async move {
-            let reason = path::serve(id, stream, notices).await;
-            Outcome::Closed(id, reason)
+            tokio::select! {
+                reason = path::serve(id, stream, notices) => Outcome::Closed(id, reason),
+                () = udp_works => {
+                    info!(interface, "the server answers over UDP again");
+                    CloseCode::Replaced.close(&connection);
+                    Outcome::Closed(id, ConnectionError::LocallyClosed)
+                }
+            }
         });
         PathEntry {
             index: attached.number.index,
             connection: attached.connection,
             endpoint: attached.endpoint,
             marks: attached.marks,
+            over_tcp: attached.over_tcp,
             task,
         }
     }
@@ -276,6 +291,7 @@ impl Connections {
 impl PathEntry {
     /// Moves the connection to another address of its uplink.
     pub(super) fn readdress(&self, dialer: &Dialer, interface: &str, own: IpAddr) -> Result<()> {
+        ensure!(!self.over_tcp, "a TCP connection keeps its addresses");
         let socket = dialer.socket(own, interface, &self.marks)?;
         Ok(self.endpoint.rebind_abstract(Box::new(socket))?)
     }
@@ -289,6 +305,18 @@ impl PathEntry {
             session
                 .send_command(SessionCommand::Remove(self.index, id))
                 .await;
+        }
+    }
+}
+
+/// Returns a future that is ready when a connection over TCP should be replaced by one over UDP.
+fn udp_works(dialer: Arc<Dialer>, attached: &Attached) -> impl Future<Output = ()> + use<> {
+    let over_tcp = attached.over_tcp;
+    let (uplink, server) = (attached.uplink.clone(), attached.server.clone());
+    async move {
+        match over_tcp {
+            true => dialer.wait_for_udp(&uplink, &server).await,
+            false => std::future::pending().await,
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::dial_errors::DialErrors;
 use super::kill_switch::KillSwitch;
+use super::portal;
 use crate::config::{ClientConfig, Credentials, MARK};
 use crate::inspected_socket::InspectedSocket;
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
@@ -7,19 +8,28 @@ use crate::quic::{
     CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, headers, transport, udp_payload, uplink_socket,
 };
 use crate::session::{Link, WakeCell};
+use crate::tcp::{self, TcpSocket};
 use crate::tls;
 use anyhow::{Context, Result, bail};
+use futures_util::future::{Either, select};
 use hawser_io::interface;
 use hawser_quic::{Live, MarkCounter, MarkedDatagrams};
 use hawser_uplinks::{Route, Server, Uplink};
-use noq::{Connecting, Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
+use noq::{AsyncUdpSocket, Connecting, Connection, Endpoint};
+use noq::{RecvStream, SendStream, TokioRuntime};
+use rustls::pki_types::ServerName;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tracing::info;
 
 /// The socket of an uplink, which notes the marked datagrams.
 type UplinkSocket = InspectedSocket<Arc<MarkedDatagrams>>;
@@ -30,6 +40,13 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit for the answer to the first message. The server waits longer than this for the
 /// message, so that a message that is lost is noticed here, where the cause can be reported.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time without an answer over UDP after which TCP is tried as well. A path that has failed gets
+/// [`hawser_uplinks::FAILED_AFTER`] for another connection.
+const TCP_AFTER: Duration = Duration::from_secs(1);
+
+/// The interval at which UDP is tried again while a path is one over TCP.
+const UDP_RETRY: Duration = Duration::from_secs(30);
 
 /// The smallest MTU that QUIC and IPv6 allow, in bytes; assumed of interfaces that report less.
 const MIN_MTU: u16 = 1280;
@@ -57,6 +74,8 @@ pub(crate) struct Dialed {
     /// The UDP payload of a full packet, and the size of the IP and UDP headers, in bytes.
     payload: u16,
     headers: u16,
+    server: Server,
+    over_tcp: bool,
 }
 
 /// A connection that the server has accepted as a path.
@@ -69,7 +88,18 @@ pub(crate) struct Attached {
     pub(crate) send: SendStream,
     pub(crate) receive: RecvStream,
     pub(crate) number: PathNumber,
+    pub(crate) server: Server,
+    /// Whether the connection is one over TCP, because UDP is blocked.
+    pub(crate) over_tcp: bool,
     wake: WakeCell,
+}
+
+/// The server did not answer over UDP.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("no answer from {remote}: check the route over {interface} and that UDP is not blocked")]
+struct Unanswered {
+    remote: SocketAddr,
+    interface: String,
 }
 
 /// The server refused the connection.
@@ -104,8 +134,7 @@ impl Dialer {
         interface: &str,
         marks: &MarkCounter,
     ) -> Result<UplinkSocket> {
-        let mark = self.kill_switch.is_some().then_some(MARK);
-        let socket = uplink_socket(SocketAddr::new(own, 0), interface, mark)?;
+        let socket = uplink_socket(SocketAddr::new(own, 0), interface, self.mark())?;
         Ok(UplinkSocket::new(socket, Arc::clone(marks.datagrams()))?)
     }
 
@@ -114,24 +143,139 @@ impl Dialer {
         let Some(kill_switch) = self.kill_switch.clone() else {
             return Ok(());
         };
-        let addresses: Vec<_> = servers
-            .iter()
-            .flat_map(|server| &server.addresses)
-            .copied()
-            .collect();
-        spawn_blocking(move || kill_switch.allow_servers(addresses)).await?
+        let servers = servers.to_vec();
+        spawn_blocking(move || kill_switch.allow_servers(&servers)).await?
     }
 
-    /// Connects to the server over the uplink, bound to its interface and address.
+    /// Connects to the server over the uplink, bound to its interface and address: over UDP, and
+    /// after a while also over TCP, if the server has a port for it.
     pub(crate) async fn dial(&self, uplink: &Uplink, server: &Server) -> Result<Dialed> {
-        let Route { own, remote } = route(uplink, server)?;
+        let route = route(uplink, server)?;
         self.allow_servers(slice::from_ref(server)).await?;
+        let udp = self.dial_udp(uplink, server, route);
+        let dialed = match server.tcp_port {
+            Some(port) => first_of(udp, self.dial_tcp(uplink, server, route, port)).await,
+            None => udp.await,
+        };
+        match dialed {
+            Err(error) if error.is::<Unanswered>() => Err(self.explain(error, uplink, route).await),
+            dialed => dialed,
+        }
+    }
+
+    /// Waits until the server answers over UDP, where it did not before.
+    pub(crate) async fn wait_for_udp(&self, uplink: &Uplink, server: &Server) {
+        loop {
+            sleep(UDP_RETRY).await;
+            if let Ok(route) = route(uplink, server)
+                && let Ok(dialed) = self.dial_udp(uplink, server, route).await
+            {
+                return CloseCode::Left.close(&dialed.connection);
+            }
+        }
+    }
+
+    async fn dial_udp(&self, uplink: &Uplink, server: &Server, route: Route) -> Result<Dialed> {
+        let marks = MarkCounter::default();
+        let socket = self.socket(route.own, &uplink.interface, &marks)?;
+        let ends = (uplink, server, route.remote);
+        self.connect(ends, Box::new(socket), marks, false).await
+    }
+
+    async fn dial_tcp(
+        &self,
+        uplink: &Uplink,
+        server: &Server,
+        route: Route,
+        port: u16,
+    ) -> Result<Dialed> {
+        sleep(TCP_AFTER).await;
+        let remote = SocketAddr::new(route.remote.ip(), port);
+        let stream = timeout(
+            HANDSHAKE_TIMEOUT,
+            self.tls_stream(uplink, server, route.own, remote),
+        );
+        let stream = stream.await.map_err(anyhow::Error::from).flatten();
+        let stream = stream.with_context(|| format!("TCP to {remote}"))?;
+        let (socket, streams) = TcpSocket::new(SocketAddr::new(route.own, 0));
+        let mut carried = tokio::spawn(streams.carry(remote, stream));
+        let (ends, marks) = ((uplink, server, remote), MarkCounter::default());
+        let dialed = tokio::select! {
+            dialed = self.connect(ends, Box::new(socket), marks, true) => dialed?,
+            ended = &mut carried => bail!("TCP to {remote}: {}", ended?),
+        };
+        // The task must not keep the connection, whose end ends the stream.
+        let connection = dialed.connection.weak_handle();
+        let interface = uplink.interface.clone();
+        tokio::spawn(async move {
+            if let (Ok(ended), Some(connection)) = (carried.await, connection.upgrade()) {
+                info!(interface, "TCP to {remote}: {ended}");
+                CloseCode::Left.close(&connection);
+            }
+        });
+        Ok(dialed)
+    }
+
+    async fn tls_stream(
+        &self,
+        uplink: &Uplink,
+        server: &Server,
+        own: IpAddr,
+        remote: SocketAddr,
+    ) -> Result<TlsStream<TcpStream>> {
+        let stream = self.tcp_stream(uplink, own, remote).await?;
+        tcp::configure(&stream)?;
+        let tls = TlsConnector::from(tls::tcp_client(&self.credentials)?);
+        let name = ServerName::try_from(server.name.clone())?;
+        Ok(tls.connect(name, stream).await?)
+    }
+
+    /// Opens a TCP connection bound to the uplink.
+    async fn tcp_stream(
+        &self,
+        uplink: &Uplink,
+        own: IpAddr,
+        remote: SocketAddr,
+    ) -> Result<TcpStream> {
+        let socket = tcp::socket(SocketAddr::new(own, 0), Some(&uplink.interface))?;
+        if let Some(mark) = self.mark() {
+            socket.set_mark(mark)?;
+        }
+        let socket = tokio::net::TcpSocket::from_std_stream(socket.into());
+        Ok(socket.connect(remote).await?)
+    }
+
+    /// Returns the firewall mark of packets to servers.
+    fn mark(&self) -> Option<u32> {
+        self.kill_switch.is_some().then_some(MARK)
+    }
+
+    /// Adds to an error what a captive portal says, if there is one.
+    async fn explain(&self, error: anyhow::Error, uplink: &Uplink, route: Route) -> anyhow::Error {
+        let remote = SocketAddr::new(route.remote.ip(), portal::PORT);
+        let portal = async {
+            let stream = self.tcp_stream(uplink, route.own, remote).await?;
+            portal::find(stream, remote).await
+        };
+        match timeout(portal::TIMEOUT, portal).await {
+            Ok(Ok(Some(portal))) => error.context(portal),
+            // There is none, or none that could be asked.
+            _ => error,
+        }
+    }
+
+    /// Performs the QUIC handshake with a server.
+    async fn connect(
+        &self,
+        (uplink, server, remote): (&Uplink, &Server, SocketAddr),
+        socket: Box<dyn AsyncUdpSocket>,
+        marks: MarkCounter,
+        over_tcp: bool,
+    ) -> Result<Dialed> {
         let mtu = uplink
             .mtu
             .map_or_else(|| interface_mtu(&uplink.interface), Ok)?;
         let payload = udp_payload(mtu, remote.ip(), self.inner_mtu);
-        let marks = MarkCounter::default();
-        let socket = self.socket(own, &uplink.interface, &marks)?;
         let endpoint = client_endpoint(socket, payload)?;
         let (live, wake) = Link::live();
         let tls = marks.client(tls::client(&self.credentials)?);
@@ -151,13 +295,31 @@ impl Dialer {
             receive,
             payload,
             headers: headers(remote.ip()),
+            server: server.clone(),
+            over_tcp,
         })
     }
 }
 
-fn client_endpoint(socket: UplinkSocket, payload: u16) -> Result<Endpoint> {
+/// Returns the connection that is there first, or the errors of both.
+async fn first_of(
+    udp: impl Future<Output = Result<Dialed>>,
+    tcp: impl Future<Output = Result<Dialed>>,
+) -> Result<Dialed> {
+    let (udp, tcp) = match select(pin!(udp), pin!(tcp)).await {
+        Either::Left((Ok(dialed), _)) | Either::Right((Ok(dialed), _)) => return Ok(dialed),
+        Either::Left((Err(error), tcp)) => (error, tcp.await),
+        Either::Right((Err(error), udp)) => match udp.await {
+            Ok(dialed) => return Ok(dialed),
+            Err(udp) => (udp, Err(error)),
+        },
+    };
+    tcp.map_err(|tcp| udp.context(format!("{tcp:#}; UDP")))
+}
+
+fn client_endpoint(socket: Box<dyn AsyncUdpSocket>, payload: u16) -> Result<Endpoint> {
     let config = endpoint(CLIENT_ID_BYTES, payload)?;
-    let (socket, runtime) = (Box::new(socket), Arc::new(TokioRuntime));
+    let runtime = Arc::new(TokioRuntime);
     Ok(Endpoint::new_with_abstract_socket(
         config, None, socket, runtime,
     )?)
@@ -171,11 +333,9 @@ async fn complete(
 ) -> Result<Connection> {
     let connection = timeout(HANDSHAKE_TIMEOUT, connecting)
         .await
-        .with_context(|| {
-            format!(
-                "no answer from {remote}: check the route over {} and that UDP is not blocked",
-                uplink.interface
-            )
+        .map_err(|_| Unanswered {
+            remote,
+            interface: uplink.interface.clone(),
         })??;
     if connection.max_datagram_size().is_none() {
         bail!("the server does not support QUIC datagrams");
@@ -268,6 +428,8 @@ impl Dialed {
             wake,
             send,
             receive,
+            server,
+            over_tcp,
             ..
         } = self;
         Attached {
@@ -279,6 +441,8 @@ impl Dialed {
             send,
             receive,
             number,
+            server,
+            over_tcp,
             wake,
         }
     }
@@ -294,6 +458,7 @@ impl Attached {
             received: Arc::clone(self.marks.received()),
             wake: Arc::clone(&self.wake),
             name: self.uplink.interface.clone(),
+            over_tcp: self.over_tcp,
             cost: self.uplink.cost,
             standby: Some(standby),
             buffer: DATAGRAM_BUFFER,

@@ -1,17 +1,19 @@
 //! Keeps traffic that should go through the tunnel from leaving outside it, by nftables rules that
 //! outlive this process.
 
+use super::portal;
 use crate::config::{ClientConfig, MARK, Prefix};
 use crate::nat::table_of;
 use crate::session::canonical;
 use crate::tables::{self, Table};
 use anyhow::{Context, Result, ensure};
 use hawser_io::interface;
+use hawser_uplinks::Server;
 use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tracing::{info, warn};
 
@@ -22,8 +24,35 @@ const TABLES: &str = "_kill_switch";
 pub(crate) struct KillSwitch {
     config: ClientConfig,
     table: Arc<Table>,
-    /// The servers that the tunnel's own packets may go to.
-    servers: Mutex<BTreeSet<SocketAddr>>,
+    /// Where the tunnel's own packets may go to.
+    destinations: Mutex<BTreeSet<Destination>>,
+}
+
+/// A port of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Destination {
+    address: IpAddr,
+    protocol: &'static str,
+    port: u16,
+}
+
+/// Returns the ports of a server that a client talks to: that of QUIC, its substitute over TCP, and
+/// the one at which a captive portal shows itself.
+fn destinations(
+    addresses: &[SocketAddr],
+    tcp_port: Option<u16>,
+) -> impl Iterator<Item = Destination> {
+    addresses.iter().flat_map(move |address| {
+        let address = canonical(*address);
+        let tcp = [Some(portal::PORT), tcp_port].into_iter().flatten();
+        let tcp = tcp.map(|port| ("tcp", port));
+        let ports = [("udp", address.port())].into_iter().chain(tcp);
+        ports.map(move |(protocol, port)| Destination {
+            address: address.ip(),
+            protocol,
+            port,
+        })
+    })
 }
 
 /// Installs the kill switch if the configuration has one; otherwise removes the one that an earlier
@@ -80,10 +109,12 @@ fn client_runs(config: &ClientConfig) -> bool {
 
 impl KillSwitch {
     fn install(config: &ClientConfig, table: Table) -> Result<KillSwitch> {
-        let servers = config.servers.iter().flat_map(|server| &server.addresses);
-        let servers: BTreeSet<_> = servers.copied().map(canonical).collect();
+        let servers = config.servers.iter();
+        let destinations: BTreeSet<_> = servers
+            .flat_map(|server| destinations(&server.addresses, server.tcp_port))
+            .collect();
         table
-            .create(rules(config, &servers))
+            .create(rules(config, &destinations))
             .context("kill_switch")?;
         let controllers = config.controllers.iter();
         for controller in controllers.filter(|controller| controller.address().is_none()) {
@@ -100,7 +131,7 @@ impl KillSwitch {
         Ok(KillSwitch {
             config: config.clone(),
             table: Arc::new(table),
-            servers: Mutex::new(servers),
+            destinations: Mutex::new(destinations),
         })
     }
 
@@ -110,15 +141,18 @@ impl KillSwitch {
     }
 
     /// Allows the tunnel's own packets to these servers. Runs nftables if one of them is new.
-    pub(crate) fn allow_servers(&self, new: impl IntoIterator<Item = SocketAddr>) -> Result<()> {
-        let mut servers = self.servers.lock();
-        let mut more = servers.clone();
-        more.extend(new.into_iter().map(canonical));
-        if more.len() > servers.len() {
+    pub(crate) fn allow_servers(&self, servers: &[Server]) -> Result<()> {
+        let new = servers
+            .iter()
+            .flat_map(|server| destinations(&server.addresses, server.tcp_port));
+        let mut allowed = self.destinations.lock();
+        let mut more = allowed.clone();
+        more.extend(new);
+        if more.len() > allowed.len() {
             self.table
                 .create(rules(&self.config, &more))
                 .context("kill_switch")?;
-            *servers = more;
+            *allowed = more;
         }
         Ok(())
     }
@@ -153,26 +187,29 @@ fn table(config: &ClientConfig) -> String {
     format!("{}{TABLES}", table_of(&config.common.interface))
 }
 
-/// Returns rules that accept packets to a server with the mark and the user of this process.
-fn own_packets(servers: &BTreeSet<SocketAddr>) -> String {
+/// Returns rules that accept packets to servers with the mark and the user of this process.
+fn own_packets(destinations: &BTreeSet<Destination>) -> String {
     let user = geteuid();
-    let rule = |server: &SocketAddr| {
-        let family = if server.is_ipv4() { "ip" } else { "ip6" };
+    let rule = |destination: &Destination| {
+        let Destination {
+            address,
+            protocol,
+            port,
+        } = destination;
+        let family = if address.is_ipv4() { "ip" } else { "ip6" };
         format!(
-            "    meta mark {MARK} meta skuid {user} {family} daddr {} udp dport {} accept\n",
-            server.ip(),
-            server.port()
+            "    meta mark {MARK} meta skuid {user} {family} daddr {address} {protocol} dport {port} accept\n"
         )
     };
-    servers.iter().map(rule).collect()
+    destinations.iter().map(rule).collect()
 }
 
 /// Returns the rules for packets that leave through other devices than the tunnel's. They accept
 /// packets to `bypass`, with a mark in `bypass_marks`, and those of this node that an uplink needs to
 /// work. Their priority puts them after all rules that may change the route or mark of a packet.
-fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
+fn rules(config: &ClientConfig, destinations: &BTreeSet<Destination>) -> String {
     let tun = &config.common.interface;
-    let own = own_packets(servers);
+    let own = own_packets(destinations);
     let controllers = to_controllers(config);
     let bypass = with_marks(&config.bypass_marks) + &to_prefixes(&config.bypass, "accept");
     let closed = to_prefixes(&blocked_prefixes(config), "goto refused");

@@ -45,6 +45,7 @@ impl Servers {
         let server = |entry: &ServerEntry| Server {
             name: entry.name.clone(),
             addresses: entry.addresses.clone(),
+            tcp_port: entry.tcp_port,
         };
         let without_controller = config.controllers.is_empty().then(ServerList::default);
         let (known, list) = watch::channel(without_controller);
@@ -150,6 +151,7 @@ fn to_try(mut servers: Vec<tunnel::Server>) -> Vec<Server> {
     let entry = |server: tunnel::Server| Server {
         name: server.name.to_string(),
         addresses: server.addresses,
+        tcp_port: server.tcp_port,
     };
     let mut entries: Vec<_> = servers.into_iter().take(MAX_SERVERS).map(entry).collect();
     // Sorted by name, so that changes of the load alone do not count as a new list.
@@ -166,6 +168,7 @@ mod tests {
             name: format!("s{number}").parse().unwrap(),
             tenant: "acme".parse().unwrap(),
             addresses: vec![([203, 0, 113, 1], 14752).into()],
+            tcp_port: None,
             clients: *clients,
             max_clients: 10,
             draining: *draining,

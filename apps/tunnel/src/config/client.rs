@@ -6,6 +6,8 @@ use hawser_client::Controller;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
@@ -37,6 +39,9 @@ pub struct ClientConfig {
     pub dns: Vec<IpAddr>,
     /// The domains in which names without a dot are searched.
     pub dns_domains: Vec<String>,
+    /// The interval at which a nearer server is searched while a session works; none for not at
+    /// all.
+    pub search_every: Option<Duration>,
     /// The servers to use as long as no controller has named any.
     pub servers: Vec<ServerEntry>,
     /// The controllers that know servers; empty if there are none.
@@ -66,6 +71,8 @@ pub struct ServerEntry {
     pub name: String,
     /// Its addresses; an uplink uses the first one whose family it has.
     pub addresses: Vec<SocketAddr>,
+    /// The TCP port at the same addresses, for networks that block UDP.
+    pub tcp_port: Option<u16>,
 }
 
 /// The interfaces to which this rule applies, and how they are used.
@@ -99,6 +106,9 @@ impl UplinkRule {
 /// to set it.
 pub(crate) const MARK: u32 = 14752;
 
+/// The valid intervals at which a nearer server is searched, in seconds.
+const SEARCH_EVERY_S: RangeInclusive<u64> = 10..=86_400;
+
 /// `linux/rtnetlink.h`: `RT_TABLE_MAIN` and `RT_TABLE_LOCAL`.
 const MAIN_TABLE: u32 = 254;
 const LOCAL_TABLE: u32 = 255;
@@ -129,6 +139,10 @@ struct Tunnel {
     /// The time for which a session without a path is kept, in seconds.
     #[serde(default = "default_session_timeout_s")]
     session_timeout_s: u64,
+    /// The interval at which a nearer server is searched while a session works, in seconds; 0 for
+    /// not at all.
+    #[serde(default)]
+    search_every_s: u64,
     /// Destinations that are routed into the tunnel.
     #[serde(default)]
     routes: Vec<Prefix>,
@@ -181,6 +195,8 @@ struct Server {
     /// The addresses with ports, at most one of each family.
     #[serde(deserialize_with = "super::addresses")]
     addresses: Vec<SocketAddr>,
+    /// The TCP port at the same addresses, where UDP is blocked.
+    tcp_port: Option<NonZeroU16>,
 }
 
 #[derive(Deserialize)]
@@ -237,6 +253,7 @@ impl ClientConfig {
                 &file.tunnel,
                 tunnel.session_timeout_s,
             )?,
+            search_every: search_every(&source, &file.tunnel)?,
             routes: tunnel.routes.clone(),
             masquerade: tunnel.masquerade,
             lan: tunnel.lan.clone(),
@@ -273,6 +290,20 @@ impl From<&Tunnel> for Shared {
             metrics: tunnel.metrics,
             report_every_s: tunnel.report_every_s,
         }
+    }
+}
+
+fn search_every(
+    source: &Source<'_>,
+    at: &Spanned<Tunnel>,
+) -> Result<Option<Duration>, ConfigError> {
+    match at.get_ref().search_every_s {
+        0 => Ok(None),
+        seconds if SEARCH_EVERY_S.contains(&seconds) => Ok(Some(Duration::from_secs(seconds))),
+        _ => Err(source.wrong(
+            at,
+            "search_every_s is 10 to 86400, a day, or 0 to stay at a server as long as it answers",
+        )),
     }
 }
 
@@ -358,11 +389,16 @@ fn check_dns(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigErro
 }
 
 fn server(source: &Source<'_>, entry: &Spanned<Server>) -> Result<ServerEntry, ConfigError> {
-    let Server { name, addresses } = entry.get_ref();
+    let Server {
+        name,
+        addresses,
+        tcp_port,
+    } = entry.get_ref();
     super::check_addresses(source, entry, addresses)?;
     Ok(ServerEntry {
         name: name.clone(),
         addresses: addresses.clone(),
+        tcp_port: tcp_port.map(NonZeroU16::get),
     })
 }
 

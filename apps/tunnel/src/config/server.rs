@@ -22,6 +22,8 @@ pub struct ServerConfig {
     pub common: Common,
     /// The addresses at which it listens for clients.
     pub listen: Vec<SocketAddr>,
+    /// The addresses at which it listens for clients whose networks block UDP; empty for none.
+    pub listen_tcp: Vec<SocketAddr>,
     /// The prefixes of inner addresses: one of IPv4, one of IPv6, or both. The first address of
     /// each is the server's own.
     pub prefixes: Vec<Prefix>,
@@ -143,6 +145,9 @@ struct Tunnel {
     /// Where the server waits for clients.
     #[serde(default = "default_listen", deserialize_with = "super::addresses")]
     listen: Vec<SocketAddr>,
+    /// Where the server waits for clients whose networks block UDP.
+    #[serde(default, deserialize_with = "super::addresses")]
+    listen_tcp: Vec<SocketAddr>,
     /// The prefixes of inner addresses.
     addresses: Vec<Prefix>,
     /// Enables source NAT for packets that leave the tunnel here.
@@ -271,6 +276,7 @@ impl ServerConfig {
         Ok(ServerConfig {
             common: super::common(&source, &tunnel.into(), &file.tunnel, &file.tls)?,
             listen: tunnel.listen.clone(),
+            listen_tcp: tunnel.listen_tcp.clone(),
             prefixes: tunnel.addresses.clone(),
             nat: tunnel.nat,
             allowed_destinations: tunnel.allowed_destinations.clone(),
@@ -288,6 +294,13 @@ impl ServerConfig {
             registration,
             parameters,
         })
+    }
+}
+
+impl ServerConfig {
+    /// Returns the TCP port for clients whose networks block UDP.
+    pub fn tcp_port(&self) -> Option<u16> {
+        self.listen_tcp.first().map(SocketAddr::port)
     }
 }
 
@@ -325,6 +338,13 @@ fn check(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<(), ConfigError> {
         (
             !OUTER_MTU.contains(&tunnel.outer_mtu_bytes),
             "outer_mtu_bytes is 1280 to 9000",
+        ),
+        (
+            tunnel
+                .listen_tcp
+                .iter()
+                .any(|address| address.port() != tunnel.listen_tcp[0].port()),
+            "listen_tcp has several ports, but clients are told one",
         ),
         (tunnel.max_connections == 0, "max_connections is at least 1"),
         (

@@ -173,6 +173,7 @@ fn server_report(
     let count = |clients: usize| u32::try_from(clients).unwrap_or(u32::MAX);
     ServerReport {
         addresses: registration.addresses.clone(),
+        tcp_port: server.config.tcp_port(),
         clients: count(server.registry.count()),
         max_clients: count(server.config.max_clients),
         draining: *server.draining.borrow(),

@@ -19,8 +19,8 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 /// The time limits from a client's first packet.
-struct TimeLimits {
-    first_message: Duration,
+pub(super) struct TimeLimits {
+    pub(super) first_message: Duration,
     tls_handshake: Duration,
 }
 
@@ -37,7 +37,7 @@ const SHORT_TIME_LIMITS: TimeLimits = TimeLimits {
 };
 
 impl TimeLimits {
-    fn of(slot: &HandshakeSlot) -> TimeLimits {
+    pub(super) fn of(slot: &HandshakeSlot) -> TimeLimits {
         if slot.has_less_time {
             SHORT_TIME_LIMITS
         } else {
@@ -200,6 +200,7 @@ async fn handshake(
         received: Arc::clone(marks.received()),
         wake,
         name: remote.to_string(),
+        over_tcp: server.carries(remote),
         cost: 0,
         standby: None,
         buffer: DATAGRAM_BUFFER,
@@ -293,7 +294,7 @@ fn refused<T>(reason: Refusal, explanation: &str) -> Outcome<T> {
 }
 
 /// Returns whether a client with a valid certificate is admitted.
-async fn admits(server: &Server, peer: &Peer) -> bool {
+pub(super) async fn admits(server: &Server, peer: &Peer) -> bool {
     let is_listed = server.client_list.read().admits(&peer.name, &peer.serial);
     is_listed
         && match &server.allowlist {

@@ -18,8 +18,8 @@ use hawser_quic::MarkedDatagrams;
 use lru::LruCache;
 use noq::crypto::{self, HeaderKey, Keys, UnsupportedVersion};
 use noq::udp::EcnCodepoint;
-use noq::{ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, InvalidCid};
-use noq::{ServerConfig, TokioRuntime};
+use noq::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig};
+use noq::{InvalidCid, Runtime, ServerConfig, TokioRuntime};
 use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{FixedLengthConnectionIdParser, PartialDecode, RandomConnectionIdGenerator};
 use parking_lot::Mutex;
@@ -76,16 +76,21 @@ impl Default for UnmatchedDatagrams {
 }
 
 impl UnmatchedDatagrams {
+    /// Returns a UDP socket for [`Self::endpoint`], whose datagrams that the kernel drops are counted.
+    pub(super) fn udp(&self, socket: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
+        self.sockets.lock().push(socket.try_clone()?);
+        TokioRuntime.wrap_udp_socket(socket)
+    }
+
     /// Creates an endpoint at `socket` whose unmatched datagrams are counted, and whose marked ones
     /// are noted.
     pub(super) fn endpoint(
         self: &Arc<Self>,
         mut config: EndpointConfig,
         tls: Arc<dyn crypto::ServerConfig>,
-        socket: UdpSocket,
+        socket: Box<dyn AsyncUdpSocket>,
         marked: &Arc<MarkedDatagrams>,
     ) -> io::Result<Endpoint> {
-        self.sockets.lock().push(socket.try_clone()?);
         let unmatched = Arc::clone(self);
         let ids = RandomConnectionIdGenerator::new(SERVER_ID_BYTES);
         config.cid_generator(Arc::new(move || {
@@ -107,7 +112,7 @@ impl UnmatchedDatagrams {
             marked: Arc::clone(marked),
             unmatched: Arc::clone(self),
         };
-        let socket = InspectedSocket::new(socket, inspector)?;
+        let socket = InspectedSocket::of(socket, inspector);
         Endpoint::new_with_abstract_socket(config, Some(server), Box::new(socket), runtime)
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Link {
     pub(crate) wake: WakeCell,
     /// The name shown to people.
     pub(crate) name: String,
+    /// Whether its packets are carried by a stream over TCP.
+    pub(crate) over_tcp: bool,
     /// Its cost class; paths of higher classes are on standby.
     pub(crate) cost: u8,
     /// Receives changes of the path's standby state, to be sent to the peer.

@@ -30,6 +30,7 @@ pub(crate) struct PathReport {
     /// The path's index in `stats`.
     pub(crate) index: usize,
     pub(crate) remote: Option<SocketAddr>,
+    pub(crate) over_tcp: bool,
     pub(crate) cost: u8,
     pub(crate) standby: bool,
     /// Whether it delivers, according to the endpoint's last event; `None` on standby.
@@ -66,6 +67,7 @@ impl Session {
             name: path.link.name.clone(),
             index: path.id.index(),
             remote: path.remote(),
+            over_tcp: path.link.over_tcp,
             cost: path.link.cost,
             standby: path.standby,
             liveness: self.endpoint.liveness(time::now(), path.id),

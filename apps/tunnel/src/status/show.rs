@@ -155,11 +155,14 @@ fn table(paths: &[PathStatus]) -> Table {
 fn row(path: &PathStatus) -> Vec<String> {
     let ms = |time: Option<f64>| time.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
     let kb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e3);
-    let state = match path {
+    let mut state = match path {
         PathStatus { standby: true, .. } => "standby".to_owned(),
         path if path.is_silent() => format!("silent for {} ms", path.unacknowledged_ms),
         _ => "in use".to_owned(),
     };
+    if path.over_tcp {
+        state += " over TCP";
+    }
     vec![
         path.name.clone(),
         format!("{:.1}", path.sent_mbps),

@@ -15,5 +15,6 @@ mod protocol;
 mod refusals;
 mod revocation;
 mod rig;
+mod tcp;
 mod traffic;
 mod uplinks;

@@ -706,6 +706,7 @@ fn server(number: usize) -> ModelServer {
                 ([203, 0, 113, last], 14752).into(),
                 ([0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into()], 14752).into(),
             ],
+            tcp_port: None,
         },
         incarnation: 1,
         session: None,

@@ -1,0 +1,106 @@
+//! Notices captive portals: networks that let nothing pass before somebody has signed in, and
+//! answer HTTP requests to any address themselves, to lead a browser to their own page (RFC 8952).
+
+use anyhow::Result;
+use hyper::client::conn::http1;
+use hyper::header::{HOST, LOCATION};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// The port of a server's address at which a portal shows itself.
+pub(crate) const PORT: u16 = 80;
+
+/// The time limit for its answer.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The longest address of a sign-in page that is shown, in bytes.
+const MAX_PAGE: usize = 200;
+
+/// A captive portal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Portal {
+    asked: SocketAddr,
+    /// The page to sign in, if the portal named one.
+    page: Option<String>,
+}
+
+impl fmt::Display for Portal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a captive portal answers in place of {}", self.asked)?;
+        match &self.page {
+            Some(page) => write!(f, ": sign in at {page}"),
+            None => f.write_str(": sign in to this network with a browser"),
+        }
+    }
+}
+
+/// Sends a request over a connection to an address of the server where it answers no HTTP; returns
+/// who answers, if that is a portal.
+pub(super) async fn find(stream: TcpStream, asked: SocketAddr) -> Result<Option<Portal>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let request = Request::get("/")
+        .header(HOST, asked.ip().to_string())
+        .body(String::new())?;
+    let mut answer = pin!(sender.send_request(request));
+    let answer = tokio::select! {
+        answer = &mut answer => answer?,
+        // It may have ended right after the answer.
+        ended = connection => {
+            ended?;
+            answer.await?
+        }
+    };
+    Ok(judge(&answer, asked))
+}
+
+/// Returns the portal that gave this answer. A redirection and status 511 (RFC 6585) tell one, and
+/// so does any page in place of a server that has none.
+fn judge<B>(answer: &Response<B>, asked: SocketAddr) -> Option<Portal> {
+    let status = answer.status();
+    let is_portal = status.is_redirection()
+        || status.is_success()
+        || status == StatusCode::NETWORK_AUTHENTICATION_REQUIRED;
+    let page = answer.headers().get(LOCATION);
+    let page = page.and_then(|page| page.to_str().ok());
+    is_portal.then(|| Portal {
+        asked,
+        page: page.map(|page| page.chars().take(MAX_PAGE).collect()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(status: u16, page: Option<&str>) -> Option<String> {
+        let mut answer = Response::builder().status(status);
+        if let Some(page) = page {
+            answer = answer.header(LOCATION, page);
+        }
+        let asked = ([192, 0, 2, 1], PORT).into();
+        judge(&answer.body(()).unwrap(), asked).map(|portal| portal.to_string())
+    }
+
+    #[test]
+    fn portals_are_told_from_servers() {
+        let portal = "a captive portal answers in place of 192.0.2.1:80";
+        assert_eq!(
+            said(302, Some("http://portal.example/")),
+            Some(format!("{portal}: sign in at http://portal.example/"))
+        );
+        for status in [200, 511] {
+            let expected = format!("{portal}: sign in to this network with a browser");
+            assert_eq!(said(status, None), Some(expected));
+        }
+        for status in [400, 403, 404, 502] {
+            assert_eq!(said(status, None), None);
+        }
+        let long = format!("http://portal.example/{}", "x".repeat(1000));
+        assert!(said(302, Some(&long)).unwrap().len() < 300);
+    }
+}

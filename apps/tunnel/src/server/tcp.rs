@@ -1,0 +1,230 @@
+//! Accepts clients whose networks block UDP: their QUIC packets arrive in streams over TCP and TLS.
+//!
+//! A stream is accepted from clients that are admitted only, before anything is kept for it. The
+//! QUIC connection in it authenticates the client once more.
+
+use super::Server;
+use super::connection::{TimeLimits, admits};
+use super::handshakes::{HandshakeSlot, HandshakeSlots};
+use crate::config::ServerConfig;
+use crate::session::canonical;
+use crate::tcp::{self, Streams, TcpSocket};
+use crate::tls::{self, Peer};
+use anyhow::{Context, Result};
+use hawser_units::MAX_PATHS;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{debug, error, info, warn};
+
+/// The most streams of one client: two for each of its paths, because an uplink connects again
+/// before its last stream ends.
+const MAX_STREAMS: usize = 2 * MAX_PATHS;
+
+/// The connections that the kernel completes before they are accepted.
+const BACKLOG: i32 = 128;
+
+/// The interval at which it is checked that the client of a stream is still admitted.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The pause after an error, such as too many open files.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The places at which the server listens for streams.
+pub(super) struct Listeners {
+    pub(super) listeners: Vec<TcpListener>,
+    pub(super) socket: TcpSocket,
+    pub(super) streams: Streams,
+}
+
+impl Listeners {
+    /// Opens the places that the configuration names, if it names any.
+    pub(super) fn open(config: &ServerConfig) -> Result<Option<Listeners>> {
+        let Some(first) = config.listen_tcp.first() else {
+            return Ok(None);
+        };
+        let (socket, streams) = TcpSocket::new(*first);
+        let listeners = config.listen_tcp.iter().map(listen);
+        Ok(Some(Listeners {
+            listeners: listeners.collect::<Result<_>>()?,
+            socket,
+            streams,
+        }))
+    }
+}
+
+fn listen(address: &SocketAddr) -> Result<TcpListener> {
+    let open = || {
+        let socket = tcp::socket(*address, None)?;
+        socket.listen(BACKLOG)?;
+        TcpListener::from_std(socket.into())
+    };
+    open().with_context(|| format!("cannot listen at TCP {address}"))
+}
+
+/// What the streams of a server have in common.
+struct Door {
+    server: Arc<Server>,
+    slots: Arc<HandshakeSlots>,
+    streams: Streams,
+    /// The number of streams of each client, by its name.
+    counts: Mutex<HashMap<String, usize>>,
+    tls: watch::Receiver<TlsAcceptor>,
+}
+
+/// Accepts streams from now on. They present the certificate that the server has last read: `quic`
+/// changes when it reads another one.
+pub(super) fn accept(
+    server: &Arc<Server>,
+    slots: &Arc<HandshakeSlots>,
+    (listeners, streams): (Vec<TcpListener>, Streams),
+    quic: watch::Receiver<noq::ServerConfig>,
+) -> Result<()> {
+    let acceptor = watch::Sender::new(acceptor(server)?);
+    let door = Arc::new(Door {
+        server: Arc::clone(server),
+        slots: Arc::clone(slots),
+        streams,
+        counts: Mutex::default(),
+        tls: acceptor.subscribe(),
+    });
+    tokio::spawn(follow_certificates(Arc::clone(server), quic, acceptor));
+    for listener in listeners {
+        info!(address = %listener.local_addr()?, "listening for clients over TCP");
+        tokio::spawn(Arc::clone(&door).serve(listener));
+    }
+    Ok(())
+}
+
+fn acceptor(server: &Server) -> Result<TlsAcceptor> {
+    Ok(tls::tcp_server(&server.config.common.credentials)?.into())
+}
+
+async fn follow_certificates(
+    server: Arc<Server>,
+    mut quic: watch::Receiver<noq::ServerConfig>,
+    to: watch::Sender<TlsAcceptor>,
+) {
+    while quic.changed().await.is_ok() {
+        match acceptor(&server) {
+            Ok(acceptor) => _ = to.send_replace(acceptor),
+            Err(error) => error!("cannot reload the certificates for TCP: {error:#}"),
+        }
+    }
+}
+
+impl Door {
+    async fn serve(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => self.take(stream, canonical(peer)),
+                Err(error) => {
+                    warn!("cannot accept a connection over TCP: {error}");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Serves a connection, unless there are too many handshakes.
+    fn take(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
+        let registry = &self.server.registry;
+        match self.slots.take(peer.ip()) {
+            Ok(slot) => {
+                let door = Arc::clone(self);
+                tokio::spawn(async move { door.serve_stream(stream, peer, slot).await });
+            }
+            Err(full) => registry.count_refusal(full.name()),
+        }
+    }
+
+    async fn serve_stream(&self, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) {
+        let time_limit = TimeLimits::of(&slot).first_message;
+        let registry = &self.server.registry;
+        let (stream, client) = match timeout(time_limit, self.handshake(stream)).await {
+            Ok(Ok(accepted)) => accepted,
+            Ok(Err(error)) => {
+                registry.count_refusal("handshake");
+                return debug!(%peer, "TCP: handshake failed: {error:#}");
+            }
+            Err(_) => {
+                registry.count_refusal("timeout");
+                return debug!(%peer, "TCP: timeout: handshake not completed");
+            }
+        };
+        drop(slot);
+        if !admits(&self.server, &client).await {
+            registry.count_refusal("not_admitted");
+            return debug!(%peer, client = client.name, "TCP: not admitted");
+        }
+        let Some(_place) = self.place(&client.name) else {
+            registry.count_refusal("too_many_streams");
+            return debug!(%peer, client = client.name, "TCP: too many streams");
+        };
+        debug!(%peer, client = client.name, "TCP: stream opened");
+        tokio::select! {
+            ended = self.streams.clone().carry(peer, stream) => {
+                debug!(%peer, client = client.name, "TCP: stream ended: {ended}");
+            }
+            () = self.revoked(&client) => {
+                registry.count_refusal("revoked");
+                debug!(%peer, client = client.name, "TCP: stream ended: not admitted any more");
+            }
+        }
+    }
+
+    async fn handshake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Peer)> {
+        tcp::configure(&stream)?;
+        let acceptor = self.tls.borrow().clone();
+        let stream = acceptor.accept(stream).await?;
+        let chain = stream.get_ref().1.peer_certificates();
+        let certificate = chain.and_then(<[_]>::first);
+        let peer = Peer::of(certificate.context("the peer sent no certificate")?)?;
+        Ok((stream, peer))
+    }
+
+    async fn revoked(&self, client: &Peer) {
+        while self.server.admits_now(client) {
+            sleep(CHECK_INTERVAL).await;
+        }
+    }
+
+    /// Takes a place among the streams of a client, if there is one.
+    fn place(&self, client: &str) -> Option<Place<'_>> {
+        let mut counts = self.counts.lock();
+        let count = counts.entry(client.to_owned()).or_default();
+        if *count >= MAX_STREAMS {
+            return None;
+        }
+        *count += 1;
+        Some(Place {
+            door: self,
+            client: client.to_owned(),
+        })
+    }
+}
+
+/// The place of a stream; it is free again when the value is dropped.
+struct Place<'a> {
+    door: &'a Door,
+    client: String,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.door.counts.lock();
+        if let Some(count) = counts.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.client);
+            }
+        }
+    }
+}
