@@ -6,6 +6,7 @@ mod dial;
 mod dial_errors;
 mod dns;
 pub(crate) mod kill_switch;
+mod modems;
 mod path;
 mod portal;
 mod resolv_conf;
@@ -36,6 +37,7 @@ use hawser_uplinks::{
 };
 use hawser_wire::xnc::PacketBuffer;
 use kill_switch::KillSwitch;
+use modems::Modems;
 use parking_lot::Mutex;
 use servers::Servers;
 use std::convert::Infallible;
@@ -89,6 +91,7 @@ struct Client {
     connections: Connections,
     device: Arc<Device>,
     uplinks: watch::Receiver<Vec<Uplink>>,
+    modems: watch::Receiver<Modems>,
     /// The networks that this node is in.
     networks: watch::Receiver<Networks>,
     servers: Servers,
@@ -161,6 +164,7 @@ impl Client {
             mtu: set_mtus(Arc::clone(&device)),
             device,
             uplinks,
+            modems: modems::watch(),
             networks,
             servers: Servers::watch(&config),
             to_session,

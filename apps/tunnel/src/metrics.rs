@@ -1,6 +1,6 @@
 //! The status as metrics in the OpenMetrics text format, served over HTTP at a loopback address.
 
-use crate::status::{Interval, PathStatus, SessionStatus, Status};
+use crate::status::{Interval, ModemStatus, PathStatus, SessionStatus, Status};
 use anyhow::{Context, Result};
 use hawser_metrics::{Metric, NO_LABELS, Sink, counter, counts, gauge, page, server};
 use parking_lot::Mutex;
@@ -110,7 +110,7 @@ const INTERVAL_METRICS: [Metric<Interval>; 4] = [
     ),
 ];
 
-const PATH_METRICS: [Metric<PathStatus>; 7] = [
+const PATH_METRICS: [Metric<PathStatus>; 8] = [
     counter(
         "path_sent_bytes",
         "Bytes of datagrams sent over a path",
@@ -134,6 +134,11 @@ const PATH_METRICS: [Metric<PathStatus>; 7] = [
     gauge("path_rtt_seconds", "Smoothed round-trip time", |p| {
         p.rtt_ms.unwrap_or(f64::NAN) / 1e3
     }),
+    gauge(
+        "path_over_tcp",
+        "1 if UDP is blocked and the path is one over TCP, 0 otherwise",
+        |p| f64::from(p.over_tcp),
+    ),
     gauge("path_window_bytes", "Congestion window", |p| {
         p.window_bytes as f64
     }),
@@ -143,6 +148,15 @@ const PATH_METRICS: [Metric<PathStatus>; 7] = [
         |p| p.unacknowledged_ms as f64 / 1e3,
     ),
 ];
+
+const MODEM_METRICS: [Metric<ModemStatus>; 1] = [gauge(
+    "modem_signal_ratio",
+    "Quality of a modem's signal, as ModemManager reports it",
+    |m| {
+        m.signal_percent
+            .map_or(f64::NAN, |percent| f64::from(percent) / 100.0)
+    },
+)];
 
 const DROPPED: [Metric<u64>; 1] = counts(
     "dropped",
@@ -170,6 +184,11 @@ fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
             let paths = session.paths.iter();
             paths.map(move |path| ([peer, ("path", path.name.as_str())], path))
         })
+    })?;
+    sink.write(&MODEM_METRICS, || {
+        let uplinks = status.uplinks.iter();
+        uplinks
+            .filter_map(|uplink| Some(([("uplink", uplink.name.as_str())], uplink.modem.as_ref()?)))
     })?;
     sink.write(&DROPPED, || {
         let sessions = status.sessions.iter();

@@ -171,6 +171,24 @@ pub struct UplinkStatus {
     pub state: String,
     /// Bytes of this month in both directions, if there is a cap.
     pub month_bytes: Option<u64>,
+    /// What ModemManager knows about it, if it is a modem.
+    #[serde(default)]
+    pub modem: Option<ModemStatus>,
+}
+
+/// A modem. What ModemManager does not know is none.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ModemStatus {
+    /// Its state in the words of ModemManager, such as `connected` or `searching`.
+    pub state: Option<String>,
+    /// The name of the network's operator.
+    pub operator: Option<String>,
+    /// The access technologies in use, such as `lte, 5gnr`.
+    pub technology: Option<String>,
+    /// The quality of the signal, in percent.
+    pub signal_percent: Option<u8>,
+    /// The access point name of the connection.
+    pub apn: Option<String>,
 }
 
 impl UplinkStatus {
@@ -180,6 +198,7 @@ impl UplinkStatus {
             name: name.to_owned(),
             state,
             month_bytes: None,
+            modem: None,
         }
     }
 }

@@ -46,6 +46,7 @@ impl Client {
             name: interface.clone(),
             state,
             month_bytes: uplink.monthly_cap.map(|_| usage.of(interface)),
+            modem: self.modems.borrow().get(interface).cloned(),
         }
     }
 

@@ -1,4 +1,4 @@
-use super::{Interval, PathStatus, SessionStatus, Status, UplinkStatus};
+use super::{Interval, ModemStatus, PathStatus, SessionStatus, Status, UplinkStatus};
 use crate::config::read_common;
 use anyhow::Result;
 use comfy_table::presets::NOTHING;
@@ -181,10 +181,23 @@ fn uplink_text(uplink: &UplinkStatus) -> String {
     let month = uplink
         .month_bytes
         .map(|bytes| format!(", {:.1} MB this month", bytes as f64 / 1e6));
+    let modem = uplink.modem.as_ref().map(modem_text);
     format!(
-        "uplink {}: {}{}\n",
+        "uplink {}: {}{}{}\n",
         uplink.name,
         uplink.state,
-        month.unwrap_or_default()
+        month.unwrap_or_default(),
+        modem.unwrap_or_default()
     )
+}
+
+fn modem_text(modem: &ModemStatus) -> String {
+    let signal = modem
+        .signal_percent
+        .map(|percent| format!("signal {percent} %"));
+    let apn = modem.apn.as_ref().map(|apn| format!("APN {apn}"));
+    let known = [&modem.operator, &modem.technology, &signal, &apn];
+    let known: Vec<_> = known.into_iter().flatten().map(String::as_str).collect();
+    let state = modem.state.as_deref().unwrap_or("unknown");
+    format!("; modem {state}: {}", known.join(", "))
 }

@@ -9,6 +9,7 @@ mod dns;
 mod ecn;
 mod faults;
 mod kill_switch;
+mod modems;
 mod mss;
 mod process;
 mod protocol;

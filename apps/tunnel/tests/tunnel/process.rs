@@ -41,6 +41,19 @@ pub(crate) fn start_with_etc(
     run(namespace, what, config, command)
 }
 
+/// As [`start`], with the programs of a folder before those of the machine.
+pub(crate) fn start_with_programs(
+    namespace: &Namespace,
+    what: &str,
+    config: &Path,
+    programs: &Path,
+) -> Process {
+    let path = std::env::var("PATH").unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env("PATH", format!("{}:{path}", programs.display()));
+    run(namespace, what, config, command)
+}
+
 /// Returns the arguments of `unshare` that precede a program, to run it with the folder `etc` in place
 /// of `/etc`.
 pub(crate) fn with_etc(etc: &Path) -> [String; 5] {
