@@ -3,7 +3,14 @@
 
 mod support;
 
-const FAULTS: [&str; 5] = ["link-down", "silent", "readdressed", "rebound", "throttled"];
+const FAULTS: [&str; 6] = [
+    "link-down",
+    "silent",
+    "readdressed",
+    "rebound",
+    "throttled",
+    "lossy",
+];
 
 #[test]
 fn every_uplink_may_fail_in_every_way() {
@@ -26,7 +33,7 @@ fn every_uplink_may_fail_in_every_way() {
                 .get(name)
                 .unwrap_or_else(|| panic!("{name}: {case:?}"))
         };
-        let faults = if case.name == "uplinks" { 20 } else { 4 };
+        let faults = if case.name == "uplinks" { 24 } else { 4 };
         assert_eq!(case.params["faults"], faults, "{}", case.name);
         for lost in [
             "sessions_lost_ratio",

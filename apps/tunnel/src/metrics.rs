@@ -226,7 +226,8 @@ mod tests {
         });
         serde_json::from_value(serde_json::json!({
             "name": "server", "role": "server", "version": "1", "pid": 1, "written_unix_ms": 0, "draining": false,
-            "addresses": [], "sessions": [session], "uplinks": [], "dropped": { "no_client": 13 },
+            "addresses": [], "sessions": [session], "dropped": { "no_client": 13 },
+            "uplinks": [{ "name": "wwan0", "state": "connected", "month_bytes": null, "modem": { "signal_percent": 67 } }],
         }))
         .unwrap()
     }
@@ -234,7 +235,7 @@ mod tests {
     #[test]
     fn the_metrics_are_those_of_the_documentation() {
         let served = served(&text(status()));
-        assert_eq!(served.len(), 25);
+        assert_eq!(served.len(), 27);
         assert_eq!(served, documented(DOCUMENTATION, "hawser_tunnel"));
     }
 
@@ -246,6 +247,7 @@ mod tests {
             "hawser_tunnel_sent_bytes_total{peer=\"the \\\"car\\\"\"} 18446744073709551615",
             "hawser_tunnel_path_rtt_seconds{peer=\"the \\\"car\\\"\",path=\"wan0\"} 0.0125",
             "hawser_tunnel_delay_p99_seconds{peer=\"the \\\"car\\\"\"} 0.05",
+            "hawser_tunnel_modem_signal_ratio{uplink=\"wwan0\"} 0.67",
             "hawser_tunnel_dropped_total{peer=\"\",reason=\"no_client\"} 13",
             "hawser_tunnel_dropped_total{peer=\"the \\\"car\\\"\",reason=\"spoofed\"} 12",
         ] {

@@ -412,10 +412,26 @@ impl Session {
         self.endpoint.handle_timeout(now);
         self.pass_on();
         self.wake.rearm();
+        self.follow_sizes(now);
         self.update_paths();
         self.transmit(now);
         while let Some(event) = self.endpoint.poll_event() {
             self.log(event);
+        }
+    }
+
+    /// Uses each path with packets of a size that arrives.
+    fn follow_sizes(&mut self, now: Instant) {
+        let mut has_changed = false;
+        for path in self.paths.iter_mut().flatten() {
+            if let Some(size) = self.endpoint.narrowed(path.id) {
+                path.narrow(now, size);
+                has_changed = true;
+            }
+            has_changed |= path.widen(now);
+        }
+        if has_changed {
+            self.update_mtu();
         }
     }
 

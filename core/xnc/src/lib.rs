@@ -31,6 +31,7 @@
 //! # Ok::<(), hawser_xnc::RejectReason>(())
 //! ```
 
+mod black_hole;
 mod config;
 mod decoding;
 mod delays;

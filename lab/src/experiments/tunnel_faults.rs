@@ -1,5 +1,5 @@
 //! The tunnel with an SSH session, pings and a video, while each of its four uplinks has each kind
-//! of fault, and while its server is killed.
+//! of fault, alone, with another one, and beside uploads, and while its server is killed.
 
 mod exchanges;
 mod fault;
@@ -10,11 +10,12 @@ mod ssh;
 mod tunnel;
 
 use crate::experiment::{Completed, Experiment, Measured, Run, progress};
+use crate::experiments::cross_traffic::{ActiveCrossTraffic, CrossTraffic};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Metrics, Summary, quantile};
 use anyhow::{Context, Result, bail};
 use exchanges::{Exchanges, Figures};
-use fault::{Fault, Planned, UPLINKS};
+use fault::{Circumstances, Fault, Planned, UPLINKS};
 use hawser_io::ring;
 use hawser_qoe::{Frame, Qoe, Window, measure};
 use hawser_testbed::emulator::EmulatorReport;
@@ -47,13 +48,16 @@ const UNDISTURBED: Duration = Duration::from_secs(5);
 /// The target of the time without packets after a server was killed, milliseconds.
 const RECOVERY_LIMIT_MS: f64 = 3_000.0;
 
+/// The uploads that compete with the applications inside, where there are any.
+const UPLOADS: CrossTraffic = CrossTraffic::cubic(8);
+
 /// A case of the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
     /// The whole time in which uplinks fail.
-    Uplinks,
+    Uplinks(Circumstances),
     /// The faults of uplinks of one kind.
-    Kind(Fault),
+    Kind(Circumstances, Fault),
     /// Killed servers.
     Servers,
 }
@@ -62,6 +66,7 @@ pub(crate) enum Subject {
 pub(crate) enum Part {
     /// Faults of uplinks, and the cases that are evaluated.
     Uplinks {
+        circumstances: Circumstances,
         faults: Vec<Fault>,
         subjects: Vec<Subject>,
     },
@@ -89,24 +94,35 @@ impl Experiment for TunnelFaults {
     }
 
     fn cases(&self, run: &Run) -> Result<Vec<Part>> {
-        let mut subjects = run.chosen(Subject::all())?;
-        let before = subjects.len();
-        subjects.retain(|subject| *subject != Subject::Servers);
-        let servers = subjects.len() < before;
-        let is_chosen = |fault: &Fault| {
-            subjects.contains(&Subject::Uplinks) || subjects.contains(&Subject::Kind(*fault))
+        let subjects = run.chosen(Subject::all())?;
+        let of = |circumstances| {
+            let subjects = subjects.iter().copied();
+            let subjects: Vec<_> = subjects
+                .filter(|subject| subject.circumstances() == Some(circumstances))
+                .collect();
+            let is_chosen = |fault: &Fault| {
+                subjects.contains(&Subject::Uplinks(circumstances))
+                    || subjects.contains(&Subject::Kind(circumstances, *fault))
+            };
+            let faults: Vec<_> = Fault::ALL.into_iter().filter(is_chosen).collect();
+            (!faults.is_empty()).then_some(Part::Uplinks {
+                circumstances,
+                faults,
+                subjects,
+            })
         };
-        let faults: Vec<Fault> = Fault::ALL.into_iter().filter(is_chosen).collect();
-        let uplinks = (!faults.is_empty()).then_some(Part::Uplinks { faults, subjects });
-        Ok(uplinks
-            .into_iter()
-            .chain(servers.then_some(Part::Servers))
-            .collect())
+        let uplinks = Circumstances::ALL.into_iter().filter_map(of);
+        let servers = subjects.contains(&Subject::Servers);
+        Ok(uplinks.chain(servers.then_some(Part::Servers)).collect())
     }
 
     fn measure(&self, part: &Part, run: &Run) -> Result<Outcome> {
         match part {
-            Part::Uplinks { faults, .. } => uplinks(run, faults),
+            Part::Uplinks {
+                circumstances,
+                faults,
+                ..
+            } => uplinks(run, *circumstances, faults),
             Part::Servers => servers(run),
         }
     }
@@ -120,7 +136,11 @@ impl Experiment for TunnelFaults {
         let mut sections = Vec::new();
         for Completed { case, measured, .. } in &completed {
             let (subjects, section) = match case {
-                Part::Uplinks { subjects, .. } => (&subjects[..], report::uplinks(measured)),
+                Part::Uplinks {
+                    circumstances,
+                    subjects,
+                    ..
+                } => (&subjects[..], report::uplinks(*circumstances, measured)),
                 Part::Servers => (&[Subject::Servers][..], report::servers(measured)),
             };
             let cases = subjects.iter().map(|subject| measured.case(*subject));
@@ -134,20 +154,31 @@ impl Experiment for TunnelFaults {
 impl Subject {
     /// Returns all subjects, in the order in which they are listed.
     fn all() -> Vec<Subject> {
-        let kinds = Fault::ALL.map(Subject::Kind);
-        [Subject::Uplinks]
-            .into_iter()
-            .chain(kinds)
-            .chain([Subject::Servers])
-            .collect()
+        let under = |circumstances| {
+            let kinds = Fault::ALL.map(|fault| Subject::Kind(circumstances, fault));
+            [Subject::Uplinks(circumstances)].into_iter().chain(kinds)
+        };
+        let uplinks = Circumstances::ALL.into_iter().flat_map(under);
+        uplinks.chain([Subject::Servers]).collect()
+    }
+
+    fn circumstances(self) -> Option<Circumstances> {
+        match self {
+            Subject::Uplinks(circumstances) | Subject::Kind(circumstances, _) => {
+                Some(circumstances)
+            }
+            Subject::Servers => None,
+        }
     }
 }
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::Uplinks => f.write_str("uplinks"),
-            Subject::Kind(fault) => write!(f, "uplinks/{}", fault.name()),
+            Subject::Uplinks(circumstances) => f.write_str(circumstances.name()),
+            Subject::Kind(circumstances, fault) => {
+                write!(f, "{}/{}", circumstances.name(), fault.name())
+            }
             Subject::Servers => f.write_str("servers/killed"),
         }
     }
@@ -156,21 +187,21 @@ impl fmt::Display for Subject {
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Part::Uplinks { .. } => "uplinks",
+            Part::Uplinks { circumstances, .. } => circumstances.name(),
             Part::Servers => "servers",
         })
     }
 }
 
-fn uplinks(run: &Run, faults: &[Fault]) -> Result<Outcome> {
+fn uplinks(run: &Run, circumstances: Circumstances, faults: &[Fault]) -> Result<Outcome> {
     let length = Duration::from_secs_f64(run.seconds.unwrap_or(UPLINKS_S));
-    let plan = fault::plan(faults, length.saturating_sub(UNDISTURBED));
+    let plan = fault::plan(faults, circumstances, length.saturating_sub(UNDISTURBED));
     progress(&format!(
         "  {} faults in {:.0} s",
         plan.len(),
         length.as_secs_f64()
     ));
-    fail_uplinks(run, &plan)
+    fail_uplinks(run, circumstances, &plan)
 }
 
 fn servers(run: &Run) -> Result<Outcome> {
@@ -217,6 +248,8 @@ pub(crate) struct Outcome {
     frames: Vec<Frame>,
     frames_sent: usize,
     session: SessionStatus,
+    /// The mean rate of the competing uploads, Mb/s; none without any.
+    uploads_mbps: Option<f64>,
     invalid_because: Vec<String>,
 }
 
@@ -227,12 +260,13 @@ struct RunningTunnel {
     ssh: Ssh,
     ping: Ping,
     video: Video,
+    uploads: Option<ActiveCrossTraffic>,
     tunnel: Tunnel,
     network: Network,
 }
 
 impl RunningTunnel {
-    fn start(run: &Run, part: &str, plan: &[Planned]) -> Result<RunningTunnel> {
+    fn start(run: &Run, part: &str, uploads: bool, plan: &[Planned]) -> Result<RunningTunnel> {
         let directory = run.raw(part)?;
         let network = Network::build(plan, run.seed)?;
         let tunnel = Tunnel::start(&network, &run.hawser, &directory)?;
@@ -240,6 +274,11 @@ impl RunningTunnel {
         let ssh = Ssh::start(&network, &directory)?;
         let ping = Ping::start(&network)?;
         let video = Video::start(&network.car, &network.host, HOST.into(), run.seed)?;
+        let uploads = uploads.then(|| {
+            let (from, to) = (&network.car, &network.host);
+            ActiveCrossTraffic::start(&UPLOADS, from, to, HOST.into(), run.seed)
+        });
+        let uploads = uploads.transpose()?;
         let began = ring::now();
         network.set_origin(began + UNDISTURBED);
         Ok(RunningTunnel {
@@ -248,6 +287,7 @@ impl RunningTunnel {
             ssh,
             ping,
             video,
+            uploads,
             tunnel,
             network,
         })
@@ -280,10 +320,21 @@ impl RunningTunnel {
         let ended = ring::now();
         let session = self.tunnel.session()?.unwrap_or(self.before);
         let (frames, frames_sent) = self.video.stop()?;
+        let length = ended.saturating_since(self.began).as_secs_f64();
+        let uploads_mbps = self
+            .uploads
+            .as_ref()
+            .map(|uploads| uploads.received_bytes() as f64 * 8e-6 / length);
+        let uploads = self.uploads.map(ActiveCrossTraffic::stop).transpose()?;
         let (ping, ssh) = (self.ping.stop()?, self.ssh.stop()?);
         drop(self.tunnel);
         let emulation: EmulatorReport = self.network.stop()?;
-        let invalid_because = emulation.health.invalid_because();
+        let mut invalid_because = emulation.health.invalid_because();
+        invalid_because.extend(
+            uploads
+                .into_iter()
+                .flat_map(|uploads| uploads.invalid_because),
+        );
         Ok(Outcome {
             began: self.began,
             ended,
@@ -293,6 +344,7 @@ impl RunningTunnel {
             frames,
             frames_sent,
             session,
+            uploads_mbps,
             invalid_because,
         })
     }
@@ -305,16 +357,22 @@ fn sleep_until(stop: &Stop, at: Instant) -> Result<()> {
     Ok(())
 }
 
-fn fail_uplinks(run: &Run, plan: &[Planned]) -> Result<Outcome> {
-    let mut running = RunningTunnel::start(run, "uplinks", plan)?;
+fn fail_uplinks(run: &Run, circumstances: Circumstances, plan: &[Planned]) -> Result<Outcome> {
+    let part = circumstances.name();
+    let uploads = circumstances == Circumstances::Loaded;
+    let mut running = RunningTunnel::start(run, part, uploads, plan)?;
     let origin = running.began + UNDISTURBED;
     let mut events = Vec::new();
     for planned in plan {
         let from = origin + planned.from;
         sleep_until(&run.stop, from)?;
-        running.network.begin_fault(planned.fault, planned.uplink)?;
+        for uplink in &planned.uplinks {
+            running.network.begin_fault(planned.fault, *uplink)?;
+        }
         sleep_until(&run.stop, origin + planned.to)?;
-        running.network.end_fault(planned.fault, planned.uplink)?;
+        for uplink in &planned.uplinks {
+            running.network.end_fault(planned.fault, *uplink)?;
+        }
         sleep_until(&run.stop, origin + planned.until)?;
         let lasted = planned.to.saturating_sub(planned.from);
         let event = running.record_event(Some(planned.fault), planned.to_string(), from, lasted)?;
@@ -322,12 +380,12 @@ fn fail_uplinks(run: &Run, plan: &[Planned]) -> Result<Outcome> {
         events.push(event);
     }
     let outcome = running.finish(events)?;
-    outcome.write(&run.out.join("raw/uplinks"))?;
+    outcome.write(&run.out.join("raw").join(part))?;
     Ok(outcome)
 }
 
 fn kill_servers(run: &Run, kills: u32) -> Result<Outcome> {
-    let mut running = RunningTunnel::start(run, "servers", &[])?;
+    let mut running = RunningTunnel::start(run, "servers", false, &[])?;
     let mut events = Vec::new();
     for kill in 0..kills {
         let due = running.began + UNDISTURBED + KILL_INTERVAL * kill;
@@ -369,8 +427,8 @@ impl Measured for Outcome {
 impl Outcome {
     fn case(&self, subject: Subject) -> Case {
         let mut case = match subject {
-            Subject::Uplinks => self.faults_case(None),
-            Subject::Kind(fault) => self.faults_case(Some(fault)),
+            Subject::Uplinks(_) => self.faults_case(None),
+            Subject::Kind(_, fault) => self.faults_case(Some(fault)),
             Subject::Servers => self.kills_case(),
         };
         case.name = subject.to_string();
@@ -401,6 +459,9 @@ impl Outcome {
         if fault.is_none() {
             case.metrics
                 .set("redundancy_ratio", self.session.redundancy_ratio);
+            if let Some(mbps) = self.uploads_mbps {
+                case.metrics.set("uploads_mbps", mbps);
+            }
         }
         case
     }

@@ -2,15 +2,16 @@ use crate::join::{CloseCode, PathNumber};
 use crate::quic::RECEIVED_BYTES;
 use bytes::Bytes;
 use hawser_quic::{Live, Received};
-use hawser_units::{ByteSize, PathId};
+use hawser_units::{ByteSize, Instant, PathId};
 use hawser_xnc::{CODED_OVERHEAD, MarkShare, PathState, Rtt};
 use noq::Connection;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
+use tracing::{info, warn};
 
 /// The largest number of datagrams read from a connection at once.
 pub(super) const READ_BATCH: usize = 64;
@@ -42,6 +43,9 @@ impl Wake {
 
 /// The session to wake for a connection's acknowledgements, set when the connection becomes a path.
 pub(crate) type WakeCell = Arc<OnceLock<Arc<Wake>>>;
+
+/// The time for which smaller datagrams are used when large ones did not arrive.
+const NARROW_FOR: Duration = Duration::from_secs(600);
 
 /// A connection that is about to become a path.
 pub(crate) struct Link {
@@ -109,8 +113,13 @@ pub(super) struct Path {
     pub(super) link: Link,
     pub(super) standby: bool,
     pub(super) outgoing: Vec<Bytes>,
-    /// The largest datagram, in bytes. It is constant, because the size of QUIC packets is pinned.
+    /// The largest datagram of the connection, in bytes. It is constant, because the size of QUIC
+    /// packets is pinned.
+    connection_size: usize,
+    /// The largest datagram in use, which is smaller while larger ones do not arrive.
     datagram_size: usize,
+    /// When larger ones are tried again.
+    widen_at: Option<Instant>,
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
     reader: JoinHandle<()>,
@@ -128,11 +137,13 @@ impl Path {
         let marks = Marks::new(Arc::clone(&link.received));
         let connection = link.connection.clone();
         let reader = tokio::spawn(read(number.index, connection, marks, handover));
+        // The peer supports datagrams, since the handshake checks it; 0 means that nothing fits.
+        let size = link.connection.max_datagram_size().unwrap_or(0);
         Path {
             id: number.index,
-            // The peer supports datagrams, since the handshake checks it; 0 means that nothing
-            // fits.
-            datagram_size: link.connection.max_datagram_size().unwrap_or(0),
+            connection_size: size,
+            datagram_size: size,
+            widen_at: None,
             link,
             standby: number.standby,
             outgoing: Vec::new(),
@@ -152,6 +163,27 @@ impl Path {
         if let Some(code) = code {
             code.close(&self.link.connection);
         }
+    }
+
+    /// Uses smaller datagrams, because larger ones do not arrive, for [`NARROW_FOR`].
+    pub(super) fn narrow(&mut self, now: Instant, size: usize) {
+        self.datagram_size = size;
+        self.widen_at = Some(now + NARROW_FOR);
+        warn!(
+            path = self.link.name,
+            mtu_bytes = self.largest_packet(),
+            "large packets do not arrive, small ones do: using smaller ones, because a hop has become narrower"
+        );
+    }
+
+    /// Tries the connection's largest datagrams again if it is time; returns whether it is.
+    pub(super) fn widen(&mut self, now: Instant) -> bool {
+        let is_due = self.widen_at.take_if(|at| *at <= now).is_some();
+        if is_due {
+            self.datagram_size = self.connection_size;
+            info!(path = self.link.name, "trying large packets again");
+        }
+        is_due
     }
 
     /// Returns the largest packet that the path can carry, also as a coded packet, in bytes.
@@ -183,7 +215,7 @@ impl Path {
     }
 
     /// Returns the state of the connection's congestion control and buffers.
-    pub(super) fn state(&self, now: Instant) -> PathState {
+    pub(super) fn state(&self, now: std::time::Instant) -> PathState {
         let connection = &self.link.connection;
         let figures = self.link.live.figures(now);
         let room = connection.datagram_send_buffer_space() as u64;

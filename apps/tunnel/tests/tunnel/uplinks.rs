@@ -106,6 +106,43 @@ fn an_uplink_that_swallows_everything_is_done_without() {
 }
 
 #[test]
+fn a_hop_that_becomes_narrower_without_a_word_is_noticed() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let client = rig.client("");
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    let since = client.session().since_unix_ms;
+    let full = client.session().mtu_bytes;
+    // The router drops what is larger, and says nothing.
+    nft(
+        &rig.router,
+        "table inet silent {\nchain output {\ntype filter hook output priority 0;\n\
+         meta l4proto { icmp, icmpv6 } drop\n}\n}",
+    );
+    for uplink in UPLINKS {
+        // A device would otherwise pass on trains of packets, whatever their size.
+        rig.client
+            .ip(&format!("link set {uplink} gso_max_segs 1"))
+            .unwrap();
+        rig.router
+            .ip(&format!("link set {uplink} mtu 1400"))
+            .unwrap();
+    }
+    let narrow = |status: &Status| {
+        let sizes = status.sessions.iter().map(|session| session.mtu_bytes);
+        sizes.clone().count() == 1 && sizes.max() < Some(full - 60)
+    };
+    client.until("the client sends smaller packets", narrow);
+    assert!(connection.wait_for_progress() < HICCUP);
+    assert_eq!(
+        client.session().since_unix_ms,
+        since,
+        "the session is the same"
+    );
+    connection.end();
+}
+
+#[test]
 fn an_uplink_gets_another_address() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");

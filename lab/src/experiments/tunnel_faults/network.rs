@@ -92,7 +92,7 @@ impl Network {
                 .ip(&format!("link set lan{uplink} down"))?),
             Fault::Readdressed => self.readdress(uplink),
             Fault::Rebound => self.rebind(uplink),
-            Fault::Silent | Fault::Throttled => Ok(()),
+            Fault::Silent | Fault::Throttled | Fault::Lossy => Ok(()),
         }
     }
 

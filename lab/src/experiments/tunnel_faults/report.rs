@@ -1,4 +1,5 @@
 use super::exchanges::longest_gap;
+use super::fault::Circumstances;
 use super::{Event, Exchanges, Outcome, Subject};
 use crate::plot::{Axis, Band, Plot, Series};
 use crate::report::{Cell, Highlight, Item, Report, Section, Table};
@@ -35,7 +36,7 @@ struct Shown {
 
 const HIGHLIGHTS: [Shown; 4] = [
     Shown {
-        case: Subject::Uplinks,
+        case: Subject::Uplinks(Circumstances::Single),
         metric: "sessions_lost_ratio",
         scale: 100.0,
         unit: "%",
@@ -43,7 +44,7 @@ const HIGHLIGHTS: [Shown; 4] = [
         comparison: "the target is 0",
     },
     Shown {
-        case: Subject::Uplinks,
+        case: Subject::Uplinks(Circumstances::Single),
         metric: "ssh_echo_p99_ms",
         scale: 1.0,
         unit: "ms",
@@ -51,7 +52,7 @@ const HIGHLIGHTS: [Shown; 4] = [
         comparison: "",
     },
     Shown {
-        case: Subject::Uplinks,
+        case: Subject::Uplinks(Circumstances::Single),
         metric: "stall_ratio",
         scale: 100.0,
         unit: "%",
@@ -79,14 +80,25 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 }
 
 /// Returns the section of the faults of uplinks.
-pub(super) fn uplinks(outcome: &Outcome) -> Section {
-    Section {
-        title: "Uplinks".to_owned(),
-        text: "Each uplink has each kind of fault, one after the other. link-down: the interface has no carrier. silent: \
+pub(super) fn uplinks(circumstances: Circumstances, outcome: &Outcome) -> Section {
+    let (title, who) = match circumstances {
+        Circumstances::Single => ("Uplinks", "Each uplink has"),
+        Circumstances::Pairs => (
+            "Two uplinks at once",
+            "Each two neighbours among the uplinks have",
+        ),
+        Circumstances::Loaded => (
+            "Uplinks beside uploads",
+            "Beside eight CUBIC uploads inside the tunnel, each uplink has",
+        ),
+    };
+    let text = "each kind of fault, one after the other. link-down: the interface has no carrier. silent: \
                all packets are dropped, which the interface does not show. readdressed: the interface gets another address. rebound: the \
                address translation loses its state and uses another address and other ports. throttled: 1 Mb/s \
-               with a queue that then takes one second to drain."
-            .to_owned(),
+               with a queue that then takes one second to drain. lossy: a tenth of the packets is lost, in bursts of five on average.";
+    Section {
+        title: title.to_owned(),
+        text: format!("{who} {text}"),
         items: items(outcome),
     }
 }

@@ -1,0 +1,172 @@
+//! Notices that a path carries small packets only: a hop on it has become narrower, and its answers
+//! (ICMP) do not arrive.
+//!
+//! Losses by chance, and pauses of a radio link, hit packets of all sizes. A hop that is too narrow
+//! loses every large packet while small ones, sent between them, arrive. The outcomes are looked at
+//! in the order of sending, so that a pause is one gap, however long it is.
+
+/// The sizes to which the datagrams of a path are reduced, in bytes: one after the other, until they
+/// arrive. They belong to hops, over IPv4, of 1480, 1420 (WireGuard), 1400, 1350, and 1280 bytes,
+/// and to the smallest one that QUIC allows.
+const SIZES: [usize; 6] = [1416, 1356, 1336, 1286, 1216, 1160];
+
+/// The large packets that have to be lost in a row: at a loss of 20 % by chance, so many are once in
+/// a quarter of a billion packets.
+const MIN_LOST: u32 = 12;
+
+/// The gaps that they have to be in, each between small packets that arrived.
+const MIN_GAPS: u32 = 4;
+
+/// The outcomes of a path's large packets since one of them last arrived.
+#[derive(Debug, Default)]
+pub(crate) struct BlackHole {
+    /// The size of datagrams that the path is used with, in bytes.
+    size: usize,
+    /// The large packets that were lost in gaps, and the number of these gaps.
+    lost: u32,
+    gaps: u32,
+    /// The large packets that were lost since a small one arrived.
+    in_gap: u32,
+    /// Whether a small packet was lost since one arrived.
+    is_pause: bool,
+}
+
+impl BlackHole {
+    /// Takes note of the size of datagrams with which the path is used.
+    pub(crate) fn set_size(&mut self, size: usize) {
+        if size != self.size {
+            *self = BlackHole {
+                size,
+                ..BlackHole::default()
+            };
+        }
+    }
+
+    /// Handles the outcome of a packet, in the order of sending.
+    pub(crate) fn handle_outcome(&mut self, bytes: u64, has_arrived: bool) {
+        let Some(next) = self.next() else {
+            return;
+        };
+        match (bytes > next as u64, has_arrived) {
+            (true, true) => self.handle_large_arrival(),
+            (true, false) => self.in_gap += 1,
+            (false, false) => self.is_pause = true,
+            (false, true) => {
+                if self.in_gap > 0 && !self.is_pause {
+                    self.lost += self.in_gap;
+                    self.gaps += 1;
+                }
+                (self.in_gap, self.is_pause) = (0, false);
+            }
+        }
+    }
+
+    /// Handles the arrival of a packet of `bytes` that had counted as lost.
+    pub(crate) fn handle_late_arrival(&mut self, bytes: u64) {
+        if self.next().is_some_and(|next| bytes > next as u64) {
+            self.handle_large_arrival();
+        }
+    }
+
+    fn handle_large_arrival(&mut self) {
+        (self.lost, self.gaps) = (0, 0);
+        (self.in_gap, self.is_pause) = (0, false);
+    }
+
+    /// Returns the next smaller size, if larger packets do not arrive.
+    pub(crate) fn narrowed(&self) -> Option<usize> {
+        let is_certain = self.lost >= MIN_LOST && self.gaps >= MIN_GAPS;
+        self.next().filter(|_| is_certain)
+    }
+
+    fn next(&self) -> Option<usize> {
+        SIZES.into_iter().find(|size| *size < self.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    const FULL: usize = 1438;
+    const LARGE: u64 = FULL as u64;
+    const SMALL: u64 = 100;
+
+    fn path() -> BlackHole {
+        let mut path = BlackHole::default();
+        path.set_size(FULL);
+        path
+    }
+
+    #[test]
+    fn a_narrow_hop_is_noticed_among_small_packets() {
+        let mut path = path();
+        for _ in 0..MIN_GAPS {
+            assert_eq!(path.narrowed(), None);
+            (0..MIN_LOST / MIN_GAPS).for_each(|_| path.handle_outcome(LARGE, false));
+            path.handle_outcome(SMALL, true);
+        }
+        assert_eq!(path.narrowed(), Some(SIZES[0]));
+        path.set_size(SIZES[0]);
+        assert_eq!(path.narrowed(), None, "it begins again with the new size");
+        for size in SIZES {
+            path.set_size(size);
+            for _ in 0..MIN_LOST {
+                path.handle_outcome(size as u64, false);
+                path.handle_outcome(SMALL, true);
+            }
+        }
+        assert_eq!(path.narrowed(), None, "there is no smaller size");
+    }
+
+    #[test]
+    fn a_pause_is_no_narrow_hop() {
+        let mut path = path();
+        for _ in 0..MIN_GAPS {
+            path.handle_outcome(SMALL, true);
+            (0..100).for_each(|_| path.handle_outcome(LARGE, false));
+            // A small packet of the same pause.
+            path.handle_outcome(SMALL, false);
+        }
+        path.handle_outcome(SMALL, true);
+        assert_eq!(path.narrowed(), None);
+        // A pause without one is a single gap.
+        (0..100).for_each(|_| path.handle_outcome(LARGE, false));
+        path.handle_outcome(SMALL, true);
+        assert_eq!(path.narrowed(), None);
+    }
+
+    #[test]
+    fn one_large_packet_that_arrives_is_enough() {
+        for late in [false, true] {
+            let mut path = path();
+            for number in 0..10 * MIN_LOST {
+                path.handle_outcome(LARGE, false);
+                path.handle_outcome(SMALL, true);
+                match late {
+                    _ if number % 10 != 9 => {}
+                    true => path.handle_late_arrival(LARGE),
+                    false => path.handle_outcome(LARGE, true),
+                }
+                assert_eq!(path.narrowed(), None);
+            }
+        }
+    }
+
+    #[test]
+    fn losses_by_chance_are_no_narrow_hop() {
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        let mut path = path();
+        for _ in 0..1_000_000 {
+            let bytes = if random.random_bool(0.5) {
+                LARGE
+            } else {
+                SMALL
+            };
+            path.handle_outcome(bytes, !random.random_bool(0.2));
+            assert_eq!(path.narrowed(), None);
+        }
+    }
+}
