@@ -10,18 +10,30 @@
 /// and to the smallest one that QUIC allows.
 const SIZES: [usize; 6] = [1416, 1356, 1336, 1286, 1216, 1160];
 
-/// The large packets that have to be lost in a row: at a loss of 20 % by chance, so many are once in
-/// a quarter of a billion packets.
-const MIN_LOST: u32 = 12;
+/// How much evidence there has to be for a narrow hop.
+#[derive(Debug, Clone, Copy)]
+struct Evidence {
+    /// The large packets that have to be lost in a row.
+    lost: u32,
+    /// The gaps that they have to be in, each between small packets that arrived.
+    gaps: u32,
+}
 
-/// The gaps that they have to be in, each between small packets that arrived.
-const MIN_GAPS: u32 = 4;
+/// The evidence on a path that has carried large packets: at a loss of 20 % by chance, so many are
+/// lost once in a quarter of a billion packets.
+const FIRST: Evidence = Evidence { lost: 12, gaps: 4 };
+
+/// The evidence for each further step until a packet of the new size has arrived. By then senders
+/// inside are silent most of the time, and try with single packets.
+const FURTHER: Evidence = Evidence { lost: 3, gaps: 2 };
 
 /// The outcomes of a path's large packets since one of them last arrived.
 #[derive(Debug, Default)]
 pub(crate) struct BlackHole {
     /// The size of datagrams that the path is used with, in bytes.
     size: usize,
+    /// Whether it was narrowed and has not carried a packet of the new size yet.
+    is_narrowing: bool,
     /// The large packets that were lost in gaps, and the number of these gaps.
     lost: u32,
     gaps: u32,
@@ -37,6 +49,7 @@ impl BlackHole {
         if size != self.size {
             *self = BlackHole {
                 size,
+                is_narrowing: size < self.size,
                 ..BlackHole::default()
             };
         }
@@ -69,13 +82,15 @@ impl BlackHole {
     }
 
     fn handle_large_arrival(&mut self) {
+        self.is_narrowing = false;
         (self.lost, self.gaps) = (0, 0);
         (self.in_gap, self.is_pause) = (0, false);
     }
 
     /// Returns the next smaller size, if larger packets do not arrive.
     pub(crate) fn narrowed(&self) -> Option<usize> {
-        let is_certain = self.lost >= MIN_LOST && self.gaps >= MIN_GAPS;
+        let needed = if self.is_narrowing { FURTHER } else { FIRST };
+        let is_certain = self.lost >= needed.lost && self.gaps >= needed.gaps;
         self.next().filter(|_| is_certain)
     }
 
@@ -103,17 +118,16 @@ mod tests {
     #[test]
     fn a_narrow_hop_is_noticed_among_small_packets() {
         let mut path = path();
-        for _ in 0..MIN_GAPS {
+        for _ in 0..FIRST.gaps {
             assert_eq!(path.narrowed(), None);
-            (0..MIN_LOST / MIN_GAPS).for_each(|_| path.handle_outcome(LARGE, false));
+            (0..FIRST.lost / FIRST.gaps).for_each(|_| path.handle_outcome(LARGE, false));
             path.handle_outcome(SMALL, true);
         }
-        assert_eq!(path.narrowed(), Some(SIZES[0]));
-        path.set_size(SIZES[0]);
-        assert_eq!(path.narrowed(), None, "it begins again with the new size");
         for size in SIZES {
+            assert_eq!(path.narrowed(), Some(size));
             path.set_size(size);
-            for _ in 0..MIN_LOST {
+            for _ in 0..FURTHER.lost {
+                assert_eq!(path.narrowed(), None, "it begins again with the new size");
                 path.handle_outcome(size as u64, false);
                 path.handle_outcome(SMALL, true);
             }
@@ -122,9 +136,22 @@ mod tests {
     }
 
     #[test]
+    fn a_size_that_has_arrived_needs_the_full_evidence_again() {
+        let mut path = path();
+        path.set_size(SIZES[0]);
+        path.handle_outcome(SIZES[0] as u64, true);
+        for _ in 0..FIRST.lost {
+            assert_eq!(path.narrowed(), None);
+            path.handle_outcome(SIZES[0] as u64, false);
+            path.handle_outcome(SMALL, true);
+        }
+        assert_eq!(path.narrowed(), Some(SIZES[1]));
+    }
+
+    #[test]
     fn a_pause_is_no_narrow_hop() {
         let mut path = path();
-        for _ in 0..MIN_GAPS {
+        for _ in 0..FIRST.gaps {
             path.handle_outcome(SMALL, true);
             (0..100).for_each(|_| path.handle_outcome(LARGE, false));
             // A small packet of the same pause.
@@ -142,7 +169,7 @@ mod tests {
     fn one_large_packet_that_arrives_is_enough() {
         for late in [false, true] {
             let mut path = path();
-            for number in 0..10 * MIN_LOST {
+            for number in 0..10 * FIRST.lost {
                 path.handle_outcome(LARGE, false);
                 path.handle_outcome(SMALL, true);
                 match late {
