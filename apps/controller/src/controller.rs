@@ -373,6 +373,7 @@ impl Controller {
         let is_work = matches!(
             touched,
             Touched::Registration(_)
+                | Touched::Flow { .. }
                 | Touched::Lost(_)
                 | Touched::Received(_)
                 | Touched::Health(_)
@@ -404,6 +405,7 @@ impl Controller {
                 self.streams.renew(name);
                 ends.iter().for_each(|node| self.streams.renew(node));
             }
+            Touched::Paths(nodes) => nodes.iter().for_each(|node| self.streams.renew(node)),
             Touched::Incarnation => self.streams.renew_all(),
             Touched::Settings => self.compare_settings(),
             Touched::Lost(_)
@@ -442,8 +444,8 @@ impl Controller {
         self.liveness.forget(node);
     }
 
-    /// Returns the nodes that depend on a node's paths: the egresses of its flows, and the node
-    /// itself.
+    /// Returns the nodes that depend on a node's paths and uplinks: the egresses of its flows, the
+    /// nodes to which it may have discovered paths, and the node itself.
     fn peers(&self, name: &Name) -> Vec<Name> {
         let view = self.view();
         let Some(node) = view.nodes.get(name) else {
@@ -455,6 +457,7 @@ impl Controller {
             .iter()
             .filter_map(|flow| Some(view.flow(flow)?.value.flow.egress.clone()));
         peers.extend(egresses);
+        peers.extend(view.partners(name));
         peers.sort_unstable();
         peers.dedup();
         peers

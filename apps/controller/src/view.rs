@@ -4,6 +4,7 @@
 //! it has read, and the store rejects writes that are based on outdated ones.
 
 mod apply;
+mod discovery;
 mod journal;
 mod unreadable;
 #[cfg(test)]
@@ -15,7 +16,8 @@ pub(crate) use journal::Journal;
 use crate::authority::Presented;
 use crate::record::{
     AliveRecord, Extended, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later,
-    NodeRecord, NumberRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
+    NodeRecord, NumberRecord, PathsRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord,
+    TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -81,6 +83,8 @@ pub(crate) struct NodeView {
     pub(crate) seen: Option<Versioned<SeenRecord>>,
     pub(crate) health: Option<Versioned<HealthRecord>>,
     pub(crate) keys: Option<Versioned<KeysRecord>>,
+    /// The discovered paths to other nodes.
+    pub(crate) discovered: BTreeMap<Name, Versioned<PathsRecord>>,
     /// The node's last report as a tunnel server.
     pub(crate) tunnel: Option<TunnelRecord>,
     pub(crate) numbers: BTreeMap<u16, Versioned<NumberRecord>>,
@@ -229,13 +233,21 @@ impl View {
 
     /// Returns the paths that both nodes have and that the flow may use.
     fn paths_of(&self, flow: &Flow) -> PathSet {
-        let of = |node: &Name| self.nodes.get(node).map_or(0, NodeView::path_bits);
+        let pair = discovery::ordered(&flow.ingress, &flow.egress);
+        let of = |is_discovered| {
+            let of = |node: &Name| {
+                let node = self.nodes.get(node);
+                node.map_or(0, |node| node.path_bits(is_discovered))
+            };
+            of(&flow.ingress) & of(&flow.egress)
+        };
         let allowed = if flow.paths.is_empty() {
             u8::MAX
         } else {
             path_bits(flow.paths.iter().copied())
         };
-        match of(&flow.ingress) & of(&flow.egress) & allowed {
+        let discovered = of(true) & self.usable_between(pair).bits();
+        match (of(false) | discovered) & allowed {
             // All eight bits are the code that stops a flow.
             0xff => PathSet::from_bits(0x7f),
             bits => PathSet::from_bits(bits),
@@ -268,6 +280,7 @@ impl View {
             sends: vec![],
             receives: vec![],
             keys: None,
+            discovery: None,
             unreadable: vec![],
         };
         let Some((node, record)) = self.node(name) else {
@@ -279,6 +292,7 @@ impl View {
         Assignment {
             signal_key: record.value.signal_key.clone(),
             keys: Some(self.keys_for(name, node)),
+            discovery: Some(self.discovery_for(name)),
             sends: sends
                 .map(|(record, policy)| self.send(record, policy))
                 .collect(),
@@ -365,6 +379,7 @@ impl NodeView {
             && self.seen.is_none()
             && self.health.is_none()
             && self.keys.is_none()
+            && self.discovered.is_empty()
             && self.tunnel.is_none()
             && self.numbers.is_empty()
             && self.sends.is_empty()
@@ -378,11 +393,11 @@ impl NodeView {
         incarnation.unwrap_or_default()
     }
 
-    fn path_bits(&self) -> u8 {
-        let ends = self
-            .registration
-            .iter()
-            .flat_map(|registration| &registration.value.paths);
+    /// Returns the registered paths that were discovered, or that are in the node's configuration.
+    fn path_bits(&self, is_discovered: bool) -> u8 {
+        let ends = self.registration.iter();
+        let ends = ends.flat_map(|registration| &registration.value.paths);
+        let ends = ends.filter(|end| end.discovered == is_discovered);
         path_bits(ends.map(|end| end.number))
     }
 
@@ -416,6 +431,7 @@ impl NodeView {
             alive: self.alive.is_some(),
             seen_unix_ms: seen_unix_ms.max(self.seen.as_ref().map(|seen| seen.value.at_unix_ms)),
             paths,
+            uplinks: registration.map_or_else(Vec::new, |known| known.uplinks.clone()),
         }
     }
 

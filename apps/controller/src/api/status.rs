@@ -63,6 +63,8 @@ impl Controller {
         End {
             node,
             paths: registration.map(|registration| registration.value.paths.as_slice()),
+            has_uplinks: registration
+                .is_some_and(|registration| !registration.value.uplinks.is_empty()),
             alive_since_unix_ms: found
                 .and_then(|found| found.alive.as_ref())
                 .map(|alive| alive.value.since_unix_ms),

@@ -85,10 +85,17 @@ impl Facts<'_> {
     fn shared_paths(&self) -> Finding {
         for end in [&self.ingress, &self.egress] {
             if end.paths.is_none_or(<[_]>::is_empty) {
-                let message = format!(
-                    "{0} has registered no path: add [[path]] to its agent's file and restart the agent",
-                    end.node
-                );
+                let message = if end.has_uplinks {
+                    format!(
+                        "no path of the uplinks of {} has been found: `hawser ctl topology` shows the candidates",
+                        end.node
+                    )
+                } else {
+                    format!(
+                        "{0} has registered no path: add [[path]] or `uplinks` to its agent's file and restart the agent",
+                        end.node
+                    )
+                };
                 return Finding::fails(Reason::NoPaths, message);
             }
         }

@@ -34,6 +34,8 @@ pub struct End<'a> {
     pub node: &'a Name,
     /// The ends of paths that the node has registered; `None` before its first registration.
     pub paths: Option<&'a [PathEnd]>,
+    /// Whether the node has registered uplinks, of which the controller may make paths.
+    pub has_uplinks: bool,
     /// The time since which the node has been alive, milliseconds since 1970; `None` if it is not.
     pub alive_since_unix_ms: Option<u64>,
     /// The time of the node's last report, milliseconds since 1970.
