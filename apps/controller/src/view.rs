@@ -341,6 +341,38 @@ impl View {
         }
     }
 
+    /// Returns why a node cannot send packets to another one, or receive those from it, for lack of a
+    /// key, for people; `None` if nothing is known to be missing.
+    pub(crate) fn missing_key(&self, name: &Name, other: &Name, sends: bool) -> Option<String> {
+        let [own, far] = [self.peer(name, other), self.peer(other, name)];
+        let by_hand = |peer: &Peer| peer.pair.as_ref().is_some_and(|pair| pair.by_hand);
+        if by_hand(&own) {
+            return None;
+        }
+        if by_hand(&far) {
+            return Some(format!(
+                "{other} has a key file for {name}, and {name} has none for {other}: name one in `keys` of [[peer]] at \
+                 both, or at neither"
+            ));
+        }
+        for peer in [&own, &far] {
+            if peer.keys.is_empty() {
+                let node = &peer.node;
+                return Some(format!(
+                    "{node} has registered no public key, so the nodes share none: check that its agent is connected, and update \
+                     it; a node that was revoked has to be enrolled again"
+                ));
+            }
+        }
+        let accepts = |peer: &Peer| {
+            let pair = peer.pair.as_ref();
+            pair.is_some_and(|pair| !pair.accepts.is_empty())
+        };
+        (sends && !accepts(&far)).then(|| {
+            format!("{other} has not confirmed that it accepts packets under the key that it shares with {name}")
+        })
+    }
+
     /// Returns the part of a flow's ingress.
     fn send(&self, record: &FlowRecord, policy: Policy) -> Send {
         let flow = &record.flow;

@@ -208,10 +208,15 @@ impl Facts<'_> {
                 Err(Finding::fails(Reason::NotApplied, event.message.clone())
                     .since(event.at_unix_ms))
             }
-            (false, None) if report.revision >= self.changed_in => Err(Finding::fails(
-                Reason::NotApplied,
-                format!("{node} does not carry out the flow; its log and `hawser status` say why"),
-            )),
+            (false, None) if report.revision >= self.changed_in => Err(match &end.missing_key {
+                Some(why) => Finding::fails(Reason::NoKey, why.clone()),
+                None => Finding::fails(
+                    Reason::NotApplied,
+                    format!(
+                        "{node} does not carry out the flow; its log and `hawser status` say why"
+                    ),
+                ),
+            }),
             (false, _) => Err(Finding::fails(
                 Reason::Pending,
                 format!(
