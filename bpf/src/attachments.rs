@@ -1,7 +1,7 @@
 use crate::pins::{Pins, Staged};
 use crate::{AttachError, Link, ReceiveHook};
 use libbpf_rs::Object;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -224,6 +224,18 @@ impl Attachments {
         self.pins
             .as_ref()
             .map_or(Ok(Vec::new()), |pins| pins.release_others(&self.links))
+    }
+
+    /// Detaches from all but these interfaces. Returns the others.
+    pub(crate) fn keep_only(&mut self, interfaces: &BTreeSet<u32>) -> io::Result<Vec<u32>> {
+        let links = std::mem::take(&mut self.links).into_iter();
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            links.partition(|(number, _)| interfaces.contains(number));
+        self.links = kept.into_iter().collect();
+        let mut numbers: Vec<u32> = gone.iter().map(|(number, _)| *number).collect();
+        gone.into_iter().for_each(|(_, link)| link.end());
+        numbers.extend(self.release_others()?);
+        Ok(numbers)
     }
 
     /// Detaches all of them.

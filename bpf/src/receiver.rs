@@ -12,6 +12,7 @@ use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId};
 use hawser_wire::{Cover, SealRing};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, Object};
+use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -230,6 +231,11 @@ impl Receiver {
             })?;
         }
         Ok(switched)
+    }
+
+    /// Ends the deduplication on all but these interfaces. Returns the others.
+    pub fn keep_only(&mut self, interfaces: &BTreeSet<u32>) -> io::Result<Vec<u32>> {
+        self.attachments.keep_only(interfaces)
     }
 
     /// Ends the deduplication that earlier processes left on interfaces that this one is not

@@ -29,6 +29,8 @@ impl StampedSocket {
     pub fn open(interface: &str, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind_device(Some(interface.as_bytes()))?;
+        // Several sockets may have the same local address; the kernel tells them apart by the remote one.
+        socket.set_reuse_address(true)?;
         socket.bind(&local.into())?;
         socket.connect(&remote.into())?;
         socket.set_nonblocking(true)?;

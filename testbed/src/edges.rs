@@ -146,12 +146,43 @@ impl<S: DeserializeOwned> Edges<S> {
         directory: &Path,
         control: &Control,
     ) -> Result<Self> {
+        let paths = |edge| paths(lab, edge, Outer::V4);
+        Edges::start_enrolled(lab, binary, directory, control, ("", paths))
+    }
+
+    /// As [`Edges::start_controlled`], with agents that have no paths: the controller makes them of
+    /// the devices that the paths would have.
+    pub fn start_discovering(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        control: &Control,
+    ) -> Result<Self> {
+        let uplinks = "uplinks = [\"path*\"]\n";
+        Edges::start_enrolled(
+            lab,
+            binary,
+            directory,
+            control,
+            (uplinks, |_| String::new()),
+        )
+    }
+
+    /// Enrols both nodes and starts their agents, with these settings of the node and these paths of
+    /// each edge.
+    fn start_enrolled(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        control: &Control,
+        (settings, paths): (&str, impl Fn(Edge) -> String),
+    ) -> Result<Self> {
         let identity = directory.join("identity");
         Edges::start_with(lab, binary, directory, |edge| {
             control.enrol(edge.name(), &identity.join(edge.name()))?;
-            Ok(controlled_configuration(
-                lab, directory, &identity, control, edge,
-            ))
+            let configuration = controlled_configuration(lab, directory, &identity, control, edge);
+            let node = format!("[node]\n{settings}");
+            Ok(configuration.replacen("[node]\n", &node, 1) + &paths(edge))
         })
     }
 
@@ -399,7 +430,7 @@ fn secret(authenticate: Option<Cover>) -> &'static str {
 }
 
 /// Returns the configuration of an agent that receives its flows from the controller, and in-band
-/// signals too.
+/// signals too, without paths.
 fn controlled_configuration(
     lab: &Lab,
     directory: &Path,
@@ -418,7 +449,7 @@ fn controlled_configuration(
         peer = edge.peer().name(),
         url = control.url(edge),
     );
-    node + &signals(control, edge) + &paths(lab, edge, Outer::V4)
+    node + &signals(control, edge)
 }
 
 /// Returns the setting of the interfaces whose packets an edge replicates or watches.

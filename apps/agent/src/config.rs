@@ -16,7 +16,7 @@ use hawser_bpf::Prefix;
 use hawser_client::Controller;
 use hawser_io::config::Source;
 use hawser_io::xdp::Wanted;
-use hawser_units::PathId;
+use hawser_units::{PathId, PathSet};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -40,6 +40,8 @@ pub struct Config {
     /// TCP ports through which this node is managed. Packets that it sends from them are replicated
     /// only if a flow selects source ports.
     pub management_ports: Vec<u16>,
+    /// The interfaces of which the controller may make paths to other nodes.
+    pub uplinks: UplinkNames,
     /// Interfaces on which viewers' requests arrive.
     pub watch: Vec<String>,
     /// The XDP mode of the interfaces.
@@ -86,6 +88,29 @@ pub struct PathConfig {
     pub mtu_bytes: Option<u16>,
     /// The peer at the other end of the path, if known.
     pub peer: Option<String>,
+    /// Whether the controller has made the path of this node's uplinks. It is not in the file then.
+    pub discovered: bool,
+}
+
+/// The names of the interfaces of which the controller may make paths. A name with `*` at its end
+/// stands for all that begin like it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct UplinkNames(Vec<String>);
+
+impl UplinkNames {
+    /// Returns whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns whether the name of an interface is among them.
+    pub(crate) fn contains(&self, interface: &str) -> bool {
+        let mut names = self.0.iter();
+        names.any(|name| match name.strip_suffix('*') {
+            Some(beginning) => interface.starts_with(beginning),
+            None => interface == name,
+        })
+    }
 }
 
 /// The controller's addresses, and the interfaces on which it may send signals.
@@ -154,6 +179,35 @@ impl Config {
             ..config.clone()
         };
         without(self) == without(other)
+    }
+
+    /// Replaces the paths that the controller has made. Those of the file keep their numbers and their
+    /// interfaces.
+    pub(crate) fn set_discovered(&mut self, paths: BTreeMap<PathId, PathConfig>) {
+        self.paths.retain(|_, path| !path.discovered);
+        for (number, path) in paths {
+            let mut others = self.paths.values();
+            if !others.any(|other| other.interface == path.interface) {
+                self.paths.entry(number).or_insert(path);
+            }
+        }
+    }
+
+    /// Returns the paths that the controller has made.
+    pub(crate) fn discovered(&self) -> BTreeMap<PathId, PathConfig> {
+        let paths = self.paths.iter().filter(|(_, path)| path.discovered);
+        paths
+            .map(|(number, path)| (*number, path.clone()))
+            .collect()
+    }
+
+    /// Returns the paths that the node may have, or those that it has.
+    pub(crate) fn possible_paths(&self) -> PathSet {
+        if self.uplinks.is_empty() {
+            self.paths.keys().copied().collect()
+        } else {
+            PathId::all().collect()
+        }
     }
 
     /// Returns whether there are interfaces whose traffic is replicated.

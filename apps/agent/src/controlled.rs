@@ -16,6 +16,7 @@ use crate::peers::peers;
 use crate::persisted::PersistedAssignment;
 use crate::status::{ControllerStatus, JudgedStatus, PeerStatus};
 use crate::trace::Trace;
+use crate::uplinks;
 use crate::watch::Watch;
 use anyhow::{Context, Result, ensure};
 use hawser_bpf::MAX_RULES;
@@ -23,7 +24,7 @@ use hawser_client::Identity;
 use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ms;
 use hawser_node::{
-    Command, Connection, ControlledNode, Equipment, Event, Outcome, OwnKeys, ReceivedFlow,
+    Command, Connection, ControlledNode, Equipment, Event, Message, Outcome, OwnKeys, ReceivedFlow,
     ReportContent, SecretKey,
 };
 use hawser_pathset::JudgedPacket;
@@ -72,7 +73,8 @@ pub(crate) struct Controlled {
 
 impl Restored {
     /// Reads the persisted assignment. Returns `None` if the node has no controller.
-    pub(crate) fn read(config: &Config) -> Result<Option<Self>> {
+    /// Adds the paths in it to the configuration.
+    pub(crate) fn read(config: &mut Config) -> Result<Option<Self>> {
         let Some(settings) = config.controller.clone() else {
             return Ok(None);
         };
@@ -86,6 +88,10 @@ impl Restored {
         let key_file = KeyFile::at(&settings.state);
         let (saved, now) = (persisted.read(), crate::monotonic_now());
         let keys = own_keys(config, &settings, &key_file)?;
+        let discovery = saved.as_ref().and_then(|saved| saved.discovery.as_ref());
+        if let Some(discovery) = discovery.filter(|_| !config.uplinks.is_empty()) {
+            config.set_discovered(uplinks::paths(discovery));
+        }
         Ok(Some(Restored {
             settings,
             persisted,
@@ -105,7 +111,7 @@ impl Restored {
         log_restored(&self.decisions);
         let config = node.config();
         let watches = !config.watch.is_empty();
-        let registration = report::registration(config, &self.settings);
+        let registration = report::registration(config, &self.settings, uplinks::current(config)?);
         let now = crate::monotonic_now();
         let mut controlled = Controlled {
             link: Link::start(self.settings.clone(), registration)?,
@@ -138,6 +144,8 @@ impl Controlled {
 
     /// Uses the current interfaces.
     pub(crate) fn follow(&mut self, node: &mut Node) {
+        self.set_discovered(node)
+            .unwrap_or_else(|error| warn!("{error:#}"));
         let number_of = |name: &str| node.interface_number(name);
         self.echoes.follow(number_of, |path| node.local(path));
         if let Some(watch) = &mut self.watch {
@@ -175,6 +183,7 @@ impl Controlled {
         }
         self.decisions
             .handle_paths(self.health.states(node, &self.echoes, now));
+        self.decisions.handle_reached(self.echoes.reached(now));
         self.decisions.handle_timeout(now);
         self.carry_out(node, observer, now)
             .unwrap_or_else(|error| error!("{error:#}"));
@@ -218,6 +227,7 @@ impl Controlled {
                 .iter()
                 .map(|state| (state.path.number(), state.into()))
                 .collect(),
+            candidates: self.echoes.candidates(now),
             send: sends
                 .map(|send| (send.number, (&send.policy).into()))
                 .collect(),
@@ -253,10 +263,48 @@ impl Controlled {
         match message {
             LinkMessage::Controllers(addresses) => node.set_controllers(addresses),
             LinkMessage::Node(message) => {
-                self.decisions.handle_message(now, message);
+                let is_assignment = matches!(*message, Message::Assignment(_));
+                self.decisions.handle_message(now, *message);
+                if is_assignment {
+                    self.set_discovered(node)?;
+                }
                 self.carry_out(node, observer, now)
             }
         }
+    }
+
+    /// Uses the paths that the controller has made, probes the candidates for others, and tells the
+    /// controller which paths the node has now.
+    fn set_discovered(&mut self, node: &mut Node) -> Result<()> {
+        let discovery = self.decisions.discovery();
+        let Some(discovery) = discovery.filter(|_| !node.config().uplinks.is_empty()) else {
+            return Ok(());
+        };
+        let candidates = discovery.candidates.clone();
+        let has_changed = node
+            .set_discovered(uplinks::paths(discovery))
+            .context("cannot use the discovered paths")?;
+        if has_changed {
+            let equipment = equipment(node.config());
+            self.decisions
+                .handle_equipment(crate::monotonic_now(), equipment);
+        }
+        node.set_probed(candidates.iter().map(|way| way.ends.remote))?;
+        self.echoes
+            .set_candidates(&candidates, &node.config().paths);
+        self.echoes.set_peers(&self.peers);
+        let number_of = |name: &str| node.interface_number(name);
+        self.echoes.follow(number_of, |path| node.local(path));
+        self.register(node)
+    }
+
+    /// Registers the node again if its paths or its uplinks have changed.
+    fn register(&self, node: &Node) -> Result<()> {
+        let config = node.config();
+        let uplinks = uplinks::current(config)?;
+        self.link
+            .register(report::registration(config, &self.settings, uplinks));
+        Ok(())
     }
 
     fn poll_requests(&mut self) {
@@ -274,6 +322,8 @@ impl Controlled {
     /// Reads what need not be read with every poll.
     fn read_counters(&mut self, node: &Node, now: Instant) {
         self.health.update();
+        self.register(node)
+            .unwrap_or_else(|error| warn!("cannot register the paths: {error:#}"));
         let rejected = self.signals.rejected(node);
         self.decisions.handle_rejected_signals(now, rejected);
         for (flow, requests) in self.watch.iter().flat_map(Watch::request_counts) {
@@ -417,6 +467,7 @@ fn equipment(config: &Config) -> Equipment {
     Equipment {
         paths: config.paths.keys().copied().collect(),
         adjacent: adjacent(config),
+        discovers: !config.uplinks.is_empty(),
         replicates: config.replicates(),
         watches: !config.watch.is_empty(),
         peers: (config.peers.iter())

@@ -1,11 +1,14 @@
-//! Measures the round-trip time of every path. Both nodes send requests and reply to those of the
-//! other.
+//! Measures the round-trip time of every path, and finds out on which candidates for paths the other
+//! node answers. Both nodes send requests and reply to those of the other.
 //!
 //! A request is answered in the next iteration of the loop. The reply contains how long the request
 //! was held, which is subtracted, and the kernel timestamps the arrival of datagrams. The
 //! measurement therefore does not depend on the interval of the loop.
 
 use crate::config::{Config, PathConfig, Peer};
+use crate::status::CandidateStatus;
+use hawser_control::discovery::{Candidate, Ends};
+use hawser_io::interface;
 use hawser_io::stamped::StampedSocket;
 use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::echo::{Echo, EchoKind};
@@ -16,6 +19,12 @@ use tracing::{debug, warn};
 
 /// Interval of requests on each path.
 const REQUEST_EVERY: Duration = Duration::from_millis(200);
+
+/// Interval of requests on a candidate that is not a path.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+
+/// The other node answers on a candidate if a reply arrived within this time.
+const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Maximum number of outstanding requests: those of 5 s.
 const MAX_OUTSTANDING: usize = 25;
@@ -30,8 +39,15 @@ const MAX_REPLIES: u32 = 20;
 /// The measurements of all paths whose peer is known.
 #[derive(Debug)]
 pub(crate) struct Echoes {
+    port: u16,
+    /// The paths of the configuration.
     paths: BTreeMap<PathId, PathEcho>,
+    /// The candidates, also those that are paths.
+    candidates: BTreeMap<Candidate, PathEcho>,
+    /// The candidates that are paths.
+    discovered: BTreeMap<PathId, Candidate>,
     next: Instant,
+    next_probe: Instant,
 }
 
 /// The measurement of one path.
@@ -63,7 +79,7 @@ struct RoundTrip {
 impl Echoes {
     pub(crate) fn new(config: &Config) -> Self {
         let mut paths = BTreeMap::new();
-        for (path, description) in &config.paths {
+        for (path, description) in config.paths.iter().filter(|(_, path)| !path.discovered) {
             let Some(peer) = &description.peer else {
                 warn!(
                     path = path.number(),
@@ -71,18 +87,60 @@ impl Echoes {
                 );
                 continue;
             };
-            let path_echo = PathEcho::new(*path, description, peer, config.echo_port);
+            let remote = SocketAddr::new(description.remote, config.echo_port);
+            let path_echo = PathEcho::new(*path, &description.interface, remote, peer);
             paths.insert(*path, path_echo);
         }
         Echoes {
+            port: config.echo_port,
             paths,
+            candidates: BTreeMap::new(),
+            discovered: BTreeMap::new(),
             next: Instant::ZERO,
+            next_probe: Instant::ZERO,
         }
+    }
+
+    /// Replaces the candidates. Those that stay keep their measurements. `paths` are all paths of the
+    /// node.
+    pub(crate) fn set_candidates(
+        &mut self,
+        candidates: &[Candidate],
+        paths: &BTreeMap<PathId, PathConfig>,
+    ) {
+        self.candidates
+            .retain(|candidate, _| candidates.contains(candidate));
+        for candidate in candidates {
+            let remote = SocketAddr::new(candidate.ends.remote, self.port);
+            self.candidates.entry(candidate.clone()).or_insert_with(|| {
+                PathEcho::new(
+                    path_of_candidates(),
+                    &candidate.interface,
+                    remote,
+                    candidate.peer.as_str(),
+                )
+            });
+        }
+        let candidate_of = |path: &PathConfig| {
+            let mut candidates = candidates.iter();
+            let is_same = |candidate: &&Candidate| {
+                let Candidate {
+                    interface, ends, ..
+                } = candidate;
+                let own = (Some(ends.local), ends.remote, interface);
+                own == (path.local, path.remote, &path.interface)
+            };
+            candidates.find(is_same).cloned()
+        };
+        let discovered = paths.iter().filter(|(_, path)| path.discovered);
+        self.discovered = discovered
+            .filter_map(|(number, path)| Some((*number, candidate_of(path)?)))
+            .collect();
     }
 
     /// Uses the keys that are shared with the peers now.
     pub(crate) fn set_peers(&mut self, peers: &BTreeMap<String, Peer>) {
-        for path_echo in self.paths.values_mut() {
+        for path_echo in self.paths.values_mut().chain(self.candidates.values_mut()) {
             path_echo.peer = peers.get(&path_echo.peer_name).cloned();
         }
     }
@@ -94,10 +152,11 @@ impl Echoes {
         local_of: impl Fn(PathId) -> Option<IpAddr>,
     ) {
         for path_echo in self.paths.values_mut() {
-            let place = number_of(&path_echo.interface).zip(local_of(path_echo.path));
-            if path_echo.socket.as_ref().map(|(place, _)| *place) != place {
-                path_echo.socket = place.and_then(|place| Some((place, path_echo.open(place.1)?)));
-            }
+            path_echo.follow(number_of(&path_echo.interface).zip(local_of(path_echo.path)));
+        }
+        for (candidate, path_echo) in &mut self.candidates {
+            let number = interface::index(&candidate.interface);
+            path_echo.follow(number.map(|number| (number, candidate.ends.local)));
         }
     }
 
@@ -107,27 +166,62 @@ impl Echoes {
         if is_due {
             self.next = now + REQUEST_EVERY;
         }
-        for path_echo in self.paths.values_mut() {
-            path_echo.receive(now);
-            if is_due {
-                path_echo.send_request();
-            }
+        let probe_is_due = now >= self.next_probe;
+        if probe_is_due {
+            self.next_probe = now + PROBE_EVERY;
         }
+        for path_echo in self.paths.values_mut() {
+            path_echo.handle(now, is_due);
+        }
+        for (candidate, path_echo) in &mut self.candidates {
+            let is_path = self.discovered.values().any(|path| path == candidate);
+            path_echo.handle(now, if is_path { is_due } else { probe_is_due });
+        }
+    }
+
+    /// Returns the candidates, whether the other node answers on each, and the path that it is.
+    pub(crate) fn candidates(&self, now: Instant) -> Vec<CandidateStatus> {
+        let path_of = |candidate| {
+            let mut discovered = self.discovered.iter();
+            let path = discovered.find(|(_, path)| *path == candidate);
+            path.map(|(number, _)| number.number())
+        };
+        let candidates = self.candidates.iter();
+        let status = candidates.map(|(candidate, path_echo)| CandidateStatus {
+            way: candidate.clone(),
+            answers: path_echo.round_trip.is_answered(now, REACHED_WITHIN),
+            path: path_of(candidate),
+        });
+        status.collect()
+    }
+
+    /// Returns the candidates on which the other node answers.
+    pub(crate) fn reached(&self, now: Instant) -> Vec<Ends> {
+        let candidates = self.candidates.iter();
+        candidates
+            .filter(|(_, path_echo)| path_echo.round_trip.is_answered(now, REACHED_WITHIN))
+            .map(|(candidate, _)| candidate.ends)
+            .collect()
     }
 
     /// Returns the smoothed round-trip time of a path, or `None` while the other node does not
     /// reply.
     pub(crate) fn round_trip(&self, path: PathId, now: Instant) -> Option<Duration> {
-        self.paths.get(&path)?.round_trip.at(now)
+        let discovered = self.discovered.get(&path);
+        let path_echo = match discovered {
+            Some(candidate) => self.candidates.get(candidate),
+            None => self.paths.get(&path),
+        };
+        path_echo?.round_trip.at(now)
     }
 }
 
 impl PathEcho {
-    fn new(path: PathId, description: &PathConfig, peer_name: &str, port: u16) -> Self {
+    fn new(path: PathId, interface: &str, remote: SocketAddr, peer_name: &str) -> Self {
         PathEcho {
             path,
-            interface: description.interface.clone(),
-            remote: SocketAddr::new(description.remote, port),
+            interface: interface.to_owned(),
+            remote,
             peer_name: peer_name.to_owned(),
             peer: None,
             socket: None,
@@ -136,6 +230,21 @@ impl PathEcho {
                 ..RoundTrip::default()
             },
             replies_left: MAX_REPLIES,
+        }
+    }
+
+    /// Uses the interface of this index with this address; `None` while there is none.
+    fn follow(&mut self, place: Option<(u32, IpAddr)>) {
+        if self.socket.as_ref().map(|(place, _)| *place) != place {
+            self.socket = place.and_then(|place| Some((place, self.open(place.1)?)));
+        }
+    }
+
+    /// Handles what has arrived, and sends a request if one is due.
+    fn handle(&mut self, now: Instant, is_due: bool) {
+        self.receive(now);
+        if is_due {
+            self.send_request();
         }
     }
 
@@ -253,10 +362,21 @@ impl RoundTrip {
     }
 
     fn at(&self, now: Instant) -> Option<Duration> {
-        let last_reply = self.last_reply?;
         self.smoothed
-            .filter(|_| now.saturating_since(last_reply) < SILENT_AFTER)
+            .filter(|_| self.is_answered(now, SILENT_AFTER))
     }
+
+    /// Returns whether a reply arrived within this time.
+    fn is_answered(&self, now: Instant, within: Duration) -> bool {
+        let last_reply = self.last_reply;
+        last_reply.is_some_and(|last| now.saturating_since(last) < within)
+    }
+}
+
+/// Returns the number in the requests on candidates. The addresses tell which candidate it is, and it
+/// may be a path for one node before it is one for the other.
+fn path_of_candidates() -> PathId {
+    PathId::from_number(1).expect("paths are numbered from 1")
 }
 
 /// Returns a random first number, so that replies to an earlier agent are not taken for replies to

@@ -28,6 +28,7 @@ mod persisted;
 mod rejected;
 pub mod status;
 mod trace;
+mod uplinks;
 mod watch;
 
 pub use config::{Config, ConfigError, generate_key};
@@ -124,13 +125,13 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(config: Config) -> Result<Self> {
+    fn start(mut config: Config) -> Result<Self> {
         let status_file = StatusFile::at(config.status_file());
         if let Some(address) = config.metrics {
             metrics::serve(address, &status_file.last())?;
         }
         let deadline = config.arrival_deadline;
-        let restored = Restored::read(&config)?;
+        let restored = Restored::read(&mut config)?;
         let flows = restored
             .as_ref()
             .map_or_else(|| config.flows.clone(), |restored| restored.flows(&config));

@@ -39,7 +39,7 @@ pub(crate) enum LinkMessage {
     /// The addresses of the controllers, sent before the thread connects to them.
     Controllers(BTreeSet<SocketAddr>),
     /// A message to the node.
-    Node(Message),
+    Node(Box<Message>),
 }
 
 /// The main loop's handle of the thread. The thread runs until the process exits.
@@ -47,6 +47,7 @@ pub(crate) enum LinkMessage {
 pub(crate) struct Link {
     messages: mpsc::Receiver<LinkMessage>,
     reports: reports::Sender<Report>,
+    registration: watch::Sender<Registration>,
     keys: watch::Sender<Option<NodeKeys>>,
 }
 
@@ -57,6 +58,7 @@ impl Link {
         // One report at a time: the next one is made when this one is delivered, from the state at
         // that time.
         let (reports, from_loop) = reports::channel(1);
+        let (registration, registered) = watch::channel(registration);
         let (keys, stated) = watch::channel(None);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -64,7 +66,7 @@ impl Link {
         let runtime = runtime.context("cannot start the controller's client")?;
         let mut client = Client {
             config,
-            registration,
+            registered,
             to_loop,
             from_loop,
             stated,
@@ -78,6 +80,7 @@ impl Link {
         Ok(Link {
             messages,
             reports,
+            registration,
             keys,
         })
     }
@@ -102,6 +105,15 @@ impl Link {
         let _ = self.reports.try_send(report);
     }
 
+    /// Registers the node again if its registration has changed.
+    pub(crate) fn register(&self, registration: Registration) {
+        self.registration.send_if_modified(|known| {
+            let has_changed = *known != registration;
+            *known = registration;
+            has_changed
+        });
+    }
+
     /// States the node's keys, now and on every connection.
     pub(crate) fn state_keys(&self, keys: NodeKeys) {
         self.keys.send_replace(Some(keys));
@@ -118,7 +130,8 @@ enum Ended {
 
 struct Client {
     config: ControllerConfig,
-    registration: Registration,
+    /// The last registration, without the authorities that the node trusts.
+    registered: watch::Receiver<Registration>,
     to_loop: mpsc::Sender<LinkMessage>,
     from_loop: reports::Receiver<Report>,
     /// The last statement about the node's keys.
@@ -172,6 +185,7 @@ impl Client {
         let Client {
             to_loop,
             from_loop,
+            registered,
             stated,
             config,
             reconnect_within,
@@ -181,6 +195,7 @@ impl Client {
         let ended = tokio::select! {
             ended = listen(&mut stream, to_loop, &config.state, &identity, reconnect_within) => ended,
             ended = report(&client, to_loop, from_loop, &mut in_flight) => ended,
+            ended = register(&client, &identity, registered) => ended,
             ended = state_keys(&client, stated) => ended,
             ended = renew(&client, &identity, config) => ended,
         };
@@ -203,11 +218,10 @@ impl Client {
             let _ = self.to_loop.send(LinkMessage::Controllers(addresses));
         }
         let client = NodeClient::new(&self.config.urls, &identity)?;
-        let registration = Registration {
-            authorities: identity.authority_digests(),
-            ..self.registration.clone()
-        };
-        client.register(&registration).await?;
+        let registration = self.registered.borrow_and_update().clone();
+        client
+            .register(&with_authorities(registration, &identity))
+            .await?;
         Ok((client, identity))
     }
 
@@ -227,7 +241,7 @@ impl Client {
 
 fn send(to_loop: &mpsc::Sender<LinkMessage>, message: Message) {
     // The main loop runs until the process exits.
-    let _ = to_loop.send(LinkMessage::Node(message));
+    let _ = to_loop.send(LinkMessage::Node(Box::new(message)));
 }
 
 /// Returns the addresses of the controllers whose names can be resolved. The client reports the
@@ -325,30 +339,64 @@ async fn deliver(
     }
 }
 
-/// States the node's keys whenever they change.
+/// Registers the node again whenever its paths or uplinks change.
+async fn register(
+    client: &NodeClient,
+    identity: &Identity,
+    registered: &mut watch::Receiver<Registration>,
+) -> Result<Ended, Error> {
+    let send = async |registration| {
+        client
+            .register(&with_authorities(registration, identity))
+            .await
+    };
+    state("the node's paths", registered, send).await
+}
+
+fn with_authorities(registration: Registration, identity: &Identity) -> Registration {
+    Registration {
+        authorities: identity.authority_digests(),
+        ..registration
+    }
+}
+
+/// States the node's keys, now and whenever they change.
 async fn state_keys(
     client: &NodeClient,
     stated: &mut watch::Receiver<Option<NodeKeys>>,
 ) -> Result<Ended, Error> {
     stated.mark_changed();
+    let send = async |keys: Option<NodeKeys>| {
+        let Some(keys) = keys else { return Ok(()) };
+        match client.state_keys(&keys).await {
+            Err(error) if error.status() == Some(404) => {
+                warn!("the controller does not take public keys; update it, or use key files");
+                Ok(())
+            }
+            stated => stated,
+        }
+    };
+    state("the node's keys", stated, send).await
+}
+
+/// Sends a statement of the node whenever it changes. `what` describes it in the log.
+async fn state<T: Clone>(
+    what: &str,
+    stated: &mut watch::Receiver<T>,
+    send: impl AsyncFn(T) -> Result<(), Error>,
+) -> Result<Ended, Error> {
     let mut backoff = RETRY;
     loop {
         // The main loop runs until the process exits.
         if stated.changed().await.is_err() {
             return std::future::pending().await;
         }
-        let Some(keys) = stated.borrow_and_update().clone() else {
-            continue;
-        };
-        match client.state_keys(&keys).await {
+        let statement = stated.borrow_and_update().clone();
+        match send(statement).await {
             Ok(()) => backoff = RETRY,
-            Err(error) if error.status() == Some(404) => {
-                warn!("the controller does not take public keys; update it, or use key files");
-                return std::future::pending().await;
-            }
             Err(error) if is_refusal(&error) => return Err(error),
             Err(error) => {
-                warn!("cannot state the node's keys, retrying: {error}");
+                warn!("cannot state {what}, retrying: {error}");
                 stated.mark_changed();
                 backoff.pause().await;
             }

@@ -11,7 +11,7 @@ mod mtus;
 mod own;
 mod paths;
 
-use crate::config::Config;
+use crate::config::{Config, PathConfig};
 use crate::flows::{Flows, Selectors, Sent};
 use anyhow::{Context, Result, anyhow, ensure};
 use clock::SendClock;
@@ -60,6 +60,8 @@ pub(crate) struct Node {
     deaf_because: Option<String>,
     paths: Paths,
     own: OwnTraffic,
+    /// Whether a change of the discovered paths has failed, so that the kernel may have others.
+    must_set_discovered: bool,
     /// Number of reloads of the file, used as the epoch of its policies, so that receivers can tell
     /// them apart.
     epoch: u32,
@@ -125,6 +127,7 @@ impl Node {
             changes: BTreeMap::new(),
             deaf_because: None,
             paths: Paths::default(),
+            must_set_discovered: false,
             epoch: 0,
             segmenters: BTreeMap::new(),
             devices: Devices::default(),
@@ -146,7 +149,8 @@ impl Node {
 
     /// Returns whether the node has flows to receive, or a controller may assign some.
     fn may_receive(&self) -> bool {
-        let is_assignable = self.config.controller.is_some() && !self.config.paths.is_empty();
+        let is_assignable =
+            self.config.controller.is_some() && !self.config.possible_paths().is_empty();
         is_assignable || !self.flows.receive.is_empty()
     }
 
@@ -205,8 +209,9 @@ impl Node {
 
     /// Applies the parts of a configuration that can change while packets are in flight: flows,
     /// policies and keys. Sessions continue.
-    pub(crate) fn reload(&mut self, new: Config) -> Result<()> {
+    pub(crate) fn reload(&mut self, mut new: Config) -> Result<()> {
         let old = &self.config;
+        new.set_discovered(old.discovered());
         let directions = |flows: &Flows| (!flows.send.is_empty(), !flows.receive.is_empty());
         ensure!(
             old.is_same_node(&new)
@@ -223,6 +228,86 @@ impl Node {
             self.set_flows(flows, false)?;
         }
         self.config = new;
+        Ok(())
+    }
+
+    /// Replaces the paths that the controller has made, while packets are in flight. The other paths
+    /// are not disturbed. Returns whether there is a change.
+    ///
+    /// # Errors
+    /// If a table or a program cannot be changed. The next call tries everything again.
+    pub(crate) fn set_discovered(&mut self, paths: BTreeMap<PathId, PathConfig>) -> Result<bool> {
+        let before = self.config.discovered();
+        self.config.set_discovered(paths);
+        let now = self.config.discovered();
+        if now == before && !self.must_set_discovered {
+            return Ok(false);
+        }
+        self.must_set_discovered = true;
+        for path in PathId::all() {
+            // A path with another address is changed by `follow`, without a gap.
+            let stays = self.config.paths.get(&path).is_some_and(|now| {
+                let before = before.get(&path);
+                before.is_none_or(|before| before.interface == now.interface)
+            });
+            if !stays {
+                self.unset_path(path)?;
+            }
+        }
+        if let Some(receiver) = &self.receiver {
+            for (path, description) in &now {
+                receiver.set_path(*path, description.local)?;
+            }
+        }
+        if let Some(sender) = &mut self.sender {
+            self.own.set_endpoints(sender, &self.config)?;
+        }
+        self.interfaces = Interfaces::read(&self.config)?;
+        self.leave_other_interfaces()?;
+        if !self.flows.receive.is_empty() {
+            self.attach_receiver()?;
+        }
+        self.follow()?;
+        self.must_set_discovered = false;
+        Ok(true)
+    }
+
+    /// Excepts the measurement of ways to these addresses from replication.
+    pub(crate) fn set_probed(&mut self, remotes: impl Iterator<Item = IpAddr>) -> Result<()> {
+        match &mut self.sender {
+            Some(sender) => self.own.set_probed(sender, &self.config, remotes.collect()),
+            None => Ok(()),
+        }
+    }
+
+    fn unset_path(&mut self, path: PathId) -> Result<()> {
+        if let Some(sender) = &mut self.sender {
+            self.paths.forget(sender, path)?;
+        }
+        if let Some(receiver) = &self.receiver {
+            receiver.set_path(path, None)?;
+        }
+        self.changes.remove(&path);
+        Ok(())
+    }
+
+    /// Ends deduplication on interfaces that no path uses any more.
+    fn leave_other_interfaces(&mut self) -> Result<()> {
+        let paths = &self.config.paths;
+        let is_used = |name: &str| paths.values().any(|path| path.interface == name);
+        self.attached
+            .retain(|(hook, name), _| *hook != Hook::Deduplicate || is_used(name));
+        let Some(receiver) = &mut self.receiver else {
+            return Ok(());
+        };
+        let attached = self.attached.iter();
+        let kept = attached.filter(|((hook, _), _)| *hook == Hook::Deduplicate);
+        let kept = kept.map(|(_, attached)| attached.number).collect();
+        receiver
+            .keep_only(&kept)
+            .context("cannot end deduplication on an interface that no path uses any more")?;
+        let held = paths.values().map(|path| path.interface.clone()).collect();
+        self.filters.restore_except(&held);
         Ok(())
     }
 
@@ -788,7 +873,7 @@ fn sender_options(config: &Config, clock: &SendClock) -> SenderOptions {
     SenderOptions {
         port: config.port,
         clock_offset_micros: clock.offset_micros(),
-        paths: config.paths.keys().copied().collect(),
+        paths: config.possible_paths(),
         transit: !config.transit.is_empty(),
         local: !config.local.is_empty(),
     }

@@ -64,6 +64,7 @@ mod tests {
             sends: vec![],
             receives: vec![],
             keys: None,
+            discovery: None,
             unreadable: vec![],
         }
     }

@@ -4,8 +4,8 @@ mod controlled;
 mod show;
 
 pub use controlled::{
-    ControllerStatus, JudgedStatus, PathStatus, PathWindowStatus, PeerStatus, PolicyStatus,
-    WatchStatus, WindowStatus,
+    CandidateStatus, ControllerStatus, JudgedStatus, PathStatus, PathWindowStatus, PeerStatus,
+    PolicyStatus, WatchStatus, WindowStatus,
 };
 pub use show::{Args, run};
 

@@ -1,6 +1,7 @@
 //! Validation of requests of operators and nodes.
 
 use hawser_control::at_most_one_of_each_family;
+use hawser_control::discovery::{Discovery, Uplink};
 use hawser_control::node::{Registration, Report};
 use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
@@ -185,8 +186,12 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
     if registration.version.len() > 64 {
         return Err("`version` has more than 64 bytes".into());
     }
+    uplinks(&registration.uplinks)?;
     let interfaces = registration.paths.iter().map(|path| &path.interface);
+    let of_uplinks = registration.uplinks.iter().map(|uplink| &uplink.interface);
+    let interfaces = interfaces.chain(of_uplinks);
     if interfaces
+        .clone()
         .chain([&registration.version])
         .any(|text| text.contains(char::is_control))
     {
@@ -198,10 +203,9 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
     if !are_paths(registration.paths.iter().map(|path| path.number)) {
         return Err("`paths` must have different numbers from 1 to 8".into());
     }
-    if registration
-        .paths
-        .iter()
-        .any(|path| path.interface.is_empty() || path.interface.len() > 15)
+    if interfaces
+        .clone()
+        .any(|interface| interface.is_empty() || interface.len() > 15)
     {
         return Err("`interface` must have 1 to 15 bytes".into());
     }
@@ -213,6 +217,22 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
         return Err(format!(
             "`authorities` must be at most {max}, of 64 hexadecimal digits each"
         ));
+    }
+    Ok(())
+}
+
+/// Checks the uplinks of a node.
+fn uplinks(uplinks: &[Uplink]) -> Result<(), String> {
+    let place = |uplink: &Uplink| (uplink.interface.clone(), uplink.address.is_ipv4());
+    let places: BTreeSet<_> = uplinks.iter().map(place).collect();
+    if uplinks.len() > Uplink::MAX || places.len() < uplinks.len() {
+        return Err(format!(
+            "`uplinks` must be at most {}, one of each IP version for an interface",
+            Uplink::MAX
+        ));
+    }
+    if !uplinks.iter().all(|uplink| is_unicast(uplink.address)) {
+        return Err("`uplinks.address` must be the address of one interface of the node".into());
     }
     Ok(())
 }
@@ -236,6 +256,7 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
     }
     is_at_most("sends", report.sends.len(), Report::MAX_FLOWS)?;
     is_at_most("receives", report.receives.len(), Report::MAX_FLOWS)?;
+    is_at_most("reached", report.reached.len(), Discovery::MAX_CANDIDATES)?;
     let observations = report.observations.len();
     is_at_most("observations", observations, Report::MAX_OBSERVATIONS)?;
     if !report

@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
 use crate::session::Session;
 use crate::settings;
-use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
+use crate::store::{Error, Follow, Noted, Revision, Role, Store, Update, Write, WriteFailures};
 use crate::streams::Streams;
 use crate::tasks::Tasks;
 use crate::token_use::TokenUses;
@@ -22,7 +22,7 @@ use hawser_io::clock::unix_ms;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// The maximum time that a response waits until the view contains its change. After that the
@@ -64,8 +64,7 @@ pub struct Controller {
     /// Whether the view has been filled from the store.
     filled: watch::Sender<bool>,
     reports: Mutex<HashMap<Name, Reported>>,
-    /// When and why the store did not take the last change; `None` if it took it.
-    failed_write: Mutex<Option<(Instant, String)>>,
+    failures: Arc<WriteFailures>,
     work: mpsc::UnboundedSender<Touched>,
 }
 
@@ -158,13 +157,17 @@ impl Controller {
         role: watch::Receiver<Role>,
     ) -> (Arc<Controller>, mpsc::UnboundedReceiver<Touched>) {
         let (work, inbox) = mpsc::unbounded_channel();
+        let metrics = Metrics::new();
+        let failed_writes = metrics.failed_writes();
+        let failures = WriteFailures::new(failed_writes);
+        let store: Arc<dyn Store> = Arc::new(Noted::new(store, failures.clone()));
         let controller = Controller {
             limits: Limits::new(&config.limits),
             budget: Budget::new(&config.limits),
             session: Session::new(store.clone(), config.lease()),
             liveness: Liveness::default(),
             token_uses: TokenUses::default(),
-            metrics: Metrics::new(),
+            metrics,
             streams: Streams::default(),
             tasks: Tasks::default(),
             view: RwLock::default(),
@@ -173,7 +176,7 @@ impl Controller {
             filled: watch::channel(false).0,
             shutdown: watch::channel(false).0,
             reports: Mutex::default(),
-            failed_write: Mutex::default(),
+            failures,
             name,
             config,
             store,
@@ -228,9 +231,7 @@ impl Controller {
         message: String,
     ) -> Result<Revision, Error> {
         let audit = about.document(&mut writes, kind, message);
-        let committed = self.store.commit(writes).await;
-        self.note_failure(&committed);
-        let revision = committed?;
+        let revision = self.store.commit(writes).await?;
         if let Some(audit) = audit {
             audit.log(revision);
         }
@@ -238,22 +239,10 @@ impl Controller {
         Ok(revision)
     }
 
-    /// Keeps whether the store takes changes. A conflict is no failure of the store.
-    fn note_failure(&self, committed: &Result<Revision, Error>) {
-        match committed {
-            Err(Error::Unavailable(why)) => {
-                self.metrics.write_failed();
-                *self.failed_write.lock() = Some((Instant::now(), why.clone()));
-            }
-            _ => *self.failed_write.lock() = None,
-        }
-    }
-
     /// Returns why the last change was not written, for a minute: then another one may have to find out whether the
     /// store takes changes again.
     pub(crate) fn failed_write(&self) -> Option<String> {
-        let (at, why) = self.failed_write.lock().clone()?;
-        (at.elapsed() < FAILURE_COUNTS).then_some(why)
+        self.failures.last(FAILURE_COUNTS)
     }
 
     /// Waits until the view contains everything written up to that revision.
@@ -373,6 +362,7 @@ impl Controller {
         let is_work = matches!(
             touched,
             Touched::Registration(_)
+                | Touched::Flow { .. }
                 | Touched::Lost(_)
                 | Touched::Received(_)
                 | Touched::Health(_)
@@ -404,6 +394,7 @@ impl Controller {
                 self.streams.renew(name);
                 ends.iter().for_each(|node| self.streams.renew(node));
             }
+            Touched::Paths(nodes) => nodes.iter().for_each(|node| self.streams.renew(node)),
             Touched::Incarnation => self.streams.renew_all(),
             Touched::Settings => self.compare_settings(),
             Touched::Lost(_)
@@ -442,8 +433,8 @@ impl Controller {
         self.liveness.forget(node);
     }
 
-    /// Returns the nodes that depend on a node's paths: the egresses of its flows, and the node
-    /// itself.
+    /// Returns the nodes that depend on a node's paths and uplinks: the egresses of its flows, the
+    /// nodes to which it may have discovered paths, and the node itself.
     fn peers(&self, name: &Name) -> Vec<Name> {
         let view = self.view();
         let Some(node) = view.nodes.get(name) else {
@@ -455,6 +446,7 @@ impl Controller {
             .iter()
             .filter_map(|flow| Some(view.flow(flow)?.value.flow.egress.clone()));
         peers.extend(egresses);
+        peers.extend(view.partners(name));
         peers.sort_unstable();
         peers.dedup();
         peers

@@ -27,6 +27,10 @@ const AT_ONCE: usize = 256;
 /// The maximum number of nodes that are rewritten in one commit, whose size is limited as well.
 const NODES_AT_ONCE: usize = 20;
 
+/// The maximum number of changes of the paths between two nodes at once: paths are withdrawn, removed,
+/// and others take their uplinks.
+const DISCOVERY_STEPS: usize = 4;
+
 /// The interval at which old events, audit entries and expired tokens are removed.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -132,6 +136,10 @@ impl Leader {
         for key in observations {
             self.decide_on_waiting(key).await;
         }
+        let nodes: Vec<Name> = self.controller.view().nodes.keys().cloned().collect();
+        for node in nodes {
+            self.discover(&node).await;
+        }
         for flow in flows {
             self.fit(flow, "policy_fitted").await;
         }
@@ -142,11 +150,17 @@ impl Leader {
             Touched::Nothing => self.examine_all().await,
             Touched::Observation(key) => self.decide_on_waiting(key).await,
             Touched::Registration(node) => {
+                self.discover(&node).await;
                 for flow in self.flows_of(&node) {
                     self.fit(flow, "policy_fitted").await;
                 }
             }
+            Touched::Flow {
+                nodes: [ingress, _],
+                ..
+            } => self.discover(&ingress).await,
             Touched::Health(node) => {
+                self.discover(&node).await;
                 for flow in self.redirected_flows_of(&node) {
                     self.follow_health(flow).await;
                 }
@@ -156,7 +170,7 @@ impl Leader {
             Touched::Node(_)
             | Touched::Deleted(_)
             | Touched::Keys(_)
-            | Touched::Flow { .. }
+            | Touched::Paths(_)
             | Touched::Policy { .. }
             | Touched::Incarnation
             | Touched::Settings
@@ -183,6 +197,39 @@ impl Leader {
         node.sends.iter().filter(is_redirected).cloned().collect()
     }
 
+    /// Makes paths of the uplinks of a node and of those nodes that share a flow with it, and
+    /// withdraws those that cannot stay.
+    async fn discover(&self, node: &Name) {
+        let partners = self.controller.view().partners(node);
+        for partner in partners {
+            match self.discover_between(node, &partner).await {
+                // Another leader does it, or the next change shows it again.
+                Ok(()) | Err(Error::Conflict { .. }) => {}
+                Err(error) => tracing::error!("cannot write the paths to {partner}: {error}"),
+            }
+        }
+    }
+
+    /// Changes the paths between two nodes until they can stay. A path is withdrawn in two steps: at
+    /// first no flow may take it any more, and then the nodes lose it.
+    async fn discover_between(&self, one: &Name, other: &Name) -> Result<(), Error> {
+        for _ in 0..DISCOVERY_STEPS {
+            let change = self.controller.view().paths_change(one, other);
+            let Some(change) = change else { break };
+            let writes = vec![self.leadership.fence(), change.write];
+            let about = About::tenant(&change.tenant).node(one);
+            let (kind, message) = change.event;
+            self.controller.commit(writes, about, kind, message).await?;
+            for flow in change.flows {
+                self.decided(&flow, "policy_fitted", |situation, policy| {
+                    Ok(fitted(situation, policy))
+                })
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn decide_on_waiting(&self, key: Arc<str>) {
         let (controller, leadership) = (self.controller.clone(), self.leadership.clone());
         self.spawn(async move { controller.decide_on_waiting(&key, &leadership).await })
@@ -206,11 +253,31 @@ impl Leader {
     }
 
     async fn decide(&self, flow: Name, kind: &'static str, choose: Choose) {
+        if let Some(decision) = self.decision(flow, kind, choose) {
+            self.spawn(decision).await;
+        }
+    }
+
+    /// As [`Leader::decide`], and waits until the decision is written.
+    async fn decided(&self, flow: &Name, kind: &'static str, choose: Choose) -> Result<(), Error> {
+        match self.decision(flow.clone(), kind, choose) {
+            Some(decision) => decision.await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the task that decides about a flow; `None` if its policy can stay.
+    fn decision(
+        &self,
+        flow: Name,
+        kind: &'static str,
+        choose: Choose,
+    ) -> Option<impl Future<Output = Result<(), Error>> + Send + use<>> {
         if !self.has_decision(&flow, choose) {
-            return;
+            return None;
         }
         let (controller, fence) = (self.controller.clone(), self.leadership.fence());
-        self.spawn(async move {
+        Some(async move {
             let describe =
                 |policy: &Policy| (kind, format!("{}: {}", policy.flow, described(policy)));
             controller
@@ -218,7 +285,6 @@ impl Leader {
                 .await
                 .map(drop)
         })
-        .await;
     }
 
     /// Returns whether a decision about the flow is needed according to the view.

@@ -262,14 +262,20 @@ impl Controller {
     pub(crate) async fn on_path_health(
         &self,
         caller: &Certified,
-        paths: Vec<PathHealth>,
+        health: HealthRecord,
     ) -> Result<(), HandlerError> {
         let node = &caller.node.node;
         let must_write = {
             let view = self.view();
             let known = view.nodes.get(node).and_then(|node| node.health.as_ref());
-            !paths.is_empty()
-                && known.is_none_or(|known| has_changed_significantly(&known.value.paths, &paths))
+            match known {
+                None => !(health.paths.is_empty() && health.reached.is_empty()),
+                Some(known) => {
+                    known.value.reached != health.reached
+                        || !health.paths.is_empty()
+                            && has_changed_significantly(&known.value.paths, &health.paths)
+                }
+            }
         };
         let Some(lease) = self.liveness.lease(node).filter(|_| must_write) else {
             return Ok(());
@@ -278,8 +284,7 @@ impl Controller {
             // The next report repeats it.
             return Ok(());
         }
-        let write =
-            Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(lease);
+        let write = Write::put(key::of(key::HEALTH, node), emit(&health)).under(lease);
         self.write_under_lease(caller, write).await
     }
 

@@ -239,8 +239,9 @@ impl Metrics {
         self.decisions.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    pub(crate) fn write_failed(&self) {
-        self.failed_writes.inc();
+    /// Returns the counter of failed writes.
+    pub(crate) fn failed_writes(&self) -> Counter {
+        self.failed_writes.clone()
     }
 
     pub(crate) fn ignored(&self, reason: &'static str) {

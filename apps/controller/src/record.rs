@@ -13,6 +13,7 @@ use crate::store::Revision;
 use hawser_control::Name;
 use hawser_control::access::Token;
 use hawser_control::audit::Actor;
+use hawser_control::discovery::{DiscoveredPath, Ends};
 use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Event, Flow, PathHealth};
 use hawser_control::track::{Track, TrackRole};
@@ -358,6 +359,17 @@ impl KeysRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HealthRecord {
     pub(crate) paths: Vec<PathHealth>,
+    /// The candidates for paths on which the other node answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) reached: Vec<Ends>,
+}
+
+/// The paths between two nodes that were made of their uplinks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PathsRecord {
+    pub(crate) paths: Vec<DiscoveredPath>,
+    #[serde(flatten)]
+    pub(crate) later: Later,
 }
 
 /// A tunnel server's report. Written under its controller's lease.

@@ -12,11 +12,13 @@ mod election;
 mod embedded;
 mod etcd;
 mod follow;
+mod noted;
 
 pub use election::{Election, Leadership, Role};
 pub use embedded::Embedded;
 pub use etcd::{Etcd, EtcdSettings, EtcdTls};
 pub use follow::{Follow, Update};
+pub(crate) use noted::{Noted, WriteFailures};
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;

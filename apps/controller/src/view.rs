@@ -4,6 +4,7 @@
 //! it has read, and the store rejects writes that are based on outdated ones.
 
 mod apply;
+mod discovery;
 mod journal;
 mod unreadable;
 #[cfg(test)]
@@ -15,7 +16,8 @@ pub(crate) use journal::Journal;
 use crate::authority::Presented;
 use crate::record::{
     AliveRecord, Extended, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later,
-    NodeRecord, NumberRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelRecord,
+    NodeRecord, NumberRecord, PathsRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord,
+    TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -81,6 +83,8 @@ pub(crate) struct NodeView {
     pub(crate) seen: Option<Versioned<SeenRecord>>,
     pub(crate) health: Option<Versioned<HealthRecord>>,
     pub(crate) keys: Option<Versioned<KeysRecord>>,
+    /// The discovered paths to other nodes.
+    pub(crate) discovered: BTreeMap<Name, Versioned<PathsRecord>>,
     /// The node's last report as a tunnel server.
     pub(crate) tunnel: Option<TunnelRecord>,
     pub(crate) numbers: BTreeMap<u16, Versioned<NumberRecord>>,
@@ -229,13 +233,21 @@ impl View {
 
     /// Returns the paths that both nodes have and that the flow may use.
     fn paths_of(&self, flow: &Flow) -> PathSet {
-        let of = |node: &Name| self.nodes.get(node).map_or(0, NodeView::path_bits);
+        let pair = discovery::ordered(&flow.ingress, &flow.egress);
+        let of = |is_discovered| {
+            let of = |node: &Name| {
+                let node = self.nodes.get(node);
+                node.map_or(0, |node| node.path_bits(is_discovered))
+            };
+            of(&flow.ingress) & of(&flow.egress)
+        };
         let allowed = if flow.paths.is_empty() {
             u8::MAX
         } else {
             path_bits(flow.paths.iter().copied())
         };
-        match of(&flow.ingress) & of(&flow.egress) & allowed {
+        let discovered = of(true) & self.usable_between(pair).bits();
+        match (of(false) | discovered) & allowed {
             // All eight bits are the code that stops a flow.
             0xff => PathSet::from_bits(0x7f),
             bits => PathSet::from_bits(bits),
@@ -268,6 +280,7 @@ impl View {
             sends: vec![],
             receives: vec![],
             keys: None,
+            discovery: None,
             unreadable: vec![],
         };
         let Some((node, record)) = self.node(name) else {
@@ -279,6 +292,7 @@ impl View {
         Assignment {
             signal_key: record.value.signal_key.clone(),
             keys: Some(self.keys_for(name, node)),
+            discovery: Some(self.discovery_for(name)),
             sends: sends
                 .map(|(record, policy)| self.send(record, policy))
                 .collect(),
@@ -327,6 +341,38 @@ impl View {
         }
     }
 
+    /// Returns why a node cannot send packets to another one, or receive those from it, for lack of a
+    /// key, for people; `None` if nothing is known to be missing.
+    pub(crate) fn missing_key(&self, name: &Name, other: &Name, sends: bool) -> Option<String> {
+        let [own, far] = [self.peer(name, other), self.peer(other, name)];
+        let by_hand = |peer: &Peer| peer.pair.as_ref().is_some_and(|pair| pair.by_hand);
+        if by_hand(&own) {
+            return None;
+        }
+        if by_hand(&far) {
+            return Some(format!(
+                "{other} has a key file for {name}, and {name} has none for {other}: name one in `keys` of [[peer]] at \
+                 both, or at neither"
+            ));
+        }
+        for peer in [&own, &far] {
+            if peer.keys.is_empty() {
+                let node = &peer.node;
+                return Some(format!(
+                    "{node} has registered no public key, so the nodes share none: check that its agent is connected, and update \
+                     it; a node that was revoked has to be enrolled again"
+                ));
+            }
+        }
+        let accepts = |peer: &Peer| {
+            let pair = peer.pair.as_ref();
+            pair.is_some_and(|pair| !pair.accepts.is_empty())
+        };
+        (sends && !accepts(&far)).then(|| {
+            format!("{other} has not confirmed that it accepts packets under the key that it shares with {name}")
+        })
+    }
+
     /// Returns the part of a flow's ingress.
     fn send(&self, record: &FlowRecord, policy: Policy) -> Send {
         let flow = &record.flow;
@@ -365,6 +411,7 @@ impl NodeView {
             && self.seen.is_none()
             && self.health.is_none()
             && self.keys.is_none()
+            && self.discovered.is_empty()
             && self.tunnel.is_none()
             && self.numbers.is_empty()
             && self.sends.is_empty()
@@ -378,11 +425,11 @@ impl NodeView {
         incarnation.unwrap_or_default()
     }
 
-    fn path_bits(&self) -> u8 {
-        let ends = self
-            .registration
-            .iter()
-            .flat_map(|registration| &registration.value.paths);
+    /// Returns the registered paths that were discovered, or that are in the node's configuration.
+    fn path_bits(&self, is_discovered: bool) -> u8 {
+        let ends = self.registration.iter();
+        let ends = ends.flat_map(|registration| &registration.value.paths);
+        let ends = ends.filter(|end| end.discovered == is_discovered);
         path_bits(ends.map(|end| end.number))
     }
 
@@ -416,6 +463,7 @@ impl NodeView {
             alive: self.alive.is_some(),
             seen_unix_ms: seen_unix_ms.max(self.seen.as_ref().map(|seen| seen.value.at_unix_ms)),
             paths,
+            uplinks: registration.map_or_else(Vec::new, |known| known.uplinks.clone()),
         }
     }
 

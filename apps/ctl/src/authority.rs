@@ -92,6 +92,7 @@ mod tests {
             alive: true,
             seen_unix_ms: None,
             paths: vec![],
+            uplinks: Vec::new(),
             keys: vec![],
             authorities: authorities
                 .iter()

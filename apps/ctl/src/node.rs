@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
 use hawser_control::Name;
 use hawser_control::access::NewEnrolment;
+use hawser_control::discovery::Uplink;
 use hawser_control::pair::PublicKey;
 use hawser_control::resource::Node;
 use serde::Serialize;
@@ -211,6 +212,8 @@ fn fields(node: &Node) -> Vec<(&'static str, String)> {
         )
     };
     fields.extend(node.paths.iter().map(|path| ("path", end(path))));
+    let uplink = |uplink: &Uplink| format!("{} {}", uplink.interface, uplink.address);
+    fields.extend(node.uplinks.iter().map(|known| ("uplink", uplink(known))));
     let key = |key: &PublicKey| format!("{} {}", key.generation, key.public);
     fields.extend(node.keys.iter().map(|known| ("public key", key(known))));
     fields

@@ -25,6 +25,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         "interface",
         "local",
         "remote",
+        "from",
         "state",
         "round trip",
         "dropped by device",
@@ -40,6 +41,12 @@ fn row(path: &Path) -> Vec<String> {
         path.end.interface.clone(),
         path.end.local.to_string(),
         path.end.remote.to_string(),
+        if path.end.discovered {
+            "uplinks"
+        } else {
+            "file"
+        }
+        .to_owned(),
         health
             .map_or(
                 "not reported",

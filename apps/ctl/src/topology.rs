@@ -3,7 +3,9 @@ use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
 use hawser_control::Name;
-use hawser_control::topology::{Topology, TopologyEnd, TopologyNode, TopologyPath};
+use hawser_control::topology::{
+    Topology, TopologyCandidate, TopologyEnd, TopologyNode, TopologyPath, TopologyUplink,
+};
 use std::fmt::Write;
 
 /// Show the nodes and the paths between them, with their health and the flows that take them
@@ -44,6 +46,12 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
     for node in &topology.nodes {
         text.push_str(&remark(node));
     }
+    if !topology.candidates.is_empty() {
+        let header = ["uplink", "", "not a path to", "", "because"];
+        let candidates = topology.candidates.iter().map(candidate_row);
+        text.push('\n');
+        text.push_str(&crate::output::table(&header, candidates));
+    }
     output.text(&text)
 }
 
@@ -62,6 +70,15 @@ fn row(path: &TopologyPath) -> Vec<String> {
         },
     ]);
     row
+}
+
+fn candidate_row(candidate: &TopologyCandidate) -> Vec<String> {
+    let ends = candidate.ends.iter();
+    let ends = ends.flat_map(|TopologyUplink { node, uplink }| {
+        let uplink = format!("{} {}", uplink.interface, uplink.address);
+        [node.to_string(), uplink]
+    });
+    ends.chain([candidate.reason.clone()]).collect()
 }
 
 /// Returns what is to be said about a node; nothing if it is alive and all its paths are listed.
@@ -170,6 +187,16 @@ mod tests {
         assert_eq!(state(&down), "DOWN");
         down.ends.iter_mut().for_each(|end| end.health = None);
         assert_eq!(state(&down), "not reported");
+    }
+
+    #[test]
+    fn a_candidate_is_a_row_with_the_reason_that_it_is_no_path() {
+        let candidate = r#"{ "ends": [ { "node": "edge-1", "interface": "wan1", "address": "192.0.2.1" },
+            { "node": "edge-2", "interface": "wan0", "address": "192.0.2.2" } ], "reason": "no answer at edge-1" }"#;
+        let row = candidate_row(&serde_json::from_str(candidate).unwrap());
+        let ends = ["edge-1", "wan1 192.0.2.1", "edge-2", "wan0 192.0.2.2"];
+        assert_eq!(row[..4], ends);
+        assert_eq!(row[4], "no answer at edge-1");
     }
 
     #[test]

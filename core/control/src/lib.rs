@@ -5,6 +5,7 @@
 //! node and its controller, [`access`] certificates and tokens, [`tunnel`] the requests of tunnel
 //! clients and servers, [`track`] the secrets of broadcasts, [`status`] the conditions of a flow, [`topology`] the paths between nodes,
 //! [`answer`] the shape of lists and problems, [`audit`] the log of changes.
+//! [`discovery`] finds the paths between two nodes from their uplinks.
 //! [`decide`] computes the next policy from a flow, the policy in force and an observation.
 //!
 //! All types ignore unknown fields, so that controllers and nodes of different versions understand
@@ -14,6 +15,7 @@ pub mod access;
 pub mod answer;
 pub mod audit;
 pub mod decide;
+pub mod discovery;
 mod name;
 mod named;
 pub mod node;

@@ -1,6 +1,7 @@
 //! The messages between a node and its controller. A node is identified by its certificate; no
 //! message names its sender.
 
+use crate::discovery::{Discovery, Ends, Uplink};
 use crate::name::Name;
 use crate::pair::AssignedKeys;
 use crate::resource::{Mode, PathEnd, PathHealth, Policy, Pruning, Selector, Trigger};
@@ -15,8 +16,12 @@ use std::net::SocketAddr;
 pub struct Registration {
     /// The version of the agent.
     pub version: String,
-    /// The node's ends of paths.
+    /// The node's ends of paths, also of those that the controller has made.
     pub paths: Vec<PathEnd>,
+    /// The interfaces of which the controller may make paths to other nodes, at most
+    /// [`Uplink::MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uplinks: Vec<Uplink>,
     /// The address where the node receives in-band signals, `address:port`; `null` if it does not.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
@@ -75,6 +80,10 @@ pub struct Assignment {
     /// earlier version: those of the previous assignment stay in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<AssignedKeys>,
+    /// The paths that the controller has made of the node's uplinks, and the candidates for others.
+    /// `null` from a controller of an earlier version: those of the previous assignment stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery: Option<Discovery>,
     /// The flows of which this version cannot read the node's part, because a later version has
     /// written it. A controller sends none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -96,6 +105,8 @@ struct Received {
     receives: Vec<Part<Receive>>,
     #[serde(default)]
     keys: Option<AssignedKeys>,
+    #[serde(default)]
+    discovery: Option<Discovery>,
     #[serde(default)]
     unreadable: Vec<Name>,
 }
@@ -122,6 +133,7 @@ impl From<Received> for Assignment {
             sends,
             receives,
             keys: received.keys,
+            discovery: received.discovery,
             unreadable,
         }
     }
@@ -198,6 +210,9 @@ pub struct Report {
     /// The health of all paths; empty if nothing changed since the last report.
     #[serde(default)]
     pub paths: Vec<PathHealth>,
+    /// The candidates on which the other node answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reached: Vec<Ends>,
     /// The flows that the node replicates, with counters since the agent started.
     #[serde(default)]
     pub sends: Vec<SendReport>,

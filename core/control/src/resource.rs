@@ -1,5 +1,6 @@
 //! The resources under `/v1`, which operators create and read.
 
+use crate::discovery::Uplink;
 use crate::name::Name;
 use crate::pair::PublicKey;
 use hawser_units::{PathSet, PolicyCode};
@@ -36,6 +37,9 @@ pub struct Node {
     pub seen_unix_ms: Option<u64>,
     /// The node's ends of paths, ordered by path number.
     pub paths: Vec<PathEnd>,
+    /// The interfaces of which the controller may make paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uplinks: Vec<Uplink>,
     /// The node's public keys, the oldest first: one, or two while the node replaces it; none if it
     /// makes no keys.
     #[serde(default)]
@@ -46,7 +50,7 @@ pub struct Node {
     pub authorities: Vec<String>,
 }
 
-/// A node's end of a path, as in the node's configuration.
+/// A node's end of a path: as in the node's configuration, or as the controller has made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PathEnd {
@@ -61,6 +65,9 @@ pub struct PathEnd {
     /// The address of the other end of the path.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub remote: IpAddr,
+    /// Whether the controller has made the path of uplinks of both nodes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub discovered: bool,
 }
 
 /// A path as last reported by its node.

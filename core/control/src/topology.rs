@@ -1,5 +1,6 @@
 //! The nodes and the paths between them: `GET /v1/topology`.
 
+use crate::discovery::Uplink;
 use crate::name::Name;
 use crate::resource::{PathEnd, PathHealth};
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,10 @@ pub struct Topology {
     pub nodes: Vec<TopologyNode>,
     /// The paths, ordered by their nodes and numbers.
     pub paths: Vec<TopologyPath>,
+    /// The pairs of uplinks of which the controller could make paths and has not, ordered by their
+    /// nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<TopologyCandidate>,
 }
 
 impl Topology {
@@ -61,4 +66,26 @@ pub struct TopologyEnd {
     pub end: PathEnd,
     /// The health as last reported by the node; `null` if it has not reported any.
     pub health: Option<PathHealth>,
+}
+
+/// A pair of uplinks of two nodes that is not a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TopologyCandidate {
+    /// The two ends, ordered by node.
+    #[cfg_attr(feature = "openapi", schema(min_items = 2, max_items = 2))]
+    pub ends: Vec<TopologyUplink>,
+    /// Why it is not a path, for people.
+    pub reason: String,
+}
+
+/// An uplink of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TopologyUplink {
+    /// The node.
+    pub node: Name,
+    /// The uplink.
+    #[serde(flatten)]
+    pub uplink: Uplink,
 }

@@ -13,6 +13,7 @@
 //! let equipment = Equipment {
 //!     paths: PathSet::from_bits(0b11),
 //!     adjacent: PathSet::from_bits(0b11),
+//!     discovers: false,
 //!     replicates: true,
 //!     watches: false,
 //!     peers: ["edge-2".to_owned()].into(),

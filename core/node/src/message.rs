@@ -5,6 +5,7 @@ use crate::pair_key::SecretKey;
 use crate::pairs::PairRing;
 use crate::selection::Selectors;
 use hawser_control::Name;
+use hawser_control::discovery::Ends;
 use hawser_control::node::{Assignment, Observation};
 use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Policy, Trigger};
@@ -217,6 +218,8 @@ pub struct ReportContent {
     pub revision: u64,
     /// The states of all paths.
     pub paths: Vec<PathState>,
+    /// The candidates for paths on which the other node answers.
+    pub reached: Vec<Ends>,
     /// The observations, in order.
     pub observations: Vec<Observation>,
 }

@@ -9,6 +9,7 @@ use crate::received::ReceivedFlow;
 use crate::reports::Reports;
 use crate::sent::{PathChange, SentFlow};
 use hawser_control::Name;
+use hawser_control::discovery::{Discovery, Ends};
 use hawser_control::node::{Assignment, Observation, Receive, Send};
 use hawser_control::pair::NodeKeys;
 use hawser_control::resource::Policy;
@@ -61,6 +62,9 @@ pub struct ControlledNode {
     /// The assigned flows that this version cannot read.
     unreadable: Vec<Name>,
     pairs: Pairs,
+    /// The paths that the controller has made, and the candidates for others; `None` if it makes
+    /// none.
+    discovery: Option<Discovery>,
     /// The last statement about the node's keys.
     stated: Option<NodeKeys>,
     plan: Plan,
@@ -150,6 +154,7 @@ impl ControlledNode {
             receives: Vec::new(),
             unreadable: saved.unreadable,
             pairs,
+            discovery: saved.discovery,
             stated: None,
             plan,
             lingering: BTreeMap::new(),
@@ -302,6 +307,11 @@ impl ControlledNode {
         self.reports.paths = paths;
     }
 
+    /// Handles the candidates for paths on which the other node answers.
+    pub fn handle_reached(&mut self, reached: Vec<Ends>) {
+        self.reports.reached = reached;
+    }
+
     /// Lets time pass. Signals, copies, packets, requests and states of paths from before `now` have
     /// to be handled first.
     pub fn handle_timeout(&mut self, now: Instant) {
@@ -397,8 +407,14 @@ impl ControlledNode {
             sends: sends.collect(),
             receives: receives.map(|received| received.assigned.clone()).collect(),
             keys: self.pairs.assigned().cloned(),
+            discovery: self.discovery.clone(),
             unreadable: self.unreadable.clone(),
         }
+    }
+
+    /// Returns the paths that the controller has made, and the candidates for others.
+    pub fn discovery(&self) -> Option<&Discovery> {
+        self.discovery.as_ref()
     }
 
     /// Returns the revision of the assignment.
@@ -484,6 +500,8 @@ impl ControlledNode {
         // A controller of an earlier version does not name the incarnation.
         self.incarnation = assignment.incarnation.or(self.incarnation.take());
         self.report_every_ms = assignment.report_every_ms;
+        // A controller of an earlier version discovers no paths.
+        self.discovery = assignment.discovery.or(self.discovery.take());
         self.signal_key = assignment.signal_key;
         self.unreadable = assignment.unreadable;
         self.set_sends(assignment.sends);
@@ -873,6 +891,7 @@ fn unassigned() -> Assignment {
         sends: Vec::new(),
         receives: Vec::new(),
         keys: None,
+        discovery: None,
         unreadable: Vec::new(),
     }
 }
@@ -932,6 +951,7 @@ mod tests {
         let equipment = Equipment {
             paths: PathSet::from_bits(0b11),
             adjacent: PathSet::from_bits(0b11),
+            discovers: false,
             replicates: true,
             watches: false,
             peers: ["peer".to_owned()].into(),

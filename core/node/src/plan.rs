@@ -16,6 +16,8 @@ pub struct Equipment {
     pub paths: PathSet,
     /// The paths on which packets can be sent as they are: of IPv4, with the other node on the link.
     pub adjacent: PathSet,
+    /// Whether the controller may make paths of the node's uplinks.
+    pub discovers: bool,
     /// Whether the node takes packets from an interface, to replicate them.
     pub replicates: bool,
     /// Whether the node watches an interface on which viewers' requests arrive.
@@ -118,6 +120,11 @@ impl Plan {
         pairs: &Pairs,
     ) -> Result<(), Unusable> {
         let flow = number(receive.number)?;
+        if equipment.paths.is_empty() && equipment.discovers {
+            let peer = &receive.peer;
+            let reason = format!("no path to {peer} has been found yet");
+            return Err(Unusable::Waiting(reason));
+        }
         if equipment.paths.is_empty() {
             let reason = "this node has no paths on which copies could arrive";
             return Err(reason.to_owned().into());
@@ -237,6 +244,7 @@ mod tests {
         Equipment {
             paths: PathSet::from_bits(0b1),
             adjacent: PathSet::from_bits(0b1),
+            discovers: false,
             replicates: true,
             watches: true,
             peers: BTreeSet::from(["other".to_owned()]),
@@ -370,6 +378,24 @@ mod tests {
         for (_, reason) in &plan.refused {
             assert!(reason.contains("path 1 is not"), "{reason}");
         }
+    }
+
+    #[test]
+    fn a_flow_waits_for_the_first_path_if_the_controller_may_make_it() {
+        let without_paths = Equipment {
+            paths: PathSet::EMPTY,
+            ..equipment()
+        };
+        let assigned = assignment(&[], &[receive("in", 7, "other")]);
+        let plan = plan_of(&assigned, &without_paths);
+        assert_eq!((plan.refused.len(), plan.waiting.len()), (1, 0));
+        let discovering = Equipment {
+            discovers: true,
+            ..without_paths
+        };
+        let plan = plan_of(&assigned, &discovering);
+        assert_eq!((plan.refused.len(), plan.receives.len()), (0, 0));
+        assert_eq!(plan.waiting[0].1, "no path to other has been found yet");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::message::{PathState, ReportContent};
 use crate::outbox::Outbox;
+use hawser_control::discovery::Ends;
 use hawser_units::Instant;
 use std::time::Duration;
 
@@ -22,8 +23,10 @@ pub(crate) struct Reports {
     pub(crate) next_at: Instant,
     /// The states of all paths.
     pub(crate) paths: Vec<PathState>,
-    /// The time of the last report, and the states of the paths in it.
-    reported: Option<(Instant, Vec<PathState>)>,
+    /// The candidates for paths on which the other node answers.
+    pub(crate) reached: Vec<Ends>,
+    /// The time of the last report, and the states of the paths and the candidates in it.
+    reported: Option<(Instant, Vec<PathState>, Vec<Ends>)>,
 }
 
 impl Reports {
@@ -33,6 +36,7 @@ impl Reports {
             is_ready: false,
             next_at: now,
             paths: Vec::new(),
+            reached: Vec::new(),
             reported: None,
         }
     }
@@ -46,8 +50,10 @@ impl Reports {
             return Some(Instant::ZERO);
         }
         let changed = self.reported.as_ref();
-        let changed = changed.filter(|(_, reported)| self.have_paths_changed(reported));
-        let changed = changed.map(|(at, _)| *at + MIN_REPORT_INTERVAL);
+        let changed = changed.filter(|(_, paths, reached)| {
+            self.have_paths_changed(paths) || self.reached != *reached
+        });
+        let changed = changed.map(|(at, ..)| *at + MIN_REPORT_INTERVAL);
         changed.into_iter().chain([self.next_at]).min()
     }
 
@@ -63,10 +69,11 @@ impl Reports {
         }
         self.is_ready = false;
         self.next_at = now + interval;
-        self.reported = Some((now, self.paths.clone()));
+        self.reported = Some((now, self.paths.clone(), self.reached.clone()));
         Some(ReportContent {
             revision,
             paths: self.paths.clone(),
+            reached: self.reached.clone(),
             observations: self.outbox.take(now),
         })
     }
@@ -148,5 +155,11 @@ mod tests {
         state.paths = paths(true, None);
         assert!(!reports(&mut state, at(2_399)));
         assert!(reports(&mut state, at(2_400)));
+        state.reached = vec![Ends {
+            local: [192, 0, 2, 1].into(),
+            remote: [192, 0, 2, 2].into(),
+        }];
+        assert!(reports(&mut state, at(2_900)));
+        assert!(!reports(&mut state, at(3_400)));
     }
 }

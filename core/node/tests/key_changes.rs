@@ -60,6 +60,7 @@ impl Lab {
             let equipment = Equipment {
                 paths: PathSet::from_bits(0b1),
                 adjacent: PathSet::EMPTY,
+                discovers: false,
                 replicates: true,
                 watches: false,
                 peers: BTreeSet::new(),
@@ -242,6 +243,7 @@ impl Lab {
             sends: vec![],
             receives: vec![],
             keys,
+            discovery: None,
             unreadable: vec![],
         }
     }

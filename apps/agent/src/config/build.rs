@@ -3,7 +3,7 @@ mod device;
 use super::file::{File, NameAndState, Node, PathEntry, Receive, Send, SignalAddress, StatusOnly};
 use super::keys::read_key;
 use super::select::{Selector, rule};
-use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, file};
+use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, UplinkNames, file};
 use crate::flows::{Flows, Selectors, Sent};
 use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, Prefix, Rule, SendPolicy};
 use hawser_client::Controller;
@@ -83,6 +83,7 @@ impl Builder<'_> {
             transit: node.transit.clone(),
             local: node.local.iter().cloned().chain(own).collect(),
             management_ports: node.management_ports.clone(),
+            uplinks: self.uplinks(&file)?,
             watch: node.watch.clone(),
             xdp: Wanted::of(node.generic_xdp),
             state: runtime_state(node.state.as_ref()),
@@ -270,7 +271,30 @@ impl Builder<'_> {
             next_hop: entry.next_hop,
             mtu_bytes: entry.mtu_bytes,
             peer: entry.peer.as_ref().or(only_peer).cloned(),
+            discovered: false,
         })
+    }
+
+    /// Checks the interfaces of which the controller may make paths.
+    fn uplinks(&self, file: &File) -> Result<UplinkNames, ConfigError> {
+        let names = &file.node.get_ref().uplinks;
+        if !names.is_empty() && file.controller.is_none() {
+            let message = "a controller makes paths of the interfaces in uplinks, and there is no [controller]; use [[path]]";
+            return Err(self.at(&file.node, message.to_owned()));
+        }
+        let is_valid = |name: &&String| {
+            let beginning = name.strip_suffix('*').unwrap_or(name);
+            (1..=MAX_INTERFACE_NAME).contains(&beginning.len()) && !beginning.contains('*')
+        };
+        match names.iter().find(|name| !is_valid(name)) {
+            None => Ok(UplinkNames(names.clone())),
+            Some(name) => {
+                let message = format!(
+                    "uplinks: {name:?} is neither the name of an interface nor the beginning of one and `*`, such as \"wwan*\""
+                );
+                Err(self.at(&file.node, message))
+            }
+        }
     }
 
     /// Requires an interface of its own for each path: the kernel sends the packets that leave
@@ -839,6 +863,56 @@ signals = "192.0.2.7"
             parse_edge(&elsewhere).unwrap().controller.unwrap().state,
             Path::new("/srv/node/ingress")
         );
+    }
+
+    #[test]
+    fn uplinks_are_interfaces_by_name_or_by_its_beginning() {
+        let named = |names: &str| {
+            let uplinks = format!("[node]\nuplinks = {names}");
+            parse_edge(&controlled().replacen("[node]", &uplinks, 1))
+        };
+        let uplinks = named(r#"["wwan*", "eth1"]"#).unwrap().uplinks;
+        for (name, is_uplink) in [
+            ("wwan0", true),
+            ("eth1", true),
+            ("eth11", false),
+            ("wlan0", false),
+        ] {
+            assert_eq!(uplinks.contains(name), is_uplink, "{name}");
+        }
+        for names in [
+            r#"["*"]"#,
+            r#"["w*n"]"#,
+            r#"[""]"#,
+            r#"["an-interface-of-20b"]"#,
+        ] {
+            let message = named(names).unwrap_err().to_string();
+            assert!(message.contains("line 2: uplinks: "), "{message}");
+        }
+        let message = refusal(|text| text.replacen("[node]", "[node]\nuplinks = [\"eth1\"]", 1));
+        assert!(message.contains("there is no [controller]"), "{message}");
+    }
+
+    #[test]
+    fn a_path_of_the_file_keeps_its_number_and_its_interface() {
+        let mut config = parse_edge(&controlled()).unwrap();
+        let written = config.paths.clone();
+        let path = |interface: &str| PathConfig {
+            interface: interface.to_owned(),
+            local: Some([10, 3, 1, 1].into()),
+            remote: [10, 3, 1, 2].into(),
+            next_hop: None,
+            mtu_bytes: None,
+            peer: Some("egress".to_owned()),
+            discovered: true,
+        };
+        let number = |number| PathId::from_number(number).unwrap();
+        let paths = [(1, "wwan0"), (3, "path2"), (4, "wwan1")];
+        let paths = paths.map(|(of, interface)| (number(of), path(interface)));
+        config.set_discovered(paths.into());
+        assert_eq!(config.discovered(), [(number(4), path("wwan1"))].into());
+        config.set_discovered(BTreeMap::new());
+        assert_eq!(config.paths, written);
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub(super) struct Node {
     /// Interfaces on which this node's own traffic leaves, to be replicated at TC.
     #[serde(default)]
     pub(super) local: Vec<String>,
+    /// Interfaces of which a controller may make paths. `*` at the end stands for any characters.
+    #[serde(default)]
+    pub(super) uplinks: Vec<String>,
     /// Interfaces on which viewers' requests arrive, to be watched.
     #[serde(default)]
     pub(super) watch: Vec<String>,

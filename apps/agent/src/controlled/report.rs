@@ -2,23 +2,30 @@ use crate::config::{Config, ControllerConfig, PathConfig};
 use crate::node::{Node, current_local};
 use crate::observer::Observer;
 use hawser_control::Name;
+use hawser_control::discovery::Uplink;
 use hawser_control::node::{ReceiveReport, ReceivedPath, Registration, Report, SendReport};
 use hawser_control::resource::{PathEnd, PathHealth};
 use hawser_node::{ControlledNode, PathState, ReportContent};
 use hawser_units::{FlowId, PathId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns the registration of the node, without the authorities that it trusts, which can change.
-pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Registration {
+/// Returns the registration of the node, without the authorities that it trusts.
+pub(super) fn registration(
+    config: &Config,
+    settings: &ControllerConfig,
+    uplinks: Vec<Uplink>,
+) -> Registration {
     let end = |(path, description): (&PathId, &PathConfig)| PathEnd {
         number: path.number(),
         interface: description.interface.clone(),
         local: local(description),
         remote: description.remote,
+        discovered: description.discovered,
     };
     Registration {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         paths: config.paths.iter().map(end).collect(),
+        uplinks,
         signals: settings.signals,
         authorities: Vec::new(),
     }
@@ -49,6 +56,7 @@ impl Source<'_> {
         Report {
             revision: content.revision,
             paths: content.paths.iter().map(|path| self.path(path)).collect(),
+            reached: content.reached,
             sends: sends
                 .filter_map(|(flow, send)| self.send(flow, &send.flow))
                 .collect(),

@@ -16,6 +16,8 @@ const UDP: u8 = 17;
 pub(super) struct OwnTraffic {
     addresses: BTreeSet<(IpAddr, u8)>,
     controllers: BTreeSet<SocketAddr>,
+    /// Addresses that are probed and belong to no path.
+    probed: BTreeSet<IpAddr>,
 }
 
 impl OwnTraffic {
@@ -50,11 +52,25 @@ impl OwnTraffic {
         Ok(())
     }
 
-    fn set_endpoints(&self, sender: &mut Sender, config: &Config) -> Result<()> {
-        let measured = config
-            .paths
-            .values()
-            .map(|path| SocketAddr::new(path.remote, config.echo_port));
+    /// Updates the addresses that are probed and belong to no path.
+    pub(super) fn set_probed(
+        &mut self,
+        sender: &mut Sender,
+        config: &Config,
+        probed: BTreeSet<IpAddr>,
+    ) -> Result<()> {
+        if probed != self.probed {
+            self.probed = probed;
+            self.set_endpoints(sender, config)?;
+        }
+        Ok(())
+    }
+
+    /// Updates the endpoints at the other ends of the paths in the sender.
+    pub(super) fn set_endpoints(&self, sender: &mut Sender, config: &Config) -> Result<()> {
+        let remotes = config.paths.values().map(|path| path.remote);
+        let remotes = remotes.chain(self.probed.iter().copied());
+        let measured = remotes.map(|remote| SocketAddr::new(remote, config.echo_port));
         let measured = measured.map(|address| Endpoint {
             address,
             protocol: UDP,

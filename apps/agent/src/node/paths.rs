@@ -95,6 +95,16 @@ impl Paths {
         }
     }
 
+    /// Removes a path that the node does not have any more.
+    pub(super) fn forget(&mut self, sender: &mut Sender, path: PathId) -> Result<()> {
+        if self.resolved.contains_key(&path) {
+            self.set(sender, path, None)?;
+        }
+        self.obstacles.remove(&path);
+        self.learned.forget(path);
+        Ok(())
+    }
+
     /// Returns the changes of paths since the last call.
     pub(super) fn take_changes(&mut self) -> Vec<(PathId, String)> {
         std::mem::take(&mut self.changes)

@@ -1,6 +1,7 @@
 use crate::config::Peer;
 use hawser_bpf::WatchStats;
 use hawser_control::Name;
+use hawser_control::discovery::Candidate;
 use hawser_control::pair::{Generations, PublicKey};
 use hawser_control::resource::Policy;
 use hawser_node::{PairStatus, PathState, ReceivedFlow, Viewer, Window};
@@ -31,6 +32,9 @@ pub struct ControllerStatus {
     pub peers: BTreeMap<String, PeerStatus>,
     /// The paths, by path number, counted from one.
     pub paths: BTreeMap<u8, PathStatus>,
+    /// The candidates for paths, also those that are paths.
+    #[serde(default)]
+    pub candidates: Vec<CandidateStatus>,
     /// The policies of sent flows, by flow number.
     pub send: BTreeMap<u16, PolicyStatus>,
     /// Received flows, by flow number.
@@ -90,6 +94,18 @@ pub struct PathStatus {
     /// The smoothed round-trip time to the peer, microseconds. `None` while the peer does not
     /// reply.
     pub rtt_us: Option<u32>,
+}
+
+/// A pair of uplinks, of this node and another one, that may be a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CandidateStatus {
+    /// The addresses and this node's interface.
+    #[serde(flatten)]
+    pub way: Candidate,
+    /// Whether the other node answers.
+    pub answers: bool,
+    /// The number of the path that the controller has made of it.
+    pub path: Option<u8>,
 }
 
 /// A policy in force.

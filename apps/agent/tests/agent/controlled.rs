@@ -2,6 +2,7 @@
 //! fail.
 
 mod certificates;
+mod discovery;
 mod keys;
 mod pruning;
 mod rig;

@@ -6,7 +6,7 @@ use hawser_io::netns::Namespace;
 use hawser_testbed::edges::{self, FLOW, Replication, Sender};
 use hawser_testbed::topology::{Edge, Lab, Link, Stop, Topology, network_egress, network_ingress};
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
-use hawser_units::PathSet;
+use hawser_units::{PathId, PathSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -196,15 +196,29 @@ impl Drop for StopOnDrop {
 
 /// Runs `act` while an edge has no device for path 2.
 pub(crate) fn unplugged(lab: &Lab, edge: Edge, act: impl FnOnce()) {
-    let second = lab.paths().nth(1).unwrap();
-    let Link { near, far, .. } = lab.path(second);
+    unplug(lab, edge, 2);
+    act();
+    plug(lab, edge, 2);
+}
+
+/// Removes the device of a path at an edge.
+pub(crate) fn unplug(lab: &Lab, edge: Edge, path: u8) {
+    let namespace = match edge {
+        Edge::Ingress => lab.ingress(),
+        Edge::Egress => lab.egress(),
+    };
+    namespace.ip(&format!("link del path{path}")).unwrap();
+}
+
+/// Makes the device of a path at an edge again.
+pub(crate) fn plug(lab: &Lab, edge: Edge, path: u8) {
+    let path = PathId::from_number(path).unwrap();
+    let Link { near, far, .. } = lab.path(path);
     let (namespace, own, other, peer) = match edge {
-        Edge::Ingress => (lab.ingress(), near, far, network_ingress(second)),
-        Edge::Egress => (lab.egress(), far, near, network_egress(second)),
+        Edge::Ingress => (lab.ingress(), near, far, network_ingress(path)),
+        Edge::Egress => (lab.egress(), far, near, network_egress(path)),
     };
     let device = &own.device;
-    namespace.ip(&format!("link del {device}")).unwrap();
-    act();
     let plug = format!(
         "link add {device} address {mac} type veth peer name {peer} netns {network}\nlink set {device} up\n\
          addr add {address}/30 dev {device}\nneigh replace {remote} lladdr {remote_mac} nud permanent dev {device}",
@@ -215,7 +229,7 @@ pub(crate) fn unplugged(lab: &Lab, edge: Edge, act: impl FnOnce()) {
         remote_mac = other.mac,
     );
     namespace.ip(&plug).unwrap();
-    lab.bridge_for_xdp(second).unwrap();
+    lab.bridge_for_xdp(path).unwrap();
 }
 
 /// Returns the XDP mode of a device as shown by `ip link`, if it has a program.

@@ -6,7 +6,7 @@ use crate::controller::{About, Controller};
 use crate::decide::unreadable;
 use crate::observe;
 use crate::push;
-use crate::record::{emit, key};
+use crate::record::{HealthRecord, emit, key};
 use crate::store::{Expect, Write};
 use crate::view::View;
 use axum::extract::State;
@@ -103,9 +103,11 @@ pub(super) async fn report(
     controller.on_received_report(&report).await?;
     let observations = std::mem::take(&mut report.observations);
     controller.complete_paths(&node, &mut report);
-    controller
-        .on_path_health(&caller, report.paths.clone())
-        .await?;
+    let health = HealthRecord {
+        paths: report.paths.clone(),
+        reached: report.reached.clone(),
+    };
+    controller.on_path_health(&caller, health).await?;
     controller.keep_report(&caller.node, report);
     let (controller, node) = (&controller, &node);
     try_join_all(

@@ -42,8 +42,8 @@ impl Controller {
             usable: situation.paths,
             received: situation.egress_ready,
             health: situation.health,
-            ingress: self.end(&view, flow, &flow.ingress),
-            egress: self.end(&view, flow, &flow.egress),
+            ingress: self.end(&view, flow, [&flow.ingress, &flow.egress]),
+            egress: self.end(&view, flow, [&flow.egress, &flow.ingress]),
             events: events_about(&view, flow),
         };
         Some(FlowStatus {
@@ -55,14 +55,17 @@ impl Controller {
         })
     }
 
-    /// Returns what is known of one of a flow's nodes.
-    fn end<'a>(&self, view: &'a View, flow: &Flow, node: &'a Name) -> End<'a> {
+    /// Returns what is known of one of a flow's nodes, of which the other one is `peer`.
+    fn end<'a>(&self, view: &'a View, flow: &Flow, [node, peer]: [&'a Name; 2]) -> End<'a> {
         let found = view.nodes.get(node);
         let registration = found.and_then(|found| found.registration.as_ref());
         let seen = found.and_then(|found| found.seen.as_ref());
         End {
             node,
             paths: registration.map(|registration| registration.value.paths.as_slice()),
+            has_uplinks: registration
+                .is_some_and(|registration| !registration.value.uplinks.is_empty()),
+            missing_key: view.missing_key(node, peer, *node == flow.ingress),
             alive_since_unix_ms: found
                 .and_then(|found| found.alive.as_ref())
                 .map(|alive| alive.value.since_unix_ms),

@@ -21,6 +21,9 @@ use hawser_control::answer::Page;
 use hawser_control::resource::Tenant;
 use std::sync::Arc;
 
+/// The maximum number of things of one kind that an error names.
+const MAX_NAMED: usize = 10;
+
 /// The response to the creation of a resource, with its location.
 pub(super) type Created<T> = (StatusCode, [(HeaderName, String); 2], Json<T>);
 
@@ -168,10 +171,11 @@ fn writes_to_delete(
 ) -> Result<(Vec<Write>, Revision), Refusal> {
     let tenant = view.tenants.get(name).ok_or_else(|| missing(name))?;
     matching.check(tenant.revision)?;
-    let [nodes, flows, tokens] = references_to(view, name);
-    if nodes + flows + tokens > 0 {
+    let references = references_to(view, name);
+    if !references.is_empty() {
         let what = format!(
-            "{name} still has {nodes} nodes, {flows} flows and {tokens} tokens; delete them first"
+            "{name} still has {}; delete them first",
+            references.join(", ")
         );
         return Err(Refusal::conflict(what).kind(Kind::InUse));
     }
@@ -188,17 +192,35 @@ pub(super) fn check_whole(view: &View) -> Result<(), Refusal> {
     unreadable.map_or(Ok(()), |error| Err(Refusal::unavailable(error.to_string())))
 }
 
-/// Returns the numbers of nodes, flows and tokens of a tenant.
-fn references_to(view: &View, tenant: &Name) -> [usize; 3] {
-    let nodes = view.nodes.values().filter_map(|node| node.record.as_ref());
-    let nodes = nodes.filter(|record| record.value.tenant == *tenant);
-    let flows = view.flows.values().filter_map(|flow| flow.record.as_ref());
-    let flows = flows.filter(|record| record.value.flow.tenant == *tenant);
-    let tokens = view
-        .tokens
-        .values()
-        .filter(|token| token.value.token.tenant.as_ref() == Some(tenant));
-    [nodes.count(), flows.count(), tokens.count()]
+/// Describes the flows, nodes and tokens of a tenant, in the order in which they can be deleted. Empty
+/// if there is none.
+fn references_to(view: &View, tenant: &Name) -> Vec<String> {
+    let flows = view.flows.iter().filter(|(_, flow)| {
+        let record = flow.record.as_ref();
+        record.is_some_and(|record| record.value.flow.tenant == *tenant)
+    });
+    let tokens = view.tokens.iter();
+    let tokens = tokens.filter(|(_, token)| token.value.token.tenant.as_ref() == Some(tenant));
+    let flows: Vec<&Name> = flows.map(|(name, _)| name).collect();
+    let nodes: Vec<&Name> = view.nodes_of(tenant).collect();
+    let tokens: Vec<&Name> = tokens.map(|(name, _)| name).collect();
+    [("flow", flows), ("node", nodes), ("token", tokens)]
+        .into_iter()
+        .filter_map(|(kind, names)| named(kind, &names))
+        .collect()
+}
+
+/// Describes things of a kind by their names; `None` if there are none.
+fn named(kind: &str, names: &[&Name]) -> Option<String> {
+    let (first, rest) = names.split_at(names.len().min(MAX_NAMED));
+    let first: Vec<&str> = first.iter().map(|name| name.as_str()).collect();
+    let first = first.join(", ");
+    match (names.len(), rest.len()) {
+        (0, _) => None,
+        (1, _) => Some(format!("the {kind} {first}")),
+        (_, 0) => Some(format!("the {kind}s {first}")),
+        (all, more) => Some(format!("{all} {kind}s ({first} and {more} more)")),
+    }
 }
 
 pub(super) fn missing(name: &Name) -> Refusal {

@@ -10,7 +10,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use hawser_control::Name;
 use hawser_control::resource::{Path, PathEnd};
-use hawser_control::topology::{Topology, TopologyEnd, TopologyNode, TopologyPath};
+use hawser_control::topology::{
+    Topology, TopologyCandidate, TopologyEnd, TopologyNode, TopologyPath,
+};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -40,7 +42,7 @@ pub(super) async fn topology(
     });
     let nodes: Nodes<'_> = nodes.collect();
     let joined = joined(&view, &nodes, filter.node());
-    let topology = topology_of(&nodes, joined, filter.node());
+    let mut topology = topology_of(&nodes, joined, filter.node());
     if topology.nodes.len() > Topology::MAX_NODES {
         let what = format!(
             "there are more than {} nodes; choose some with ?tenant= or ?node=",
@@ -48,6 +50,7 @@ pub(super) async fn topology(
         );
         return Err(Refusal::new(StatusCode::BAD_REQUEST, what).into());
     }
+    topology.candidates = candidates(&view, &nodes, filter.node());
     Ok(Json(topology))
 }
 
@@ -122,6 +125,20 @@ fn add_flow<'a>(
     }
 }
 
+/// Returns the candidates for paths between the nodes, of those that begin or end at `only`.
+fn candidates(view: &View, nodes: &Nodes<'_>, only: Option<&Name>) -> Vec<TopologyCandidate> {
+    let mut candidates = Vec::new();
+    for name in nodes.keys() {
+        for partner in view.partners(name) {
+            let is_wanted = only.is_none_or(|only| only == *name || *only == partner);
+            if **name < partner && nodes.contains_key(&partner) && is_wanted {
+                candidates.extend(view.unused_candidates(name, &partner));
+            }
+        }
+    }
+    candidates
+}
+
 fn topology_of(
     nodes: &Nodes<'_>,
     joined: BTreeMap<Place<'_>, Joined<'_>>,
@@ -159,6 +176,7 @@ fn topology_of(
             .into_iter()
             .filter_map(|(place, found)| path_of(nodes, place, found))
             .collect(),
+        candidates: Vec::new(),
     }
 }
 

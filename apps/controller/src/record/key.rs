@@ -17,6 +17,8 @@ pub(crate) const ALIVE: &str = "alive/";
 pub(crate) const SEEN: &str = "seen/";
 pub(crate) const KEYS: &str = "keys/";
 pub(crate) const HEALTH: &str = "health/";
+/// `NODE/NODE`, in the order of their names: the paths between them that were discovered.
+pub(crate) const PATHS: &str = "paths/";
 pub(crate) const NUMBER: &str = "number/";
 pub(crate) const FLOW: &str = "flow/";
 pub(crate) const POLICY: &str = "policy/";
@@ -45,6 +47,17 @@ pub(crate) fn used(kind: &str, name: &Name) -> String {
 /// Returns the key of the offset of a client's inner addresses within each prefix.
 pub(crate) fn inner(number: u64) -> String {
     format!("{INNER}{number:020}")
+}
+
+/// Returns the key of the discovered paths between two nodes.
+pub(crate) fn paths([first, second]: [&Name; 2]) -> String {
+    format!("{PATHS}{first}/{second}")
+}
+
+/// Returns the two nodes in the rest of the key of discovered paths.
+pub(crate) fn split_pair(rest: &str) -> Option<[Name; 2]> {
+    let (first, second) = rest.split_once('/')?;
+    Some([first.parse().ok()?, second.parse().ok()?])
 }
 
 pub(crate) fn number(node: &Name, number: u16) -> String {

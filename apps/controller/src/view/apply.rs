@@ -2,8 +2,8 @@
 
 use super::{FlowView, NodeView, Versioned, View};
 use crate::record::{
-    AliveRecord, AuditRecord, EventRecord, FlowRecord, IdempotencyRecord, NodeRecord, TokenRecord,
-    decode, key,
+    AliveRecord, AuditRecord, EventRecord, FlowRecord, IdempotencyRecord, NodeRecord, PathsRecord,
+    TokenRecord, decode, key,
 };
 use crate::store::{Change, Revision};
 use hawser_control::Name;
@@ -23,6 +23,8 @@ pub(crate) enum Touched {
     Registration(Name),
     /// The keys of a node changed, or its statement about those that it shares.
     Keys(Name),
+    /// The discovered paths between two nodes changed.
+    Paths([Name; 2]),
     /// A node is no longer alive.
     Lost(Name),
     Health(Name),
@@ -94,6 +96,7 @@ impl View {
             key::INNER => self.apply_inner(rest, bytes),
             key::USED => Ok(self.apply_used(key.clone(), value.is_some().then_some(revision))),
             key::NUMBER => self.apply_number(rest, bytes, revision),
+            key::PATHS => self.apply_paths(rest, bytes, revision),
             _ => match rest.parse::<Name>() {
                 Ok(name) => self.apply_named(kind, name, bytes, revision),
                 Err(_) => Ok(Touched::Nothing),
@@ -306,6 +309,20 @@ impl View {
             );
         }
         Ok(Touched::Nothing)
+    }
+
+    fn apply_paths(&mut self, rest: &str, value: Option<&[u8]>, revision: Revision) -> Applied {
+        let Some(pair) = key::split_pair(rest) else {
+            return Ok(Touched::Nothing);
+        };
+        let record: Option<Versioned<PathsRecord>> = at(value, revision)?;
+        let [first, second] = &pair;
+        for (node, other) in [(first, second), (second, first)] {
+            let record = record.clone();
+            let set = |node: &mut NodeView| set(&mut node.discovered, other, record);
+            self.with_node(node.clone(), set, |_| Touched::Nothing);
+        }
+        Ok(Touched::Paths(pair))
     }
 
     fn apply_inner(&mut self, rest: &str, value: Option<&[u8]>) -> Applied {

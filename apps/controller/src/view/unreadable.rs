@@ -1,6 +1,7 @@
 //! Records that this version cannot read, because a later version has written them or they are
 //! damaged.
 
+use super::discovery::ordered;
 use super::{NodeView, Versioned, View};
 use crate::format;
 use crate::record::{emit, key};
@@ -118,7 +119,10 @@ impl View {
         let known = known.flat_map(|node| node.numbers.values());
         let flows = known.filter_map(|number| number.value.flow.as_ref());
         keys.extend(flows.flat_map(|flow| [key::of(key::FLOW, flow), key::of(key::POLICY, flow)]));
-        keys.extend(self.ends_of(node).map(|peer| key::of(key::KEYS, peer)));
+        keys.extend(self.ends_of(node).flat_map(|peer| {
+            let pair = ordered(node, peer);
+            [key::of(key::KEYS, peer), key::paths(pair)]
+        }));
         keys.into_iter().find(|key| self.is_missing(key))
     }
 
@@ -141,6 +145,10 @@ impl View {
             key::NUMBER => {
                 let (node, number) = key::split_number(rest)?;
                 self.nodes.get(&node)?.numbers.get(&number).map(encoded)
+            }
+            key::PATHS => {
+                let [first, second] = key::split_pair(rest)?;
+                self.nodes.get(&first)?.discovered.get(&second).map(encoded)
             }
             key::INNER => {
                 let name = self.inner.get(&rest.parse().ok()?)?;

@@ -72,6 +72,7 @@ fn a_store_of_the_first_version_is_read_and_every_kind_of_record_is_in_it() {
         key::SEEN,
         key::HEALTH,
         key::KEYS,
+        key::PATHS,
         key::NUMBER,
         key::FLOW,
         key::POLICY,
@@ -135,6 +136,7 @@ fn a_rewritten_record_keeps_the_fields_that_a_later_version_added() {
     for (key, inner) in [
         ("node/edge-1", None),
         ("keys/edge-1", Some("stated")),
+        ("paths/edge-2/edge-3", None),
         ("flow/stage", Some("flow")),
         ("track/show", Some("track")),
         ("token/admin", Some("token")),

@@ -2,6 +2,7 @@
 
 mod audit;
 mod decisions;
+mod discovery;
 mod idempotency;
 mod keys;
 mod lists;

@@ -56,6 +56,33 @@ async fn a_controller_whose_store_takes_no_changes_is_not_ready() {
 }
 
 #[tokio::test]
+async fn a_report_that_cannot_be_stored_shows_that_the_store_takes_no_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = SlowStore::open(&directory);
+    let server = Server::start_on(store.clone(), config(&directory)).await;
+    let rig = Rig::of(server.unwrap(), directory).await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("in").await;
+    let report = async |rtt_us: u32| {
+        let health = json!({ "number": 1, "up": true, "rtt_us": rtt_us, "dropped_by_device": 0 });
+        rig.report(&node, json!({ "revision": 0, "paths": [health] }))
+            .await
+            .status
+    };
+    assert_eq!(report(1_000).await, StatusCode::NO_CONTENT);
+    store.fail(Some("no space left on device"));
+    assert_eq!(report(9_000).await, StatusCode::SERVICE_UNAVAILABLE);
+    rig.get("/readyz").await.is_problem(503);
+    // What is written under a lease does not go to the disk.
+    store.fail(None);
+    assert_eq!(report(9_000).await, StatusCode::NO_CONTENT);
+    rig.get("/readyz").await.is_problem(503);
+    rig.tenant("other").await;
+    assert_eq!(rig.get("/readyz").await.status, StatusCode::OK);
+    rig.stop().await;
+}
+
+#[tokio::test]
 async fn controllers_of_one_store_notice_that_their_settings_differ() {
     let directory = tempfile::tempdir().unwrap();
     let database = Embedded::open(directory.path().join("database")).unwrap();

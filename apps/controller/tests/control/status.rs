@@ -214,6 +214,45 @@ async fn one_path_of_three_that_fails_does_not_end_the_protection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_the_nodes_do_not_share_is_the_reason() {
+    let rig = Rig::new().await;
+    let nodes = rig.two_nodes(2, flow("replicate", false)).await;
+    let state = async |node: &Identity, generation: u64, accepts: Value| {
+        let other = if node.name == "in" { "out" } else { "in" };
+        let pair = json!({ "node": other, "accepts": accepts });
+        let keys = json!({ "keys": [{ "generation": generation, "public": "5e".repeat(32) }], "pairs": [pair] });
+        let path = format!("/v1/nodes/{}/keys", node.name);
+        let answer = rig.call(Caller::Node(node), "PUT", &path, Some(keys)).await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+    };
+    let why = async || {
+        for node in &nodes {
+            let report = json!({ "revision": revision(&rig, node).await });
+            rig.report(node, report).await;
+        }
+        let status = rig.get("/v1/flows/stage/status").await.body;
+        let assigned = &status["conditions"][4];
+        format!("{}: {}", assigned["reason"], assigned["message"]).replace('"', "")
+    };
+    let [ingress, egress] = &nodes;
+    assert!(
+        why()
+            .await
+            .starts_with("NoKey: in has registered no public key")
+    );
+    state(ingress, 10, json!([])).await;
+    assert!(
+        why()
+            .await
+            .starts_with("NoKey: out has registered no public key")
+    );
+    state(egress, 11, json!([])).await;
+    assert!(why().await.starts_with("NoKey: out has not confirmed"));
+    state(egress, 11, json!([{ "own": 11, "peer": 10 }])).await;
+    assert!(why().await.starts_with("NotApplied: "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_node_cannot_carry_out_is_said_until_it_can() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("replicate", false)).await;

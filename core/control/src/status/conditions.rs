@@ -85,10 +85,17 @@ impl Facts<'_> {
     fn shared_paths(&self) -> Finding {
         for end in [&self.ingress, &self.egress] {
             if end.paths.is_none_or(<[_]>::is_empty) {
-                let message = format!(
-                    "{0} has registered no path: add [[path]] to its agent's file and restart the agent",
-                    end.node
-                );
+                let message = if end.has_uplinks {
+                    format!(
+                        "no path of the uplinks of {} has been found: `hawser ctl topology` shows the candidates",
+                        end.node
+                    )
+                } else {
+                    format!(
+                        "{0} has registered no path: add [[path]] or `uplinks` to its agent's file and restart the agent",
+                        end.node
+                    )
+                };
                 return Finding::fails(Reason::NoPaths, message);
             }
         }
@@ -201,10 +208,15 @@ impl Facts<'_> {
                 Err(Finding::fails(Reason::NotApplied, event.message.clone())
                     .since(event.at_unix_ms))
             }
-            (false, None) if report.revision >= self.changed_in => Err(Finding::fails(
-                Reason::NotApplied,
-                format!("{node} does not carry out the flow; its log and `hawser status` say why"),
-            )),
+            (false, None) if report.revision >= self.changed_in => Err(match &end.missing_key {
+                Some(why) => Finding::fails(Reason::NoKey, why.clone()),
+                None => Finding::fails(
+                    Reason::NotApplied,
+                    format!(
+                        "{node} does not carry out the flow; its log and `hawser status` say why"
+                    ),
+                ),
+            }),
             (false, _) => Err(Finding::fails(
                 Reason::Pending,
                 format!(

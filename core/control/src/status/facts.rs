@@ -34,6 +34,11 @@ pub struct End<'a> {
     pub node: &'a Name,
     /// The ends of paths that the node has registered; `None` before its first registration.
     pub paths: Option<&'a [PathEnd]>,
+    /// Whether the node has registered uplinks, of which the controller may make paths.
+    pub has_uplinks: bool,
+    /// Why the node shares no key with the other one, for people; `None` if nothing is known to be
+    /// missing.
+    pub missing_key: Option<String>,
     /// The time since which the node has been alive, milliseconds since 1970; `None` if it is not.
     pub alive_since_unix_ms: Option<u64>,
     /// The time of the node's last report, milliseconds since 1970.

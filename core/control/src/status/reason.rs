@@ -65,6 +65,8 @@ pub enum Reason {
     Pending,
     /// A node cannot carry out its part of the flow.
     NotApplied,
+    /// A node does not carry out its part of the flow, because it shares no key with the other node.
+    NoKey,
     /// A node carries out its part of the flow, except for something that it has reported.
     AppliedInPart,
     /// The egress deduplicates.
@@ -105,7 +107,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Reason; 34] = [
+    pub const ALL: [Reason; 35] = [
         Reason::Alive,
         Reason::NeverRegistered,
         Reason::Lost,
@@ -122,6 +124,7 @@ impl Reason {
         Reason::Applied,
         Reason::Pending,
         Reason::NotApplied,
+        Reason::NoKey,
         Reason::AppliedInPart,
         Reason::Deduplicating,
         Reason::Waiting,

@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
 pub(crate) const REGISTRATION: &str = r#"{"version":"0.1.0","paths":[{"number":1,"interface":"wwan0",
-    "local":"10.0.0.1","remote":"fd77::2"}],"signals":"10.0.0.1:14749"}"#;
+    "local":"10.0.0.1","remote":"fd77::2","discovered":true}],"uplinks":[{"interface":"wwan0",
+    "address":"10.0.0.1"}],"signals":"10.0.0.1:14749"}"#;
 
 // Numbers with a fraction are left out: serde_json may read one that it wrote as its neighbour.
 pub(crate) const ASSIGNMENT: &str = r#"{"revision":7,"report_every_ms":1000,"signal_key":"00ff","sends":[
@@ -20,9 +21,11 @@ pub(crate) const ASSIGNMENT: &str = r#"{"revision":7,"report_every_ms":1000,"sig
     "reason":"judged","decided_unix_ms":1700000000000}}],"receives":[{"flow":"f2","number":1023,
     "peer":"edge-3","mode":"evidence","pruning":{},"paths":7,"trigger":{"select":{"destination":
     "::/0"}},"policy":{"flow":"f2","epoch":1,"code":0,"probes":0,"probe_every":0,
-    "reason":"operator","decided_unix_ms":0}}]}"#;
+    "reason":"operator","decided_unix_ms":0}}],"discovery":{"paths":[{"number":1,"peer":"edge-2",
+    "interface":"wwan0","local":"10.0.0.1","remote":"10.0.0.2"}],"candidates":[{"peer":"edge-2",
+    "interface":"eth0","local":"::1","remote":"::2"}]}}"#;
 
-pub(crate) const REPORT: &str = r#"{"revision":7,"paths":[{"number":1,"up":true,"rtt_us":30000,
+pub(crate) const REPORT: &str = r#"{"revision":7,"reached":[{"local":"10.0.0.1","remote":"10.0.0.2"}],"paths":[{"number":1,"up":true,"rtt_us":30000,
     "dropped_by_device":0}],"sends":[{"flow":"f1","epoch":9,"code":3,"packets":1,"bytes":2,
     "sent_bytes":4}],"receives":[{"flow":"f2","packets":5,"paths":[{"number":2,"arrivals":5,
     "first":4,"only_copy":1,"missing":0}]}],"observations":[{"kind":"judged","flow":"f2","epoch":1,

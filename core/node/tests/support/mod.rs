@@ -81,6 +81,7 @@ pub(crate) fn assignment(revision: u64, sends: Vec<Send>, receives: Vec<Receive>
         sends,
         receives,
         keys: None,
+        discovery: None,
         unreadable: vec![],
     }
 }
@@ -90,6 +91,7 @@ pub(crate) fn equipment(paths: PathSet) -> Equipment {
     Equipment {
         paths,
         adjacent: paths,
+        discovers: false,
         replicates: true,
         watches: true,
         peers: [PEER.to_owned()].into(),

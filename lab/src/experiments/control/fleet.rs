@@ -421,10 +421,12 @@ fn registration() -> Registration {
         interface: format!("wan{number}"),
         local: Ipv4Addr::new(198, 51, 100, number).into(),
         remote: Ipv4Addr::new(203, 0, 113, number).into(),
+        discovered: false,
     };
     Registration {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         paths: (1..=PATHS).map(end).collect(),
+        uplinks: Vec::new(),
         signals: None,
         authorities: Vec::new(),
     }
@@ -442,6 +444,7 @@ fn report_of(assignment: &Assignment) -> Report {
     Report {
         revision: assignment.revision,
         paths: (1..=PATHS).map(health).collect(),
+        reached: Vec::new(),
         sends: assignment.sends.iter().map(sent).collect(),
         receives: assignment.receives.iter().map(received).collect(),
         observations: Vec::new(),

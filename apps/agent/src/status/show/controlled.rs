@@ -1,5 +1,7 @@
 use super::{paths, table};
-use crate::status::{ControllerStatus, JudgedStatus, PeerStatus, PolicyStatus, WatchStatus};
+use crate::status::{
+    CandidateStatus, ControllerStatus, JudgedStatus, PeerStatus, PolicyStatus, WatchStatus,
+};
 use hawser_control::pair::PublicKey;
 use std::fmt::Write;
 
@@ -19,6 +21,7 @@ pub(super) fn describe(status: &ControllerStatus, now_ms: u64) -> String {
     }
     text += &keys(status);
     text += &paths_table(status);
+    text += &candidates(status);
     text += &policies(status);
     text += &judged(status);
     text += &watched(status);
@@ -74,6 +77,25 @@ fn paths_table(status: &ControllerStatus) -> String {
         "paths",
         &["path", "state", "round trip"],
         status.paths.iter().map(row).collect(),
+    )
+}
+
+fn candidates(status: &ControllerStatus) -> String {
+    const COLUMNS: [&str; 6] = ["peer", "interface", "local", "remote", "state", "path"];
+    let row = |CandidateStatus { way, answers, path }: &CandidateStatus| {
+        vec![
+            way.peer.to_string(),
+            way.interface.clone(),
+            way.ends.local.to_string(),
+            way.ends.remote.to_string(),
+            if *answers { "answers" } else { "no answer" }.to_owned(),
+            path.map_or_else(String::new, |path| path.to_string()),
+        ]
+    };
+    table(
+        "candidates",
+        &COLUMNS,
+        status.candidates.iter().map(row).collect(),
     )
 }
 
@@ -255,10 +277,33 @@ mod tests {
                     },
                 ),
             ]),
+            candidates: Vec::new(),
             send: BTreeMap::new(),
             receive: BTreeMap::from([(3, judged)]),
             signals: BTreeMap::from([("accepted".to_owned(), 1), ("epoch".to_owned(), 2)]),
         }
+    }
+
+    #[test]
+    fn candidates_show_whether_they_are_answered_and_paths() {
+        let candidates = r#"[
+            { "peer": "edge-2", "interface": "wan1", "local": "192.0.2.1", "remote": "192.0.2.2", "answers": true, "path": 3 },
+            { "peer": "edge-2", "interface": "wan2", "local": "10.0.0.1", "remote": "192.0.2.2", "answers": false, "path": null } ]"#;
+        let status = ControllerStatus {
+            candidates: serde_json::from_str(candidates).unwrap(),
+            ..status()
+        };
+        let wanted = "\ncandidates\n\
+                      \x20 peer    interface  local      remote     state      path\n\
+                      \x20 edge-2  wan1       192.0.2.1  192.0.2.2  answers    3\n\
+                      \x20 edge-2  wan2       10.0.0.1   192.0.2.2  no answer\n";
+        let text = super::candidates(&status);
+        let lines = |text: &str| {
+            text.lines()
+                .map(|line| line.trim().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&text), lines(wanted));
     }
 
     #[test]

@@ -6,9 +6,10 @@ use hawser_control::Name;
 use hawser_control::resource::{Flow, Mode, Override, Pruning, Selector, Trigger};
 use hawser_io::process::Process;
 use hawser_testbed::control::Control;
-use hawser_testbed::topology::Topology;
+use hawser_testbed::topology::{Lab, Topology};
 use hawser_units::PolicyCode;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 pub(super) struct Controlled {
@@ -21,18 +22,21 @@ pub(super) struct Controlled {
 impl Controlled {
     /// Starts the controller and both edges.
     pub(super) fn new() -> Self {
-        let lab = Topology {
-            paths: 2,
-            control: true,
-            ..Topology::default()
-        }
-        .build()
-        .unwrap();
-        lab.paths()
-            .for_each(|path| lab.bridge_for_xdp(path).unwrap());
+        Controlled::starting(lab(2), Edges::start_controlled)
+    }
+
+    /// Starts the controller and both edges, which have uplinks and no paths.
+    pub(super) fn discovering(lab: Lab) -> Self {
+        Controlled::starting(lab, Edges::start_discovering)
+    }
+
+    fn starting(
+        lab: Lab,
+        start: fn(&Lab, &Path, &Path, &Control) -> anyhow::Result<Edges>,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let control = Control::start(&lab, &hawser(), directory.path()).unwrap();
-        let edges = Edges::start_controlled(&lab, &hawser(), directory.path(), &control).unwrap();
+        let edges = start(&lab, &hawser(), directory.path(), &control).unwrap();
         Controlled {
             rig: Rig {
                 edges,
@@ -143,6 +147,19 @@ impl Controlled {
         self.restarted = Some(Process::spawn(self.rig.lab.control().unwrap(), command).unwrap());
         self.await_connection();
     }
+}
+
+/// Returns a lab with a control network, whose paths have neither delay nor loss.
+pub(super) fn lab(paths: usize) -> Lab {
+    let topology = Topology {
+        paths,
+        control: true,
+        ..Topology::default()
+    };
+    let lab = topology.build().unwrap();
+    lab.paths()
+        .for_each(|path| lab.bridge_for_xdp(path).unwrap());
+    lab
 }
 
 pub(super) fn stage() -> Name {

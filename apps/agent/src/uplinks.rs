@@ -1,0 +1,66 @@
+//! The interfaces of which the controller may make paths, with their current addresses.
+
+use crate::config::{Config, PathConfig};
+use anyhow::{Context, Result};
+use hawser_control::discovery::{AssignedPath, Discovery, Uplink};
+use hawser_io::interface;
+use hawser_units::PathId;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Returns the uplinks of the node: the smallest address of each IP version of each interface, for up
+/// to [`Uplink::MAX`] addresses.
+pub(crate) fn current(config: &Config) -> Result<Vec<Uplink>> {
+    if config.uplinks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all = interface::all().context("cannot read the interfaces of this node")?;
+    let is_written = |name: &str| {
+        let mut paths = config.paths.values();
+        paths.any(|path| !path.discovered && path.interface == name)
+    };
+    let mut names: Vec<String> = all.into_iter().map(|interface| interface.name).collect();
+    names.retain(|name| config.uplinks.contains(name) && !is_written(name));
+    names.sort_unstable();
+    let mut uplinks = Vec::new();
+    for name in names {
+        // An interface may vanish in between.
+        let addresses = interface::addresses_of(&name).unwrap_or_default();
+        for is_ipv4 in [true, false] {
+            let mut addresses = addresses.iter().filter(|address| is_reachable(address));
+            let address = addresses.find(|address| address.is_ipv4() == is_ipv4);
+            uplinks.extend(address.map(|address| Uplink {
+                interface: name.clone(),
+                address: *address,
+            }));
+        }
+    }
+    uplinks.truncate(Uplink::MAX);
+    Ok(uplinks)
+}
+
+/// Returns whether an address may be reached from other links.
+fn is_reachable(address: &IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(is_link_local || address.is_loopback() || address.is_unspecified())
+}
+
+/// Returns the paths that the controller has made.
+pub(crate) fn paths(discovery: &Discovery) -> BTreeMap<PathId, PathConfig> {
+    let described = |AssignedPath { number, way }: &AssignedPath| {
+        let path = PathConfig {
+            interface: way.interface.clone(),
+            local: Some(way.ends.local),
+            remote: way.ends.remote,
+            next_hop: None,
+            mtu_bytes: None,
+            peer: Some(way.peer.to_string()),
+            discovered: true,
+        };
+        Some((PathId::from_number(*number)?, path))
+    };
+    discovery.paths.iter().filter_map(described).collect()
+}
