@@ -162,6 +162,7 @@ fn a_shot_that_fails_is_followed_by_another_until_the_packets_are_given_up() {
     let mut recovery = recovery(CODED);
     send(&mut recovery, Instant::ZERO, 10);
     lose(&mut recovery, Instant::ZERO, 2..5);
+    arrive(&mut recovery, (0..2).chain(5..9));
     let mut now = Instant::ZERO;
     for shot in 1..=Config::default().shots {
         now += Config::default().recovery_delay;
@@ -171,6 +172,12 @@ fn a_shot_that_fails_is_followed_by_another_until_the_packets_are_given_up() {
             recovery.handle_outcome(now, Outcome::Lost(content));
         }
     }
+    assert_eq!(
+        recovery.counts().given_up,
+        0,
+        "the last packet is in flight"
+    );
+    arrive(&mut recovery, [9]);
     assert_eq!(recovery.counts().given_up, 3);
     assert_eq!(recovery.poll_timeout(Instant::ZERO), None);
 }
