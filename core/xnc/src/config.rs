@@ -84,26 +84,17 @@ pub struct Config {
     pub coded: bool,
     /// Whether a shot is sent as a whole: for contiguous lost packets, once the windows of all paths
     /// together allow all of it, and over every path as far as its window and `path_share` allow
-    /// (Ni, section 4.5.2). Otherwise, a shot is for all packets from the first lost one of a range
-    /// to the last, begins with the first open window, and takes the best path first.
+    /// (Ni, section 4.5.2). Otherwise, a shot covers its range, begins with the first open window,
+    /// and is spread over the paths so that it survives the failure of any one of them.
     pub whole_shots: bool,
-    /// The number of coded packets in addition to the number of lost ones (Ni, section 4.5.1).
+    /// The number of coded packets in addition to the number of lost ones (Ni, section 4.5.1). A
+    /// shot that is spread has more of them, by the share of one path.
     pub extra_packets: usize,
-    /// Replaces `extra_packets` in the first shot while packets wait for window.
-    pub extra_packets_waiting: usize,
-    /// The maximum share of the coded packets for one path (rho in Ni, section 4.5.2).
+    /// The maximum share of the coded packets for one path (rho in Ni, section 4.5.2). Only for
+    /// whole shots.
     pub path_share: f64,
-    /// The maximum share of the coded packets for all paths together. It is not part of the paper,
-    /// in which each path may get its full share, and not used for whole shots.
-    pub total_share: f64,
-    /// The number of paths that get a copy of a packet that was lost alone. All paths in the paper,
-    /// and in whole shots.
-    pub copies: usize,
-    /// The same for later shots: a third shot would usually be too late.
-    pub retry_copies: usize,
-    /// The maximum number of shots for the same packets, one in the paper. The next shot follows
-    /// when acknowledgements show that the previous one did not suffice. With one shot, a later
-    /// shot for other packets of a range does not cover these again.
+    /// The maximum number of shots for the same packet, one in the paper. The next shot follows as
+    /// soon as acknowledgements show that the previous one cannot suffice any more.
     pub shots: u32,
     /// The time from the first loss in a range to the shot, in which further losses are collected.
     pub recovery_delay: Duration,
@@ -139,6 +130,8 @@ impl Config {
         match scheme {
             Scheme::Xnc => Config {
                 loss_detection: LossDetection::Early,
+                range_packets: 63,
+                extra_packets: 1,
                 drop_frames: true,
                 connection_share: 0.3,
                 ..config
@@ -185,11 +178,7 @@ impl Config {
             coded: true,
             whole_shots: false,
             extra_packets: 3,
-            extra_packets_waiting: 1,
             path_share: 1.1,
-            total_share: 1.0,
-            copies: 1,
-            retry_copies: 2,
             shots: 3,
             recovery_delay: Duration::from_millis(3),
             ack_delay: Duration::from_millis(5),

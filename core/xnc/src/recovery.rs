@@ -14,6 +14,7 @@ use bytes::Bytes;
 use hawser_units::{Instant, PathId, PathSet};
 use hawser_wire::xnc::PacketHeader;
 use ranges::EncodingRanges;
+use shot::Shot;
 use std::collections::VecDeque;
 
 mod plan;
@@ -21,8 +22,6 @@ mod ranges;
 mod shot;
 #[cfg(test)]
 mod tests;
-
-pub(crate) use plan::Capacity;
 
 /// The bytes by which a coded packet exceeds the longest packet that it covers: the header and the
 /// length field.
@@ -170,10 +169,10 @@ impl Recovery {
     }
 
     /// Drops settled ranges, starting with the oldest.
-    fn trim(&mut self) {
+    fn trim(&mut self, now: Instant) {
         while let Some(range) = self.ranges.oldest()
             && range.unsettled == 0
-            && self.ranges.len() > 1
+            && (self.ranges.len() > 1 || self.ranges.is_last_full(now))
             && self.packets.len() >= range.len() + self.lookback
         {
             self.drop_oldest_range();
@@ -207,7 +206,7 @@ impl Recovery {
         self.settle_delivered(now, id);
         if let Some(number) = self.range_of(id)
             && let Some(range) = self.ranges.get(number)
-            && range.shot.attempts > 0
+            && range.shot.lost > 0
         {
             self.evaluate_shot(now, number);
         }
@@ -264,40 +263,43 @@ impl Recovery {
             return;
         };
         let (shot, members) = (range.shot, range.ids());
-        let suffices = self.suffices(number);
-        let recovering: Vec<(u64, u32)> = self
-            .packets
-            .in_range(members)
+        if self.suffices(&shot) {
+            return shot.ids().for_each(|id| self.settle_delivered(now, id));
+        }
+        let recovering = self.packets.in_range(members);
+        let recovering: Vec<(u64, u32, u32)> = recovering
             .filter(|(_, packet)| packet.fate == Fate::Recovering)
-            .map(|(id, packet)| (id, packet.in_flight))
+            .map(|(id, packet)| (id, packet.in_flight, packet.shots))
             .collect();
-        for (id, copies) in recovering {
-            if suffices {
-                self.settle_delivered(now, id);
-            } else if shot.is_over() && copies == 0 {
-                if shot.attempts < self.config.shots {
-                    self.schedule_shot(now, id)
-                } else {
-                    self.give_up(id)
-                }
+        let copied = recovering.iter().filter(|(_, copies, _)| *copies > 0);
+        let outstanding = shot.in_flight + shot.arrived + copied.count();
+        // A coded packet that arrived is also of use once other packets of the range arrive.
+        let is_sent = |(_, packet): (u64, &SentPacket)| packet.fate == Fate::Sent;
+        let covers_sent = self.packets.in_range(shot.ids()).any(is_sent);
+        let is_open = outstanding > shot.arrived || covers_sent;
+        if shot.unsent > 0 || is_open && outstanding >= recovering.len() {
+            return;
+        }
+        for (id, copies, shots) in recovering {
+            if copies > 0 {
+                continue;
+            }
+            if shots < self.config.shots {
+                self.schedule_shot(now, id);
+            } else if !is_open {
+                self.give_up(id);
             }
         }
     }
 
-    /// Returns whether enough coded packets of a range's shot arrived to decode all packets. As
-    /// many as there are unknown packets are linearly dependent once in 254 times, one more once in
-    /// 65,000 times (theorem 4.1).
-    fn suffices(&self, number: u64) -> bool {
-        let Some(range) = self.ranges.get(number) else {
-            return false;
-        };
-        let covered = range.shot.ids();
-        let members = self.packets.in_range(range.ids());
-        let unknown = members
-            .filter(|(id, packet)| covered.contains(id) && packet.fate != Fate::Delivered)
-            .count();
-        let arrived = range.shot.arrived;
-        arrived > 0 && arrived >= unknown + self.config.extra_packets.min(1)
+    /// Returns whether enough coded packets of a shot arrived to decode all packets that it covers.
+    /// As many as there are unknown packets are linearly dependent once in 254 times, one more once
+    /// in 65,000 times (theorem 4.1). So the receiver has to get one more if more are in flight.
+    fn suffices(&self, shot: &Shot) -> bool {
+        let covered = self.packets.in_range(shot.ids());
+        let unknown = covered.filter(|(_, packet)| packet.fate != Fate::Delivered);
+        let needed = unknown.count() + usize::from(!shot.is_over());
+        shot.arrived > 0 && shot.arrived >= needed
     }
 
     /// Marks a packet as lost and schedules a shot for its range.

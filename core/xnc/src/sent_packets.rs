@@ -35,6 +35,8 @@ pub(crate) struct SentPacket {
     /// The number of transmissions of unknown fate.
     pub(crate) in_flight: u32,
     pub(crate) fate: Fate,
+    /// The number of shots since it was lost.
+    pub(crate) shots: u32,
     /// The path of the last transmission.
     pub(crate) path: Option<PathId>,
     /// The number of its encoding range.
@@ -157,6 +159,7 @@ impl SentPackets {
             queued_at,
             in_flight: 0,
             fate: Fate::Sent,
+            shots: 0,
             path: None,
             range,
             frame,

@@ -475,10 +475,12 @@ impl SentTransmissions {
         for (number, sent) in
             undecided.take_while(|(_, sent)| sent.straggles_from(longest, straggler_delay) <= now)
         {
-            if let Content::Original(id) = sent.content
-                && sent.fate == Fate::Unknown
-                && is_worth(id)
-            {
+            let id = match sent.content {
+                Content::Original(id) => id,
+                Content::Coded { start, .. } => start,
+                Content::Ping => continue,
+            };
+            if sent.fate == Fate::Unknown && is_worth(id) {
                 outcomes.push(sent.mark_lost(&mut self.loss));
                 self.last_lost = self.last_lost.max(Some(number));
             }

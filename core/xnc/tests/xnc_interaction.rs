@@ -135,16 +135,11 @@ fn apply(network: &mut Network, operation: &Operation) {
     }
 }
 
-fn becomes_idle(
-    scheme: Scheme,
-    total_share: f64,
-    operations: &[Operation],
-) -> Result<(), TestCaseError> {
+fn becomes_idle(scheme: Scheme, operations: &[Operation]) -> Result<(), TestCaseError> {
     let (packet_memory, queue_limit) = (ByteSize(1 << 20), ByteSize(200_000));
     let config = Config {
         packet_memory,
         queue_limit,
-        total_share,
         ..Config::of(scheme)
     };
     let mut network = Network::new(
@@ -213,9 +208,8 @@ proptest! {
     fn a_session_becomes_idle(
         scheme in proptest::sample::select(Scheme::ALL.to_vec()),
         operations in proptest::collection::vec(operation(), 1..60),
-        total_share in prop_oneof![3 => Just(1.0), 1 => Just(f64::INFINITY)],
     ) {
-        becomes_idle(scheme, total_share, &operations)?;
+        becomes_idle(scheme, &operations)?;
     }
 }
 

@@ -15,6 +15,9 @@ const PACKETS: u64 = 10;
 /// 9002, section 6.1.1).
 const LOST: u64 = 7;
 
+/// The coded packets cover the whole range.
+const ALL: u8 = PACKETS as u8;
+
 fn config() -> Config {
     Config {
         range_packets: 63,
@@ -89,10 +92,10 @@ fn coded_packets(
 fn a_range_ends_with_a_frame_with_its_time_and_with_its_number_of_packets() {
     let ack_after = 100 * MS;
     let whole = coded_packets(config(), &[], Duration::ZERO, ack_after).0;
-    assert_eq!(whole, [(0, LOST as u8)]);
+    assert_eq!(whole, [(0, ALL)]);
 
     let framed = coded_packets(config(), &[2], Duration::ZERO, ack_after).0;
-    assert_eq!(framed, [(0, 3), (3, 4)]);
+    assert_eq!(framed, [(0, 3), (3, ALL - 3)]);
 
     let short = Config {
         range_span: 5 * MS,
@@ -100,11 +103,11 @@ fn a_range_ends_with_a_frame_with_its_time_and_with_its_number_of_packets() {
     };
     assert_eq!(
         coded_packets(short.clone(), &[], 4 * MS, ack_after).0,
-        [(0, LOST as u8)]
+        [(0, ALL)]
     );
     assert_eq!(
         coded_packets(short, &[], 5 * MS, ack_after).0,
-        [(0, 3), (3, 4)]
+        [(0, 3), (3, ALL - 3)]
     );
 
     let small = Config {
@@ -113,7 +116,7 @@ fn a_range_ends_with_a_frame_with_its_time_and_with_its_number_of_packets() {
     };
     assert_eq!(
         coded_packets(small, &[], Duration::ZERO, ack_after).0,
-        [(0, 4), (4, 3)]
+        [(0, 4), (4, 4)]
     );
 }
 
@@ -129,17 +132,22 @@ fn expired_packets_are_given_up_and_counted() {
 }
 
 #[test]
-fn a_path_gets_its_share_of_a_shot_and_no_more() {
+fn a_path_gets_its_share_of_a_whole_shot_and_no_more() {
     // Seven lost packets and three more, times rho.
-    for (path_share, max) in [(None, 11), (Some(1.5), 15), (Some(2.0), 20)] {
-        let paper = config();
-        let path_share = path_share.unwrap_or(paper.path_share);
+    for (path_share, max) in [(1.1, 11), (1.5, 15), (2.0, 20)] {
         let config = Config {
-            total_share: f64::INFINITY,
+            whole_shots: true,
+            extra_packets: 3,
             path_share,
-            ..paper
+            ..config()
         };
         let (_, stats) = coded_packets(config, &[], Duration::ZERO, 100 * MS);
         assert_eq!(stats.sender.paths[0].recovery, max, "rho {path_share}");
     }
+}
+
+#[test]
+fn the_only_path_gets_what_is_needed() {
+    let (_, stats) = coded_packets(config(), &[], Duration::ZERO, 100 * MS);
+    assert_eq!(stats.sender.paths[0].recovery, LOST + 1);
 }

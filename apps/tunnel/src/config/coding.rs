@@ -111,7 +111,6 @@ impl Coding {
         set!(self, config, TIME_MS, Duration::from_millis,
             max_queue_delay_ms => max_queue_delay, expiry_ms => expiry);
         set!(self, config, 0..=63, identity, extra_packets => extra_packets);
-        config.extra_packets_waiting = config.extra_packets_waiting.min(config.extra_packets);
         set!(self, config, PROBE_MS, Duration::from_millis,
             probe_idle_ms => probe_idle, probe_rest_ms => probe_rest);
         set!(self, config, 256..=262_144, kilobytes, packet_memory_kb => packet_memory);
@@ -180,17 +179,6 @@ mod tests {
     }
 
     #[test]
-    fn the_extra_packets_are_a_limit_while_packets_wait_too() {
-        let extra = |coding| {
-            let config = config(coding);
-            [config.extra_packets, config.extra_packets_waiting]
-        };
-        assert_eq!(extra(""), [3, 1]);
-        assert_eq!(extra("extra_packets = 5"), [5, 1]);
-        assert_eq!(extra("extra_packets = 0"), [0, 0]);
-    }
-
-    #[test]
     fn the_memory_for_packets_is_bounded_and_can_be_chosen() {
         let memory = |coding| config(coding).packet_memory;
         assert_eq!(memory(""), ByteSize(16_000_000));
@@ -250,15 +238,15 @@ mod tests {
 
     #[test]
     fn parameters_are_sent_in_one_table() {
-        let sent = parameters("expiry_ms = 500", "copies = 2\ncodel_target_ms = 5");
+        let sent = parameters("expiry_ms = 500", "shots = 2\ncodel_target_ms = 5");
         let table = serde_json::to_value(&sent).unwrap();
-        for (key, value) in [("expiry_ms", 500), ("copies", 2), ("codel_target_ms", 5)] {
+        for (key, value) in [("expiry_ms", 500), ("shots", 2), ("codel_target_ms", 5)] {
             assert_eq!(table[key], value, "{key}");
         }
         assert_eq!(serde_json::from_value::<Parameters>(table).unwrap(), sent);
         let empty: Parameters = serde_json::from_str("{}").unwrap();
         assert_eq!(empty, Parameters::default());
-        let error = serde_json::from_str::<Parameters>(r#"{"copies":2,"speed":1}"#).unwrap_err();
+        let error = serde_json::from_str::<Parameters>(r#"{"shots":2,"speed":1}"#).unwrap_err();
         assert!(
             error.to_string().contains("unknown field `speed`"),
             "{error}"

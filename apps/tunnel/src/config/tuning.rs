@@ -50,17 +50,8 @@ pub struct Tuning {
     pub l4s_threshold_ms: Option<u64>,
     /// The queueing delay above which an uplink gets no new packets.
     pub max_path_backlog_ms: Option<u64>,
-    /// The number of coded packets in addition to the number of lost ones, while packets wait for
-    /// an uplink.
-    pub extra_packets_waiting: Option<usize>,
-    /// The largest share of the coded packets that one path gets.
+    /// The largest share of the coded packets that one path gets, with `xnc-paper`.
     pub path_share: Option<f64>,
-    /// The largest share of the coded packets that all paths get together.
-    pub total_share: Option<f64>,
-    /// The number of paths that get a copy where a single packet was lost.
-    pub copies: Option<usize>,
-    /// The same where an earlier shot was not enough.
-    pub retry_copies: Option<usize>,
     /// The time without an acknowledgement after which an uplink is quiet.
     pub quiet_after_ms: Option<u64>,
     /// The time without an acknowledgement, beyond the minimum round-trip time, after which
@@ -76,7 +67,20 @@ pub struct Tuning {
     pub probe_silent_ms: Option<u64>,
     /// The largest queue for the paths, in kilobytes.
     pub queue_kb: Option<u64>,
+    /// Parameters that no longer exist. Servers of version 0.1 send them without a value.
+    #[serde(skip_serializing)]
+    extra_packets_waiting: Option<Removed>,
+    #[serde(skip_serializing)]
+    total_share: Option<Removed>,
+    #[serde(skip_serializing)]
+    copies: Option<Removed>,
+    #[serde(skip_serializing)]
+    retry_copies: Option<Removed>,
 }
+
+/// A value that is never accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+enum Removed {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -99,11 +103,8 @@ impl Tuning {
         self.set_times(config)?;
         set!(self, config, 0.0..=1.0, identity,
             connection_share => connection_share, straggler_share => straggler_share);
-        set!(self, config, 1.0..=10.0, identity,
-            path_share => path_share, total_share => total_share);
+        set!(self, config, 1.0..=10.0, identity, path_share => path_share);
         set!(self, config, 1..=63, identity, range_packets => range_packets);
-        set!(self, config, 0..=63, identity, extra_packets_waiting => extra_packets_waiting);
-        set!(self, config, 1..=8, identity, copies => copies, retry_copies => retry_copies);
         set!(self, config, 1..=10, identity, shots => shots);
         set!(self, config, 64..=65_536, kilobytes, queue_kb => queue_limit);
         Ok(())
@@ -143,7 +144,7 @@ mod tests {
             key if key.ends_with("_ms") => 77.0,
             "queue_kb" => 777.0,
             "connection_share" | "straggler_share" => 0.7,
-            "path_share" | "total_share" => 1.7,
+            "path_share" => 1.7,
             _ => 7.0,
         }
     }
@@ -176,6 +177,15 @@ mod tests {
             assert_eq!(changed.len(), 1, "{key}: {changed:?}");
             assert!(changed[0].starts_with(&format!("{field}: ")), "{changed:?}");
         }
+    }
+
+    #[test]
+    fn a_parameter_that_no_longer_exists_is_accepted_without_a_value_only() {
+        let earlier = r#"{"copies": null, "retry_copies": null, "total_share": null, "extra_packets_waiting": null}"#;
+        let tuning: Tuning = serde_json::from_str(earlier).unwrap();
+        assert_eq!(tuning, Tuning::default());
+        serde_json::from_str::<Tuning>(r#"{"copies": 2}"#).unwrap_err();
+        toml::from_str::<Tuning>("total_share = 1.5").unwrap_err();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Planning: which content is sent over which paths, and until when that is useful.
 
-use super::shot::{Shot, ShotRule};
+use super::shot::{Shot, needed, spread, whole_shares};
 use super::{CODED_OVERHEAD, Recovery, RecoveryMethod};
 use crate::memory::shrink_if_sparse;
 use crate::path::Paths;
@@ -8,14 +8,6 @@ use crate::sent_packets::{Fate, SentPacket};
 use crate::sent_transmissions::Content;
 use hawser_units::{Instant, PathId};
 use std::ops::Range;
-
-/// The capacity for a shot.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Capacity<'a> {
-    pub(crate) paths: &'a Paths,
-    /// Whether new packets wait for window.
-    pub(crate) is_backlogged: bool,
-}
 
 impl Recovery {
     /// Returns when the next shot is due, of those that are due after `after`.
@@ -32,7 +24,7 @@ impl Recovery {
             self.abandon(number);
             self.finish_shot(now, number);
         }
-        self.trim();
+        self.trim(now);
         shrink_if_sparse(&mut self.planned);
         shrink_if_sparse(&mut self.retransmissions);
     }
@@ -56,17 +48,13 @@ impl Recovery {
     /// Returns the first content of due shots for which there is window, and its path. The rest is
     /// planned. A range that was passed over has nothing to send until the windows, the losses or
     /// the time change.
-    pub(crate) fn poll_shot(
-        &mut self,
-        now: Instant,
-        capacity: Capacity<'_>,
-    ) -> Option<(PathId, Content)> {
+    pub(crate) fn poll_shot(&mut self, now: Instant, paths: &Paths) -> Option<(PathId, Content)> {
         let known = self.next_range.filter(|(at, _)| *at == now);
         let mut from = known.map_or(0, |(_, number)| number);
         while let Some(number) = self.ranges.next_with_losses(from) {
             self.next_range = Some((now, number));
             if self.ranges.is_due(number, now) {
-                if self.plan_shot(now, number, capacity) {
+                if self.plan_shot(now, number, paths) {
                     self.finish_shot(now, number);
                 }
                 if let Some(planned) = self.poll_planned(now) {
@@ -85,38 +73,32 @@ impl Recovery {
     /// The paper waits until the windows allow the whole shot (Ni, section 4.5.2). While packets
     /// wait, windows never open that far, and the shot would expire before it is sent. Unless
     /// shots are whole, they therefore start with the first window, before all new packets.
-    fn plan_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> bool {
+    fn plan_shot(&mut self, now: Instant, number: u64, paths: &Paths) -> bool {
         if self.config.whole_shots {
-            return self.plan_whole_shot(now, number, capacity);
+            return self.plan_whole_shot(now, number, paths);
         }
-        let Some(mut shot) = self.current_shot(now, number, capacity) else {
+        let Some(mut shot) = self.current_shot(now, number) else {
             return true;
         };
+        if shot.unsent == 0 {
+            return true;
+        }
         let contents = self.contents(&shot);
         if contents.is_empty() {
             return true;
         }
-        let rule = self.shot_rule(shot.attempts, capacity.is_backlogged);
-        let rooms = self.rooms(now, &shot, rule, capacity.paths);
-        let shares = rule.shares(shot.lost, shot.unsent, &rooms);
-        let sent = self.plan(&mut shot, &contents, &shares);
-        let is_spent = sent == 0 && rule.is_spent(&shot, capacity.paths.iter().map(|path| path.id));
-        if is_spent {
-            shot.unsent = 0;
-        }
+        let rooms = paths.rooms_for_recovery(now, &self.config, self.size(&shot));
+        let shares = spread(shot.unsent, &rooms);
+        self.plan(&mut shot, &contents, &shares);
         if let Some(range) = self.ranges.get_mut(number) {
             range.shot = shot;
-        }
-        if is_spent {
-            // The transmissions of the shot may have been settled while a part of it was unsent.
-            self.evaluate_shot(now, number);
         }
         shot.unsent == 0
     }
 
     /// Plans the shot for the first contiguous lost packets of a range, over all paths, if their
     /// windows allow all of it (Ni, section 4.5.2). Returns `false` if they do not.
-    fn plan_whole_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> bool {
+    fn plan_whole_shot(&mut self, now: Instant, number: u64, paths: &Paths) -> bool {
         self.forget_shot(number);
         let Some(run) = self.first_lost_run(number) else {
             return true;
@@ -131,16 +113,17 @@ impl Recovery {
             first: run.start,
             count: lost as u8,
             lost,
-            attempts: 1,
             ..Shot::default()
         };
-        let rule = self.shot_rule(1, false);
-        let Some(shares) = rule.whole_shares(lost, &self.open_rooms(&shot, capacity.paths)) else {
+        let needed = needed(lost, self.config.extra_packets);
+        let rooms = self.open_rooms(&shot, paths);
+        let Some(shares) = whole_shares(needed, self.config.path_share, &rooms) else {
             return false;
         };
         for id in run {
             if let Some(packet) = self.packets.get_mut(id) {
                 packet.fate = Fate::Recovering;
+                packet.shots += 1;
             }
         }
         self.counts.recoveries += 1;
@@ -175,10 +158,10 @@ impl Recovery {
 
     /// Returns the shot of a range of which a part is unsent, or else a new one; `None` if none is
     /// necessary.
-    fn current_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> Option<Shot> {
+    fn current_shot(&mut self, now: Instant, number: u64) -> Option<Shot> {
         let shot = self.ranges.get(number)?.shot;
         if shot.unsent == 0 {
-            return self.prepare_shot(now, number, capacity);
+            return self.prepare_shot(now, number);
         }
         if self.is_stale(now, number) {
             self.abandon(number);
@@ -189,7 +172,7 @@ impl Recovery {
 
     /// Prepares a new shot for the lost packets of a range, including those of an earlier shot that
     /// are not known to be recovered. Returns `None` if no shot is necessary.
-    fn prepare_shot(&mut self, now: Instant, number: u64, capacity: Capacity<'_>) -> Option<Shot> {
+    fn prepare_shot(&mut self, now: Instant, number: u64) -> Option<Shot> {
         let is_lost = |packet: &SentPacket| packet.fate == Fate::Lost;
         if !self.missing(number).any(|(_, packet)| is_lost(packet)) {
             return None;
@@ -206,33 +189,36 @@ impl Recovery {
         }
         for id in &wanted {
             if let Some(packet) = self.packets.get_mut(*id) {
+                packet.shots += u32::from(packet.fate == Fate::Lost);
                 packet.fate = Fate::Recovering;
             }
         }
-        let shot = self.new_shot(number, &wanted, capacity)?;
+        let shot = self.new_shot(number, &wanted)?;
         self.counts.recoveries += 1;
         self.ranges.get_mut(number)?.shot = shot;
         self.ranges.set_recovery(number, Some(now));
+        self.evaluate_shot(now, number);
         Some(shot)
     }
 
-    /// Returns a shot for these packets of a range.
-    fn new_shot(&self, number: u64, missing: &[u64], capacity: Capacity<'_>) -> Option<Shot> {
-        let before = self.ranges.get(number)?.shot;
-        let (first, last) = (*missing.first()?, *missing.last()?);
-        let (lost, attempts) = (missing.len(), before.attempts + 1);
-        let rule = self.shot_rule(attempts, capacity.is_backlogged);
+    /// Returns a shot for these packets of a range. It covers the whole range, so that packets of
+    /// earlier shots that are in flight, or have arrived, count towards it: each of them is of use
+    /// for any of the lost packets.
+    fn new_shot(&self, number: u64, missing: &[u64]) -> Option<Shot> {
+        let range = self.ranges.get(number)?;
         let mut shot = Shot {
-            first,
-            count: (last - first + 1) as u8,
-            lost,
-            unsent: rule.shot_size(lost, capacity.paths.iter().count()),
-            attempts,
+            first: range.ids().start,
+            count: range.len() as u8,
+            lost: missing.len(),
             ..Shot::default()
         };
-        if shot.ids() == before.ids() {
-            (shot.in_flight, shot.arrived) = (before.in_flight, before.arrived);
+        if shot.ids() == range.shot.ids() {
+            (shot.in_flight, shot.arrived) = (range.shot.in_flight, range.shot.arrived);
         }
+        let packets = missing.iter().filter_map(|id| self.packets.get(*id));
+        let copied = packets.filter(|packet| packet.in_flight > 0).count();
+        let needed = needed(shot.lost, self.config.extra_packets);
+        shot.unsent = needed.saturating_sub(shot.in_flight + shot.arrived + copied);
         Some(shot)
     }
 
@@ -270,21 +256,11 @@ impl Recovery {
             return vec![Content::Coded { start, count }];
         }
         let packets = self.packets.in_range(shot.ids());
-        let recovering = packets.filter(|(_, packet)| packet.fate == Fate::Recovering);
-        recovering.map(|(id, _)| Content::Original(id)).collect()
-    }
-
-    /// Returns how many packets of a shot each path has room for, the best path first.
-    fn rooms(
-        &self,
-        now: Instant,
-        shot: &Shot,
-        rule: ShotRule,
-        paths: &Paths,
-    ) -> Vec<(PathId, usize)> {
-        let rooms = paths.rooms_for_recovery(now, &self.config, self.size(shot));
-        let limited = |(path, room): (PathId, usize)| (path, room.min(rule.left_on(shot, path)));
-        rooms.into_iter().map(limited).collect()
+        let is_wanted = |packet: &SentPacket| {
+            packet.fate == Fate::Recovering && (packet.in_flight == 0 || shot.lost == 1)
+        };
+        let wanted = packets.filter(|(_, packet)| is_wanted(packet));
+        wanted.map(|(id, _)| Content::Original(id)).collect()
     }
 
     /// Returns how many packets of a shot the window of each path has room for.
@@ -301,41 +277,16 @@ impl Recovery {
         longest.unwrap_or(0) + CODED_OVERHEAD
     }
 
-    /// Plans these shares of a shot, and returns the number of packets.
-    fn plan(&mut self, shot: &mut Shot, contents: &[Content], shares: &[(PathId, usize)]) -> usize {
-        let unsent = shot.unsent;
+    /// Plans these shares of a shot.
+    fn plan(&mut self, shot: &mut Shot, contents: &[Content], shares: &[(PathId, usize)]) {
+        let mut contents = contents.iter().copied().cycle();
         for (path, share) in shares {
-            let turns = shot.unsent..shot.unsent + share;
-            let contents = turns.map(|turn| contents[turn % contents.len()]);
-            self.planned
-                .extend(contents.map(|content| (*path, content)));
-            shot.by_path[path.index()] += share;
-            shot.unsent -= share;
-        }
-        let sent = unsent - shot.unsent;
-        if matches!(contents, [Content::Coded { .. }]) {
-            shot.in_flight += sent;
-        }
-        sent
-    }
-
-    /// Returns the limits of shot number `attempts` for the same packets.
-    fn shot_rule(&self, attempts: u32, is_backlogged: bool) -> ShotRule {
-        let config = &self.config;
-        let is_first = attempts <= 1;
-        let extra = match is_first && is_backlogged {
-            true => config.extra_packets_waiting,
-            false => config.extra_packets,
-        };
-        let copies = match is_first {
-            true => config.copies,
-            false => config.retry_copies,
-        };
-        ShotRule {
-            extra,
-            path_share: config.path_share,
-            total_share: config.total_share,
-            copies,
+            let contents = contents.by_ref().take(*share);
+            for content in contents {
+                shot.in_flight += usize::from(matches!(content, Content::Coded { .. }));
+                self.planned.push_back((*path, content));
+            }
+            shot.unsent = shot.unsent.saturating_sub(*share);
         }
     }
 

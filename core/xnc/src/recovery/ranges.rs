@@ -87,12 +87,7 @@ impl EncodingRanges {
 
     /// Adds packet `id`, which follows the last one, and returns the number of its range.
     pub(super) fn add_packet(&mut self, now: Instant, id: u64, end_of_frame: bool) -> u64 {
-        let is_full = self.ranges.back().is_none_or(|range| {
-            range.is_closed
-                || range.count >= self.max_packets
-                || now.saturating_since(range.opened) >= self.max_span
-        });
-        if is_full {
+        if self.is_last_full(now) {
             self.ranges.push_back(EncodingRange::new(now, id));
         }
         if let Some(range) = self.ranges.back_mut() {
@@ -101,6 +96,15 @@ impl EncodingRanges {
             range.is_closed = end_of_frame;
         }
         self.first + self.ranges.len() as u64 - 1
+    }
+
+    /// Returns whether the next packet begins another range.
+    pub(super) fn is_last_full(&self, now: Instant) -> bool {
+        self.ranges.back().is_none_or(|range| {
+            range.is_closed
+                || range.count >= self.max_packets
+                || now.saturating_since(range.opened) >= self.max_span
+        })
     }
 
     /// Counts a packet of a range whose fate has become final.

@@ -1,7 +1,7 @@
 //! One shot of opportunistic recovery (Ni, section 4.5): its state, and the number of recovery
 //! packets on each path.
 
-use hawser_units::{MAX_PATHS, PathId};
+use hawser_units::PathId;
 use std::ops::Range;
 
 /// The recovery of a range.
@@ -14,13 +14,9 @@ pub(super) struct Shot {
     pub(super) lost: usize,
     /// Packets of the shot that wait for window.
     pub(super) unsent: usize,
-    /// Packets of the shot on each path.
-    pub(super) by_path: [usize; MAX_PATHS],
     /// Coded packets over these packets that are planned or in flight, and that arrived.
     pub(super) in_flight: usize,
     pub(super) arrived: usize,
-    /// The number of shots for packets of this range so far.
-    pub(super) attempts: u32,
 }
 
 impl Shot {
@@ -34,100 +30,56 @@ impl Shot {
     }
 }
 
-/// The limits of one shot.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ShotRule {
-    /// The number of packets in addition to the number of lost ones, if that is more than one (k of
-    /// theorem 4.1).
-    pub(super) extra: usize,
-    /// The maximum share of the needed packets for one path (rho).
-    pub(super) path_share: f64,
-    /// The maximum share of the needed packets for all paths together.
-    pub(super) total_share: f64,
-    /// The number of paths that get a copy of a packet that was lost alone.
-    pub(super) copies: usize,
+/// Returns how many packets have to arrive for `lost` packets to be recovered almost certainly:
+/// `extra` more, if these are coded packets of several (theorem 4.1).
+pub(super) fn needed(lost: usize, extra: usize) -> usize {
+    if lost > 1 { lost + extra } else { lost }
 }
 
-impl ShotRule {
-    /// Returns how many packets have to arrive for `lost` packets to be recovered almost certainly.
-    fn needed(&self, lost: usize) -> usize {
-        if lost > 1 { lost + self.extra } else { lost }
-    }
+/// Distributes a whole shot over the paths (Ni, section 4.5.2). `rooms` is the number of packets
+/// that each path's window allows. Every path gets as many, up to `path_share` (rho) times those
+/// that are needed, so the shares are in proportion to the windows. Returns `None` if the windows
+/// together allow fewer packets than are needed.
+pub(super) fn whole_shares(
+    needed: usize,
+    path_share: f64,
+    rooms: &[(PathId, usize)],
+) -> Option<Vec<(PathId, usize)>> {
+    let open: usize = rooms.iter().map(|(_, room)| room).sum();
+    let max = match needed {
+        0 | 1 => needed,
+        _ => ((needed as f64 * path_share) as usize).max(1),
+    };
+    let share = |(path, room): &(PathId, usize)| (*path, max.min(*room));
+    let shares = rooms.iter().map(share).filter(|(_, share)| *share > 0);
+    (open >= needed).then(|| shares.collect())
+}
 
-    /// Returns how many packets are sent for `lost` packets.
-    fn total(&self, lost: usize) -> usize {
-        match self.needed(lost) {
-            needed @ 0..=1 => needed * self.copies.max(1),
-            needed => ((needed as f64 * self.total_share) as usize).max(needed),
-        }
-    }
-
-    /// Returns how many packets a shot for `lost` packets consists of, with this number of paths.
-    pub(super) fn shot_size(&self, lost: usize, paths: usize) -> usize {
-        let max = self.max_per_path(lost).saturating_mul(paths);
-        self.total(lost).min(max).max(self.needed(lost))
-    }
-
-    /// Returns how many packets of the shot may still be sent on a path.
-    pub(super) fn left_on(&self, shot: &Shot, path: PathId) -> usize {
-        let sent = shot.by_path[path.index()];
-        self.max_per_path(shot.lost).saturating_sub(sent)
-    }
-
-    /// Returns whether each of the paths got its share of the shot; `false` without paths.
-    pub(super) fn is_spent(&self, shot: &Shot, paths: impl Iterator<Item = PathId>) -> bool {
-        let mut paths = paths.peekable();
-        paths.peek().is_some() && paths.all(|path| self.left_on(shot, path) == 0)
-    }
-
-    /// Returns the maximum number of packets for one path.
-    fn max_per_path(&self, lost: usize) -> usize {
-        match self.needed(lost) {
-            needed @ 0..=1 => needed,
-            needed => ((needed as f64 * self.path_share) as usize).max(1),
-        }
-    }
-
-    /// Distributes a whole shot for `lost` packets over the paths (Ni, section 4.5.2). `rooms` is the
-    /// number of packets that each path's window allows. Every path gets as many, up to the maximum
-    /// for one path, so the shares are in proportion to the windows. Returns `None` if the windows
-    /// together allow fewer packets than are needed.
-    pub(super) fn whole_shares(
-        &self,
-        lost: usize,
-        rooms: &[(PathId, usize)],
-    ) -> Option<Vec<(PathId, usize)>> {
-        let open: usize = rooms.iter().map(|(_, room)| room).sum();
-        let max = self.max_per_path(lost);
-        let share = |(path, room): &(PathId, usize)| (*path, max.min(*room));
-        let shares = rooms.iter().map(share).filter(|(_, share)| *share > 0);
-        (open >= self.needed(lost)).then(|| shares.collect())
-    }
-
-    /// Distributes `unsent` packets of a shot for `lost` packets over the paths. `rooms` is the
-    /// number of packets that each path's window allows, the best path first. The best path is
-    /// filled first, because after losses on one path the paths with a later expected delivery
-    /// often lose packets soon as well.
-    pub(super) fn shares(
-        &self,
-        lost: usize,
-        unsent: usize,
-        rooms: &[(PathId, usize)],
-    ) -> Vec<(PathId, usize)> {
-        let needed = self.needed(lost);
-        if needed == 1 {
-            let open = rooms.iter().filter(|(_, room)| *room > 0);
-            return open.take(unsent).map(|(path, _)| (*path, 1)).collect();
-        }
-        let max = self.max_per_path(lost);
-        let mut left = unsent;
-        let share = |(path, room): &(PathId, usize)| {
-            let share = left.min(*room).min(max);
+/// Distributes a shot over the paths, so that the packets that are needed arrive even if any one of
+/// the paths fails: paths often pause together, or one after another. `rooms` is the number of
+/// packets that each path has room for, the best path first. If there is too little room for that,
+/// the best paths get as many as are needed, or as there is room for.
+pub(super) fn spread(needed: usize, rooms: &[(PathId, usize)]) -> Vec<(PathId, usize)> {
+    let open = rooms.iter().filter(|(_, room)| *room > 0);
+    let others = open.clone().count().saturating_sub(1).max(1);
+    let share = needed.div_ceil(others);
+    let mut left = needed + share;
+    let mut shares: Vec<(PathId, usize)> = open
+        .clone()
+        .map(|(path, room)| {
+            let share = share.min(*room).min(left);
             left -= share;
-            (share > 0).then_some((*path, share))
-        };
-        rooms.iter().filter_map(share).collect()
+            (*path, share)
+        })
+        .collect();
+    let mut missing = left.saturating_sub(share);
+    for ((_, share), (_, room)) in shares.iter_mut().zip(open) {
+        let more = missing.min(room - *share);
+        *share += more;
+        missing -= more;
     }
+    shares.retain(|(_, share)| *share > 0);
+    shares
 }
 
 #[cfg(test)]
@@ -135,57 +87,43 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PAPER: ShotRule = ShotRule {
-        extra: 3,
-        path_share: 1.1,
-        total_share: f64::INFINITY,
-        copies: 8,
-    };
+    const RHO: f64 = 1.1;
 
     fn rooms(rooms: &[usize]) -> Vec<(PathId, usize)> {
         PathId::all().zip(rooms.iter().copied()).collect()
     }
 
-    #[test]
-    fn a_single_packet_goes_over_the_best_paths_that_take_it() {
-        let paths = |shares: Vec<(PathId, usize)>| {
-            shares
-                .iter()
-                .map(|(path, share)| (path.index(), *share))
-                .collect::<Vec<_>>()
-        };
-        let open = rooms(&[3, 0, 1]);
-        assert_eq!(PAPER.total(1), 8);
-        assert_eq!(paths(PAPER.shares(1, 8, &open)), [(0, 1), (2, 1)]);
-        assert_eq!(paths(PAPER.shares(1, 1, &open)), [(0, 1)]);
+    fn by_index(shares: Vec<(PathId, usize)>) -> Vec<(usize, usize)> {
+        let share = |(path, share): (PathId, usize)| (path.index(), share);
+        shares.into_iter().map(share).collect()
     }
 
     #[test]
-    fn the_best_path_takes_what_its_window_takes() {
-        let shares = PAPER.shares(9, 12, &rooms(&[7, 0, 30]));
-        assert_eq!(
-            shares.iter().map(|(_, share)| *share).collect::<Vec<_>>(),
-            [7, 5]
-        );
+    fn more_than_one_lost_packet_needs_extra_packets() {
+        assert_eq!([0, 1, 2, 7].map(|lost| needed(lost, 3)), [0, 1, 5, 10]);
     }
 
     #[test]
-    fn no_path_gets_more_than_its_share() {
-        let shares = PAPER.shares(7, 30, &rooms(&[1000, 1000]));
-        assert!(shares.iter().all(|(_, share)| *share == 11), "{shares:?}");
+    fn a_shot_survives_the_failure_of_a_path() {
+        let shares = |needed, open: &[usize]| by_index(spread(needed, &rooms(open)));
+        assert_eq!(shares(1, &[3, 0, 1]), [(0, 1), (2, 1)]);
+        assert_eq!(shares(6, &[30, 30, 30]), [(0, 3), (1, 3), (2, 3)]);
+        assert_eq!(shares(7, &[30, 30, 30]), [(0, 4), (1, 4), (2, 3)]);
+        assert_eq!(shares(6, &[0, 30]), [(1, 6)], "there is no other path");
+    }
+
+    #[test]
+    fn the_best_paths_get_what_others_have_no_room_for() {
+        let shares = |needed, open: &[usize]| by_index(spread(needed, &rooms(open)));
+        assert_eq!(shares(6, &[30, 1, 1]), [(0, 4), (1, 1), (2, 1)]);
+        assert_eq!(shares(6, &[2, 1, 1]), [(0, 2), (1, 1), (2, 1)]);
+        assert_eq!(shares(6, &[0, 0]), []);
     }
 
     #[test]
     fn a_whole_shot_waits_for_all_windows_and_takes_each_in_proportion() {
-        let shares = |lost, open: &[usize]| {
-            let shares = PAPER.whole_shares(lost, &rooms(open))?;
-            Some(
-                shares
-                    .iter()
-                    .map(|(path, share)| (path.index(), *share))
-                    .collect::<Vec<_>>(),
-            )
-        };
+        let shares =
+            |lost, open: &[usize]| whole_shares(needed(lost, 3), RHO, &rooms(open)).map(by_index);
         assert_eq!(shares(7, &[5, 0, 4]), None, "ten are needed");
         assert_eq!(shares(7, &[6, 0, 4]), Some(vec![(0, 6), (2, 4)]));
         assert_eq!(
@@ -202,19 +140,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_is_owed_and_fits(
-            lost in 2usize..64,
-            unsent in 0usize..200,
-            room in proptest::collection::vec(0usize..200, 1..8),
+        fn any_path_may_fail_if_there_is_room(
+            needed in 1usize..64,
+            room in proptest::collection::vec(0usize..80, 1..8),
         ) {
-            let shares = PAPER.shares(lost, unsent, &rooms(&room));
-            let max = PAPER.needed(lost) as f64 * 1.1;
-            let sum: usize = shares.iter().map(|(_, share)| share).sum();
-            let widest = room.iter().max().copied().unwrap_or(0).min(max as usize);
-            prop_assert!(sum <= unsent && sum >= unsent.min(widest), "{} of {}", sum, unsent);
-            for (path, share) in shares {
-                prop_assert!(share <= room[path.index()]);
-                prop_assert!(share as f64 <= max);
+            let shares = spread(needed, &rooms(&room));
+            let total: usize = shares.iter().map(|(_, share)| share).sum();
+            prop_assert!(shares.iter().all(|(path, share)| *share <= room[path.index()]));
+            prop_assert!(total >= needed.min(room.iter().sum()));
+            let others = room.iter().filter(|room| **room > 0).count().saturating_sub(1);
+            prop_assert!(total <= needed + needed.div_ceil(others.max(1)));
+            if others > 0 && room.iter().all(|room| *room == 0 || *room >= needed) {
+                prop_assert!(shares.iter().all(|(_, share)| total - share >= needed));
             }
         }
     }

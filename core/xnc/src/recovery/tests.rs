@@ -37,14 +37,16 @@ fn lose(recovery: &mut Recovery, now: Instant, ids: impl IntoIterator<Item = u64
     }
 }
 
+fn arrive(recovery: &mut Recovery, ids: impl IntoIterator<Item = u64>) {
+    for id in ids {
+        recovery.handle_outcome(later(), Outcome::Arrived(Content::Original(id)));
+    }
+}
+
 fn poll(recovery: &mut Recovery, now: Instant, paths: &Paths) -> Vec<Content> {
-    let capacity = Capacity {
-        paths,
-        is_backlogged: false,
-    };
     std::iter::from_fn(|| {
         let planned = recovery.poll_planned(now);
-        planned.or_else(|| recovery.poll_shot(now, capacity))
+        planned.or_else(|| recovery.poll_shot(now, paths))
     })
     .map(|(_, content)| content)
     .collect()
@@ -71,7 +73,7 @@ fn a_range_without_window_is_examined_once() {
 
     assert_eq!(poll(&mut recovery, now, &paths(0)), []);
     let (at, next) = recovery.next_range.expect("all ranges were passed over");
-    assert_eq!((at, next), (now, 6), "ten packets each");
+    assert_eq!((at, next), (now, 1), "of all packets");
     assert_eq!(recovery.ranges.next_with_losses(next), None);
 
     recovery.reconsider_shots();
@@ -79,7 +81,7 @@ fn a_range_without_window_is_examined_once() {
     assert!(
         sent.contains(&Content::Coded {
             start: 0,
-            count: 10
+            count: 60
         }),
         "{sent:?}"
     );
@@ -91,16 +93,24 @@ fn enough_coded_packets_settle_the_lost_ones() {
     send(&mut recovery, Instant::ZERO, 10);
     lose(&mut recovery, Instant::ZERO, 2..5);
     let sent = poll(&mut recovery, later(), &paths(1_000_000));
-    let coded = Content::Coded { start: 2, count: 3 };
-    assert_eq!(sent, vec![coded; 3 + 3], "three more than were lost");
+    let coded = Content::Coded {
+        start: 0,
+        count: 10,
+    };
+    assert_eq!(
+        sent,
+        vec![coded; 8],
+        "one more than were lost, on each path"
+    );
 
+    arrive(&mut recovery, (0..2).chain(5..10));
     for _ in 0..3 {
         recovery.handle_outcome(later(), Outcome::Arrived(coded));
     }
-    assert_eq!(recovery.counts().delivered, 0, "they may be dependent");
+    assert_eq!(recovery.counts().delivered, 7, "they may be dependent");
     recovery.handle_outcome(later(), Outcome::Arrived(coded));
-    assert_eq!(recovery.counts().delivered, 3);
-    for _ in 0..2 {
+    assert_eq!(recovery.counts().delivered, 10);
+    for _ in 0..4 {
         recovery.handle_outcome(later(), Outcome::Lost(coded));
     }
     assert_eq!(
@@ -111,10 +121,48 @@ fn enough_coded_packets_settle_the_lost_ones() {
 }
 
 #[test]
+fn packets_of_a_shot_count_towards_the_next() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 10);
+    lose(&mut recovery, Instant::ZERO, 2..5);
+    let first = poll(&mut recovery, later(), &paths(1_000_000));
+    lose(&mut recovery, later(), 5..9);
+    let now = later() + Config::default().recovery_delay;
+    assert_eq!(first.len(), 8);
+    assert_eq!(
+        poll(&mut recovery, now, &paths(1_000_000)),
+        [],
+        "seven are lost, and eight are in flight"
+    );
+    lose(&mut recovery, now, [9]);
+    let now = now + Config::default().recovery_delay;
+    let more = poll(&mut recovery, now, &paths(1_000_000));
+    assert_eq!(more.len(), 2, "one on each path");
+}
+
+#[test]
+fn a_shot_that_cannot_suffice_is_followed_by_another_at_once() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 10);
+    lose(&mut recovery, Instant::ZERO, 2..5);
+    let sent = poll(&mut recovery, later(), &paths(1_000_000));
+    for coded in &sent[..5] {
+        recovery.handle_outcome(later(), Outcome::Lost(*coded));
+    }
+    let again = later() + Config::default().recovery_delay;
+    assert_eq!(recovery.poll_timeout(later()), None, "three are in flight");
+    recovery.handle_outcome(later(), Outcome::Lost(sent[5]));
+    assert_eq!(recovery.poll_timeout(later()), Some(again));
+    let more = poll(&mut recovery, again, &paths(1_000_000));
+    assert_eq!(more.len(), 4, "two are still in flight");
+}
+
+#[test]
 fn a_shot_that_fails_is_followed_by_another_until_the_packets_are_given_up() {
     let mut recovery = recovery(CODED);
     send(&mut recovery, Instant::ZERO, 10);
     lose(&mut recovery, Instant::ZERO, 2..5);
+    arrive(&mut recovery, (0..2).chain(5..9));
     let mut now = Instant::ZERO;
     for shot in 1..=Config::default().shots {
         now += Config::default().recovery_delay;
@@ -124,19 +172,29 @@ fn a_shot_that_fails_is_followed_by_another_until_the_packets_are_given_up() {
             recovery.handle_outcome(now, Outcome::Lost(content));
         }
     }
+    assert_eq!(
+        recovery.counts().given_up,
+        0,
+        "the last packet is in flight"
+    );
+    arrive(&mut recovery, [9]);
     assert_eq!(recovery.counts().given_up, 3);
     assert_eq!(recovery.poll_timeout(Instant::ZERO), None);
 }
 
 #[test]
 fn a_range_that_is_dropped_leaves_nothing_to_recover() {
-    let mut recovery = recovery(CODED);
+    let config = Config {
+        range_packets: 10,
+        ..Config::default()
+    };
+    let mut recovery = Recovery::new(&config, CODED, 0);
     send(&mut recovery, Instant::ZERO, 20);
     lose(&mut recovery, Instant::ZERO, [3, 13]);
     recovery.give_up_oldest_range();
     assert_eq!(recovery.counts().given_up, 10);
     let sent = poll(&mut recovery, later(), &paths(1_000_000));
-    assert_eq!(sent, [Content::Original(13)]);
+    assert_eq!(sent, [Content::Original(13); 2], "over each path");
 }
 
 #[test]
@@ -159,11 +217,7 @@ fn removing_a_path_loses_the_coded_packets_planned_for_it() {
     let mut recovery = recovery(CODED);
     send(&mut recovery, Instant::ZERO, 10);
     lose(&mut recovery, Instant::ZERO, 0..10);
-    let capacity = Capacity {
-        paths: &paths(10_000),
-        is_backlogged: false,
-    };
-    assert!(recovery.poll_shot(later(), capacity).is_some());
+    assert!(recovery.poll_shot(later(), &paths(10_000)).is_some());
     recovery.plan_copies(7, [path(0)].into_iter().collect());
     let planned = [path(0), path(1)].map(|id| recovery.remove_path(id).count());
     assert!(planned.iter().sum::<usize>() >= 12, "{planned:?}");
@@ -178,11 +232,7 @@ fn packets_that_expire_while_they_are_planned_are_not_returned() {
     let mut recovery = recovery(CODED);
     send(&mut recovery, Instant::ZERO, 10);
     lose(&mut recovery, Instant::ZERO, 0..10);
-    let capacity = Capacity {
-        paths: &paths(1_000_000),
-        is_backlogged: false,
-    };
-    assert!(recovery.poll_shot(later(), capacity).is_some());
+    assert!(recovery.poll_shot(later(), &paths(1_000_000)).is_some());
     assert!(recovery.has_planned());
     assert_eq!(recovery.poll_planned(Instant::ZERO + EXPIRY), None);
 }

@@ -70,7 +70,7 @@ fn a_path_that_delivered_nothing_recently_comes_last() {
 }
 
 #[test]
-fn packets_lost_again_take_more_paths() {
+fn a_packet_lost_alone_takes_two_paths_and_again_if_it_is_lost_on_both() {
     let mut sender = two_paths(Config::default());
     let packets = |sender: &mut Sender, now: Instant| {
         let transmits = std::iter::from_fn(|| sender.poll_transmit(now));
@@ -83,15 +83,16 @@ fn packets_lost_again_take_more_paths() {
         .handle_packet(now, vec![7; 1000], Hint::default())
         .unwrap();
     assert_eq!(packets(&mut sender, now).len(), 1);
-    for copies in [1, 2] {
-        let lost = Outcome::Lost(Content::Original(0));
-        sender.recovery.handle_outcome(now, lost);
+    for in_flight in [1, 2, 2] {
+        for _ in 0..in_flight {
+            assert_eq!(packets(&mut sender, now), []);
+            let lost = Outcome::Lost(Content::Original(0));
+            sender.recovery.handle_outcome(now, lost);
+        }
         now += sender.config.recovery_delay;
         let mut used = packets(&mut sender, now);
         used.sort();
-        assert_eq!(used.len(), copies);
-        used.dedup();
-        assert_eq!(used.len(), copies, "each over a different path");
+        assert_eq!(used, [0, 1]);
     }
 }
 

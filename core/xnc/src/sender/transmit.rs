@@ -4,7 +4,7 @@ use super::queue::{Class, QueuedPacket};
 use super::{Sender, Transmit};
 use crate::liveness::Liveness;
 use crate::path::QUIC_OVERHEAD;
-use crate::recovery::{CODED_OVERHEAD, Capacity, Recovery, RecoveryMethod};
+use crate::recovery::{CODED_OVERHEAD, Recovery, RecoveryMethod};
 use crate::scheme::{Candidate, Extra, PathChoice, Scheduler, View};
 use crate::sent_packets::{Hint, SentPackets};
 use crate::sent_transmissions::Content;
@@ -52,11 +52,7 @@ impl Sender {
 
     /// Sends the packets of due shots for which there is window.
     pub(super) fn poll_shot(&mut self, now: Instant) -> Option<Transmit> {
-        let capacity = Capacity {
-            paths: &self.paths,
-            is_backlogged: self.queue.is_backlogged(),
-        };
-        let (path, content) = self.recovery.poll_shot(now, capacity)?;
+        let (path, content) = self.recovery.poll_shot(now, &self.paths)?;
         self.transmit(now, path, content)
     }
 
