@@ -1,14 +1,10 @@
 use crate::config::Config;
 use crate::liveness::{Evidence, Liveness, Monitor, paused_from};
-use crate::sent_transmissions::{Content, LossRule, SentTransmissions};
+use crate::sent_transmissions::{Content, LossRule, QUIC_OVERHEAD, SentTransmissions};
 use crate::timer::Timer;
 use crate::timing::PERIOD;
 use hawser_units::{ByteSize, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
-
-/// Bytes that QUIC adds to a frame: a short header with an 8-byte connection ID, a packet number,
-/// the type and length of the datagram frame, and the AEAD tag.
-pub(crate) const QUIC_OVERHEAD: u64 = 32;
 
 /// The length of a ping frame in bytes.
 const PING_BYTES: u64 = 10;

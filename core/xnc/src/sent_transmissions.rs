@@ -5,12 +5,15 @@ use crate::RejectReason;
 use crate::black_hole::BlackHole;
 use crate::memory::shrink_if_sparse;
 use crate::numbers::AckedRanges;
-use crate::path::QUIC_OVERHEAD;
 use crate::timing::{GRANULARITY, PAUSE, Timing};
 use hawser_units::Instant;
 use hawser_wire::xnc::AckBlock;
 use std::collections::VecDeque;
 use std::time::Duration;
+
+/// Bytes that QUIC adds to a frame: a short header with an 8-byte connection ID, a packet number,
+/// the type and length of the datagram frame, and the AEAD tag.
+pub(crate) const QUIC_OVERHEAD: u64 = 32;
 
 /// The maximum number of transmissions that may be unacknowledged. It is less than half of what 16
 /// bits can distinguish, so the receiver always expands truncated numbers correctly.

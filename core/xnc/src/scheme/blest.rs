@@ -1,5 +1,6 @@
 use super::{Candidate, PathChoice, Scheduler, View, fastest};
-use crate::path::{Path, QUIC_OVERHEAD};
+use crate::path::Path;
+use crate::sent_transmissions::QUIC_OVERHEAD;
 use hawser_units::Instant;
 
 /// Blocking estimation (Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for

@@ -1,5 +1,6 @@
 use super::{Candidate, PathChoice, Scheduler, View, fastest};
-use crate::path::{Path, QUIC_OVERHEAD};
+use crate::path::Path;
+use crate::sent_transmissions::QUIC_OVERHEAD;
 
 /// Earliest completion first (Lim et al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous
 /// Paths", CoNEXT 2017, algorithm 1). When the fastest path has no window, a slower one is used

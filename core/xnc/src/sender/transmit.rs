@@ -3,11 +3,10 @@
 use super::queue::{Class, QueuedPacket};
 use super::{Sender, Transmit};
 use crate::liveness::Liveness;
-use crate::path::QUIC_OVERHEAD;
 use crate::recovery::{CODED_OVERHEAD, Recovery, RecoveryMethod};
 use crate::scheme::{Candidate, Extra, PathChoice, Scheduler, View};
 use crate::sent_packets::{Hint, SentPackets};
-use crate::sent_transmissions::Content;
+use crate::sent_transmissions::{Content, QUIC_OVERHEAD};
 use bytes::Bytes;
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{PacketHeader, emit_ping};
