@@ -2,9 +2,10 @@
 
 use super::{Candidate, View};
 use crate::config::{Config, Scheme};
-use crate::path::{PathState, Paths, QUIC_OVERHEAD, Rtt};
+use crate::path::{PathState, Paths, Rtt};
 use crate::sent_packets::{Hint, SentPackets};
 use crate::sent_transmissions::Content;
+use crate::sent_transmissions::QUIC_OVERHEAD;
 use hawser_units::{ByteSize, Instant, PathId};
 use std::time::Duration;
 
