@@ -4,8 +4,7 @@ use super::{Candidate, View};
 use crate::config::{Config, Scheme};
 use crate::path::{PathState, Paths, Rtt};
 use crate::sent_packets::{Hint, SentPackets};
-use crate::sent_transmissions::Content;
-use crate::sent_transmissions::QUIC_OVERHEAD;
+use crate::sent_transmissions::{Content, QUIC_OVERHEAD};
 use hawser_units::{ByteSize, Instant, PathId};
 use std::time::Duration;
 
