@@ -217,7 +217,10 @@ impl Leader {
             let change = self.controller.view().paths_change(one, other);
             let Some(change) = change else { break };
             let writes = vec![self.leadership.fence(), change.write];
-            let about = About::tenant(&change.tenant).node(one);
+            let about = About {
+                tenant: change.tenant,
+                ..About::default().node(one)
+            };
             let (kind, message) = change.event;
             self.controller.commit(writes, about, kind, message).await?;
             for flow in change.flows {

@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 
 /// A change of the discovered paths between two nodes.
 pub(crate) struct PathsChange {
-    pub(crate) tenant: Name,
+    /// The tenant of the nodes; `None` if both were deleted.
+    pub(crate) tenant: Option<Name>,
     pub(crate) write: Write,
     /// The kind and the message of its event.
     pub(crate) event: (&'static str, String),
@@ -58,7 +59,6 @@ impl View {
     /// `None` if the paths between them can stay.
     pub(crate) fn paths_change(&self, one: &Name, other: &Name) -> Option<PathsChange> {
         let pair = ordered(one, other);
-        let [first, second] = pair;
         let record = self.paths_record(pair);
         let before = self.discovered_between(pair);
         let flows = self.flows_between(pair);
@@ -69,8 +69,8 @@ impl View {
         if after == *before {
             return None;
         }
-        let node = self.nodes.get(first)?.record.as_ref();
-        let node = node.or_else(|| self.nodes.get(second)?.record.as_ref())?;
+        let mut nodes = pair.iter().filter_map(|name| self.node(name));
+        let tenant = nodes.next().map(|(_, node)| node.value.tenant.clone());
         let key = key::paths(pair);
         let write = if after.is_empty() {
             Write::delete(key)
@@ -84,7 +84,7 @@ impl View {
         };
         let read = record.map_or(Expect::Absent, |record| Expect::Revision(record.revision));
         Some(PathsChange {
-            tenant: node.value.tenant.clone(),
+            tenant,
             write: write.when(read),
             event: event_of(pair, before, &after),
             flows,
@@ -248,4 +248,38 @@ fn words(path: &DiscoveredPath) -> String {
         .each_ref()
         .map(|end| format!("{} {}", end.interface, end.address));
     format!("{one} to {other}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Entry;
+
+    #[test]
+    fn the_paths_of_nodes_that_were_deleted_go() {
+        let [first, second] = ["a", "b"].map(|name| name.parse::<Name>().unwrap());
+        let uplink = |last: u8| Uplink {
+            interface: "wan0".to_owned(),
+            address: [192, 0, 2, last].into(),
+        };
+        let path = DiscoveredPath {
+            number: 1,
+            ends: [uplink(1), uplink(2)],
+            withdrawn: None,
+        };
+        let record = PathsRecord {
+            paths: vec![path],
+            ..PathsRecord::default()
+        };
+        let entry = Entry {
+            key: key::paths([&first, &second]).into(),
+            value: emit(&record).into(),
+            revision: 3,
+        };
+        let change = View::of(vec![entry]).paths_change(&second, &first).unwrap();
+        let write = Write::delete("paths/a/b").when(Expect::Revision(3));
+        assert_eq!((change.write, change.tenant), (write, None));
+        let message = "between a and b: path 1 is removed: no flow connects the nodes";
+        assert_eq!(change.event, ("path_withdrawn", message.to_owned()));
+    }
 }
