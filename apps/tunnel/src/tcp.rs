@@ -7,6 +7,7 @@ use noq::{AsyncUdpSocket, UdpSender};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -147,7 +148,11 @@ impl Streams {
         stream: impl AsyncRead + AsyncWrite,
     ) -> io::Error {
         let (sender, queue) = mpsc::channel(QUEUE);
-        self.queues.lock().insert(peer, sender);
+        match self.queues.lock().entry(peer) {
+            Entry::Vacant(entry) => _ = entry.insert(sender),
+            // Another stream to another address of the server, by the same address translation.
+            Entry::Occupied(_) => return io::ErrorKind::AddrInUse.into(),
+        }
         let _registered = Registered {
             queues: &self.queues,
             peer,

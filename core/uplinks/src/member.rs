@@ -178,7 +178,8 @@ impl Member {
         match &self.path {
             None if cx.now >= self.retry_at => self.dial(cx, DialReason::Join, None),
             Some(_) if redial => {
-                self.dial(cx, DialReason::Redial, Some(cx.now + FAILED_AFTER));
+                let until = cx.now + redial_time(&cx.shared.server);
+                self.dial(cx, DialReason::Redial, Some(until));
             }
             _ => {}
         }
@@ -322,5 +323,14 @@ impl Member {
         if self.path.is_none() {
             self.retry_at = cx.now + self.backoff.after_failure(cx.out.random());
         }
+    }
+}
+
+/// Returns the time that another connection beside a failed one gets. Over TCP it needs more round
+/// trips, and begins later.
+fn redial_time(server: &Server) -> Duration {
+    match server.tcp_port {
+        Some(_) => 2 * FAILED_AFTER,
+        None => FAILED_AFTER,
     }
 }

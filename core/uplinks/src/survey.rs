@@ -128,10 +128,10 @@ impl Survey {
     }
 }
 
-/// Returns whether a round-trip time is clearly shorter than that to the current server, which is
-/// none if that has not answered in time.
+/// Returns whether a round-trip time is clearly shorter than that to the current server. That is
+/// none if a packet of its handshake was lost, because its session works.
 fn is_nearer(rtt: Duration, of_current: Option<Duration>) -> bool {
-    of_current.is_none_or(|of_current| {
+    of_current.is_some_and(|of_current| {
         rtt + MIN_GAIN.max(of_current.mul_f64(MIN_GAIN_SHARE)) <= of_current
     })
 }

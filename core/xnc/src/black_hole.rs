@@ -60,6 +60,9 @@ impl BlackHole {
         let Some(next) = self.next() else {
             return;
         };
+        if self.is_older(bytes) {
+            return;
+        }
         match (bytes > next as u64, has_arrived) {
             (true, true) => self.handle_large_arrival(),
             (true, false) => self.in_gap += 1,
@@ -76,9 +79,15 @@ impl BlackHole {
 
     /// Handles the arrival of a packet of `bytes` that had counted as lost.
     pub(crate) fn handle_late_arrival(&mut self, bytes: u64) {
-        if self.next().is_some_and(|next| bytes > next as u64) {
+        if !self.is_older(bytes) && self.next().is_some_and(|next| bytes > next as u64) {
             self.handle_large_arrival();
         }
+    }
+
+    /// Returns whether a packet was sent before the path was narrowed: it says nothing about packets
+    /// of the present size.
+    fn is_older(&self, bytes: u64) -> bool {
+        bytes > self.size as u64
     }
 
     fn handle_large_arrival(&mut self) {
@@ -133,6 +142,17 @@ mod tests {
             }
         }
         assert_eq!(path.narrowed(), None, "there is no smaller size");
+    }
+
+    #[test]
+    fn packets_of_an_earlier_size_do_not_count() {
+        let mut path = path();
+        path.set_size(SIZES[0]);
+        for _ in 0..10 * FIRST.lost {
+            path.handle_outcome(LARGE, false);
+            path.handle_outcome(SMALL, true);
+        }
+        assert_eq!(path.narrowed(), None);
     }
 
     #[test]

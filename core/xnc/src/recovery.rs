@@ -364,6 +364,15 @@ impl Recovery {
     }
 
     /// Returns the next lost packet to retransmit, and its number.
+    pub(crate) fn give_up_larger(&mut self, datagram: usize) {
+        let is_larger = |packet: &SentPacket| packet.bytes.len() + PacketHeader::LEN > datagram;
+        while let Some((id, packet)) = self.next_retransmission()
+            && is_larger(packet)
+        {
+            self.give_up(id);
+        }
+    }
+
     pub(crate) fn next_retransmission(&mut self) -> Option<(u64, &SentPacket)> {
         let is_lost = |packet: &SentPacket| packet.fate == Fate::Lost;
         while let Some(&id) = self.retransmissions.front() {

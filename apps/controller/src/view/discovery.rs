@@ -112,8 +112,12 @@ impl View {
                 let number = path.number;
                 discovery.paths.push(AssignedPath { number, way });
             }
-            others.extend(candidates(&self.sides(pair)).into_iter().map(way));
+            let of_peer = candidates(&self.sides(pair)).into_iter().map(way);
+            others.extend(of_peer.enumerate());
         }
+        // The peers take turns, so that none has all places.
+        others.sort_by_key(|(turn, _)| *turn);
+        let mut others: Vec<_> = others.into_iter().map(|(_, candidate)| candidate).collect();
         others.retain(|candidate| !discovery.candidates.contains(candidate));
         discovery.candidates.extend(others);
         discovery.candidates.truncate(Discovery::MAX_CANDIDATES);

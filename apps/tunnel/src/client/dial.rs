@@ -17,12 +17,14 @@ use hawser_quic::{Live, MarkCounter, MarkedDatagrams};
 use hawser_uplinks::{Route, Server, Uplink};
 use noq::{AsyncUdpSocket, Connecting, Connection, Endpoint};
 use noq::{RecvStream, SendStream, TokioRuntime};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -45,8 +47,31 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// [`hawser_uplinks::FAILED_AFTER`] for another connection.
 const TCP_AFTER: Duration = Duration::from_secs(1);
 
-/// The interval at which UDP is tried again while a path is one over TCP.
+/// The interval at which UDP is tried again while a path is one over TCP. It doubles, up to the
+/// maximum, each time that a path over UDP did not last as long as the maximum: some networks let
+/// handshakes pass, and nothing after them.
 const UDP_RETRY: Duration = Duration::from_secs(30);
+const MAX_UDP_RETRY: Duration = Duration::from_secs(600);
+
+/// The intervals of the uplinks at which UDP is tried again, and when it last worked again.
+#[derive(Debug, Default)]
+struct UdpPauses(BTreeMap<String, (Duration, Instant)>);
+
+impl UdpPauses {
+    /// Returns the interval for an uplink whose path has become one over TCP.
+    fn begin(&mut self, interface: &str) -> Duration {
+        match self.0.get(interface) {
+            Some((pause, at)) if at.elapsed() < MAX_UDP_RETRY => *pause,
+            _ => UDP_RETRY,
+        }
+    }
+
+    /// Takes note that UDP works again.
+    fn end(&mut self, interface: &str) {
+        let next = (2 * self.begin(interface)).min(MAX_UDP_RETRY);
+        self.0.insert(interface.to_owned(), (next, Instant::now()));
+    }
+}
 
 /// The smallest MTU that QUIC and IPv6 allow, in bytes; assumed of interfaces that report less.
 const MIN_MTU: u16 = 1280;
@@ -59,6 +84,7 @@ pub(crate) struct Dialer {
     /// Accepts only packets with its mark to servers that it was told to allow.
     kill_switch: Option<Arc<KillSwitch>>,
     pub(crate) dial_errors: DialErrors,
+    udp_pauses: Mutex<UdpPauses>,
 }
 
 /// A connection to a server over one uplink, before the first message.
@@ -123,6 +149,7 @@ impl Dialer {
             inner_mtu: config.common.mtu,
             kill_switch,
             dial_errors: DialErrors::default(),
+            udp_pauses: Mutex::default(),
         })
     }
 
@@ -165,11 +192,13 @@ impl Dialer {
 
     /// Waits until the server answers over UDP, where it did not before.
     pub(crate) async fn wait_for_udp(&self, uplink: &Uplink, server: &Server) {
+        let pause = self.udp_pauses.lock().begin(&uplink.interface);
         loop {
-            sleep(UDP_RETRY).await;
+            sleep(pause).await;
             if let Ok(route) = route(uplink, server)
                 && let Ok(dialed) = self.dial_udp(uplink, server, route).await
             {
+                self.udp_pauses.lock().end(&uplink.interface);
                 return CloseCode::Left.close(&dialed.connection);
             }
         }
@@ -308,6 +337,8 @@ async fn first_of(
 ) -> Result<Dialed> {
     let (udp, tcp) = match select(pin!(udp), pin!(tcp)).await {
         Either::Left((Ok(dialed), _)) | Either::Right((Ok(dialed), _)) => return Ok(dialed),
+        // The server answers over UDP, and would say the same over TCP.
+        Either::Left((Err(error), _)) if !error.is::<Unanswered>() => return Err(error),
         Either::Left((Err(error), tcp)) => (error, tcp.await),
         Either::Right((Err(error), udp)) => match udp.await {
             Ok(dialed) => return Ok(dialed),
@@ -478,4 +509,21 @@ fn route(uplink: &Uplink, server: &Server) -> Result<Route> {
 fn interface_mtu(interface: &str) -> Result<u16> {
     let mtu = interface::mtu_bytes(interface)?;
     Ok(u16::try_from(mtu).unwrap_or(u16::MAX).max(MIN_MTU))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn udp_is_tried_more_rarely_if_it_keeps_failing() {
+        let mut pauses = UdpPauses::default();
+        for expected in [30, 60, 120, 240, 480, 600, 600] {
+            assert_eq!(pauses.begin("wan0"), Duration::from_secs(expected));
+            pauses.end("wan0");
+        }
+        assert_eq!(pauses.begin("wan1"), UDP_RETRY, "another uplink");
+        pauses.0.get_mut("wan0").unwrap().1 -= MAX_UDP_RETRY;
+        assert_eq!(pauses.begin("wan0"), UDP_RETRY, "it worked for long");
+    }
 }

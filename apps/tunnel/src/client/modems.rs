@@ -7,15 +7,17 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::process::Command;
 use std::time::Duration;
+use tokio::process::Command;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 /// The interval at which ModemManager is asked.
 const INTERVAL: Duration = Duration::from_secs(10);
+
+/// The time limit for each answer of its program.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest text that is taken over, in characters: operators choose some of them.
 const MAX_TEXT: usize = 64;
@@ -33,9 +35,7 @@ pub(super) fn watch() -> watch::Receiver<Modems> {
 async fn ask_regularly(known: watch::Sender<Modems>) {
     let mut failures = Failures::default();
     loop {
-        let answer = spawn_blocking(modems)
-            .await
-            .unwrap_or_else(|error| Err(error.into()));
+        let answer = modems().await;
         if answer.as_ref().is_err_and(is_missing) {
             return;
         }
@@ -120,17 +120,19 @@ struct BearerStatus {
 }
 
 /// Asks ModemManager for all modems.
-fn modems() -> Result<Modems> {
-    let list: ModemList = ask(&["-L"])?;
+async fn modems() -> Result<Modems> {
+    let list: ModemList = ask(&["-L"]).await?;
     let mut modems = Modems::new();
     for path in &list.modems {
         // It may have been removed since.
-        let Ok(ModemFile { modem }) = ask::<ModemFile>(&["-m", path]) else {
+        let Ok(ModemFile { modem }) = ask::<ModemFile>(&["-m", path]).await else {
             continue;
         };
-        let bearers = modem.generic.bearers.iter();
-        let bearers = bearers.filter_map(|path| ask::<BearerFile>(&["-b", path]).ok());
-        let bearers: Vec<_> = bearers.map(|file| file.bearer).collect();
+        let mut bearers = Vec::new();
+        for path in &modem.generic.bearers {
+            let file = ask::<BearerFile>(&["-b", path]).await;
+            bearers.extend(file.map(|file| file.bearer));
+        }
         modems.extend(by_interface(&modem, &bearers));
     }
     Ok(modems)
@@ -178,9 +180,11 @@ fn text(known: Option<&String>) -> Option<String> {
     Some(shown.take(MAX_TEXT).collect())
 }
 
-fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T> {
+async fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T> {
     let mut command = Command::new("mmcli");
-    let output = command.args(arguments).arg("-J").output()?;
+    command.args(arguments).arg("-J").kill_on_drop(true);
+    let output = timeout(TIMEOUT, command.output()).await;
+    let output = output.context("mmcli does not answer")??;
     ensure!(
         output.status.success(),
         "mmcli: {}",

@@ -69,8 +69,14 @@ fn judge<B>(answer: &Response<B>, asked: SocketAddr) -> Option<Portal> {
     let page = page.and_then(|page| page.to_str().ok());
     is_portal.then(|| Portal {
         asked,
-        page: page.map(|page| page.chars().take(MAX_PAGE).collect()),
+        page: page.map(shown),
     })
+}
+
+/// Returns the address of a page without its query, which may identify the modem.
+fn shown(page: &str) -> String {
+    let end = page.find(['?', '#']).unwrap_or(page.len());
+    page[..end].chars().take(MAX_PAGE).collect()
 }
 
 #[cfg(test)]
@@ -90,7 +96,7 @@ mod tests {
     fn portals_are_told_from_servers() {
         let portal = "a captive portal answers in place of 192.0.2.1:80";
         assert_eq!(
-            said(302, Some("http://portal.example/")),
+            said(302, Some("http://portal.example/?mac=00:11&token=secret")),
             Some(format!("{portal}: sign in at http://portal.example/"))
         );
         for status in [200, 511] {

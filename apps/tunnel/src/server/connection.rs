@@ -108,13 +108,13 @@ fn take_slot(
 
 /// A time in which handshakes are refused because there are too many.
 #[derive(Default)]
-struct Overload {
+pub(super) struct Overload {
     last_refused: Option<Instant>,
 }
 
 impl Overload {
     /// Warns of a refused handshake, unless it soon follows another one.
-    fn warn(&mut self, source: IpAddr) {
+    pub(super) fn warn(&mut self, source: IpAddr) {
         let last = self.last_refused.replace(Instant::now());
         if last.is_none_or(|last| last.elapsed() >= WARN_AGAIN_AFTER) {
             warn!(%source, "too many handshakes at once: clients are refused; the status counts them");

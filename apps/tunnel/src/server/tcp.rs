@@ -4,16 +4,18 @@
 //! QUIC connection in it authenticates the client once more.
 
 use super::Server;
-use super::connection::{TimeLimits, admits};
+use super::connection::{Overload, TimeLimits, admits};
 use super::handshakes::{HandshakeSlot, HandshakeSlots};
 use crate::config::ServerConfig;
 use crate::session::canonical;
 use crate::tcp::{self, Streams, TcpSocket};
 use crate::tls::{self, Peer};
 use anyhow::{Context, Result};
+use hawser_io::failures::{Change, Failures};
 use hawser_units::MAX_PATHS;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,6 +76,7 @@ struct Door {
     server: Arc<Server>,
     slots: Arc<HandshakeSlots>,
     streams: Streams,
+    overload: Mutex<Overload>,
     /// The number of streams of each client, by its name.
     counts: Mutex<HashMap<String, usize>>,
     tls: watch::Receiver<TlsAcceptor>,
@@ -92,6 +95,7 @@ pub(super) fn accept(
         server: Arc::clone(server),
         slots: Arc::clone(slots),
         streams,
+        overload: Mutex::default(),
         counts: Mutex::default(),
         tls: acceptor.subscribe(),
     });
@@ -122,11 +126,17 @@ async fn follow_certificates(
 
 impl Door {
     async fn serve(self: Arc<Self>, listener: TcpListener) {
+        let mut failures = Failures::default();
         loop {
             match listener.accept().await {
-                Ok((stream, peer)) => self.take(stream, canonical(peer)),
+                Ok((stream, peer)) => {
+                    failures.record::<(), io::Error>(Ok(()));
+                    self.take(stream, canonical(peer));
+                }
                 Err(error) => {
-                    warn!("cannot accept a connection over TCP: {error}");
+                    if let Some(Change::Failed(error)) = failures.record::<(), _>(Err(error)) {
+                        warn!("cannot accept connections over TCP: {error}");
+                    }
                     sleep(PAUSE).await;
                 }
             }
@@ -141,7 +151,10 @@ impl Door {
                 let door = Arc::clone(self);
                 tokio::spawn(async move { door.serve_stream(stream, peer, slot).await });
             }
-            Err(full) => registry.count_refusal(full.name()),
+            Err(full) => {
+                registry.count_refusal(full.name());
+                self.overload.lock().warn(peer.ip());
+            }
         }
     }
 
@@ -173,8 +186,8 @@ impl Door {
             ended = self.streams.clone().carry(peer, stream) => {
                 debug!(%peer, client = client.name, "TCP: stream ended: {ended}");
             }
+            // The connections in the stream are counted.
             () = self.revoked(&client) => {
-                registry.count_refusal("revoked");
                 debug!(%peer, client = client.name, "TCP: stream ended: not admitted any more");
             }
         }

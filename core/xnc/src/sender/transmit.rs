@@ -56,6 +56,11 @@ impl Sender {
     }
 
     fn poll_retransmission(&mut self, now: Instant) -> Option<Transmit> {
+        let sizes = self.paths.iter().map(|path| path.state.datagram_size);
+        // A path may have become narrower since.
+        if let Some(largest) = sizes.max() {
+            self.recovery.give_up_larger(largest);
+        }
         let (id, packet) = self.recovery.next_retransmission()?;
         let (size, hint) = (packet.bytes.len(), packet.hint);
         let choice = self.select_path(now, self.candidate(size, hint, Class::Live));
