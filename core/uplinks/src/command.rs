@@ -126,6 +126,8 @@ pub enum Notice {
     Draining(ConnectionId),
     /// Packets to the client begin or cease to wait at the server.
     Backlog(ConnectionId, bool),
+    /// Another connection would be better than that of this path.
+    Improvable(ConnectionId),
     /// The connection of a path was closed, not by a command.
     Closed {
         /// The connection.

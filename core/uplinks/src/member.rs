@@ -278,6 +278,11 @@ impl Member {
         change
     }
 
+    /// Tries to replace the path, which is kept until then.
+    pub(crate) fn replace_path(&mut self) {
+        self.redial = true;
+    }
+
     /// Tries to replace a path that does not deliver, or to make one, at once.
     pub(crate) fn rejoin(&mut self, now: Instant) {
         self.retry_at = now;

@@ -167,6 +167,12 @@ impl Session {
                 self.shared.server_backlog = backlog;
             }
             Notice::Draining(_) | Notice::Backlog(..) => {}
+            Notice::Improvable(connection) => {
+                let mut members = self.members.values_mut();
+                if let Some(member) = members.find(|member| member.has_path(connection)) {
+                    member.replace_path();
+                }
+            }
             Notice::Closed { connection, .. } => self.handle_closed(now, connection, out),
             Notice::Ended => {
                 self.set_silent(true, out);

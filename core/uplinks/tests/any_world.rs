@@ -29,6 +29,7 @@ enum Operation {
     List { first: usize },
     Slow { server: usize, ms: u32 },
     TakeOver,
+    Improve,
     BeginMonth,
     ReportLate { reports_late: bool },
 }
@@ -53,6 +54,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => server().prop_map(|first| Operation::List { first }),
         1 => (server(), 1u32..2000).prop_map(|(server, ms)| Operation::Slow { server, ms }),
         1 => Just(Operation::TakeOver),
+        1 => Just(Operation::Improve),
         1 => Just(Operation::BeginMonth),
         1 => any::<bool>().prop_map(|reports_late| Operation::ReportLate { reports_late }),
     ]
@@ -83,6 +85,7 @@ fn apply(world: &mut World, operation: &Operation) {
         Operation::List { first } => world.announce_some_servers(first),
         Operation::Slow { server, ms } => world.servers[server % servers].rtt = ms * MS,
         Operation::TakeOver => world.take_over(),
+        Operation::Improve => world.improve(),
         Operation::BeginMonth => world.begin_month(),
         Operation::ReportLate { reports_late } => world.reports_late = reports_late,
     }

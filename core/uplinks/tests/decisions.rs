@@ -156,6 +156,45 @@ fn a_path_that_fails_is_replaced_once_another_connection_is_made() {
 }
 
 #[test]
+fn a_path_that_can_be_improved_is_kept_until_another_connection_has_joined() {
+    let mut world = connected(2, 1);
+    world.improve();
+    assert!(
+        !world
+            .log
+            .iter()
+            .any(|command| is_close(command, CloseReason::Replaced))
+    );
+    let is_redial = |command: &Command| {
+        matches!(
+            command,
+            Command::Dial {
+                reason: DialReason::Redial,
+                ..
+            }
+        )
+    };
+    assert_eq!(
+        world
+            .log
+            .iter()
+            .filter(|command| is_redial(command))
+            .count(),
+        1
+    );
+    let session = world.session();
+    world.pass(S);
+    assert!(
+        world
+            .log
+            .iter()
+            .any(|command| is_close(command, CloseReason::Replaced))
+    );
+    assert!(world.is_connected());
+    assert_eq!(world.session(), session);
+}
+
+#[test]
 fn a_silent_path_is_redialed_ever_more_rarely_and_each_attempt_is_limited() {
     let mut world = connected(2, 1);
     world.uplinks[1].is_paused = true;

@@ -11,6 +11,7 @@ use hawser_units::PathId;
 use hawser_uplinks::{Command, ConnectionId, FAILED_AFTER, Notice, Server, Uplink};
 use noq::{Connection, ConnectionError, Endpoint};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::{OnceCell, mpsc, watch};
@@ -179,7 +180,12 @@ impl Connections {
         let link = attached.link(standby);
         to.send_command(SessionCommand::Add(attached.number, link))
             .await;
-        let udp_works = udp_works(Arc::clone(&self.dialer), &attached);
+        let try_udp = try_udp(
+            id,
+            Arc::clone(&self.dialer),
+            &attached,
+            self.notices.0.clone(),
+        );
         let stream = Stream {
             connection: attached.connection.clone(),
             send: attached.send,
@@ -187,15 +193,10 @@ impl Connections {
             standby: changes,
         };
         let notices = self.notices.0.clone();
-        let (connection, interface) = (stream.connection.clone(), attached.uplink.interface);
         let task = self.tasks.spawn(async move {
             tokio::select! {
                 reason = path::serve(id, stream, notices) => Outcome::Closed(id, reason),
-                () = udp_works => {
-                    info!(interface, "the server answers over UDP again");
-                    CloseCode::Replaced.close(&connection);
-                    Outcome::Closed(id, ConnectionError::LocallyClosed)
-                }
+                never = try_udp => match never {},
             }
         });
         PathEntry {
@@ -309,15 +310,26 @@ impl PathEntry {
     }
 }
 
-/// Returns a future that is ready when a connection over TCP should be replaced by one over UDP.
-fn udp_works(dialer: Arc<Dialer>, attached: &Attached) -> impl Future<Output = ()> + use<> {
+/// Returns a future that reports each time that a connection over TCP could be one over UDP.
+fn try_udp(
+    id: ConnectionId,
+    dialer: Arc<Dialer>,
+    attached: &Attached,
+    notices: mpsc::Sender<Notice>,
+) -> impl Future<Output = Infallible> + use<> {
     let over_tcp = attached.over_tcp;
     let (uplink, server) = (attached.uplink.clone(), attached.server.clone());
     async move {
-        match over_tcp {
-            true => dialer.wait_for_udp(&uplink, &server).await,
-            false => std::future::pending().await,
+        while over_tcp {
+            dialer.wait_for_udp(&uplink, &server).await;
+            info!(
+                interface = uplink.interface,
+                "the server answers over UDP again"
+            );
+            // The receiver exists as long as the client.
+            let _ = notices.send(Notice::Improvable(id)).await;
         }
+        std::future::pending().await
     }
 }
 

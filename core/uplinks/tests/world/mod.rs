@@ -200,6 +200,13 @@ impl World {
         self.close_paths(|path| path.bytes == 0, false);
     }
 
+    /// Another connection would be better for one of the paths.
+    pub(crate) fn improve(&mut self) {
+        if let Some(connection) = self.paths(|_| true).into_iter().next() {
+            self.notice(Notice::Improvable(connection));
+        }
+    }
+
     pub(crate) fn backlog(&mut self, backlog: bool) {
         if let Some(connection) = self.paths(|_| true).into_iter().next() {
             self.notice(Notice::Backlog(connection, backlog));
