@@ -320,7 +320,10 @@ fn try_udp(
     let over_tcp = attached.over_tcp;
     let (uplink, server) = (attached.uplink.clone(), attached.server.clone());
     async move {
-        while over_tcp {
+        if !over_tcp {
+            std::future::pending::<()>().await;
+        }
+        loop {
             dialer.wait_for_udp(&uplink, &server).await;
             info!(
                 interface = uplink.interface,
@@ -329,7 +332,6 @@ fn try_udp(
             // The receiver exists as long as the client.
             let _ = notices.send(Notice::Improvable(id)).await;
         }
-        std::future::pending().await
     }
 }
 
