@@ -141,42 +141,52 @@ impl Streams {
         self.queues.lock().contains_key(&peer)
     }
 
-    /// Exchanges datagrams with a peer until the stream ends, returns why.
-    pub(crate) async fn carry(
+    /// Returns a future that exchanges datagrams with a peer until the stream ends, and then returns
+    /// why. Datagrams to the peer are queued from the call on.
+    pub(crate) fn carry(
         self,
         peer: SocketAddr,
         stream: impl AsyncRead + AsyncWrite,
-    ) -> io::Error {
+    ) -> impl Future<Output = io::Error> {
+        let registered = self.register(peer);
+        async move {
+            let (_registered, queue) = match registered {
+                Ok(registered) => registered,
+                Err(error) => return error,
+            };
+            let (reader, writer) = tokio::io::split(stream);
+            let (reader, writer) = (pin!(reader), pin!(writer));
+            let ended = tokio::select! {
+                ended = receive(reader, peer, &self.received) => ended,
+                ended = send(writer, queue) => ended,
+                () = self.received.closed() => Ok(()),
+            };
+            ended
+                .err()
+                .unwrap_or_else(|| io::ErrorKind::NotConnected.into())
+        }
+    }
+
+    /// Adds the queue of a stream.
+    fn register(&self, peer: SocketAddr) -> io::Result<(Registered, mpsc::Receiver<Bytes>)> {
         let (sender, queue) = mpsc::channel(QUEUE);
         match self.queues.lock().entry(peer) {
             Entry::Vacant(entry) => _ = entry.insert(sender),
             // Another stream to another address of the server, by the same address translation.
-            Entry::Occupied(_) => return io::ErrorKind::AddrInUse.into(),
+            Entry::Occupied(_) => return Err(io::ErrorKind::AddrInUse.into()),
         }
-        let _registered = Registered {
-            queues: &self.queues,
-            peer,
-        };
-        let (reader, writer) = tokio::io::split(stream);
-        let (reader, writer) = (pin!(reader), pin!(writer));
-        let ended = tokio::select! {
-            ended = receive(reader, peer, &self.received) => ended,
-            ended = send(writer, queue) => ended,
-            () = self.received.closed() => Ok(()),
-        };
-        ended
-            .err()
-            .unwrap_or_else(|| io::ErrorKind::NotConnected.into())
+        let queues = Arc::clone(&self.queues);
+        Ok((Registered { queues, peer }, queue))
     }
 }
 
 /// The entry of a stream, which ends with this value.
-struct Registered<'a> {
-    queues: &'a Queues,
+struct Registered {
+    queues: Queues,
     peer: SocketAddr,
 }
 
-impl Drop for Registered<'_> {
+impl Drop for Registered {
     fn drop(&mut self) {
         self.queues.lock().remove(&self.peer);
     }
@@ -296,7 +306,6 @@ mod tests {
         let (here, there) = tokio::io::duplex(100);
         let carried = tokio::spawn(streams.clone().carry(address(2), here));
         tokio::spawn(from_other.carry(address(1), there));
-        tokio::task::yield_now().await;
         for datagram in [vec![1], vec![2; 1472], vec![3; 700]] {
             send_to(&other, address(1), &datagram).await;
             assert_eq!(next(&mut one).await.unwrap(), (address(2), datagram));
@@ -328,7 +337,6 @@ mod tests {
         let (other, from_other) = TcpSocket::new(address(2));
         let (here, there) = tokio::io::duplex(100);
         tokio::spawn(from_other.carry(address(1), there));
-        tokio::task::yield_now().await;
         for number in 0..2 * QUEUE as u16 {
             send_to(&other, address(1), &number.to_be_bytes()).await;
         }

@@ -109,11 +109,16 @@ pub(crate) struct Flood {
 impl Flood {
     /// 4 Mb/s.
     pub(crate) fn start(from: &Namespace, to: IpAddr) -> Flood {
-        Flood::of(from, to, 1)
+        Flood::of(from, to, 1, 1000)
     }
 
-    /// Sends `datagrams` datagrams every two milliseconds.
-    fn of(from: &Namespace, to: IpAddr, datagrams: usize) -> Flood {
+    /// Datagrams of this size, which are larger than a packet inside may be after a while.
+    pub(crate) fn of_size(from: &Namespace, to: IpAddr, bytes: usize) -> Flood {
+        Flood::of(from, to, 1, bytes)
+    }
+
+    /// Sends `datagrams` datagrams of `bytes` every two milliseconds.
+    fn of(from: &Namespace, to: IpAddr, datagrams: usize, bytes: usize) -> Flood {
         let socket = from.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::spawn({
@@ -122,7 +127,7 @@ impl Flood {
                 while !stop.load(Relaxed) {
                     for _ in 0..datagrams {
                         // Fails with the ICMP error that the port is closed.
-                        let _ = socket.send_to(&[0; 1000], (to, 9));
+                        let _ = socket.send_to(&vec![0; bytes], (to, 9));
                     }
                     thread::sleep(Duration::from_millis(2));
                 }
@@ -359,8 +364,8 @@ fn a_greedy_client_leaves_a_modest_one_its_share() {
     let greedy = rig.start(&rig.router, "greedy", "client", &config);
     let _modest = rig.client("");
     let floods = [
-        Flood::of(&rig.router, [10, 77, 0, 1].into(), GREEDY),
-        Flood::of(&rig.servers[0], greedy.session().addresses[0], GREEDY),
+        Flood::of(&rig.router, [10, 77, 0, 1].into(), GREEDY, 1000),
+        Flood::of(&rig.servers[0], greedy.session().addresses[0], GREEDY, 1000),
     ];
     greedy.until("the flood goes up and down", |status| {
         status.sessions[0].sent_mbps > 50.0 && status.sessions[0].received_mbps > 50.0
