@@ -47,6 +47,24 @@ pub struct Route {
     pub source: Option<IpAddr>,
 }
 
+/// Returns whether an interface called `name` is meant by `pattern`: its name, or the beginning of
+/// names followed by `*`.
+pub fn name_matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == pattern,
+    }
+}
+
+/// Returns whether an address may be reached from other links.
+pub fn is_reachable(address: IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(is_link_local || address.is_loopback() || address.is_unspecified())
+}
+
 /// Returns the interface called `name`.
 pub fn find(name: &str) -> Result<Interface, Error> {
     let Link {

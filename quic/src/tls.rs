@@ -84,10 +84,14 @@ pub fn server(
     identity: &Identity,
     protocol: &[u8],
 ) -> Result<Arc<QuicServerConfig>, TlsError> {
-    let config = server_config(authorities, identity, protocol)?;
+    server_config(authorities, identity, protocol).map(quic_server)
+}
+
+/// Returns the configuration for QUIC of a server.
+pub fn quic_server(config: ServerConfig) -> Arc<QuicServerConfig> {
     let config = QuicServerConfig::try_from(config)
         .expect("the provider has the suite of QUIC's first packets");
-    Ok(Arc::new(config))
+    Arc::new(config)
 }
 
 /// As [`server`], for TCP.

@@ -15,6 +15,7 @@ use crate::flows::Flows;
 use hawser_bpf::Prefix;
 use hawser_client::Controller;
 use hawser_io::config::Source;
+use hawser_io::interface::name_matches;
 use hawser_io::xdp::Wanted;
 use hawser_units::{PathId, PathSet};
 use std::collections::BTreeMap;
@@ -106,10 +107,7 @@ impl UplinkNames {
     /// Returns whether the name of an interface is among them.
     pub(crate) fn contains(&self, interface: &str) -> bool {
         let mut names = self.0.iter();
-        names.any(|name| match name.strip_suffix('*') {
-            Some(beginning) => interface.starts_with(beginning),
-            None => interface == name,
-        })
+        names.any(|name| name_matches(name, interface))
     }
 }
 

@@ -6,7 +6,6 @@ use hawser_control::discovery::{AssignedPath, Discovery, Uplink};
 use hawser_io::interface;
 use hawser_units::PathId;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 /// Returns the uplinks of the node: the smallest address of each IP version of each interface, for up
 /// to [`Uplink::MAX`] addresses.
@@ -27,7 +26,9 @@ pub(crate) fn current(config: &Config) -> Result<Vec<Uplink>> {
         // An interface may vanish in between.
         let addresses = interface::addresses_of(&name).unwrap_or_default();
         for is_ipv4 in [true, false] {
-            let mut addresses = addresses.iter().filter(|address| is_reachable(address));
+            let mut addresses = addresses
+                .iter()
+                .filter(|address| interface::is_reachable(**address));
             let address = addresses.find(|address| address.is_ipv4() == is_ipv4);
             uplinks.extend(address.map(|address| Uplink {
                 interface: name.clone(),
@@ -37,15 +38,6 @@ pub(crate) fn current(config: &Config) -> Result<Vec<Uplink>> {
     }
     uplinks.truncate(Uplink::MAX);
     Ok(uplinks)
-}
-
-/// Returns whether an address may be reached from other links.
-fn is_reachable(address: &IpAddr) -> bool {
-    let is_link_local = match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    !(is_link_local || address.is_loopback() || address.is_unspecified())
 }
 
 /// Returns the paths that the controller has made.

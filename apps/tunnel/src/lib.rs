@@ -27,6 +27,7 @@ mod packet;
 mod quic;
 mod server;
 mod session;
+mod socket;
 pub mod status;
 mod tables;
 mod tcp;

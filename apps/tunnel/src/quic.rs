@@ -1,13 +1,14 @@
 //! QUIC parameters of the tunnel: packet sizes, connection IDs, sockets.
 
+use crate::socket::{self, set_mark};
 use anyhow::{Context, Result};
 use hawser_quic::{Congestion, Live, Transport};
 use hawser_units::ByteSize;
 use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::{Mark, RcvBufForce, SndBufForce};
+use nix::sys::socket::sockopt::{RcvBufForce, SndBufForce};
 use noq::{EndpointConfig, TransportConfig};
 use noq_proto::RandomConnectionIdGenerator;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Protocol, Type};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,27 +118,14 @@ pub(crate) fn uplink_socket(
     mark: Option<u32>,
 ) -> Result<UdpSocket> {
     let socket = socket(address, Some(interface))?;
-    if let Some(mark) = mark {
-        setsockopt(&socket, Mark, &mark)
-            .context("cannot set the mark of packets: CAP_NET_ADMIN is needed")?;
-    }
+    set_mark(&socket, mark)?;
     Ok(socket)
 }
 
 /// Opens a socket bound to `address`, and to `interface` if given.
 pub(crate) fn socket(address: SocketAddr, interface: Option<&str>) -> Result<UdpSocket> {
     let open = || {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::DGRAM,
-            Some(Protocol::UDP),
-        )?;
-        if let Some(interface) = interface {
-            socket.bind_device(Some(interface.as_bytes()))?;
-        }
-        if address.is_ipv6() && address.ip().is_unspecified() {
-            socket.set_only_v6(false)?;
-        }
+        let socket = socket::open(Type::DGRAM, Protocol::UDP, address, interface)?;
         socket.bind(&address.into())?;
         Ok::<_, std::io::Error>(socket)
     };

@@ -20,13 +20,12 @@ use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
 use crate::status::{SessionStatus, Status, StatusFile};
 use crate::tables::{self, Table};
 use crate::tcp::{Streams, TcpSocket};
-use crate::tls;
+use crate::tls::{self, ServerTls};
 use allowlist::Allowlist;
 use anyhow::{Context, Result};
 use handshakes::HandshakeSlots;
 use hawser_io::tun::Buffer;
 use hawser_quic::MarkedDatagrams;
-use noq::crypto::rustls::QuicServerConfig;
 use noq::{AsyncUdpSocket, Endpoint};
 use parking_lot::{Mutex, RwLock};
 use registry::{OpenSession, Registry};
@@ -37,7 +36,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tcp::Listeners;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -124,16 +122,15 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
         check_forwarding(&config.prefixes)?;
     }
     let tls = tls::server(&config.common.credentials)?;
-    let tcp = Listeners::open(&config)?;
-    let streams = tcp.as_ref().map(|tcp| tcp.streams.clone());
+    let (listeners, socket) = Listeners::open(&config)?.unzip();
+    let streams = listeners.as_ref().map(Listeners::streams);
     let (server, _nat) = Server::create(config, files, streams)?;
     let server = Arc::new(server);
-    let (tcp, listeners) = tcp.map(|tcp| (tcp.socket, tcp.listeners)).unzip();
-    let endpoints = server.endpoints(&tls, tcp)?;
-    let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls));
-    accept_clients(&server, &endpoints, listeners, &quic)?;
+    let endpoints = server.endpoints(&tls, socket)?;
+    let tls = watch::Sender::new(tls);
+    accept_clients(&server, &endpoints, listeners, &tls)?;
     tokio::spawn(dispatch(Arc::clone(&server)));
-    report_to_controller(&server, &quic);
+    report_to_controller(&server, &tls);
     let last_status = LastStatus::new(Mutex::new(server.status().await));
     if let Some(address) = server.config.common.metrics {
         metrics::serve(address, Arc::clone(&last_status)).await?;
@@ -142,7 +139,7 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
         file: StatusFile::new(&server.config.common),
         last: last_status,
     };
-    serve(&server, report, &quic, signals).await;
+    serve(&server, report, &tls, signals).await;
     close(&endpoints).await;
     Ok(())
 }
@@ -185,17 +182,13 @@ impl Server {
 
     /// Opens the endpoints at which the server listens for clients: one for each UDP address, and
     /// one for all TCP streams, if it listens for them.
-    fn endpoints(
-        &self,
-        tls: &Arc<QuicServerConfig>,
-        tcp: Option<TcpSocket>,
-    ) -> Result<Vec<Endpoint>> {
+    fn endpoints(&self, tls: &ServerTls, tcp: Option<TcpSocket>) -> Result<Vec<Endpoint>> {
         let config = &self.config;
         let any = Ipv4Addr::UNSPECIFIED.into();
         let payload = udp_payload(config.outer_mtu, any, config.common.mtu);
         let open = |socket: Box<dyn AsyncUdpSocket>| -> Result<Endpoint> {
             let parameters = endpoint(SERVER_ID_BYTES, payload)?;
-            let tls = tls.clone();
+            let tls = Arc::clone(&tls.quic.crypto);
             Ok(self
                 .unmatched
                 .endpoint(parameters, tls, socket, &self.marked)?)
@@ -259,17 +252,12 @@ fn set_up_rules(config: &ServerConfig) -> Result<Option<Nat>> {
 fn accept_clients(
     server: &Arc<Server>,
     endpoints: &[Endpoint],
-    listeners: Option<Vec<TcpListener>>,
-    quic: &watch::Sender<noq::ServerConfig>,
+    listeners: Option<Listeners>,
+    tls: &watch::Sender<ServerTls>,
 ) -> Result<()> {
     let slots = Arc::new(HandshakeSlots::default());
-    if let (Some(listeners), Some(streams)) = (listeners, &server.streams) {
-        tcp::accept(
-            server,
-            &slots,
-            (listeners, streams.clone()),
-            quic.subscribe(),
-        )?;
+    if let Some(listeners) = listeners {
+        listeners.accept(server, &slots, tls.subscribe())?;
     }
     for endpoint in endpoints {
         info!(address = %endpoint.local_addr()?, "listening for clients");
@@ -278,20 +266,20 @@ fn accept_clients(
             server,
             endpoint.clone(),
             slots,
-            quic.subscribe(),
+            tls.subscribe(),
         ));
     }
     Ok(())
 }
 
-fn report_to_controller(server: &Arc<Server>, quic: &watch::Sender<noq::ServerConfig>) {
+fn report_to_controller(server: &Arc<Server>, tls: &watch::Sender<ServerTls>) {
     let registration = server.config.registration.clone();
     if let (Some(allowlist), Some(registration)) = (server.allowlist.clone(), registration) {
         tokio::spawn(allowlist::report_regularly(
             Arc::clone(server),
             allowlist,
             registration,
-            quic.clone(),
+            tls.clone(),
         ));
     }
 }
@@ -315,10 +303,10 @@ impl StatusReport {
 async fn serve(
     server: &Server,
     mut report: StatusReport,
-    quic: &watch::Sender<noq::ServerConfig>,
+    tls: &watch::Sender<ServerTls>,
     mut signals: Signals,
 ) {
-    write_until_signal(server, &mut report, quic, &mut signals).await;
+    write_until_signal(server, &mut report, tls, &mut signals).await;
     drain(server, &mut signals).await;
     server.registry.stop_all();
     report.write(server).await;
@@ -329,7 +317,7 @@ async fn serve(
 async fn write_until_signal(
     server: &Server,
     report: &mut StatusReport,
-    quic: &watch::Sender<noq::ServerConfig>,
+    tls: &watch::Sender<ServerTls>,
     signals: &mut Signals,
 ) {
     let mut tick = interval(STATUS_INTERVAL);
@@ -347,7 +335,7 @@ async fn write_until_signal(
             _ = signals.hangup.recv() => {
                 // First: a certificate that cannot be read must not keep a stolen one in use.
                 server.reload_clients();
-                reload_certificates(server, quic);
+                reload_certificates(server, tls);
             }
             _ = signals.interrupt.recv() => return,
             _ = signals.terminate.recv() => return,
@@ -355,10 +343,10 @@ async fn write_until_signal(
     }
 }
 
-fn reload_certificates(server: &Server, quic: &watch::Sender<noq::ServerConfig>) {
+fn reload_certificates(server: &Server, to: &watch::Sender<ServerTls>) {
     match tls::server(&server.config.common.credentials) {
         Ok(tls) => {
-            quic.send_replace(noq::ServerConfig::with_crypto(tls));
+            to.send_replace(tls);
             info!("certificates reloaded");
         }
         Err(error) => {

@@ -171,12 +171,12 @@ pub struct UplinkStatus {
     pub state: String,
     /// Bytes of this month in both directions, if there is a cap.
     pub month_bytes: Option<u64>,
-    /// What ModemManager knows about it, if it is a modem.
+    /// The state of the modem, if ModemManager manages the uplink.
     #[serde(default)]
     pub modem: Option<ModemStatus>,
 }
 
-/// A modem. What ModemManager does not know is none.
+/// A modem, as ModemManager reports it. Fields are none if ModemManager has no value for them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ModemStatus {
     /// Its state in the words of ModemManager, such as `connected` or `searching`.

@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use noq::udp::{RecvMeta, Transmit};
 use noq::{AsyncUdpSocket, UdpSender};
 use parking_lot::Mutex;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Protocol, Socket, Type};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{self, IoSliceMut};
@@ -241,17 +241,8 @@ async fn send(
 
 /// Opens a TCP socket bound to `address` and, if given, to `interface`. It does not block.
 pub(crate) fn socket(address: SocketAddr, interface: Option<&str>) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM.nonblocking(),
-        Some(Protocol::TCP),
-    )?;
-    if let Some(interface) = interface {
-        socket.bind_device(Some(interface.as_bytes()))?;
-    }
-    if address.is_ipv6() && address.ip().is_unspecified() {
-        socket.set_only_v6(false)?;
-    }
+    let kind = Type::STREAM.nonblocking();
+    let socket = crate::socket::open(kind, Protocol::TCP, address, interface)?;
     // A server that was restarted gets its port again.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;

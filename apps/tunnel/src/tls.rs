@@ -5,15 +5,15 @@ use crate::config::Credentials;
 use crate::join::PROTOCOL;
 use crate::tcp;
 use anyhow::{Context, Result, anyhow};
-use hawser_quic::tls::{self, Identity, TlsError};
+use hawser_quic::tls::{self, Identity};
 use hawser_tls::{ServerVerifier, Subject};
 use noq::Connection;
-use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use rustls::RootCertStore;
+use noq::crypto::rustls::QuicClientConfig;
 use rustls::pki_types::CertificateDer;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use tokio_rustls::TlsAcceptor;
 
 /// The PEM files of one end.
 struct Texts {
@@ -50,32 +50,27 @@ fn client_config(credentials: &Credentials, protocol: &[u8]) -> Result<rustls::C
     config().with_context(|| credentials.to_string())
 }
 
-/// Returns the configuration of a server that presents its certificate and accepts clients of its
-/// authority, for QUIC.
-pub(crate) fn server(credentials: &Credentials) -> Result<Arc<QuicServerConfig>> {
-    read_server(credentials, |authorities, identity| {
-        tls::server(authorities, identity, PROTOCOL)
-    })
+/// The configuration of a server that presents its certificate and accepts clients of its authority.
+#[derive(Clone)]
+pub(crate) struct ServerTls {
+    pub(crate) quic: noq::ServerConfig,
+    pub(crate) tcp: TlsAcceptor,
 }
 
-/// As [`server`], for TCP.
-pub(crate) fn tcp_server(credentials: &Credentials) -> Result<Arc<rustls::ServerConfig>> {
-    let config = read_server(credentials, |authorities, identity| {
-        tls::server_config(authorities, identity, tcp::PROTOCOL)
-    });
-    config.map(Arc::new)
-}
-
-fn read_server<T>(
-    credentials: &Credentials,
-    config: impl FnOnce(Arc<RootCertStore>, &Identity) -> Result<T, TlsError>,
-) -> Result<T> {
+/// Reads the configuration of a server.
+pub(crate) fn server(credentials: &Credentials) -> Result<ServerTls> {
     let texts = Texts::read(credentials)?;
-    let read = || -> Result<T> {
+    let config = || -> Result<_> {
         let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
-        Ok(config(tls::authorities(&texts.authority)?, &identity)?)
+        let authorities = tls::authorities(&texts.authority)?;
+        let config =
+            |protocol: &[u8]| tls::server_config(Arc::clone(&authorities), &identity, protocol);
+        Ok(ServerTls {
+            quic: noq::ServerConfig::with_crypto(tls::quic_server(config(PROTOCOL)?)),
+            tcp: Arc::new(config(tcp::PROTOCOL)?).into(),
+        })
     };
-    read().with_context(|| credentials.to_string())
+    config().with_context(|| credentials.to_string())
 }
 
 /// The identity in the peer's certificate.

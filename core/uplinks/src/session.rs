@@ -168,8 +168,7 @@ impl Session {
             }
             Notice::Draining(_) | Notice::Backlog(..) => {}
             Notice::Improvable(connection) => {
-                let mut members = self.members.values_mut();
-                if let Some(member) = members.find(|member| member.has_path(connection)) {
+                if let Some(member) = member_with(&mut self.members, connection) {
                     member.replace_path();
                 }
             }
@@ -182,8 +181,7 @@ impl Session {
     }
 
     fn handle_closed(&mut self, now: Instant, connection: ConnectionId, out: &mut Outbox) {
-        let mut members = self.members.values_mut();
-        if let Some(member) = members.find(|member| member.has_path(connection)) {
+        if let Some(member) = member_with(&mut self.members, connection) {
             let shared = &mut self.shared;
             member.path_closed(&mut Context { now, shared, out });
         }
@@ -310,4 +308,13 @@ impl Session {
         let shared = &mut self.shared;
         Some((Context { now, shared, out }, member))
     }
+}
+
+/// Returns the uplink whose path is this connection.
+fn member_with(
+    members: &mut BTreeMap<String, Member>,
+    connection: ConnectionId,
+) -> Option<&mut Member> {
+    let mut members = members.values_mut();
+    members.find(|member| member.has_path(connection))
 }

@@ -355,6 +355,11 @@ impl Paths {
         self.present.iter_mut().flatten()
     }
 
+    /// Returns the size of the largest datagram that any path carries; `None` without paths.
+    pub(crate) fn largest_datagram(&self) -> Option<usize> {
+        self.iter().map(|path| path.state.datagram_size).max()
+    }
+
     /// Returns the paths whose window has room for a frame of `bytes`.
     pub(crate) fn fitting(&self, bytes: usize) -> PathSet {
         self.iter()

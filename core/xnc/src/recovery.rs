@@ -363,7 +363,8 @@ impl Recovery {
         self.planned.extend(copies);
     }
 
-    /// Returns the next lost packet to retransmit, and its number.
+    /// Gives up the next packets to retransmit as long as they do not fit a datagram of this size,
+    /// in bytes.
     pub(crate) fn give_up_larger(&mut self, datagram: usize) {
         let is_larger = |packet: &SentPacket| packet.bytes.len() + PacketHeader::LEN > datagram;
         while let Some((id, packet)) = self.next_retransmission()
@@ -373,6 +374,7 @@ impl Recovery {
         }
     }
 
+    /// Returns the next lost packet to retransmit, and its number.
     pub(crate) fn next_retransmission(&mut self) -> Option<(u64, &SentPacket)> {
         let is_lost = |packet: &SentPacket| packet.fate == Fate::Lost;
         while let Some(&id) = self.retransmissions.front() {

@@ -166,8 +166,7 @@ impl Sender {
 
     /// Rejects a packet that fits no path or not the queue.
     fn check_packet(&self, bytes: &[u8]) -> Result<(), RejectReason> {
-        let sizes = self.paths.iter().map(|path| path.state.datagram_size);
-        let largest = sizes.max().unwrap_or(0);
+        let largest = self.paths.largest_datagram().unwrap_or(0);
         if !(1..=MAX_PACKET).contains(&bytes.len()) || bytes.len() + CODED_OVERHEAD > largest {
             return Err(RejectReason::Size);
         }

@@ -8,6 +8,7 @@ use crate::quic::{
     CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, headers, transport, udp_payload, uplink_socket,
 };
 use crate::session::{Link, WakeCell};
+use crate::socket::set_mark;
 use crate::tcp::{self, TcpSocket};
 use crate::tls;
 use anyhow::{Context, Result, bail};
@@ -267,9 +268,7 @@ impl Dialer {
         remote: SocketAddr,
     ) -> Result<TcpStream> {
         let socket = tcp::socket(SocketAddr::new(own, 0), Some(&uplink.interface))?;
-        if let Some(mark) = self.mark() {
-            socket.set_mark(mark)?;
-        }
+        set_mark(&socket, self.mark())?;
         let socket = tokio::net::TcpSocket::from_std_stream(socket.into());
         Ok(socket.connect(remote).await?)
     }

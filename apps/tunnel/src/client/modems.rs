@@ -1,4 +1,4 @@
-//! What ModemManager knows about the uplinks that are modems, from its program `mmcli`.
+//! The state of uplinks that are modems, as ModemManager's program `mmcli` reports it.
 
 use crate::status::ModemStatus;
 use anyhow::{Context, Result, ensure};

@@ -1,5 +1,5 @@
-//! Notices captive portals: networks that let nothing pass before somebody has signed in, and
-//! answer HTTP requests to any address themselves, to lead a browser to their own page (RFC 8952).
+//! Detects captive portals (RFC 8952). Such a network blocks all traffic until a user has signed in.
+//! It answers HTTP requests to any address itself, to lead a browser to its own page.
 
 use anyhow::Result;
 use hyper::client::conn::http1;

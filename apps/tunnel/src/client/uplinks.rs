@@ -1,11 +1,11 @@
 use crate::config::UplinkRule;
 use crate::interfaces::{self, ip};
 use anyhow::{Context, Result};
+use hawser_io::interface::is_reachable;
 use hawser_uplinks::Uplink;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use tokio::sync::watch;
 
 /// Watches the usable interfaces that match the rules.
@@ -26,7 +26,7 @@ fn usable_uplinks(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
             continue;
         };
         let wanted = rule.address.is_none_or(|wanted| wanted == address);
-        if !entry.flags.contains(usable) || !wanted || !is_routable(address) {
+        if !entry.flags.contains(usable) || !wanted || !is_reachable(address) {
             continue;
         }
         let uplink = uplinks
@@ -50,12 +50,5 @@ fn without_address(interface: &str, rule: &UplinkRule) -> Uplink {
         mtu: rule.mtu,
         cost: rule.cost,
         monthly_cap: rule.monthly_cap,
-    }
-}
-
-fn is_routable(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
-        IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
     }
 }

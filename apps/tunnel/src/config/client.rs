@@ -3,6 +3,7 @@ use super::{
     default_state,
 };
 use hawser_client::Controller;
+use hawser_io::interface::name_matches;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -95,10 +96,7 @@ pub struct UplinkRule {
 impl UplinkRule {
     /// Returns whether the rule applies to the interface `name`.
     pub fn matches(&self, name: &str) -> bool {
-        match self.interface.strip_suffix('*') {
-            Some(beginning) => name.starts_with(beginning),
-            None => name == self.interface,
-        }
+        name_matches(&self.interface, name)
     }
 }
 

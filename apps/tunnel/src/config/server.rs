@@ -295,9 +295,7 @@ impl ServerConfig {
             parameters,
         })
     }
-}
 
-impl ServerConfig {
     /// Returns the TCP port for clients whose networks block UDP.
     pub fn tcp_port(&self) -> Option<u16> {
         self.listen_tcp.first().map(SocketAddr::port)

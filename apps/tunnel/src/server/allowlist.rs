@@ -2,7 +2,7 @@
 
 use super::{Server, reload_certificates};
 use crate::config::{Credentials, Registration};
-use crate::tls::Peer;
+use crate::tls::{Peer, ServerTls};
 use anyhow::{Context, Result, bail};
 use hawser_client::RenewingClient;
 use hawser_control::tunnel::{Admitted, Client, ServerReport};
@@ -106,7 +106,7 @@ pub(super) async fn report_regularly(
     server: Arc<Server>,
     allowlist: Arc<Allowlist>,
     registration: Registration,
-    quic: watch::Sender<noq::ServerConfig>,
+    tls: watch::Sender<ServerTls>,
 ) {
     let mut draining = server.draining.subscribe();
     let credentials = &server.config.common.credentials;
@@ -122,7 +122,7 @@ pub(super) async fn report_regularly(
         let presented = client.expires().or(expires);
         if std::mem::replace(&mut expires, presented) != presented {
             // The server presents the certificate to its clients too.
-            reload_certificates(&server, &quic);
+            reload_certificates(&server, &tls);
         }
         if outcome.is_err() {
             client.forget();

@@ -6,7 +6,7 @@ use crate::join::{
 };
 use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
-use crate::tls::{Peer, peer};
+use crate::tls::{Peer, ServerTls, peer};
 use anyhow::Result;
 use hawser_quic::MarkCounter;
 use hawser_units::PathId;
@@ -57,7 +57,7 @@ pub(super) async fn accept(
     server: Arc<Server>,
     endpoint: Endpoint,
     slots: Arc<HandshakeSlots>,
-    quic: watch::Receiver<ServerConfig>,
+    tls: watch::Receiver<ServerTls>,
 ) {
     let mut overload = Overload::default();
     while let Some(incoming) = endpoint.accept().await {
@@ -66,7 +66,7 @@ pub(super) async fn accept(
             continue;
         };
         let (server, slots) = (Arc::clone(&server), Arc::clone(&slots));
-        let quic = quic.borrow().clone();
+        let quic = tls.borrow().quic.clone();
         tokio::spawn(async move {
             let source = session::canonical(incoming.remote_address()).ip();
             if let Some(path) = admit(&server, incoming, &slot, quic).await {

@@ -9,7 +9,7 @@ use super::handshakes::{HandshakeSlot, HandshakeSlots};
 use crate::config::ServerConfig;
 use crate::session::canonical;
 use crate::tcp::{self, Streams, TcpSocket};
-use crate::tls::{self, Peer};
+use crate::tls::{Peer, ServerTls};
 use anyhow::{Context, Result};
 use hawser_io::failures::{Change, Failures};
 use hawser_units::MAX_PATHS;
@@ -22,9 +22,8 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 
 /// The most streams of one client: two for each of its paths, because an uplink connects again
 /// before its last stream ends.
@@ -41,24 +40,47 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The places at which the server listens for streams.
 pub(super) struct Listeners {
-    pub(super) listeners: Vec<TcpListener>,
-    pub(super) socket: TcpSocket,
-    pub(super) streams: Streams,
+    listeners: Vec<TcpListener>,
+    streams: Streams,
 }
 
 impl Listeners {
-    /// Opens the places that the configuration names, if it names any.
-    pub(super) fn open(config: &ServerConfig) -> Result<Option<Listeners>> {
+    /// Opens the places that the configuration names, if it names any. The socket is that of all
+    /// streams.
+    pub(super) fn open(config: &ServerConfig) -> Result<Option<(Listeners, TcpSocket)>> {
         let Some(first) = config.listen_tcp.first() else {
             return Ok(None);
         };
         let (socket, streams) = TcpSocket::new(*first);
         let listeners = config.listen_tcp.iter().map(listen);
-        Ok(Some(Listeners {
-            listeners: listeners.collect::<Result<_>>()?,
-            socket,
-            streams,
-        }))
+        let listeners = listeners.collect::<Result<_>>()?;
+        Ok(Some((Listeners { listeners, streams }, socket)))
+    }
+
+    pub(super) fn streams(&self) -> Streams {
+        self.streams.clone()
+    }
+
+    /// Accepts streams from now on.
+    pub(super) fn accept(
+        self,
+        server: &Arc<Server>,
+        slots: &Arc<HandshakeSlots>,
+        tls: watch::Receiver<ServerTls>,
+    ) -> Result<()> {
+        let door = Arc::new(Door {
+            server: Arc::clone(server),
+            slots: Arc::clone(slots),
+            streams: self.streams,
+            overload: Mutex::default(),
+            counts: Mutex::default(),
+            tls,
+        });
+        for listener in self.listeners {
+            info!(address = %listener.local_addr()?, "listening for clients over TCP");
+            tokio::spawn(Arc::clone(&door).serve(listener));
+        }
+        Ok(())
     }
 }
 
@@ -71,7 +93,7 @@ fn listen(address: &SocketAddr) -> Result<TcpListener> {
     open().with_context(|| format!("cannot listen at TCP {address}"))
 }
 
-/// What the streams of a server have in common.
+/// The state that all streams of a server share.
 struct Door {
     server: Arc<Server>,
     slots: Arc<HandshakeSlots>,
@@ -79,49 +101,7 @@ struct Door {
     overload: Mutex<Overload>,
     /// The number of streams of each client, by its name.
     counts: Mutex<HashMap<String, usize>>,
-    tls: watch::Receiver<TlsAcceptor>,
-}
-
-/// Accepts streams from now on. They present the certificate that the server has last read: `quic`
-/// changes when it reads another one.
-pub(super) fn accept(
-    server: &Arc<Server>,
-    slots: &Arc<HandshakeSlots>,
-    (listeners, streams): (Vec<TcpListener>, Streams),
-    quic: watch::Receiver<noq::ServerConfig>,
-) -> Result<()> {
-    let acceptor = watch::Sender::new(acceptor(server)?);
-    let door = Arc::new(Door {
-        server: Arc::clone(server),
-        slots: Arc::clone(slots),
-        streams,
-        overload: Mutex::default(),
-        counts: Mutex::default(),
-        tls: acceptor.subscribe(),
-    });
-    tokio::spawn(follow_certificates(Arc::clone(server), quic, acceptor));
-    for listener in listeners {
-        info!(address = %listener.local_addr()?, "listening for clients over TCP");
-        tokio::spawn(Arc::clone(&door).serve(listener));
-    }
-    Ok(())
-}
-
-fn acceptor(server: &Server) -> Result<TlsAcceptor> {
-    Ok(tls::tcp_server(&server.config.common.credentials)?.into())
-}
-
-async fn follow_certificates(
-    server: Arc<Server>,
-    mut quic: watch::Receiver<noq::ServerConfig>,
-    to: watch::Sender<TlsAcceptor>,
-) {
-    while quic.changed().await.is_ok() {
-        match acceptor(&server) {
-            Ok(acceptor) => _ = to.send_replace(acceptor),
-            Err(error) => error!("cannot reload the certificates for TCP: {error:#}"),
-        }
-    }
+    tls: watch::Receiver<ServerTls>,
 }
 
 impl Door {
@@ -195,7 +175,7 @@ impl Door {
 
     async fn handshake(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Peer)> {
         tcp::configure(&stream)?;
-        let acceptor = self.tls.borrow().clone();
+        let acceptor = self.tls.borrow().tcp.clone();
         let stream = acceptor.accept(stream).await?;
         let chain = stream.get_ref().1.peer_certificates();
         let certificate = chain.and_then(<[_]>::first);

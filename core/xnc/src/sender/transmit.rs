@@ -56,9 +56,8 @@ impl Sender {
     }
 
     fn poll_retransmission(&mut self, now: Instant) -> Option<Transmit> {
-        let sizes = self.paths.iter().map(|path| path.state.datagram_size);
         // A path may have become narrower since.
-        if let Some(largest) = sizes.max() {
+        if let Some(largest) = self.paths.largest_datagram() {
             self.recovery.give_up_larger(largest);
         }
         let (id, packet) = self.recovery.next_retransmission()?;
