@@ -211,8 +211,8 @@ impl Client {
         }
     }
 
-    /// Reports the state of the session to the supervisor. Writes the status and the usage if
-    /// `write` is true, the status also after a change.
+    /// Reports the state of the session to the supervisor. Writes the usage and the status if
+    /// `write` is true, and after a change.
     async fn poll(&mut self, write: bool) {
         let report = match &self.current {
             Some(current) => current.handle.report().await,
@@ -220,12 +220,11 @@ impl Client {
         };
         self.report_figures(report.as_ref());
         self.carry_out_commands().await;
-        if write {
-            self.usage_file.write(self.supervisor.usage());
-        }
         let shape = report.and_then(|report| self.shape_of(&report));
         let has_changed = std::mem::replace(&mut self.shape, shape) != self.shape;
         if write || has_changed {
+            // First: what the status says of caps is to outlive this process.
+            self.usage_file.write(self.supervisor.usage());
             self.show().await;
         }
     }
