@@ -5,6 +5,7 @@ mod connections;
 mod dial;
 mod dial_errors;
 mod dns;
+mod files;
 pub(crate) mod kill_switch;
 mod modems;
 mod path;
@@ -23,13 +24,15 @@ use crate::join::{Opened, Secret, SessionId};
 use crate::metrics::{self, LastStatus};
 use crate::nat::Nat;
 use crate::session::{self, Admission, Handle, Report, Settings};
-use crate::status::{Status, StatusFile};
+use crate::status::{Progress, Status};
 use crate::tables::{self, Table};
 use crate::time;
 use anyhow::{Context, Result};
 use connections::Connections;
 use dial::Dialer;
 use dns::Dns;
+use files::Files;
+use hawser_io::json_file::StatusFile;
 use hawser_io::tun::Buffer;
 use hawser_units::{ByteSize, Instant};
 use hawser_uplinks::{
@@ -70,7 +73,8 @@ pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    client.shut_down().await;
+    // Ends after the device and its routes, which do not wait for a slow disk.
+    client.shut_down().await.finish().await;
     Ok(())
 }
 
@@ -102,8 +106,8 @@ struct Client {
     /// The inner addresses of the device.
     addresses: Vec<(IpAddr, u8)>,
     current: Option<Current>,
-    usage_file: UsageFile,
-    status_file: StatusFile,
+    files: Files,
+    progress: Progress,
     /// The part of the status that changes rarely. After a change the status is written at once.
     shape: Option<Shape>,
     /// The last status, for metrics.
@@ -137,7 +141,8 @@ impl Client {
         // First, because removals before this are not noticed.
         tables::watch(tables.clone())?;
         let dialer = Arc::new(Dialer::new(&config, kill_switch.map(Arc::new))?);
-        let usage_file = UsageFile::read(config.usage_file.clone())?;
+        let mut usage_file = UsageFile::read(config.usage_file.clone())?;
+        let usage = usage_file.stored().clone();
         let seed = getrandom::u64().context("the kernel provides no random numbers")?;
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let networks = Networks::watch(&common.interface)?;
@@ -153,7 +158,8 @@ impl Client {
         if let Some(address) = common.metrics {
             metrics::serve(address, Arc::clone(&last_status)).await?;
         }
-        let mut supervisor = Supervisor::new(time::now(), seed, usage_file.stored().clone());
+        let mut supervisor = Supervisor::new(time::now(), seed, usage);
+        let mut status_file = StatusFile::at(common.status_file());
         if let Some(interval) = config.search_every {
             supervisor.survey_every(time::now(), interval);
         }
@@ -170,8 +176,12 @@ impl Client {
             to_session,
             addresses: Vec::new(),
             current: None,
-            usage_file,
-            status_file: StatusFile::new(common),
+            files: Files::start(move |usage, status| {
+                // First: what the status says of caps is to outlive this process.
+                usage_file.write(usage);
+                status_file.write(status);
+            })?,
+            progress: Progress::new(common),
             shape: None,
             last_status,
             tables,
@@ -223,8 +233,6 @@ impl Client {
         let shape = report.and_then(|report| self.shape_of(&report));
         let has_changed = std::mem::replace(&mut self.shape, shape) != self.shape;
         if write || has_changed {
-            // First: what the status says of caps is to outlive this process.
-            self.usage_file.write(self.supervisor.usage());
             self.show().await;
         }
     }
@@ -308,15 +316,16 @@ impl Client {
         }
     }
 
-    /// Closes the session, so that the server does not have to wait for a timeout.
-    async fn shut_down(&mut self) {
+    /// Closes the session, so that the server does not have to wait for a timeout. Returns the files
+    /// that are still to be written.
+    async fn shut_down(mut self) -> Files {
         self.supervisor.shut_down(time::now());
         self.carry_out_commands().await;
-        self.usage_file.write(self.supervisor.usage());
         self.show().await;
         // Leaves time for the packets that close the connections. A server that misses them closes
         // the session later.
         sleep(Duration::from_millis(50)).await;
+        self.files
     }
 
     /// Starts the session that a server has opened, and sets its addresses at the device.

@@ -17,13 +17,14 @@ use crate::interfaces::Networks;
 use crate::metrics::{self, LastStatus};
 use crate::nat::{Nat, SERVER_GROUP, check_forwarding};
 use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
-use crate::status::{SessionStatus, Status, StatusFile};
+use crate::status::{Progress, SessionStatus, Status};
 use crate::tables::{self, Table};
 use crate::tcp::{Streams, TcpSocket};
 use crate::tls::{self, ServerTls};
 use allowlist::Allowlist;
 use anyhow::{Context, Result};
 use handshakes::HandshakeSlots;
+use hawser_io::json_file::StatusFile;
 use hawser_io::tun::Buffer;
 use hawser_quic::MarkedDatagrams;
 use noq::{AsyncUdpSocket, Endpoint};
@@ -136,7 +137,8 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
         metrics::serve(address, Arc::clone(&last_status)).await?;
     }
     let report = StatusReport {
-        file: StatusFile::new(&server.config.common),
+        file: StatusFile::at(server.config.common.status_file()),
+        progress: Progress::new(&server.config.common),
         last: last_status,
     };
     serve(&server, report, &tls, signals).await;
@@ -287,6 +289,7 @@ fn report_to_controller(server: &Arc<Server>, tls: &watch::Sender<ServerTls>) {
 /// The places where the status is reported.
 struct StatusReport {
     file: StatusFile,
+    progress: Progress,
     last: LastStatus,
 }
 
@@ -294,7 +297,10 @@ impl StatusReport {
     /// Writes the status; returns how long that took.
     async fn write(&mut self, server: &Server) -> Duration {
         let began = Instant::now();
-        *self.last.lock() = self.file.write(server.status().await);
+        let mut status = server.status().await;
+        self.progress.complete(&mut status);
+        self.file.write(&status);
+        *self.last.lock() = status;
         began.elapsed()
     }
 }

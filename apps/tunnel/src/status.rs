@@ -10,7 +10,7 @@ use crate::config::Common;
 use crate::session::{DenyReason, Dropped, PathReport, Report};
 use anyhow::{Context, Result};
 use hawser_io::clock;
-use hawser_io::json_file::{self, JsonFile};
+use hawser_io::json_file::JsonFile;
 use hawser_xnc::{Liveness, RejectReason, Stats};
 use interval::{Counted, Reports};
 use serde::{Deserialize, Serialize};
@@ -357,31 +357,27 @@ impl PathStatus {
     }
 }
 
-/// The status file, with what was last written to it.
-pub(crate) struct StatusFile {
-    file: json_file::StatusFile,
+/// What a status says of the time since earlier ones: rates, and the figures of the last report
+/// interval.
+pub(crate) struct Progress {
     last: Option<Status>,
     reports: Reports,
 }
 
-impl StatusFile {
-    pub(crate) fn new(common: &Common) -> StatusFile {
-        StatusFile {
-            file: json_file::StatusFile::at(common.status_file()),
+impl Progress {
+    pub(crate) fn new(common: &Common) -> Progress {
+        Progress {
             last: None,
             reports: Reports::new(common),
         }
     }
 
-    /// Writes the status with the rates since the last one, and returns it. A failure is logged
-    /// once.
-    pub(crate) fn write(&mut self, mut status: Status) -> Status {
+    /// Adds the figures to the status.
+    pub(crate) fn complete(&mut self, status: &mut Status) {
         if let Some(last) = &self.last {
             status.compare(last);
         }
-        self.reports.add_to(&mut status);
-        self.file.write(&status);
+        self.reports.add_to(status);
         self.last = Some(status.clone());
-        status
     }
 }

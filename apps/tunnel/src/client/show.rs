@@ -3,7 +3,7 @@ use crate::status::{PathStatus, SessionStatus, Status, UplinkStatus};
 use hawser_uplinks::{Reachability, Uplink};
 
 impl Client {
-    /// Writes the status.
+    /// Has the status and the usage written.
     pub(super) async fn show(&mut self) {
         let mut status = Status::new(&self.config.common, "client");
         status.addresses = self.addresses.iter().map(|(address, _)| *address).collect();
@@ -19,7 +19,9 @@ impl Client {
             .chain(self.missing_uplinks(&uplinks))
             .collect();
         status.sessions = session.into_iter().collect();
-        *self.last_status.lock() = self.status_file.write(status);
+        self.progress.complete(&mut status);
+        *self.last_status.lock() = status.clone();
+        self.files.write(self.supervisor.usage().clone(), status);
     }
 
     async fn session_status(&self) -> Option<SessionStatus> {

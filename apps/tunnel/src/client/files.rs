@@ -1,0 +1,99 @@
+//! The files that a client writes while it runs, in a thread of their own: a slow disk delays no
+//! decision of the client.
+
+use crate::status::Status;
+use anyhow::{Context, Result};
+use hawser_uplinks::Usage;
+use std::thread::{self, JoinHandle};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tracing::error;
+
+/// The thread that writes the files.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// The latest contents. Earlier ones that the thread has not yet taken are not written.
+    latest: watch::Sender<Option<(Usage, Status)>>,
+    thread: JoinHandle<()>,
+}
+
+impl Files {
+    /// Starts the thread, which calls `write` with the contents. Must be called within a Tokio runtime.
+    pub(super) fn start(mut write: impl FnMut(&Usage, &Status) + Send + 'static) -> Result<Files> {
+        let (latest, mut contents) = watch::channel(None::<(Usage, Status)>);
+        let runtime = Handle::current();
+        let write_all = move || {
+            // Ends when the sender is gone and its last contents are written.
+            while runtime.block_on(contents.changed()).is_ok() {
+                let contents = contents.borrow_and_update().clone();
+                if let Some((usage, status)) = contents {
+                    write(&usage, &status);
+                }
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("files".to_owned())
+            .spawn(write_all)
+            .context("cannot start the thread that writes the usage and the status")?;
+        Ok(Files { latest, thread })
+    }
+
+    /// Has the contents written soon.
+    pub(super) fn write(&self, usage: Usage, status: Status) {
+        self.latest.send_replace(Some((usage, status)));
+    }
+
+    /// Waits until the latest contents are written.
+    pub(super) async fn finish(self) {
+        drop(self.latest);
+        let thread = self.thread;
+        let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+        if !matches!(joined, Ok(Ok(()))) {
+            error!("the usage and the status may not be written: their thread has failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Common, Credentials};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn status(name: &str) -> Status {
+        let common = Common {
+            name: name.to_owned(),
+            interface: String::new(),
+            mtu: 1440,
+            state: "state".into(),
+            metrics: None,
+            report_every: Duration::ZERO,
+            credentials: Credentials::Node("node".into()),
+        };
+        Status::new(&common, "client")
+    }
+
+    #[tokio::test]
+    async fn a_slow_disk_delays_nothing_and_gets_the_latest_contents() {
+        let (begun, has_begun) = mpsc::channel();
+        let (disk, disk_is_ready) = mpsc::channel::<()>();
+        let files = Files::start(move |_, status| {
+            begun.send(status.name.clone()).unwrap();
+            disk_is_ready.recv().unwrap();
+        })
+        .unwrap();
+        files.write(Usage::default(), status("first"));
+        assert_eq!(has_begun.recv().unwrap(), "first");
+        // The disk still writes the first one.
+        for name in ["second", "third"] {
+            files.write(Usage::default(), status(name));
+        }
+        for _ in ["first", "third"] {
+            disk.send(()).unwrap();
+        }
+        drop(disk);
+        files.finish().await;
+        assert_eq!(has_begun.try_iter().collect::<Vec<_>>(), ["third"]);
+    }
+}
