@@ -9,11 +9,12 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 # Programs to install have no paths of this machine in their messages.
 CRATES := $(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src
 RELEASE_FLAGS := --remap-path-prefix=$(CRATES)=crates --remap-path-prefix=$(CURDIR)=hawser --remap-path-prefix=$(abspath $(or $(CARGO_TARGET_DIR),target))=target
-# Debian's name of the architecture that `make package` makes packages for.
-ARCH ?= $(shell dpkg --print-architecture 2>/dev/null)
+# Debian's names of this machine's architecture, and of the one that `make package` makes packages for.
+MACHINE_ARCH := $(shell dpkg --print-architecture 2>/dev/null)
+ARCH ?= $(MACHINE_ARCH)
 PACKAGES := $(or $(CARGO_TARGET_DIR),target)/package
 
-.PHONY: help setup build build-arm64 size package package-test guide-test test kernels hostile interop fuzz bench codecs rivals demo advisories clean
+.PHONY: help setup build build-arm64 size package package-test guide-test test kernels hostile interop fuzz bench flamegraph codecs rivals demo advisories clean
 
 help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
@@ -28,6 +29,7 @@ help:
 	@echo 'make interop     take and publish broadcasts with moq-relay, the command moq, and Chromium with the library @moq/net; installs all but Chromium and npm in target/tools, which takes 10 minutes once'
 	@echo 'make fuzz        search for bytes that a parser cannot handle: TARGET=wire (default: every file of fuzz/src/bin), SECONDS=60 for each'
 	@echo 'make bench       measure the cost per packet of the eBPF programs and of the relay, the coding and the emulator, the time and bytes per frame of the codecs, and the throughput of the tunnel, and of TCP in it over two different uplinks; results in target/bench; needs root'
+	@echo 'make flamegraph  draw where client and server of the tunnel spend their time, docs/images/tunnel-client.svg and tunnel-server.svg; needs root'
 	@echo 'make codecs      compare the codecs over the recordings in HAWSER_DATA, also with the C++ Draco, by bytes, time, point distance and VMAF; takes 20 minutes; needs no root'
 	@echo 'make rivals      install moq-relay, a crate, into target/tools, which the lab then compares with our relay (hawser lab run relay); takes ten minutes'
 	@echo 'make advisories  check the dependencies for known vulnerabilities; downloads the list of them'
@@ -49,17 +51,26 @@ size: build
 # The same programs for ARM, with the linker and the libraries that setup.sh has installed.
 ARM := aarch64-unknown-linux-gnu
 ARM_HAWSER := $(or $(CARGO_TARGET_DIR),target)/$(ARM)/release/hawser
-ARM_ROOT = $(abspath $(or $(CARGO_TARGET_DIR),target))/arm64/root/usr
-ARM_FLAGS = -Lnative=$(ARM_ROOT)/lib/aarch64-linux-gnu -Clink-arg=-Wl,-rpath-link=$(ARM_ROOT)/lib/aarch64-linux-gnu
+ARM_LIBRARIES := $(abspath $(or $(CARGO_TARGET_DIR),target))/arm64
+ARM_ROOT := $(ARM_LIBRARIES)/root/usr
+ARM_FLAGS := -Lnative=$(ARM_ROOT)/lib/aarch64-linux-gnu -Clink-arg=-Wl,-rpath-link=$(ARM_ROOT)/lib/aarch64-linux-gnu
 build-arm64: setup
 	@xtask/setup.sh arm64
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc RUSTFLAGS='$(RELEASE_FLAGS) $(ARM_FLAGS)' \
 		CFLAGS_aarch64_unknown_linux_gnu='-isystem $(ARM_ROOT)/include -isystem $(ARM_ROOT)/include/aarch64-linux-gnu' \
 		$(CARGO) build --release --locked --target $(ARM) $(INSTALLED:%=--package %)
 
-package: $(if $(filter arm64,$(ARCH)),build-arm64,build)
+ifeq ($(filter-out $(MACHINE_ARCH),$(ARCH)),arm64)
+package: build-arm64
+PACKAGED = $(dir $(ARM_HAWSER))
+LIBRARIES = $(ARM_LIBRARIES)/packages
+else
+PACKAGED = $(dir $(HAWSER))
+endif
+# The program of this machine writes the manual pages, also for the other architecture.
+package: build
 	@xtask/setup.sh package
-	@packaging/build.sh $(ARCH) $(if $(filter arm64,$(ARCH)),$(dir $(ARM_HAWSER)),$(dir $(HAWSER))) $(PACKAGES)
+	@HAWSER=$(HAWSER) LIBRARIES=$(LIBRARIES) packaging/build.sh $(ARCH) $(PACKAGED) $(PACKAGES)
 
 package-test: build
 	@xtask/setup.sh package-test
@@ -95,6 +106,13 @@ bench: build
 	@xtask/setup.sh bench
 	$(AS_ROOT) $(HAWSER) lab bench
 
+# As its own lock file may name releases that the registry has no more, it is built with compatible ones otherwise.
+INFERNO := install inferno --version 0.12.8 --root target/tools --target-dir target/tools/build
+flamegraph: build
+	@xtask/setup.sh flamegraph
+	$(CARGO) $(INFERNO) --locked || $(CARGO) $(INFERNO)
+	@$(AS_ROOT) xtask/flamegraph.sh $(HAWSER) target/tools docs/images
+
 codecs: build
 	@xtask/setup.sh codecs
 	@HAWSER_VMAF=$$(xtask/vmaf.sh) && export HAWSER_VMAF && $(HAWSER) lab run codecs
@@ -102,7 +120,7 @@ codecs: build
 demo: build
 	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd,single/push,replicate/push --seconds 15 --attempts 1 --out target/lab/demo
 
-# As its own lock file may name releases that the registry has no more, it is built with compatible ones otherwise.
+# As with inferno.
 RIVAL := install moq-relay --version 0.17.10 --root target/tools --target-dir target/tools/build
 rivals:
 	$(CARGO) $(RIVAL) --locked || $(CARGO) $(RIVAL)

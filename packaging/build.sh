@@ -3,7 +3,8 @@
 #
 # ARCHITECTURE is Debian's name of it (amd64, arm64). PROGRAMS is the directory of `hawser`, `hawser-controller` and `hawser-ctl`
 # for it. OUT gets the packages. VERSION is that of Cargo.toml if it is not given. HAWSER is a `hawser` that runs on this
-# machine, which writes the manual pages and the completions; without it, the one in PROGRAMS.
+# machine, which writes the manual pages and the completions; without it, the one in PROGRAMS. LIBRARIES has, for another
+# architecture than this machine's, a folder for each unpacked package with a library that the programs need.
 set -eu
 
 [ $# -ge 3 ] || { echo 'usage: packaging/build.sh ARCHITECTURE PROGRAMS OUT [VERSION]' >&2; exit 2; }
@@ -17,6 +18,7 @@ version=${4:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$tree/Cargo.toml" | head -n
 hawser=${HAWSER:-$programs/hawser}
 ctl=${HAWSER:+$(dirname "$HAWSER")/hawser-ctl}
 ctl=${ctl:-$programs/hawser-ctl}
+libraries=${LIBRARIES:+$(cd "$LIBRARIES" && pwd)}
 
 stage=$out/stage-$architecture/hawser-$version
 rm -rf "$out/stage-$architecture"
@@ -80,7 +82,7 @@ hawser ($version) unstable; urgency=medium
  -- The Hawser authors <hawser@localhost>  $date
 END
 
-(cd "$stage" && DEB_BUILD_OPTIONS='nocheck noautodbgsym' dpkg-buildpackage --build=binary --host-arch "$architecture" --no-check-builddeps -us -uc >"$out/build-$architecture.log" 2>&1) || {
+(cd "$stage" && LIBRARIES=$libraries DEB_BUILD_OPTIONS='nocheck noautodbgsym' dpkg-buildpackage --build=binary --host-arch "$architecture" --no-check-builddeps -us -uc >"$out/build-$architecture.log" 2>&1) || {
     tail -n 20 "$out/build-$architecture.log" >&2
     exit 1
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the missing packages for building and running Hawser. With `checks`, installs those for `make test`, and with
-# `hostile`, `fuzz`, `bench`, `codecs`, `kernels`, `package`, `arm64` or `package-test` those for the target of `make` with this name.
+# `hostile`, `fuzz`, `bench`, `flamegraph`, `codecs`, `kernels`, `package`, `arm64` or `package-test` those for the target of `make` with this name.
 # Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
@@ -42,6 +42,11 @@ c++                          g++               gcc-c++
 needed_by_bench='
 wireguard-go                 wireguard-go      wireguard-go
 wg                           wireguard-tools   wireguard-tools
+'
+# For `make flamegraph`.
+needed_by_flamegraph='
+perf                         linux-perf        perf
+pgrep                        procps            procps-ng
 '
 # For `make codecs`, which compares Draco's programs. xtask/vmaf.sh installs the rest from PyPI.
 needed_by_codecs='
@@ -197,17 +202,24 @@ unpack_kernels() {
     for release in $kernels; do unpack_kernel "$release"; done
 }
 
-# The libraries of ARM that programs for it are linked with, into the build directory.
+# The libraries of ARM, into the build directory: in `root` to link programs with, in `packages` each with the versions
+# of its symbols, from which the packages of the programs get their dependencies.
 unpack_arm_libraries() {
     mkdir -p "${CARGO_TARGET_DIR:-target}/arm64/lists/partial"
     directory=$(cd "${CARGO_TARGET_DIR:-target}/arm64" && pwd)
-    [ ! -e "$directory/root/usr/include/libelf.h" ] || return 0
+    [ ! -d "$directory/packages" ] || return 0
     apt="-qq -o APT::Sandbox::User=root -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::Lists=$directory/lists"
     echo "setup: unpacking libraries for ARM into $directory"
     # shellcheck disable=SC2086 # one word per option
     as_root apt-get $apt update || die 'cannot read the list of packages for arm64'
+    rm -rf "$directory/new" "$directory"/*.deb
+    mkdir "$directory/new"
     # shellcheck disable=SC2086 # one word per option
-    (cd "$directory" && apt-get $apt download libelf-dev libelf1 zlib1g-dev zlib1g linux-libc-dev && for package in *.deb; do dpkg -x "$package" root; done)
+    (cd "$directory" && apt-get $apt download libc6 libgcc-s1 libelf-dev libelf1 zlib1g-dev zlib1g linux-libc-dev &&
+        for package in *.deb; do
+            dpkg -x "$package" root && dpkg-deb -R "$package" "new/${package%%_*}" || exit
+        done) || die 'cannot unpack libraries for ARM'
+    mv "$directory/new" "$directory/packages"
     rm -rf "$directory/lists" "$directory"/*.deb
 }
 
@@ -223,6 +235,7 @@ checks)
 hostile) install_packages "$needed_by_hostile" ;;
 fuzz) install_packages "$needed_by_fuzz" ;;
 bench) install_packages "$needed_by_bench" ;;
+flamegraph) install_packages "$needed_by_bench$needed_by_flamegraph" ;;
 codecs) install_packages "$needed_by_codecs" ;;
 package) install_packages "$needed_by_package" ;;
 arm64)
