@@ -35,7 +35,8 @@ const NAME: &str = "bench";
 /// The processes of client and server. They are stopped when this is dropped.
 #[derive(Debug)]
 pub struct TunnelProcesses {
-    _processes: [Process; 2],
+    server: Process,
+    client: Process,
     folder: PathBuf,
 }
 
@@ -69,12 +70,15 @@ impl TunnelProcesses {
             client_config(folder, uplinks),
         );
         Ok(TunnelProcesses {
-            _processes: [
-                spawn(binary, server, folder, "server", server_config)?,
-                spawn(binary, client, folder, "client", client_config)?,
-            ],
+            server: spawn(binary, server, folder, "server", server_config)?,
+            client: spawn(binary, client, folder, "client", client_config)?,
             folder: folder.to_owned(),
         })
+    }
+
+    /// Returns the process ids of the client and of the server.
+    pub fn ids(&self) -> [u32; 2] {
+        [self.client.id(), self.server.id()]
     }
 
     /// Waits until the client's session has `paths` paths and returns the client's inner address.

@@ -31,6 +31,7 @@
 //! +-------------------------------+
 //! ```
 
+use bytes::{Bytes, BytesMut};
 use hawser_units::{PathId, PathSet};
 use std::ops::{Deref, DerefMut, RangeInclusive};
 use std::time::Duration;
@@ -71,7 +72,16 @@ pub struct PacketHeader {
 /// A packet with room in front of it for the header of its datagram, so that it need not be copied
 /// to be sent. Dereferences to the packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PacketBuffer(Vec<u8>);
+pub struct PacketBuffer(BytesMut);
+
+/// Memory for packets of about the same size. Up to [`PacketMemory::SHARERS`] packets share an
+/// allocation, which is released when all of them are dropped.
+#[derive(Debug)]
+pub struct PacketMemory {
+    rest: BytesMut,
+    /// The size of an allocation.
+    bytes: usize,
+}
 
 /// Acknowledged ranges of one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,23 +143,39 @@ impl PacketHeader {
 }
 
 impl PacketBuffer {
-    /// Returns an empty packet with room for so many bytes.
-    pub fn with_capacity(bytes: usize) -> Self {
-        let mut buffer = Vec::with_capacity(PacketHeader::LEN + bytes);
-        buffer.extend([0; PacketHeader::LEN]);
-        PacketBuffer(buffer)
-    }
-
-    /// Appends bytes to the packet.
-    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
     /// Returns the datagram: the header and the packet.
-    pub fn into_datagram(self, header: PacketHeader) -> Vec<u8> {
+    pub fn into_datagram(self, header: PacketHeader) -> Bytes {
         let mut datagram = self.0;
         datagram[..PacketHeader::LEN].copy_from_slice(&header.emit());
-        datagram
+        datagram.freeze()
+    }
+}
+
+impl PacketMemory {
+    /// The number of packets that share an allocation. A packet that is kept keeps the memory of
+    /// the others.
+    pub const SHARERS: usize = 4;
+
+    /// Returns memory for `packets` packets of at most `bytes` bytes each. More packets, and larger
+    /// ones, only need more allocations.
+    pub fn for_packets(packets: usize, bytes: usize) -> Self {
+        PacketMemory {
+            rest: BytesMut::new(),
+            bytes: packets.min(Self::SHARERS) * (PacketHeader::LEN + bytes),
+        }
+    }
+
+    /// Returns the packet that consists of these parts.
+    pub fn packet(&mut self, parts: &[&[u8]]) -> PacketBuffer {
+        let length = PacketHeader::LEN + parts.iter().map(|part| part.len()).sum::<usize>();
+        if self.rest.capacity() < length {
+            self.rest = BytesMut::with_capacity(self.bytes.max(length));
+        }
+        self.rest.extend_from_slice(&[0; PacketHeader::LEN]);
+        for part in parts {
+            self.rest.extend_from_slice(part);
+        }
+        PacketBuffer(self.rest.split())
     }
 }
 
@@ -175,9 +201,7 @@ impl AsRef<[u8]> for PacketBuffer {
 
 impl From<&[u8]> for PacketBuffer {
     fn from(packet: &[u8]) -> Self {
-        let mut buffer = PacketBuffer::with_capacity(packet.len());
-        buffer.extend_from_slice(packet);
-        buffer
+        PacketMemory::for_packets(1, packet.len()).packet(&[packet])
     }
 }
 
@@ -369,6 +393,39 @@ mod tests {
     ];
     const ACKNOWLEDGEMENTS: &str = include_str!("../testdata/xnc-acks.txt");
     const PINGED: &str = include_str!("../testdata/xnc-ping.txt");
+
+    #[test]
+    fn packets_that_share_memory_are_independent() {
+        let mut memory = PacketMemory::for_packets(100, 6);
+        let parts = |number: u8| [[number; 4].to_vec(), vec![number; 2]];
+        let packets = (0..9).map(|number| {
+            let [start, end] = parts(number);
+            memory.packet(&[&start, &end])
+        });
+        let mut packets: Vec<PacketBuffer> = packets.collect();
+        let shared = |one: &PacketBuffer, next: &PacketBuffer| {
+            next.as_ptr() as usize - one.as_ptr() as usize == PacketHeader::LEN + 6
+        };
+        let sharing = packets[..PacketMemory::SHARERS].windows(2);
+        assert!(sharing.into_iter().all(|pair| shared(&pair[0], &pair[1])));
+        packets[0].fill(0xff);
+        let kept = packets.split_off(1);
+        for (number, packet) in (1..).zip(&kept) {
+            assert_eq!(packet[..], [number; 6]);
+        }
+        let header = PacketHeader {
+            count: 1,
+            transmission: 2,
+            start: 3,
+        };
+        for (number, packet) in (1..).zip(kept) {
+            let datagram = packet.into_datagram(header);
+            assert_eq!(datagram[..PacketHeader::LEN], header.emit());
+            assert_eq!(datagram[PacketHeader::LEN..], [number; 6]);
+        }
+        // A packet that is larger than announced.
+        assert_eq!(memory.packet(&[&[7; 100]])[..], [7; 100]);
+    }
 
     #[test]
     fn packets_are_those_of_the_other_implementation() {

@@ -3,7 +3,7 @@
 
 use super::checksum::{finish, sum, sum_of};
 use super::offload::{Gso, Kind, Offload};
-use hawser_wire::xnc::PacketBuffer;
+use hawser_wire::xnc::{PacketBuffer, PacketMemory};
 
 /// The error for a packet from the kernel that is inconsistent with its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -43,16 +43,16 @@ fn split_gso(
     if gso.payload == 0 {
         return Err(Malformed);
     }
-    let mut pieces = payload.chunks(gso.payload).enumerate().peekable();
+    let pieces = payload.chunks(gso.payload);
+    let mut memory = PacketMemory::for_packets(pieces.len(), headers.len() + gso.payload);
+    let mut pieces = pieces.enumerate().peekable();
     while let Some((index, piece)) = pieces.next() {
         let position = Position {
             index,
             offset: index * gso.payload,
             last: pieces.peek().is_none(),
         };
-        let mut packet = PacketBuffer::with_capacity(headers.len() + piece.len());
-        packet.extend_from_slice(headers);
-        packet.extend_from_slice(piece);
+        let mut packet = memory.packet(&[headers, piece]);
         template.finish(&mut packet, position)?;
         packets.push(packet);
     }

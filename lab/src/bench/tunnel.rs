@@ -1,4 +1,5 @@
 use super::{case, median, median_ratio};
+use crate::relays::cpu_of_process;
 use crate::summary::Summary;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -39,6 +40,9 @@ const UPLINKS: [usize; 2] = [1, 4];
 /// The maximum UDP payload of a path of 1,500 bytes over IPv4.
 const UDP_PAYLOAD: u16 = 1472;
 
+/// The bytes that the bare datagrams are copied from, as many as a TCP connection's writes have.
+const PAYLOADS: usize = 1 << 17;
+
 /// The server's inner address in wireguard-go's tunnel.
 const WIREGUARD_INNER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
@@ -48,9 +52,14 @@ pub(super) fn run(hawser: &Path, summary: &mut Summary) -> Result<()> {
     for uplinks in UPLINKS {
         let network = Pair::create(uplinks)?;
         let (mut ours, mut bare, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+        let mut cpu = [Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
             bare.push(network.bare_datagrams()?);
-            ours.push(network.hawser(hawser)?);
+            let (rate, used) = network.hawser(hawser)?;
+            ours.push(rate);
+            for (all, used) in cpu.iter_mut().zip(used) {
+                all.push(used);
+            }
             theirs.push(network.wireguard()?);
         }
         let limits = [
@@ -65,6 +74,10 @@ pub(super) fn run(hawser: &Path, summary: &mut Summary) -> Result<()> {
             .set("bare_datagrams_mbps", median(bare.clone()));
         case.metrics
             .set("wireguard_go_mbps", median(theirs.clone()));
+        for (end, used) in ["client", "server"].into_iter().zip(cpu) {
+            let name = format!("{end}_cpu_s_per_gbit");
+            case.metrics.set(&name, median(used));
+        }
         case.metrics
             .set("of_bare_datagrams_ratio", median_ratio(&ours, &bare));
         case.metrics
@@ -119,9 +132,10 @@ impl Pair {
         Ok(path)
     }
 
-    /// Returns the throughput of a TCP connection through Hawser's tunnel in Mb/s.
-    fn hawser(&self, binary: &Path) -> Result<f64> {
-        let _processes = TunnelProcesses::start(
+    /// Returns the throughput of a TCP connection through Hawser's tunnel in Mb/s, and the processor
+    /// time that the processes of client and server use for a gigabit, in seconds.
+    fn hawser(&self, binary: &Path) -> Result<(f64, [f64; 2])> {
+        let processes = TunnelProcesses::start(
             binary,
             &self.client,
             &self.server,
@@ -129,7 +143,13 @@ impl Pair {
             "wan*",
             "",
         )?;
-        self.tcp(INNER, DEVICE)
+        let [client, server] = processes.ids();
+        let cpu = || -> Result<_> { Ok([cpu_of_process(client)?, cpu_of_process(server)?]) };
+        let (rate, [before, after]) = self.tcp(INNER, DEVICE, cpu)?;
+        let (before, after) = (before?, after?);
+        let gbits = rate * 1e-3 * MEASURED.as_secs_f64();
+        let used = [0, 1].map(|end| (after[end] - before[end]).as_secs_f64() / gbits);
+        Ok((rate, used))
     }
 
     /// Returns the throughput of a TCP connection through wireguard-go, which has one path, in
@@ -157,10 +177,10 @@ impl Pair {
             .iter()
             .map(|end| end.start(self.folder.path()))
             .collect::<Result<_>>()?;
-        let rate = self.tcp(WIREGUARD_INNER, &ends[0].device());
+        let rate = self.tcp(WIREGUARD_INNER, &ends[0].device(), || ());
         drop(processes);
         ends.iter().try_for_each(WireguardEnd::clean)?;
-        rate
+        Ok(rate?.0)
     }
 
     /// Creates a private key in a file and returns the public one.
@@ -172,13 +192,21 @@ impl Pair {
             .to_owned())
     }
 
-    fn tcp(&self, address: Ipv4Addr, device: &str) -> Result<f64> {
+    /// As the function [`tcp`].
+    fn tcp<T>(
+        &self,
+        address: Ipv4Addr,
+        device: &str,
+        sample: impl Fn() -> T,
+    ) -> Result<(f64, [T; 2])> {
+        let transfer = Transfer::default();
         tcp(
             &self.client,
             &self.server,
             address,
             device,
-            &Transfer::default(),
+            &transfer,
+            sample,
         )
     }
 
@@ -200,7 +228,7 @@ impl Pair {
         let client = thread::spawn(move || {
             namespace.run(|| runtime()?.block_on(send_datagrams(&folder, uplinks)))?
         });
-        let rate = rate(&received, WARM_UP, MEASURED);
+        let (rate, _) = rate(&received, WARM_UP, MEASURED, || ());
         for end in [client, server] {
             end.join().map_err(|_| {
                 anyhow::anyhow!("a thread of the measurement with bare datagrams panicked")
@@ -301,14 +329,15 @@ impl Default for Transfer {
 }
 
 /// Returns the throughput in Mb/s of a TCP connection to an address of the server via a device of
-/// the client.
-pub(super) fn tcp(
+/// the client, and what `sample` returns at the beginning and at the end of the measured time.
+pub(super) fn tcp<T>(
     client: &Namespace,
     server: &Namespace,
     address: Ipv4Addr,
     device: &str,
     transfer: &Transfer,
-) -> Result<f64> {
+    sample: impl Fn() -> T,
+) -> Result<(f64, [T; 2])> {
     wait_for_route(client, address, device)?;
     let listener = wait_for(|| server.run(|| TcpListener::bind((address, 0))).ok()?.ok())?;
     let target = listener.local_addr()?;
@@ -323,11 +352,11 @@ pub(super) fn tcp(
     let received = receive(listener);
     let sending = stream.try_clone()?;
     thread::spawn(move || while stream.write_all(&[0x5a; 1 << 17]).is_ok() {});
-    let rate = rate(&received, transfer.warm_up, transfer.measured);
+    let measured = rate(&received, transfer.warm_up, transfer.measured, sample);
     // The next tunnel has the same addresses and would carry the remaining packets of this
     // connection.
     sending.shutdown(Shutdown::Both)?;
-    Ok(rate)
+    Ok(measured)
 }
 
 /// Accepts a connection and reads it to its end. Returns the number of bytes, which grows.
@@ -346,16 +375,23 @@ fn receive(listener: TcpListener) -> Arc<AtomicU64> {
     received
 }
 
-fn rate(received: &AtomicU64, warm_up: Duration, measured: Duration) -> f64 {
+/// Returns the rate in Mb/s at which a number of bytes grows in the measured time, and what `sample`
+/// returns at its beginning and at its end.
+fn rate<T>(
+    received: &AtomicU64,
+    warm_up: Duration,
+    measured: Duration,
+    sample: impl Fn() -> T,
+) -> (f64, [T; 2]) {
     let start = Instant::now();
     while received.load(Relaxed) == 0 && start.elapsed() < TIMEOUT {
         thread::sleep(Duration::from_millis(1));
     }
     thread::sleep(warm_up);
-    let (before, from) = (received.load(Relaxed), Instant::now());
+    let (first, before, from) = (sample(), received.load(Relaxed), Instant::now());
     thread::sleep(measured);
-    let bytes = received.load(Relaxed) - before;
-    bytes as f64 * 8e-6 / from.elapsed().as_secs_f64()
+    let (bytes, took) = (received.load(Relaxed) - before, from.elapsed());
+    (bytes as f64 * 8e-6 / took.as_secs_f64(), [first, sample()])
 }
 
 fn finish(command: &mut Command, input: &str) -> Result<String> {
@@ -445,6 +481,9 @@ async fn count(connection: Connection, received: Arc<AtomicU64>) {
 async fn send_datagrams(folder: &Path, uplinks: usize) -> Result<()> {
     let mut config = ClientConfig::new(tls(folder)?.0);
     config.transport_config(transport()?);
+    let mut payloads = vec![0; PAYLOADS];
+    getrandom::fill(&mut payloads).context("the kernel provides no random numbers")?;
+    let payloads = Bytes::from(payloads);
     let until = Instant::now() + WARM_UP + MEASURED + Duration::from_secs(1);
     let mut senders = Vec::new();
     for uplink in 0..uplinks {
@@ -458,7 +497,11 @@ async fn send_datagrams(folder: &Path, uplinks: usize) -> Result<()> {
         )?;
         let target = SocketAddr::from(([10, 1, uplink as u8, 2], PORT));
         let connecting = connect(&endpoint, &config, target);
-        senders.push(tokio::spawn(send(connecting.await?, until)));
+        senders.push(tokio::spawn(send(
+            connecting.await?,
+            payloads.clone(),
+            until,
+        )));
     }
     for sender in senders {
         sender.await??;
@@ -477,16 +520,20 @@ async fn connect(
         .await?)
 }
 
-/// Sends datagrams so that the connection's buffer stays full.
-async fn send(connection: Connection, until: Instant) -> Result<()> {
+/// Sends datagrams so that the connection's buffer stays full. Each is a copy of its own, as the
+/// packets of an application are.
+async fn send(connection: Connection, payloads: Bytes, until: Instant) -> Result<()> {
     let size = connection
         .max_datagram_size()
         .context("the peer does not support datagrams")?;
-    let datagram = Bytes::from(vec![0x5a; size]);
+    let starts = (0..payloads.len() - size).step_by(size).cycle();
+    let mut datagrams = starts.map(|start| Bytes::copy_from_slice(&payloads[start..start + size]));
     while Instant::now() < until {
-        connection.send_datagram_wait(datagram.clone()).await?;
+        let datagram = datagrams.next().context("there are payloads")?;
+        connection.send_datagram_wait(datagram).await?;
         let room = connection.datagram_send_buffer_space() / (size + 100);
-        connection.send_many_datagrams(&vec![datagram.clone(); room.min(256)])?;
+        let batch: Vec<_> = datagrams.by_ref().take(room.min(256)).collect();
+        connection.send_many_datagrams(&batch)?;
     }
     connection.close(0u8.into(), b"done");
     Ok(())

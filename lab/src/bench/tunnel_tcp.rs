@@ -12,9 +12,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The part at the beginning of a run that is not measured, in which congestion windows grow, and
-/// the part that is.
-const WARM_UP: Duration = Duration::from_secs(4);
-const MEASURED: Duration = Duration::from_secs(8);
+/// the part that is. CUBIC's window takes 15 s to grow from one uplink to two of 50 Mb/s and 80 ms.
+const WARM_UP: Duration = Duration::from_secs(20);
+const MEASURED: Duration = Duration::from_secs(10);
 
 /// The queue of an uplink.
 const QUEUE: QueueLimit = QueueLimit::Time(Duration::from_millis(60));
@@ -122,7 +122,8 @@ fn measure(
         warm_up: WARM_UP,
         measured: MEASURED,
     };
-    let rate = tcp(lab.ingress(), lab.egress(), address, device, &transfer)?;
+    let (client, server) = (lab.ingress(), lab.egress());
+    let (rate, _) = tcp(client, server, address, device, &transfer, || ())?;
     drop(tunnel);
     for reason in emulator.stop()?.health.invalid_because() {
         summary.invalidate(format!("{uplinks}: {reason}"));

@@ -97,7 +97,7 @@ const PROBE_MS: RangeInclusive<u64> = 10..=10_000;
 const QUEUE_LIMIT: ByteSize = ByteSize(4_000_000);
 
 /// The default memory for packets: 0.4 s at 300 Mb/s, which is longer than most recoveries take.
-/// With both directions and the queue, a session uses no more than about 36 MB.
+/// With both directions and the queue, a session uses no more than about 41 MB.
 const PACKET_MEMORY: ByteSize = ByteSize(16_000_000);
 
 impl Coding {

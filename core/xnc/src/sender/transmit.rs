@@ -147,7 +147,7 @@ impl Sender {
         stats.first_bytes += (bytes.len() + PacketHeader::LEN) as u64;
         let id = self.recovery.packets().next();
         let number = self.paths.get(path)?.transmissions.next();
-        let datagram = Bytes::from(bytes.into_datagram(header(1, number, id)));
+        let datagram = bytes.into_datagram(header(1, number, id));
         let bytes = datagram.slice(PacketHeader::LEN..);
         self.recovery.add_packet(now, queued_at, bytes, hint);
         self.recovery.record_transmission(id, path)?;
