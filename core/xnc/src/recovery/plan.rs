@@ -168,7 +168,8 @@ impl Recovery {
             self.abandon(number);
             return None;
         }
-        Some(shot)
+        // All lost packets may have arrived late while a part of the shot waited for window.
+        self.missing(number).next().is_some().then_some(shot)
     }
 
     /// Prepares a new shot for the lost packets of a range, including those of an earlier shot that

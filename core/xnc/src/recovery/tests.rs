@@ -141,6 +141,24 @@ fn packets_of_a_shot_count_towards_the_next() {
 }
 
 #[test]
+fn a_shot_ends_when_all_lost_packets_have_arrived_late() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 30);
+    lose(&mut recovery, Instant::ZERO, 0..20);
+    // There is room for a part of the shot only.
+    assert!(recovery.poll_shot(later(), &paths(5_000)).is_some());
+    while recovery.poll_planned(later()).is_some() {}
+
+    for id in 0..20 {
+        let late = Outcome::ArrivedLate(Content::Original(id));
+        recovery.handle_outcome(later(), late);
+    }
+    recovery.reconsider_shots();
+    assert_eq!(poll(&mut recovery, later(), &paths(1_000_000)), []);
+    assert_eq!(recovery.poll_timeout(Instant::ZERO), None);
+}
+
+#[test]
 fn a_shot_that_cannot_suffice_is_followed_by_another_at_once() {
     let mut recovery = recovery(CODED);
     send(&mut recovery, Instant::ZERO, 10);
