@@ -47,7 +47,8 @@ enum Command {
 /// Run an experiment and write its summary, raw data and report
 ///
 /// If the emulator or the machine could not keep up, the summary and the report say that the
-/// figures are not valid.
+/// figures are not valid. A case that fails is missing in them; the others are kept, and the command
+/// fails at the end.
 #[derive(Debug, clap::Args)]
 struct RunArgs {
     /// Name of the experiment, as listed by `hawser lab list`
@@ -132,7 +133,7 @@ impl CommandLine {
     /// Runs the command.
     ///
     /// # Errors
-    /// If the command fails, or with `--strict` if the figures are not valid.
+    /// If the command or a case fails, or with `--strict` if the figures are not valid.
     pub fn run(self) -> Result<()> {
         let hawser = self.hawser.map_or_else(beside_this_program, Ok)?;
         match self.command {
@@ -239,7 +240,7 @@ fn selftest(args: SelftestArgs) -> Result<()> {
 }
 
 /// Writes and prints the summary. If it is not valid, prints the reasons, and fails if `strict` is
-/// set.
+/// set or cases failed.
 fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
     let written = summary.write(out)?;
     let table = Table::of_cases(&summary.cases, "").text();
@@ -256,7 +257,7 @@ fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
         "the figures are NOT VALID:\n  {}",
         summary.invalid_because.join("\n  ")
     );
-    if strict {
+    if strict || summary.failed_cases > 0 {
         bail!(reasons);
     }
     eprintln!("{reasons}");
@@ -278,5 +279,20 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn a_run_with_a_failed_case_writes_its_summary_and_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut summary = Summary::new("mixed", Provenance::gather(1));
+        summary.invalidate("late: too late");
+        finish(&summary, folder.path(), false).unwrap();
+        summary.count_failed("broken: out of order");
+        let error = finish(&summary, folder.path(), false).unwrap_err();
+        assert!(
+            error.to_string().contains("broken: out of order"),
+            "{error}"
+        );
+        assert_eq!(Summary::read(folder.path()).unwrap(), summary);
     }
 }

@@ -2,16 +2,17 @@
 //!
 //! One rule holds for all: a measurement is repeated while the emulator or the machine does not
 //! keep up, at most [`Run::attempts`] times. Figures that are not valid at the end, and cases that
-//! fail, make the run invalid with the reason. They do not discard the other cases, unless all
-//! fail.
+//! fail or panic, make the run invalid with the reason. They do not discard the other cases, unless
+//! all fail.
 
 use crate::summary::{Provenance, Summary};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use hawser_testbed::topology::Stop;
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::fmt::Display;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -139,7 +140,7 @@ fn measure_all<E: Experiment>(
             let Some(case) = cases.get(index) else { break };
             progress(&format!("[{}/{}] {case}", index + 1, cases.len()));
             let result = run
-                .until_valid(|| experiment.measure(case, run))
+                .until_valid(|| without_panic(|| experiment.measure(case, run)))
                 .inspect_err(|error| progress(&format!("  failed: {error:#}")));
             let mut results = results.lock();
             results.push((index, result));
@@ -157,6 +158,16 @@ fn measure_all<E: Experiment>(
     let mut results = results.into_inner();
     results.sort_by_key(|(index, _)| *index);
     Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
+/// Returns what `measure` returns, or an error if it panics. The measurement is then discarded with
+/// all that it was changing.
+fn without_panic<T>(measure: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(measure)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(anyhow!("panicked: {}", text.unwrap_or("without a message")))
+    })
 }
 
 /// Returns the cases that were measured. Those that failed or are not valid invalidate the summary.
@@ -182,7 +193,7 @@ fn sift<C: Display, M: Measured>(
                 });
             }
             Err(error) => {
-                summary.invalidate(format!("{case}: {error:#}"));
+                summary.count_failed(format!("{case}: {error:#}"));
                 failure.get_or_insert(error.context(format!("case {case}")));
             }
         }
@@ -307,8 +318,10 @@ mod tests {
         }
     }
 
-    /// Fails or is not valid, as its cases say.
+    /// Fails, panics or is not valid, as its cases say.
     struct Mixed;
+
+    const CASES: [&str; 4] = ["panics", "good", "late", "broken"];
 
     struct Figures(Vec<String>);
 
@@ -331,11 +344,11 @@ mod tests {
         }
 
         fn names(&self) -> Vec<String> {
-            ["good", "late", "broken"].map(str::to_owned).to_vec()
+            CASES.map(str::to_owned).to_vec()
         }
 
         fn cases(&self, run: &Run) -> Result<Vec<&'static str>> {
-            run.chosen(vec!["good", "late", "broken"])
+            run.chosen(CASES.to_vec())
         }
 
         fn workers(&self) -> usize {
@@ -345,6 +358,7 @@ mod tests {
         fn measure(&self, case: &&'static str, _: &Run) -> Result<Figures> {
             match *case {
                 "broken" => bail!("out of order"),
+                "panics" => panic!("no {case} today"),
                 "late" => Ok(Figures(vec!["too late".to_owned()])),
                 _ => Ok(Figures(Vec::new())),
             }
@@ -382,8 +396,13 @@ mod tests {
         let summary = Entry::run(&Mixed, &run("*")).unwrap();
         let names: Vec<&str> = summary.cases.iter().map(|case| &case.name[..]).collect();
         assert_eq!(names, ["good 1", "late 3"]);
-        let reasons = ["late: too late", "broken: out of order"];
+        let reasons = [
+            "panics: panicked: no panics today",
+            "late: too late",
+            "broken: out of order",
+        ];
         assert_eq!(summary.invalid_because, reasons);
+        assert_eq!(summary.failed_cases, 2);
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub struct Summary {
     pub valid: bool,
     /// The reasons why the figures are not valid, one sentence each.
     pub invalid_because: Vec<String>,
+    /// The number of cases that failed, and are not among `cases`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed_cases: usize,
     /// The origin of the figures.
     #[serde(flatten)]
     pub provenance: Provenance,
@@ -80,6 +83,11 @@ pub struct Case {
 #[serde(transparent)]
 pub struct Metrics(Map<String, Value>);
 
+/// Returns whether a count is left out of the file.
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 impl Summary {
     /// A valid summary without cases.
     pub fn new(experiment: &str, provenance: Provenance) -> Self {
@@ -87,6 +95,7 @@ impl Summary {
             experiment: experiment.into(),
             valid: true,
             invalid_because: Vec::new(),
+            failed_cases: 0,
             provenance,
             cases: Vec::new(),
         }
@@ -96,6 +105,12 @@ impl Summary {
     pub fn invalidate(&mut self, reason: impl Into<String>) {
         self.valid = false;
         self.invalid_because.push(reason.into());
+    }
+
+    /// Counts a case that failed, which makes the run not valid.
+    pub fn count_failed(&mut self, reason: impl Into<String>) {
+        self.failed_cases += 1;
+        self.invalidate(reason);
     }
 
     /// Returns the case of the given name.
@@ -322,6 +337,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut summary = Summary::new("table1", provenance());
         summary.invalidate("the emulator fell behind by 12 ms");
+        summary.count_failed("multi/hd: the viewer ended");
         summary.cases.push(Case::new("single/hd"));
         summary
             .write(&folder.path().join("made/when/missing"))

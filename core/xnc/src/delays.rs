@@ -1,15 +1,19 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The number of ranges, and of those in which times double.
+/// The number of ranges.
 const RANGES: usize = 120;
-const PER_OCTAVE: f64 = 8.0;
 
-/// The end of the first range. The others end 9 % later each, the last but one at 30 s.
-const FIRST: Duration = Duration::from_millis(1);
+/// The base-2 logarithm of the number of ranges in which times double. These are equally long.
+const OCTAVE_BITS: u32 = 3;
 
-/// A distribution of delays: how many are in each of 120 ranges, the upper ends of which are 9 %
-/// apart. Counts never decrease.
+/// The length of the shortest ranges. The first range, up to 1 ms, is eight times as long; the last
+/// but one ends at 29 s.
+const STEP: Duration = Duration::from_micros(125);
+
+/// A distribution of delays: how many are in each of 120 ranges. The upper end of a range is at most
+/// 12.5 % above its lower end, except for the first, which ends at 1 ms, and the last, which has no
+/// upper end. Counts never decrease.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Delays([u64; RANGES]);
 
@@ -32,9 +36,7 @@ impl fmt::Debug for Delays {
 impl Delays {
     /// Counts a delay.
     pub fn record(&mut self, delay: Duration) {
-        let octaves = (delay.as_secs_f64() / FIRST.as_secs_f64()).max(1.0).log2();
-        let range = (octaves * PER_OCTAVE).ceil() as usize;
-        self.0[range.min(RANGES - 1)] += 1;
+        self.0[range_of(delay)] += 1;
     }
 
     /// Returns the delays that were counted since an earlier state.
@@ -60,8 +62,25 @@ impl Delays {
     }
 }
 
+/// Returns the range of a delay. Its steps are a number of four bits, of which the first is set,
+/// and `doublings` further bits; the four bits and their position identify the range.
+fn range_of(delay: Duration) -> usize {
+    let steps = delay.as_nanos().saturating_sub(1) / STEP.as_nanos();
+    let doublings = match steps.checked_ilog2() {
+        Some(bits) if bits >= OCTAVE_BITS => bits - OCTAVE_BITS,
+        _ => return 0,
+    };
+    let in_octave = (steps >> doublings) as usize - (1 << OCTAVE_BITS);
+    (1 + ((doublings as usize) << OCTAVE_BITS) + in_octave).min(RANGES - 1)
+}
+
 fn upper_end(range: usize) -> Duration {
-    FIRST.mul_f64((range as f64 / PER_OCTAVE).exp2())
+    let Some(after_first) = range.checked_sub(1) else {
+        return STEP * (1 << OCTAVE_BITS);
+    };
+    let (doublings, in_octave) = (after_first >> OCTAVE_BITS, after_first % (1 << OCTAVE_BITS));
+    let steps = ((1 << OCTAVE_BITS) + in_octave + 1) << doublings;
+    STEP * steps as u32
 }
 
 #[cfg(test)]
@@ -81,7 +100,7 @@ mod tests {
         }
         for share in [0.001, 0.1, 0.5, 0.99, 1.0] {
             let (exact, found) = (share * 1000.0, ms(delays.percentile(share)));
-            assert!((exact..exact * 1.0906).contains(&found), "{share}: {found}");
+            assert!((exact..exact * 1.1251).contains(&found), "{share}: {found}");
         }
     }
 
@@ -100,8 +119,17 @@ mod tests {
     fn extreme_delays_are_counted() {
         let mut delays = Delays::default();
         delays.record(Duration::ZERO);
-        assert_eq!(delays.percentile(1.0), Some(FIRST));
+        assert_eq!(delays.percentile(1.0), Some(Duration::from_millis(1)));
         delays.record(Duration::MAX);
         assert!(delays.percentile(1.0).unwrap() > Duration::from_secs(29));
+    }
+
+    #[test]
+    fn a_delay_is_in_the_range_that_ends_at_or_after_it() {
+        for range in 0..RANGES {
+            assert_eq!(range_of(upper_end(range)), range);
+            let next = range_of(upper_end(range) + Duration::from_nanos(1));
+            assert_eq!(next, (range + 1).min(RANGES - 1));
+        }
     }
 }

@@ -16,6 +16,7 @@ use hawser_wire::xnc::PacketHeader;
 use ranges::EncodingRanges;
 use shot::Shot;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 mod plan;
 mod ranges;
@@ -277,7 +278,8 @@ impl Recovery {
         let is_sent = |(_, packet): (u64, &SentPacket)| packet.fate == Fate::Sent;
         let covers_sent = self.packets.in_range(shot.ids()).any(is_sent);
         let is_open = outstanding > shot.arrived || covers_sent;
-        if shot.unsent > 0 || is_open && outstanding >= recovering.len() {
+        let unknown = recovering.len() + self.gone(shot.ids());
+        if shot.unsent > 0 || is_open && outstanding >= unknown {
             return;
         }
         for (id, copies, shots) in recovering {
@@ -300,6 +302,14 @@ impl Recovery {
         let unknown = covered.filter(|(_, packet)| packet.fate != Fate::Delivered);
         let needed = unknown.count() + usize::from(!shot.is_over());
         shot.arrived > 0 && shot.arrived >= needed
+    }
+
+    /// Returns the number of packets that were given up and will not arrive. The receiver lacks them,
+    /// so coded packets over them are equations with as many more unknowns.
+    fn gone(&self, ids: Range<u64>) -> usize {
+        let is_gone = |packet: &SentPacket| packet.fate == Fate::GivenUp && packet.in_flight == 0;
+        let packets = self.packets.in_range(ids);
+        packets.filter(|(_, packet)| is_gone(packet)).count()
     }
 
     /// Marks a packet as lost and schedules a shot for its range.

@@ -60,6 +60,17 @@ pub(crate) enum Extra {
     Coded { start: u64, count: u8, path: PathId },
 }
 
+impl Extra {
+    /// Returns a coded packet over `count` packets from `start` on; of one packet, a copy. A frame
+    /// with a count of 1 is an uncoded packet.
+    fn coded(start: u64, count: u8, path: PathId) -> Extra {
+        match count {
+            ..=1 => Extra::Copy { id: start, path },
+            _ => Extra::Coded { start, count, path },
+        }
+    }
+}
+
 /// The state on which a scheduler decides.
 pub(crate) struct View<'a> {
     pub(crate) now: Instant,

@@ -113,6 +113,7 @@ impl Recovery {
             first: run.start,
             count: lost as u8,
             lost,
+            is_coded: self.is_coded() && lost > 1,
             ..Shot::default()
         };
         let needed = needed(lost, self.config.extra_packets);
@@ -167,7 +168,8 @@ impl Recovery {
             self.abandon(number);
             return None;
         }
-        Some(shot)
+        // All lost packets may have arrived late while a part of the shot waited for window.
+        self.missing(number).next().is_some().then_some(shot)
     }
 
     /// Prepares a new shot for the lost packets of a range, including those of an earlier shot that
@@ -203,7 +205,8 @@ impl Recovery {
 
     /// Returns a shot for these packets of a range. It covers the whole range, so that packets of
     /// earlier shots that are in flight, or have arrived, count towards it: each of them is of use
-    /// for any of the lost packets.
+    /// for any of the lost packets. They have to suffice for packets that were given up as well.
+    /// Where that takes more packets than repeating the missing ones, these are repeated.
     fn new_shot(&self, number: u64, missing: &[u64]) -> Option<Shot> {
         let range = self.ranges.get(number)?;
         let mut shot = Shot {
@@ -217,8 +220,12 @@ impl Recovery {
         }
         let packets = missing.iter().filter_map(|id| self.packets.get(*id));
         let copied = packets.filter(|packet| packet.in_flight > 0).count();
-        let needed = needed(shot.lost, self.config.extra_packets);
-        shot.unsent = needed.saturating_sub(shot.in_flight + shot.arrived + copied);
+        let unknown = shot.lost + self.gone(shot.ids());
+        let needed = |lost| needed(lost, self.config.extra_packets);
+        let coded = needed(unknown).saturating_sub(shot.in_flight + shot.arrived + copied);
+        let repeated = needed(shot.lost) - copied;
+        shot.is_coded = self.is_coded() && shot.lost > 1 && coded <= repeated;
+        shot.unsent = coded.min(repeated);
         Some(shot)
     }
 
@@ -250,10 +257,11 @@ impl Recovery {
     /// Returns the contents of a shot, to be sent in turn: coded packets, or packets that are still
     /// missing.
     fn contents(&self, shot: &Shot) -> Vec<Content> {
-        let Shot { first, count, .. } = *shot;
-        if self.method == (RecoveryMethod::OneShot { coded: true }) && shot.lost > 1 {
-            let start = first;
-            return vec![Content::Coded { start, count }];
+        if shot.is_coded {
+            return vec![Content::Coded {
+                start: shot.first,
+                count: shot.count,
+            }];
         }
         let packets = self.packets.in_range(shot.ids());
         let is_wanted = |packet: &SentPacket| {
@@ -261,6 +269,11 @@ impl Recovery {
         };
         let wanted = packets.filter(|(_, packet)| is_wanted(packet));
         wanted.map(|(id, _)| Content::Original(id)).collect()
+    }
+
+    /// Returns whether shots for several lost packets consist of coded packets.
+    fn is_coded(&self) -> bool {
+        self.method == RecoveryMethod::OneShot { coded: true }
     }
 
     /// Returns how many packets of a shot the window of each path has room for.

@@ -12,6 +12,8 @@ pub(super) struct Shot {
     pub(super) count: u8,
     /// The number of lost packets among them.
     pub(super) lost: usize,
+    /// Whether the packets of the shot are coded, and not the lost packets themselves.
+    pub(super) is_coded: bool,
     /// Packets of the shot that wait for window.
     pub(super) unsent: usize,
     /// Coded packets over these packets that are planned or in flight, and that arrived.

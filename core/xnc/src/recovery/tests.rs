@@ -141,6 +141,24 @@ fn packets_of_a_shot_count_towards_the_next() {
 }
 
 #[test]
+fn a_shot_ends_when_all_lost_packets_have_arrived_late() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 30);
+    lose(&mut recovery, Instant::ZERO, 0..20);
+    // There is room for a part of the shot only.
+    assert!(recovery.poll_shot(later(), &paths(5_000)).is_some());
+    while recovery.poll_planned(later()).is_some() {}
+
+    for id in 0..20 {
+        let late = Outcome::ArrivedLate(Content::Original(id));
+        recovery.handle_outcome(later(), late);
+    }
+    recovery.reconsider_shots();
+    assert_eq!(poll(&mut recovery, later(), &paths(1_000_000)), []);
+    assert_eq!(recovery.poll_timeout(Instant::ZERO), None);
+}
+
+#[test]
 fn a_shot_that_cannot_suffice_is_followed_by_another_at_once() {
     let mut recovery = recovery(CODED);
     send(&mut recovery, Instant::ZERO, 10);
@@ -180,6 +198,51 @@ fn a_shot_that_fails_is_followed_by_another_until_the_packets_are_given_up() {
     arrive(&mut recovery, [9]);
     assert_eq!(recovery.counts().given_up, 3);
     assert_eq!(recovery.poll_timeout(Instant::ZERO), None);
+}
+
+/// Sends ten packets of which two are lost, and given up after a shot of which `arrived` packets
+/// arrive. Returns the next shot, for five more lost packets.
+fn shot_beside_given_up_packets(arrived: usize) -> Vec<Content> {
+    let config = Config {
+        shots: 1,
+        ..Config::default()
+    };
+    let mut recovery = Recovery::new(&config, CODED, 0);
+    send(&mut recovery, Instant::ZERO, 10);
+    lose(&mut recovery, Instant::ZERO, 0..2);
+    let first = poll(&mut recovery, later(), &paths(1_000_000));
+    for (number, coded) in first.into_iter().enumerate() {
+        let outcome = match number < arrived {
+            true => Outcome::Arrived(coded),
+            false => Outcome::Lost(coded),
+        };
+        recovery.handle_outcome(later(), outcome);
+    }
+    lose(&mut recovery, later(), 2..7);
+    let now = later() + config.recovery_delay;
+    let next = poll(&mut recovery, now, &paths(1_000_000));
+    assert_eq!(recovery.counts().given_up, 2);
+    next
+}
+
+#[test]
+fn a_shot_also_suffices_for_packets_that_were_given_up() {
+    let coded = Content::Coded {
+        start: 0,
+        count: 10,
+    };
+    assert_eq!(
+        shot_beside_given_up_packets(2),
+        [coded; 12],
+        "six on each path: with the two that arrived, one more than are unknown"
+    );
+}
+
+#[test]
+fn a_shot_repeats_packets_where_given_up_ones_would_take_more_coded_packets() {
+    let lost = (2..7).map(Content::Original).cycle();
+    let repeated: Vec<Content> = lost.take(12).collect();
+    assert_eq!(shot_beside_given_up_packets(1), repeated);
 }
 
 #[test]

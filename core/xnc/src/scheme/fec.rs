@@ -45,11 +45,7 @@ impl Scheduler for Fec {
             .filter(|path| path.fits(longest + 2))
             .max_by_key(|path| path.window())?;
         self.credit -= 1.0;
-        Some(Extra::Coded {
-            start,
-            count: (sent - start) as u8,
-            path: path.id,
-        })
+        Some(Extra::coded(start, (sent - start) as u8, path.id))
     }
 }
 
@@ -68,4 +64,30 @@ fn share(view: &View<'_>) -> f64 {
         .sum::<f64>();
     let loss = if weight > 0.0 { loss / weight } else { 0.0 };
     (loss * FACTOR).clamp(*BOUNDS.start(), *BOUNDS.end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{Scene, path};
+    use super::*;
+    use crate::Scheme;
+
+    #[test]
+    fn a_window_of_one_packet_is_repeated_and_a_longer_one_coded() {
+        let mut scene = Scene::new(Scheme::Fec, &[(20, 100_000)]);
+        let mut fec = Fec {
+            credit: 2.0,
+            ..Fec::default()
+        };
+        let id = scene.send(path(0));
+        let copy = Extra::Copy { id, path: path(0) };
+        assert_eq!(fec.extra(&scene.view()), Some(copy));
+        scene.send(path(0));
+        let coded = Extra::Coded {
+            start: id,
+            count: 2,
+            path: path(0),
+        };
+        assert_eq!(fec.extra(&scene.view()), Some(coded));
+    }
 }

@@ -69,15 +69,7 @@ impl Scheduler for Pluribus {
         let start = window.start + self.draw(window.end - window.start - count + 1);
         let gain = count as f64 * (1.0 - known) * known.powf(count as f64 - 1.0);
         self.recovered += (1.0 - path.transmissions.loss()) * gain;
-        let path = path.id;
-        Some(match count {
-            1 => Extra::Copy { id: start, path },
-            _ => Extra::Coded {
-                start,
-                count: count as u8,
-                path,
-            },
-        })
+        Some(Extra::coded(start, count as u8, path.id))
     }
 }
 
