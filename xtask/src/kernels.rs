@@ -20,7 +20,7 @@ const TESTS: [(&str, &str, &str); 3] = [
 /// there: TCX, of Linux 6.6, a question for a driver's abilities, of 6.3, and of 6.2 a frame's kind in
 /// XDP, which tells frames to other hosts.
 const OLDEST: &str = "bookworm";
-const FILES_THAT_NEED_NEWER: [&str; 3] = ["relay_network", "signalling", "viewer"];
+const FILES_THAT_NEED_NEWER: [&str; 4] = ["clones", "relay_network", "signalling", "viewer"];
 const TESTS_THAT_NEED_NEWER: [&str; 6] = [
     "a_frame_to_another_link_layer_address_passes_untouched",
     "frames_are_accepted_while_the_program_is_attached_and_pass_it",
