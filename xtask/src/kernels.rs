@@ -21,7 +21,8 @@ const TESTS: [(&str, &str, &str); 3] = [
 /// XDP, which tells frames to other hosts.
 const OLDEST: &str = "bookworm";
 const FILES_THAT_NEED_NEWER: [&str; 4] = ["clones", "relay_network", "signalling", "viewer"];
-const TESTS_THAT_NEED_NEWER: [&str; 6] = [
+const TESTS_THAT_NEED_NEWER: [&str; 7] = [
+    "a_copy_to_another_link_layer_address_is_not_the_first_one",
     "a_frame_to_another_link_layer_address_passes_untouched",
     "frames_are_accepted_while_the_program_is_attached_and_pass_it",
     "local_gso_packets_are_segmented_by_the_loop_and_replicated",
