@@ -60,12 +60,15 @@ build-arm64: setup
 		CFLAGS_aarch64_unknown_linux_gnu='-isystem $(ARM_ROOT)/include -isystem $(ARM_ROOT)/include/aarch64-linux-gnu' \
 		$(CARGO) build --release --locked --target $(ARM) $(INSTALLED:%=--package %)
 
-ifeq ($(filter-out $(MACHINE_ARCH),$(ARCH)),arm64)
+ifeq ($(ARCH),$(MACHINE_ARCH))
+PACKAGED = $(dir $(HAWSER))
+LIBRARIES :=
+else ifeq ($(ARCH),arm64)
 package: build-arm64
 PACKAGED = $(dir $(ARM_HAWSER))
-LIBRARIES = $(ARM_LIBRARIES)/packages
+LIBRARIES := $(ARM_LIBRARIES)/packages
 else
-PACKAGED = $(dir $(HAWSER))
+PACKAGED = $(error packages are for $(MACHINE_ARCH), this machine's architecture, or for arm64, and not for '$(ARCH)')
 endif
 # The program of this machine writes the manual pages, also for the other architecture.
 package: build

@@ -85,7 +85,7 @@ impl Part {
 }
 
 /// Runs parts of the benchmark and writes `summary.json` to `out`. `hawser` is the program of the
-/// tunnel. All parts together take about ten minutes. The machine should be otherwise idle.
+/// tunnel. All parts together take about 17 minutes. The machine should be otherwise idle.
 ///
 /// # Errors
 /// Without root, eBPF or network namespaces.

@@ -49,6 +49,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 use tokio::time::{interval, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 use usage::UsageFile;
@@ -101,6 +102,8 @@ struct Client {
     servers: Servers,
     /// The packet queue of the current session.
     to_session: watch::Sender<Option<mpsc::Sender<PacketBuffer>>>,
+    /// Reads the device, which it keeps open.
+    reader: AbortHandle,
     /// The MTU to be set at the device, in bytes.
     mtu: std::sync::mpsc::Sender<u16>,
     /// The inner addresses of the device.
@@ -153,7 +156,7 @@ impl Client {
         let nat = masquerade(&config)?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
-        tokio::spawn(forward_packets(Arc::clone(&device), to_session.subscribe()));
+        let reader = tokio::spawn(forward_packets(Arc::clone(&device), to_session.subscribe()));
         let last_status = Arc::new(Mutex::new(Status::new(common, "client")));
         if let Some(address) = common.metrics {
             metrics::serve(address, Arc::clone(&last_status)).await?;
@@ -174,6 +177,7 @@ impl Client {
             networks,
             servers: Servers::watch(&config),
             to_session,
+            reader: reader.abort_handle(),
             addresses: Vec::new(),
             current: None,
             files: Files::start(move |usage, status| {
@@ -322,6 +326,7 @@ impl Client {
         self.supervisor.shut_down(time::now());
         self.carry_out_commands().await;
         self.show().await;
+        self.reader.abort();
         // Leaves time for the packets that close the connections. A server that misses them closes
         // the session later.
         sleep(Duration::from_millis(50)).await;

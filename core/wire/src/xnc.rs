@@ -79,8 +79,8 @@ pub struct PacketBuffer(BytesMut);
 #[derive(Debug)]
 pub struct PacketMemory {
     rest: BytesMut,
-    /// The size of an allocation.
-    bytes: usize,
+    /// The bytes of the packets to come.
+    left: usize,
 }
 
 /// Acknowledged ranges of one path.
@@ -156,12 +156,12 @@ impl PacketMemory {
     /// the others.
     pub const SHARERS: usize = 4;
 
-    /// Returns memory for `packets` packets of at most `bytes` bytes each. More packets, and larger
-    /// ones, only need more allocations.
+    /// Returns memory for `packets` packets of `bytes` bytes in total. More of them only need more
+    /// allocations.
     pub fn for_packets(packets: usize, bytes: usize) -> Self {
         PacketMemory {
             rest: BytesMut::new(),
-            bytes: packets.min(Self::SHARERS) * (PacketHeader::LEN + bytes),
+            left: packets * PacketHeader::LEN + bytes,
         }
     }
 
@@ -169,8 +169,10 @@ impl PacketMemory {
     pub fn packet(&mut self, parts: &[&[u8]]) -> PacketBuffer {
         let length = PacketHeader::LEN + parts.iter().map(|part| part.len()).sum::<usize>();
         if self.rest.capacity() < length {
-            self.rest = BytesMut::with_capacity(self.bytes.max(length));
+            let shared = self.left.min(Self::SHARERS * length);
+            self.rest = BytesMut::with_capacity(shared.max(length));
         }
+        self.left = self.left.saturating_sub(length);
         self.rest.extend_from_slice(&[0; PacketHeader::LEN]);
         for part in parts {
             self.rest.extend_from_slice(part);
@@ -396,7 +398,7 @@ mod tests {
 
     #[test]
     fn packets_that_share_memory_are_independent() {
-        let mut memory = PacketMemory::for_packets(100, 6);
+        let mut memory = PacketMemory::for_packets(9, 9 * 6);
         let parts = |number: u8| [[number; 4].to_vec(), vec![number; 2]];
         let packets = (0..9).map(|number| {
             let [start, end] = parts(number);
@@ -423,8 +425,20 @@ mod tests {
             assert_eq!(datagram[..PacketHeader::LEN], header.emit());
             assert_eq!(datagram[PacketHeader::LEN..], [number; 6]);
         }
-        // A packet that is larger than announced.
+        // A packet that was not announced.
         assert_eq!(memory.packet(&[&[7; 100]])[..], [7; 100]);
+    }
+
+    #[test]
+    fn no_more_memory_is_allocated_than_the_packets_have() {
+        let sizes = [1000, 1000, 1000, 1000, 1000, 1];
+        let mut memory = PacketMemory::for_packets(sizes.len(), sizes.iter().sum());
+        for (index, size) in sizes.into_iter().enumerate() {
+            let is_first = index % PacketMemory::SHARERS == 0;
+            assert_eq!(memory.rest.capacity() == 0, is_first, "packet {index}");
+            let _ = memory.packet(&[&vec![0; size]]);
+        }
+        assert_eq!(memory.rest.capacity(), 0);
     }
 
     #[test]

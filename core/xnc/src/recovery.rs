@@ -16,7 +16,6 @@ use hawser_wire::xnc::PacketHeader;
 use ranges::EncodingRanges;
 use shot::Shot;
 use std::collections::VecDeque;
-use std::ops::Range;
 
 mod plan;
 mod ranges;
@@ -232,11 +231,11 @@ impl Recovery {
         }
         let (fate, number) = (packet.fate, packet.range);
         match (fate, self.method) {
-            (Fate::Recovering, _) => return self.evaluate_shot(now, number),
+            (Fate::Recovering | Fate::GivenUp, _) => return self.evaluate_shot(now, number),
             (Fate::Sent, RecoveryMethod::None) => self.give_up(id),
             (Fate::Sent, RecoveryMethod::Retransmit) => self.queue_retransmission(id),
             (Fate::Sent, RecoveryMethod::OneShot { .. }) => self.schedule_shot(now, id),
-            (Fate::Lost | Fate::Delivered | Fate::GivenUp, _) => return,
+            (Fate::Lost | Fate::Delivered, _) => return,
         }
         self.counts.lost += 1;
     }
@@ -278,7 +277,7 @@ impl Recovery {
         let is_sent = |(_, packet): (u64, &SentPacket)| packet.fate == Fate::Sent;
         let covers_sent = self.packets.in_range(shot.ids()).any(is_sent);
         let is_open = outstanding > shot.arrived || covers_sent;
-        let unknown = recovering.len() + self.gone(shot.ids());
+        let unknown = recovering.len() + self.gone(&shot);
         if shot.unsent > 0 || is_open && outstanding >= unknown {
             return;
         }
@@ -304,12 +303,15 @@ impl Recovery {
         shot.arrived > 0 && shot.arrived >= needed
     }
 
-    /// Returns the number of packets that were given up and will not arrive. The receiver lacks them,
-    /// so coded packets over them are equations with as many more unknowns.
-    fn gone(&self, ids: Range<u64>) -> usize {
+    /// Returns the number of packets that a coded shot covers and that were given up, without a copy in
+    /// flight. The receiver probably lacks them, so its equations have as many more unknowns.
+    fn gone(&self, shot: &Shot) -> usize {
         let is_gone = |packet: &SentPacket| packet.fate == Fate::GivenUp && packet.in_flight == 0;
-        let packets = self.packets.in_range(ids);
-        packets.filter(|(_, packet)| is_gone(packet)).count()
+        let packets = self.packets.in_range(shot.ids());
+        match shot.is_coded {
+            true => packets.filter(|(_, packet)| is_gone(packet)).count(),
+            false => 0,
+        }
     }
 
     /// Marks a packet as lost and schedules a shot for its range.

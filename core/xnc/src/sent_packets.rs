@@ -216,10 +216,13 @@ impl SentPackets {
     }
 
     /// Sets the final fate of a packet, and returns the number of its range; `None` if it was
-    /// settled before.
+    /// settled before. A packet that was given up may arrive nevertheless.
     pub(crate) fn settle(&mut self, id: u64, fate: Fate) -> Option<u64> {
         let packet = self.get_mut(id)?;
         if packet.fate.is_settled() {
+            if fate == Fate::Delivered {
+                packet.fate = fate;
+            }
             return None;
         }
         packet.fate = fate;

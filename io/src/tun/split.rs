@@ -44,7 +44,8 @@ fn split_gso(
         return Err(Malformed);
     }
     let pieces = payload.chunks(gso.payload);
-    let mut memory = PacketMemory::for_packets(pieces.len(), headers.len() + gso.payload);
+    let bytes = pieces.len() * headers.len() + payload.len();
+    let mut memory = PacketMemory::for_packets(pieces.len(), bytes);
     let mut pieces = pieces.enumerate().peekable();
     while let Some((index, piece)) = pieces.next() {
         let position = Position {

@@ -1,5 +1,4 @@
 use super::{case, median, median_ratio};
-use crate::relays::cpu_of_process;
 use crate::summary::Summary;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -13,6 +12,7 @@ use hawser_testbed::tunnel::{
 };
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
+use nix::unistd::{SysconfVar, sysconf};
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use noq::{
     ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig,
@@ -144,11 +144,12 @@ impl Pair {
             "",
         )?;
         let [client, server] = processes.ids();
-        let cpu = || -> Result<_> { Ok([cpu_of_process(client)?, cpu_of_process(server)?]) };
+        let cpu = || -> Result<_> { Ok([cpu_time(client)?, cpu_time(server)?]) };
         let (rate, [before, after]) = self.tcp(INNER, DEVICE, cpu)?;
+        ensure!(rate > 0.0, "nothing arrived through the tunnel");
         let (before, after) = (before?, after?);
         let gbits = rate * 1e-3 * MEASURED.as_secs_f64();
-        let used = [0, 1].map(|end| (after[end] - before[end]).as_secs_f64() / gbits);
+        let used = [0, 1].map(|end| (after[end] - before[end]) / gbits);
         Ok((rate, used))
     }
 
@@ -392,6 +393,22 @@ fn rate<T>(
     thread::sleep(measured);
     let (bytes, took) = (received.load(Relaxed) - before, from.elapsed());
     (bytes as f64 * 8e-6 / took.as_secs_f64(), [first, sample()])
+}
+
+/// Returns the processor time that a process has used in the user's mode and in the kernel's, with
+/// that of threads that have ended, in seconds.
+fn cpu_time(process: u32) -> Result<f64> {
+    let file = format!("/proc/{process}/stat");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+    // The name of the program, in parentheses, may contain spaces.
+    let (_, fields) = text.rsplit_once(')').context("no name")?;
+    let times = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = times
+        .map(|time| Ok(time.parse::<u64>()?))
+        .sum::<Result<_>>()?;
+    let ticks_a_second =
+        sysconf(SysconfVar::CLK_TCK)?.context("the system does not tell its ticks")?;
+    Ok(ticks as f64 / ticks_a_second as f64)
 }
 
 fn finish(command: &mut Command, input: &str) -> Result<String> {

@@ -1,4 +1,4 @@
-//! The files that a client writes while it runs, in a thread of their own: a slow disk delays no
+//! The usage and the status of a client are written by a thread of their own: a slow disk delays no
 //! decision of the client.
 
 use crate::status::Status;
@@ -15,6 +15,7 @@ pub(super) struct Files {
     /// The latest contents. Earlier ones that the thread has not yet taken are not written.
     latest: watch::Sender<Option<(Usage, Status)>>,
     thread: JoinHandle<()>,
+    has_failed: bool,
 }
 
 impl Files {
@@ -35,12 +36,19 @@ impl Files {
             .name("files".to_owned())
             .spawn(write_all)
             .context("cannot start the thread that writes the usage and the status")?;
-        Ok(Files { latest, thread })
+        Ok(Files {
+            latest,
+            thread,
+            has_failed: false,
+        })
     }
 
-    /// Has the contents written soon.
-    pub(super) fn write(&self, usage: Usage, status: Status) {
-        self.latest.send_replace(Some((usage, status)));
+    /// Has the contents written soon. Logs once if the thread has failed.
+    pub(super) fn write(&mut self, usage: Usage, status: Status) {
+        if self.latest.send(Some((usage, status))).is_err() && !self.has_failed {
+            self.has_failed = true;
+            error!("the usage and the status are out of date from now on: their thread has failed");
+        }
     }
 
     /// Waits until the latest contents are written.
@@ -78,7 +86,7 @@ mod tests {
     async fn a_slow_disk_delays_nothing_and_gets_the_latest_contents() {
         let (begun, has_begun) = mpsc::channel();
         let (disk, disk_is_ready) = mpsc::channel::<()>();
-        let files = Files::start(move |_, status| {
+        let mut files = Files::start(move |_, status| {
             begun.send(status.name.clone()).unwrap();
             disk_is_ready.recv().unwrap();
         })

@@ -16,7 +16,7 @@ const WITHOUT_LOG: Duration = Duration::from_secs(60);
 pub struct Interval {
     /// The median of the packets' one-way delays, in milliseconds: from when the tunnel took a packet
     /// until it had arrived, waiting and recovery included. It is estimated from the acknowledgement,
-    /// less half of the smallest round-trip time. It is too long by up to 5 ms and 9 % of a round
+    /// less half of the smallest round-trip time. It is too long by up to 5 ms and 13 % of a round
     /// trip if both directions take the same time without a queue. None if no packet arrived.
     pub delay_p50_ms: Option<f64>,
     /// Their 99th percentile.

@@ -206,7 +206,6 @@ impl Recovery {
     /// Returns a shot for these packets of a range. It covers the whole range, so that packets of
     /// earlier shots that are in flight, or have arrived, count towards it: each of them is of use
     /// for any of the lost packets. They have to suffice for packets that were given up as well.
-    /// Where that takes more packets than repeating the missing ones, these are repeated.
     fn new_shot(&self, number: u64, missing: &[u64]) -> Option<Shot> {
         let range = self.ranges.get(number)?;
         let mut shot = Shot {
@@ -220,12 +219,9 @@ impl Recovery {
         }
         let packets = missing.iter().filter_map(|id| self.packets.get(*id));
         let copied = packets.filter(|packet| packet.in_flight > 0).count();
-        let unknown = shot.lost + self.gone(shot.ids());
-        let needed = |lost| needed(lost, self.config.extra_packets);
-        let coded = needed(unknown).saturating_sub(shot.in_flight + shot.arrived + copied);
-        let repeated = needed(shot.lost) - copied;
-        shot.is_coded = self.is_coded() && shot.lost > 1 && coded <= repeated;
-        shot.unsent = coded.min(repeated);
+        shot.is_coded = self.is_coded() && shot.lost > 1;
+        let needed = needed(shot.lost + self.gone(&shot), self.config.extra_packets);
+        shot.unsent = needed.saturating_sub(shot.in_flight + shot.arrived + copied);
         Some(shot)
     }
 
@@ -351,11 +347,21 @@ impl Recovery {
         match content {
             Content::Coded { start, count } => self.handle_coded_outcome(now, start, count, false),
             Content::Original(id) => {
-                if let Some(number) = self.range_of(id) {
+                if let Some(number) = self.range_of(id)
+                    && !self.has_planned_copies(number)
+                {
                     self.evaluate_shot(now, number);
                 }
             }
             Content::Ping => {}
         }
+    }
+
+    /// Returns whether copies of a range's packets are planned.
+    fn has_planned_copies(&self, number: u64) -> bool {
+        let mut planned = self.planned.iter();
+        planned.any(|(_, content)| {
+            matches!(content, Content::Original(id) if self.range_of(*id) == Some(number))
+        })
     }
 }

@@ -200,9 +200,10 @@ fn a_shot_that_fails_is_followed_by_another_until_the_packets_are_given_up() {
     assert_eq!(recovery.poll_timeout(Instant::ZERO), None);
 }
 
-/// Sends ten packets of which two are lost, and given up after a shot of which `arrived` packets
-/// arrive. Returns the next shot, for five more lost packets.
-fn shot_beside_given_up_packets(arrived: usize) -> Vec<Content> {
+/// Sends ten packets of which two are lost, and given up after a shot of which two packets arrive.
+/// `late` then arrives. Returns the number of coded packets in the next shot, for five more lost
+/// packets, over two paths.
+fn coded_beside_given_up_packets(late: Option<u64>) -> usize {
     let config = Config {
         shots: 1,
         ..Config::default()
@@ -212,37 +213,48 @@ fn shot_beside_given_up_packets(arrived: usize) -> Vec<Content> {
     lose(&mut recovery, Instant::ZERO, 0..2);
     let first = poll(&mut recovery, later(), &paths(1_000_000));
     for (number, coded) in first.into_iter().enumerate() {
-        let outcome = match number < arrived {
+        let outcome = match number < 2 {
             true => Outcome::Arrived(coded),
             false => Outcome::Lost(coded),
         };
         recovery.handle_outcome(later(), outcome);
     }
     lose(&mut recovery, later(), 2..7);
+    if let Some(late) = late {
+        recovery.handle_outcome(later(), Outcome::ArrivedLate(Content::Original(late)));
+    }
     let now = later() + config.recovery_delay;
     let next = poll(&mut recovery, now, &paths(1_000_000));
-    assert_eq!(recovery.counts().given_up, 2);
-    next
-}
-
-#[test]
-fn a_shot_also_suffices_for_packets_that_were_given_up() {
     let coded = Content::Coded {
         start: 0,
         count: 10,
     };
-    assert_eq!(
-        shot_beside_given_up_packets(2),
-        [coded; 12],
-        "six on each path: with the two that arrived, one more than are unknown"
-    );
+    assert!(next.iter().all(|content| *content == coded), "{next:?}");
+    next.len()
 }
 
 #[test]
-fn a_shot_repeats_packets_where_given_up_ones_would_take_more_coded_packets() {
-    let lost = (2..7).map(Content::Original).cycle();
-    let repeated: Vec<Content> = lost.take(12).collect();
-    assert_eq!(shot_beside_given_up_packets(1), repeated);
+fn a_shot_also_suffices_for_packets_that_were_given_up() {
+    // One more than are unknown, less the two that arrived, over each path.
+    assert_eq!(coded_beside_given_up_packets(None), 2 * (5 + 2 + 1 - 2));
+    assert_eq!(coded_beside_given_up_packets(Some(0)), 2 * (5 + 1 + 1 - 2));
+}
+
+#[test]
+fn a_copy_that_expires_before_it_is_sent_does_not_cause_another_shot_for_the_others() {
+    let mut recovery = recovery(RecoveryMethod::OneShot { coded: false });
+    let soon = Instant::ZERO + Duration::from_millis(50);
+    send(&mut recovery, Instant::ZERO, 1);
+    send(&mut recovery, soon, 2);
+    let now = Instant::ZERO + EXPIRY - Duration::from_millis(1);
+    lose(&mut recovery, now, 0..3);
+    let due = now + Config::default().recovery_delay;
+    recovery.ranges.set_recovery(0, Some(now));
+    let first = recovery.poll_shot(now, &paths(1_000_000));
+    assert!(first.is_some());
+    while recovery.poll_planned(due).is_some() {}
+    let shots = |id| recovery.packets().get(id).unwrap().shots;
+    assert_eq!([1, 2].map(shots), [1, 1]);
 }
 
 #[test]
