@@ -155,7 +155,7 @@ impl Client {
         }
         let mut supervisor = Supervisor::new(time::now(), seed, usage_file.stored().clone());
         if let Some(interval) = config.search_every {
-            supervisor.survey_every(time::now(), interval);
+            supervisor.survey_every(time::now(), Some(interval));
         }
         Ok(Client {
             supervisor,
