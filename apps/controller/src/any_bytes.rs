@@ -7,7 +7,8 @@ mod mutation;
 use crate::authority::{Presented, SigningRequest};
 use crate::record::{
     AliveRecord, AuditRecord, EventRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord,
-    SeenRecord, TokenRecord, TrackRecord, TunnelRecord, emit, parse,
+    SeenRecord, TokenRecord, TrackRecord, TunnelClientRecord, TunnelRecord, TunnelSettingsRecord,
+    emit, parse,
 };
 use mutation::{changed, changes};
 use proptest::collection::vec;
@@ -33,7 +34,22 @@ const EVENT: &str = r#"{"at_unix_ms":1,"tenant":"t1","node":null,"flow":"f1","ki
 const TRACK: &str = r#"{"track":{"name":"t1","tenant":"t2","writers":["n1"],"readers":["n2"]},"number":1,
     "secret":"00ff"}"#;
 
-const RECORDS: [&str; 7] = [NODE, NUMBER, ALIVE, SEEN, TUNNEL, EVENT, TRACK];
+const TUNNEL_CLIENT: &str = r#"{"at_unix_ms":1,"report":{"accepts_settings":true,"applied":"00ff",
+    "refused":{"digest":"00fe","reason":"text"}}}"#;
+const TUNNEL_SETTINGS: &str = r#"{"uplinks":[{"interface":"wwan*","cost":255,"mtu_bytes":1400}],
+    "search_every_s":60}"#;
+
+const RECORDS: [&str; 9] = [
+    NODE,
+    NUMBER,
+    ALIVE,
+    SEEN,
+    TUNNEL,
+    EVENT,
+    TRACK,
+    TUNNEL_CLIENT,
+    TUNNEL_SETTINGS,
+];
 
 /// Checks a record of one type; returns whether it is accepted.
 fn check<T: Serialize + DeserializeOwned>(json: &[u8]) -> bool {
@@ -57,6 +73,8 @@ fn check_all(json: &[u8]) -> bool {
         check::<SeenRecord>(json),
         check::<HealthRecord>(json),
         check::<TunnelRecord>(json),
+        check::<TunnelClientRecord>(json),
+        check::<TunnelSettingsRecord>(json),
         check::<EventRecord>(json),
         check::<AuditRecord>(json),
     ]
