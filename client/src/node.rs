@@ -12,7 +12,7 @@ use hawser_control::node::{Assignment, Registration, Report};
 use hawser_control::pair::NodeKeys;
 use hawser_control::resource::Policy;
 use hawser_control::track::TrackKey;
-use hawser_control::tunnel::{Admitted, ServerReport, Servers};
+use hawser_control::tunnel::{Admitted, ClientReport, ServerReport, Servers};
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -167,13 +167,14 @@ impl NodeClient {
             .await
     }
 
-    /// Returns the servers that the node may connect to as a tunnel client.
+    /// Returns the servers that the node may connect to as a tunnel client, and its settings. `report`
+    /// says what it has done with those before.
     ///
     /// # Errors
     /// If no controller answers or it rejects the request.
-    pub async fn tunnel_servers(&self) -> Result<Servers, Error> {
+    pub async fn tunnel_servers(&self, report: &ClientReport) -> Result<Servers, Error> {
         self.transport
-            .json(Method::POST, &self.path("tunnel-client"), NOTHING)
+            .json(Method::POST, &self.path("tunnel-client"), Some(report))
             .await
     }
 

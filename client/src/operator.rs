@@ -14,7 +14,7 @@ use hawser_control::resource::{Event, Flow, Node, Override, Path, Policy, Tenant
 use hawser_control::status::FlowStatus;
 use hawser_control::topology::Topology;
 use hawser_control::track::Track;
-use hawser_control::tunnel::Server;
+use hawser_control::tunnel::{Server, TunnelClient, TunnelSettings};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -182,6 +182,35 @@ impl OperatorClient {
     /// Lists all tunnel servers that are alive.
     pub fn tunnel_servers(&self) -> Pages<'_, Server> {
         Pages::new(self, "/v1/tunnel-servers", None)
+    }
+
+    /// Lists the tunnel clients, with their settings and what they have said of them.
+    pub fn tunnel_clients(&self) -> Pages<'_, TunnelClient> {
+        Pages::new(self, "/v1/tunnel-clients", None)
+    }
+
+    /// Returns the settings of tunnel clients with their tag, for changing them. Without keys if there
+    /// are none.
+    pub async fn tagged_tunnel_settings(
+        &self,
+        of: SettingsOf<'_>,
+    ) -> Result<Tagged<TunnelSettings>> {
+        self.transport.tagged(&of.path()).await
+    }
+
+    /// Replaces the settings of tunnel clients if they still have the tag that they were read with.
+    pub async fn replace_tunnel_settings(
+        &self,
+        of: SettingsOf<'_>,
+        settings: &TunnelSettings,
+        tag: &Tag,
+    ) -> Result<TunnelSettings> {
+        self.transport.replace(&of.path(), tag, settings).await
+    }
+
+    /// Removes the settings of tunnel clients.
+    pub async fn delete_tunnel_settings(&self, of: SettingsOf<'_>) -> Result<()> {
+        self.delete(&of.path()).await
     }
 
     /// Lists all flows.
@@ -393,6 +422,24 @@ fn patch_between(old: &Value, new: Value) -> Value {
         }
     }
     Value::Object(patch)
+}
+
+/// Whose tunnel clients settings are for.
+#[derive(Debug, Clone, Copy)]
+pub enum SettingsOf<'a> {
+    /// All clients of a tenant.
+    Tenant(&'a Name),
+    /// One node, whose keys take precedence over those of its tenant.
+    Node(&'a Name),
+}
+
+impl SettingsOf<'_> {
+    fn path(self) -> String {
+        match self {
+            SettingsOf::Tenant(name) => format!("/v1/tenants/{name}/tunnel-settings"),
+            SettingsOf::Node(name) => format!("/v1/nodes/{name}/tunnel-settings"),
+        }
+    }
 }
 
 /// A list, fetched page by page as it is read.

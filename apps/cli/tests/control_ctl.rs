@@ -278,6 +278,36 @@ fn enrolment_tokens_are_listed_and_withdrawn() {
 }
 
 #[test]
+fn settings_of_tunnel_clients_are_changed_key_by_key_and_removed() {
+    let rig = Rig::with_nodes();
+    rig.says(
+        "tunnel set --tenant acme --uplink wwan*:cost=1,monthly_cap_mb=5000 --search-every-s 60",
+    );
+    rig.says("tunnel set --tenant acme --uplink wwan*:cost=2 --uplink eth0:mtu_bytes=1400");
+    let expected = serde_json::json!({ "search_every_s": 60, "uplinks": [
+        { "interface": "wwan*", "cost": 2, "monthly_cap_mb": 5000 },
+        { "interface": "eth0", "mtu_bytes": 1400 },
+    ] });
+    assert_eq!(rig.json("tunnel settings --tenant acme"), expected);
+    rig.says("tunnel set --node edge-1 --uplink wwan0:cost=0 --search-every-s 0");
+    let clients = rig.says("tunnel clients");
+    for part in [
+        "edge-1",
+        "wwan0: cost=0; wwan*: cost=2,monthly_cap_mb=5000",
+        "search_every_s: 0",
+        "pending",
+    ] {
+        assert!(clients.contains(part), "{clients}");
+    }
+    let refused = rig.fails("tunnel set --node edge-1 --uplink wwan0:mtu_bytes=1", 1);
+    assert!(refused.contains("uplinks.mtu_bytes"), "{refused}");
+    rig.fails("tunnel set --uplink wwan0:cost=0", 2);
+    rig.says("tunnel clear --node edge-1");
+    assert_eq!(rig.json("tunnel clients"), serde_json::json!([]));
+    assert_eq!(rig.json("tunnel settings --tenant acme"), expected);
+}
+
+#[test]
 fn the_file_in_the_documentation_is_applied_once() {
     let rig = Rig::with_nodes();
     let documentation = include_str!("../../../docs/ctl.md");

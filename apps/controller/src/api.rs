@@ -24,6 +24,7 @@ mod tenants;
 pub(crate) mod tokens;
 mod topology;
 mod tracks;
+mod tunnel_settings;
 mod tunnels;
 mod version;
 
@@ -254,6 +255,17 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(enrolments::list))
         .routes(routes!(enrolments::withdraw))
         .routes(routes!(tunnels::list))
+        .routes(routes!(tunnel_settings::clients))
+        .routes(routes!(
+            tunnel_settings::of_tenant,
+            tunnel_settings::set_for_tenant,
+            tunnel_settings::unset_for_tenant
+        ))
+        .routes(routes!(
+            tunnel_settings::of_node,
+            tunnel_settings::set_for_node,
+            tunnel_settings::unset_for_node
+        ))
         .routes(routes!(nodes::paths))
         .routes(routes!(topology::topology))
         .routes(routes!(nodes::reports))

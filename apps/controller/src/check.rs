@@ -6,7 +6,7 @@ use hawser_control::node::{Registration, Report};
 use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use hawser_control::track::Track;
-use hawser_control::tunnel::ServerReport;
+use hawser_control::tunnel::{ClientReport, RefusedSettings, ServerReport};
 use hawser_units::Prefix;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -314,6 +314,23 @@ pub(crate) fn tunnel_server(server: &ServerReport) -> Result<(), String> {
         return Err(
             "`addresses` must have one `address:port`, or one of IPv4 and one of IPv6".into(),
         );
+    }
+    Ok(())
+}
+
+/// Checks a tunnel client's report.
+pub(crate) fn tunnel_client(client: &ClientReport) -> Result<(), String> {
+    let refused = client.refused.as_ref();
+    let digests = client
+        .applied
+        .iter()
+        .chain(refused.map(|refused| &refused.digest));
+    if digests.into_iter().any(|digest| digest.len() > 64) {
+        return Err("`applied` and `refused.digest` must have at most 64 bytes".into());
+    }
+    let max = RefusedSettings::MAX_REASON_BYTES;
+    if refused.is_some_and(|refused| refused.reason.len() > max) {
+        return Err(format!("`refused.reason` has more than {max} bytes"));
     }
     Ok(())
 }

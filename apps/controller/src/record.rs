@@ -17,6 +17,7 @@ use hawser_control::discovery::{DiscoveredPath, Ends};
 use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Event, Flow, PathHealth};
 use hawser_control::track::{Track, TrackRole};
+use hawser_control::tunnel::{ClientReport, TunnelSettings};
 use hawser_io::clock::unix_ms;
 use hawser_objects::TrackSecret;
 use serde::de::DeserializeOwned;
@@ -381,6 +382,20 @@ pub(crate) struct TunnelRecord {
     pub(crate) clients: u32,
     pub(crate) max_clients: u32,
     pub(crate) draining: bool,
+}
+
+/// The settings of the tunnel clients of a tenant, or of one node.
+pub(crate) type TunnelSettingsRecord = Extended<TunnelSettings>;
+
+/// What a tunnel client has done with its settings. It is not under a lease: it is also shown while the
+/// client is away.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TunnelClientRecord {
+    /// When the report arrived that differs from the one before.
+    pub(crate) at_unix_ms: u64,
+    /// `None` if the client has asked for its servers without a report, as earlier versions do.
+    #[serde(default)]
+    pub(crate) report: Option<ClientReport>,
 }
 
 /// An event without its number, which is the revision that wrote it.

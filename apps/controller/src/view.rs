@@ -17,7 +17,7 @@ use crate::authority::Presented;
 use crate::record::{
     AliveRecord, Extended, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later,
     NodeRecord, NumberRecord, PathsRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord,
-    TunnelRecord,
+    TunnelClientRecord, TunnelRecord, TunnelSettingsRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -44,6 +44,8 @@ pub(crate) struct View {
     pub(crate) nodes: BTreeMap<Name, NodeView>,
     pub(crate) flows: BTreeMap<Name, FlowView>,
     pub(crate) tracks: BTreeMap<Name, Versioned<TrackRecord>>,
+    /// The settings of the tunnel clients of each tenant.
+    pub(crate) tunnel_settings: BTreeMap<Name, Versioned<TunnelSettingsRecord>>,
     pub(crate) tokens: BTreeMap<Name, Versioned<TokenRecord>>,
     pub(crate) events: Journal<Event>,
     pub(crate) audit: Journal<AuditEntry>,
@@ -87,6 +89,10 @@ pub(crate) struct NodeView {
     pub(crate) discovered: BTreeMap<Name, Versioned<PathsRecord>>,
     /// The node's last report as a tunnel server.
     pub(crate) tunnel: Option<TunnelRecord>,
+    /// The node's last statement as a tunnel client.
+    pub(crate) tunnel_client: Option<TunnelClientRecord>,
+    /// The settings of the node as a tunnel client that differ from those of its tenant.
+    pub(crate) tunnel_settings: Option<Versioned<TunnelSettingsRecord>>,
     pub(crate) numbers: BTreeMap<u16, Versioned<NumberRecord>>,
     /// The flows that the node replicates.
     pub(crate) sends: BTreeSet<Name>,
@@ -413,6 +419,8 @@ impl NodeView {
             && self.keys.is_none()
             && self.discovered.is_empty()
             && self.tunnel.is_none()
+            && self.tunnel_client.is_none()
+            && self.tunnel_settings.is_none()
             && self.numbers.is_empty()
             && self.sends.is_empty()
             && self.receives.is_empty()

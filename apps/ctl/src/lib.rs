@@ -71,7 +71,7 @@ enum Topic {
     #[command(subcommand)]
     Path(path::Command),
     Topology(topology::Args),
-    /// Tunnel servers
+    /// Tunnel servers, and the settings of tunnel clients
     #[command(subcommand)]
     Tunnel(tunnel::Command),
     /// Tracks: who may publish and watch a broadcast
@@ -176,13 +176,10 @@ impl Topic {
             Topic::Policy(command) => command.only_reads(),
             Topic::Track(command) => command.only_reads(),
             Topic::Tenant(command) => command.only_reads(),
+            Topic::Tunnel(command) => command.only_reads(),
             Topic::Event(command) => matches!(command, event::Command::List { .. }),
             Topic::Token(command) => matches!(command, token::Command::List),
-            Topic::Path(_)
-            | Topic::Topology(_)
-            | Topic::Tunnel(_)
-            | Topic::Report(_)
-            | Topic::Audit(_) => true,
+            Topic::Path(_) | Topic::Topology(_) | Topic::Report(_) | Topic::Audit(_) => true,
             Topic::Whoami | Topic::Version | Topic::Authority => true,
             Topic::Apply(_) | Topic::Export(_) | Topic::Context(_) | Topic::Completion { .. } => {
                 false

@@ -1,34 +1,95 @@
-use crate::output::Output;
+mod settings;
+
+use crate::output::{Output, is_wanted};
+use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::tunnel::Server;
+use hawser_control::Name;
+use hawser_control::tunnel::{Server, TunnelClient};
+use settings::{Changes, Owner};
 use std::net::SocketAddr;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the tunnel servers that are alive
     List,
+    /// List tunnel clients, and whether they have applied their settings
+    Clients {
+        /// Only clients of this tenant
+        #[arg(long)]
+        tenant: Option<Name>,
+        /// Only this node
+        #[arg(long)]
+        node: Option<Name>,
+    },
+    /// Show the settings of the tunnel clients of a tenant, or those of one node that take precedence
+    Settings {
+        #[command(flatten)]
+        owner: Owner,
+    },
+    /// Change settings of the tunnel clients of a tenant, or of one node; keys that are not named stay
+    Set {
+        #[command(flatten)]
+        owner: Owner,
+        #[command(flatten)]
+        changes: Changes,
+    },
+    /// Remove all settings of the tunnel clients of a tenant, or of one node
+    Clear {
+        #[command(flatten)]
+        owner: Owner,
+    },
+}
+
+impl Command {
+    /// Returns whether the command changes nothing.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Command::List | Command::Clients { .. } | Command::Settings { .. }
+        )
+    }
 }
 
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
-    let Command::List = command;
-    let servers = client.tunnel_servers().all().await?;
-    output.list(
-        &servers,
-        &[
-            "name",
-            "tenant",
-            "state",
-            "clients",
-            "max clients",
-            "load",
-            "addresses",
-        ],
-        row,
-    )
+    match command {
+        Command::List => {
+            let servers = client.tunnel_servers().all().await?;
+            output.list(&servers, &SERVER_COLUMNS, server_row)
+        }
+        Command::Clients { tenant, node } => {
+            let mut clients = client.tunnel_clients().all().await?;
+            clients.retain(|client| {
+                is_wanted(tenant.as_ref(), &client.tenant) && is_wanted(node.as_ref(), &client.node)
+            });
+            output.list(&clients, &CLIENT_COLUMNS, client_row)
+        }
+        Command::Settings { owner } => {
+            let settings = client.tagged_tunnel_settings(owner.as_ref()).await?.value;
+            output.one(&settings, &settings::fields(&settings))
+        }
+        Command::Set { owner, changes } => {
+            let changed = settings::change(client, owner, changes).await?;
+            output.changed(&changed, &format!("settings of {owner} changed"))
+        }
+        Command::Clear { owner } => {
+            client.delete_tunnel_settings(owner.as_ref()).await?;
+            output.done(&format!("settings of {owner} removed"))
+        }
+    }
 }
 
-fn row(server: &Server) -> Vec<String> {
+const SERVER_COLUMNS: [&str; 7] = [
+    "name",
+    "tenant",
+    "state",
+    "clients",
+    "max clients",
+    "load",
+    "addresses",
+];
+
+fn server_row(server: &Server) -> Vec<String> {
     let addresses: Vec<_> = server.addresses.iter().map(SocketAddr::to_string).collect();
     vec![
         server.name.to_string(),
@@ -43,5 +104,25 @@ fn row(server: &Server) -> Vec<String> {
         server.max_clients.to_string(),
         format!("{:.0} %", server.load() * 100.0),
         addresses.join(" "),
+    ]
+}
+
+const CLIENT_COLUMNS: [&str; 6] = ["node", "tenant", "settings", "state", "since", "reason"];
+
+fn client_row(client: &TunnelClient) -> Vec<String> {
+    let settings = settings::fields(&client.settings).into_iter();
+    let settings: Vec<_> = settings
+        .map(|(key, value)| format!("{key}: {value}"))
+        .collect();
+    vec![
+        client.node.to_string(),
+        client.tenant.to_string(),
+        match settings.is_empty() {
+            true => text::none(),
+            false => settings.join("; "),
+        },
+        client.state.name().to_owned(),
+        client.since_unix_ms.map_or_else(text::none, text::ago),
+        text::or_none(client.reason.as_ref()),
     ]
 }

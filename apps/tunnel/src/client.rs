@@ -12,6 +12,7 @@ mod path;
 mod portal;
 mod resolv_conf;
 mod servers;
+mod settings;
 mod show;
 mod uplinks;
 mod usage;
@@ -43,6 +44,7 @@ use kill_switch::KillSwitch;
 use modems::Modems;
 use parking_lot::Mutex;
 use servers::Servers;
+use settings::Pushed;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -100,6 +102,8 @@ struct Client {
     /// The networks that this node is in.
     networks: watch::Receiver<Networks>,
     servers: Servers,
+    /// The settings of the controller.
+    settings: Pushed,
     /// The packet queue of the current session.
     to_session: watch::Sender<Option<mpsc::Sender<PacketBuffer>>>,
     /// Reads the device, which it keeps open.
@@ -161,11 +165,9 @@ impl Client {
         if let Some(address) = common.metrics {
             metrics::serve(address, Arc::clone(&last_status)).await?;
         }
-        let mut supervisor = Supervisor::new(time::now(), seed, usage);
+        let supervisor = Supervisor::new(time::now(), seed, usage);
+        let (inbox, pushed) = settings::channel(&config);
         let mut status_file = StatusFile::at(common.status_file());
-        if let Some(interval) = config.search_every {
-            supervisor.survey_every(time::now(), interval);
-        }
         Ok(Client {
             supervisor,
             connections: Connections::new(Arc::clone(&dialer)),
@@ -175,7 +177,8 @@ impl Client {
             uplinks,
             modems: modems::watch(),
             networks,
-            servers: Servers::watch(&config),
+            servers: Servers::watch(&config, inbox),
+            settings: pushed,
             to_session,
             reader: reader.abort_handle(),
             addresses: Vec::new(),
@@ -198,17 +201,19 @@ impl Client {
     async fn stay_connected(&mut self) -> Infallible {
         let mut poll = interval(POLL_INTERVAL);
         let mut polls = 0;
-        self.uplinks.mark_changed();
+        self.apply_settings();
         self.handle_servers();
         loop {
             self.carry_out_commands().await;
             let deadline = self.supervisor.poll_timeout().map(|(at, _)| at);
             tokio::select! {
-                Ok(()) = self.uplinks.changed() => {
-                    let uplinks = self.uplinks.borrow_and_update().clone();
-                    self.supervisor.handle_uplinks(time::now(), uplinks);
-                }
+                Ok(()) = self.uplinks.changed() => self.handle_uplinks(),
                 () = self.servers.changed() => self.handle_servers(),
+                () = self.settings.changed() => {
+                    if self.settings.take() {
+                        self.apply_settings();
+                    }
+                }
                 outcome = self.connections.next() => self.handle_outcome(outcome).await,
                 _ = poll.tick() => {
                     self.poll(polls % POLLS_PER_STATUS == 0).await;
@@ -217,6 +222,27 @@ impl Client {
                 () = at(deadline) => self.supervisor.handle_timeout(time::now()),
             }
         }
+    }
+
+    /// Applies the settings of the controller, and those of the file for what it does not set.
+    fn apply_settings(&mut self) {
+        let search_every = self.settings.search_every();
+        let search_every = search_every.unwrap_or(self.config.search_every);
+        self.supervisor.survey_every(time::now(), search_every);
+        let report_every = self.settings.report_every();
+        self.progress
+            .report_every(report_every.unwrap_or(self.config.common.report_every));
+        self.handle_uplinks();
+    }
+
+    fn handle_uplinks(&mut self) {
+        let uplinks = self.usable_uplinks();
+        self.supervisor.handle_uplinks(time::now(), uplinks);
+    }
+
+    /// Returns the uplinks that are up, with the settings of the controller.
+    fn usable_uplinks(&self) -> Vec<Uplink> {
+        self.settings.over(self.uplinks.borrow().clone())
     }
 
     fn handle_servers(&mut self) {

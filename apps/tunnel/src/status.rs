@@ -55,6 +55,10 @@ pub struct Status {
     /// `/etc/resolv.conf`.
     #[serde(default)]
     pub dns_restored: u64,
+    /// What has become of the settings that a controller has given to a client: `applied`, or `refused`
+    /// with the reason; none if it has given none, or the client's file accepts none.
+    #[serde(default)]
+    pub settings: Option<String>,
     /// Why a server's file was rejected when it was read last; none if it was accepted.
     #[serde(default)]
     pub rejected_file: Option<String>,
@@ -225,6 +229,7 @@ impl Status {
             tables_restored: 0,
             dns: None,
             dns_restored: 0,
+            settings: None,
             rejected_file: None,
             dropped: BTreeMap::new(),
         }
@@ -370,6 +375,11 @@ impl Progress {
             last: None,
             reports: Reports::new(common),
         }
+    }
+
+    /// Sets the interval of reports in the log; zero for none.
+    pub(crate) fn report_every(&mut self, every: Duration) {
+        self.reports.set_every(every);
     }
 
     /// Adds the figures to the status.

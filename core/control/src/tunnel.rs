@@ -1,6 +1,10 @@
 //! Messages between the controller and the clients and servers of coded tunnels. A node may be a
 //! client or a server; both are identified by their certificates. A client can only use servers of
-//! its own tenant.
+//! its own tenant. [`settings`](TunnelSettings) are what operators set for clients.
+
+mod settings;
+
+pub use settings::{GivenSettings, SettingsState, TunnelClient, TunnelSettings, UplinkSettings};
 
 use crate::name::Name;
 use serde::{Deserialize, Serialize};
@@ -66,6 +70,40 @@ pub struct Servers {
     /// The client's inner addresses at all of these servers. If empty, the servers choose.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub addresses: Vec<IpAddr>,
+    /// The settings for the client. `null` from a controller of an earlier version: those that the
+    /// client was given before stay in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<GivenSettings>,
+}
+
+/// What a tunnel client has done with its settings, the body of `POST
+/// /v1/nodes/{node}/tunnel-client`. A client of an earlier version sends none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ClientReport {
+    /// Whether the client's file lets the controller change settings.
+    pub accepts_settings: bool,
+    /// The digest of the [`GivenSettings`] in force; `null` if only the client's file is.
+    #[serde(default)]
+    pub applied: Option<String>,
+    /// The settings given last, if the client cannot apply them.
+    #[serde(default)]
+    pub refused: Option<RefusedSettings>,
+}
+
+/// Settings that a tunnel client cannot apply. The ones before stay in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RefusedSettings {
+    /// Their digest.
+    pub digest: String,
+    /// The reason, for people.
+    pub reason: String,
+}
+
+impl RefusedSettings {
+    /// The maximum size of a reason, bytes.
+    pub const MAX_REASON_BYTES: usize = 500;
 }
 
 /// A tunnel server that is alive, as listed by `GET /v1/tunnel-servers`.

@@ -12,7 +12,7 @@ use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Cause, Flow, Policy};
 use hawser_control::strict;
 use hawser_control::track::TrackKey;
-use hawser_control::tunnel::{Admitted, ServerReport, Servers};
+use hawser_control::tunnel::{Admitted, ClientReport, ServerReport, Servers};
 use later::with_unknown_fields;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -50,6 +50,7 @@ fn read_and_write(kind: &str, message: &Value) -> Value {
         "track_key" => again::<TrackKey>(message),
         "server_report" => again::<ServerReport>(message),
         "admitted" => again::<Admitted>(message),
+        "client_report" => again::<ClientReport>(message),
         "servers" => again::<Servers>(message),
         "problem" => again::<Problem>(message),
         other => panic!("{other} is not tested"),
@@ -111,6 +112,21 @@ fn a_reason_of_a_later_version_does_not_spoil_the_policy() {
 fn an_assignment_of_a_controller_without_public_keys_says_nothing_about_them() {
     let assignment: Assignment = serde_json::from_value(golden()["assignment"].clone()).unwrap();
     assert_eq!(assignment.keys, None);
+}
+
+#[test]
+fn a_controller_without_settings_of_tunnels_says_nothing_about_them() {
+    let servers: Servers = serde_json::from_value(golden()["servers"].clone()).unwrap();
+    assert_eq!(servers.settings, None);
+}
+
+#[test]
+fn a_setting_of_a_later_version_is_refused_and_the_servers_are_read() {
+    let mut servers = added()["servers"].clone();
+    servers["settings"]["settings"]["uplinks"][0]["priority"] = json!(1);
+    let servers: Servers = serde_json::from_value(servers).unwrap();
+    let error = servers.settings.unwrap().checked().unwrap_err();
+    assert!(error.contains("`uplinks.0.priority`"), "{error}");
 }
 
 #[test]

@@ -10,6 +10,10 @@ use std::time::Duration;
 /// The pauses between attempts of one uplink to join the session.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 
+/// The pause after an attempt to replace a path by one with another MTU has failed: the packets may be
+/// too large for the network behind the uplink.
+const MTU_RETRY: Duration = Duration::from_secs(30);
+
 /// The state of a session that its uplinks share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -33,6 +37,8 @@ pub(crate) struct Path {
     pub(crate) index: PathId,
     /// The uplink with the addresses that the connection uses.
     pub(crate) uplink: Uplink,
+    /// The MTU of the uplink with which the connection was made.
+    mtu: Option<u16>,
     pub(crate) standby: bool,
     pub(crate) monitor: Monitor,
     /// The bytes of the connection that the usage contains.
@@ -49,6 +55,7 @@ impl Path {
         Path {
             connection,
             index,
+            mtu: uplink.mtu,
             uplink,
             standby,
             monitor: Monitor::new(),
@@ -85,7 +92,7 @@ pub(crate) struct Member {
     attempt: Option<Attempt>,
     /// Grows with every attempt that fails until a path delivers.
     backoff: Backoff,
-    /// The time of the next attempt while there is no path.
+    /// The time of the next attempt while there is no path, or one with another MTU than the uplink's.
     retry_at: Instant,
     /// Whether the path is to be replaced now.
     redial: bool,
@@ -174,7 +181,8 @@ impl Member {
         if self.attempt.is_some() {
             return;
         }
-        let redial = std::mem::take(&mut self.redial);
+        let needs_other_mtu = self.has_other_mtu() && cx.now >= self.retry_at;
+        let redial = std::mem::take(&mut self.redial) || needs_other_mtu;
         match &self.path {
             None if cx.now >= self.retry_at => self.dial(cx, DialReason::Join, None),
             Some(_) if redial => {
@@ -183,6 +191,12 @@ impl Member {
             }
             _ => {}
         }
+    }
+
+    /// Returns whether the connection of the path was made for packets of another size.
+    fn has_other_mtu(&self) -> bool {
+        let path = self.path.as_ref();
+        path.is_some_and(|path| path.mtu != self.uplink.mtu)
     }
 
     fn dial(&mut self, cx: &mut Context<'_>, reason: DialReason, until: Option<Instant>) {
@@ -199,6 +213,7 @@ impl Member {
         match (&self.attempt, &self.path) {
             (Some(attempt), _) => Some((attempt.until?, Timer::Redial)),
             (None, None) => Some((self.retry_at, Timer::Retry)),
+            (None, Some(_)) if self.has_other_mtu() => Some((self.retry_at, Timer::Retry)),
             (None, Some(_)) => None,
         }
     }
@@ -327,6 +342,8 @@ impl Member {
     fn note_failure(&mut self, cx: &mut Context<'_>) {
         if self.path.is_none() {
             self.retry_at = cx.now + self.backoff.after_failure(cx.out.random());
+        } else if self.has_other_mtu() {
+            self.retry_at = cx.now + MTU_RETRY;
         }
     }
 }

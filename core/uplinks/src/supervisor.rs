@@ -74,9 +74,12 @@ impl Supervisor {
     }
 
     /// Searches at this interval for a nearer server while a session works, and moves the session
-    /// there. Without this, a session stays at its server as long as that answers.
-    pub fn survey_every(&mut self, now: Instant, interval: Duration) {
-        self.survey = Some(Survey::new(now, interval));
+    /// there. With none, which is the default, a session stays at its server as long as that answers.
+    pub fn survey_every(&mut self, now: Instant, interval: Option<Duration>) {
+        if self.survey.as_ref().map(Survey::interval) != interval {
+            self.postpone_survey(now);
+            self.survey = interval.map(|interval| Survey::new(now, interval));
+        }
     }
 
     /// Takes over the list of interfaces that can be used.

@@ -32,6 +32,10 @@ impl Survey {
         }
     }
 
+    pub(crate) fn interval(&self) -> Duration {
+        self.interval
+    }
+
     /// Begins and ends searches. Returns a connection to the server to which the session of
     /// `current` should move.
     pub(crate) fn drive(

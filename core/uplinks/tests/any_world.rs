@@ -32,6 +32,8 @@ enum Operation {
     Improve,
     BeginMonth,
     ReportLate { reports_late: bool },
+    Configure { uplink: usize, cost: u8, mtu: u16 },
+    Survey { every_s: u64 },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -57,6 +59,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => Just(Operation::Improve),
         1 => Just(Operation::BeginMonth),
         1 => any::<bool>().prop_map(|reports_late| Operation::ReportLate { reports_late }),
+        1 => (uplink(), 0u8..3, 1280u16..1283)
+            .prop_map(|(uplink, cost, mtu)| Operation::Configure { uplink, cost, mtu }),
+        1 => (0u64..3).prop_map(|tens| Operation::Survey { every_s: 10 * tens }),
     ]
 }
 
@@ -74,6 +79,15 @@ fn apply(world: &mut World, operation: &Operation) {
         Operation::Readdress { uplink, last } => {
             world.uplinks[uplink % uplinks].uplink.ipv4 = Some([192, 0, 2, last].into());
             world.announce_uplinks();
+        }
+        Operation::Configure { uplink, cost, mtu } => {
+            let uplink = &mut world.uplinks[uplink % uplinks].uplink;
+            (uplink.cost, uplink.mtu) = (cost, Some(mtu));
+            world.announce_uplinks();
+        }
+        Operation::Survey { every_s } => {
+            let interval = (every_s > 0).then(|| Duration::from_secs(every_s));
+            world.survey_every(interval);
         }
         Operation::Kill { server } => world.kill(server % servers),
         Operation::Revive { server } => world.servers[server % servers].is_alive = true,
@@ -93,14 +107,13 @@ fn apply(world: &mut World, operation: &Operation) {
 
 fn run(uplinks: usize, servers: usize, seed: u64, surveys: bool, operations: &[Operation]) {
     let mut world = World::new(uplinks, servers, seed);
-    if surveys {
-        let interval = Duration::from_secs(10);
-        world.supervisor.survey_every(world.now, interval);
-    }
+    let interval = surveys.then(|| Duration::from_secs(10));
+    world.survey_every(interval);
     for operation in operations {
         apply(&mut world, operation);
     }
     let was_taken_over = operations.iter().any(|o| matches!(o, Operation::TakeOver));
+    world.survey_every(interval);
     world.heal();
     if was_taken_over {
         world.pass(SUPERSEDED_PAUSE);

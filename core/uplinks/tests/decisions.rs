@@ -38,7 +38,7 @@ fn the_nearest_server_that_answers_in_time_is_chosen() {
 /// Returns a world in which the session is at `pop0` and a nearer server is searched every minute.
 fn surveying() -> World {
     let mut world = connected(2, 2);
-    world.supervisor.survey_every(world.now, 60 * S);
+    world.survey_every(Some(60 * S));
     assert_eq!(world.server().unwrap(), "pop0");
     world
 }
@@ -87,6 +87,51 @@ fn a_session_stays_when_the_nearer_server_takes_none() {
     world.pass(600 * S);
     assert_eq!(world.server().unwrap(), "pop0");
     assert!(world.is_connected());
+}
+
+#[test]
+fn a_survey_that_is_switched_off_moves_nothing() {
+    let mut world = surveying();
+    world.servers[0].rtt = 90 * MS;
+    world.servers[1].rtt = 30 * MS;
+    world.log.clear();
+    // The same interval again does not begin a new one.
+    world.pass(50 * S);
+    world.survey_every(Some(60 * S));
+    world.pass(15 * S);
+    assert!(world.dials(DialReason::Search) > 0);
+    world.survey_every(None);
+    world.pass(600 * S);
+    assert_eq!(world.server().unwrap(), "pop0");
+}
+
+#[test]
+fn a_path_is_replaced_when_the_mtu_of_its_uplink_changes() {
+    let mut world = connected(2, 1);
+    let session = world.session();
+    world.log.clear();
+    world.uplinks[0].uplink.mtu = Some(1400);
+    world.announce_uplinks();
+    world.pass(S);
+    assert_eq!(world.dials(DialReason::Redial), 1);
+    let replaced = |command: &&Command| is_close(command, CloseReason::Replaced);
+    assert_eq!(world.log.iter().filter(replaced).count(), 1);
+    world.pass(60 * S);
+    assert_eq!(world.dials(DialReason::Redial), 1, "it has the new MTU");
+    assert!(world.is_connected());
+    assert_eq!(world.session(), session);
+}
+
+#[test]
+fn an_uplink_whose_cost_rises_is_put_on_standby_without_a_new_path() {
+    let mut world = connected(2, 1);
+    world.log.clear();
+    assert_eq!(world.paths_in_use(), ["wwan0".to_owned()].into());
+    world.uplinks[0].uplink.cost = 2;
+    world.announce_uplinks();
+    world.pass(S);
+    assert_eq!(world.paths_in_use(), ["wwan1".to_owned()].into());
+    assert_eq!(world.dials(DialReason::Redial), 0);
 }
 
 #[test]

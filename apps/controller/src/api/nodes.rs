@@ -35,13 +35,15 @@ const MAX_VALID_S: u32 = 30 * 24 * 3600;
 /// The maximum number of unused tokens per node.
 const MAX_UNUSED: usize = 16;
 
-/// The statements of a node about itself.
-const STATEMENTS: [&str; 6] = [
+/// The records of a node that go with it: its statements about itself, and its settings.
+const RECORDS: [&str; 8] = [
     key::REGISTRATION,
     key::SEEN,
     key::ALIVE,
     key::HEALTH,
     key::TUNNEL,
+    key::TUNNEL_CLIENT,
+    key::TUNNEL_NODE,
     key::KEYS,
 ];
 
@@ -184,8 +186,8 @@ pub(super) async fn delete(
         .await
 }
 
-/// Returns the writes that delete a node. They include all statements of the node about itself, so
-/// that a later node of the same name does not inherit them.
+/// Returns the writes that delete a node. They include all statements of the node about itself and its
+/// settings, so that a later node of the same name does not inherit them.
 fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<Write>, Refusal> {
     let node = view
         .nodes
@@ -200,10 +202,10 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
         .take(80)
         .map(|number| key::number(name, *number));
     let inner = view.inner_of(name).map(key::inner);
-    let statements = STATEMENTS.iter().map(|kind| key::of(kind, name));
+    let records = RECORDS.iter().map(|kind| key::of(kind, name));
     tenants::check_whole(view)?;
     let mut writes = reference::remove(view, key::NODE, name, revision).to_vec();
-    writes.extend(statements.chain(numbers).chain(inner).map(Write::delete));
+    writes.extend(records.chain(numbers).chain(inner).map(Write::delete));
     Ok(writes)
 }
 

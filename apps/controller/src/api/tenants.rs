@@ -180,10 +180,9 @@ fn writes_to_delete(
         return Err(Refusal::conflict(what).kind(Kind::InUse));
     }
     check_whole(view)?;
-    Ok((
-        reference::remove(view, key::TENANT, name, tenant.revision).into(),
-        tenant.revision,
-    ))
+    let mut writes = reference::remove(view, key::TENANT, name, tenant.revision).to_vec();
+    writes.push(Write::delete(key::of(key::TUNNEL_TENANT, name)));
+    Ok((writes, tenant.revision))
 }
 
 /// Rejects a removal while there are records that may refer to the removed thing and cannot be read.

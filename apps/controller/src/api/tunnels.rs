@@ -1,4 +1,4 @@
-use super::extract::{Message, PageQuery, Path, Query};
+use super::extract::{MaybeMessage, Message, PageQuery, Path, Query};
 use super::refusal::{BodyErrors, CommonErrors, ConflictError, HandlerError, Refusal};
 use crate::access::{Certified, Operator, Read};
 use crate::check;
@@ -10,7 +10,7 @@ use axum::Json;
 use axum::extract::State;
 use hawser_control::Name;
 use hawser_control::answer::Page;
-use hawser_control::tunnel::{Admitted, Client, Server, ServerReport, Servers};
+use hawser_control::tunnel::{Admitted, Client, ClientReport, Server, ServerReport, Servers};
 use hawser_io::clock::unix_ms;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -43,16 +43,24 @@ pub(super) async fn report_server(
     Ok(Json(controller.admitted(&caller.tenant, report.known)))
 }
 
-/// Get the tunnel servers that the node may use as a client
-#[utoipa::path(operation_id = "list_tunnel_servers_of_node", post, path = "/v1/nodes/{node}/tunnel-client", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])),
-    responses((status = 200, body = Servers), CommonErrors, ConflictError))]
+/// Get the tunnel servers that the node may use as a client, and its settings
+///
+/// The node says what it has done with the settings before; nodes of earlier versions send no body.
+#[utoipa::path(operation_id = "list_tunnel_servers_of_node", post, path = "/v1/nodes/{node}/tunnel-client", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Option<ClientReport>,
+    responses((status = 200, body = Servers), CommonErrors, BodyErrors, ConflictError))]
 pub(super) async fn list_servers(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
+    MaybeMessage(report): MaybeMessage<ClientReport>,
 ) -> Result<Json<Servers>, HandlerError> {
     caller.must_be(&node)?;
+    if let Some(report) = &report {
+        check::tunnel_client(report).map_err(Refusal::meaningless)?;
+    }
     let addresses = controller.inner_addresses(&caller).await?;
+    controller.note_client(&caller, report).await;
+    let settings = controller.given_settings(&caller);
     let view = controller.view();
     let mut servers: Vec<Server> = servers(&view)
         .map(|(_, server)| server)
@@ -63,6 +71,7 @@ pub(super) async fn list_servers(
         ask_every_ms: controller.config.nodes.report_every_ms,
         servers,
         addresses,
+        settings,
     }))
 }
 

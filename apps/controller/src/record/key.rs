@@ -29,6 +29,11 @@ pub(crate) const EVENT: &str = "event/";
 pub(crate) const AUDIT: &str = "audit/";
 pub(crate) const OBSERVATION: &str = "observation/";
 pub(crate) const TUNNEL: &str = "tunnel/";
+/// The last statement of a node as a tunnel client.
+pub(crate) const TUNNEL_CLIENT: &str = "tunnel_client/";
+/// The settings of tunnel clients: of a tenant, and of one node.
+pub(crate) const TUNNEL_TENANT: &str = "tunnel_tenant/";
+pub(crate) const TUNNEL_NODE: &str = "tunnel_node/";
 pub(crate) const INNER: &str = "inner/";
 /// `TOKEN/DIGEST` of the key.
 pub(crate) const IDEMPOTENCY: &str = "idempotency/";

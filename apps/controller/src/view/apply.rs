@@ -126,7 +126,13 @@ impl View {
         self.latest = self.latest.max(revision);
         // The changes that a task waits for either end with the write of their event, delete
         // events, or consist of one of these keys.
-        let ends = [key::EVENT, key::HEALTH, key::TUNNEL, key::KEYS];
+        let ends = [
+            key::EVENT,
+            key::HEALTH,
+            key::TUNNEL,
+            key::TUNNEL_CLIENT,
+            key::KEYS,
+        ];
         if ends.iter().any(|kind| key.starts_with(kind)) {
             self.complete = self.complete.max(revision);
         }
@@ -186,6 +192,15 @@ impl View {
                 set(&mut self.tracks, &name, at(value, revision)?);
                 Touched::Nothing
             }
+            key::TUNNEL_TENANT => {
+                set(&mut self.tunnel_settings, &name, at(value, revision)?);
+                Touched::Nothing
+            }
+            key::TUNNEL_NODE => {
+                let settings = at(value, revision)?;
+                let set = |node: &mut NodeView| node.tunnel_settings = settings;
+                self.with_node(name, set, |_| Touched::Nothing)
+            }
             key::TOKEN => self.apply_token(name, at(value, revision)?),
             key::TOKEN_USE => {
                 set(&mut self.token_uses, &name, at(value, revision)?);
@@ -228,6 +243,11 @@ impl View {
             key::TUNNEL => {
                 let tunnel = value.map(decode).transpose()?;
                 self.with_node(name, |node| node.tunnel = tunnel, |_| Touched::Nothing)
+            }
+            key::TUNNEL_CLIENT => {
+                let client = value.map(decode).transpose()?;
+                let set = |node: &mut NodeView| node.tunnel_client = client;
+                self.with_node(name, set, |_| Touched::Nothing)
             }
             _ => Touched::Nothing,
         })

@@ -13,11 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The kinds of records that no decision depends on.
-const INFORMATIVE: [&str; 5] = [
+const INFORMATIVE: [&str; 6] = [
     key::EVENT,
     key::AUDIT,
     key::OBSERVATION,
     key::TOKEN_USE,
+    key::TUNNEL_CLIENT,
     key::IDEMPOTENCY,
 ];
 
@@ -173,6 +174,7 @@ impl View {
         match kind {
             key::TENANT => self.tenants.get(name).map(encoded),
             key::TRACK => self.tracks.get(name).map(encoded),
+            key::TUNNEL_TENANT => self.tunnel_settings.get(name).map(encoded),
             key::TOKEN => self.tokens.get(name).map(encoded),
             key::TOKEN_USE => self.token_uses.get(name).map(encoded),
             key::FLOW => self.flows.get(name)?.record.as_ref().map(encoded),
@@ -191,6 +193,8 @@ impl NodeView {
             key::KEYS => self.keys.as_ref().map(encoded),
             key::HEALTH => self.health.as_ref().map(encoded),
             key::ALIVE => self.alive.as_ref().map(encoded),
+            key::TUNNEL_NODE => self.tunnel_settings.as_ref().map(encoded),
+            key::TUNNEL_CLIENT => Some((emit(self.tunnel_client.as_ref()?), 0)),
             key::TUNNEL => Some((emit(self.tunnel.as_ref()?), 0)),
             _ => None,
         }

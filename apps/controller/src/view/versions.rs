@@ -83,6 +83,9 @@ fn a_store_of_the_first_version_is_read_and_every_kind_of_record_is_in_it() {
         key::AUDIT,
         key::OBSERVATION,
         key::TUNNEL,
+        key::TUNNEL_CLIENT,
+        key::TUNNEL_TENANT,
+        key::TUNNEL_NODE,
         key::INNER,
         key::TRIMMED,
         key::SETTINGS,
@@ -139,6 +142,8 @@ fn a_rewritten_record_keeps_the_fields_that_a_later_version_added() {
         ("paths/edge-2/edge-3", None),
         ("flow/stage", Some("flow")),
         ("track/show", Some("track")),
+        ("tunnel_tenant/acme", None),
+        ("tunnel_node/edge-1", None),
         ("token/admin", Some("token")),
     ] {
         let mut record = golden()[key].clone();

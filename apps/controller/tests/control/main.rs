@@ -27,5 +27,6 @@ mod tls;
 mod tokens;
 mod topology;
 mod tracks;
+mod tunnel_settings;
 mod tunnels;
 mod versions;

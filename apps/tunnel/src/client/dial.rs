@@ -300,9 +300,8 @@ impl Dialer {
         marks: MarkCounter,
         over_tcp: bool,
     ) -> Result<Dialed> {
-        let mtu = uplink
-            .mtu
-            .map_or_else(|| interface_mtu(&uplink.interface), Ok)?;
+        let limit = interface_mtu(&uplink.interface)?;
+        let mtu = uplink.mtu.map_or(limit, |mtu| mtu.min(limit));
         let payload = udp_payload(mtu, remote.ip(), self.inner_mtu);
         let endpoint = client_endpoint(socket, payload)?;
         let (live, wake) = Link::live();

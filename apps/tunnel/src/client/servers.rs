@@ -1,5 +1,6 @@
 //! The servers to choose from: those of the configuration, or those that a controller names.
 
+use super::settings::Inbox;
 use crate::config::{ClientConfig, ServerEntry};
 use crate::server::allowlist::node_client;
 use anyhow::Result;
@@ -40,8 +41,8 @@ struct ServerList {
 }
 
 impl Servers {
-    /// Starts to poll the controller, if there is one.
-    pub(crate) fn watch(config: &ClientConfig) -> Servers {
+    /// Starts to poll the controller, if there is one. Its settings go into the inbox.
+    pub(crate) fn watch(config: &ClientConfig, settings: Inbox) -> Servers {
         let server = |entry: &ServerEntry| Server {
             name: entry.name.clone(),
             addresses: entry.addresses.clone(),
@@ -51,7 +52,7 @@ impl Servers {
         let (known, list) = watch::channel(without_controller);
         if !config.controllers.is_empty() {
             tokio::spawn(give_up_waiting(known.clone()));
-            tokio::spawn(poll_controller(config.clone(), known));
+            tokio::spawn(poll_controller(config.clone(), known, settings));
         }
         Servers {
             configured: config.servers.iter().map(server).collect(),
@@ -95,14 +96,18 @@ async fn give_up_waiting(known: watch::Sender<Option<ServerList>>) {
     });
 }
 
-async fn poll_controller(config: ClientConfig, known: watch::Sender<Option<ServerList>>) {
+async fn poll_controller(
+    config: ClientConfig,
+    known: watch::Sender<Option<ServerList>>,
+    settings: Inbox,
+) {
     let mut client = match node_client(&config.common.credentials, &config.controllers) {
         Ok(client) => client,
         Err(error) => return warn!("{error:#}"),
     };
     let mut failures = Failures::default();
     loop {
-        let answer = query(&mut client).await;
+        let answer = query(&mut client, &settings).await;
         let pause = match &answer {
             Ok((list, pause)) => {
                 update(&known, list);
@@ -129,10 +134,12 @@ fn update(known: &watch::Sender<Option<ServerList>>, list: &ServerList) {
     }
 }
 
-/// Queries the controller; returns its answer and the time until the next query.
-async fn query(client: &mut RenewingClient) -> Result<(ServerList, Duration)> {
-    let answer = client.client().await?.tunnel_servers().await?;
+/// Queries the controller; returns its answer and the time until the next query. Takes its settings.
+async fn query(client: &mut RenewingClient, settings: &Inbox) -> Result<(ServerList, Duration)> {
+    let report = settings.report();
+    let answer = client.client().await?.tunnel_servers(&report).await?;
     client.answered();
+    settings.handle(answer.settings).await;
     let list = ServerList {
         servers: to_try(answer.servers),
         addresses: answer.addresses,

@@ -11,8 +11,9 @@ impl Client {
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         let dns = self.dns.shown();
         (status.dns, status.dns_restored) = (dns.state, dns.restored);
-        let session = self.session_status().await;
-        let uplinks = self.uplinks.borrow().clone();
+        status.settings = self.settings.shown();
+        let uplinks = self.usable_uplinks();
+        let session = self.session_status(&uplinks).await;
         status.uplinks = uplinks
             .iter()
             .map(|uplink| self.uplink_status(uplink, session.as_ref()))
@@ -24,15 +25,18 @@ impl Client {
         self.files.write(self.supervisor.usage().clone(), status);
     }
 
-    async fn session_status(&self) -> Option<SessionStatus> {
+    async fn session_status(&self, uplinks: &[Uplink]) -> Option<SessionStatus> {
         let current = self.current.as_ref()?;
         let report = current.handle.report().await?;
-        Some(SessionStatus::new(
-            &current.server,
-            &current.addresses,
-            current.since,
-            report,
-        ))
+        let mut session =
+            SessionStatus::new(&current.server, &current.addresses, current.since, report);
+        // The cost may have changed since the path was made.
+        for path in &mut session.paths {
+            let mut uplinks = uplinks.iter();
+            let uplink = uplinks.find(|uplink| uplink.interface == path.name);
+            path.cost = uplink.map_or(path.cost, |uplink| uplink.cost);
+        }
+        Some(session)
     }
 
     fn uplink_status(&self, uplink: &Uplink, session: Option<&SessionStatus>) -> UplinkStatus {

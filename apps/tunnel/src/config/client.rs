@@ -47,6 +47,10 @@ pub struct ClientConfig {
     pub servers: Vec<ServerEntry>,
     /// The controllers that know servers; empty if there are none.
     pub controllers: Vec<Controller>,
+    /// Whether the controllers may change settings.
+    pub accepts_settings: bool,
+    /// The file with the settings that a controller gave last.
+    pub settings_file: PathBuf,
     /// The file with the bytes that the uplinks have used this month.
     pub usage_file: PathBuf,
     /// The interfaces that may be used.
@@ -183,6 +187,9 @@ struct Tunnel {
 struct ControllerEntry {
     /// The URLs of all instances, `https://HOST:PORT`.
     urls: Vec<String>,
+    /// Whether operators of the controller may change settings of uplinks, and intervals.
+    #[serde(default)]
+    settings: bool,
 }
 
 #[derive(Deserialize)]
@@ -241,6 +248,7 @@ impl ClientConfig {
         if file.uplink.is_empty() {
             return Err(source.wrong(&file.tunnel, "there is no [[uplink]] to use"));
         }
+        let state = super::persistent_state(&source, tunnel.state.as_deref(), &tunnel.name);
         check_kill_switch(&source, &file.tunnel)?;
         check_routes(&source, &file.tunnel)?;
         check_dns(&source, &file.tunnel)?;
@@ -261,8 +269,12 @@ impl ClientConfig {
             table: tunnel.table,
             dns: tunnel.dns.clone(),
             dns_domains: tunnel.dns_domains.clone(),
-            usage_file: super::persistent_state(&source, tunnel.state.as_deref(), &tunnel.name)
-                .join("usage.json"),
+            usage_file: state.join("usage.json"),
+            accepts_settings: file
+                .controller
+                .as_ref()
+                .is_some_and(|entry| entry.get_ref().settings),
+            settings_file: state.join("settings.json"),
             controllers,
             servers: file
                 .server

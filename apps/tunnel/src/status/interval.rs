@@ -75,17 +75,24 @@ type Key = (String, u64);
 
 impl Reports {
     pub(super) fn new(common: &Common) -> Reports {
-        let is_logged = !common.report_every.is_zero();
-        Reports {
-            every: match is_logged {
-                true => common.report_every,
-                false => WITHOUT_LOG,
-            },
-            is_logged,
+        let mut reports = Reports {
+            every: WITHOUT_LOG,
+            is_logged: false,
             began: Instant::now(),
             before: HashMap::new(),
             last: HashMap::new(),
-        }
+        };
+        reports.set_every(common.report_every);
+        reports
+    }
+
+    /// Sets the interval, of the current one too; zero for none in the log.
+    pub(super) fn set_every(&mut self, every: Duration) {
+        self.is_logged = !every.is_zero();
+        self.every = match self.is_logged {
+            true => every,
+            false => WITHOUT_LOG,
+        };
     }
 
     /// Adds the last complete interval to each session. Completes the current one if it is over.

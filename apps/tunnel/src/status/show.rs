@@ -64,6 +64,9 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
     if status.dns_restored > 0 {
         text += &format!("name servers set again: {}\n", status.dns_restored);
     }
+    if let Some(settings) = &status.settings {
+        text += &format!("settings of the controller: {settings}\n");
+    }
     if let Some(error) = &status.rejected_file {
         text +=
             &format!("the file was rejected, the previous list of clients is in use: {error}\n");

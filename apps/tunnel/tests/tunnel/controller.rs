@@ -3,12 +3,14 @@
 use crate::process;
 use crate::rig::{End, HOST4, PORT, Rig, TIMEOUT, UPLINKS};
 use crate::traffic::{Connection, echo};
-use hawser_client::{Identity, OperatorClient, enrol};
+use hawser_client::{Identity, OperatorClient, SettingsOf, enrol};
 use hawser_control::Name;
 use hawser_control::access::NewEnrolment;
 use hawser_control::resource::Tenant;
+use hawser_control::tunnel::{SettingsState, TunnelClient};
 use hawser_io::process::Process;
 use hawser_tunnel::status::Status;
+use serde_json::{Value, json};
 use std::fs;
 use std::net::TcpStream;
 use std::thread;
@@ -127,13 +129,42 @@ impl Controlled {
 
     /// Starts a client that also has the first server in its configuration.
     fn client(&self, node: &str) -> End {
+        self.client_with(node, "", "[[uplink]]\ninterface = \"wan*\"\n")
+    }
+
+    /// As [`Self::client`], with additional lines in `[controller]` and these uplinks.
+    fn client_with(&self, node: &str, more: &str, uplinks: &str) -> End {
         let config = format!(
             "[tunnel]\nname = \"{node}\"\ninterface = \"tun-{node}\"\nroutes = [\"{HOST4}/32\"]\nstate = \"{}\"\n\
-             [tls]\nnode = \"{node}.node\"\n[controller]\nurls = [\"https://10.1.0.2:14750\"]\n\
-             [[server]]\nname = \"one\"\naddresses = [\"203.0.0.1:{PORT}\"]\n[[uplink]]\ninterface = \"wan*\"\n",
+             [tls]\nnode = \"{node}.node\"\n[controller]\nurls = [\"https://10.1.0.2:14750\"]\n{more}\
+             [[server]]\nname = \"one\"\naddresses = [\"203.0.0.1:{PORT}\"]\n{uplinks}",
             self.rig.folder.path().display()
         );
         self.rig.start(&self.rig.client, node, "client", &config)
+    }
+
+    /// Sets the settings of tunnel clients.
+    fn set(&self, of: SettingsOf<'_>, settings: Value) {
+        let settings = serde_json::from_value(settings).unwrap();
+        let set = async |operator: &OperatorClient| {
+            let tag = operator.tagged_tunnel_settings(of).await?.tag;
+            operator.replace_tunnel_settings(of, &settings, &tag).await
+        };
+        self.ask(set).unwrap();
+    }
+
+    /// Waits until the settings of the only client are in a state.
+    fn wait_until_settings(&self, state: SettingsState) -> TunnelClient {
+        let start = Instant::now();
+        loop {
+            let clients = self.ask(async |operator| operator.tunnel_clients().all().await);
+            let mut clients = clients.unwrap();
+            if clients.len() == 1 && clients[0].state == state {
+                return clients.remove(0);
+            }
+            assert!(start.elapsed() < TIMEOUT, "not {state:?}: {clients:#?}");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Waits until the controller knows `count` servers.
@@ -325,4 +356,128 @@ fn without_a_controller_those_it_let_in_last_are_let_in() {
     let late = controlled.client("late");
     assert_ne!(late.session().addresses, before.addresses);
     drop(server);
+}
+
+/// Returns the interfaces of the paths that are not on standby, sorted.
+fn in_use(status: &Status) -> Vec<&str> {
+    let paths = status.sessions.iter().flat_map(|session| &session.paths);
+    let in_use = paths.filter(|path| !path.standby);
+    let mut names: Vec<_> = in_use.map(|path| path.name.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Returns the bytes that have been sent over an uplink.
+fn sent(status: &Status, uplink: &str) -> u64 {
+    let paths = status.sessions.iter().flat_map(|session| &session.paths);
+    let of_uplink = paths.filter(|path| path.name == uplink);
+    of_uplink.map(|path| path.sent_bytes).sum()
+}
+
+#[test]
+fn an_operator_moves_the_traffic_of_a_running_client_to_another_uplink() {
+    let mut controlled = Controlled::new(&["one", "car"]);
+    let server = controlled.server(0, "");
+    controlled.wait_until_servers(1);
+    let uplinks = "[[uplink]]\ninterface = \"wan*\"\nmonthly_cap_mb = 1000\n";
+    let client = controlled.client_with("car", "settings = true\n", uplinks);
+    let both = |status: &Status| in_use(status) == UPLINKS;
+    let before = client.until("both uplinks are in use", both);
+    let (tenant, node) = (name("acme"), name("car"));
+    let (of_tenant, of_node) = (SettingsOf::Tenant(&tenant), SettingsOf::Node(&node));
+    let cost = |cost: [u8; 2]| {
+        let uplinks = UPLINKS.iter().zip(cost);
+        let uplinks =
+            uplinks.map(|(interface, cost)| json!({ "interface": interface, "cost": cost }));
+        json!({ "uplinks": uplinks.collect::<Vec<_>>() })
+    };
+    let rig = &controlled.rig;
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    controlled.set(of_tenant, cost([0, 1]));
+    client.until("one uplink is in use", |status| in_use(status) == ["wan0"]);
+    assert_eq!(
+        controlled
+            .wait_until_settings(SettingsState::Applied)
+            .reason,
+        None
+    );
+    connection.wait_for_progress();
+
+    // The exception of the node moves the traffic to the other uplink.
+    controlled.set(of_node, cost([1, 0]));
+    let moved = client.until("the other uplink is in use", |status| {
+        in_use(status) == ["wan1"]
+    });
+    let sent_before = sent(&moved, "wan1");
+    connection.wait_for_progress();
+    client.until("it carries the traffic", |status| {
+        sent(status, "wan1") > sent_before + 1_000_000
+    });
+    controlled.wait_until_settings(SettingsState::Applied);
+
+    // A path with another MTU takes the place of the one before.
+    let mut narrow = cost([1, 0]);
+    narrow["uplinks"][1]["mtu_bytes"] = json!(1400);
+    let full = client.session().mtu_bytes;
+    controlled.set(of_node, narrow.clone());
+    client.until("packets are smaller", |status| {
+        status
+            .sessions
+            .iter()
+            .all(|session| session.mtu_bytes + 60 < full)
+    });
+    connection.wait_for_progress();
+
+    // What the client's file does not allow is refused, and what was in force stays.
+    let mut above = narrow.clone();
+    above["uplinks"][1]["monthly_cap_mb"] = json!(1001);
+    controlled.set(of_node, above);
+    let refused = controlled.wait_until_settings(SettingsState::Refused);
+    let reason = refused.reason.unwrap();
+    assert!(
+        reason.contains("monthly_cap_mb of wan1 is above 1000"),
+        "{reason}"
+    );
+    let after = client.until("the status says so", |status| {
+        let settings = status.settings.as_deref().unwrap_or_default();
+        settings.contains(&reason)
+    });
+    assert_eq!(in_use(&after), ["wan1"]);
+    let of = |status: &Status| (status.pid, status.sessions[0].since_unix_ms);
+    assert_eq!(
+        of(&after),
+        of(&before),
+        "neither the process nor the session is another one"
+    );
+    connection.wait_for_progress();
+    connection.end();
+
+    // Without a controller, they are in force after a restart.
+    controlled.controller = None;
+    drop(client);
+    let client = controlled.client_with("car", "settings = true\n", uplinks);
+    let kept = client.until("the other uplink is in use", |status| {
+        in_use(status) == ["wan1"]
+    });
+    assert_eq!(kept.settings.as_deref(), Some("applied"));
+    let connection = Connection::open(&controlled.rig.client, &controlled.rig.host, HOST4);
+    connection.wait_for_progress();
+    connection.end();
+    drop(server);
+}
+
+#[test]
+fn a_client_whose_file_does_not_say_so_takes_no_settings() {
+    let controlled = Controlled::new(&["one", "car"]);
+    let _server = controlled.server(0, "");
+    controlled.wait_until_servers(1);
+    let client = controlled.client("car");
+    let tenant = name("acme");
+    let settings = json!({ "uplinks": [{ "interface": "wan0", "cost": 1 }] });
+    controlled.set(SettingsOf::Tenant(&tenant), settings);
+    controlled.wait_until_settings(SettingsState::NotAccepted);
+    let status = client.until("both uplinks are in use", |status| {
+        in_use(status) == UPLINKS
+    });
+    assert_eq!(status.settings, None);
 }

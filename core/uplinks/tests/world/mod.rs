@@ -133,6 +133,12 @@ impl World {
         self.carry_out();
     }
 
+    /// Sets the interval at which a nearer server is searched.
+    pub(crate) fn survey_every(&mut self, interval: Option<Duration>) {
+        self.supervisor.survey_every(self.now, interval);
+        self.carry_out();
+    }
+
     pub(crate) fn announce_servers(&mut self) {
         let list = self.servers.iter().map(|server| server.server.clone());
         self.supervisor.handle_servers(self.now, list.collect());
@@ -448,9 +454,15 @@ impl World {
         let paths: Vec<_> = paths.collect();
         let in_use = |path: &Connection| path.stage == (Stage::Path { standby: false });
         let any_works = paths.iter().any(|(_, works)| *works);
+        // That of the uplink now, which may not be the one with which the path was made.
+        let cost = |path: &Connection| {
+            let mut uplinks = self.uplinks.iter();
+            let uplink = uplinks.find(|uplink| uplink.uplink.interface == path.uplink.interface);
+            uplink.expect("a path has an uplink").uplink.cost
+        };
         for (waiting, _) in paths.iter().filter(|(path, _)| !in_use(path)) {
             let carries = |(path, works): &(&Connection, bool)| {
-                in_use(path) && path.uplink.cost < waiting.uplink.cost && (*works || !any_works)
+                in_use(path) && cost(path) < cost(waiting) && (*works || !any_works)
             };
             assert!(paths.iter().any(carries), "nothing carries the load");
         }

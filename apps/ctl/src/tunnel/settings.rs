@@ -1,0 +1,290 @@
+//! Settings of tunnel clients on the command line.
+
+use crate::outdated::unless_changed;
+use anyhow::{Context, Result, bail, ensure};
+use hawser_client::{OperatorClient, SettingsOf, Tagged};
+use hawser_control::Name;
+use hawser_control::tunnel::{TunnelSettings, UplinkSettings};
+use std::fmt;
+use std::str::FromStr;
+
+/// Whose tunnel clients settings are for.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Owner {
+    /// All tunnel clients of this tenant
+    #[arg(long)]
+    tenant: Option<Name>,
+    /// This node, whose settings take precedence over those of its tenant
+    #[arg(long)]
+    node: Option<Name>,
+}
+
+impl Owner {
+    pub(crate) fn as_ref(&self) -> SettingsOf<'_> {
+        match (&self.tenant, &self.node) {
+            (Some(tenant), _) => SettingsOf::Tenant(tenant),
+            (None, Some(node)) => SettingsOf::Node(node),
+            (None, None) => unreachable!("the command line requires one of them"),
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.as_ref() {
+            SettingsOf::Tenant(tenant) => write!(f, "the tunnel clients of {tenant}"),
+            SettingsOf::Node(node) => write!(f, "the tunnel client {node}"),
+        }
+    }
+}
+
+/// The settings to change.
+#[derive(Debug, Default, clap::Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct Changes {
+    /// Settings of the uplinks with this interface (a name, or its beginning and *), such as
+    /// 'wwan*:cost=1'. Without a value after =, the client's file applies again. May be repeated
+    #[arg(long = "uplink", value_name = "INTERFACE:KEY=VALUE[,...]")]
+    uplinks: Vec<UplinkChange>,
+    /// Interval at which a nearer server is searched while the session works, 10 to 86400 s; 0 for never, `file` for
+    /// what the client's file says
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    search_every_s: Option<Seconds>,
+    /// Interval of the log's report on the session, up to 86400 s; 0 for none, `file` for what the client's file says
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    report_every_s: Option<Seconds>,
+    /// Remove all settings of this interface; may be repeated
+    #[arg(long = "remove-uplink", value_name = "INTERFACE")]
+    removed_uplinks: Vec<String>,
+}
+
+/// A number of seconds; `None` for the one in the client's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seconds(Option<u32>);
+
+fn parse_seconds(text: &str) -> Result<Seconds> {
+    match text {
+        "file" => Ok(Seconds(None)),
+        _ => Ok(Seconds(Some(text.parse()?))),
+    }
+}
+
+/// The keys of an uplink to change, with their values as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UplinkChange {
+    interface: String,
+    keys: Vec<(String, String)>,
+}
+
+impl FromStr for UplinkChange {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<UplinkChange> {
+        let (interface, keys) = text
+            .rsplit_once(':')
+            .context("write INTERFACE:KEY=VALUE, such as 'wwan*:cost=1'")?;
+        let key = |pair: &str| {
+            let (key, value) = pair.split_once('=').context("write KEY=VALUE")?;
+            Ok((key.to_owned(), value.to_owned()))
+        };
+        let change = UplinkChange {
+            interface: interface.to_owned(),
+            keys: keys.split(',').map(key).collect::<Result<_>>()?,
+        };
+        // Reports a key or a value that is not valid as an error of the command line.
+        change.apply(&mut empty(interface))?;
+        Ok(change)
+    }
+}
+
+impl UplinkChange {
+    fn apply(&self, uplink: &mut UplinkSettings) -> Result<()> {
+        for (key, value) in &self.keys {
+            match key.as_str() {
+                "cost" => uplink.cost = parse(key, value)?,
+                "monthly_cap_mb" => uplink.monthly_cap_mb = parse(key, value)?,
+                "mtu_bytes" => uplink.mtu_bytes = parse(key, value)?,
+                _ => bail!(
+                    "{key:?} is not a key of an uplink: there are cost, monthly_cap_mb and mtu_bytes"
+                ),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Parses a value; an empty one stands for none.
+fn parse<T: FromStr>(key: &str, value: &str) -> Result<Option<T>>
+where
+    T::Err: fmt::Display,
+{
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let parsed = value.parse();
+    parsed
+        .map(Some)
+        .map_err(|error| anyhow::anyhow!("{key}: {value:?} is not valid: {error}"))
+}
+
+fn empty(interface: &str) -> UplinkSettings {
+    UplinkSettings {
+        interface: interface.to_owned(),
+        cost: None,
+        monthly_cap_mb: None,
+        mtu_bytes: None,
+    }
+}
+
+impl Changes {
+    fn apply(&self, settings: &mut TunnelSettings) -> Result<()> {
+        for interface in &self.removed_uplinks {
+            let before = settings.uplinks.len();
+            settings
+                .uplinks
+                .retain(|uplink| uplink.interface != *interface);
+            ensure!(
+                settings.uplinks.len() < before,
+                "there are no settings of the uplinks {interface}"
+            );
+        }
+        if let Some(Seconds(seconds)) = self.search_every_s {
+            settings.search_every_s = seconds;
+        }
+        if let Some(Seconds(seconds)) = self.report_every_s {
+            settings.report_every_s = seconds;
+        }
+        for change in &self.uplinks {
+            let known = settings.uplinks.iter_mut();
+            let mut known = known.filter(|uplink| uplink.interface == change.interface);
+            match known.next() {
+                Some(uplink) => change.apply(uplink)?,
+                None => {
+                    let mut uplink = empty(&change.interface);
+                    change.apply(&mut uplink)?;
+                    settings.uplinks.push(uplink);
+                }
+            }
+        }
+        // Without a key, an element says nothing.
+        settings
+            .uplinks
+            .retain(|uplink| *uplink != empty(&uplink.interface));
+        Ok(())
+    }
+}
+
+/// Changes settings unless they were changed since they were read.
+pub(crate) async fn change(
+    client: &OperatorClient,
+    owner: &Owner,
+    changes: &Changes,
+) -> Result<TunnelSettings> {
+    let Tagged { mut value, tag } = client.tagged_tunnel_settings(owner.as_ref()).await?;
+    changes.apply(&mut value)?;
+    let replaced = client
+        .replace_tunnel_settings(owner.as_ref(), &value, &tag)
+        .await;
+    unless_changed(replaced, format_args!("settings of {owner}"))
+}
+
+/// Returns the settings that are given, with their keys.
+pub(crate) fn fields(settings: &TunnelSettings) -> Vec<(&str, String)> {
+    let uplinks = settings.uplinks.iter();
+    let uplinks = uplinks.map(|uplink| (uplink.interface.as_str(), uplink_text(uplink)));
+    let seconds = |key, value: Option<u32>| Some((key, value?.to_string()));
+    uplinks
+        .chain(seconds("search_every_s", settings.search_every_s))
+        .chain(seconds("report_every_s", settings.report_every_s))
+        .collect()
+}
+
+fn uplink_text(uplink: &UplinkSettings) -> String {
+    let keys = [
+        ("cost", uplink.cost.map(u64::from)),
+        ("monthly_cap_mb", uplink.monthly_cap_mb),
+        ("mtu_bytes", uplink.mtu_bytes.map(u64::from)),
+    ];
+    let keys = keys.into_iter();
+    let keys: Vec<_> = keys
+        .filter_map(|(key, value)| Some(format!("{key}={}", value?)))
+        .collect();
+    keys.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(uplinks: &[&str], removed: &[&str]) -> Changes {
+        Changes {
+            uplinks: uplinks.iter().map(|text| text.parse().unwrap()).collect(),
+            removed_uplinks: removed.iter().map(|text| (*text).to_owned()).collect(),
+            ..Changes::default()
+        }
+    }
+
+    fn text(settings: &TunnelSettings) -> Vec<String> {
+        let fields = fields(settings).into_iter();
+        fields
+            .map(|(key, value)| format!("{key}:{value}"))
+            .collect()
+    }
+
+    #[test]
+    fn keys_are_changed_added_and_removed() {
+        let mut settings = TunnelSettings::default();
+        let apply = |settings: &mut TunnelSettings, uplinks: &[&str], removed: &[&str]| {
+            changes(uplinks, removed).apply(settings).unwrap();
+            text(settings)
+        };
+        let both = [
+            "wwan*:cost=1,monthly_cap_mb=5,mtu_bytes=1400",
+            "eth0:1:cost=2",
+        ];
+        assert_eq!(apply(&mut settings, &both, &[]), both);
+        assert_eq!(
+            apply(
+                &mut settings,
+                &["wwan*:cost=3,mtu_bytes=,monthly_cap_mb="],
+                &[]
+            ),
+            ["wwan*:cost=3", "eth0:1:cost=2"]
+        );
+        assert_eq!(
+            apply(&mut settings, &["eth0:1:cost="], &[]),
+            ["wwan*:cost=3"]
+        );
+        assert!(apply(&mut settings, &[], &["wwan*"]).is_empty());
+        assert!(changes(&[], &["wwan*"]).apply(&mut settings).is_err());
+    }
+
+    #[test]
+    fn intervals_are_set_and_left_to_the_file() {
+        let mut settings = TunnelSettings::default();
+        let with = |search: &str, report: &str| Changes {
+            search_every_s: Some(parse_seconds(search).unwrap()),
+            report_every_s: Some(parse_seconds(report).unwrap()),
+            ..Changes::default()
+        };
+        with("60", "0").apply(&mut settings).unwrap();
+        assert_eq!(text(&settings), ["search_every_s:60", "report_every_s:0"]);
+        with("file", "5").apply(&mut settings).unwrap();
+        assert_eq!(text(&settings), ["report_every_s:5"]);
+        assert!(parse_seconds("1m").is_err());
+    }
+
+    #[test]
+    fn what_is_no_setting_is_refused() {
+        for wrong in [
+            "wwan0",
+            "wwan0:cost",
+            "wwan0:cost=256",
+            "wwan0:price=1",
+            "wwan0:",
+        ] {
+            assert!(wrong.parse::<UplinkChange>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The settings that a controller gives this client: checked, stored for the next process, and laid over
+//! those of the file.
+
+mod limits;
+
+use crate::config::{ClientConfig, UplinkRule};
+use hawser_control::tunnel::{
+    ClientReport, GivenSettings, RefusedSettings, TunnelSettings, UplinkSettings,
+};
+use hawser_io::interface::name_matches;
+use hawser_io::json_file::JsonFile;
+use hawser_uplinks::Uplink;
+use limits::applicable;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tracing::{info, warn};
+
+/// The bytes of a megabyte, the unit of caps.
+const MEGABYTE: u64 = 1_000_000;
+
+/// The settings that the controller has given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Given {
+    /// Those that can be applied; none if only the file's apply.
+    settings: Option<GivenSettings>,
+    /// Later ones that cannot be.
+    refused: Option<RefusedSettings>,
+}
+
+/// Takes settings from the controller.
+pub(crate) struct Inbox {
+    /// Whether the file lets the controller change settings.
+    accepts: bool,
+    /// The uplinks of the file, with the limits of what the controller may set.
+    rules: Vec<UplinkRule>,
+    /// The settings given last, for the next process.
+    file: JsonFile,
+    given: watch::Sender<Given>,
+    /// The digest of the settings in force.
+    in_force: watch::Receiver<Option<String>>,
+}
+
+/// The settings of the controller, for the client to apply.
+pub(crate) struct Pushed {
+    given: watch::Receiver<Given>,
+    current: TunnelSettings,
+    in_force: watch::Sender<Option<String>>,
+}
+
+/// Returns both ends of a channel for settings, which begins with those that an earlier process stored.
+pub(crate) fn channel(config: &ClientConfig) -> (Inbox, Pushed) {
+    let file = JsonFile::at(config.settings_file.clone(), 0o600);
+    let stored = config
+        .accepts_settings
+        .then(|| stored(&file, &config.uplinks))
+        .flatten();
+    let given = watch::Sender::new(Given {
+        settings: stored,
+        refused: None,
+    });
+    let in_force = watch::Sender::new(None);
+    let mut pushed = Pushed {
+        given: given.subscribe(),
+        current: TunnelSettings::default(),
+        in_force: in_force.clone(),
+    };
+    pushed.take();
+    let inbox = Inbox {
+        accepts: config.accepts_settings,
+        rules: config.uplinks.clone(),
+        file,
+        given,
+        in_force: in_force.subscribe(),
+    };
+    (inbox, pushed)
+}
+
+/// Returns the stored settings, unless they cannot be applied any more.
+fn stored(file: &JsonFile, rules: &[UplinkRule]) -> Option<GivenSettings> {
+    let read = || -> anyhow::Result<_> {
+        let Some(settings) = file.read::<GivenSettings>()? else {
+            return Ok(None);
+        };
+        applicable(&settings, rules).map_err(anyhow::Error::msg)?;
+        Ok(Some(settings))
+    };
+    read().unwrap_or_else(|error| {
+        warn!(
+            "the stored settings of the controller are not used until it gives others: {error:#}"
+        );
+        None
+    })
+}
+
+impl Inbox {
+    /// Takes the settings that the controller has answered with; none from one of an earlier version.
+    /// Settings that cannot be applied leave the ones before in force.
+    pub(crate) async fn handle(&self, settings: Option<GivenSettings>) {
+        let Some(settings) = settings.filter(|_| self.accepts) else {
+            return;
+        };
+        let known = self.given.borrow().settings.clone();
+        let refused = match applicable(&settings, &self.rules) {
+            Ok(_) if known.as_ref() == Some(&settings) => None,
+            Ok(_) => {
+                self.store(settings.clone()).await;
+                self.given.send_replace(Given {
+                    settings: Some(settings),
+                    refused: None,
+                });
+                return;
+            }
+            Err(reason) => Some(RefusedSettings {
+                digest: settings.digest,
+                reason: printable(&reason),
+            }),
+        };
+        self.given.send_if_modified(|given| {
+            let is_new = given.refused != refused;
+            if let (true, Some(RefusedSettings { reason, .. })) = (is_new, &refused) {
+                warn!("the settings of the controller cannot be applied, the ones before stay in force: {reason}");
+            }
+            given.refused = refused;
+            is_new
+        });
+    }
+
+    async fn store(&self, settings: GivenSettings) {
+        let file = self.file.clone();
+        let stored = spawn_blocking(move || file.write(&settings)).await;
+        if let Ok(Err(error)) = stored {
+            warn!("the settings of the controller will be missing after a restart: {error}");
+        }
+    }
+
+    /// Returns what the controller is to know about the settings.
+    pub(crate) fn report(&self) -> ClientReport {
+        ClientReport {
+            accepts_settings: self.accepts,
+            applied: self.in_force.borrow().clone(),
+            refused: self.given.borrow().refused.clone(),
+        }
+    }
+}
+
+impl Pushed {
+    /// Waits for other settings, or for the refusal of some.
+    pub(crate) async fn changed(&mut self) {
+        if self.given.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Takes over the settings given last; returns whether they differ from those in force.
+    pub(crate) fn take(&mut self) -> bool {
+        let given = self.given.borrow_and_update().settings.clone();
+        let (digest, settings) = match &given {
+            // The inbox has checked them.
+            Some(given) => (
+                Some(given.digest.clone()),
+                given.checked().cloned().unwrap_or_default(),
+            ),
+            None => (None, TunnelSettings::default()),
+        };
+        let has_changed = std::mem::replace(&mut self.current, settings) != self.current;
+        if has_changed {
+            info!(settings = ?self.current, "settings of the controller in force");
+        }
+        self.in_force.send_replace(digest);
+        has_changed
+    }
+
+    /// Returns uplinks with the settings in force.
+    pub(crate) fn over(&self, mut uplinks: Vec<Uplink>) -> Vec<Uplink> {
+        for uplink in &mut uplinks {
+            let interface = &uplink.interface;
+            let cost = self.of_uplink(interface, |settings| settings.cost);
+            let cap = self.of_uplink(interface, |settings| settings.monthly_cap_mb);
+            let mtu = self.of_uplink(interface, |settings| settings.mtu_bytes);
+            uplink.cost = cost.unwrap_or(uplink.cost);
+            uplink.monthly_cap = cap
+                .map(|cap| cap.saturating_mul(MEGABYTE))
+                .or(uplink.monthly_cap);
+            uplink.mtu = mtu.or(uplink.mtu);
+        }
+        uplinks
+    }
+
+    /// Returns the interval at which a nearer server is searched, none for never; none if it is not
+    /// given.
+    pub(crate) fn search_every(&self) -> Option<Option<Duration>> {
+        let seconds = self.current.search_every_s?;
+        Some((seconds > 0).then(|| Duration::from_secs(seconds.into())))
+    }
+
+    /// Returns the interval of reports in the log, zero for none; none if it is not given.
+    pub(crate) fn report_every(&self) -> Option<Duration> {
+        Some(Duration::from_secs(self.current.report_every_s?.into()))
+    }
+
+    /// Returns the value of a key for an interface, if it is given.
+    fn of_uplink<T>(
+        &self,
+        interface: &str,
+        key: impl Fn(&UplinkSettings) -> Option<T>,
+    ) -> Option<T> {
+        let uplinks = self.current.uplinks.iter();
+        uplinks
+            .filter(|settings| name_matches(&settings.interface, interface))
+            .find_map(key)
+    }
+
+    /// Returns what becomes of the settings, for the status; none if the controller has given none.
+    pub(crate) fn shown(&self) -> Option<String> {
+        let given = self.given.borrow();
+        match (&given.refused, &given.settings) {
+            (Some(RefusedSettings { reason, .. }), _) => Some(format!("refused: {reason}")),
+            (None, Some(_)) => Some("applied".to_owned()),
+            (None, None) => None,
+        }
+    }
+}
+
+/// Returns a reason of at most [`RefusedSettings::MAX_REASON_BYTES`], without control characters: it may
+/// contain what the controller has sent.
+fn printable(reason: &str) -> String {
+    let mut reason = reason.replace(char::is_control, "?");
+    let ends = reason.char_indices().map(|(at, char)| at + char.len_utf8());
+    let end = ends.take_while(|end| *end <= RefusedSettings::MAX_REASON_BYTES);
+    reason.truncate(end.last().unwrap_or(0));
+    reason
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use std::fs;
+
+    fn config(folder: &std::path::Path, settings: bool) -> ClientConfig {
+        let text = format!(
+            "[tunnel]\nname = \"car\"\nstate = \"state\"\n[tls]\nnode = \"car.node\"\n\
+             [controller]\nurls = [\"https://a:1\"]\nsettings = {settings}\n\
+             [[uplink]]\ninterface = \"wwan0\"\n[[uplink]]\ninterface = \"wwan*\"\nmonthly_cap_mb = 1000\n\
+             [[uplink]]\ninterface = \"eth*\"\nmtu_bytes = 1492\ncost = 2\n"
+        );
+        let file = folder.join("car.toml");
+        fs::write(&file, text).unwrap();
+        ClientConfig::read(&file).unwrap()
+    }
+
+    fn given(digest: &str, settings: Value) -> GivenSettings {
+        let text = json!({ "digest": digest, "settings": settings });
+        serde_json::from_value(text).unwrap()
+    }
+
+    fn uplink(interface: &str) -> Uplink {
+        Uplink {
+            interface: interface.to_owned(),
+            ipv4: None,
+            ipv6: None,
+            mtu: Some(1492),
+            cost: 2,
+            monthly_cap: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn settings_are_laid_over_those_of_the_file_key_by_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inbox, mut pushed) = channel(&config(folder.path(), true));
+        assert_eq!(pushed.over(vec![uplink("eth0")]), [uplink("eth0")]);
+        assert_eq!((pushed.search_every(), pushed.report_every()), (None, None));
+        let settings = json!({ "search_every_s": 0, "report_every_s": 5, "uplinks": [
+            { "interface": "eth0", "cost": 0 },
+            { "interface": "eth*", "cost": 1, "mtu_bytes": 1400 },
+            { "interface": "*", "monthly_cap_mb": 7 },
+        ] });
+        inbox.handle(Some(given("a", settings))).await;
+        assert_eq!(
+            inbox.report().applied,
+            None,
+            "the client has not taken them"
+        );
+        assert!(pushed.take() && !pushed.take());
+        assert_eq!(inbox.report().applied.as_deref(), Some("a"));
+        let with = |interface: &str, cost, mtu| Uplink {
+            cost,
+            mtu: Some(mtu),
+            monthly_cap: Some(7_000_000),
+            ..uplink(interface)
+        };
+        let uplinks = ["eth0", "eth1", "wlan0"].map(uplink).to_vec();
+        assert_eq!(
+            pushed.over(uplinks),
+            [
+                with("eth0", 0, 1400),
+                with("eth1", 1, 1400),
+                with("wlan0", 2, 1492)
+            ]
+        );
+        assert_eq!(pushed.search_every(), Some(None));
+        assert_eq!(pushed.report_every(), Some(Duration::from_secs(5)));
+        // Without settings, the file applies again; a controller of an earlier version changes nothing.
+        inbox.handle(None).await;
+        assert!(!pushed.take());
+        inbox.handle(Some(given("b", json!({})))).await;
+        assert!(pushed.take());
+        assert_eq!(pushed.over(vec![uplink("eth0")]), [uplink("eth0")]);
+    }
+
+    #[tokio::test]
+    async fn settings_that_cannot_be_applied_leave_the_ones_before_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inbox, mut pushed) = channel(&config(folder.path(), true));
+        let right = given("a", json!({ "uplinks": [{ "interface": "*", "cost": 1 }] }));
+        inbox.handle(Some(right.clone())).await;
+        pushed.take();
+        let with = |interface: &str, key: &str, value: u64| json!({ "uplinks": [{ "interface": interface, key: value }] });
+        for (number, (wrong, word)) in [
+            (
+                with("wwan1", "monthly_cap_mb", 1001),
+                "monthly_cap_mb of wwan1",
+            ),
+            (with("*", "monthly_cap_mb", 1001), "monthly_cap_mb of *"),
+            (with("eth*", "mtu_bytes", 1500), "mtu_bytes of eth*"),
+            (with("wwan*", "mtu_bytes", 100), "uplinks.mtu_bytes"),
+            (with("wwan*", "price", 1), "`uplinks.0.price`"),
+            (with("wwan*", "\u{1b}[2K", 1), "`uplinks.0.?[2K`"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let digest = number.to_string();
+            inbox.handle(Some(given(&digest, wrong))).await;
+            assert!(!pushed.take());
+            let report = inbox.report();
+            assert_eq!(report.applied.as_deref(), Some("a"));
+            let refused = report.refused.unwrap();
+            assert_eq!(refused.digest, digest);
+            assert!(refused.reason.contains(word), "{}", refused.reason);
+            assert!(pushed.shown().unwrap().contains(word));
+        }
+        assert_eq!(pushed.over(vec![uplink("eth0")])[0].cost, 1);
+        inbox.handle(Some(right)).await;
+        assert_eq!(inbox.report().refused, None);
+        assert_eq!(pushed.shown().unwrap(), "applied");
+    }
+
+    #[tokio::test]
+    async fn settings_outlive_the_process_while_the_file_accepts_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let accepting = config(folder.path(), true);
+        let settings = json!({ "uplinks": [{ "interface": "eth*", "cost": 1 }] });
+        let (inbox, _) = channel(&accepting);
+        inbox.handle(Some(given("a", settings.clone()))).await;
+        let wrong = json!({ "uplinks": [{ "interface": "", "cost": 9 }] });
+        inbox.handle(Some(given("b", wrong))).await;
+        let (inbox, pushed) = channel(&accepting);
+        assert_eq!(pushed.over(vec![uplink("eth0")])[0].cost, 1);
+        assert_eq!(inbox.report().applied.as_deref(), Some("a"));
+
+        let refusing = ClientConfig {
+            accepts_settings: false,
+            ..accepting.clone()
+        };
+        let (inbox, mut pushed) = channel(&refusing);
+        inbox.handle(Some(given("a", settings))).await;
+        assert!(!pushed.take());
+        assert_eq!(pushed.over(vec![uplink("eth0")])[0].cost, 2);
+        assert_eq!(
+            (inbox.report().accepts_settings, inbox.report().applied),
+            (false, None)
+        );
+        assert_eq!(pushed.shown(), None);
+        for damaged in [
+            "{",
+            "{\"digest\":\"a\",\"settings\":{\"uplinks\":[{\"interface\":\"\"}]}}",
+        ] {
+            fs::write(&accepting.settings_file, damaged).unwrap();
+            let (_, pushed) = channel(&accepting);
+            assert_eq!(pushed.over(vec![uplink("eth0")]), [uplink("eth0")]);
+        }
+    }
+}

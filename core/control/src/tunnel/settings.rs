@@ -1,0 +1,400 @@
+//! Settings of tunnel clients that operators set at the controller.
+//!
+//! They say how a client uses the uplinks that its own file names. None of them can open a network to
+//! others, write a file, or replace what identifies a client or its controllers.
+
+use super::{ClientReport, RefusedSettings};
+use crate::name::Name;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::ops::RangeInclusive;
+
+/// Settings of tunnel clients: of those of a tenant (`PUT /v1/tenants/{tenant}/tunnel-settings`), or of
+/// one node (`PUT /v1/nodes/{node}/tunnel-settings`), whose keys take precedence. For a key that is not
+/// given, the client's file applies.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TunnelSettings {
+    /// The settings of uplinks. For each key, the first element that applies to an uplink and has the
+    /// key takes effect.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 16))]
+    pub uplinks: Vec<UplinkSettings>,
+    /// The interval at which a nearer server is searched while the session works, 10 to 86,400 s; 0 for
+    /// never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 86_400))]
+    pub search_every_s: Option<u32>,
+    /// The interval of the log's report on the session, and of its delays, up to 86,400 s; 0 for no
+    /// report, and delays by the minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 86_400))]
+    pub report_every_s: Option<u32>,
+}
+
+/// Settings of the uplinks of a client whose interfaces have that name. Interfaces that the client's
+/// file does not name are not used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct UplinkSettings {
+    /// The name of an interface, or the beginning of names and `*`.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 16))]
+    pub interface: String,
+    /// The cost class; uplinks of higher classes are on standby while those of lower ones suffice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<u8>,
+    /// The megabytes (10^6 bytes) per calendar month in both directions, at most those in the client's
+    /// file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000_000))]
+    pub monthly_cap_mb: Option<u64>,
+    /// The largest packet of the network behind the uplink, bytes, at most that in the client's file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1280, maximum = 9000))]
+    pub mtu_bytes: Option<u16>,
+}
+
+/// The valid values of the settings.
+const SEARCH_EVERY_S: RangeInclusive<u32> = 10..=DAY_S;
+const DAY_S: u32 = 86_400;
+const MONTHLY_CAP_MB: RangeInclusive<u64> = 1..=1_000_000_000;
+const MTU_BYTES: RangeInclusive<u16> = 1280..=9000;
+
+impl TunnelSettings {
+    /// The maximum number of elements of `uplinks`.
+    pub const MAX_UPLINKS: usize = 16;
+
+    /// Checks settings that an operator sets.
+    ///
+    /// # Errors
+    /// Returns which key is wrong, and what would be right.
+    pub fn check(&self) -> Result<(), String> {
+        self.check_up_to(Self::MAX_UPLINKS)
+    }
+
+    fn check_up_to(&self, max_uplinks: usize) -> Result<(), String> {
+        if self.uplinks.len() > max_uplinks {
+            return Err(format!("`uplinks` must be at most {max_uplinks}"));
+        }
+        let is_interval = |seconds: &u32| *seconds == 0 || SEARCH_EVERY_S.contains(seconds);
+        if !self.search_every_s.iter().all(is_interval) {
+            return Err("`search_every_s` must be 10 to 86400, or 0 for never".into());
+        }
+        if self.report_every_s.is_some_and(|seconds| seconds > DAY_S) {
+            return Err("`report_every_s` must be 0, for none, to 86400".into());
+        }
+        self.uplinks.iter().try_for_each(UplinkSettings::check)
+    }
+
+    /// Returns the settings of a node: its own, and for other keys those of its tenant.
+    pub fn over(&self, tenant: &TunnelSettings) -> TunnelSettings {
+        TunnelSettings {
+            uplinks: self
+                .uplinks
+                .iter()
+                .chain(&tenant.uplinks)
+                .cloned()
+                .collect(),
+            search_every_s: self.search_every_s.or(tenant.search_every_s),
+            report_every_s: self.report_every_s.or(tenant.report_every_s),
+        }
+    }
+
+    /// Returns whether no key is given.
+    pub fn is_empty(&self) -> bool {
+        *self == TunnelSettings::default()
+    }
+}
+
+impl UplinkSettings {
+    fn check(&self) -> Result<(), String> {
+        let interface = &self.interface;
+        let name = interface.strip_suffix('*').unwrap_or(interface);
+        let is_text = |char: char| !char.is_control() && !char.is_whitespace();
+        let is_name = name.len() <= MAX_INTERFACE_BYTES
+            && name
+                .chars()
+                .all(|char| is_text(char) && !"/*".contains(char));
+        if interface.is_empty() || !is_name {
+            return Err(format!(
+                "`uplinks.interface`: {interface:?} is not the name of an interface, up to {MAX_INTERFACE_BYTES} bytes, \
+                 or the beginning of names and *, such as \"wwan*\""
+            ));
+        }
+        if !self
+            .monthly_cap_mb
+            .iter()
+            .all(|cap| MONTHLY_CAP_MB.contains(cap))
+        {
+            return Err("`uplinks.monthly_cap_mb` must be 1 to 1000000000".into());
+        }
+        if !self.mtu_bytes.iter().all(|mtu| MTU_BYTES.contains(mtu)) {
+            return Err("`uplinks.mtu_bytes` must be 1280 to 9000".into());
+        }
+        Ok(())
+    }
+}
+
+/// `linux/if.h`: `IFNAMSIZ`, without the final zero.
+const MAX_INTERFACE_BYTES: usize = 15;
+
+/// The settings for a tunnel client, made of those of its node and its tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(from = "Received")]
+pub struct GivenSettings {
+    /// The digest of `settings`. It changes when they do.
+    pub digest: String,
+    settings: TunnelSettings,
+    /// Why this version cannot read all settings, because a later version has written them. A
+    /// controller sends none.
+    #[serde(skip)]
+    fault: Option<String>,
+}
+
+/// Settings as received, so that some that cannot be read do not keep the client from its servers.
+#[derive(Deserialize)]
+struct Received {
+    digest: String,
+    settings: Value,
+}
+
+impl From<Received> for GivenSettings {
+    fn from(Received { digest, settings }: Received) -> GivenSettings {
+        let fault = crate::strict::<TunnelSettings, _>(settings.clone()).err();
+        GivenSettings {
+            digest,
+            settings: serde_json::from_value(settings).unwrap_or_default(),
+            fault: fault.map(|error| format!("{error}; is this client of an earlier version?")),
+        }
+    }
+}
+
+impl GivenSettings {
+    /// The maximum number of elements of `uplinks`: those of a node and of its tenant.
+    const MAX_UPLINKS: usize = 2 * TunnelSettings::MAX_UPLINKS;
+
+    /// Creates the settings for a client.
+    pub fn new(digest: String, settings: TunnelSettings) -> GivenSettings {
+        GivenSettings {
+            digest,
+            settings,
+            fault: None,
+        }
+    }
+
+    /// Returns the settings, for a client.
+    ///
+    /// # Errors
+    /// Returns why the client cannot apply them: it does not know a key, or a value is not valid.
+    pub fn checked(&self) -> Result<&TunnelSettings, String> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        self.settings.check_up_to(Self::MAX_UPLINKS)?;
+        Ok(&self.settings)
+    }
+}
+
+/// A tunnel client and the state of its settings, as listed by `GET /v1/tunnel-clients`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TunnelClient {
+    /// The node.
+    pub node: Name,
+    /// The tenant that the node belongs to.
+    pub tenant: Name,
+    /// The settings for the client: those of the node, followed by those of the tenant.
+    pub settings: TunnelSettings,
+    /// Whether the client has applied them.
+    pub state: SettingsState,
+    /// Why the client has refused them, for people; `null` unless it has.
+    pub reason: Option<String>,
+    /// When the client last said something else about its settings than before, milliseconds since
+    /// 1970; `null` if it has never said anything.
+    pub since_unix_ms: Option<u64>,
+}
+
+/// What has become of the settings for a tunnel client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum SettingsState {
+    /// They are in force.
+    Applied,
+    /// The client has not reported since they were set.
+    Pending,
+    /// The client cannot apply them, and keeps those before.
+    Refused,
+    /// The client's file does not let the controller change settings.
+    NotAccepted,
+    /// The client is of a version that takes no settings.
+    NotSupported,
+    /// A state that this version does not know, from a later one.
+    #[serde(other)]
+    Other,
+}
+
+impl SettingsState {
+    /// Returns the state of the settings with that digest, and the reason if they are refused.
+    /// `report` is what the client has sent last; none if it has sent no report.
+    pub fn of(digest: &str, report: Option<&ClientReport>) -> (SettingsState, Option<String>) {
+        let Some(report) = report else {
+            return (SettingsState::NotSupported, None);
+        };
+        if !report.accepts_settings {
+            return (SettingsState::NotAccepted, None);
+        }
+        match &report.refused {
+            Some(RefusedSettings { digest: of, reason }) if of == digest => {
+                (SettingsState::Refused, Some(reason.clone()))
+            }
+            _ if report.applied.as_deref() == Some(digest) => (SettingsState::Applied, None),
+            _ => (SettingsState::Pending, None),
+        }
+    }
+
+    /// Returns the name in messages and lists.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SettingsState::Applied => "applied",
+            SettingsState::Pending => "pending",
+            SettingsState::Refused => "refused",
+            SettingsState::NotAccepted => "not accepted",
+            SettingsState::NotSupported => "not supported",
+            SettingsState::Other => "other",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn settings(uplinks: &[(&str, u8)]) -> TunnelSettings {
+        let uplink = |(interface, cost): &(&str, u8)| UplinkSettings {
+            interface: (*interface).to_owned(),
+            cost: Some(*cost),
+            monthly_cap_mb: None,
+            mtu_bytes: None,
+        };
+        TunnelSettings {
+            uplinks: uplinks.iter().map(uplink).collect(),
+            ..TunnelSettings::default()
+        }
+    }
+
+    #[test]
+    fn interfaces_are_names_or_their_beginnings() {
+        for right in ["wwan0", "wwan*", "*", "abcdefghijklmno", "abcdefghijklmno*"] {
+            assert_eq!(settings(&[(right, 0)]).check(), Ok(()), "{right}");
+        }
+        for wrong in ["", "abcdefghijklmnop", "w*an", "**", "a/b", "a b", "a\n"] {
+            let error = settings(&[(wrong, 0)]).check().unwrap_err();
+            assert!(error.contains("uplinks.interface"), "{error}");
+        }
+        let many = settings(&[("wwan0", 0); TunnelSettings::MAX_UPLINKS + 1]);
+        assert!(many.check().unwrap_err().contains("at most 16"));
+    }
+
+    #[test]
+    fn values_are_within_their_limits() {
+        let of = |settings: Value| serde_json::from_value::<TunnelSettings>(settings).unwrap();
+        let uplink =
+            |key: &str, value: u64| json!({ "uplinks": [{ "interface": "a", key: value }] });
+        for right in [
+            json!({ "search_every_s": 0, "report_every_s": 0 }),
+            json!({ "search_every_s": 10, "report_every_s": 86_400 }),
+            uplink("monthly_cap_mb", 1_000_000_000),
+            uplink("mtu_bytes", 1280),
+        ] {
+            assert_eq!(of(right).check(), Ok(()));
+        }
+        for (key, wrong) in [
+            ("search_every_s", json!({ "search_every_s": 9 })),
+            ("search_every_s", json!({ "search_every_s": 86_401 })),
+            ("report_every_s", json!({ "report_every_s": 86_401 })),
+            ("monthly_cap_mb", uplink("monthly_cap_mb", 0)),
+            ("monthly_cap_mb", uplink("monthly_cap_mb", 1_000_000_001)),
+            ("mtu_bytes", uplink("mtu_bytes", 1279)),
+            ("mtu_bytes", uplink("mtu_bytes", 9001)),
+        ] {
+            let error = of(wrong).check().unwrap_err();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn those_of_a_node_come_before_those_of_its_tenant_key_by_key() {
+        let with = |uplinks, search_every_s, report_every_s| TunnelSettings {
+            uplinks: settings(uplinks).uplinks,
+            search_every_s,
+            report_every_s,
+        };
+        let node = with(&[("wwan0", 2)], Some(0), None);
+        let tenant = with(&[("wwan*", 1)], Some(60), Some(10));
+        let both = with(&[("wwan0", 2), ("wwan*", 1)], Some(0), Some(10));
+        assert_eq!(node.over(&tenant), both);
+        assert_eq!(TunnelSettings::default().over(&tenant), tenant);
+    }
+
+    #[test]
+    fn what_a_client_cannot_apply_it_can_still_report() {
+        let given = |settings: Value| -> GivenSettings {
+            serde_json::from_value(json!({ "digest": "5e", "settings": settings })).unwrap()
+        };
+        let right = given(json!({ "uplinks": [{ "interface": "wwan*", "cost": 1 }] }));
+        assert_eq!(right.checked(), Ok(&settings(&[("wwan*", 1)])));
+        let many = json!({ "interface": "wwan*" });
+        for (wrong, reason) in [
+            (json!({ "colour": "red" }), "`colour`"),
+            (
+                json!({ "uplinks": [{ "interface": "wwan*", "price": 1 }] }),
+                "`uplinks.0.price`",
+            ),
+            (
+                json!({ "uplinks": [{ "interface": "wwan*", "cost": 256 }] }),
+                "256",
+            ),
+            (
+                json!({ "uplinks": [{ "interface": "" }] }),
+                "uplinks.interface",
+            ),
+            (json!({ "uplinks": vec![many; 33] }), "at most 32"),
+            (json!([]), "sequence"),
+        ] {
+            let given = given(wrong);
+            assert_eq!(given.digest, "5e");
+            let error = given.checked().unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_state_is_that_of_the_settings_with_the_digest() {
+        let report = |applied: &str, refused: Option<&str>| ClientReport {
+            accepts_settings: true,
+            applied: Some(applied.to_owned()),
+            refused: refused.map(|digest| RefusedSettings {
+                digest: digest.to_owned(),
+                reason: "why".to_owned(),
+            }),
+        };
+        let of = |report: &ClientReport| SettingsState::of("2", Some(report));
+        let refused = (SettingsState::Refused, Some("why".to_owned()));
+        assert_eq!(of(&report("1", None)), (SettingsState::Pending, None));
+        assert_eq!(of(&report("1", Some("2"))), refused);
+        assert_eq!(of(&report("2", Some("1"))), (SettingsState::Applied, None));
+        assert_eq!(of(&report("0", Some("1"))), (SettingsState::Pending, None));
+        let closed = ClientReport {
+            accepts_settings: false,
+            ..report("2", None)
+        };
+        assert_eq!(of(&closed), (SettingsState::NotAccepted, None));
+        assert_eq!(
+            SettingsState::of("2", None),
+            (SettingsState::NotSupported, None)
+        );
+    }
+}
