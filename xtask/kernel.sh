@@ -9,7 +9,7 @@
 set -eu
 
 # The time that all commands may take, and the memory of the machine.
-seconds=1800
+seconds=3600
 memory=1G
 
 programs='ip tc ethtool nft'

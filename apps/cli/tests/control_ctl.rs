@@ -281,10 +281,10 @@ fn enrolment_tokens_are_listed_and_withdrawn() {
 fn settings_of_tunnel_clients_are_changed_key_by_key_and_removed() {
     let rig = Rig::with_nodes();
     rig.says(
-        "tunnel set --tenant acme --uplink wwan*:cost=1,monthly_cap_mb=5000 --search-every-s 60",
+        "tunnel set --tenant acme --uplink wwan*:cost=1,monthly_cap_mb=5000 --search-every-s 600",
     );
     rig.says("tunnel set --tenant acme --uplink wwan*:cost=2 --uplink eth0:mtu_bytes=1400");
-    let expected = serde_json::json!({ "search_every_s": 60, "uplinks": [
+    let expected = serde_json::json!({ "search_every_s": 600, "uplinks": [
         { "interface": "wwan*", "cost": 2, "monthly_cap_mb": 5000 },
         { "interface": "eth0", "mtu_bytes": 1400 },
     ] });

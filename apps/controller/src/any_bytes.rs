@@ -37,7 +37,7 @@ const TRACK: &str = r#"{"track":{"name":"t1","tenant":"t2","writers":["n1"],"rea
 const TUNNEL_CLIENT: &str = r#"{"at_unix_ms":1,"report":{"accepts_settings":true,"applied":"00ff",
     "refused":{"digest":"00fe","reason":"text"}}}"#;
 const TUNNEL_SETTINGS: &str = r#"{"uplinks":[{"interface":"wwan*","cost":255,"mtu_bytes":1400}],
-    "search_every_s":60}"#;
+    "search_every_s":600}"#;
 
 const RECORDS: [&str; 7] = [NODE, NUMBER, ALIVE, SEEN, TUNNEL, EVENT, TRACK];
 

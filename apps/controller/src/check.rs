@@ -6,7 +6,7 @@ use hawser_control::node::{Registration, Report};
 use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use hawser_control::track::Track;
-use hawser_control::tunnel::{ClientReport, RefusedSettings, ServerReport};
+use hawser_control::tunnel::{ClientReport, GivenSettings, RefusedSettings, ServerReport};
 use hawser_units::Prefix;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -325,7 +325,10 @@ pub(crate) fn tunnel_client(client: &ClientReport) -> Result<(), String> {
         .applied
         .iter()
         .chain(refused.map(|refused| &refused.digest));
-    if digests.into_iter().any(|digest| digest.len() > 64) {
+    if digests
+        .into_iter()
+        .any(|digest| digest.len() > GivenSettings::MAX_DIGEST_BYTES)
+    {
         return Err("`applied` and `refused.digest` must have at most 64 bytes".into());
     }
     let max = RefusedSettings::MAX_REASON_BYTES;

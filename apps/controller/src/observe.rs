@@ -126,7 +126,7 @@ fn policy_event(node: &Name, observation: &Observation) -> Option<(&'static str,
 }
 
 /// Limits a text from a node to 300 characters without control characters.
-fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     text.chars()
         .filter(|character| !character.is_control())
         .take(300)

@@ -11,6 +11,7 @@ use super::tenants;
 use crate::access::{Certified, Operate, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::decide::unreadable;
+use crate::observe::short;
 use crate::record::{TunnelClientRecord, TunnelSettingsRecord, emit, key, sha256_hex};
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View};
@@ -319,7 +320,10 @@ impl Controller {
 
     /// Stores what a client says of its settings. If this fails or takes too long, the client gets its
     /// servers nevertheless, and repeats the statement with its next request.
-    pub(super) async fn note_client(&self, caller: &Certified, report: Option<ClientReport>) {
+    pub(super) async fn note_client(&self, caller: &Certified, mut report: Option<ClientReport>) {
+        if let Some(refused) = report.as_mut().and_then(|report| report.refused.as_mut()) {
+            refused.reason = short(&refused.reason);
+        }
         let noted = tokio::time::timeout(NOTE_TIMEOUT, self.try_note_client(caller, report));
         if !matches!(noted.await, Ok(Ok(()))) {
             tracing::debug!(node = %caller.node.node, "the statement of a tunnel client was not stored");

@@ -75,7 +75,7 @@ async fn a_client_gets_the_settings_of_its_node_before_those_of_its_tenant() {
     let (none, of_none) = rig.given(&car).await;
     assert_eq!(none, json!({}));
     let of_tenant = json!({ "uplinks": [{ "interface": "wwan*", "cost": 1, "mtu_bytes": 1400, "monthly_cap_mb": 5000 }],
-        "search_every_s": 60, "report_every_s": 10 });
+        "search_every_s": 600, "report_every_s": 10 });
     let answer = rig.put(OF_TENANT, of_tenant.clone()).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     let (given, digest) = rig.given(&car).await;

@@ -163,7 +163,11 @@ impl Changes {
                 None => {
                     let mut uplink = empty(&change.interface);
                     change.apply(&mut uplink)?;
-                    settings.uplinks.push(uplink);
+                    // The first element that applies takes effect.
+                    let mut others = settings.uplinks.iter();
+                    let wider = others.position(|other| includes(other, &change.interface));
+                    let at = wider.unwrap_or(settings.uplinks.len());
+                    settings.uplinks.insert(at, uplink);
                 }
             }
         }
@@ -173,6 +177,13 @@ impl Changes {
             .retain(|uplink| *uplink != empty(&uplink.interface));
         Ok(())
     }
+}
+
+/// Returns whether an element with a * applies to all uplinks with this interface.
+fn includes(wide: &UplinkSettings, interface: &str) -> bool {
+    let beginning = interface.strip_suffix('*').unwrap_or(interface);
+    let wide = wide.interface.strip_suffix('*');
+    wide.is_some_and(|wide| beginning.starts_with(wide))
 }
 
 /// Changes settings unless they were changed since they were read.
@@ -256,6 +267,15 @@ mod tests {
             apply(&mut settings, &["eth0:1:cost="], &[]),
             ["wwan*:cost=3"]
         );
+        assert_eq!(
+            apply(&mut settings, &["eth0:cost=1", "wwan0:cost=0"], &[]),
+            ["wwan0:cost=0", "wwan*:cost=3", "eth0:cost=1"],
+            "an exception comes before what it is an exception of"
+        );
+        assert_eq!(
+            apply(&mut settings, &[], &["eth0", "wwan0"]),
+            ["wwan*:cost=3"]
+        );
         assert!(apply(&mut settings, &[], &["wwan*"]).is_empty());
         assert!(changes(&[], &["wwan*"]).apply(&mut settings).is_err());
     }
@@ -268,8 +288,8 @@ mod tests {
             report_every_s: Some(parse_seconds(report).unwrap()),
             ..Changes::default()
         };
-        with("60", "0").apply(&mut settings).unwrap();
-        assert_eq!(text(&settings), ["search_every_s:60", "report_every_s:0"]);
+        with("600", "0").apply(&mut settings).unwrap();
+        assert_eq!(text(&settings), ["search_every_s:600", "report_every_s:0"]);
         with("file", "5").apply(&mut settings).unwrap();
         assert_eq!(text(&settings), ["report_every_s:5"]);
         assert!(parse_seconds("1m").is_err());

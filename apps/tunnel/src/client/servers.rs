@@ -109,9 +109,14 @@ async fn poll_controller(
     loop {
         let answer = query(&mut client, &settings).await;
         let pause = match &answer {
-            Ok((list, pause)) => {
-                update(&known, list);
-                *pause
+            Ok(answer) => {
+                let list = ServerList {
+                    servers: to_try(answer.servers.clone()),
+                    addresses: answer.addresses.clone(),
+                };
+                update(&known, &list);
+                settings.handle(answer.settings.clone()).await;
+                Duration::from_millis(answer.ask_every_ms.into()).max(RETRY_PAUSE)
             }
             Err(_) => {
                 client.forget();
@@ -134,20 +139,12 @@ fn update(known: &watch::Sender<Option<ServerList>>, list: &ServerList) {
     }
 }
 
-/// Queries the controller; returns its answer and the time until the next query. Takes its settings.
-async fn query(client: &mut RenewingClient, settings: &Inbox) -> Result<(ServerList, Duration)> {
+/// Queries the controller.
+async fn query(client: &mut RenewingClient, settings: &Inbox) -> Result<tunnel::Servers> {
     let report = settings.report();
     let answer = client.client().await?.tunnel_servers(&report).await?;
     client.answered();
-    settings.handle(answer.settings).await;
-    let list = ServerList {
-        servers: to_try(answer.servers),
-        addresses: answer.addresses,
-    };
-    Ok((
-        list,
-        Duration::from_millis(answer.ask_every_ms.into()).max(RETRY_PAUSE),
-    ))
+    Ok(answer)
 }
 
 /// Returns the servers with room, or all of them if none has room. `servers` are sorted by load.

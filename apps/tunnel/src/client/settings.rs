@@ -82,6 +82,7 @@ fn stored(file: &JsonFile, rules: &[UplinkRule]) -> Option<GivenSettings> {
         let Some(settings) = file.read::<GivenSettings>()? else {
             return Ok(None);
         };
+        anyhow::ensure!(can_be_reported(&settings), "their digest is too long");
         applicable(&settings, rules).map_err(anyhow::Error::msg)?;
         Ok(Some(settings))
     };
@@ -93,6 +94,12 @@ fn stored(file: &JsonFile, rules: &[UplinkRule]) -> Option<GivenSettings> {
     })
 }
 
+/// Returns whether a controller accepts the report on these settings. It would refuse the whole request
+/// otherwise, also the one for servers.
+fn can_be_reported(settings: &GivenSettings) -> bool {
+    settings.digest.len() <= GivenSettings::MAX_DIGEST_BYTES
+}
+
 impl Inbox {
     /// Takes the settings that the controller has answered with; none from one of an earlier version.
     /// Settings that cannot be applied leave the ones before in force.
@@ -100,16 +107,19 @@ impl Inbox {
         let Some(settings) = settings.filter(|_| self.accepts) else {
             return;
         };
+        if !can_be_reported(&settings) {
+            return warn!("the settings of the controller are ignored: their digest is too long");
+        }
         let known = self.given.borrow().settings.clone();
         let refused = match applicable(&settings, &self.rules) {
             Ok(_) if known.as_ref() == Some(&settings) => None,
             Ok(_) => {
-                self.store(settings.clone()).await;
+                // First: they do not wait for a slow disk.
                 self.given.send_replace(Given {
-                    settings: Some(settings),
+                    settings: Some(settings.clone()),
                     refused: None,
                 });
-                return;
+                return self.store(settings).await;
             }
             Err(reason) => Some(RefusedSettings {
                 digest: settings.digest,

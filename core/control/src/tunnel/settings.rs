@@ -20,8 +20,8 @@ pub struct TunnelSettings {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 16))]
     pub uplinks: Vec<UplinkSettings>,
-    /// The interval at which a nearer server is searched while the session works, 10 to 86,400 s; 0 for
-    /// never.
+    /// The interval at which a nearer server is searched while the session works, 300 to 86,400 s; 0
+    /// for never. A client's file may say less, but what searches send does not count towards caps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 86_400))]
     pub search_every_s: Option<u32>,
@@ -49,16 +49,18 @@ pub struct UplinkSettings {
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000_000))]
     pub monthly_cap_mb: Option<u64>,
     /// The largest packet of the network behind the uplink, bytes, at most that in the client's file.
+    /// With less than 1380, there may be no room for IPv6 inside, which then leaves outside the tunnel:
+    /// only the client's file may say less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1280, maximum = 9000))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1380, maximum = 9000))]
     pub mtu_bytes: Option<u16>,
 }
 
 /// The valid values of the settings.
-const SEARCH_EVERY_S: RangeInclusive<u32> = 10..=DAY_S;
+const SEARCH_EVERY_S: RangeInclusive<u32> = 300..=DAY_S;
 const DAY_S: u32 = 86_400;
 const MONTHLY_CAP_MB: RangeInclusive<u64> = 1..=1_000_000_000;
-const MTU_BYTES: RangeInclusive<u16> = 1280..=9000;
+const MTU_BYTES: RangeInclusive<u16> = 1380..=9000;
 
 impl TunnelSettings {
     /// The maximum number of elements of `uplinks`.
@@ -78,7 +80,7 @@ impl TunnelSettings {
         }
         let is_interval = |seconds: &u32| *seconds == 0 || SEARCH_EVERY_S.contains(seconds);
         if !self.search_every_s.iter().all(is_interval) {
-            return Err("`search_every_s` must be 10 to 86400, or 0 for never".into());
+            return Err("`search_every_s` must be 300 to 86400, or 0 for never".into());
         }
         if self.report_every_s.is_some_and(|seconds| seconds > DAY_S) {
             return Err("`report_every_s` must be 0, for none, to 86400".into());
@@ -129,7 +131,7 @@ impl UplinkSettings {
             return Err("`uplinks.monthly_cap_mb` must be 1 to 1000000000".into());
         }
         if !self.mtu_bytes.iter().all(|mtu| MTU_BYTES.contains(mtu)) {
-            return Err("`uplinks.mtu_bytes` must be 1280 to 9000".into());
+            return Err("`uplinks.mtu_bytes` must be 1380 to 9000".into());
         }
         Ok(())
     }
@@ -171,6 +173,9 @@ impl From<Received> for GivenSettings {
 }
 
 impl GivenSettings {
+    /// The maximum length of a digest, which a client repeats in its reports.
+    pub const MAX_DIGEST_BYTES: usize = 64;
+
     /// The maximum number of elements of `uplinks`: those of a node and of its tenant.
     const MAX_UPLINKS: usize = 2 * TunnelSettings::MAX_UPLINKS;
 
@@ -305,19 +310,19 @@ mod tests {
             |key: &str, value: u64| json!({ "uplinks": [{ "interface": "a", key: value }] });
         for right in [
             json!({ "search_every_s": 0, "report_every_s": 0 }),
-            json!({ "search_every_s": 10, "report_every_s": 86_400 }),
+            json!({ "search_every_s": 300, "report_every_s": 86_400 }),
             uplink("monthly_cap_mb", 1_000_000_000),
-            uplink("mtu_bytes", 1280),
+            uplink("mtu_bytes", 1380),
         ] {
             assert_eq!(of(right).check(), Ok(()));
         }
         for (key, wrong) in [
-            ("search_every_s", json!({ "search_every_s": 9 })),
+            ("search_every_s", json!({ "search_every_s": 299 })),
             ("search_every_s", json!({ "search_every_s": 86_401 })),
             ("report_every_s", json!({ "report_every_s": 86_401 })),
             ("monthly_cap_mb", uplink("monthly_cap_mb", 0)),
             ("monthly_cap_mb", uplink("monthly_cap_mb", 1_000_000_001)),
-            ("mtu_bytes", uplink("mtu_bytes", 1279)),
+            ("mtu_bytes", uplink("mtu_bytes", 1379)),
             ("mtu_bytes", uplink("mtu_bytes", 9001)),
         ] {
             let error = of(wrong).check().unwrap_err();
