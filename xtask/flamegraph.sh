@@ -13,8 +13,8 @@ clean() {
         kill "$bench" 2>/dev/null || true
         wait "$bench" || true
         # What the benchmark removes itself when it ends by itself.
-        for role in client server; do
-            ip netns delete "hawser-bench-$role-$bench" 2>/dev/null || true
+        for name in '' client- server-; do
+            ip netns delete "hawser-bench-$name$bench" 2>/dev/null || true
         done
     fi
     rm -rf "$work"

@@ -104,7 +104,8 @@ impl Sender {
     }
 
     /// Returns the rank of a path for acknowledgements, the lowest being the best, and the maximum
-    /// size of its datagrams.
+    /// size of its datagrams; `None` for a path that cannot carry any yet. A path whose round-trip
+    /// time is unknown comes after those whose time is known.
     pub(crate) fn rank_for_acks(
         &self,
         now: Instant,
@@ -112,8 +113,10 @@ impl Sender {
     ) -> Option<((bool, Duration), usize)> {
         let path = self.paths.get(path)?;
         let is_silent = path.liveness(now, &self.config) == Liveness::Silent;
-        let state = &path.state;
-        Some(((is_silent, state.rtt.smoothed), state.datagram_size))
+        let rtt = path.state.rtt.smoothed;
+        let rtt = if rtt.is_zero() { Duration::MAX } else { rtt };
+        let size = path.state.datagram_size;
+        (size > 0).then_some(((is_silent, rtt), size))
     }
 
     /// Returns the cost of the packets that wait, or may have to be recovered.

@@ -2,9 +2,9 @@
 
 mod network;
 
-use hawser_units::{Ecn, Instant, PathId};
+use hawser_units::{ByteSize, Ecn, Instant, PathId};
 use hawser_wire::xnc::{AckBlock, EcnCounts, Frame, emit_acks, emit_ping};
-use hawser_xnc::{Config, Hint, Liveness, RejectReason, Scheme, Timer};
+use hawser_xnc::{Config, Endpoint, Hint, Liveness, PathState, RejectReason, Rtt, Scheme, Timer};
 use network::{MS, Network, Pipe, path};
 use std::time::Duration;
 
@@ -588,4 +588,37 @@ fn a_timeout_has_a_reason() {
     for expected in [Timer::Silence, Timer::Probe] {
         assert!(reasons.contains(&expected), "{expected:?} of {reasons:?}");
     }
+}
+
+#[test]
+fn acknowledgements_leave_over_the_paths_whose_times_are_known() {
+    let mut end = Endpoint::new(Config::default());
+    (0..4).for_each(|index| end.add_path(Instant::ZERO, path(index)));
+    // Path 0 has no connection yet, and nothing was measured on path 1.
+    for (index, smoothed) in [(1, Duration::ZERO), (2, 30 * MS), (3, 50 * MS)] {
+        let state = PathState {
+            congestion_window: ByteSize(1 << 20),
+            in_flight: ByteSize(0),
+            queued: ByteSize(0),
+            rtt: Rtt {
+                smoothed,
+                ..Rtt::default()
+            },
+            datagram_size: 1400,
+        };
+        end.update_path(path(index), state);
+    }
+    let original = vec![1, 0, 0, 0, 0, 0, 7];
+    end.handle_datagram(Instant::ZERO, path(3), original, None)
+        .unwrap();
+    let now = Instant::ZERO + Config::default().ack_delay;
+    end.handle_timeout(now);
+    let mut paths = Vec::new();
+    while let Some(transmit) = end.poll_transmit(now) {
+        if let Ok(Frame::Acks(_)) = Frame::parse(&transmit.datagram) {
+            paths.push(transmit.path.index());
+        }
+    }
+    paths.sort_unstable();
+    assert_eq!(paths, [2, 3]);
 }
