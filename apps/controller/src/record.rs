@@ -387,8 +387,8 @@ pub(crate) struct TunnelRecord {
 /// The settings of the tunnel clients of a tenant, or of one node.
 pub(crate) type TunnelSettingsRecord = Extended<TunnelSettings>;
 
-/// What a tunnel client has done with its settings. It is not under a lease: it is also shown while the
-/// client is away.
+/// The last report of a tunnel client on its settings. It is not under a lease, because it is shown
+/// while the client is away, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TunnelClientRecord {
     /// When the report arrived that differs from the one before.

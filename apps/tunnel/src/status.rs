@@ -55,8 +55,8 @@ pub struct Status {
     /// `/etc/resolv.conf`.
     #[serde(default)]
     pub dns_restored: u64,
-    /// What has become of the settings that a controller has given to a client: `applied`, or `refused`
-    /// with the reason; none if it has given none, or the client's file accepts none.
+    /// The state of the settings that a controller has given to a client: `applied`, or `refused` with
+    /// the reason; none if it has given none, or the client's file accepts none.
     #[serde(default)]
     pub settings: Option<String>,
     /// Why a server's file was rejected when it was read last; none if it was accepted.
@@ -362,8 +362,8 @@ impl PathStatus {
     }
 }
 
-/// What a status says of the time since earlier ones: rates, and the figures of the last report
-/// interval.
+/// Computes those figures of a status that need earlier ones: rates, and the figures of the last
+/// report interval.
 pub(crate) struct Progress {
     last: Option<Status>,
     reports: Reports,

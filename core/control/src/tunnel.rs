@@ -76,8 +76,8 @@ pub struct Servers {
     pub settings: Option<GivenSettings>,
 }
 
-/// What a tunnel client has done with its settings, the body of `POST
-/// /v1/nodes/{node}/tunnel-client`. A client of an earlier version sends none.
+/// The report of a tunnel client on its settings, which is the body of `POST
+/// /v1/nodes/{node}/tunnel-client`. A client of an earlier version sends no body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClientReport {

@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use hawser_client::{OperatorClient, SettingsOf, Tagged};
 use hawser_control::Name;
 use hawser_control::tunnel::{TunnelSettings, UplinkSettings};
+use hawser_io::interface::pattern_includes;
 use std::fmt;
 use std::str::FromStr;
 
@@ -47,7 +48,7 @@ pub(crate) struct Changes {
     /// 'wwan*:cost=1'. Without a value after =, the client's file applies again. May be repeated
     #[arg(long = "uplink", value_name = "INTERFACE:KEY=VALUE[,...]")]
     uplinks: Vec<UplinkChange>,
-    /// Interval at which a nearer server is searched while the session works, 10 to 86400 s; 0 for never, `file` for
+    /// Interval at which a nearer server is searched while the session works, 300 to 86400 s; 0 for never, `file` for
     /// what the client's file says
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     search_every_s: Option<Seconds>,
@@ -165,7 +166,8 @@ impl Changes {
                     change.apply(&mut uplink)?;
                     // The first element that applies takes effect.
                     let mut others = settings.uplinks.iter();
-                    let wider = others.position(|other| includes(other, &change.interface));
+                    let wider = others
+                        .position(|other| pattern_includes(&other.interface, &change.interface));
                     let at = wider.unwrap_or(settings.uplinks.len());
                     settings.uplinks.insert(at, uplink);
                 }
@@ -177,13 +179,6 @@ impl Changes {
             .retain(|uplink| *uplink != empty(&uplink.interface));
         Ok(())
     }
-}
-
-/// Returns whether an element with a * applies to all uplinks with this interface.
-fn includes(wide: &UplinkSettings, interface: &str) -> bool {
-    let beginning = interface.strip_suffix('*').unwrap_or(interface);
-    let wide = wide.interface.strip_suffix('*');
-    wide.is_some_and(|wide| beginning.starts_with(wide))
 }
 
 /// Changes settings unless they were changed since they were read.

@@ -107,23 +107,23 @@ async fn poll_controller(
     };
     let mut failures = Failures::default();
     loop {
-        let answer = query(&mut client, &settings).await;
-        let pause = match &answer {
+        let (pause, outcome) = match query(&mut client, &settings).await {
             Ok(answer) => {
                 let list = ServerList {
-                    servers: to_try(answer.servers.clone()),
-                    addresses: answer.addresses.clone(),
+                    servers: to_try(answer.servers),
+                    addresses: answer.addresses,
                 };
                 update(&known, &list);
-                settings.handle(answer.settings.clone()).await;
-                Duration::from_millis(answer.ask_every_ms.into()).max(RETRY_PAUSE)
+                settings.handle(answer.settings).await;
+                let pause = Duration::from_millis(answer.ask_every_ms.into());
+                (pause.max(RETRY_PAUSE), Ok(()))
             }
-            Err(_) => {
+            Err(error) => {
                 client.forget();
-                RETRY_PAUSE
+                (RETRY_PAUSE, Err(error))
             }
         };
-        if let Some(Change::Failed(error)) = failures.record(answer) {
+        if let Some(Change::Failed(error)) = failures.record(outcome) {
             warn!("cannot get the list of servers from the controller: {error:#}");
         }
         sleep(pause).await;

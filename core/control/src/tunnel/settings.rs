@@ -220,7 +220,7 @@ pub struct TunnelClient {
     pub since_unix_ms: Option<u64>,
 }
 
-/// What has become of the settings for a tunnel client.
+/// Whether a tunnel client has applied its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

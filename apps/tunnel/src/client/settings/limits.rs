@@ -3,7 +3,7 @@
 use super::MEGABYTE;
 use crate::config::UplinkRule;
 use hawser_control::tunnel::{GivenSettings, TunnelSettings, UplinkSettings};
-use hawser_io::interface::name_matches;
+use hawser_io::interface::{name_matches, pattern_beginning, pattern_includes};
 
 /// Returns settings that can be applied to the uplinks of the file, or why they cannot be.
 pub(super) fn applicable<'a>(
@@ -35,7 +35,9 @@ fn check_limit(
         let Some(value) = value(uplink) else { continue };
         let interface = uplink.interface.as_str();
         // An earlier value takes effect for all of its interfaces.
-        let is_shadowed = earlier.iter().any(|earlier| includes(earlier, interface));
+        let is_shadowed = earlier
+            .iter()
+            .any(|earlier| pattern_includes(earlier, interface));
         let limit = smallest_limit(interface, rules, &limit);
         if let (false, Some(limit)) = (is_shadowed, limit.filter(|limit| value > *limit)) {
             return Err(format!(
@@ -62,17 +64,7 @@ fn smallest_limit(
 
 /// Returns whether both patterns mean some interface.
 fn meet(one: &str, other: &str) -> bool {
-    name_matches(one, beginning(other)) || name_matches(other, beginning(one))
-}
-
-/// Returns whether `wide` means all interfaces that `narrow` means.
-fn includes(wide: &str, narrow: &str) -> bool {
-    name_matches(wide, beginning(narrow)) && (wide.ends_with('*') || !narrow.ends_with('*'))
-}
-
-/// Returns the name, or the beginning of names, that a pattern means.
-fn beginning(pattern: &str) -> &str {
-    pattern.strip_suffix('*').unwrap_or(pattern)
+    name_matches(one, pattern_beginning(other)) || name_matches(other, pattern_beginning(one))
 }
 
 #[cfg(test)]
@@ -134,7 +126,11 @@ mod tests {
         ] {
             assert_eq!(meet(one, other), do_meet, "{one} {other}");
             assert_eq!(meet(other, one), do_meet, "{other} {one}");
-            assert_eq!(includes(one, other), includes_other, "{one} {other}");
+            assert_eq!(
+                pattern_includes(one, other),
+                includes_other,
+                "{one} {other}"
+            );
         }
     }
 }
