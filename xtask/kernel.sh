@@ -9,7 +9,7 @@
 set -eu
 
 # The time that all commands may take, and the memory of the machine.
-seconds=3600
+seconds=7200
 memory=1G
 
 programs='ip tc ethtool nft'
@@ -81,6 +81,6 @@ chmod +x "$root/init"
 timeout "$seconds" qemu-system-x86_64 -accel tcg,thread=single -icount shift=2,align=off,sleep=off -smp 1 -m "$memory" -display none -vga none -monitor none \
     -serial stdio -no-reboot -net none \
     -kernel "$image" -initrd "$directory/initramfs" -append 'console=ttyS0 edd=off panic=-1 loglevel=1' </dev/null |
-    tr -d '\r' | tee "$directory/output"
+    sed -u 's/\r$//' | tee "$directory/output"
 succeeded=$(grep -cx '== exit code 0' "$directory/output" || true)
 [ "$succeeded" = $# ] || die "$succeeded of $# commands succeeded"
