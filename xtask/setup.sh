@@ -131,13 +131,19 @@ install_packages() {
     case " $missing" in *' etcd-server '*) with_service_disabled etcd ;; esac
 }
 
-# Keeps a package that is installed next from starting its service on this machine, now and at the next boot.
+# Keeps a package that is installed next from starting its service on this machine, now and at the next boot. A failed
+# installation leaves nothing behind.
 without_service() {
-    [ ! -d /run/systemd/system ] || as_root systemctl --quiet mask "$1"
+    command -v systemctl >/dev/null || return 0
+    as_root systemctl --quiet mask "$1"
+    # shellcheck disable=SC2064 # the name is that of now
+    trap "as_root systemctl --quiet unmask $1" EXIT
 }
 with_service_disabled() {
-    [ ! -d /run/systemd/system ] || as_root systemctl --quiet unmask "$1"
-    [ ! -d /run/systemd/system ] || as_root systemctl --quiet disable "$1"
+    command -v systemctl >/dev/null || return 0
+    trap - EXIT
+    as_root systemctl --quiet unmask "$1"
+    as_root systemctl --quiet disable "$1"
 }
 
 # The version that the whole workspace needs.

@@ -52,9 +52,10 @@ impl Machine {
         self.0.path().join("calls").display().to_string()
     }
 
-    fn set_up(&self) -> Output {
+    fn set_up(&self, what: &[&str]) -> Output {
         Command::new("/bin/sh")
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/setup.sh"))
+            .args(what)
             .env_clear()
             .env("PATH", self.0.path())
             .output()
@@ -63,7 +64,12 @@ impl Machine {
 
     /// Returns what the script prints when it fails.
     fn refusal(&self) -> String {
-        let output = self.set_up();
+        self.refusal_of(&[])
+    }
+
+    /// As [`refusal`](Machine::refusal), of the set-up for another target.
+    fn refusal_of(&self, what: &[&str]) -> String {
+        let output = self.set_up(what);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     }
@@ -108,6 +114,23 @@ fn without_a_network_the_missing_packages_are_named() {
     assert!(refusal.contains("ffmpeg"), "{refusal}");
     let calls = fs::read_to_string(machine.calls()).unwrap();
     assert!(calls.starts_with("update -qq\ninstall -y"), "{calls}");
+}
+
+#[test]
+fn a_service_is_as_it_was_after_an_installation_that_failed() {
+    let machine = Machine::new()
+        .with_rust("1.95.0")
+        .with("sudo", "\"$@\"")
+        .with_manager("apt-get", "[ \"$1\" = update ] || exit 100")
+        .with_manager("systemctl", "");
+    let refusal = machine.refusal_of(&["checks"]);
+    assert!(refusal.contains("cannot install. Missing: "), "{refusal}");
+    let calls = fs::read_to_string(machine.calls()).unwrap();
+    let calls: Vec<&str> = calls.lines().collect();
+    let position = |call: &str| calls.iter().position(|line| line.starts_with(call));
+    let expected = ["--quiet mask etcd", "install -y", "--quiet unmask etcd"];
+    let [mask, install, unmask] = expected.map(|call| position(call).unwrap());
+    assert!(mask < install && install < unmask, "{calls:?}");
 }
 
 #[test]
