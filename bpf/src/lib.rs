@@ -54,6 +54,7 @@ pub use table::TableError;
 pub use watcher::{Request, WatchStats, Watcher};
 
 use std::fs;
+use std::path::PathBuf;
 
 /// The reason that programs were not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +77,14 @@ pub enum LoadError {
     Rejected {
         /// Name of the object file.
         program: &'static str,
+        /// The error from libbpf.
+        source: libbpf_rs::Error,
+    },
+    /// A table that an earlier process has pinned could not be taken over.
+    #[error("cannot take over the pinned table {path}: {source}", path = path.display())]
+    Pinned {
+        /// The pin.
+        path: PathBuf,
         /// The error from libbpf.
         source: libbpf_rs::Error,
     },

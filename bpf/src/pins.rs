@@ -2,12 +2,13 @@
 //! receiver takes over.
 
 use crate::link::pin;
-use crate::{AttachError, Link};
+use crate::{AttachError, Link, LoadError};
 use libbpf_rs::{Map, MapCore, MapHandle, Object, OpenMapMut, OpenObject};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
 
 /// Version of the pinned tables' contents. Raise it when their meaning changes while their sizes do
@@ -32,17 +33,21 @@ impl Pins {
 
     /// Makes an object that is about to be loaded use the pinned tables. Tables of another layout
     /// are not used; returns their names.
-    pub(crate) fn reuse_tables(
-        &self,
-        open: &mut OpenObject,
-    ) -> Result<Vec<String>, libbpf_rs::Error> {
+    pub(crate) fn reuse_tables(&self, open: &mut OpenObject) -> Result<Vec<String>, LoadError> {
         let mut mismatched = Vec::new();
         for mut table in open.maps_mut() {
             let Some(name) = pinned_name(table.name()) else {
                 continue;
             };
-            match MapHandle::from_pinned_path(self.table(&name)) {
-                Ok(pinned) if has_layout_of(&pinned, &table)? => table.reuse_fd(pinned.as_fd())?,
+            let path = self.table(&name);
+            let failed = |source| LoadError::Pinned {
+                path: path.clone(),
+                source,
+            };
+            match MapHandle::from_pinned_path(&path) {
+                Ok(pinned) if has_layout_of(&pinned, &table).map_err(failed)? => {
+                    table.reuse_fd(pinned.as_fd()).map_err(failed)?;
+                }
                 Ok(_) => mismatched.push(name),
                 Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {
                     // Before layouts had versions, tables were pinned next to the attachments.
@@ -50,7 +55,7 @@ impl Pins {
                         mismatched.push(name);
                     }
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(failed(error)),
             }
         }
         Ok(mismatched)
@@ -190,10 +195,17 @@ impl Staged {
             .take_while(|folder| !folder.exists())
             .map(Path::to_owned);
         let missing: Vec<_> = missing.collect();
-        fs::create_dir_all(&folder).map_err(|source| AttachError::Pin {
-            path: folder,
-            source,
-        })?;
+        fs::create_dir_all(&folder)
+            .and_then(|()| {
+                missing
+                    .iter()
+                    .rev()
+                    .try_for_each(|folder| give_to_owner_of_parent(folder))
+            })
+            .map_err(|source| AttachError::Pin {
+                path: folder,
+                source,
+            })?;
         self.folders.extend(missing);
         Ok(())
     }
@@ -202,10 +214,12 @@ impl Staged {
         let next = with_suffix(&path, UNFINISHED);
         // A process that was killed at this point has left it.
         let _ = fs::remove_file(&next);
-        pin(object, &next).map_err(|source| AttachError::Pin {
-            path: next.clone(),
-            source,
-        })?;
+        pin(object, &next)
+            .and_then(|()| give_to_owner_of_parent(&next))
+            .map_err(|source| AttachError::Pin {
+                path: next.clone(),
+                source,
+            })?;
         self.pins.push((next, path));
         Ok(())
     }
@@ -241,6 +255,20 @@ impl Drop for Staged {
         self.folders
             .iter()
             .for_each(|folder| drop(fs::remove_dir(folder)));
+    }
+}
+
+/// Gives a new pin or folder to the owner of the folder that it is in, so that a service which does not run as root can
+/// take over what root has left there. Only root can do this.
+fn give_to_owner_of_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let (wanted, own) = (fs::metadata(parent)?, fs::symlink_metadata(path)?);
+    if (wanted.uid(), wanted.gid()) == (own.uid(), own.gid()) {
+        return Ok(());
+    }
+    match lchown(path, Some(wanted.uid()), Some(wanted.gid())) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
     }
 }
 

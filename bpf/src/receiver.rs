@@ -112,7 +112,7 @@ impl Receiver {
             .map_err(&failed)?;
         let pins = options.pins.clone().map(Pins::at);
         let replaced = match &pins {
-            Some(pins) => pins.reuse_tables(open.open_object_mut()).map_err(&failed)?,
+            Some(pins) => pins.reuse_tables(open.open_object_mut())?,
             None => Vec::new(),
         };
         let skeleton = open.load().map_err(&failed)?;

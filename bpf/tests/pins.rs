@@ -6,6 +6,7 @@ use hawser_bpf::{Receiver, ReceiverOptions, XdpMode};
 use hawser_io::netns::Namespace;
 use hawser_wire::transparent;
 use libbpf_rs::{MapHandle, MapType};
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 use std::time::Duration;
 use support::*;
@@ -131,6 +132,55 @@ fn windows_counters_and_attachments_are_taken_over() {
             XDP_PASS,
             "no state was left behind"
         );
+    });
+}
+
+#[test]
+fn pins_that_root_makes_belong_to_the_owner_of_their_folder() {
+    const SERVICE: u32 = 65534;
+    with_devices("owner", |pins, [device, _]| {
+        std::fs::create_dir(pins).unwrap();
+        chown(pins, Some(SERVICE), Some(SERVICE)).unwrap();
+        let node = pins.join("node");
+        load_filled(&node)
+            .attach(&[(device, XdpMode::Native)])
+            .unwrap();
+        let mut folders = vec![pins.to_owned()];
+        let mut files = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let metadata = std::fs::symlink_metadata(&path).unwrap();
+                let owner = (metadata.uid(), metadata.gid());
+                assert_eq!(owner, (SERVICE, SERVICE), "{}", path.display());
+                match metadata.is_dir() {
+                    true => folders.push(path),
+                    false => files += 1,
+                }
+            }
+        }
+        assert!(files > 2, "tables and an attachment: {files}");
+    });
+}
+
+#[test]
+fn a_pin_that_is_no_table_is_named() {
+    with_devices("named", |pins, [device, _]| {
+        load_filled(pins)
+            .attach(&[(device, XdpMode::Native)])
+            .unwrap();
+        let folder = std::fs::read_dir(pins).unwrap().map(|entry| entry.unwrap());
+        let tables = folder.map(|entry| entry.path()).find(|path| path.is_dir());
+        let table = std::fs::read_dir(tables.unwrap()).unwrap().next().unwrap();
+        let table = table.unwrap().path();
+        std::fs::remove_file(&table).unwrap();
+        std::fs::create_dir(&table).unwrap();
+        let refused = Receiver::load(&ReceiverOptions {
+            pins: Some(pins.to_owned()),
+            ..receiver_options()
+        });
+        let refused = refused.err().unwrap().to_string();
+        assert!(refused.contains(table.to_str().unwrap()), "{refused}");
     });
 }
 
