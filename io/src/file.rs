@@ -27,6 +27,30 @@ pub fn create_folder(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
+/// Opens a file to write to it as it is, and creates it if it does not exist. `mode` is the permissions of the new one,
+/// restricted by the umask.
+///
+/// # Errors
+/// If the folder does not exist, or the file can neither be written to nor created.
+pub fn open_or_create(path: &Path, mode: u32) -> io::Result<File> {
+    match OpenOptions::new().write(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    let mut options = OpenOptions::new();
+    match options.write(true).create_new(true).mode(mode).open(path) {
+        Ok(file) => {
+            give_to_owner_of(folder_of(path), &file)?;
+            Ok(file)
+        }
+        // Another process has created it in between.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            OpenOptions::new().write(true).open(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Replaces a file atomically, so that a reader never sees a partial one. `mode` is the file's
 /// permissions, restricted by the umask. Does not wait for the disk: after a power failure the file
 /// may be the previous one, or empty.

@@ -223,26 +223,63 @@ impl Config {
         status_file(&self.directory())
     }
 
+    /// Returns where the node leaves what outlives its agent.
+    pub(crate) fn remains(&self) -> Remains {
+        Remains {
+            name: self.name.clone(),
+            state: self.state.clone(),
+            pins: self.pins.clone(),
+            interfaces: self.local.iter().chain(&self.transit).cloned().collect(),
+        }
+    }
+}
+
+/// Where a node leaves what outlives its agent, from the first keys of a configuration file. Neither the rest of the
+/// file nor the files that it names have to be valid or readable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remains {
+    pub(crate) name: String,
+    /// Parent directory of the state that does not survive a reboot.
+    state: PathBuf,
+    /// Parent directory of the pins.
+    pins: PathBuf,
+    /// The interfaces whose traffic is replicated.
+    pub(crate) interfaces: Vec<String>,
+}
+
+impl Remains {
+    /// Reads `[node]` of a configuration file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no TOML, names no node, or one of these keys has a value of another type.
+    pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
+        build::remains(&Source::read(path)?)
+    }
+
+    /// Returns the directory of the node's state that does not survive a reboot.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.state.join(&self.name)
+    }
+
+    /// Returns the path of the node's status file.
+    pub(crate) fn status_file(&self) -> PathBuf {
+        status_file(&self.directory())
+    }
+
+    /// Returns the directory of the node's pins.
+    pub(crate) fn pins(&self) -> PathBuf {
+        self.pins.join(&self.name)
+    }
+
     /// Returns the directories where an agent of this node may have left pins: with the default of `pins` it depends
     /// on who started the agent.
     pub(crate) fn all_pins(&self) -> Vec<PathBuf> {
         let defaults = file::DEFAULT_PINS.map(PathBuf::from);
-        let places = match defaults.contains(&self.pins) {
-            true => defaults.to_vec(),
-            false => vec![self.pins.clone()],
-        };
-        places.iter().map(|place| place.join(&self.name)).collect()
+        match defaults.contains(&self.pins) {
+            true => defaults.map(|place| place.join(&self.name)).to_vec(),
+            false => vec![self.pins()],
+        }
     }
-}
-
-/// Returns the path of the status file of the node of a configuration file. Neither the rest of the file nor the files
-/// that it names have to be valid or readable.
-///
-/// # Errors
-/// The file cannot be read, is no TOML, or names no node.
-pub(crate) fn find_status(path: &Path) -> Result<PathBuf, ConfigError> {
-    let (name, state) = build::name_and_state(&Source::read(path)?)?;
-    Ok(status_file(&state.join(name)))
 }
 
 fn status_file(directory: &Path) -> PathBuf {

@@ -11,7 +11,7 @@ mod entry;
 mod installed;
 mod quiet;
 
-use crate::config::{Config, DeviceConfig, DeviceRoute, PathConfig};
+use crate::config::{Config, DeviceConfig, DeviceRoute, PathConfig, Remains};
 use crate::node::Node;
 use anyhow::{Context, Result};
 use entry::Entry;
@@ -94,8 +94,8 @@ impl Device {
     }
 
     /// Removes the addresses and routes that outlive an agent.
-    pub(crate) fn remove(config: &Config) {
-        InstalledEntries::read(&config.directory()).set(BTreeSet::new());
+    pub(crate) fn remove(remains: &Remains) {
+        InstalledEntries::read(&remains.directory()).set(BTreeSet::new());
     }
 
     /// Creates the interface again if it was deleted.

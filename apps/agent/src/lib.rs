@@ -36,6 +36,7 @@ pub use flows::{Flows, Selectors, Sent};
 pub use status::Status;
 
 use anyhow::{Context, Result, bail};
+use config::Remains;
 use controlled::{Controlled, Restored};
 use device::Device;
 use hawser_io::file;
@@ -52,8 +53,7 @@ use rejected::RejectedCopies;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use status::StatusFile;
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,6 +93,11 @@ pub struct Args {
 
 /// Runs the agent until SIGINT or SIGTERM. SIGHUP makes it reload flows, policies and keys.
 pub fn run(args: &Args) -> Result<()> {
+    if args.detach {
+        let remains = Remains::read(&args.config)?;
+        let _lock = lock(&remains)?;
+        return detach(&remains);
+    }
     let config = Config::read(&args.config)?;
     if args.check {
         println!("{config}");
@@ -101,10 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(token) = &args.enrol {
         return enrol::enrol(&config, token);
     }
-    let _lock = lock(&config)?;
-    if args.detach {
-        return detach(&config);
-    }
+    let _lock = lock(&config.remains())?;
     // Caught before anything that takes time: a signal must neither be missed nor kill an agent
     // that is starting.
     let signals = Signals::catch()?;
@@ -151,7 +153,7 @@ impl Agent {
         node.deduplicate().context("cannot start deduplication")?;
         if device.is_none() {
             // Only now: a refused start leaves the entries of an earlier agent's device in place.
-            Device::remove(node.config());
+            Device::remove(&node.config().remains());
         }
         info!(status = %status_file, "agent running");
         let mut agent = Agent {
@@ -296,21 +298,21 @@ impl Agent {
     }
 }
 
-fn detach(config: &Config) -> Result<()> {
+fn detach(remains: &Remains) -> Result<()> {
     // Whatever is in another file system, no agent has pinned it.
-    if config.pins.join(&config.name).exists() {
-        pins(config)?;
+    if remains.pins().exists() {
+        pins(remains)?;
     }
-    let outcome = if remove_pins(config)? {
+    let outcome = if remove_pins(remains)? {
         "removed the deduplication of an earlier agent"
     } else {
         "no deduplication of an earlier agent was found in the kernel"
     };
     info!("{outcome}");
-    Filters::read(&config.directory()).restore_except(&BTreeSet::new());
-    Device::remove(config);
+    Filters::read(&remains.directory()).restore_except(&BTreeSet::new());
+    Device::remove(remains);
     // A killed agent leaves these behind as well.
-    let interfaces = config.local.iter().chain(&config.transit);
+    let interfaces = remains.interfaces.iter();
     interfaces
         .filter_map(|name| interface::index(name))
         .for_each(Segmenter::remove);
@@ -319,25 +321,24 @@ fn detach(config: &Config) -> Result<()> {
 }
 
 /// Ensures that a node runs one agent only: two agents would take each other's arrival records.
-fn lock(config: &Config) -> Result<Flock<File>> {
-    let directory = config.directory();
+fn lock(remains: &Remains) -> Result<Flock<File>> {
+    let directory = remains.directory();
     file::create_folder(&directory, 0o755).with_context(|| {
         format!(
-            "cannot create {} (the agent runs as root; `state` says where)",
+            "cannot create {}: root can write everywhere; the package's service only below /run/hawser/agent and \
+             /var/lib/hawser/agent. `state` says where",
             directory.display()
         )
     })?;
     let path = directory.join("lock");
     // Others must not be able to open and hold it.
-    let mut options = OpenOptions::new();
-    let options = options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(&path);
-    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    let file = file::open_or_create(&path, 0o600)
+        .with_context(|| format!("cannot open {}", path.display()))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(lock),
         Err((_, Errno::EAGAIN)) => bail!(
             "another agent of node {:?} is running (it holds {})",
-            config.name,
+            remains.name,
             path.display()
         ),
         Err((_, error)) => Err(error).with_context(|| format!("cannot lock {}", path.display())),

@@ -164,7 +164,7 @@ impl Node {
     /// last step of a start, so that a failed start leaves the earlier programs in the kernel.
     pub(crate) fn deduplicate(&mut self) -> Result<()> {
         if self.receiver.is_none() {
-            if remove_pins(&self.config)? {
+            if remove_pins(&self.config.remains())? {
                 info!(
                     "removed the deduplication of an earlier agent: no flow is received here any more"
                 );
@@ -626,7 +626,7 @@ impl Node {
 
     fn start_receiver(&mut self) -> Result<()> {
         let config = &self.config;
-        let receiver = load_receiver(config, pins(config)?)?;
+        let receiver = load_receiver(config, pins(&config.remains())?)?;
         for (path, description) in &config.paths {
             let local = description.local.or_else(|| self.locals.get(*path));
             receiver.set_path(*path, local)?;

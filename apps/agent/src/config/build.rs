@@ -1,9 +1,9 @@
 mod device;
 
-use super::file::{File, NameAndState, Node, PathEntry, Receive, Send, SignalAddress, StatusOnly};
+use super::file::{File, Node, PathEntry, Receive, RemainsOnly, Send, SignalAddress};
 use super::keys::read_key;
 use super::select::{Selector, rule};
-use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, UplinkNames, file};
+use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, Remains, UplinkNames, file};
 use crate::flows::{Flows, Selectors, Sent};
 use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, Prefix, Rule, SendPolicy};
 use hawser_client::Controller;
@@ -42,12 +42,17 @@ pub(super) fn parse(source: &Source<'_>) -> Result<Config, ConfigError> {
     Builder { source }.build(source.parse()?)
 }
 
-/// Parses the node's name and the directory of its state that does not survive a reboot, and ignores the rest.
-pub(super) fn name_and_state(source: &Source<'_>) -> Result<(String, PathBuf), ConfigError> {
-    let file: StatusOnly = source.parse()?;
+/// Parses where the node leaves what outlives its agent, and ignores the rest.
+pub(super) fn remains(source: &Source<'_>) -> Result<Remains, ConfigError> {
+    let file: RemainsOnly = source.parse()?;
     source.check_name(&file.node, &file.node.get_ref().name)?;
-    let NameAndState { name, state } = file.node.into_inner();
-    Ok((name, runtime_state(state.as_ref())))
+    let node = file.node.into_inner();
+    Ok(Remains {
+        name: node.name,
+        state: runtime_state(node.state.as_ref()),
+        pins: node.pins,
+        interfaces: node.local.into_iter().chain(node.transit).collect(),
+    })
 }
 
 fn runtime_state(state: Option<&PathBuf>) -> PathBuf {
@@ -767,26 +772,41 @@ paths = [1, 2]
     }
 
     #[test]
-    fn the_status_is_found_without_the_rest_of_the_file() {
+    fn what_a_node_leaves_is_found_without_the_rest_of_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("edge.toml");
-        let text = "[node]\nname = \"edge\"\nunknown = 1\n[[peer]]\nkeys = 3\n";
+        let text = "[node]\nname = \"edge\"\nlocal = [\"eth0\"]\nunknown = 1\n[[peer]]\nkeys = 3\n";
         std::fs::write(&file, text).unwrap();
-        let status = crate::config::find_status(&file).unwrap();
-        assert_eq!(status, Path::new("/run/hawser/agent/edge/status.json"));
+        let remains = Remains::read(&file).unwrap();
+        assert_eq!(
+            remains.status_file(),
+            Path::new("/run/hawser/agent/edge/status.json")
+        );
+        assert_eq!(remains.interfaces, ["eth0"]);
         std::fs::write(&file, "[node]\nname = \"../edge\"\n").unwrap();
-        assert!(crate::config::find_status(&file).is_err());
+        assert!(Remains::read(&file).is_err());
+        assert_eq!(
+            parse_edge(EDGE).unwrap().remains(),
+            remains_of(EDGE),
+            "as the whole file says"
+        );
+    }
+
+    fn remains_of(text: &str) -> Remains {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("edge.toml");
+        std::fs::write(&file, text).unwrap();
+        Remains::read(&file).unwrap()
     }
 
     #[test]
     fn pins_are_looked_for_wherever_an_agent_without_the_key_leaves_them() {
-        let config = parse_edge(EDGE).unwrap();
-        let all = config.all_pins();
+        let all = remains_of(EDGE).all_pins();
         for default in file::DEFAULT_PINS {
             assert!(all.contains(&Path::new(default).join("ingress")), "{all:?}");
         }
         let given = EDGE.replacen("[node]", "[node]\npins = \"/sys/fs/bpf/other\"", 1);
-        let all = parse_edge(&given).unwrap().all_pins();
+        let all = remains_of(&given).all_pins();
         assert_eq!(all, [Path::new("/sys/fs/bpf/other/ingress")]);
     }
 

@@ -26,14 +26,21 @@ pub(super) struct File {
 
 /// As much of a file as says where the status is.
 #[derive(Deserialize)]
-pub(super) struct StatusOnly {
-    pub(super) node: Spanned<NameAndState>,
+pub(super) struct RemainsOnly {
+    pub(super) node: Spanned<RemainsOfNode>,
 }
 
+/// The keys of [`Node`] that say where a node leaves what outlives its agent.
 #[derive(Deserialize)]
-pub(super) struct NameAndState {
+pub(super) struct RemainsOfNode {
     pub(super) name: String,
+    #[serde(default)]
+    pub(super) transit: Vec<String>,
+    #[serde(default)]
+    pub(super) local: Vec<String>,
     pub(super) state: Option<PathBuf>,
+    #[serde(default = "default_pins")]
+    pub(super) pins: PathBuf,
 }
 
 #[derive(Deserialize)]

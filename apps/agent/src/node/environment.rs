@@ -1,7 +1,7 @@
 //! The environment of a node: the bpf file system, the resolution of paths by the routing table,
 //! and settings of the machine that prevent replication or deduplication.
 
-use crate::config::{Config, PathConfig};
+use crate::config::{Config, PathConfig, Remains};
 use anyhow::{Context, Result, ensure};
 use hawser_bpf::{Prefix, Receiver, ReceiverOptions, Rule, SendPath, Sender};
 use hawser_io::interface::{Described, LinkHeader};
@@ -116,8 +116,8 @@ impl Found {
 }
 
 /// Returns the directory of this node's pins. It is created when there is something to pin.
-pub(crate) fn pins(config: &Config) -> Result<PathBuf> {
-    let pins = config.pins.join(&config.name);
+pub(crate) fn pins(remains: &Remains) -> Result<PathBuf> {
+    let pins = remains.pins();
     ensure!(
         is_in_bpf_file_system(&pins)?,
         "{} is not in a bpf file system: run `mount -t bpf bpf /sys/fs/bpf`, and set `pins` to a directory in it",
@@ -128,9 +128,9 @@ pub(crate) fn pins(config: &Config) -> Result<PathBuf> {
 
 /// Removes the deduplication that an earlier agent of this node left. Returns whether there was
 /// any.
-pub(crate) fn remove_pins(config: &Config) -> Result<bool> {
+pub(crate) fn remove_pins(remains: &Remains) -> Result<bool> {
     let mut found = false;
-    for pins in config.all_pins() {
+    for pins in remains.all_pins() {
         if pins.exists() && is_in_bpf_file_system(&pins)? {
             fs::remove_dir_all(&pins)
                 .with_context(|| format!("cannot remove {}", pins.display()))?;

@@ -1,7 +1,7 @@
 mod controlled;
 
 use super::{DeviceStatus, PathState, ReceiveStatus, Status};
-use crate::config;
+use crate::config::Remains;
 use anyhow::Result;
 use hawser_io::clock::unix_ms;
 use hawser_units::PolicyCode;
@@ -26,7 +26,7 @@ pub struct Args {
 
 /// Prints the status of a node.
 pub fn run(args: &Args) -> Result<()> {
-    let status = Status::read(&config::find_status(&args.config)?)?;
+    let status = Status::read(&Remains::read(&args.config)?.status_file())?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
     } else {

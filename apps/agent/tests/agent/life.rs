@@ -249,12 +249,15 @@ fn detaching_removes_deduplication_from_the_kernel() {
     assert!(rig.edges.ingress_agent.terminate().unwrap().success());
     assert!(rig.edges.egress_agent.terminate().unwrap().success());
     assert!(has_program() && pins.exists());
+    // Also where the rest of the file is wrong, or a key file is gone.
+    let config = rig.edges.egress_agent.configuration_file();
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text + "\n[unknown]\n").unwrap();
     let mut detach = rig
         .lab
         .egress()
         .command(hawser().to_str().unwrap())
         .unwrap();
-    let config = rig.edges.egress_agent.configuration_file();
     assert!(
         detach
             .args(["agent", "--detach", "--config"])
