@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     pub(crate) xdp: Wanted,
 }
 
-const MOQ: u16 = 14751;
+const MOQ: u16 = 14754;
 const TUNNEL: u16 = 14752;
 const CONTROLLER: u16 = 14750;
 const PUBLISH: u16 = 14748;
@@ -43,13 +43,14 @@ impl Plan {
     /// is recognized by its tables. Other errors of the file are left to the part's own `--check`.
     pub(crate) fn of_config(text: &str) -> Result<Self, toml::de::Error> {
         let file: Table = text.parse()?;
-        let listen = |protocol, part, purpose| {
+        let named = |key, protocol, part, purpose| {
             let mut numbers = Vec::new();
-            listening(&file, &mut numbers);
+            listening(&file, key, &mut numbers);
             let port = |number| port(protocol, number, part, purpose);
             numbers.into_iter().map(port).collect::<Vec<_>>()
         };
-        let ports = if let Some(Value::Table(node)) = file.get("node") {
+        let listen = |protocol, part, purpose| named("listen", protocol, part, purpose);
+        let (part, mut ports) = if let Some(Value::Table(node)) = file.get("node") {
             let [replicas, signals, echo] = agent(node);
             let controller = file.get("controller");
             let signals = controller
@@ -59,26 +60,35 @@ impl Plan {
                     ..signals
                 });
             let echo = controller.map(|_| echo);
-            [Some(replicas), signals, echo]
-                .into_iter()
-                .flatten()
-                .collect()
+            let ports = [Some(replicas), signals, echo].into_iter().flatten();
+            (Agent, ports.collect())
         } else if file.contains_key("broadcast") {
-            listen(Udp, Relay, "viewers")
+            (Relay, listen(Udp, Relay, "viewers"))
         } else if file.contains_key("tunnel") && file.contains_key("server") {
             // A client listens to nothing.
-            Vec::new()
+            (Tunnel, Vec::new())
         } else if file.contains_key("tunnel") {
-            or(
+            let mut ports = or(
                 listen(Udp, Tunnel, "clients of a tunnel server"),
                 port(Udp, TUNNEL, Tunnel, "clients of a tunnel server"),
-            )
+            );
+            ports.extend(named(
+                "listen_tcp",
+                Tcp,
+                Tunnel,
+                "clients where UDP is blocked",
+            ));
+            (Tunnel, ports)
         } else {
-            or(
+            let ports = or(
                 listen(Tcp, Controller, "HTTPS"),
                 port(Tcp, CONTROLLER, Controller, "HTTPS"),
-            )
+            );
+            (Controller, ports)
         };
+        for key in ["metrics", "metrics_listen"] {
+            ports.extend(named(key, Tcp, part, "metrics"));
+        }
         let node = file.get("node");
         let generic = node.and_then(|node| node.get("generic_xdp")?.as_bool());
         Ok(Plan {
@@ -122,21 +132,21 @@ fn agent(node: &Table) -> [Port; 3] {
     ]
 }
 
-/// Collects the ports of all `listen` keys at any depth.
-fn listening(table: &Table, numbers: &mut Vec<u16>) {
+/// Collects the ports of all values of a key at any depth.
+fn listening(table: &Table, wanted: &str, numbers: &mut Vec<u16>) {
     for (key, value) in table {
         match value {
-            Value::Table(inner) => listening(inner, numbers),
+            Value::Table(inner) => listening(inner, wanted, numbers),
             Value::Array(values) => {
                 for value in values {
                     match value {
-                        Value::Table(inner) => listening(inner, numbers),
-                        value if key == "listen" => numbers.extend(port_of(value)),
+                        Value::Table(inner) => listening(inner, wanted, numbers),
+                        value if key == wanted => numbers.extend(port_of(value)),
                         _ => {}
                     }
                 }
             }
-            value if key == "listen" => numbers.extend(port_of(value)),
+            value if key == wanted => numbers.extend(port_of(value)),
             _ => {}
         }
     }
@@ -219,9 +229,22 @@ mod tests {
         assert_eq!(plan(relay).0, [(Udp, 14750, Relay), (Udp, 9, Relay)]);
         let server = "[tunnel]\nlisten = [\"[::]:1\", \"0.0.0.0:2\"]\n";
         assert_eq!(plan(server).0, [(Udp, 1, Tunnel), (Udp, 2, Tunnel)]);
+        let server = "[tunnel]\nlisten_tcp = [\"[::]:443\"]\nmetrics = \"127.0.0.1:9100\"\n";
+        assert_eq!(
+            plan(server).0,
+            [
+                (Udp, 14752, Tunnel),
+                (Tcp, 443, Tunnel),
+                (Tcp, 9100, Tunnel)
+            ]
+        );
         let client = "[tunnel]\n[[server]]\nname = \"x\"\n[[uplink]]\ninterface = \"wwan*\"\n[[uplink]]\ninterface = \"eth1\"\n";
         assert_eq!(plan(client), (vec![], vec!["eth1".to_owned()]));
         assert_eq!(plan("").0, [(Tcp, 14750, Controller)]);
-        assert_eq!(plan("listen = \"0.0.0.0:7\"\n").0, [(Tcp, 7, Controller)]);
+        let controller = "listen = \"0.0.0.0:7\"\nmetrics_listen = \"127.0.0.1:8\"\n";
+        assert_eq!(
+            plan(controller).0,
+            [(Tcp, 7, Controller), (Tcp, 8, Controller)]
+        );
     }
 }

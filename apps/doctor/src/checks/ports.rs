@@ -2,8 +2,11 @@ use crate::Part::{self, Agent, Controller, Publish, Relay, Tunnel, View};
 use crate::facts::{Holder, PortFacts};
 use crate::finding::{Check, Finding};
 
-/// The name of the processes of Hawser.
-const OWN: &str = "hawser";
+/// Returns whether a process is one of Hawser's programs, by the first 15 bytes of the name of its file, which are all
+/// that the kernel tells (`/proc/PID/comm`).
+fn is_own(process: &str) -> bool {
+    process == "hawser" || process.starts_with("hawser-")
+}
 
 pub(super) fn finding(facts: &PortFacts) -> Finding {
     let port = facts.port;
@@ -13,7 +16,7 @@ pub(super) fn finding(facts: &PortFacts) -> Finding {
     let purpose = port.purpose;
     match &facts.holder {
         Ok(None) => check.ok(format!("{name} ({purpose}) is free.")),
-        Ok(Some(Holder::Process(process, id))) if process == OWN => check.ok(format!(
+        Ok(Some(Holder::Process(process, id))) if is_own(process) => check.ok(format!(
             "{name} ({purpose}) is in use by Hawser, process {id}."
         )),
         Ok(Some(Holder::Process(process, id))) => check.failed(
@@ -60,6 +63,8 @@ mod tests {
         let process = |name: &str| Ok(Some(Holder::Process(name.to_owned(), 12)));
         assert_eq!(of(Ok(None)).result, Fine);
         assert_eq!(of(process("hawser")).result, Fine);
+        assert_eq!(of(process("hawser-controll")).result, Fine);
+        assert_eq!(of(process("hawserd")).result, Failed);
         let taken = of(process("nginx"));
         assert_eq!(taken.result, Failed);
         assert_eq!(

@@ -1,4 +1,4 @@
-use crate::Part::{self, Agent, Relay, Tunnel};
+use crate::Part::{self, Agent, Controller, Relay, Tunnel};
 use crate::facts::{Fact, Facts};
 use crate::finding::{Check, Finding};
 
@@ -8,7 +8,11 @@ const LOCAL: (u32, u32) = (6, 6);
 const RELAY: (u32, u32) = (6, 6);
 const TUNNEL_OFFLOAD: (u32, u32) = (6, 2);
 
+/// The default of `net.ipv4.ip_unprivileged_port_start`.
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+
 /// `linux/capability.h`
+const NET_BIND_SERVICE: Capability = Capability("CAP_NET_BIND_SERVICE", 10);
 const NET_ADMIN: Capability = Capability("CAP_NET_ADMIN", 12);
 const NET_RAW: Capability = Capability("CAP_NET_RAW", 13);
 const SYS_ADMIN: Capability = Capability("CAP_SYS_ADMIN", 21);
@@ -33,13 +37,21 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     findings.push(bpf_file_system(facts));
     findings.extend(tun(&facts.has_tun));
     findings.extend([ethtool(facts.has_ethtool), nft(facts.has_nft)]);
-    let needs: [(&'static [Part], &[Capability]); 3] = [
+    let needs: [(&'static [Part], &[Capability]); 4] = [
         (&[Agent], &[BPF, NET_ADMIN, PERFMON]),
         (&[Relay], &[BPF, NET_ADMIN, PERFMON]),
         (&[Tunnel], &[NET_ADMIN, NET_RAW]),
+        (&[Controller], &[]),
     ];
-    let of_part = |(parts, needed)| capabilities(facts, parts, needed);
-    findings.extend(needs.into_iter().map(of_part));
+    for (parts, needed) in needs {
+        let ports = facts.ports.iter().map(|facts| facts.port);
+        let mut ports = ports.filter(|port| parts.contains(&port.part));
+        let privileged = ports.any(|port| port.number < FIRST_UNPRIVILEGED_PORT);
+        let needed = [needed, if privileged { &[NET_BIND_SERVICE] } else { &[] }].concat();
+        if !needed.is_empty() {
+            findings.push(capabilities(facts, parts, &needed));
+        }
+    }
     findings
 }
 
@@ -199,6 +211,7 @@ fn capabilities(facts: &Facts, parts: &'static [Part], needed: &[Capability]) ->
 mod tests {
     use super::*;
     use crate::facts::tests::machine;
+    use crate::facts::{Port, PortFacts, Protocol};
     use crate::finding::Verdict::{self, Failed, NotChecked, Ok as Fine, Warning};
 
     fn results(facts: &Facts, id: &str) -> Vec<Verdict> {
@@ -253,6 +266,35 @@ mod tests {
         // CAP_SYS_ADMIN includes the two capabilities that were split from it.
         let found = of(admin | 1 << SYS_ADMIN.1);
         assert_eq!((found[0].result, found[1].result), (Fine, Fine));
+    }
+
+    #[test]
+    fn a_port_below_1024_needs_a_capability() {
+        let of = |number, part| {
+            let port = Port {
+                protocol: Protocol::Tcp,
+                number,
+                part,
+                purpose: "clients",
+            };
+            let facts = Facts {
+                ports: vec![PortFacts {
+                    port,
+                    holder: Ok(None),
+                }],
+                capabilities: Ok(1 << NET_ADMIN.1 | 1 << NET_RAW.1),
+                ..machine()
+            };
+            let findings = findings(&facts).into_iter();
+            let mut findings =
+                findings.filter(|one| one.id == "process.capabilities" && one.parts == [part]);
+            findings.next().map(|finding| finding.finding)
+        };
+        let lacks = Some("This process lacks CAP_NET_BIND_SERVICE.".to_owned());
+        assert_eq!(of(443, Tunnel), lacks);
+        assert_eq!(of(443, Controller), lacks);
+        assert_eq!(of(14750, Controller), None);
+        assert_ne!(of(14752, Tunnel), lacks);
     }
 
     #[test]
