@@ -184,7 +184,7 @@ fn always() -> bool {
 }
 
 fn moq_listen() -> Spanned<SocketAddr> {
-    Spanned::new(0..0, (Ipv4Addr::LOCALHOST, 14751).into())
+    Spanned::new(0..0, (Ipv4Addr::LOCALHOST, 14754).into())
 }
 
 fn moq_clients() -> Spanned<usize> {

@@ -356,7 +356,7 @@ mod tests {
                     "earlier": 0, "objects": { "served": 4, "tokens": 5 }, "not_sent": { "no_route": 6 },
                 }],
                 "moq": {
-                    "listen": "127.0.0.1:14751", "name": "stage", "certificate_sha256": "5a", "clients": 2,
+                    "listen": "127.0.0.1:14754", "name": "stage", "certificate_sha256": "5a", "clients": 2,
                     "objects": 30, "objects_dropped": { "late": 1 }, "cached_bytes": 9, "offered_groups": 60,
                     "sent_groups": 58, "groups_dropped": { "cut": 2 }, "refused": { "full": 3 },
                 },

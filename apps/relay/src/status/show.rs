@@ -240,7 +240,7 @@ mod tests {
                 }],
                 subscribers: vec![subscriber],
                 moq: Some(MoqStatus {
-                    listen: "127.0.0.1:14751".parse().unwrap(),
+                    listen: "127.0.0.1:14754".parse().unwrap(),
                     name: "show".to_owned(),
                     certificate_sha256: "5a5a".to_owned(),
                     clients: 2,
@@ -280,7 +280,7 @@ mod tests {
             "show on 192.0.2.1:14750, from 192.0.2.2:14748 (receiving): 10 packets received, 1.5 MB kept, 1 viewers",
             "refused: without_key 2",
             "track 1: forwarded 10",
-            "MoQ: show on 127.0.0.1:14751, certificate 5a5a: 30 objects, 2 clients, 58 groups sent",
+            "MoQ: show on 127.0.0.1:14754, certificate 5a5a: 30 objects, 2 clients, 58 groups sent",
             "MoQ groups dropped: cut 2",
             "from MoQ: show of https://relay.example/: there, 40 objects, 400 packets, 0 lost, 1 failures",
             "MoQ objects not taken: late 2",

@@ -11,7 +11,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-const MOQ: &str = "198.51.100.1:14751";
+const MOQ: &str = "198.51.100.1:14754";
 
 /// Takes objects until some frames have both layers.
 async fn open_frames(certificate: &str, secret: &TrackSecret) {
@@ -73,12 +73,12 @@ fn a_viewer_sees_every_frame_that_a_relay_takes_over_moq_from_another_one() {
         machines.publish(scope, &stop);
         fs::write(machines.path("moq.token"), "0123456789abcdef\n").unwrap();
         let moq =
-            "[broadcast.moq]\nlisten = \"192.0.3.1:14751\"\ntoken = \"moq.token\"\n".to_owned();
+            "[broadcast.moq]\nlisten = \"192.0.3.1:14754\"\ntoken = \"moq.token\"\n".to_owned();
         let first = machines.relay_with(0, &moq);
         let status = machines.wait_for_status(0, |status| status.broadcasts[0].moq.is_some());
         let moq = status.broadcasts[0].moq.as_ref().unwrap();
         let from = format!(
-            "[broadcast.from_moq]\nurl = \"https://192.0.3.1:14751\"\n\
+            "[broadcast.from_moq]\nurl = \"https://192.0.3.1:14754\"\n\
              token = \"moq.token\"\ncertificate_sha256 = \"{}\"\n",
             moq.certificate_sha256
         );
