@@ -26,6 +26,7 @@ use hawser_control::decide::Situation;
 use hawser_control::node::{Assignment, Receive, Registration, Send};
 use hawser_control::pair::{AssignedKeys, Peer};
 use hawser_control::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
+use hawser_control::tunnel::StoreState;
 use hawser_units::PathSet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -258,6 +259,14 @@ impl View {
             0xff => PathSet::from_bits(0x7f),
             bits => PathSet::from_bits(bits),
         }
+    }
+
+    /// Returns the state of the store that the view contains; `None` before its incarnation is known.
+    pub(crate) fn as_of(&self) -> Option<StoreState> {
+        Some(StoreState {
+            incarnation: self.incarnation.clone()?,
+            revision: self.complete,
+        })
     }
 
     /// Returns the offset of a node's inner addresses within each prefix.

@@ -24,7 +24,7 @@ fn text(status: Status) -> String {
     page("hawser_tunnel", move |sink| write(&status, sink))
 }
 
-const STATUS_METRICS: [Metric<Status>; 3] = [
+const STATUS_METRICS: [Metric<Status>; 4] = [
     gauge("sessions", "Sessions", |s| s.sessions.len() as f64),
     counter(
         "tables_restored",
@@ -35,6 +35,11 @@ const STATUS_METRICS: [Metric<Status>; 3] = [
         "dns_restored",
         "Times that name servers were set again after another program had replaced them",
         |s| s.dns_restored,
+    ),
+    counter(
+        "settings_outdated",
+        "Answers of controllers whose settings were ignored, because later ones were given before",
+        |s| s.settings_outdated,
     ),
 ];
 
@@ -235,7 +240,7 @@ mod tests {
     #[test]
     fn the_metrics_are_those_of_the_documentation() {
         let served = served(&text(status()));
-        assert_eq!(served.len(), 27);
+        assert_eq!(served.len(), 28);
         assert_eq!(served, documented(DOCUMENTATION, "hawser_tunnel"));
     }
 

@@ -59,6 +59,10 @@ pub struct Status {
     /// the reason; none if it has given none, or the client's file accepts none.
     #[serde(default)]
     pub settings: Option<String>,
+    /// The number of answers of controllers whose settings were ignored, because they are of an earlier
+    /// state of the store than those given before.
+    #[serde(default)]
+    pub settings_outdated: u64,
     /// Why a server's file was rejected when it was read last; none if it was accepted.
     #[serde(default)]
     pub rejected_file: Option<String>,
@@ -230,6 +234,7 @@ impl Status {
             dns: None,
             dns_restored: 0,
             settings: None,
+            settings_outdated: 0,
             rejected_file: None,
             dropped: BTreeMap::new(),
         }

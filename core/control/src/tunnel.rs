@@ -4,7 +4,9 @@
 
 mod settings;
 
-pub use settings::{GivenSettings, SettingsState, TunnelClient, TunnelSettings, UplinkSettings};
+pub use settings::{
+    GivenSettings, SettingsState, StoreState, TunnelClient, TunnelSettings, UplinkSettings,
+};
 
 use crate::name::Name;
 use serde::{Deserialize, Serialize};

@@ -315,7 +315,11 @@ impl Controller {
             return None;
         }
         let settings = settings_for(&view, &caller.tenant, view.nodes.get(node)?);
-        Some(GivenSettings::new(digest(&settings), settings))
+        Some(GivenSettings::new(
+            digest(&settings),
+            settings,
+            view.as_of(),
+        ))
     }
 
     /// Stores what a client says of its settings. If this fails or takes too long, the client gets its

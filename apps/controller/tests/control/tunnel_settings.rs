@@ -159,6 +159,26 @@ async fn the_operator_sees_what_has_become_of_the_settings() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_learns_from_which_state_of_the_store_its_settings_are() {
+    let (rig, car) = with_car().await;
+    let as_of = async || {
+        let answer = rig.asks_with(&car, applied(Value::Null)).await;
+        let as_of = &answer.body["settings"]["as_of"];
+        let incarnation = as_of["incarnation"].as_str().unwrap().to_owned();
+        (incarnation, as_of["revision"].as_u64().unwrap())
+    };
+    let before = as_of().await;
+    let set = rig.put(OF_NODE, uplinks(&[cost("wwan*", 1)])).await;
+    let tag = set.headers[ETAG].to_str().unwrap().trim_matches('"');
+    let after = as_of().await;
+    assert_eq!(after.0, before.0);
+    assert!(after.1 >= tag.parse().unwrap() && after.1 > before.1);
+    // A removal leaves no record, and is a later state nevertheless.
+    rig.delete(OF_NODE).await;
+    assert!(as_of().await.1 > after.1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn settings_are_for_operators_of_the_tenant_and_a_client_speaks_of_itself_alone() {
     let (rig, car) = with_car().await;
     let van = rig.enrol("van").await;

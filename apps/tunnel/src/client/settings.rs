@@ -5,7 +5,7 @@ mod limits;
 
 use crate::config::{ClientConfig, UplinkRule};
 use hawser_control::tunnel::{
-    ClientReport, GivenSettings, RefusedSettings, TunnelSettings, UplinkSettings,
+    ClientReport, GivenSettings, RefusedSettings, StoreState, TunnelSettings, UplinkSettings,
 };
 use hawser_io::interface::name_matches;
 use hawser_io::json_file::JsonFile;
@@ -26,6 +26,46 @@ struct Given {
     settings: Option<GivenSettings>,
     /// Later ones that cannot be.
     refused: Option<RefusedSettings>,
+    /// Those given last, whether they can be applied or not.
+    newest: Option<Newest>,
+    /// The number of answers with settings of an earlier state of the store.
+    outdated: u64,
+    /// Whether the last answer was such a one.
+    is_outdated: bool,
+}
+
+/// Identifies settings, and the latest state of the store that a controller has named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Newest {
+    digest: String,
+    as_of: Option<StoreState>,
+}
+
+impl Newest {
+    fn of(settings: &GivenSettings) -> Newest {
+        Newest {
+            digest: settings.digest.clone(),
+            as_of: settings.as_of.clone(),
+        }
+    }
+
+    /// Returns whether other settings are of a state of the store before these, or of the same one.
+    fn outdates(&self, settings: &GivenSettings) -> bool {
+        let states = settings.as_of.as_ref().zip(self.as_of.as_ref());
+        settings.digest != self.digest && states.is_some_and(|(new, known)| !new.is_news_to(known))
+    }
+
+    /// Returns later settings. The state of the store stays if they are the same as before from a
+    /// controller that is behind, or from one of an earlier version, which names none.
+    fn followed_by(self, settings: &GivenSettings) -> Newest {
+        let states = settings.as_of.as_ref().zip(self.as_of.as_ref());
+        let is_news = states.is_none_or(|(new, known)| new.is_news_to(known));
+        let new = settings.as_of.clone().filter(|_| is_news);
+        Newest {
+            digest: settings.digest.clone(),
+            as_of: new.or(self.as_of),
+        }
+    }
 }
 
 /// Takes settings from the controller.
@@ -56,8 +96,9 @@ pub(crate) fn channel(config: &ClientConfig) -> (Inbox, Pushed) {
         .then(|| stored(&file, &config.uplinks))
         .flatten();
     let given = watch::Sender::new(Given {
+        newest: stored.as_ref().map(Newest::of),
         settings: stored,
-        refused: None,
+        ..Given::default()
     });
     let in_force = watch::Sender::new(None);
     let mut pushed = Pushed {
@@ -102,22 +143,27 @@ fn can_be_reported(settings: &GivenSettings) -> bool {
 
 impl Inbox {
     /// Takes the settings that the controller has answered with; none from one of an earlier version.
-    /// Settings that cannot be applied leave the ones before in force.
+    /// Settings that cannot be applied, or are older than those given last, leave the ones before in
+    /// force.
     pub(crate) async fn handle(&self, settings: Option<GivenSettings>) {
-        let Some(settings) = settings.filter(|_| self.accepts) else {
+        let Some(mut settings) = settings.filter(|_| self.accepts) else {
             return;
         };
         if !can_be_reported(&settings) {
             return warn!("the settings of the controller are ignored: their digest is too long");
         }
+        let Some(newest) = self.note(&settings) else {
+            return;
+        };
+        settings.as_of = newest.as_of;
         let known = self.given.borrow().settings.clone();
         let refused = match applicable(&settings, &self.rules) {
-            Ok(_) if known.as_ref() == Some(&settings) => None,
+            Ok(_) if known.is_some_and(|known| known.is_same(&settings)) => None,
             Ok(_) => {
                 // First: they do not wait for a slow disk.
-                self.given.send_replace(Given {
-                    settings: Some(settings.clone()),
-                    refused: None,
+                self.given.send_modify(|given| {
+                    given.settings = Some(settings.clone());
+                    given.refused = None;
                 });
                 return self.store(settings).await;
             }
@@ -134,6 +180,37 @@ impl Inbox {
             given.refused = refused;
             is_new
         });
+    }
+
+    /// Remembers settings as those given last, and returns what is known of them; none if they are
+    /// outdated, which is counted. Without this, a client that asks a controller that is cut off from
+    /// the store would go back to settings that were replaced.
+    fn note(&self, settings: &GivenSettings) -> Option<Newest> {
+        let mut noted = None;
+        self.given.send_if_modified(|given| {
+            let known = given.newest.take();
+            let was_outdated = given.is_outdated;
+            given.is_outdated = known.as_ref().is_some_and(|known| known.outdates(settings));
+            if given.is_outdated {
+                given.outdated += 1;
+                given.newest = known;
+                if !was_outdated {
+                    warn!(
+                        "the controller has given settings that others have replaced, which stay in force: is it cut off from \
+                         its store?"
+                    );
+                }
+            } else {
+                noted = Some(match known {
+                    Some(known) => known.followed_by(settings),
+                    None => Newest::of(settings),
+                });
+                given.newest.clone_from(&noted);
+            }
+            // Nothing in force has changed.
+            false
+        });
+        noted
     }
 
     async fn store(&self, settings: GivenSettings) {
@@ -221,15 +298,31 @@ impl Pushed {
             .find_map(key)
     }
 
-    /// Returns what becomes of the settings, for the status; none if the controller has given none.
-    pub(crate) fn shown(&self) -> Option<String> {
+    /// Returns what becomes of the settings, for the status.
+    pub(crate) fn shown(&self) -> Shown {
         let given = self.given.borrow();
-        match (&given.refused, &given.settings) {
+        let state = match (&given.refused, &given.settings) {
             (Some(RefusedSettings { reason, .. }), _) => Some(format!("refused: {reason}")),
             (None, Some(_)) => Some("applied".to_owned()),
             (None, None) => None,
+        };
+        let behind = match given.is_outdated {
+            true => "; the last answer, of a controller that is behind its store, is ignored",
+            false => "",
+        };
+        Shown {
+            state: state.map(|state| state + behind),
+            outdated: given.outdated,
         }
     }
+}
+
+/// What becomes of the settings of the controller, for the status.
+pub(crate) struct Shown {
+    /// None if the controller has given none.
+    pub(crate) state: Option<String>,
+    /// The number of answers with settings of an earlier state of the store.
+    pub(crate) outdated: u64,
 }
 
 /// Returns a reason of at most [`RefusedSettings::MAX_REASON_BYTES`], without control characters: it may
@@ -350,12 +443,66 @@ mod tests {
             let refused = report.refused.unwrap();
             assert_eq!(refused.digest, digest);
             assert!(refused.reason.contains(word), "{}", refused.reason);
-            assert!(pushed.shown().unwrap().contains(word));
+            assert!(pushed.shown().state.unwrap().contains(word));
         }
         assert_eq!(pushed.over(vec![uplink("eth0")])[0].cost, 1);
         inbox.handle(Some(right)).await;
         assert_eq!(inbox.report().refused, None);
-        assert_eq!(pushed.shown().unwrap(), "applied");
+        assert_eq!(pushed.shown().state.unwrap(), "applied");
+    }
+
+    #[tokio::test]
+    async fn a_controller_that_is_behind_its_store_does_not_bring_replaced_settings_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path(), true);
+        let of = |digest: &str, cost: u8, as_of: Option<(&str, u64)>| {
+            let settings = json!({ "uplinks": [{ "interface": "eth*", "cost": cost }] });
+            let as_of = as_of
+                .map(|(store, revision)| json!({ "incarnation": store, "revision": revision }));
+            let text = json!({ "digest": digest, "settings": settings, "as_of": as_of });
+            Some(serde_json::from_value(text).unwrap())
+        };
+        let cost = |pushed: &mut Pushed| {
+            pushed.take();
+            pushed.over(vec![uplink("eth0")])[0].cost
+        };
+        let (inbox, mut pushed) = channel(&config);
+        inbox.handle(of("one", 1, Some(("a", 5)))).await;
+        inbox.handle(of("two", 3, Some(("a", 7)))).await;
+        assert_eq!(cost(&mut pushed), 3);
+        inbox.handle(of("two", 3, Some(("a", 9)))).await;
+        for (count, behind) in [(1, 6), (2, 8), (3, 9)] {
+            inbox.handle(of("one", 1, Some(("a", behind)))).await;
+            assert_eq!(cost(&mut pushed), 3);
+            let shown = pushed.shown();
+            assert_eq!(shown.outdated, count);
+            assert!(shown.state.unwrap().contains("behind its store"));
+            assert_eq!(inbox.report().applied.as_deref(), Some("two"));
+        }
+        inbox.handle(of("two", 3, Some(("a", 8)))).await;
+        assert_eq!(pushed.shown().state.unwrap(), "applied");
+
+        // So it is after a restart, with the state of the store in which they were given at first.
+        let (inbox, mut pushed) = channel(&config);
+        inbox.handle(of("one", 1, Some(("a", 6)))).await;
+        assert_eq!((cost(&mut pushed), pushed.shown().outdated), (3, 1));
+
+        // What was refused has replaced what is in force, too.
+        let above = json!({ "digest": "above", "settings": { "uplinks": [{ "interface": "eth*", "mtu_bytes": 9000 }] },
+            "as_of": { "incarnation": "a", "revision": 10 } });
+        inbox
+            .handle(Some(serde_json::from_value(above).unwrap()))
+            .await;
+        inbox.handle(of("two", 3, Some(("a", 8)))).await;
+        assert_eq!(inbox.report().refused.unwrap().digest, "above");
+
+        // A controller of an earlier version names no state, and a restored store has another incarnation.
+        inbox.handle(of("one", 1, None)).await;
+        assert_eq!(cost(&mut pushed), 1);
+        inbox.handle(of("two", 3, Some(("a", 10)))).await;
+        assert_eq!(cost(&mut pushed), 1);
+        inbox.handle(of("two", 3, Some(("b", 2)))).await;
+        assert_eq!((cost(&mut pushed), pushed.shown().outdated), (3, 3));
     }
 
     #[tokio::test]
@@ -383,7 +530,7 @@ mod tests {
             (inbox.report().accepts_settings, inbox.report().applied),
             (false, None)
         );
-        assert_eq!(pushed.shown(), None);
+        assert_eq!(pushed.shown().state, None);
         for damaged in [
             "{",
             "{\"digest\":\"a\",\"settings\":{\"uplinks\":[{\"interface\":\"\"}]}}",

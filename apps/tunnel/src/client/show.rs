@@ -11,7 +11,8 @@ impl Client {
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         let dns = self.dns.shown();
         (status.dns, status.dns_restored) = (dns.state, dns.restored);
-        status.settings = self.settings.shown();
+        let settings = self.settings.shown();
+        (status.settings, status.settings_outdated) = (settings.state, settings.outdated);
         let uplinks = self.usable_uplinks();
         let session = self.session_status(&uplinks).await;
         status.uplinks = uplinks

@@ -148,6 +148,10 @@ pub struct GivenSettings {
     /// The digest of `settings`. It changes when they do.
     pub digest: String,
     settings: TunnelSettings,
+    /// The state of the store from which the controller has them; `null` from a controller of an earlier
+    /// version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub as_of: Option<StoreState>,
     /// Why this version cannot read all settings, because a later version has written them. A
     /// controller sends none.
     #[serde(skip)]
@@ -159,13 +163,21 @@ pub struct GivenSettings {
 struct Received {
     digest: String,
     settings: Value,
+    #[serde(default)]
+    as_of: Option<StoreState>,
 }
 
 impl From<Received> for GivenSettings {
-    fn from(Received { digest, settings }: Received) -> GivenSettings {
+    fn from(received: Received) -> GivenSettings {
+        let Received {
+            digest,
+            settings,
+            as_of,
+        } = received;
         let fault = crate::strict::<TunnelSettings, _>(settings.clone()).err();
         GivenSettings {
             digest,
+            as_of,
             settings: serde_json::from_value(settings).unwrap_or_default(),
             fault: fault.map(|error| format!("{error}; is this client of an earlier version?")),
         }
@@ -180,12 +192,22 @@ impl GivenSettings {
     const MAX_UPLINKS: usize = 2 * TunnelSettings::MAX_UPLINKS;
 
     /// Creates the settings for a client.
-    pub fn new(digest: String, settings: TunnelSettings) -> GivenSettings {
+    pub fn new(
+        digest: String,
+        settings: TunnelSettings,
+        as_of: Option<StoreState>,
+    ) -> GivenSettings {
         GivenSettings {
             digest,
             settings,
+            as_of,
             fault: None,
         }
+    }
+
+    /// Returns whether the settings are the same, whatever the state of the store.
+    pub fn is_same(&self, other: &GivenSettings) -> bool {
+        (&self.digest, &self.settings) == (&other.digest, &other.settings)
     }
 
     /// Returns the settings, for a client.
@@ -198,6 +220,24 @@ impl GivenSettings {
         }
         self.settings.check_up_to(Self::MAX_UPLINKS)?;
         Ok(&self.settings)
+    }
+}
+
+/// A state of the controllers' store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StoreState {
+    /// Identifies the store, and its time before and after it was restored from a backup.
+    pub incarnation: String,
+    /// The revision up to which the controller knows all changes.
+    pub revision: u64,
+}
+
+impl StoreState {
+    /// Returns whether this state may contain changes that `known` does not: it is a later one, or one
+    /// of another store.
+    pub fn is_news_to(&self, known: &StoreState) -> bool {
+        self.incarnation != known.incarnation || self.revision > known.revision
     }
 }
 
@@ -374,6 +414,19 @@ mod tests {
             let error = given.checked().unwrap_err();
             assert!(error.contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn a_later_state_and_one_of_another_store_are_news() {
+        let state = |incarnation: &str, revision| StoreState {
+            incarnation: incarnation.to_owned(),
+            revision,
+        };
+        let known = state("a", 7);
+        assert!(state("a", 8).is_news_to(&known));
+        assert!(state("b", 1).is_news_to(&known));
+        assert!(!state("a", 7).is_news_to(&known));
+        assert!(!state("a", 6).is_news_to(&known));
     }
 
     #[test]
