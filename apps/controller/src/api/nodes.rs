@@ -492,6 +492,9 @@ fn writes_to_create(
     let node = NodeRecord::of(tenant.clone());
     let mut writes = vec![put_with_token(name, node, enrolment, Expect::Absent)?];
     writes.extend(reference::refer(key::TENANT, tenant, revision, name));
+    // A controller that does not know all of these has left some of an earlier node of the name.
+    let left = RECORDS.iter().map(|kind| key::of(kind, name));
+    writes.extend(left.map(Write::delete));
     Ok(writes)
 }
 

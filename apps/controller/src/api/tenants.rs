@@ -67,11 +67,15 @@ pub(super) async fn create(
         let what = format!("the tenant {} already exists", tenant.name);
         return Err(Refusal::conflict(what).kind(Kind::AlreadyExists).into());
     }
-    let write = Write::put(key::of(key::TENANT, &tenant.name), emit(&tenant)).when(Expect::Absent);
+    let writes = vec![
+        Write::put(key::of(key::TENANT, &tenant.name), emit(&tenant)).when(Expect::Absent),
+        // A controller that knows no settings has left those of an earlier tenant of the name.
+        Write::delete(key::of(key::TUNNEL_TENANT, &tenant.name)),
+    ];
     let message = format!("{} created the tenant {}", operator.token.name, tenant.name);
     let about = About::tenant(&tenant.name).by(operator.origin.makes(&tenant.name));
     let revision = controller
-        .commit(vec![write], about, "tenant_created", message)
+        .commit(writes, about, "tenant_created", message)
         .await?;
     Ok(created(
         format!("/v1/tenants/{}", tenant.name),
