@@ -14,7 +14,7 @@ use hawser_control::resource::{Event, Flow, Node, Override, Path, Policy, Tenant
 use hawser_control::status::FlowStatus;
 use hawser_control::topology::Topology;
 use hawser_control::track::Track;
-use hawser_control::tunnel::{Server, TunnelClient, TunnelSettings};
+use hawser_control::tunnel::{Server, TunnelClient};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -190,11 +190,13 @@ impl OperatorClient {
     }
 
     /// Returns the settings of tunnel clients with their tag, for changing them. Without keys if there
-    /// are none.
+    /// are none. They are the object of [`TunnelSettings`](hawser_control::tunnel::TunnelSettings), with
+    /// the keys that a controller of a later version knows in addition: settings can only be replaced as
+    /// a whole.
     pub async fn tagged_tunnel_settings(
         &self,
         of: SettingsOf<'_>,
-    ) -> Result<Tagged<TunnelSettings>> {
+    ) -> Result<Tagged<Map<String, Value>>> {
         self.transport.tagged(&of.path()).await
     }
 
@@ -202,9 +204,9 @@ impl OperatorClient {
     pub async fn replace_tunnel_settings(
         &self,
         of: SettingsOf<'_>,
-        settings: &TunnelSettings,
+        settings: &Map<String, Value>,
         tag: &Tag,
-    ) -> Result<TunnelSettings> {
+    ) -> Result<Map<String, Value>> {
         self.transport.replace(&of.path(), tag, settings).await
     }
 

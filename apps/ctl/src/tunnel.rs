@@ -110,8 +110,9 @@ fn server_row(server: &Server) -> Vec<String> {
 const CLIENT_COLUMNS: [&str; 6] = ["node", "tenant", "settings", "state", "since", "reason"];
 
 fn client_row(client: &TunnelClient) -> Vec<String> {
-    let settings = settings::fields(&client.settings).into_iter();
-    let settings: Vec<_> = settings
+    let given = settings::keys(&client.settings);
+    let settings: Vec<_> = settings::fields(&given)
+        .into_iter()
         .map(|(key, value)| format!("{key}: {value}"))
         .collect();
     vec![

@@ -4,8 +4,9 @@ use crate::outdated::unless_changed;
 use anyhow::{Context, Result, bail, ensure};
 use hawser_client::{OperatorClient, SettingsOf, Tagged};
 use hawser_control::Name;
-use hawser_control::tunnel::{TunnelSettings, UplinkSettings};
+use hawser_control::tunnel::TunnelSettings;
 use hawser_io::interface::pattern_includes;
+use serde_json::{Map, Value};
 use std::fmt;
 use std::str::FromStr;
 
@@ -71,11 +72,11 @@ fn parse_seconds(text: &str) -> Result<Seconds> {
     }
 }
 
-/// The keys of an uplink to change, with their values as text.
+/// The keys of an uplink to change; `None` for a key that is left to the client's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UplinkChange {
     interface: String,
-    keys: Vec<(String, String)>,
+    keys: Vec<(String, Option<u64>)>,
 }
 
 impl FromStr for UplinkChange {
@@ -87,98 +88,114 @@ impl FromStr for UplinkChange {
             .context("write INTERFACE:KEY=VALUE, such as 'wwan*:cost=1'")?;
         let key = |pair: &str| {
             let (key, value) = pair.split_once('=').context("write KEY=VALUE")?;
-            Ok((key.to_owned(), value.to_owned()))
+            Ok((key.to_owned(), parse_value(key, value)?))
         };
-        let change = UplinkChange {
+        Ok(UplinkChange {
             interface: interface.to_owned(),
             keys: keys.split(',').map(key).collect::<Result<_>>()?,
-        };
-        // Reports a key or a value that is not valid as an error of the command line.
-        change.apply(&mut empty(interface))?;
-        Ok(change)
+        })
     }
 }
 
-impl UplinkChange {
-    fn apply(&self, uplink: &mut UplinkSettings) -> Result<()> {
-        for (key, value) in &self.keys {
-            match key.as_str() {
-                "cost" => uplink.cost = parse(key, value)?,
-                "monthly_cap_mb" => uplink.monthly_cap_mb = parse(key, value)?,
-                "mtu_bytes" => uplink.mtu_bytes = parse(key, value)?,
-                _ => bail!(
-                    "{key:?} is not a key of an uplink: there are cost, monthly_cap_mb and mtu_bytes"
-                ),
-            }
+/// Parses the value of a key of an uplink; an empty one stands for none.
+fn parse_value(key: &str, value: &str) -> Result<Option<u64>> {
+    match key {
+        "cost" => parse::<u8>(key, value),
+        "monthly_cap_mb" => parse::<u64>(key, value),
+        "mtu_bytes" => parse::<u16>(key, value),
+        _ => {
+            bail!("{key:?} is not a key of an uplink: there are cost, monthly_cap_mb and mtu_bytes")
         }
-        Ok(())
     }
 }
 
-/// Parses a value; an empty one stands for none.
-fn parse<T: FromStr>(key: &str, value: &str) -> Result<Option<T>>
+fn parse<T: FromStr + Into<u64>>(key: &str, value: &str) -> Result<Option<u64>>
 where
     T::Err: fmt::Display,
 {
     if value.is_empty() {
         return Ok(None);
     }
-    let parsed = value.parse();
+    let parsed = value.parse::<T>();
     parsed
-        .map(Some)
+        .map(|value| Some(value.into()))
         .map_err(|error| anyhow::anyhow!("{key}: {value:?} is not valid: {error}"))
 }
 
-fn empty(interface: &str) -> UplinkSettings {
-    UplinkSettings {
-        interface: interface.to_owned(),
-        cost: None,
-        monthly_cap_mb: None,
-        mtu_bytes: None,
-    }
-}
+/// Settings, or those of an uplink, as JSON: so that a change keeps the keys that only a later version
+/// knows.
+pub(crate) type Keys = Map<String, Value>;
 
 impl Changes {
-    fn apply(&self, settings: &mut TunnelSettings) -> Result<()> {
+    fn apply(&self, settings: &mut Keys) -> Result<()> {
+        if let Some(Seconds(seconds)) = self.search_every_s {
+            set_key(settings, "search_every_s", seconds.map(u64::from));
+        }
+        if let Some(Seconds(seconds)) = self.report_every_s {
+            set_key(settings, "report_every_s", seconds.map(u64::from));
+        }
+        let mut uplinks = match settings.shift_remove("uplinks") {
+            Some(uplinks) => serde_json::from_value(uplinks)
+                .context("the controller's `uplinks` are not understood: update this program")?,
+            None => Vec::new(),
+        };
+        self.apply_to_uplinks(&mut uplinks)?;
+        if !uplinks.is_empty() {
+            let uplinks = uplinks.into_iter().map(Value::Object);
+            settings.insert("uplinks".to_owned(), uplinks.collect());
+        }
+        Ok(())
+    }
+
+    fn apply_to_uplinks(&self, uplinks: &mut Vec<Keys>) -> Result<()> {
         for interface in &self.removed_uplinks {
-            let before = settings.uplinks.len();
-            settings
-                .uplinks
-                .retain(|uplink| uplink.interface != *interface);
+            let before = uplinks.len();
+            uplinks.retain(|uplink| interface_of(uplink) != interface);
             ensure!(
-                settings.uplinks.len() < before,
+                uplinks.len() < before,
                 "there are no settings of the uplinks {interface}"
             );
         }
-        if let Some(Seconds(seconds)) = self.search_every_s {
-            settings.search_every_s = seconds;
-        }
-        if let Some(Seconds(seconds)) = self.report_every_s {
-            settings.report_every_s = seconds;
-        }
-        for change in &self.uplinks {
-            let known = settings.uplinks.iter_mut();
-            let mut known = known.filter(|uplink| uplink.interface == change.interface);
-            match known.next() {
-                Some(uplink) => change.apply(uplink)?,
-                None => {
-                    let mut uplink = empty(&change.interface);
-                    change.apply(&mut uplink)?;
-                    // The first element that applies takes effect.
-                    let mut others = settings.uplinks.iter();
-                    let wider = others
-                        .position(|other| pattern_includes(&other.interface, &change.interface));
-                    let at = wider.unwrap_or(settings.uplinks.len());
-                    settings.uplinks.insert(at, uplink);
-                }
+        for UplinkChange { interface, keys } in &self.uplinks {
+            let mut known = uplinks.iter();
+            let known = known.position(|uplink| interface_of(uplink) == interface);
+            let at = known.unwrap_or_else(|| insert_uplink(uplinks, interface));
+            for (key, value) in keys {
+                set_key(&mut uplinks[at], key, *value);
             }
         }
-        // Without a key, an element says nothing.
-        settings
-            .uplinks
-            .retain(|uplink| *uplink != empty(&uplink.interface));
+        // Without another key, an element says nothing.
+        uplinks.retain(|uplink| uplink.keys().any(|key| key != INTERFACE));
         Ok(())
     }
+}
+
+/// The key of an uplink's interface.
+const INTERFACE: &str = "interface";
+
+fn interface_of(uplink: &Keys) -> &str {
+    uplink
+        .get(INTERFACE)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+/// Inserts an element before the first one that includes its interfaces, because the first element that
+/// applies takes effect. Returns its index.
+fn insert_uplink(uplinks: &mut Vec<Keys>, interface: &str) -> usize {
+    let mut others = uplinks.iter();
+    let wider = others.position(|other| pattern_includes(interface_of(other), interface));
+    let at = wider.unwrap_or(uplinks.len());
+    let interface = (INTERFACE.to_owned(), interface.into());
+    uplinks.insert(at, Keys::from_iter([interface]));
+    at
+}
+
+fn set_key(keys: &mut Keys, key: &str, value: Option<u64>) {
+    match value {
+        Some(value) => keys.insert(key.to_owned(), value.into()),
+        None => keys.shift_remove(key),
+    };
 }
 
 /// Changes settings unless they were changed since they were read.
@@ -186,7 +203,7 @@ pub(crate) async fn change(
     client: &OperatorClient,
     owner: &Owner,
     changes: &Changes,
-) -> Result<TunnelSettings> {
+) -> Result<Keys> {
     let Tagged { mut value, tag } = client.tagged_tunnel_settings(owner.as_ref()).await?;
     changes.apply(&mut value)?;
     let replaced = client
@@ -195,33 +212,33 @@ pub(crate) async fn change(
     unless_changed(replaced, format_args!("settings of {owner}"))
 }
 
-/// Returns the settings that are given, with their keys.
-pub(crate) fn fields(settings: &TunnelSettings) -> Vec<(&str, String)> {
-    let uplinks = settings.uplinks.iter();
-    let uplinks = uplinks.map(|uplink| (uplink.interface.as_str(), uplink_text(uplink)));
-    let seconds = |key, value: Option<u32>| Some((key, value?.to_string()));
+/// Returns settings as JSON.
+pub(crate) fn keys(settings: &TunnelSettings) -> Keys {
+    let settings = serde_json::to_value(settings).expect("settings have text for keys");
+    settings.as_object().cloned().unwrap_or_default()
+}
+
+/// Returns the settings that are given, with their keys: first those of uplinks, by interface.
+pub(crate) fn fields(settings: &Keys) -> Vec<(&str, String)> {
+    let uplinks = settings.get("uplinks").and_then(Value::as_array);
+    let uplinks = uplinks.into_iter().flatten().filter_map(Value::as_object);
+    let uplinks = uplinks.map(|uplink| (interface_of(uplink), uplink_text(uplink)));
+    let others = settings.iter().filter(|(key, _)| *key != "uplinks");
     uplinks
-        .chain(seconds("search_every_s", settings.search_every_s))
-        .chain(seconds("report_every_s", settings.report_every_s))
+        .chain(others.map(|(key, value)| (key.as_str(), value.to_string())))
         .collect()
 }
 
-fn uplink_text(uplink: &UplinkSettings) -> String {
-    let keys = [
-        ("cost", uplink.cost.map(u64::from)),
-        ("monthly_cap_mb", uplink.monthly_cap_mb),
-        ("mtu_bytes", uplink.mtu_bytes.map(u64::from)),
-    ];
-    let keys = keys.into_iter();
-    let keys: Vec<_> = keys
-        .filter_map(|(key, value)| Some(format!("{key}={}", value?)))
-        .collect();
+fn uplink_text(uplink: &Keys) -> String {
+    let keys = uplink.iter().filter(|(key, _)| *key != INTERFACE);
+    let keys: Vec<_> = keys.map(|(key, value)| format!("{key}={value}")).collect();
     keys.join(",")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn changes(uplinks: &[&str], removed: &[&str]) -> Changes {
         Changes {
@@ -231,7 +248,7 @@ mod tests {
         }
     }
 
-    fn text(settings: &TunnelSettings) -> Vec<String> {
+    fn text(settings: &Keys) -> Vec<String> {
         let fields = fields(settings).into_iter();
         fields
             .map(|(key, value)| format!("{key}:{value}"))
@@ -240,8 +257,8 @@ mod tests {
 
     #[test]
     fn keys_are_changed_added_and_removed() {
-        let mut settings = TunnelSettings::default();
-        let apply = |settings: &mut TunnelSettings, uplinks: &[&str], removed: &[&str]| {
+        let mut settings = Keys::new();
+        let apply = |settings: &mut Keys, uplinks: &[&str], removed: &[&str]| {
             changes(uplinks, removed).apply(settings).unwrap();
             text(settings)
         };
@@ -277,7 +294,7 @@ mod tests {
 
     #[test]
     fn intervals_are_set_and_left_to_the_file() {
-        let mut settings = TunnelSettings::default();
+        let mut settings = Keys::new();
         let with = |search: &str, report: &str| Changes {
             search_every_s: Some(parse_seconds(search).unwrap()),
             report_every_s: Some(parse_seconds(report).unwrap()),
@@ -288,6 +305,34 @@ mod tests {
         with("file", "5").apply(&mut settings).unwrap();
         assert_eq!(text(&settings), ["report_every_s:5"]);
         assert!(parse_seconds("1m").is_err());
+    }
+
+    #[test]
+    fn keys_that_only_a_later_version_knows_stay() {
+        let uplinks = json!([
+            { "interface": "wwan*", "cost": 1, "priority": "high" },
+            { "interface": "wlan0", "priority": "low" },
+        ]);
+        let settings = json!({ "uplinks": uplinks, "search_every_s": 600, "relays": ["one"] });
+        let Value::Object(mut settings) = settings else {
+            panic!("it is an object");
+        };
+        let changes = Changes {
+            report_every_s: Some(Seconds(Some(5))),
+            ..changes(&["wwan*:cost=", "eth0:mtu_bytes=1400"], &[])
+        };
+        changes.apply(&mut settings).unwrap();
+        let uplinks = json!([
+            { "interface": "wwan*", "priority": "high" },
+            { "interface": "wlan0", "priority": "low" },
+            { "interface": "eth0", "mtu_bytes": 1400 },
+        ]);
+        let changed = json!({ "uplinks": uplinks, "search_every_s": 600, "report_every_s": 5, "relays": ["one"] });
+        assert_eq!(Value::Object(settings.clone()), changed);
+        let shown = text(&settings);
+        for part in ["wlan0:priority=\"low\"", "relays:[\"one\"]"] {
+            assert!(shown.iter().any(|field| field == part), "{shown:?}");
+        }
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Controlled {
 
     /// Sets the settings of tunnel clients.
     fn set(&self, of: SettingsOf<'_>, settings: Value) {
-        let settings = serde_json::from_value(settings).unwrap();
+        let settings = settings.as_object().unwrap().clone();
         let set = async |operator: &OperatorClient| {
             let tag = operator.tagged_tunnel_settings(of).await?.tag;
             operator.replace_tunnel_settings(of, &settings, &tag).await
