@@ -6,7 +6,9 @@ use hawser_control::node::{Registration, Report};
 use hawser_control::pair::NodeKeys;
 use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use hawser_control::track::Track;
-use hawser_control::tunnel::{ClientReport, GivenSettings, RefusedSettings, ServerReport};
+use hawser_control::tunnel::{
+    ClientReport, GivenSettings, RefusedSettings, ServerReport, UplinkSettings,
+};
 use hawser_units::Prefix;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -334,6 +336,16 @@ pub(crate) fn tunnel_client(client: &ClientReport) -> Result<(), String> {
     let max = RefusedSettings::MAX_REASON_BYTES;
     if refused.is_some_and(|refused| refused.reason.len() > max) {
         return Err(format!("`refused.reason` has more than {max} bytes"));
+    }
+    let (max, max_bytes) = (
+        GivenSettings::MAX_UPLINKS,
+        UplinkSettings::MAX_PATTERN_BYTES,
+    );
+    let is_long = |interface: &String| interface.len() > max_bytes;
+    if client.unmatched.len() > max || client.unmatched.iter().any(is_long) {
+        return Err(format!(
+            "`unmatched` must have at most {max} elements of {max_bytes} bytes"
+        ));
     }
     Ok(())
 }

@@ -124,6 +124,33 @@ fn client_row(client: &TunnelClient) -> Vec<String> {
         },
         client.state.name().to_owned(),
         client.since_unix_ms.map_or_else(text::none, text::ago),
-        text::or_none(client.reason.as_ref()),
+        remark(client),
     ]
+}
+
+/// Returns why a client has refused its settings, or what of them has no effect.
+fn remark(client: &TunnelClient) -> String {
+    match client.unmatched.as_slice() {
+        [] => text::or_none(client.reason.as_ref()),
+        unmatched => format!("no uplink of its file is for {}", unmatched.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_client_without_an_uplink_for_its_settings_is_listed_with_them() {
+        let client = json!({ "node": "car", "tenant": "acme", "state": "applied", "reason": null, "since_unix_ms": null,
+            "settings": { "uplinks": [{ "interface": "lte*", "cost": 1 }] } });
+        let row = |client: serde_json::Value| client_row(&serde_json::from_value(client).unwrap());
+        assert_eq!(row(client.clone()).last(), Some(&text::none()));
+        let mut unmatched = client;
+        unmatched["unmatched"] = json!(["lte*"]);
+        let row = row(unmatched);
+        assert_eq!(row[2..4], ["lte*: cost=1", "applied"]);
+        assert_eq!(row[5], "no uplink of its file is for lte*");
+    }
 }

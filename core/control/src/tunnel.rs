@@ -91,6 +91,11 @@ pub struct ClientReport {
     /// The settings given last, if the client cannot apply them.
     #[serde(default)]
     pub refused: Option<RefusedSettings>,
+    /// The interfaces in the settings in force that no uplink of the client's file is for: what is set
+    /// for them has no effect at this client.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 32))]
+    pub unmatched: Vec<String>,
 }
 
 /// Settings that a tunnel client cannot apply. The ones before stay in force.

@@ -408,16 +408,20 @@ fn client(view: &View, name: &Name, node: &NodeView) -> Option<TunnelClient> {
         return None;
     }
     let settings = settings_for(view, tenant, node);
+    let report = said.and_then(|said| said.report.as_ref());
     let (state, reason) = match said {
-        Some(said) => SettingsState::of(&digest(&settings), said.report.as_ref()),
+        Some(_) => SettingsState::of(&digest(&settings), report),
         None => (SettingsState::Pending, None),
     };
+    // The report is about these settings if they are the ones in force.
+    let in_force = report.filter(|_| state == SettingsState::Applied);
     Some(TunnelClient {
         node: name.clone(),
         tenant: tenant.clone(),
         settings,
         state,
         reason,
+        unmatched: in_force.map_or_else(Vec::new, |report| report.unmatched.clone()),
         since_unix_ms: said.map(|said| said.at_unix_ms),
     })
 }

@@ -151,6 +151,21 @@ async fn the_operator_sees_what_has_become_of_the_settings() {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     assert_eq!(rig.state().await, (json!("not_supported"), Value::Null));
 
+    // Of settings in force, the client says which have no effect.
+    let mut partly = applied(rig.given(&car).await.1);
+    partly["unmatched"] = json!(["wwan*"]);
+    rig.asks_with(&car, partly).await;
+    let list = rig.get("/v1/tunnel-clients").await;
+    assert_eq!(list.body["items"][0]["state"], "applied", "{}", list.body);
+    assert_eq!(list.body["items"][0]["unmatched"], json!(["wwan*"]));
+    rig.put(OF_NODE, uplinks(&[cost("wwan*", 3)])).await;
+    let list = rig.get("/v1/tunnel-clients").await;
+    let pending = &list.body["items"][0];
+    assert_eq!(
+        (&pending["state"], &pending["unmatched"]),
+        (&json!("pending"), &Value::Null)
+    );
+
     // A later node of the name inherits neither settings nor state.
     rig.delete("/v1/nodes/car").await;
     let car = rig.enrol("car").await;
@@ -263,6 +278,11 @@ async fn what_makes_no_sense_is_refused() {
     for (digest, reason) in [(&*long, "why"), ("5e", &*long)] {
         let mut report = applied(Value::Null);
         report["refused"] = json!({ "digest": digest, "reason": reason });
+        rig.asks_with(&car, report).await.is_problem(422);
+    }
+    for unmatched in [vec!["wwan*"; 33], vec!["abcdefghijklmnopq"]] {
+        let mut report = applied(Value::Null);
+        report["unmatched"] = json!(unmatched);
         rig.asks_with(&car, report).await.is_problem(422);
     }
 }

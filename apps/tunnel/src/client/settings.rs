@@ -10,7 +10,7 @@ use hawser_control::tunnel::{
 use hawser_io::interface::name_matches;
 use hawser_io::json_file::JsonFile;
 use hawser_uplinks::Uplink;
-use limits::applicable;
+use limits::{applicable, unmatched};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -77,15 +77,25 @@ pub(crate) struct Inbox {
     /// The settings given last, for the next process.
     file: JsonFile,
     given: watch::Sender<Given>,
-    /// The digest of the settings in force.
-    in_force: watch::Receiver<Option<String>>,
+    in_force: watch::Receiver<InForce>,
+}
+
+/// The settings in force, for reports.
+#[derive(Debug, Clone, Default)]
+struct InForce {
+    /// None if only the file's apply.
+    digest: Option<String>,
+    /// The interfaces in them that no uplink of the file is for.
+    unmatched: Vec<String>,
 }
 
 /// The settings of the controller, for the client to apply.
 pub(crate) struct Pushed {
     given: watch::Receiver<Given>,
     current: TunnelSettings,
-    in_force: watch::Sender<Option<String>>,
+    /// The uplinks of the file.
+    rules: Vec<UplinkRule>,
+    in_force: watch::Sender<InForce>,
 }
 
 /// Returns both ends of a channel for settings, which begins with those that an earlier process stored.
@@ -100,10 +110,11 @@ pub(crate) fn channel(config: &ClientConfig) -> (Inbox, Pushed) {
         settings: stored,
         ..Given::default()
     });
-    let in_force = watch::Sender::new(None);
+    let in_force = watch::Sender::new(InForce::default());
     let mut pushed = Pushed {
         given: given.subscribe(),
         current: TunnelSettings::default(),
+        rules: config.uplinks.clone(),
         in_force: in_force.clone(),
     };
     pushed.take();
@@ -223,10 +234,12 @@ impl Inbox {
 
     /// Returns what the controller is to know about the settings.
     pub(crate) fn report(&self) -> ClientReport {
+        let InForce { digest, unmatched } = self.in_force.borrow().clone();
         ClientReport {
             accepts_settings: self.accepts,
-            applied: self.in_force.borrow().clone(),
+            applied: digest,
             refused: self.given.borrow().refused.clone(),
+            unmatched,
         }
     }
 }
@@ -251,10 +264,17 @@ impl Pushed {
             None => (None, TunnelSettings::default()),
         };
         let has_changed = std::mem::replace(&mut self.current, settings) != self.current;
+        let unmatched = unmatched(&self.current, &self.rules);
         if has_changed {
             info!(settings = ?self.current, "settings of the controller in force");
+            if !unmatched.is_empty() {
+                warn!(
+                    interfaces = unmatched.join(", "),
+                    "settings of the controller have no effect: no [[uplink]] of the file is for these interfaces"
+                );
+            }
         }
-        self.in_force.send_replace(digest);
+        self.in_force.send_replace(InForce { digest, unmatched });
         has_changed
     }
 
@@ -301,9 +321,14 @@ impl Pushed {
     /// Returns what becomes of the settings, for the status.
     pub(crate) fn shown(&self) -> Shown {
         let given = self.given.borrow();
+        let unmatched = &self.in_force.borrow().unmatched;
         let state = match (&given.refused, &given.settings) {
             (Some(RefusedSettings { reason, .. }), _) => Some(format!("refused: {reason}")),
-            (None, Some(_)) => Some("applied".to_owned()),
+            (None, Some(_)) if unmatched.is_empty() => Some("applied".to_owned()),
+            (None, Some(_)) => Some(format!(
+                "applied; no uplink of the file is for {}",
+                unmatched.join(", ")
+            )),
             (None, None) => None,
         };
         let behind = match given.is_outdated {
@@ -411,6 +436,27 @@ mod tests {
         inbox.handle(Some(given("b", json!({})))).await;
         assert!(pushed.take());
         assert_eq!(pushed.over(vec![uplink("eth0")]), [uplink("eth0")]);
+    }
+
+    #[tokio::test]
+    async fn interfaces_without_an_uplink_are_reported_with_the_settings_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inbox, mut pushed) = channel(&config(folder.path(), true));
+        let of = |interfaces: [&str; 2]| {
+            let uplinks = interfaces.map(|interface| json!({ "interface": interface, "cost": 1 }));
+            json!({ "uplinks": uplinks })
+        };
+        inbox.handle(Some(given("a", of(["lte*", "eth0"])))).await;
+        assert!(inbox.report().unmatched.is_empty(), "not in force yet");
+        pushed.take();
+        let report = inbox.report();
+        assert_eq!(report.applied.as_deref(), Some("a"));
+        assert_eq!(report.unmatched, ["lte*"]);
+        let shown = pushed.shown().state.unwrap();
+        assert_eq!(shown, "applied; no uplink of the file is for lte*");
+        inbox.handle(Some(given("b", of(["wwan1", "eth0"])))).await;
+        pushed.take();
+        assert!(inbox.report().unmatched.is_empty());
     }
 
     #[tokio::test]

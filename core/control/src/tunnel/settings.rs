@@ -109,6 +109,9 @@ impl TunnelSettings {
 }
 
 impl UplinkSettings {
+    /// The maximum length of `interface`, bytes: that of a name, and a `*`.
+    pub const MAX_PATTERN_BYTES: usize = MAX_INTERFACE_BYTES + 1;
+
     fn check(&self) -> Result<(), String> {
         let interface = &self.interface;
         let name = interface.strip_suffix('*').unwrap_or(interface);
@@ -189,7 +192,7 @@ impl GivenSettings {
     pub const MAX_DIGEST_BYTES: usize = 64;
 
     /// The maximum number of elements of `uplinks`: those of a node and of its tenant.
-    const MAX_UPLINKS: usize = 2 * TunnelSettings::MAX_UPLINKS;
+    pub const MAX_UPLINKS: usize = 2 * TunnelSettings::MAX_UPLINKS;
 
     /// Creates the settings for a client.
     pub fn new(
@@ -255,6 +258,10 @@ pub struct TunnelClient {
     pub state: SettingsState,
     /// Why the client has refused them, for people; `null` unless it has.
     pub reason: Option<String>,
+    /// The interfaces in the settings that no uplink of the client's file is for. Known when the client
+    /// has applied the settings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
     /// When the client last said something else about its settings than before, milliseconds since
     /// 1970; `null` if it has never said anything.
     pub since_unix_ms: Option<u64>,
@@ -438,6 +445,7 @@ mod tests {
                 digest: digest.to_owned(),
                 reason: "why".to_owned(),
             }),
+            unmatched: Vec::new(),
         };
         let of = |report: &ClientReport| SettingsState::of("2", Some(report));
         let refused = (SettingsState::Refused, Some("why".to_owned()));

@@ -62,6 +62,18 @@ fn smallest_limit(
     }
 }
 
+/// Returns the interfaces in settings that no uplink of the file is for, each once.
+pub(super) fn unmatched(settings: &TunnelSettings, rules: &[UplinkRule]) -> Vec<String> {
+    let mut unmatched: Vec<String> = Vec::new();
+    for UplinkSettings { interface, .. } in &settings.uplinks {
+        let is_met = rules.iter().any(|rule| meet(&rule.interface, interface));
+        if !is_met && !unmatched.contains(interface) {
+            unmatched.push(interface.clone());
+        }
+    }
+    unmatched
+}
+
 /// Returns whether both patterns mean some interface.
 fn meet(one: &str, other: &str) -> bool {
     name_matches(one, pattern_beginning(other)) || name_matches(other, pattern_beginning(one))
@@ -110,6 +122,19 @@ mod tests {
             let error = of(above).unwrap_err();
             assert!(error.contains("above 1000"), "{error}");
         }
+    }
+
+    #[test]
+    fn interfaces_that_no_uplink_of_the_file_is_for_are_unmatched() {
+        let rules = [rule("wwan0", None), rule("eth*", None)];
+        let of = |interfaces: &[&str]| {
+            let uplink = |interface: &&str| json!({ "interface": interface, "cost": 1 });
+            let uplinks: Vec<Value> = interfaces.iter().map(uplink).collect();
+            let settings = serde_json::from_value(json!({ "uplinks": uplinks })).unwrap();
+            unmatched(&settings, &rules)
+        };
+        assert!(of(&["wwan0", "wwan*", "eth1", "*"]).is_empty());
+        assert_eq!(of(&["lte*", "wwan1", "eth0", "lte*"]), ["lte*", "wwan1"]);
     }
 
     #[test]
