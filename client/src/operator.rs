@@ -14,7 +14,7 @@ use hawser_control::resource::{Event, Flow, Node, Override, Path, Policy, Tenant
 use hawser_control::status::FlowStatus;
 use hawser_control::topology::Topology;
 use hawser_control::track::Track;
-use hawser_control::tunnel::{Server, TunnelClient};
+use hawser_control::tunnel::{OwnedSettings, Server, TunnelClient};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -187,6 +187,12 @@ impl OperatorClient {
     /// Lists the tunnel clients, with their settings and what they have said of them.
     pub fn tunnel_clients(&self) -> Pages<'_, TunnelClient> {
         Pages::new(self, "/v1/tunnel-clients", None)
+    }
+
+    /// Lists all settings of tunnel clients. Fails with the status 404 if the controller is of an earlier
+    /// version, which cannot list them.
+    pub fn tunnel_settings(&self) -> Pages<'_, OwnedSettings> {
+        Pages::new(self, "/v1/tunnel-settings", None)
     }
 
     /// Returns the settings of tunnel clients with their tag, for changing them. Without keys if there
@@ -435,7 +441,15 @@ pub enum SettingsOf<'a> {
     Node(&'a Name),
 }
 
-impl SettingsOf<'_> {
+impl<'a> SettingsOf<'a> {
+    /// Returns whose settings they are.
+    pub fn owner(settings: &'a OwnedSettings) -> SettingsOf<'a> {
+        match &settings.node {
+            Some(node) => SettingsOf::Node(node),
+            None => SettingsOf::Tenant(&settings.tenant),
+        }
+    }
+
     fn path(self) -> String {
         match self {
             SettingsOf::Tenant(name) => format!("/v1/tenants/{name}/tunnel-settings"),

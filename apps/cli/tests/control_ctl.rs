@@ -529,6 +529,66 @@ fn an_export_is_applied_and_what_no_file_names_is_pruned_on_request() {
 }
 
 #[test]
+fn settings_of_tunnel_clients_are_exported_applied_and_pruned() {
+    let rig = Rig::with_nodes();
+    rig.says("tenant create other");
+    rig.says(
+        "tunnel set --tenant acme --uplink wwan*:cost=1,monthly_cap_mb=5000 --search-every-s 600",
+    );
+    rig.says("tunnel set --node edge-1 --uplink wwan0:cost=0");
+    rig.says("tunnel set --tenant other --report-every-s 7");
+    let settings = |owner: &str| rig.json(&format!("tunnel settings --{owner}"));
+    let owners = ["tenant acme", "node edge-1", "tenant other"];
+    let before = owners.map(settings);
+    rig.says("export --out site");
+    for owner in owners {
+        rig.says(&format!("tunnel clear --{owner}"));
+    }
+    let plan = rig.says("apply --file site/acme.toml --dry-run");
+    assert!(
+        plan.contains("nodes/edge-1") && plan.contains("would be created"),
+        "{plan}"
+    );
+    rig.says("apply --file site/acme.toml --file site/other.toml");
+    assert_eq!(owners.map(settings), before);
+
+    rig.says("tunnel set --node edge-1 --uplink wwan0:cost=3");
+    let changed = rig.says("apply --file site/acme.toml");
+    assert!(changed.contains("changed: settings"), "{changed}");
+    assert_eq!(owners.map(settings), before);
+
+    // Only those of the tenants in the files are deleted, and only with --yes.
+    rig.says("tunnel set --node edge-2 --uplink wwan0:cost=3");
+    let plan = rig.ctl("apply --file site/acme.toml --prune");
+    assert_eq!(plan.status.code(), Some(1));
+    let text = String::from_utf8(plan.stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("nodes/edge-2"));
+    assert!(line.unwrap().contains("would be deleted"), "{text}");
+    assert_ne!(settings("node edge-2"), serde_json::json!({}));
+    rig.says("apply --file site/acme.toml --prune --yes");
+    assert_eq!(settings("node edge-2"), serde_json::json!({}));
+    assert_eq!(owners.map(settings), before);
+
+    let wrong = |file: &str, text: &str| {
+        fs::write(rig.folder.path().join(file), text).unwrap();
+        rig.ctl(&format!("apply --file {file}"))
+    };
+    let of_another = "[[tunnel_settings]]\ntenant = \"other\"\nnode = \"edge-2\"\nsettings = { report_every_s = 1 }\n";
+    for (text, word) in [
+        (of_another, "belongs to acme"),
+        (
+            &of_another.replace("report_every_s", "report_every"),
+            "line 4",
+        ),
+    ] {
+        let output = wrong("wrong.toml", text);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(word), "{error}");
+    }
+    assert_eq!(settings("node edge-2"), serde_json::json!({}));
+}
+
+#[test]
 fn a_list_is_watched_and_a_change_is_not() {
     let rig = Rig::new();
     assert!(

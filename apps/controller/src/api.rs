@@ -256,6 +256,7 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(enrolments::withdraw))
         .routes(routes!(tunnels::list))
         .routes(routes!(tunnel_settings::clients))
+        .routes(routes!(tunnel_settings::list))
         .routes(routes!(
             tunnel_settings::of_tenant,
             tunnel_settings::set_for_tenant,

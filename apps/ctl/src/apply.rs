@@ -1,9 +1,12 @@
+use crate::outdated::unless_changed;
 use crate::output::Output;
+use crate::tunnel::settings;
 use crate::{flow, tenant, track};
-use anyhow::{Context, Result, bail};
-use hawser_client::{OperatorClient, Tagged};
+use anyhow::{Context, Result, bail, ensure};
+use hawser_client::{OperatorClient, SettingsOf, Tagged};
 use hawser_control::resource::{Flow, Tenant};
 use hawser_control::track::Track;
+use hawser_control::tunnel::OwnedSettings;
 use hawser_control::{Name, strict, with_unknown};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,21 +15,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::de::{DeArray, DeTable};
 
-/// Create and change tenants, flows and tracks as described in files
+/// Create and change tenants, settings of tunnel clients, flows and tracks as described in files
 ///
-/// Existing flows and tracks that differ are changed; what the files do not name is left alone, except
-/// with --prune. A file has `tenants`, `flows` and `tracks`, each as printed by `show --json`; `hawser ctl
-/// export` writes such files.
+/// Existing ones that differ are changed; what the files do not name is left alone, except with --prune. A
+/// file has `tenants`, `flows` and `tracks`, each as printed by `show --json`, and `tunnel_settings`; `hawser
+/// ctl export` writes such files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// File with tenants, flows and tracks: TOML, or JSON if its name ends with .json; may be repeated
+    /// File with tenants, settings of tunnel clients, flows and tracks: TOML, or JSON if its name ends with .json; may be repeated
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Print what would change, without changing anything
     #[arg(long)]
     dry_run: bool,
-    /// Also delete the flows and tracks of the tenants in the files that no file names. Prints what it
-    /// would do, and does it only with --yes
+    /// Also delete the settings of tunnel clients, flows and tracks of the tenants in the files that no
+    /// file names. Prints what it would do, and does it only with --yes
     #[arg(long)]
     prune: bool,
     /// Delete without asking
@@ -41,6 +44,8 @@ pub(crate) struct Wanted {
     #[serde(default)]
     pub(crate) tenants: Vec<Tenant>,
     #[serde(default)]
+    pub(crate) tunnel_settings: Vec<OwnedSettings>,
+    #[serde(default)]
     pub(crate) flows: Vec<Flow>,
     #[serde(default)]
     pub(crate) tracks: Vec<Track>,
@@ -54,6 +59,7 @@ impl Wanted {
         }
         Wanted {
             tenants: of(&self.tenants, |one| one.name == *tenant),
+            tunnel_settings: of(&self.tunnel_settings, |one| one.tenant == *tenant),
             flows: of(&self.flows, |one| one.tenant == *tenant),
             tracks: of(&self.tracks, |one| one.tenant == *tenant),
         }
@@ -62,6 +68,7 @@ impl Wanted {
     /// Adds the content of another file.
     fn add(&mut self, other: Wanted) {
         self.tenants.extend(other.tenants);
+        self.tunnel_settings.extend(other.tunnel_settings);
         self.flows.extend(other.flows);
         self.tracks.extend(other.tracks);
     }
@@ -69,9 +76,10 @@ impl Wanted {
     /// Returns the tenants that the files name.
     fn owners(&self) -> HashSet<&Name> {
         let tenants = self.tenants.iter().map(|tenant| &tenant.name);
-        let flows = self.flows.iter().map(|flow| &flow.tenant);
-        let tracks = self.tracks.iter().map(|track| &track.tenant);
-        tenants.chain(flows).chain(tracks).collect()
+        let settings = self.tunnel_settings.iter().map(Resource::tenant);
+        let flows = self.flows.iter().map(Resource::tenant);
+        let tracks = self.tracks.iter().map(Resource::tenant);
+        tenants.chain(settings).chain(flows).chain(tracks).collect()
     }
 }
 
@@ -106,9 +114,11 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
         let owners = wanted.owners();
         pruned = prune(&wanted.flows, &owners, client, args.yes).await?;
         pruned.extend(prune(&wanted.tracks, &owners, client, args.yes).await?);
+        pruned.extend(prune(&wanted.tunnel_settings, &owners, client, args.yes).await?);
         is_plan |= !args.yes && !pruned.is_empty();
     }
     let mut outcomes = apply_tenants(&wanted.tenants, client, is_plan).await?;
+    outcomes.extend(apply(&wanted.tunnel_settings, client, is_plan).await?);
     outcomes.extend(apply(&wanted.flows, client, is_plan).await?);
     outcomes.extend(apply(&wanted.tracks, client, is_plan).await?);
     let count = pruned.len();
@@ -122,7 +132,7 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
     })?;
     if is_plan && !args.dry_run {
         bail!(
-            "nothing was changed, because {count} flows and tracks would be deleted: add --yes to do it, or leave out --prune"
+            "nothing was changed, because {count} settings, flows and tracks would be deleted: add --yes to do it, or leave out --prune"
         );
     }
     Ok(())
@@ -135,10 +145,10 @@ async fn prune<T: Resource>(
     client: &OperatorClient,
     is_allowed: bool,
 ) -> Result<Vec<Outcome>> {
-    let kept: HashSet<&Name> = wanted.iter().map(T::name).collect();
+    let kept: HashSet<String> = wanted.iter().map(T::name).collect();
     let mut outcomes = Vec::new();
     for found in T::all(client).await? {
-        if !owners.contains(found.tenant()) || kept.contains(found.name()) {
+        if !owners.contains(found.tenant()) || kept.contains(&found.name()) {
             continue;
         }
         if is_allowed {
@@ -147,7 +157,7 @@ async fn prune<T: Resource>(
         }
         outcomes.push(Outcome {
             kind: T::KIND,
-            name: found.name().to_string(),
+            name: found.name(),
             change: Change::Deleted,
             fields: Vec::new(),
         });
@@ -193,10 +203,11 @@ async fn apply_tenant(wanted: &Tenant, change: Change, client: &OperatorClient) 
 }
 
 /// A resource that can be replaced as a whole.
-trait Resource: Serialize + Sized {
+pub(crate) trait Resource: Serialize + Sized {
     const KIND: &str;
 
-    fn name(&self) -> &Name;
+    /// Returns the name, which is unique among those of the kind.
+    fn name(&self) -> String;
 
     fn tenant(&self) -> &Name;
 
@@ -215,8 +226,8 @@ trait Resource: Serialize + Sized {
 impl Resource for Flow {
     const KIND: &str = "flow";
 
-    fn name(&self) -> &Name {
-        &self.name
+    fn name(&self) -> String {
+        self.name.to_string()
     }
 
     async fn all(client: &OperatorClient) -> Result<Vec<Self>> {
@@ -246,8 +257,8 @@ impl Resource for Flow {
 impl Resource for Track {
     const KIND: &str = "track";
 
-    fn name(&self) -> &Name {
-        &self.name
+    fn name(&self) -> String {
+        self.name.to_string()
     }
 
     async fn all(client: &OperatorClient) -> Result<Vec<Self>> {
@@ -274,17 +285,74 @@ impl Resource for Track {
     }
 }
 
+impl Resource for OwnedSettings {
+    const KIND: &str = "tunnel_settings";
+
+    fn name(&self) -> String {
+        self.name()
+    }
+
+    fn tenant(&self) -> &Name {
+        &self.tenant
+    }
+
+    async fn all(client: &OperatorClient) -> Result<Vec<Self>> {
+        match client.tunnel_settings().all().await {
+            Err(error) if error.status() == Some(404) => {
+                eprintln!(
+                    "hawser: the controller is of an earlier version, which cannot list settings of tunnel clients: they are left out"
+                );
+                Ok(Vec::new())
+            }
+            all => Ok(all?),
+        }
+    }
+
+    async fn create(&self, client: &OperatorClient) -> Result<()> {
+        self.replace(client).await.map(drop)
+    }
+
+    async fn delete(&self, client: &OperatorClient) -> Result<()> {
+        let owner = SettingsOf::owner(self);
+        Ok(client.delete_tunnel_settings(owner).await?)
+    }
+
+    async fn replace(&self, client: &OperatorClient) -> Result<Self> {
+        if let Some(node) = &self.node {
+            let tenant = client.node(node).await?.tenant;
+            ensure!(
+                tenant == self.tenant,
+                "the node {node} belongs to {tenant}, not to {}",
+                self.tenant
+            );
+        }
+        let owner = SettingsOf::owner(self);
+        let Tagged { value, tag } = client.tagged_tunnel_settings(owner).await?;
+        let replaced = client
+            .replace_tunnel_settings(owner, &settings::keys(&self.settings), &tag)
+            .await;
+        unless_changed(replaced, format_args!("settings of {}", self.name()))?;
+        Ok(OwnedSettings {
+            settings: serde_json::from_value(value.into())?,
+            ..self.clone()
+        })
+    }
+}
+
 async fn apply<T: Resource>(
     wanted: &[T],
     client: &OperatorClient,
     dry_run: bool,
 ) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
+    if wanted.is_empty() {
+        return Ok(outcomes);
+    }
     let current = T::all(client).await?;
     let current: HashMap<_, _> = current.iter().map(|found| (found.name(), found)).collect();
     for resource in wanted {
         let name = resource.name();
-        let (change, mut fields) = compare(current.get(name).copied(), resource)?;
+        let (change, mut fields) = compare(current.get(&name).copied(), resource)?;
         if !dry_run {
             let replaced = apply_one(resource, change, client).await;
             if let Some(found) = replaced.with_context(|| format!("{} {name}", T::KIND))? {
@@ -293,7 +361,7 @@ async fn apply<T: Resource>(
         }
         outcomes.push(Outcome {
             kind: T::KIND,
-            name: name.to_string(),
+            name,
             change,
             fields,
         });

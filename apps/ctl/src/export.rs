@@ -1,14 +1,15 @@
-use crate::apply::Wanted;
+use crate::apply::{Resource, Wanted};
 use crate::output::Output;
 use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
 use hawser_control::Name;
 use hawser_control::resource::Tenant;
+use hawser_control::tunnel::OwnedSettings;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Write tenants, flows and tracks in the form that `apply` takes
+/// Write tenants, settings of tunnel clients, flows and tracks in the form that `apply` takes
 ///
 /// Nodes, certificates, tokens and secrets are not exported.
 #[derive(Debug, clap::Args)]
@@ -27,6 +28,7 @@ pub(crate) struct Args {
 struct Written {
     tenant: Name,
     file: PathBuf,
+    tunnel_settings: usize,
     flows: usize,
     tracks: usize,
 }
@@ -34,6 +36,7 @@ struct Written {
 pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) -> Result<()> {
     let mut all = Wanted {
         tenants: client.tenants().all().await?,
+        tunnel_settings: OwnedSettings::all(client).await?,
         flows: client.flows().all().await?,
         tracks: client.tracks().all().await?,
     };
@@ -58,10 +61,11 @@ fn write_files(all: &Wanted, folder: &Path, output: Output) -> Result<()> {
         .collect();
     output.list(
         &written?,
-        &["tenant", "flows", "tracks", "file"],
+        &["tenant", "settings", "flows", "tracks", "file"],
         |written| {
             vec![
                 written.tenant.to_string(),
+                written.tunnel_settings.to_string(),
                 written.flows.to_string(),
                 written.tracks.to_string(),
                 written.file.display().to_string(),
@@ -77,6 +81,7 @@ fn write_file(part: &Wanted, tenant: &Tenant, folder: &Path) -> Result<Written> 
         .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(Written {
         tenant: tenant.name.clone(),
+        tunnel_settings: part.tunnel_settings.len(),
         flows: part.flows.len(),
         tracks: part.tracks.len(),
         file,

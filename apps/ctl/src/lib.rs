@@ -92,7 +92,7 @@ enum Topic {
     /// Operators' tokens
     #[command(subcommand)]
     Token(token::Command),
-    /// Create and change tenants, flows and tracks as described in files
+    /// Create and change tenants, settings of tunnel clients, flows and tracks as described in files
     Apply(apply::Args),
     Export(export::Args),
     /// Named controllers in the configuration file

@@ -1,4 +1,4 @@
-mod settings;
+pub(crate) mod settings;
 
 use crate::output::{Output, is_wanted};
 use crate::text;

@@ -5,7 +5,8 @@
 mod settings;
 
 pub use settings::{
-    GivenSettings, SettingsState, StoreState, TunnelClient, TunnelSettings, UplinkSettings,
+    GivenSettings, OwnedSettings, SettingsState, StoreState, TunnelClient, TunnelSettings,
+    UplinkSettings,
 };
 
 use crate::name::Name;

@@ -21,7 +21,7 @@ use axum::http::StatusCode;
 use hawser_control::Name;
 use hawser_control::answer::Page;
 use hawser_control::tunnel::{
-    ClientReport, GivenSettings, SettingsState, TunnelClient, TunnelSettings,
+    ClientReport, GivenSettings, OwnedSettings, SettingsState, TunnelClient, TunnelSettings,
 };
 use hawser_io::clock::unix_ms;
 use std::sync::Arc;
@@ -55,6 +55,45 @@ pub(super) async fn clients(
     Ok(Json(query.page(
         wanted.map(|client| (client.node.clone(), client)),
     )?))
+}
+
+/// List the settings of tunnel clients: those of nodes and then those of tenants, ordered by name
+#[utoipa::path(operation_id = "list_tunnel_settings", get, path = "/v1/tunnel-settings", tag = "operators", params(PageQuery, OwnerFilter), security(("token" = [])),
+    responses((status = 200, body = Page<OwnedSettings>), CommonErrors))]
+pub(super) async fn list(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Filtered {
+        page: query,
+        filter,
+    }: Filtered<PageQuery, OwnerFilter>,
+) -> Result<Json<Page<OwnedSettings>>, HandlerError> {
+    let view = controller.view();
+    let wanted = all_settings(&view).filter(|owned| {
+        operator.sees(&owned.tenant) && filter.admits(&owned.tenant, owned.node.as_ref())
+    });
+    let named = wanted.map(|owned| (owned.name(), owned));
+    let rest = named.skip_while(|(name, _)| query.after().is_some_and(|after| **name <= *after));
+    Ok(Json(query.page(rest)?))
+}
+
+/// Returns all settings, ordered by their names.
+fn all_settings(view: &View) -> impl Iterator<Item = OwnedSettings> {
+    let known = |settings: &Versioned<TunnelSettingsRecord>| TunnelSettings::clone(&settings.value);
+    let nodes = view.nodes.iter().filter_map(move |(name, node)| {
+        Some(OwnedSettings {
+            tenant: node.record.as_ref()?.value.tenant.clone(),
+            node: Some(name.clone()),
+            settings: known(node.tunnel_settings.as_ref()?),
+        })
+    });
+    let tenants = view.tunnel_settings.iter();
+    let tenants = tenants.filter(|(name, _)| view.tenants.contains_key(*name));
+    nodes.chain(tenants.map(move |(name, settings)| OwnedSettings {
+        tenant: name.clone(),
+        node: None,
+        settings: known(settings),
+    }))
 }
 
 /// Get the settings of the tunnel clients of a tenant; without keys if there are none

@@ -242,6 +242,45 @@ async fn settings_are_for_operators_of_the_tenant_and_a_client_speaks_of_itself_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn all_settings_are_listed_in_pages_and_by_owner() {
+    let (rig, _) = with_car().await;
+    rig.enrol("bus").await;
+    rig.tenant("other").await;
+    let of = |value: u8| uplinks(&[cost("wwan*", value)]);
+    let other = "/v1/tenants/other/tunnel-settings";
+    let bus = "/v1/nodes/bus/tunnel-settings";
+    for (path, value) in [(OF_TENANT, 1), (OF_NODE, 2), (other, 3), (bus, 4)] {
+        rig.put(path, of(value)).await;
+    }
+    let expected = [
+        json!({ "tenant": "acme", "node": "bus", "settings": of(4) }),
+        json!({ "tenant": "acme", "node": "car", "settings": of(2) }),
+        json!({ "tenant": "acme", "settings": of(1) }),
+        json!({ "tenant": "other", "settings": of(3) }),
+    ];
+    let list = async |query: &str| rig.get(&format!("/v1/tunnel-settings{query}")).await.body;
+    assert_eq!(list("").await["items"], json!(expected));
+    let (mut query, mut paged) = ("?limit=1".to_owned(), Vec::new());
+    loop {
+        let page = list(&query).await;
+        paged.extend(page["items"].as_array().unwrap().clone());
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
+        query = format!("?limit=1&after={}", next.replace('/', "%2F"));
+    }
+    assert_eq!(paged, expected);
+    assert_eq!(list("?tenant=other").await["items"], json!(expected[3..]));
+    assert_eq!(list("?node=car").await["items"], json!(expected[1..2]));
+
+    let token = json!({ "name": "theirs", "scope": "read", "tenant": "other" });
+    let token = rig.post("/v1/tokens", token).await;
+    let theirs = Caller::Operator(token.body["secret"].as_str().unwrap());
+    let list = rig.call(theirs, "GET", "/v1/tunnel-settings", None).await;
+    assert_eq!(list.body["items"], json!(expected[3..]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_makes_no_sense_is_refused() {
     let (rig, car) = with_car().await;
     let many = vec![cost("wwan0", 1); 17];

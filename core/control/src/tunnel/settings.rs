@@ -32,6 +32,30 @@ pub struct TunnelSettings {
     pub report_every_s: Option<u32>,
 }
 
+/// The settings of the tunnel clients of a tenant, or of one node, as listed by `GET
+/// /v1/tunnel-settings`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OwnedSettings {
+    /// The tenant; of the settings of a node, the one that the node belongs to.
+    pub tenant: Name,
+    /// The node; absent from the settings of a tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Name>,
+    /// The settings.
+    pub settings: TunnelSettings,
+}
+
+impl OwnedSettings {
+    /// Returns `nodes/NODE` or `tenants/TENANT`, the name in the audit log.
+    pub fn name(&self) -> String {
+        match &self.node {
+            Some(node) => format!("nodes/{node}"),
+            None => format!("tenants/{}", self.tenant),
+        }
+    }
+}
+
 /// Settings of the uplinks of a client whose interfaces have that name. Interfaces that the client's
 /// file does not name are not used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
