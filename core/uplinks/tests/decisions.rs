@@ -123,6 +123,39 @@ fn a_path_is_replaced_when_the_mtu_of_its_uplink_changes() {
 }
 
 #[test]
+fn a_path_with_an_mtu_that_does_not_work_is_tried_every_30_s_beside_the_one_in_use() {
+    let mut world = connected(2, 1);
+    let session = world.session();
+    world.log.clear();
+    world.uplinks[0].largest = 1500;
+    world.uplinks[0].uplink.mtu = Some(9000);
+    world.announce_uplinks();
+    // Each attempt takes its time until it is given up, and is followed by a pause of 30 s.
+    let round = FAILED_AFTER + 30 * S;
+    world.pass(round - S);
+    for attempts in 1..=3 {
+        assert_eq!(world.dials(DialReason::Redial), attempts);
+        assert!(world.is_connected(), "the path before is kept");
+        world.pass(round);
+    }
+    assert_eq!(world.session(), session);
+    let replaced = |command: &&Command| is_close(command, CloseReason::Replaced);
+    assert_eq!(world.log.iter().filter(replaced).count(), 0);
+
+    world.uplinks[0].largest = 9000;
+    world.pass(round);
+    assert_eq!(world.log.iter().filter(replaced).count(), 1);
+    let attempts = world.dials(DialReason::Redial);
+    world.pass(2 * round);
+    assert_eq!(
+        world.dials(DialReason::Redial),
+        attempts,
+        "it has the new MTU"
+    );
+    assert!(world.is_connected());
+}
+
+#[test]
 fn an_uplink_whose_cost_rises_is_put_on_standby_without_a_new_path() {
     let mut world = connected(2, 1);
     world.log.clear();

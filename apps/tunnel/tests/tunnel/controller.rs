@@ -468,16 +468,24 @@ fn an_operator_moves_the_traffic_of_a_running_client_to_another_uplink() {
 
 #[test]
 fn a_client_whose_file_does_not_say_so_takes_no_settings() {
-    let controlled = Controlled::new(&["one", "car"]);
-    let _server = controlled.server(0, "");
+    let controlled = Controlled::new(&["one", "two", "car"]);
+    let first = controlled.server(0, "");
     controlled.wait_until_servers(1);
     let client = controlled.client("car");
+    client.until("both uplinks are in use", |status| {
+        in_use(status) == UPLINKS
+    });
     let tenant = name("acme");
     let settings = json!({ "uplinks": [{ "interface": "wan0", "cost": 1 }] });
     controlled.set(SettingsOf::Tenant(&tenant), settings);
     controlled.wait_until_settings(SettingsState::NotAccepted);
-    let status = client.until("both uplinks are in use", |status| {
-        in_use(status) == UPLINKS
+    // Only the controller names the second server: a client that goes there has got an answer with the
+    // settings, too.
+    let _second = controlled.server(1, "");
+    drop(first);
+    let status = client.until("both uplinks are in use at the other server", |status| {
+        let mut sessions = status.sessions.iter();
+        sessions.any(|session| session.peer == "two") && in_use(status) == UPLINKS
     });
     assert_eq!(status.settings, None);
 }

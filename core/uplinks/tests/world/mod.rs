@@ -38,6 +38,8 @@ pub(crate) struct ModelUplink {
     pub(crate) is_up: bool,
     pub(crate) is_paused: bool,
     pub(crate) uplink: Uplink,
+    /// The largest packet of the network behind it, in bytes. Connections for larger ones are not made.
+    pub(crate) largest: u16,
 }
 
 #[derive(Debug, Clone)]
@@ -290,7 +292,13 @@ impl World {
                 && uplink.uplink.route(&server.server).is_some()
         };
         let mut uplinks = self.uplinks.iter();
-        let works = |uplink: &ModelUplink| uplink.is_up && !uplink.is_paused;
+        let works = |uplink: &ModelUplink| {
+            let fits = connection
+                .uplink
+                .mtu
+                .is_none_or(|mtu| mtu <= uplink.largest);
+            uplink.is_up && !uplink.is_paused && fits
+        };
         server.is_alive && uplinks.find(is_same).is_some_and(works)
     }
 
@@ -702,6 +710,7 @@ fn uplink(number: usize) -> ModelUplink {
     ModelUplink {
         is_up: true,
         is_paused: false,
+        largest: u16::MAX,
         uplink: Uplink {
             interface: format!("wwan{number}"),
             ipv4: Some([192, 0, 2, last].into()),
