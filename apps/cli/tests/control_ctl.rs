@@ -589,6 +589,84 @@ fn settings_of_tunnel_clients_are_exported_applied_and_pruned() {
 }
 
 #[test]
+fn a_tenant_is_deleted_with_all_that_belongs_to_it_on_request() {
+    let rig = Rig::with_nodes();
+    rig.says("tenant create other");
+    rig.says("node enrol theirs --tenant other --out theirs.token");
+    rig.says("tunnel set --node theirs --uplink wwan0:cost=1");
+    rig.says("token create eyes --scope read --tenant other --out eyes.token");
+    let create_all = || {
+        rig.says(
+            "flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 --mode replicate",
+        );
+        rig.says("track create stage --tenant acme --writer edge-1 --reader edge-2");
+        rig.says("tunnel set --tenant acme --search-every-s 600");
+        rig.says("tunnel set --node edge-1 --uplink wwan0:cost=1");
+    };
+    create_all();
+    rig.says("token create hand --scope admin --tenant acme --out hand.token");
+    let count = |list: &str| rig.json(list).as_array().unwrap().len();
+    let lists = [
+        "flow list",
+        "track list",
+        "node list",
+        "token list",
+        "tenant list",
+    ];
+    let all = lists.map(count);
+
+    let refused = rig.fails("tenant delete acme", 4);
+    assert!(refused.contains("the flow stage"), "{refused}");
+    rig.fails("tenant delete acme --yes", 2);
+    rig.fails("tenant delete none --cascade --yes", 3);
+    // The bearer could not delete the tenant, and would lose the token.
+    rig.fails(
+        "tenant delete acme --cascade --yes --token-file hand.token",
+        5,
+    );
+    let plan = rig.ctl("tenant delete acme --cascade");
+    assert_eq!(plan.status.code(), Some(1));
+    let text = String::from_utf8(plan.stdout).unwrap();
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().take(2).collect())
+        .collect();
+    let order = [
+        ["token", "hand"],
+        ["flow", "stage"],
+        ["track", "stage"],
+        ["tunnel_settings", "nodes/edge-1"],
+        ["tunnel_settings", "tenants/acme"],
+        ["node", "edge-1"],
+        ["node", "edge-2"],
+        ["tenant", "acme"],
+    ];
+    assert_eq!(rows, order);
+    assert_eq!(lists.map(count), all, "nothing was changed");
+
+    let deleted = rig.says("tenant delete acme --cascade --yes");
+    assert_eq!(
+        deleted.matches(" deleted").count(),
+        order.len(),
+        "{deleted}"
+    );
+    assert_eq!(lists.map(count), [0, 0, 1, 2, 1]);
+    let kept = rig.json("tunnel settings --node theirs");
+    assert_eq!(kept["uplinks"][0]["cost"], 1);
+    // What has the same names afterwards is empty.
+    rig.says("tenant create acme");
+    for node in ["edge-1", "edge-2"] {
+        rig.says(&format!("node enrol {node} --tenant acme"));
+    }
+    for owner in ["tenant acme", "node edge-1"] {
+        let settings = rig.json(&format!("tunnel settings --{owner}"));
+        assert_eq!(settings, serde_json::json!({}));
+    }
+    create_all();
+}
+
+#[test]
 fn a_list_is_watched_and_a_change_is_not() {
     let rig = Rig::new();
     assert!(

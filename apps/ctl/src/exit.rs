@@ -36,6 +36,11 @@ pub(crate) fn misused(what: &'static str) -> anyhow::Error {
     Failure::new(MISUSED, anyhow!(what)).into()
 }
 
+/// Creates the error for a command that the credentials do not allow.
+pub(crate) fn forbidden(what: &'static str) -> anyhow::Error {
+    Failure::new(FORBIDDEN, anyhow!(what)).into()
+}
+
 /// Returns whether the same command may succeed later.
 pub(crate) fn is_transient(error: &anyhow::Error) -> bool {
     let found: Option<&Error> = error.chain().find_map(|cause| cause.downcast_ref());

@@ -1,3 +1,5 @@
+mod cascade;
+
 use crate::outdated::unless_changed;
 use crate::output::Output;
 use anyhow::Result;
@@ -34,6 +36,13 @@ pub(crate) enum Command {
     Delete {
         /// Name of the tenant
         tenant: Name,
+        /// First delete what belongs to it: its tokens, flows, tracks, settings of tunnel clients and nodes.
+        /// Prints what it would delete, and does it only with --yes
+        #[arg(long)]
+        cascade: bool,
+        /// Delete without asking
+        #[arg(long, requires = "cascade")]
+        yes: bool,
     },
 }
 
@@ -78,7 +87,12 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             let changed = change(client, tenant, description).await?;
             output.changed(&changed, &format!("tenant {tenant} changed"))
         }
-        Command::Delete { tenant } => {
+        Command::Delete {
+            tenant,
+            cascade: true,
+            yes,
+        } => cascade::delete(client, tenant, *yes, output).await,
+        Command::Delete { tenant, .. } => {
             client.delete_tenant(tenant).await?;
             output.done(&format!("tenant {tenant} deleted"))
         }
