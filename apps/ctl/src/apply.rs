@@ -22,7 +22,8 @@ use toml::de::{DeArray, DeTable};
 /// ctl export` writes such files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// File with tenants, settings of tunnel clients, flows and tracks: TOML, or JSON if its name ends with .json; may be repeated
+    /// File with tenants, settings of tunnel clients, flows and tracks: TOML, or JSON if its name ends with
+    /// .json; may be repeated
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Print what would change, without changing anything

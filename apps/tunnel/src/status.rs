@@ -55,8 +55,9 @@ pub struct Status {
     /// `/etc/resolv.conf`.
     #[serde(default)]
     pub dns_restored: u64,
-    /// The state of the settings that a controller has given to a client: `applied`, or `refused` with
-    /// the reason; none if it has given none, or the client's file accepts none.
+    /// The state of the settings that a controller has given to a client: `applied`, with the interfaces
+    /// that no uplink is for, or `refused` with the reason; and whether the last answer was ignored. None
+    /// if the controller has given none, or the client's file accepts none.
     #[serde(default)]
     pub settings: Option<String>,
     /// The number of answers of controllers whose settings were ignored, because they are of an earlier
