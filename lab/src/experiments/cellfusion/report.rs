@@ -1,6 +1,7 @@
-use super::contender::{BONDING, ORACLE, PAPER, SINGLE, XNC};
+use super::contender::{BONDING, ONE_TECHNOLOGY, ORACLE, PAPER, SINGLE, XNC};
 use super::cost;
 use super::score::{Score, Trip};
+use super::video::Second;
 use crate::plot::{Axis, Plot, Series};
 use crate::report::{Cell, Highlight, Item, Report, Section, Table};
 use crate::summary::Summary;
@@ -70,7 +71,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 /// appearance. The first section introduces the names in an order that gives no colour to two
 /// series of one figure.
 fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
-    vec![
+    let mut sections = vec![
         all_schemes(scores),
         bonding(scores),
         packet_delay(scores),
@@ -78,9 +79,11 @@ fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
         coding_ahead(scores),
         contributions(scores),
         parts(scores),
-        processor_time(scores),
-        all_figures(summary),
-    ]
+    ];
+    sections.extend(one_technology(scores));
+    sections.push(processor_time(scores));
+    sections.push(all_figures(summary));
+    sections
 }
 
 fn all_schemes(scores: &[Score]) -> Section {
@@ -182,6 +185,24 @@ fn parts(scores: &[Score]) -> Section {
             experience(&of(scores, &["xnc-without-frame-dropping", PAPER])),
         ],
     )
+}
+
+/// Returns the section on the uplinks of one technology, if such cases were run.
+fn one_technology(scores: &[Score]) -> Option<Section> {
+    let scores = of(scores, &ONE_TECHNOLOGY);
+    if scores.is_empty() {
+        return None;
+    }
+    let loss = |second: &Second| Some(100.0 * second.lost());
+    let losses = by_second("loss", "packets lost (%)", &scores, loss);
+    let delays = by_second("delay", "mean delay (ms)", &scores, Second::delay_ms);
+    Some(figures(
+        "A single uplink on 5G or LTE",
+        "The paper's figure 3: each uplink carries the video alone, as plain UDP. In the paper, loss on both is as high as \
+         100 % for tens of seconds, and delays are up to a few seconds. Distributions over uplinks, and over the seconds \
+         of all uplinks; the delay is the mean of the packets that arrived.",
+        vec![experience(&scores), vec![losses, delays]],
+    ))
 }
 
 fn processor_time(scores: &[Score]) -> Section {
@@ -325,6 +346,22 @@ fn losses(scores: &[&Score]) -> Plot {
         "loss",
         x,
         shares("share of seconds").showing(0.9..=1.0),
+        scores.iter().map(series).collect(),
+    )
+}
+
+/// Returns the distribution of a figure over the seconds of all trips.
+fn by_second(
+    title: &str,
+    label: &str,
+    scores: &[&Score],
+    figure: impl Fn(&Second) -> Option<f64>,
+) -> Plot {
+    let series = |score: &&Score| Series::distribution(score.case, &score.by_second(&figure));
+    plot(
+        title,
+        Axis::linear(label),
+        shares("share of seconds"),
         scores.iter().map(series).collect(),
     )
 }
