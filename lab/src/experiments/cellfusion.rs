@@ -344,6 +344,8 @@ mod tests {
         assert_eq!(metric(&cases[0], "outage_seconds_ratio"), 2.0 / 8.0);
         assert_eq!(metric(&cases[0], "lost_packets_per_second_p50_ratio"), 0.0);
         assert!(metric(&cases[0], "packet_delay_per_second_max_ms") > 2000.0);
+        assert!(metric(&cases[0], "packet_delay_p50_ms") < 100.0);
+        assert!(metric(&cases[0], "packet_delay_p999_ms") > 2000.0);
 
         // 20 Mb/s carry two thirds of a video of 30 Mb/s, behind a full queue.
         let lost = metric(&cases[1], "lost_packets_per_second_p50_ratio");
@@ -352,6 +354,13 @@ mod tests {
         assert!((350.0..450.0).contains(&delay), "{delay}");
         assert_eq!(metric(&cases[2], "lost_packets_ratio"), 0.0);
         assert_eq!(metric(&cases[2], "stall_above_floor_ratio"), 0.0);
+
+        for case in &cases {
+            assert!(case.paper.names().count() > 0, "{}", case.name);
+            for name in case.paper.names() {
+                assert!(case.metrics.get(name).is_some(), "{} {name}", case.name);
+            }
+        }
     }
 
     #[test]
