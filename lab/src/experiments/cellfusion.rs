@@ -78,7 +78,8 @@ impl Experiment for CellFusion {
     fn about(&self) -> &'static str {
         "a car's video over four cellular uplinks in virtual time, 60 drives with each scheme; needs no root; \
          --case 'xnc/drive-00*,oracle/drive-00*' selects some of the drives, 'xnc/reversed-*,xnc/mahimahi-*' other sets, \
-         '*-with-frame-dropping' rivals that drop frames as XNC does, and '5g-only*,lte-only*' single uplinks"
+         '*-with-frame-dropping' rivals that drop frames as XNC does, '5g-only*,lte-only*' single uplinks, \
+         and '*mbps,minrtt,xnc,xnc-without-simd' the processor time at several bitrates"
     }
 
     fn names(&self) -> Vec<String> {
@@ -136,7 +137,7 @@ impl Experiment for CellFusion {
         let trips = completed.into_iter().map(|one| one.measured).collect();
         let scores = score::collect(trips);
         summary.cases = score::cases(&scores, length(run));
-        cost::write(&scores, &run.out)?;
+        cost::write(&scores, summary, &run.out)?;
         report::write(summary, &scores, &run.out)
     }
 }
@@ -255,16 +256,21 @@ pub(super) fn floor(drive: &Drive, video: Bitrate, length: Duration) -> Qoe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::Case;
+    use crate::summary::{Case, Provenance};
+    use score::Score;
 
     const LENGTH: Duration = Duration::from_secs(4);
 
-    fn cases(names: &[&'static str], drive: &Drive) -> Vec<Case> {
+    fn scores(names: &[&'static str], drive: &Drive) -> Vec<Score> {
         let identities = Identities::sign().unwrap();
         let course = Course::from(drive.clone());
         let jobs = names.iter().flat_map(|case| jobs_of(case, 0, drive));
         let trip = |job| run_job(&job, &course, LENGTH, 1, &identities).unwrap();
-        score::cases(&score::collect(jobs.map(trip).collect()), LENGTH)
+        score::collect(jobs.map(trip).collect())
+    }
+
+    fn cases(names: &[&'static str], drive: &Drive) -> Vec<Case> {
+        score::cases(&scores(names, drive), LENGTH)
     }
 
     fn metric(case: &Case, name: &str) -> f64 {
@@ -364,15 +370,43 @@ mod tests {
     }
 
     #[test]
+    fn processor_time_is_compared_at_the_same_bitrate() {
+        let names = ["minrtt-5mbps", "xnc-5mbps", "xnc-without-simd-5mbps", "xnc"];
+        let scores = scores(&names, &Drive::generated(1, false));
+        let mut summary = Summary::new("cellfusion", Provenance::gather(1));
+        summary.cases = score::cases(&scores, LENGTH);
+
+        let cost = cost::summary(&scores, &summary);
+
+        let relative = |case: usize| cost.cases[case].metrics.get("cpu_more_than_minrtt_ratio");
+        assert_eq!(relative(0), Some(0.0));
+        assert!(relative(1).is_some() && relative(2).is_some());
+        assert_eq!(relative(3), None, "no multipath QUIC at 30 Mb/s");
+        for case in &cost.cases {
+            assert!(metric(case, "cpu_load_ratio") > 0.0, "{}", case.name);
+        }
+        let [_, simd, scalar, _] = &summary.cases[..] else {
+            panic!("four cases")
+        };
+        assert_eq!(
+            (&simd.params, &simd.metrics),
+            (&scalar.params, &scalar.metrics),
+            "the kernel changes no packet"
+        );
+        assert!(metric(simd, "redundancy_ratio") > 0.0, "something is coded");
+    }
+
+    #[test]
     fn patterns_choose_schemes_and_drives() {
         let drives: Vec<Drive> = (0..12).map(|seed| Drive::generated(seed, false)).collect();
         let count = |pattern: &str| chosen(Some(pattern), &drives).map_or(0, |jobs| jobs.len());
         assert_eq!(count("xnc"), 12);
         assert_eq!(count("xnc/drawn-00*,oracle/*-011"), 11);
         assert_eq!(count("xnc/*"), 12);
-        assert_eq!(count("xnc-without*"), 72);
-        assert_eq!(count("xnc-without*/drawn-000"), 6);
-        assert_eq!(count("minrtt*/drawn-000"), 2, "and with frame dropping");
+        assert_eq!(count("xnc-without*"), 120);
+        assert_eq!(count("xnc-without*/drawn-000"), 10);
+        assert_eq!(count("minrtt-w*/drawn-000"), 1, "with frame dropping");
+        assert_eq!(count("minrtt*/drawn-000"), 5, "and at three bitrates");
         assert_eq!(count("fec/drawn-0?0"), 2);
         assert_eq!(count("single/drawn-000"), 4, "each path by itself");
         assert_eq!(count("nothing"), 0);

@@ -3,6 +3,7 @@
 use super::drive::Technology;
 use super::video::BITRATE;
 use anyhow::Result;
+use hawser_coding::kernel::Kernel;
 use hawser_units::Bitrate;
 use hawser_xnc::{Config, LossDetection, Scheme};
 use std::time::Duration;
@@ -62,12 +63,28 @@ pub(super) const WITH_FRAME_DROPPING: [&str; 8] = [
 pub(super) const ONE_TECHNOLOGY: [&str; 4] =
     ["5g-only", "5g-only-10mbps", "lte-only", "lte-only-10mbps"];
 
+/// The cases whose processor time is compared at several bitrates, besides those that run by default.
+/// They run only if a pattern selects them.
+pub(super) const PROCESSOR: [&str; 10] = [
+    "minrtt-5mbps",
+    "minrtt-10mbps",
+    "minrtt-20mbps",
+    "xnc-5mbps",
+    "xnc-10mbps",
+    "xnc-20mbps",
+    "xnc-without-simd-5mbps",
+    "xnc-without-simd-10mbps",
+    "xnc-without-simd-20mbps",
+    "xnc-without-simd",
+];
+
 /// Returns all cases, in the order in which they run.
 pub(super) fn all() -> impl Iterator<Item = &'static str> {
     CASES
         .into_iter()
         .chain(WITH_FRAME_DROPPING)
         .chain(ONE_TECHNOLOGY)
+        .chain(PROCESSOR)
 }
 
 /// Returns the bitrate of a case's video.
@@ -86,7 +103,7 @@ pub(super) fn technology(case: &str) -> Option<Technology> {
 
 /// Splits the name of a case into the sender and the bitrate of the video, which is [`BITRATE`]
 /// unless the name ends with another one, as in `5g-only-10mbps`.
-fn parts(case: &str) -> (&str, Bitrate) {
+pub(super) fn parts(case: &str) -> (&str, Bitrate) {
     let rate = || {
         let (sender, mbps) = case.strip_suffix("mbps")?.rsplit_once('-')?;
         Some((sender, Bitrate::from_mbps(mbps.parse().ok()?)))
@@ -137,6 +154,7 @@ fn config(case: &str) -> Result<Config> {
         "stragglers" => config.straggler_delay = Duration::MAX,
         "repeated-shots" => config.shots = 1,
         "coding" => config.coded = false,
+        "simd" => config.kernel = Kernel::scalar(),
         _ => anyhow::bail!("XNC has no part `{part}`"),
     }
     Ok(config)
@@ -156,7 +174,8 @@ mod tests {
                 variants.push(variant);
             }
         }
-        assert_eq!(variants.len(), CASES.len() - 3 + WITH_FRAME_DROPPING.len());
+        let further = WITH_FRAME_DROPPING.len() + PROCESSOR.len();
+        assert_eq!(variants.len(), CASES.len() - 3 + further);
         assert!(Sender::of("xnc-without-paths").is_err());
     }
 

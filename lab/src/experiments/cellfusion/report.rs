@@ -1,4 +1,4 @@
-use super::contender::{BONDING, ONE_TECHNOLOGY, ORACLE, PAPER, SINGLE, XNC};
+use super::contender::{self, BONDING, ONE_TECHNOLOGY, ORACLE, PAPER, PROCESSOR, SINGLE, XNC};
 use super::cost;
 use super::score::{Score, Trip};
 use super::video::Second;
@@ -211,11 +211,15 @@ fn one_technology(scores: &[Score]) -> Option<Section> {
 }
 
 fn processor_time(scores: &[Score]) -> Section {
+    let mut items = vec![Item::Table(processor(scores))];
+    if scores.iter().any(|score| PROCESSOR.contains(&score.case)) {
+        items.push(Item::figure("", vec![load(scores)]));
+    }
     Section::new(
         "Processor",
         "The paper's figure 14: at 30 Mb/s, XNC takes 43.77 % more processor time than multipath QUIC, and XNC with SIMD \
          instructions, as here, 23.44 % more. Here both ends, encryption and the emulated links are included, on the machine that ran this.",
-        vec![Item::Table(processor(scores))],
+        items,
     )
 }
 
@@ -248,15 +252,11 @@ fn figures(title: &str, text: &str, panels: Vec<Vec<Plot>>) -> Section {
 }
 
 fn processor(scores: &[Score]) -> Table {
-    let minrtt = scores
-        .iter()
-        .find(|score| score.case == "minrtt")
-        .map(cost::per_packet_us);
     let row = |score: &Score| {
         let cost = cost::per_packet_us(score);
-        let relative =
-            minrtt.map_or_else(|| "–".to_owned(), |minrtt| format!("{:.2}", cost / minrtt));
-        let paper = (score.case == XNC).then(|| "1.23".to_owned());
+        let relative = cost::relative_to_minrtt(score, scores);
+        let relative = relative.map_or_else(|| "–".to_owned(), |relative| format!("{relative:.2}"));
+        let paper = cost::paper(score.case).map(|more| format!("{:.2}", 1.0 + more));
         vec![
             Cell::new(score.name()),
             Cell::new(format!("{cost:.2}")),
@@ -273,6 +273,34 @@ fn processor(scores: &[Score]) -> Table {
         rows: scores.iter().map(row).collect(),
         caption: String::new(),
     }
+}
+
+/// Returns the processor time over the bitrates of the video.
+fn load(scores: &[Score]) -> Plot {
+    let series = |scheme: &&str| {
+        let of_scheme = scores.iter().filter(|score| {
+            let is_default_set = score.name() == score.case;
+            contender::parts(score.case).0 == *scheme && is_default_set
+        });
+        let point = |score: &Score| {
+            (
+                contender::video(score.case).mbps(),
+                100.0 * cost::load(score),
+            )
+        };
+        let mut points: Vec<(f64, f64)> = of_scheme.map(point).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Series::line(*scheme, points)
+    };
+    plot(
+        "processor time",
+        Axis::linear("bitrate of the video (Mb/s)"),
+        Axis::linear("processor time (% of the time of the drives)"),
+        ["minrtt", XNC, "xnc-without-simd"]
+            .iter()
+            .map(series)
+            .collect(),
+    )
 }
 
 fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {

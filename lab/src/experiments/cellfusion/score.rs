@@ -30,7 +30,7 @@ pub(crate) struct Trip {
     packet_delays: Histogram,
     frame_delays: Histogram,
     lost_packets: u64,
-    by_second: Vec<Second>,
+    pub(super) by_second: Vec<Second>,
     /// Count of frames captured in the window, and of those that were not shown.
     frames: u64,
     lost_frames: u64,
@@ -489,7 +489,7 @@ fn set_interval(metrics: &mut Metrics, xnc: &Score, other: &Score) {
 
 /// Returns whether two scores can be compared: they have to be of the same drives, with the same
 /// video.
-fn comparable(one: &Score, other: &Score) -> bool {
+pub(super) fn comparable(one: &Score, other: &Score) -> bool {
     let drives = one.trips.iter().map(|trip| &trip.drive);
     drives.eq(other.trips.iter().map(|trip| &trip.drive)) && video(one.case) == video(other.case)
 }
