@@ -1,6 +1,6 @@
 //! Results of the schemes: for each drive, and over the drives of a set.
 
-use super::contender::{ORACLE, PAPER, SINGLE, XNC, technology, video};
+use super::contender::{self, ORACLE, PAPER, SINGLE, XNC, technology, video};
 use super::drive::{Drive, Set};
 use super::histogram::Histogram;
 use super::simulation::{Outcome, window};
@@ -86,6 +86,12 @@ impl Trip {
             lost_datagrams: 0,
             cpu: Duration::ZERO,
         }
+    }
+
+    /// Returns the place of its set and case in the results.
+    pub(super) fn place(&self) -> (Set, Option<usize>) {
+        let case = contender::all().position(|case| case == self.case);
+        (self.set, case)
     }
 
     /// Returns the share of time for which it stalls in excess of the oracle.
