@@ -1,5 +1,6 @@
 use crate::cells::{self, Cells, MAX_SPARE, OVERHEAD};
 use crate::equation::{Equation, MAX_SPAN};
+use crate::kernel::Kernel;
 use crate::window::Window;
 use crate::{Counts, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, RejectReason, code};
 use hawser_units::ByteSize;
@@ -28,6 +29,8 @@ pub struct Config {
     /// with the maximum length plus 48 bytes. When the memory is used up, the decoder forgets the
     /// oldest packets.
     pub memory: ByteSize,
+    /// The implementation of sums. All give the same results.
+    pub kernel: Kernel,
 }
 
 impl Default for Config {
@@ -36,6 +39,7 @@ impl Default for Config {
             window_packets: 8192,
             packet_bytes: 1500,
             memory: ByteSize(8 << 20),
+            kernel: Kernel::best(),
         }
     }
 }
@@ -291,7 +295,7 @@ impl Decoder {
                 let other = &self.equations[at];
                 (
                     equation
-                        .eliminate(other)
+                        .eliminate(other, self.config.kernel)
                         .map_err(|_| RejectReason::TooLong)?,
                     &other.symbol[..],
                 )
@@ -301,7 +305,7 @@ impl Decoder {
             (factors[terms], symbols[terms]) = (factor, symbol);
             terms += 1;
         }
-        equation.add(&factors[..terms], &symbols[..terms]);
+        equation.add(&factors[..terms], &symbols[..terms], self.config.kernel);
         if equation.coefficients.is_empty() && equation.symbol.iter().any(|byte| *byte != 0) {
             return Err(RejectReason::Contradiction);
         }
@@ -322,16 +326,17 @@ impl Decoder {
         let at = self
             .equations
             .partition_point(|other| other.first < equation.first);
-        let too_long = self
-            .equations
-            .extract_if(..at, |other| match other.eliminate(&equation) {
-                Ok(0) => false,
-                Ok(factor) => {
-                    other.add(&[factor], &[&equation.symbol]);
-                    false
-                }
-                Err(_) => true,
-            });
+        let kernel = self.config.kernel;
+        let too_long =
+            self.equations
+                .extract_if(..at, |other| match other.eliminate(&equation, kernel) {
+                    Ok(0) => false,
+                    Ok(factor) => {
+                        other.add(&[factor], &[&equation.symbol], kernel);
+                        false
+                    }
+                    Err(_) => true,
+                });
         for abandoned in too_long {
             self.counts.abandoned += 1;
             self.cells.recycle(abandoned.symbol);
@@ -350,7 +355,7 @@ impl Decoder {
             .extract_if(.., |equation| equation.is_solved())
         {
             let mut symbol = self.cells.take(equation.symbol.len());
-            equation.solve(&mut symbol);
+            equation.solve(&mut symbol, self.config.kernel);
             self.cells.recycle(equation.symbol);
             let Some(packet) = code::packet_of(&symbol) else {
                 self.counts.malformed += 1;
@@ -366,13 +371,14 @@ impl Decoder {
 
     /// Records the symbol of packet `id` of the window and substitutes it in the equations.
     fn set_known(&mut self, id: u64, symbol: Vec<u8>) {
+        let kernel = self.config.kernel;
         let at = self
             .equations
             .partition_point(|equation| equation.first < id);
         for equation in &mut self.equations[..at] {
             let factor = equation.substitute(id);
             if factor != 0 {
-                equation.add(&[factor], &[&symbol]);
+                equation.add(&[factor], &[&symbol], kernel);
             }
         }
         if self
@@ -382,7 +388,7 @@ impl Decoder {
         {
             let mut equation = self.equations.remove(at);
             let factor = equation.substitute(id);
-            equation.add(&[factor], &[&symbol]);
+            equation.add(&[factor], &[&symbol], kernel);
             self.insert_equation(equation);
         } else {
             self.extract_solved();

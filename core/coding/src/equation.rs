@@ -1,5 +1,5 @@
 use crate::field::{inverse, multiply};
-use crate::kernel::{dot, dot_add, mul_add};
+use crate::kernel::Kernel;
 use crate::{MAX_RANGE, coefficients};
 
 /// The maximum number of packets from the first to the last of an equation. Overlapping ranges make
@@ -44,7 +44,7 @@ impl Equation {
 
     /// Removes the first packet of `other`, which may add the other packets of `other`, and returns
     /// the factor by which the symbol of `other` has to be added.
-    pub(crate) fn eliminate(&mut self, other: &Equation) -> Result<u8, TooLong> {
+    pub(crate) fn eliminate(&mut self, other: &Equation, kernel: Kernel) -> Result<u8, TooLong> {
         let Some(position) = self.position(other.first) else {
             return Ok(0);
         };
@@ -56,7 +56,7 @@ impl Equation {
             self.coefficients.resize(end, 0);
         }
         let factor = multiply(self.coefficients[position], inverse(other.coefficients[0]));
-        mul_add(
+        kernel.mul_add(
             &mut self.coefficients[position..end],
             factor,
             &other.coefficients,
@@ -65,12 +65,12 @@ impl Equation {
     }
 
     /// Adds each of `symbols`, multiplied by its factor, to the symbol.
-    pub(crate) fn add(&mut self, factors: &[u8], symbols: &[&[u8]]) {
+    pub(crate) fn add(&mut self, factors: &[u8], symbols: &[&[u8]], kernel: Kernel) {
         let longest = symbols.iter().map(|symbol| symbol.len()).max().unwrap_or(0);
         if longest > self.symbol.len() {
             self.symbol.resize(longest, 0);
         }
-        dot_add(&mut self.symbol, factors, symbols);
+        kernel.dot_add(&mut self.symbol, factors, symbols);
         self.trim();
     }
 
@@ -80,9 +80,10 @@ impl Equation {
     }
 
     /// Writes the symbol of the only packet to `symbol`, which has to be empty.
-    pub(crate) fn solve(&self, symbol: &mut Vec<u8>) {
+    pub(crate) fn solve(&self, symbol: &mut Vec<u8>, kernel: Kernel) {
         symbol.resize(self.symbol.len(), 0);
-        dot(symbol, &[inverse(self.coefficients[0])], &[&self.symbol]);
+        let factor = inverse(self.coefficients[0]);
+        kernel.dot(symbol, &[factor], &[&self.symbol]);
     }
 
     fn position(&self, id: u64) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! Sums of products over GF(2^8), computed with the widest instructions of the processor.
 //!
 //! All kernels compute the same results; [`Kernel::scalar`] is the reference. The rest of the crate
-//! uses the fastest kernel, which is selected on first use.
+//! uses the fastest kernel, unless it is given another one.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -69,17 +69,25 @@ impl Kernel {
         self.name
     }
 
-    /// See [`dot`].
+    /// Sets `destination` to the sum of the sources, each multiplied by the coefficient at the same
+    /// index. Sources shorter than the destination are padded with zeros; bytes beyond the
+    /// destination's length are ignored.
+    ///
+    /// # Panics
+    /// If the numbers of coefficients and sources differ.
     pub fn dot(self, destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]]) {
         self.combine(destination, coefficients, sources, Start::Zero);
     }
 
-    /// See [`dot_add`].
+    /// Adds to `destination` the sum that [`Kernel::dot`] computes.
+    ///
+    /// # Panics
+    /// If the numbers of coefficients and sources differ.
     pub fn dot_add(self, destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]]) {
         self.combine(destination, coefficients, sources, Start::Destination);
     }
 
-    /// See [`mul_add`].
+    /// Adds `coefficient` times `source` to `destination`, up to the length of the shorter slice.
     pub fn mul_add(self, destination: &mut [u8], coefficient: u8, source: &[u8]) {
         self.combine(destination, &[coefficient], &[source], Start::Destination);
     }
@@ -100,31 +108,16 @@ impl Kernel {
     }
 }
 
+impl PartialEq for Kernel {
+    fn eq(&self, other: &Kernel) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Kernel {}
+
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
-}
-
-/// Sets `destination` to the sum of the sources, each multiplied by the coefficient at the same
-/// index. Sources shorter than the destination are padded with zeros; bytes beyond the
-/// destination's length are ignored.
-///
-/// # Panics
-/// If the numbers of coefficients and sources differ.
-pub fn dot(destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]]) {
-    Kernel::best().dot(destination, coefficients, sources);
-}
-
-/// Adds to `destination` the sum that [`dot`] computes.
-///
-/// # Panics
-/// If the numbers of coefficients and sources differ.
-pub fn dot_add(destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]]) {
-    Kernel::best().dot_add(destination, coefficients, sources);
-}
-
-/// Adds `coefficient` times `source` to `destination`, up to the length of the shorter slice.
-pub fn mul_add(destination: &mut [u8], coefficient: u8, source: &[u8]) {
-    Kernel::best().mul_add(destination, coefficient, source);
 }

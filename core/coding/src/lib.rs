@@ -31,4 +31,3 @@ mod window;
 pub use code::{LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, coefficients, encode, encode_with};
 pub use counts::{Counts, RejectReason};
 pub use decoder::{Config, Decoder};
-pub use kernel::{dot, dot_add, mul_add};

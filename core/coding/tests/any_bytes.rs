@@ -17,6 +17,7 @@ fn config() -> Config {
         window_packets: 200,
         packet_bytes: PACKET_BYTES,
         memory: ByteSize(100_000),
+        ..Config::default()
     }
 }
 

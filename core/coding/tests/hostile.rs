@@ -68,7 +68,12 @@ proptest! {
         memory in 0..20_000u64,
         operations in vec(operation(), 0..500),
     ) {
-        let config = Config { window_packets, packet_bytes: PACKET_BYTES, memory: ByteSize(memory) };
+        let config = Config {
+            window_packets,
+            packet_bytes: PACKET_BYTES,
+            memory: ByteSize(memory),
+            ..Config::default()
+        };
         let limit = config.max_memory();
         let mut decoder = Decoder::new(config);
         let mut rejected = 0;
@@ -99,6 +104,7 @@ fn decoder() -> Decoder {
         window_packets: 1000,
         packet_bytes: PACKET_BYTES,
         memory: ByteSize(1 << 20),
+        ..Config::default()
     })
 }
 
@@ -257,6 +263,7 @@ fn packets_that_are_not_polled_are_dropped() {
         window_packets: 1000,
         packet_bytes: PACKET_BYTES,
         memory: ByteSize(1000),
+        ..Config::default()
     };
     let limit = config.max_memory();
     let mut decoder = Decoder::new(config);

@@ -2,10 +2,12 @@
 //! once.
 
 use hawser_coding::field::{inverse, multiply};
+use hawser_coding::kernel::Kernel;
 use hawser_coding::{Config, Counts, Decoder, MAX_RANGE, RejectReason, coefficients, encode};
 use hawser_units::ByteSize;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 use std::collections::BTreeSet;
 
 /// A packet that reaches the decoder.
@@ -92,8 +94,9 @@ proptest! {
         packets in vec(vec(any::<u8>(), 0..50), 40),
         first in prop_oneof![Just(0), 0u64..1 << 40, Just((1 << 62) - 40)],
         frames in vec(frame(40), 1..120),
+        kernel in select(Kernel::available()),
     ) {
-        let mut decoder = Decoder::new(Config::default());
+        let mut decoder = Decoder::new(Config { kernel, ..Config::default() });
         let mut model = Model::default();
         let mut here = BTreeSet::new();
         for frame in frames {
@@ -134,8 +137,12 @@ proptest! {
         memory in 0..5000u64,
         frames in vec(frame(300), 1..300),
     ) {
-        let mut decoder =
-            Decoder::new(Config { window_packets, packet_bytes: 50, memory: ByteSize(memory) });
+        let mut decoder = Decoder::new(Config {
+            window_packets,
+            packet_bytes: 50,
+            memory: ByteSize(memory),
+            ..Config::default()
+        });
         let mut here = BTreeSet::new();
         for frame in frames {
             match frame {

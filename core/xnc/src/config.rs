@@ -1,3 +1,4 @@
+use hawser_coding::kernel::Kernel;
 use hawser_units::ByteSize;
 use std::fmt;
 use std::str::FromStr;
@@ -82,6 +83,9 @@ pub struct Config {
     pub delivered_within: Duration,
     /// Whether a shot consists of coded packets. Otherwise, it repeats the lost packets.
     pub coded: bool,
+    /// The implementation of coding and decoding. The ends may use different ones, which all give
+    /// the same results.
+    pub kernel: Kernel,
     /// Whether a shot is sent as a whole: for contiguous lost packets, once the windows of all paths
     /// together allow all of it, and over every path as far as its window and `path_share` allow
     /// (Ni, section 4.5.2). Otherwise, a shot covers its range, begins with the first open window,
@@ -176,6 +180,7 @@ impl Config {
             quiet_after: Duration::from_millis(50),
             delivered_within: Duration::from_millis(60),
             coded: true,
+            kernel: Kernel::best(),
             whole_shots: false,
             extra_packets: 3,
             path_share: 1.1,

@@ -18,6 +18,7 @@ pub(crate) fn decoder_config(config: &Config) -> hawser_coding::Config {
         window_packets: (memory / WINDOW_PACKET_BYTES).clamp(64, ReplayWindow::SPAN) as usize,
         packet_bytes: MAX_PACKET,
         memory: config.packet_memory,
+        kernel: config.kernel,
     };
     let equations = for_packets.equations_cost().0;
     hawser_coding::Config {

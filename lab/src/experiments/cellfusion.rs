@@ -20,16 +20,19 @@ use crate::experiment::{Completed, Experiment, Run, matches};
 use crate::summary::Summary;
 use anyhow::{Result, ensure};
 use connection::Identities;
-use contender::{CASES, ORACLE, SINGLE, Sender, WITH_FRAME_DROPPING};
+use contender::{CASES, ORACLE, SINGLE, Sender};
 use drive::Set;
 pub(super) use drive::{Drive, LENGTH, all as drives};
 use hawser_qoe::Qoe;
+use hawser_units::Bitrate;
+use parking_lot::Mutex;
 use score::Trip;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-pub(super) use video::{REORDERING_WAIT, play};
+pub(super) use video::{BITRATE, REORDERING_WAIT, play};
 
 /// A job with all that it needs.
 pub(crate) struct Ride {
@@ -39,16 +42,16 @@ pub(crate) struct Ride {
     identities: Arc<Identities>,
 }
 
-/// A drive, and the share of time for which the oracle stalls on it.
+/// A drive, and the share of time for which the oracle stalls on it, by the bitrate of the video.
 struct Course {
     drive: Drive,
-    floor: OnceLock<f64>,
+    floors: Mutex<BTreeMap<Bitrate, f64>>,
 }
 
 impl Course {
-    fn floor(&self, length: Duration) -> f64 {
-        let floor = || floor(&self.drive, length).stall_ratio;
-        *self.floor.get_or_init(floor)
+    fn floor(&self, video: Bitrate, length: Duration) -> f64 {
+        let floor = || floor(&self.drive, video, length).stall_ratio;
+        *self.floors.lock().entry(video).or_insert_with(floor)
     }
 }
 
@@ -56,7 +59,7 @@ impl From<Drive> for Course {
     fn from(drive: Drive) -> Course {
         Course {
             drive,
-            floor: OnceLock::new(),
+            floors: Mutex::default(),
         }
     }
 }
@@ -75,12 +78,12 @@ impl Experiment for CellFusion {
     fn about(&self) -> &'static str {
         "a car's video over four cellular uplinks in virtual time, 60 drives with each scheme; needs no root; \
          --case 'xnc/drive-00*,oracle/drive-00*' selects some of the drives, 'xnc/reversed-*,xnc/mahimahi-*' other sets, \
-         and '*-with-frame-dropping' rivals that drop frames as XNC does"
+         '*-with-frame-dropping' rivals that drop frames as XNC does, '5g-only*,lte-only*' single uplinks, \
+         and '*mbps,minrtt,xnc,xnc-without-simd' the processor time at several bitrates"
     }
 
     fn names(&self) -> Vec<String> {
-        let all = CASES.into_iter().chain(WITH_FRAME_DROPPING);
-        all.map(String::from).collect()
+        contender::all().map(String::from).collect()
     }
 
     fn cases(&self, run: &Run) -> Result<Vec<Ride>> {
@@ -131,10 +134,12 @@ impl Experiment for CellFusion {
         summary: &mut Summary,
         run: &Run,
     ) -> Result<()> {
-        let trips = completed.into_iter().map(|one| one.measured).collect();
+        let trips = completed.into_iter().map(|one| one.measured);
+        let mut trips: Vec<Trip> = trips.collect();
+        trips.sort_by_key(Trip::place);
         let scores = score::collect(trips);
         summary.cases = score::cases(&scores, length(run));
-        cost::write(&scores, &run.out)?;
+        cost::write(&scores, summary, &run.out)?;
         report::write(summary, &scores, &run.out)
     }
 }
@@ -161,7 +166,8 @@ struct Job {
 }
 
 /// Returns the jobs whose names a pattern matches: `CASE/DRIVE`, without the path. An alternative of
-/// the pattern without a slash selects its cases on the drives of the default set.
+/// the pattern without a slash selects its cases on the drives of the default set. The cases of a
+/// drive follow each other, so that whatever else the machine does affects the processor time of all.
 fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
     let is_wanted = |case: &'static str, drive: &Drive| {
         let is_default = drive.set.is_default();
@@ -178,8 +184,8 @@ fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
     };
     let mut jobs = Vec::new();
     for set in Set::ALL {
-        for case in CASES.into_iter().chain(WITH_FRAME_DROPPING) {
-            for (number, drive) in drives.iter().enumerate() {
+        for (number, drive) in drives.iter().enumerate() {
+            for case in contender::all() {
                 if drive.set == set && is_wanted(case, drive) {
                     jobs.extend(jobs_of(case, number, drive));
                 }
@@ -188,24 +194,24 @@ fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
     }
     ensure!(
         !jobs.is_empty(),
-        "no case matches {:?}; the cases are: {}",
+        "no case matches {:?} on these drives; the cases are: {}",
         pattern.unwrap_or("*"),
-        CASES.join(", ")
+        contender::all().collect::<Vec<_>>().join(", ")
     );
     Ok(jobs)
 }
 
-/// Returns the jobs of a case on a drive: one for each path if single paths are compared.
+/// Returns the jobs of a case on a drive: one for each path if single paths are used.
 fn jobs_of(case: &'static str, number: usize, drive: &Drive) -> Vec<Job> {
     let job = |path| Job {
         case,
         path,
         drive: number,
     };
-    if case == SINGLE {
-        (0..drive.paths()).map(Some).map(job).collect()
-    } else {
-        vec![job(None)]
+    match contender::technology(case) {
+        Some(technology) => drive.paths_on(technology).map(Some).map(job).collect(),
+        None if case == SINGLE => (0..drive.paths()).map(Some).map(job).collect(),
+        None => vec![job(None)],
     }
 }
 
@@ -216,20 +222,21 @@ fn run_job(
     seed: u64,
     identities: &Identities,
 ) -> Result<Trip> {
-    let (drive, floor) = (&course.drive, course.floor(length));
+    let (drive, video) = (&course.drive, contender::video(job.case));
+    let floor = course.floor(video, length);
     let began = cost::thread_cpu()?;
     // All schemes use the same links.
     let seed = seed.wrapping_mul(1_000_003).wrapping_add(job.drive as u64);
     let mut trip = match Sender::of(job.case)? {
-        Sender::Oracle => Trip::of_viewer(job, drive, &oracle::run(drive, length), length),
+        Sender::Oracle => Trip::of_viewer(job, drive, &oracle::run(drive, video, length), length),
         Sender::Plain => {
             let hashed = simulation::flow_hash(seed) % drive.paths() as u64;
             let path = job.path.unwrap_or(hashed as usize);
-            Trip::of_outcome(job, drive, &plain::run(drive, path, length, seed), length)
+            let outcome = plain::run(drive, path, video, length, seed);
+            Trip::of_outcome(job, drive, &outcome, length)
         }
         Sender::Tunnel(config) => {
-            let paths: Vec<usize> = (0..drive.paths()).collect();
-            let outcome = simulation::run(drive, &paths, *config, length, seed, identities)?;
+            let outcome = simulation::run(drive, *config, video, length, seed, identities)?;
             Trip::of_outcome(job, drive, &outcome, length)
         }
     };
@@ -238,33 +245,35 @@ fn run_job(
     Ok(trip)
 }
 
-/// Returns the experience of a viewer on a drive to which schemes are compared: that of the oracle.
-pub(super) fn floor(drive: &Drive, length: Duration) -> Qoe {
+/// Returns the experience of a viewer on a drive to which schemes with a video of the given bitrate
+/// are compared: that of the oracle.
+pub(super) fn floor(drive: &Drive, video: Bitrate, length: Duration) -> Qoe {
     let job = Job {
         case: ORACLE,
         path: None,
         drive: 0,
     };
-    Trip::of_viewer(&job, drive, &oracle::run(drive, length), length).qoe
+    Trip::of_viewer(&job, drive, &oracle::run(drive, video, length), length).qoe
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::Case;
+    use crate::summary::{Case, Provenance};
+    use score::Score;
 
     const LENGTH: Duration = Duration::from_secs(4);
 
-    fn cases(names: &[&'static str], drive: &Drive) -> Vec<Case> {
+    fn scores(names: &[&'static str], drive: &Drive) -> Vec<Score> {
         let identities = Identities::sign().unwrap();
         let course = Course::from(drive.clone());
-        let job = |case: &&'static str| Job {
-            case,
-            path: None,
-            drive: 0,
-        };
-        let trip = |case| run_job(&job(case), &course, LENGTH, 1, &identities).unwrap();
-        score::cases(&score::collect(names.iter().map(trip).collect()), LENGTH)
+        let jobs = names.iter().flat_map(|case| jobs_of(case, 0, drive));
+        let trip = |job| run_job(&job, &course, LENGTH, 1, &identities).unwrap();
+        score::collect(jobs.map(trip).collect())
+    }
+
+    fn cases(names: &[&'static str], drive: &Drive) -> Vec<Case> {
+        score::cases(&scores(names, drive), LENGTH)
     }
 
     fn metric(case: &Case, name: &str) -> f64 {
@@ -315,6 +324,81 @@ mod tests {
         assert_eq!(metric(&cases[0], "stall_ratio"), 0.0);
     }
 
+    /// Two uplinks on 5G, of which the first carries nothing from 1 s to 4 s, and one on LTE, which
+    /// carries 20 Mb/s.
+    const UPLINKS: &str = "t_ms,path,rate_mbps,owd_ms,loss\n\
+                           0,0,100,20,0\n1000,0,0,20,0\n4000,0,100,20,0\n0,1,100,20,0\n0,2,20,20,0\n";
+
+    #[test]
+    fn each_uplink_of_one_technology_is_measured_by_itself() {
+        let drive = Drive::parse("drive-000", UPLINKS).unwrap();
+        let names = ["5g-only", "lte-only", "lte-only-10mbps", "single"];
+        let cases = cases(&names, &drive);
+        let param = |case: usize, name: &str| cases[case].params[name].as_u64();
+
+        assert_eq!(
+            (param(0, "drives"), param(0, "uplinks")),
+            (Some(1), Some(2))
+        );
+        assert_eq!(
+            (param(1, "drives"), param(1, "uplinks")),
+            (Some(1), Some(1))
+        );
+        assert_eq!(param(1, "video_mbps"), Some(30));
+        assert_eq!(param(2, "video_mbps"), Some(10));
+        assert_eq!(param(3, "path"), Some(1), "the one without an outage");
+
+        // The queue keeps packets of the first of the three seconds.
+        assert_eq!(metric(&cases[0], "longest_outage_s"), 2.0);
+        assert_eq!(metric(&cases[0], "outage_seconds_ratio"), 2.0 / 8.0);
+        assert_eq!(metric(&cases[0], "lost_packets_per_second_p50_ratio"), 0.0);
+        assert!(metric(&cases[0], "packet_delay_per_second_max_ms") > 2000.0);
+        assert!(metric(&cases[0], "packet_delay_p50_ms") < 100.0);
+        assert!(metric(&cases[0], "packet_delay_p999_ms") > 2000.0);
+
+        // 20 Mb/s carry two thirds of a video of 30 Mb/s, behind a full queue.
+        let lost = metric(&cases[1], "lost_packets_per_second_p50_ratio");
+        assert!((0.3..0.4).contains(&lost), "{lost}");
+        let delay = metric(&cases[1], "packet_delay_per_second_p50_ms");
+        assert!((350.0..450.0).contains(&delay), "{delay}");
+        assert_eq!(metric(&cases[2], "lost_packets_ratio"), 0.0);
+        assert_eq!(metric(&cases[2], "stall_above_floor_ratio"), 0.0);
+
+        for case in &cases {
+            assert!(case.paper.names().count() > 0, "{}", case.name);
+            for name in case.paper.names() {
+                assert!(case.metrics.get(name).is_some(), "{} {name}", case.name);
+            }
+        }
+    }
+
+    #[test]
+    fn processor_time_is_compared_at_the_same_bitrate() {
+        let names = ["minrtt-5mbps", "xnc-5mbps", "xnc-without-simd-5mbps", "xnc"];
+        let scores = scores(&names, &Drive::generated(1, false));
+        let mut summary = Summary::new("cellfusion", Provenance::gather(1));
+        summary.cases = score::cases(&scores, LENGTH);
+
+        let cost = cost::summary(&scores, &summary);
+
+        let relative = |case: usize| cost.cases[case].metrics.get("cpu_more_than_minrtt_ratio");
+        assert_eq!(relative(0), Some(0.0));
+        assert!(relative(1).is_some() && relative(2).is_some());
+        assert_eq!(relative(3), None, "no multipath QUIC at 30 Mb/s");
+        for case in &cost.cases {
+            assert!(metric(case, "cpu_load_ratio") > 0.0, "{}", case.name);
+        }
+        let [_, simd, scalar, _] = &summary.cases[..] else {
+            panic!("four cases")
+        };
+        assert_eq!(
+            (&simd.params, &simd.metrics),
+            (&scalar.params, &scalar.metrics),
+            "the kernel changes no packet"
+        );
+        assert!(metric(simd, "redundancy_ratio") > 0.0, "something is coded");
+    }
+
     #[test]
     fn patterns_choose_schemes_and_drives() {
         let drives: Vec<Drive> = (0..12).map(|seed| Drive::generated(seed, false)).collect();
@@ -322,12 +406,21 @@ mod tests {
         assert_eq!(count("xnc"), 12);
         assert_eq!(count("xnc/drawn-00*,oracle/*-011"), 11);
         assert_eq!(count("xnc/*"), 12);
-        assert_eq!(count("xnc-without*"), 72);
-        assert_eq!(count("xnc-without*/drawn-000"), 6);
-        assert_eq!(count("minrtt*/drawn-000"), 2, "and with frame dropping");
+        assert_eq!(count("xnc-without*"), 120);
+        assert_eq!(count("xnc-without*/drawn-000"), 10);
+        assert_eq!(count("minrtt-w*/drawn-000"), 1, "with frame dropping");
+        assert_eq!(count("minrtt*/drawn-000"), 5, "and at three bitrates");
         assert_eq!(count("fec/drawn-0?0"), 2);
         assert_eq!(count("single/drawn-000"), 4, "each path by itself");
         assert_eq!(count("nothing"), 0);
+        assert_eq!(
+            count("5g-only/*"),
+            0,
+            "the technology of drawn drives is not known"
+        );
+        let jobs = chosen(Some("xnc,minrtt"), &drives).unwrap();
+        let first: Vec<_> = jobs[..3].iter().map(|job| (job.case, job.drive)).collect();
+        assert_eq!(first, [("xnc", 0), ("minrtt", 0), ("xnc", 1)]);
         let default = chosen(None, &drives).unwrap();
         assert!(default.iter().all(|job| CASES.contains(&job.case)));
 

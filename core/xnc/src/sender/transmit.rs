@@ -8,6 +8,7 @@ use crate::scheme::{Candidate, Extra, PathChoice, Scheduler, View};
 use crate::sent_packets::{Hint, SentPackets};
 use crate::sent_transmissions::{Content, QUIC_OVERHEAD};
 use bytes::Bytes;
+use hawser_coding::kernel::Kernel;
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{PacketHeader, emit_ping};
 
@@ -232,7 +233,8 @@ impl Sender {
 
     fn emit(&mut self, now: Instant, path: PathId, content: Content) -> Option<Transmit> {
         let number = self.paths.get(path)?.transmissions.next();
-        let datagram = encode(&mut self.recovery, path, number, content)?;
+        let kernel = self.config.kernel;
+        let datagram = encode(&mut self.recovery, path, number, content, kernel)?;
         self.hand_over(now, path, content, datagram.into())
     }
 
@@ -259,7 +261,13 @@ impl Sender {
 
 /// Returns the datagram for transmission `number` over `path`; `None` if its content is not
 /// available any more.
-fn encode(recovery: &mut Recovery, path: PathId, number: u64, content: Content) -> Option<Vec<u8>> {
+fn encode(
+    recovery: &mut Recovery,
+    path: PathId,
+    number: u64,
+    content: Content,
+    kernel: Kernel,
+) -> Option<Vec<u8>> {
     match content {
         Content::Ping => Some(emit_ping(number)),
         Content::Original(id) => {
@@ -276,6 +284,7 @@ fn encode(recovery: &mut Recovery, path: PathId, number: u64, content: Content) 
                 header(count, number, start),
                 start,
                 seed,
+                kernel,
             )
         }
     }
@@ -287,6 +296,7 @@ fn encode_coded(
     header: PacketHeader,
     start: u64,
     seed: u64,
+    kernel: Kernel,
 ) -> Option<Vec<u8>> {
     let ids = start..start + u64::from(header.count);
     let covered = ids.map(|id| Some(&packets.get(id)?.bytes[..]));
@@ -294,7 +304,7 @@ fn encode_coded(
     let longest = covered.iter().map(|bytes| bytes.len()).max()?;
     let mut datagram = Vec::with_capacity(CODED_OVERHEAD + longest);
     datagram.extend(header.emit());
-    hawser_coding::encode(&covered, seed, &mut datagram);
+    hawser_coding::encode_with(kernel, &covered, seed, &mut datagram);
     Some(datagram)
 }
 

@@ -1,6 +1,10 @@
 //! The cases: schemes as published, ours, ours without one of its parts, and the references.
 
+use super::drive::Technology;
+use super::video::BITRATE;
 use anyhow::Result;
+use hawser_coding::kernel::Kernel;
+use hawser_units::Bitrate;
 use hawser_xnc::{Config, LossDetection, Scheme};
 use std::time::Duration;
 
@@ -54,6 +58,59 @@ pub(super) const WITH_FRAME_DROPPING: [&str; 8] = [
     "pluribus-with-frame-dropping",
 ];
 
+/// The cases in which each uplink of one technology carries the video alone, as plain UDP. They run
+/// only if a pattern selects them.
+pub(super) const ONE_TECHNOLOGY: [&str; 4] =
+    ["5g-only", "5g-only-10mbps", "lte-only", "lte-only-10mbps"];
+
+/// The cases whose processor time is compared at several bitrates, besides those that run by default.
+/// They run only if a pattern selects them.
+pub(super) const PROCESSOR: [&str; 10] = [
+    "minrtt-5mbps",
+    "minrtt-10mbps",
+    "minrtt-20mbps",
+    "xnc-5mbps",
+    "xnc-10mbps",
+    "xnc-20mbps",
+    "xnc-without-simd-5mbps",
+    "xnc-without-simd-10mbps",
+    "xnc-without-simd-20mbps",
+    "xnc-without-simd",
+];
+
+/// Returns all cases, in the order in which they run.
+pub(super) fn all() -> impl Iterator<Item = &'static str> {
+    CASES
+        .into_iter()
+        .chain(WITH_FRAME_DROPPING)
+        .chain(ONE_TECHNOLOGY)
+        .chain(PROCESSOR)
+}
+
+/// Returns the bitrate of a case's video.
+pub(super) fn video(case: &str) -> Bitrate {
+    parts(case).1
+}
+
+/// Returns the technology of the uplinks of a case, if it uses each of them alone.
+pub(super) fn technology(case: &str) -> Option<Technology> {
+    match parts(case).0 {
+        "5g-only" => Some(Technology::FiveG),
+        "lte-only" => Some(Technology::Lte),
+        _ => None,
+    }
+}
+
+/// Splits the name of a case into the sender and the bitrate of the video, which is [`BITRATE`]
+/// unless the name ends with another one, as in `5g-only-10mbps`.
+pub(super) fn parts(case: &str) -> (&str, Bitrate) {
+    let rate = || {
+        let (sender, mbps) = case.strip_suffix("mbps")?.rsplit_once('-')?;
+        Some((sender, Bitrate::from_mbps(mbps.parse().ok()?)))
+    };
+    rate().unwrap_or((case, BITRATE))
+}
+
 /// The way in which a case sends.
 #[derive(Debug)]
 pub(super) enum Sender {
@@ -69,10 +126,10 @@ impl Sender {
         if case == ORACLE {
             return Ok(Sender::Oracle);
         }
-        if [BONDING, SINGLE].contains(&case) {
+        if [BONDING, SINGLE].contains(&case) || technology(case).is_some() {
             return Ok(Sender::Plain);
         }
-        Ok(Sender::Tunnel(Box::new(config(case)?)))
+        Ok(Sender::Tunnel(Box::new(config(parts(case).0)?)))
     }
 }
 
@@ -97,6 +154,7 @@ fn config(case: &str) -> Result<Config> {
         "stragglers" => config.straggler_delay = Duration::MAX,
         "repeated-shots" => config.shots = 1,
         "coding" => config.coded = false,
+        "simd" => config.kernel = Kernel::scalar(),
         _ => anyhow::bail!("XNC has no part `{part}`"),
     }
     Ok(config)
@@ -108,14 +166,27 @@ mod tests {
 
     #[test]
     fn every_case_is_a_variant_of_its_own() {
-        let mut configs = Vec::new();
-        for case in CASES.into_iter().chain(WITH_FRAME_DROPPING) {
+        let mut variants = Vec::new();
+        for case in all() {
             if let Sender::Tunnel(config) = Sender::of(case).unwrap() {
-                assert!(!configs.contains(&config), "{case}");
-                configs.push(config);
+                let variant = (config, video(case));
+                assert!(!variants.contains(&variant), "{case}");
+                variants.push(variant);
             }
         }
-        assert_eq!(configs.len(), CASES.len() - 3 + WITH_FRAME_DROPPING.len());
+        let further = WITH_FRAME_DROPPING.len() + PROCESSOR.len();
+        assert_eq!(variants.len(), CASES.len() - 3 + further);
         assert!(Sender::of("xnc-without-paths").is_err());
+    }
+
+    #[test]
+    fn a_name_ends_with_the_bitrate_of_the_video() {
+        assert_eq!(parts("xnc"), ("xnc", BITRATE));
+        assert_eq!(parts("5g-only"), ("5g-only", BITRATE));
+        let ten = Bitrate::from_mbps(10.0);
+        assert_eq!(parts("5g-only-10mbps"), ("5g-only", ten));
+        assert_eq!(technology("lte-only-10mbps"), Some(Technology::Lte));
+        assert_eq!(technology("single"), None);
+        assert!(Sender::of("xnc-fastmbps").is_err());
     }
 }

@@ -1,14 +1,20 @@
-//! Processor time of a simulation, the only figure that differs from run to run.
+//! Processor time of a simulation, the only figures that differ from run to run.
 
-use super::score::Score;
+use super::contender::{parts, video};
+use super::score::{Score, comparable};
+use super::video::BITRATE;
+use crate::experiment::write_json;
+use crate::summary::{Case, Metrics, Summary};
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
-use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 const FILE_NAME: &str = "cost.json";
+
+/// The metric of the processor time in addition to multipath QUIC, relative to that.
+const MORE_THAN_MINRTT: &str = "cpu_more_than_minrtt_ratio";
 
 /// Returns the processor time of this thread so far.
 pub(super) fn thread_cpu() -> Result<Duration> {
@@ -21,17 +27,76 @@ pub(super) fn per_packet_us(score: &Score) -> f64 {
     total(score).as_secs_f64() * 1e6 / packets as f64
 }
 
-/// Writes `cost.json`: each case's processor time, in total and per packet of the video.
-pub(super) fn write(scores: &[Score], out: &Path) -> Result<()> {
-    let cost = |score: &Score| {
-        let cost = json!({ "cpu_s": total(score).as_secs_f64(), "cpu_per_packet_us": per_packet_us(score) });
-        (score.name(), cost)
-    };
-    let costs: Map<String, Value> = scores.iter().map(cost).collect();
+/// Returns the processor time as a share of the time of the drives.
+pub(super) fn load(score: &Score) -> f64 {
+    let seconds: usize = score.trips.iter().map(|trip| trip.by_second.len()).sum();
+    total(score).as_secs_f64() / seconds as f64
+}
+
+/// Returns the processor time per packet relative to that of multipath QUIC on the same drives with
+/// the same video, if that was run.
+pub(super) fn relative_to_minrtt(score: &Score, scores: &[Score]) -> Option<f64> {
+    let is_minrtt = |other: &&Score| parts(other.case).0 == "minrtt" && comparable(other, score);
+    let minrtt = scores.iter().find(is_minrtt)?;
+    Some(per_packet_us(score) / per_packet_us(minrtt))
+}
+
+/// Returns the paper's figure of the processor time that a case takes in addition to multipath QUIC
+/// (8.3.6), relative to that. Its text has figures at 30 Mb/s only.
+pub(super) fn paper(case: &str) -> Option<f64> {
+    match parts(case).0 {
+        _ if video(case) != BITRATE => None,
+        "xnc" => Some(0.2344),
+        "xnc-without-simd" => Some(0.4377),
+        _ => None,
+    }
+}
+
+/// Writes `cost.json`: the processor time of each case of a summary.
+pub(super) fn write(scores: &[Score], summary: &Summary, out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
-    let path = out.join(FILE_NAME);
-    fs::write(&path, serde_json::to_vec_pretty(&costs)?)
-        .with_context(|| format!("cannot write {}", path.display()))
+    write_json(&out.join(FILE_NAME), &self::summary(scores, summary))
+}
+
+/// Returns a summary of the processor times, given the summary of the run.
+pub(super) fn summary(scores: &[Score], run: &Summary) -> Summary {
+    let cost = |(score, described): (&Score, &Case)| {
+        let mut case = Case {
+            metrics: metrics(score, scores),
+            paper: Metrics::default(),
+            ..described.clone()
+        };
+        case.set_param("profile", profile());
+        if let Some(more) = paper(score.case) {
+            case.paper.set(MORE_THAN_MINRTT, more);
+        }
+        case
+    };
+    Summary {
+        cases: scores.iter().zip(&run.cases).map(cost).collect(),
+        ..run.clone()
+    }
+}
+
+fn metrics(score: &Score, scores: &[Score]) -> Metrics {
+    let mut metrics = Metrics::from([
+        ("cpu_s", total(score).as_secs_f64()),
+        ("cpu_per_packet_us", per_packet_us(score)),
+        ("cpu_load_ratio", load(score)),
+    ]);
+    if let Some(relative) = relative_to_minrtt(score, scores) {
+        metrics.set(MORE_THAN_MINRTT, relative - 1.0);
+    }
+    metrics
+}
+
+/// Returns the profile that this program was built with.
+fn profile() -> &'static str {
+    if cfg!(debug_assertions) {
+        "dev"
+    } else {
+        "release"
+    }
 }
 
 fn total(score: &Score) -> Duration {

@@ -11,6 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use std::fmt::Write as _;
 use std::fs;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ const QUEUE: QueueLimit = QueueLimit::Bytes(ByteSize(1_000_000));
 /// The number of drives generated without the shared traces, and the number of paths of each.
 const GENERATED_DRIVES: u64 = 6;
 const PATHS: u32 = 4;
+
+/// The number of 5G uplinks of a recorded drive. They come before those on LTE.
+const PATHS_ON_5G: usize = 2;
 
 /// The mean length of a burst of losses in packets. The traces tell only the share of lost packets.
 const BURST_PACKETS: NonZeroU32 = NonZeroU32::new(5).expect("not zero");
@@ -64,6 +68,13 @@ impl Set {
     pub(super) fn is_default(self) -> bool {
         matches!(self, Set::Recorded | Set::Drawn)
     }
+}
+
+/// The radio technology of an uplink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Technology {
+    FiveG,
+    Lte,
 }
 
 /// One drive.
@@ -167,6 +178,16 @@ impl Drive {
     /// Returns the number of uplinks of the car.
     pub(in crate::experiments) fn paths(&self) -> usize {
         self.paths.len()
+    }
+
+    /// Returns the uplinks of a technology. It is known of recorded drives only.
+    pub(super) fn paths_on(&self, technology: Technology) -> Range<usize> {
+        let first_on_lte = PATHS_ON_5G.min(self.paths());
+        match (self.set, technology) {
+            (Set::Recorded, Technology::FiveG) => 0..first_on_lte,
+            (Set::Recorded, Technology::Lte) => first_on_lte..self.paths(),
+            (Set::Drawn | Set::Reversed | Set::Mahimahi, _) => 0..0,
+        }
     }
 
     /// Returns the link from the car to the cloud. Packets are lost on the air, in bursts, and have

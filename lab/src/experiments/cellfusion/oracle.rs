@@ -9,16 +9,16 @@ use super::drive::{Drive, STEP};
 use super::simulation::{VIDEO_BEGINS, WARM_UP};
 use super::video::{Source, Viewer};
 use hawser_netem::{Delay, LinkConfig, Rate};
-use hawser_units::{ByteSize, Instant};
+use hawser_units::{Bitrate, ByteSize, Instant};
 use std::time::Duration;
 
 /// The maximum delay of a frame.
 const EXPIRY: Duration = Duration::from_millis(700);
 
-/// Returns the frames as the viewer receives them at best.
-pub(super) fn run(drive: &Drive, length: Duration) -> Viewer {
+/// Returns the frames of a video of the given bitrate as the viewer receives them at best.
+pub(super) fn run(drive: &Drive, video: Bitrate, length: Duration) -> Viewer {
     let begins = Instant::ZERO + VIDEO_BEGINS;
-    let mut source = Source::new(begins, WARM_UP - VIDEO_BEGINS + length);
+    let mut source = Source::new(begins, WARM_UP - VIDEO_BEGINS + length, video);
     let mut viewer = source.viewer();
     let links: Vec<LinkConfig> = (0..drive.paths()).map(|path| drive.uplink(path)).collect();
     let mut progress = vec![Progress::default(); links.len()];

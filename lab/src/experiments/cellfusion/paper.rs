@@ -7,7 +7,8 @@ use crate::summary::Metrics;
 /// its text: frame rate, stalls and the reduction against bonding of the road tests (8.1.4), packet
 /// delays, their reductions against 5G alone, and redundancy of the deployment (8.2), other
 /// reductions of the emulation (8.3). The figures of XNC are beside its published form and ours;
-/// those of its parts, beside ours, whose parts can be removed.
+/// those of its parts, beside ours, whose parts can be removed. The text does not tell the bitrate
+/// of the deployment, so its delays on a single technology are beside both bitrates.
 pub(super) fn figures(case: &str) -> Metrics {
     match case {
         "xnc" | "xnc-paper" => Metrics::from([
@@ -38,10 +39,15 @@ pub(super) fn figures(case: &str) -> Metrics {
             ),
         ]),
         "redundant" => Metrics::from([("redundancy_ratio", 3.0)]),
-        "single" => Metrics::from([
+        "single" | "5g-only" | "5g-only-10mbps" => Metrics::from([
             ("packet_delay_p95_ms", 55.8),
             ("packet_delay_p99_ms", 259.2),
             ("packet_delay_p999_ms", 954.7),
+        ]),
+        "lte-only" | "lte-only-10mbps" => Metrics::from([
+            ("packet_delay_p95_ms", 76.1),
+            ("packet_delay_p99_ms", 267.2),
+            ("packet_delay_p999_ms", 791.9),
         ]),
         _ => Metrics::default(),
     }

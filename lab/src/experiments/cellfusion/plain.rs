@@ -6,14 +6,20 @@ use super::simulation::{Outcome, VIDEO_BEGINS, WARM_UP, end};
 use super::video::{Source, Viewer};
 use bytes::Bytes;
 use hawser_netem::Link;
-use hawser_units::{ByteSize, Instant};
+use hawser_units::{Bitrate, ByteSize, Instant};
 use std::time::Duration;
 
-/// Runs the video over one path of a drive, for `length` of it. The path's queue drops what does not
-/// fit.
-pub(super) fn run(drive: &Drive, path: usize, length: Duration, seed: u64) -> Outcome {
+/// Runs a video of the given bitrate over one path of a drive, for `length` of it. The path's queue
+/// drops what does not fit.
+pub(super) fn run(
+    drive: &Drive,
+    path: usize,
+    video: Bitrate,
+    length: Duration,
+    seed: u64,
+) -> Outcome {
     let begins = Instant::ZERO + VIDEO_BEGINS;
-    let mut source = Source::new(begins, WARM_UP - VIDEO_BEGINS + length);
+    let mut source = Source::new(begins, WARM_UP - VIDEO_BEGINS + length, video);
     let mut viewer = source.viewer();
     let starts = Instant::ZERO + WARM_UP;
     let mut link: Link<Bytes> = Link::new(drive.uplink(path), uplink_seed(seed, path), starts);

@@ -1,6 +1,7 @@
-use super::contender::{BONDING, ORACLE, PAPER, SINGLE, XNC};
+use super::contender::{self, BONDING, ONE_TECHNOLOGY, ORACLE, PAPER, PROCESSOR, SINGLE, XNC};
 use super::cost;
 use super::score::{Score, Trip};
+use super::video::Second;
 use crate::plot::{Axis, Plot, Series};
 use crate::report::{Cell, Highlight, Item, Report, Section, Table};
 use crate::summary::Summary;
@@ -70,7 +71,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 /// appearance. The first section introduces the names in an order that gives no colour to two
 /// series of one figure.
 fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
-    vec![
+    let mut sections = vec![
         all_schemes(scores),
         bonding(scores),
         packet_delay(scores),
@@ -78,9 +79,11 @@ fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
         coding_ahead(scores),
         contributions(scores),
         parts(scores),
-        processor_time(scores),
-        all_figures(summary),
-    ]
+    ];
+    sections.extend(one_technology(scores));
+    sections.push(processor_time(scores));
+    sections.push(all_figures(summary));
+    sections
 }
 
 fn all_schemes(scores: &[Score]) -> Section {
@@ -184,12 +187,39 @@ fn parts(scores: &[Score]) -> Section {
     )
 }
 
+/// Returns the section on the uplinks of one technology, if such cases were run.
+fn one_technology(scores: &[Score]) -> Option<Section> {
+    let scores = of(scores, &ONE_TECHNOLOGY);
+    if scores.is_empty() {
+        return None;
+    }
+    let loss = |second: &Second| Some(100.0 * second.lost());
+    let losses = by_second("loss", "packets lost (%)", &scores, loss);
+    let by_second_delays = by_second("delay", "mean delay (ms)", &scores, Second::delay_ms);
+    Some(figures(
+        "A single uplink on 5G or LTE",
+        "The paper's figures 3 and 10a: each uplink carries the video alone, as plain UDP. In the paper, loss on both is as high \
+         as 100 % for tens of seconds, and delays are up to a few seconds; in the deployment, the percentiles 95, 99 and 99.9 \
+         of the packet delay were 55.8, 259 and 955 ms on 5G, and 76.1, 267 and 792 ms on LTE. Distributions over uplinks, \
+         over the seconds of all uplinks, and over the packets that arrived; the delay of a second is the mean of those.",
+        vec![
+            experience(&scores),
+            vec![losses, by_second_delays],
+            vec![delays(&scores)],
+        ],
+    ))
+}
+
 fn processor_time(scores: &[Score]) -> Section {
+    let mut items = vec![Item::Table(processor(scores))];
+    if scores.iter().any(|score| PROCESSOR.contains(&score.case)) {
+        items.push(Item::figure("", vec![load(scores)]));
+    }
     Section::new(
         "Processor",
         "The paper's figure 14: at 30 Mb/s, XNC takes 43.77 % more processor time than multipath QUIC, and XNC with SIMD \
          instructions, as here, 23.44 % more. Here both ends, encryption and the emulated links are included, on the machine that ran this.",
-        vec![Item::Table(processor(scores))],
+        items,
     )
 }
 
@@ -222,15 +252,11 @@ fn figures(title: &str, text: &str, panels: Vec<Vec<Plot>>) -> Section {
 }
 
 fn processor(scores: &[Score]) -> Table {
-    let minrtt = scores
-        .iter()
-        .find(|score| score.case == "minrtt")
-        .map(cost::per_packet_us);
     let row = |score: &Score| {
         let cost = cost::per_packet_us(score);
-        let relative =
-            minrtt.map_or_else(|| "–".to_owned(), |minrtt| format!("{:.2}", cost / minrtt));
-        let paper = (score.case == XNC).then(|| "1.23".to_owned());
+        let relative = cost::relative_to_minrtt(score, scores);
+        let relative = relative.map_or_else(|| "–".to_owned(), |relative| format!("{relative:.2}"));
+        let paper = cost::paper(score.case).map(|more| format!("{:.2}", 1.0 + more));
         vec![
             Cell::new(score.name()),
             Cell::new(format!("{cost:.2}")),
@@ -247,6 +273,34 @@ fn processor(scores: &[Score]) -> Table {
         rows: scores.iter().map(row).collect(),
         caption: String::new(),
     }
+}
+
+/// Returns the processor time over the bitrates of the video.
+fn load(scores: &[Score]) -> Plot {
+    let series = |scheme: &&str| {
+        let of_scheme = scores.iter().filter(|score| {
+            let is_default_set = score.name() == score.case;
+            contender::parts(score.case).0 == *scheme && is_default_set
+        });
+        let point = |score: &Score| {
+            (
+                contender::video(score.case).mbps(),
+                100.0 * cost::load(score),
+            )
+        };
+        let mut points: Vec<(f64, f64)> = of_scheme.map(point).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Series::line(*scheme, points)
+    };
+    plot(
+        "processor time",
+        Axis::linear("bitrate of the video (Mb/s)"),
+        Axis::linear("processor time (% of the time of the drives)"),
+        ["minrtt", XNC, "xnc-without-simd"]
+            .iter()
+            .map(series)
+            .collect(),
+    )
 }
 
 fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
@@ -325,6 +379,22 @@ fn losses(scores: &[&Score]) -> Plot {
         "loss",
         x,
         shares("share of seconds").showing(0.9..=1.0),
+        scores.iter().map(series).collect(),
+    )
+}
+
+/// Returns the distribution of a figure over the seconds of all trips.
+fn by_second(
+    title: &str,
+    label: &str,
+    scores: &[&Score],
+    figure: impl Fn(&Second) -> Option<f64>,
+) -> Plot {
+    let series = |score: &&Score| Series::distribution(score.case, &score.by_second(&figure));
+    plot(
+        title,
+        Axis::linear(label),
+        shares("share of seconds"),
         scores.iter().map(series).collect(),
     )
 }

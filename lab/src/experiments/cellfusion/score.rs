@@ -1,13 +1,13 @@
 //! Results of the schemes: for each drive, and over the drives of a set.
 
-use super::contender::{ORACLE, PAPER, SINGLE, XNC};
+use super::contender::{self, ORACLE, PAPER, SINGLE, XNC, technology, video};
 use super::drive::{Drive, Set};
 use super::histogram::Histogram;
 use super::simulation::{Outcome, window};
-use super::video::{FPS, ReceivedFrame, Viewer, timeline};
+use super::video::{FPS, ReceivedFrame, Second, Viewer, timeline};
 use super::{Job, bootstrap, paper};
 use crate::experiment::Measured;
-use crate::summary::{Case, Metrics};
+use crate::summary::{Case, Metrics, quantile};
 use anyhow::{Context, Result};
 use hawser_qoe::{Qoe, Window, measure};
 use hawser_units::Instant;
@@ -30,7 +30,7 @@ pub(crate) struct Trip {
     packet_delays: Histogram,
     frame_delays: Histogram,
     lost_packets: u64,
-    loss_by_second: Vec<f64>,
+    pub(super) by_second: Vec<Second>,
     /// Count of frames captured in the window, and of those that were not shown.
     frames: u64,
     lost_frames: u64,
@@ -78,7 +78,7 @@ impl Trip {
             packet_delays,
             frame_delays,
             lost_packets,
-            loss_by_second: viewer.loss_by_second(from, to),
+            by_second: viewer.by_second(from, to),
             seen,
             first_bytes: 0,
             further_bytes: 0,
@@ -86,6 +86,12 @@ impl Trip {
             lost_datagrams: 0,
             cpu: Duration::ZERO,
         }
+    }
+
+    /// Returns the place of its set and case in the results.
+    pub(super) fn place(&self) -> (Set, Option<usize>) {
+        let case = contender::all().position(|case| case == self.case);
+        (self.set, case)
     }
 
     /// Returns the share of time for which it stalls in excess of the oracle.
@@ -167,7 +173,7 @@ impl Score {
         Score {
             case: trips[0].case,
             set: trips[0].set,
-            path: trips[0].path,
+            path: trips[0].candidate(),
             lost_packets: trips.iter().map(|trip| trip.lost_packets).sum(),
             packet_delays,
             frame_delays,
@@ -197,19 +203,19 @@ impl Score {
     /// Returns the share of lost or late packets for each second of each drive, sorted in ascending
     /// order.
     pub(super) fn losses(&self) -> Vec<f64> {
-        let mut losses: Vec<f64> = self
-            .trips
-            .iter()
-            .flat_map(|trip| trip.loss_by_second.iter().copied())
-            .collect();
-        losses.sort_by(f64::total_cmp);
-        losses
+        self.by_second(|second| Some(second.late()))
+    }
+
+    /// Returns a figure of each second of each trip that has one, sorted in ascending order.
+    pub(super) fn by_second(&self, figure: impl Fn(&Second) -> Option<f64>) -> Vec<f64> {
+        let seconds = self.trips.iter().flat_map(|trip| &trip.by_second);
+        let mut figures: Vec<f64> = seconds.filter_map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        figures
     }
 
     fn loss_percentile(&self, share: f64) -> f64 {
-        let losses = self.losses();
-        let rank = (share * losses.len() as f64).ceil() as usize;
-        losses[rank.max(1) - 1]
+        quantile(&self.losses(), share)
     }
 
     fn mean(&self, figure: impl Fn(&Trip) -> f64) -> f64 {
@@ -242,7 +248,30 @@ impl Score {
             metrics.set("redundancy_ratio", self.redundancy());
             metrics.set("link_loss_ratio", link_loss);
         }
+        if technology(self.case).is_some() {
+            self.set_seconds(&mut metrics);
+        }
         metrics
+    }
+
+    /// Sets the distributions, over the seconds of all uplinks, of the share of lost packets and of
+    /// the mean delay of the delivered ones, and the outages.
+    fn set_seconds(&self, metrics: &mut Metrics) {
+        let losses = self.by_second(|second| Some(second.lost()));
+        let delays = self.by_second(Second::delay_ms);
+        let shares = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
+        for (name, share) in shares {
+            let name = format!("lost_packets_per_second_{name}_ratio");
+            metrics.set(&name, quantile(&losses, share));
+        }
+        for (name, share) in shares.into_iter().chain([("max", 1.0)]) {
+            let name = format!("packet_delay_per_second_{name}_ms");
+            metrics.set(&name, quantile(&delays, share));
+        }
+        let outage_ratio = self.share(Trip::outages, |trip| trip.by_second.len() as u64);
+        metrics.set("outage_seconds_ratio", outage_ratio);
+        let longest = self.trips.iter().map(Trip::longest_outage_s).max();
+        metrics.set("longest_outage_s", longest.unwrap_or(0) as f64);
     }
 
     /// Sets the figures of which lost packets are part: the shares of all packets that were
@@ -319,6 +348,23 @@ impl Score {
 }
 
 impl Trip {
+    /// Returns the path if this is a trip of [`SINGLE`], of which only the best path counts.
+    fn candidate(&self) -> Option<usize> {
+        self.path.filter(|_| self.case == SINGLE)
+    }
+
+    /// Returns the number of seconds that are outages.
+    fn outages(&self) -> u64 {
+        let outages = self.by_second.iter().filter(|second| second.is_outage());
+        outages.count() as u64
+    }
+
+    /// Returns the maximum number of consecutive seconds that are outages.
+    fn longest_outage_s(&self) -> usize {
+        let outages = self.by_second.split(|second| !second.is_outage());
+        outages.map(<[Second]>::len).max().unwrap_or(0)
+    }
+
     /// Returns the number of the drive modulo 2, if its name ends with a number.
     fn parity(&self) -> Option<u32> {
         self.drive
@@ -351,7 +397,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
     let mut groups: Vec<Vec<Trip>> = Vec::new();
     for trip in trips {
-        let key = |trip: &Trip| (trip.set, trip.case, trip.path);
+        let key = |trip: &Trip| (trip.set, trip.case, trip.candidate());
         let same = |group: &&mut Vec<Trip>| key(&group[0]) == key(&trip);
         match groups.iter_mut().find(same) {
             Some(group) => group.push(trip),
@@ -375,11 +421,14 @@ pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
     let describe = |score: &Score| {
         let mut case = Case::new(&score.name());
         case.set_param("set", score.set.name());
-        case.set_param("drives", score.trips.len());
+        case.set_param("drives", drives(&score.trips).len());
         let suffice = score.trips.iter().filter(|trip| trip.floor == 0.0);
-        case.set_param("drives_where_links_suffice", suffice.count());
+        case.set_param("drives_where_links_suffice", drives(suffice).len());
+        if technology(score.case).is_some() {
+            case.set_param("uplinks", score.trips.len());
+        }
         case.set_param("seconds", length.as_secs_f64());
-        case.set_param("video_mbps", 30);
+        case.set_param("video_mbps", video(score.case).bps() / 1_000_000);
         case.set_param("video_fps", FPS);
         if let Some(path) = score.path {
             case.set_param("path", path);
@@ -444,10 +493,16 @@ fn set_interval(metrics: &mut Metrics, xnc: &Score, other: &Score) {
     }
 }
 
-/// Returns whether two scores can be compared: they have to be of the same drives.
-fn comparable(one: &Score, other: &Score) -> bool {
-    one.trips
-        .iter()
-        .map(|trip| &trip.drive)
-        .eq(other.trips.iter().map(|trip| &trip.drive))
+/// Returns whether two scores can be compared: they have to be of the same drives, with the same
+/// video.
+pub(super) fn comparable(one: &Score, other: &Score) -> bool {
+    let drives = one.trips.iter().map(|trip| &trip.drive);
+    drives.eq(other.trips.iter().map(|trip| &trip.drive)) && video(one.case) == video(other.case)
+}
+
+/// Returns the names of the drives of trips, which are in the order of drives.
+fn drives<'a>(trips: impl IntoIterator<Item = &'a Trip>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = trips.into_iter().map(|trip| &trip.drive[..]).collect();
+    names.dedup();
+    names
 }

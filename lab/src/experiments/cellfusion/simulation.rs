@@ -5,7 +5,7 @@ use super::connection::{Identities, Side, Uplink};
 use super::drive::{self, Drive};
 use super::video::{Source, Viewer, ends_frame};
 use anyhow::{Context, Result};
-use hawser_units::{Instant, PathId};
+use hawser_units::{Bitrate, Instant, PathId};
 use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt};
 use std::time::Duration;
 
@@ -38,16 +38,16 @@ pub(super) fn window(length: Duration) -> (Instant, Instant) {
     (from, from + length)
 }
 
-/// Runs a scheme over `paths` of a drive, for `length` of it.
+/// Runs a scheme with a video of the given bitrate over all paths of a drive, for `length` of it.
 pub(super) fn run(
     drive: &Drive,
-    paths: &[usize],
     config: Config,
+    video: Bitrate,
     length: Duration,
     seed: u64,
     identities: &Identities,
 ) -> Result<Outcome> {
-    let mut simulation = Simulation::new(drive, paths, config, length, seed, identities)?;
+    let mut simulation = Simulation::new(drive, config, video, length, seed, identities)?;
     simulation.run(end(length))?;
     Ok(simulation.outcome())
 }
@@ -75,14 +75,14 @@ struct Simulation {
 impl Simulation {
     fn new(
         drive: &Drive,
-        paths: &[usize],
         config: Config,
+        video: Bitrate,
         length: Duration,
         seed: u64,
         identities: &Identities,
     ) -> Result<Self> {
         let clock = Clock::new();
-        let uplinks = connect(drive, paths, seed, &clock, identities)?;
+        let uplinks = connect(drive, seed, &clock, identities)?;
         let (mut car, mut cloud) = (Endpoint::new(config.clone()), Endpoint::new(config));
         for (id, _) in &uplinks {
             car.add_path(Instant::ZERO, *id);
@@ -91,6 +91,7 @@ impl Simulation {
         let source = Source::new(
             Instant::ZERO + VIDEO_BEGINS,
             WARM_UP - VIDEO_BEGINS + length,
+            video,
         );
         Ok(Simulation {
             viewer: source.viewer(),
@@ -193,20 +194,19 @@ impl Simulation {
     }
 }
 
-/// Creates the uplinks of the given paths of a drive.
+/// Creates the uplinks of a drive.
 fn connect(
     drive: &Drive,
-    paths: &[usize],
     seed: u64,
     clock: &Clock,
     identities: &Identities,
 ) -> Result<Vec<(PathId, Uplink)>> {
     let starts = Instant::ZERO + WARM_UP;
-    let uplink = |(id, path): (PathId, &usize)| {
-        let uplink = Uplink::new(drive, *path, seed, starts, clock, identities)?;
+    let uplink = |(id, path)| {
+        let uplink = Uplink::new(drive, path, seed, starts, clock, identities)?;
         Ok((id, uplink))
     };
-    PathId::all().zip(paths).map(uplink).collect()
+    PathId::all().zip(0..drive.paths()).map(uplink).collect()
 }
 
 /// Drives an endpoint: handles timeouts, updates the state of the connections, and sends the

@@ -2,12 +2,15 @@
 
 use super::histogram::Histogram;
 use hawser_qoe::{Frame, STALL_THRESHOLD};
-use hawser_units::{ByteSize, Instant};
+use hawser_units::{Bitrate, ByteSize, Instant};
 use std::time::Duration;
 
-/// The sizes of 300 frames of an H.264 encode at 30 Mb/s in bytes; `docs/cellfusion.md` has the
+/// The sizes of 300 frames of an H.264 encode at [`BITRATE`] in bytes; `docs/cellfusion.md` has the
 /// command.
 const FRAME_SIZES: &str = include_str!("frame_sizes.txt");
+
+/// The bitrate of the encode, and of the video unless a case has another one.
+pub(in crate::experiments) const BITRATE: Bitrate = Bitrate::from_bps(30_000_000);
 
 /// Frame rate of the camera.
 pub(super) const FPS: u64 = 30;
@@ -41,11 +44,14 @@ pub(super) struct Packets {
 }
 
 impl Source {
-    pub(super) fn new(starts: Instant, length: Duration) -> Self {
-        let sizes = FRAME_SIZES
-            .lines()
-            .map(|size| size.parse().expect("a size a line"))
-            .collect();
+    /// Creates a source whose frames have the sizes of the encode in proportion to the bitrate.
+    pub(super) fn new(starts: Instant, length: Duration, bitrate: Bitrate) -> Self {
+        let size = |line: &str| {
+            let encoded: u64 = line.parse().expect("a size a line");
+            let size = encoded * bitrate.bps() / BITRATE.bps();
+            usize::try_from(size).expect("a frame fits into memory")
+        };
+        let sizes = FRAME_SIZES.lines().map(size).collect();
         let frames = u64::try_from(length.as_nanos()).expect("minutes") * FPS / 1_000_000_000;
         Source {
             sizes,
@@ -212,22 +218,15 @@ impl Viewer {
         (delays, lost)
     }
 
-    /// Returns, for each second of a window, the share of packets that were lost or delayed by more
-    /// than the stall threshold.
-    pub(super) fn loss_by_second(&self, from: Instant, to: Instant) -> Vec<f64> {
-        let mut counts =
-            vec![(0_u32, 0_u32); to.saturating_since(from).as_secs_f64().ceil() as usize];
+    /// Returns the packets of a window by the second in which they were captured.
+    pub(super) fn by_second(&self, from: Instant, to: Instant) -> Vec<Second> {
+        let count = to.saturating_since(from).as_secs_f64().ceil() as usize;
+        let mut seconds = vec![Second::default(); count];
         for (captured, arrived) in self.packets(from, to) {
-            let (lost, all) = &mut counts[captured.saturating_since(from).as_secs() as usize];
-            let is_in_time =
-                arrived.is_some_and(|at| at.saturating_since(captured) <= STALL_THRESHOLD);
-            *lost += u32::from(!is_in_time);
-            *all += 1;
+            let second = captured.saturating_since(from).as_secs() as usize;
+            seconds[second].add(arrived.map(|at| at.saturating_since(captured)));
         }
-        counts
-            .iter()
-            .map(|(lost, all)| f64::from(*lost) / f64::from((*all).max(1)))
-            .collect()
+        seconds
     }
 
     /// Returns the capture time and the arrival time of each packet of a window.
@@ -250,6 +249,58 @@ impl Viewer {
                     .iter()
                     .map(|arrived| (frame.captured, *arrived))
             })
+    }
+}
+
+/// The share of lost packets from which a second is an outage. Not all of them: a queue that is full
+/// may have room for the last packet of a frame, which is small.
+const OUTAGE: f64 = 0.99;
+
+/// The packets captured in one second.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Second {
+    sent: u32,
+    delivered: u32,
+    /// The delivered ones with a delay up to the stall threshold.
+    in_time: u32,
+    /// The sum of the delays of the delivered ones.
+    delay: Duration,
+}
+
+impl Second {
+    /// Adds a packet with its delay; `None` if it was lost.
+    fn add(&mut self, delay: Option<Duration>) {
+        self.sent += 1;
+        if let Some(delay) = delay {
+            self.delivered += 1;
+            self.in_time += u32::from(delay <= STALL_THRESHOLD);
+            self.delay += delay;
+        }
+    }
+
+    /// Returns the share of packets that were lost.
+    pub(super) fn lost(&self) -> f64 {
+        self.share(self.sent - self.delivered)
+    }
+
+    /// Returns whether at least 99 % of the packets were lost.
+    pub(super) fn is_outage(&self) -> bool {
+        self.lost() >= OUTAGE
+    }
+
+    /// Returns the share of packets that were lost or delayed by more than the stall threshold.
+    pub(super) fn late(&self) -> f64 {
+        self.share(self.sent - self.in_time)
+    }
+
+    /// Returns the mean delay of the delivered packets in ms; `None` if there are none.
+    pub(super) fn delay_ms(&self) -> Option<f64> {
+        let total_ms = self.delay.as_secs_f64() * 1e3;
+        (self.delivered > 0).then(|| total_ms / f64::from(self.delivered))
+    }
+
+    fn share(&self, packets: u32) -> f64 {
+        f64::from(packets) / f64::from(self.sent.max(1))
     }
 }
 
@@ -323,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_complete_with_its_last_packet() {
-        let mut source = Source::new(Instant::ZERO, Duration::from_secs(1));
+        let mut source = Source::new(Instant::ZERO, Duration::from_secs(1), BITRATE);
         let mut viewer = source.viewer();
         let frame = source.poll(Instant::ZERO).unwrap().packets;
         assert!(
@@ -352,9 +403,28 @@ mod tests {
     }
 
     #[test]
-    fn the_encode_is_of_thirty_megabits() {
-        let source = Source::new(Instant::ZERO, Duration::from_secs(10));
-        let bytes: usize = (0..300).map(|frame| source.size(frame)).sum();
-        assert_eq!((bytes as f64 * 8.0 / 10.0 / 1e6).round(), 30.0);
+    fn a_video_has_its_bitrate() {
+        for mbps in [5.0, 10.0, 30.0] {
+            let length = Duration::from_secs(10);
+            let source = Source::new(Instant::ZERO, length, Bitrate::from_mbps(mbps));
+            let bytes: usize = (0..300).map(|frame| source.size(frame)).sum();
+            let measured = bytes as f64 * 8.0 / 10.0 / 1e6;
+            assert!((measured / mbps - 1.0).abs() < 0.01, "{mbps}: {measured}");
+        }
+    }
+
+    #[test]
+    fn a_second_tells_lost_packets_from_late_ones() {
+        let mut second = Second::default();
+        assert!(!second.is_outage(), "nothing was sent");
+        second.add(None);
+        assert!(second.is_outage());
+        assert_eq!(second.delay_ms(), None);
+        for ms in [100, 200, 300] {
+            second.add(Some(Duration::from_millis(ms)));
+        }
+        assert!(!second.is_outage());
+        assert_eq!((second.lost(), second.late()), (0.25, 0.5));
+        assert_eq!(second.delay_ms(), Some(200.0));
     }
 }

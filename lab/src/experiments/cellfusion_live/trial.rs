@@ -7,7 +7,7 @@ use super::setting::{Setting, Trial};
 use super::stream::{self, Recording, WARM_UP};
 use super::view::View;
 use crate::experiment::{Run, write_json};
-use crate::experiments::cellfusion::{Drive, floor};
+use crate::experiments::cellfusion::{BITRATE, Drive, floor};
 use anyhow::{Context, Result};
 use hawser_io::ring;
 use hawser_qoe::Window;
@@ -36,7 +36,7 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     view.write(&directory.join("frames.csv"), recording.began)?;
 
     let qoe = view.qoe(window);
-    let floor = floor(&setting.drive, setting.length);
+    let floor = floor(&setting.drive, BITRATE, setting.length);
     let mut case = score::case(setting, &view, window, &qoe, &floor, &emulation);
     if setting.route == Route::Single {
         case.set_param("path", path);
