@@ -234,7 +234,7 @@ impl Config {
     }
 }
 
-/// Where a node leaves what outlives its agent, from the first keys of a configuration file. Neither the rest of the
+/// Where a node leaves what outlives its agent, from keys of `[node]` in a configuration file. Neither the rest of the
 /// file nor the files that it names have to be valid or readable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remains {

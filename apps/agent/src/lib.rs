@@ -312,8 +312,9 @@ fn detach(remains: &Remains) -> Result<()> {
     Filters::read(&remains.directory()).restore_except(&BTreeSet::new());
     Device::remove(remains);
     // A killed agent leaves these behind as well.
-    let interfaces = remains.interfaces.iter();
+    let interfaces = &remains.interfaces;
     interfaces
+        .iter()
         .filter_map(|name| interface::index(name))
         .for_each(Segmenter::remove);
     Segmenter::remove_orphans()?;

@@ -24,13 +24,13 @@ pub(super) struct File {
     pub(super) device: Option<Spanned<Device>>,
 }
 
-/// As much of a file as says where the status is.
+/// The part of a file that says where a node leaves what outlives its agent.
 #[derive(Deserialize)]
 pub(super) struct RemainsOnly {
     pub(super) node: Spanned<RemainsOfNode>,
 }
 
-/// The keys of [`Node`] that say where a node leaves what outlives its agent.
+/// The keys of [`Node`] that [`RemainsOnly`] needs.
 #[derive(Deserialize)]
 pub(super) struct RemainsOfNode {
     pub(super) name: String,

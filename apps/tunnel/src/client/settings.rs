@@ -49,18 +49,23 @@ impl Newest {
         }
     }
 
+    /// Returns whether settings may be of a later state of the store; `None` if one of the states is not
+    /// known.
+    fn is_followed_by(&self, settings: &GivenSettings) -> Option<bool> {
+        let (new, known) = settings.as_of.as_ref().zip(self.as_of.as_ref())?;
+        Some(new.is_news_to(known))
+    }
+
     /// Returns whether other settings are of a state of the store before these, or of the same one.
     fn outdates(&self, settings: &GivenSettings) -> bool {
-        let states = settings.as_of.as_ref().zip(self.as_of.as_ref());
-        settings.digest != self.digest && states.is_some_and(|(new, known)| !new.is_news_to(known))
+        settings.digest != self.digest && self.is_followed_by(settings) == Some(false)
     }
 
     /// Returns later settings. The state of the store stays if they are the same as before from a
     /// controller that is behind, or from one of an earlier version, which names none.
     fn followed_by(self, settings: &GivenSettings) -> Newest {
-        let states = settings.as_of.as_ref().zip(self.as_of.as_ref());
-        let is_news = states.is_none_or(|(new, known)| new.is_news_to(known));
-        let new = settings.as_of.clone().filter(|_| is_news);
+        let is_behind = self.is_followed_by(settings) == Some(false);
+        let new = settings.as_of.clone().filter(|_| !is_behind);
         Newest {
             digest: settings.digest.clone(),
             as_of: new.or(self.as_of),
@@ -318,7 +323,7 @@ impl Pushed {
             .find_map(key)
     }
 
-    /// Returns what becomes of the settings, for the status.
+    /// Returns the state of the controller's settings for the status.
     pub(crate) fn shown(&self) -> Shown {
         let given = self.given.borrow();
         let unmatched = &self.in_force.borrow().unmatched;
@@ -342,7 +347,7 @@ impl Pushed {
     }
 }
 
-/// What becomes of the settings of the controller, for the status.
+/// The state of the controller's settings, as the status shows it.
 pub(crate) struct Shown {
     /// None if the controller has given none.
     pub(crate) state: Option<String>,

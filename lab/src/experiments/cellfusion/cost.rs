@@ -1,8 +1,8 @@
 //! Processor time of a simulation, the only figures that differ from run to run.
 
-use super::contender::{parts, video};
+use super::contender::parts;
+use super::paper;
 use super::score::{Score, comparable};
-use super::video::BITRATE;
 use crate::experiment::write_json;
 use crate::summary::{Case, Metrics, Summary};
 use anyhow::{Context, Result};
@@ -41,17 +41,6 @@ pub(super) fn relative_to_minrtt(score: &Score, scores: &[Score]) -> Option<f64>
     Some(per_packet_us(score) / per_packet_us(minrtt))
 }
 
-/// Returns the paper's figure of the processor time that a case takes in addition to multipath QUIC
-/// (8.3.6), relative to that. Its text has figures at 30 Mb/s only.
-pub(super) fn paper(case: &str) -> Option<f64> {
-    match parts(case).0 {
-        _ if video(case) != BITRATE => None,
-        "xnc" => Some(0.2344),
-        "xnc-without-simd" => Some(0.4377),
-        _ => None,
-    }
-}
-
 /// Writes `cost.json`: the processor time of each case of a summary.
 pub(super) fn write(scores: &[Score], summary: &Summary, out: &Path) -> Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
@@ -67,7 +56,7 @@ pub(super) fn summary(scores: &[Score], run: &Summary) -> Summary {
             ..described.clone()
         };
         case.set_param("profile", profile());
-        if let Some(more) = paper(score.case) {
+        if let Some(more) = paper::processor_time(score.case) {
             case.paper.set(MORE_THAN_MINRTT, more);
         }
         case

@@ -1,6 +1,8 @@
 //! Figures of the paper: Y. Ni et al., *CellFusion: Multipath vehicle-to-cloud video streaming with
 //! network coding in the wild*, SIGCOMM 2023.
 
+use super::contender;
+use super::video::BITRATE;
 use crate::summary::Metrics;
 
 /// Returns the paper's figures under our metric names. Its curves have no numbers; these are from
@@ -50,5 +52,15 @@ pub(super) fn figures(case: &str) -> Metrics {
             ("packet_delay_p999_ms", 791.9),
         ]),
         _ => Metrics::default(),
+    }
+}
+
+/// Returns the paper's figure of the processor time that a case takes in addition to multipath QUIC
+/// (8.3.6), relative to that. Its text has figures at 30 Mb/s only.
+pub(super) fn processor_time(case: &str) -> Option<f64> {
+    match contender::parts(case) {
+        ("xnc", BITRATE) => Some(0.2344),
+        ("xnc-without-simd", BITRATE) => Some(0.4377),
+        _ => None,
     }
 }

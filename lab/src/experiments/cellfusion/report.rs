@@ -1,7 +1,7 @@
 use super::contender::{self, BONDING, ONE_TECHNOLOGY, ORACLE, PAPER, PROCESSOR, SINGLE, XNC};
-use super::cost;
 use super::score::{Score, Trip};
 use super::video::Second;
+use super::{cost, paper};
 use crate::plot::{Axis, Plot, Series};
 use crate::report::{Cell, Highlight, Item, Report, Section, Table};
 use crate::summary::Summary;
@@ -256,7 +256,7 @@ fn processor(scores: &[Score]) -> Table {
         let cost = cost::per_packet_us(score);
         let relative = cost::relative_to_minrtt(score, scores);
         let relative = relative.map_or_else(|| "–".to_owned(), |relative| format!("{relative:.2}"));
-        let paper = cost::paper(score.case).map(|more| format!("{:.2}", 1.0 + more));
+        let paper = paper::processor_time(score.case).map(|more| format!("{:.2}", 1.0 + more));
         vec![
             Cell::new(score.name()),
             Cell::new(format!("{cost:.2}")),
@@ -278,10 +278,9 @@ fn processor(scores: &[Score]) -> Table {
 /// Returns the processor time over the bitrates of the video.
 fn load(scores: &[Score]) -> Plot {
     let series = |scheme: &&str| {
-        let of_scheme = scores.iter().filter(|score| {
-            let is_default_set = score.name() == score.case;
-            contender::parts(score.case).0 == *scheme && is_default_set
-        });
+        let of_scheme = scores
+            .iter()
+            .filter(|score| contender::parts(score.case).0 == *scheme && score.set.is_default());
         let point = |score: &Score| {
             (
                 contender::video(score.case).mbps(),

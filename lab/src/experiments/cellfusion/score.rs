@@ -153,7 +153,7 @@ impl Trip {
 /// The results of a scheme over the drives of a set.
 pub(super) struct Score {
     pub(super) case: &'static str,
-    set: Set,
+    pub(super) set: Set,
     /// The best path, for the case of a single path.
     path: Option<usize>,
     /// The results of the drives, in their order.
