@@ -190,5 +190,5 @@ fn not_root() {
     );
     assert_says(&refusal, &["loading eBPF programs needs root"]);
     let refusal = setup.refusal(only_sending, as_nobody);
-    assert_says(&refusal, &["cannot create", "the agent runs as root"]);
+    assert_says(&refusal, &["cannot create", "root can write everywhere"]);
 }
