@@ -12,8 +12,9 @@ const TAIL: f64 = 0.025;
 const SEED: u64 = 1;
 
 /// Returns the 95 % interval of the share of `others` that `ours` spares, 1 - sum(ours) /
-/// sum(others). Each pair of figures belongs to one drive. Returns `None` for fewer than two drives,
-/// and if some resample has nothing to spare.
+/// sum(others). Each pair of figures belongs to one drive. A resample that has nothing to spare counts
+/// as the worst possible share. Returns `None` if these are too many for a lower limit, and for fewer
+/// than two drives.
 pub(super) fn reduction(ours: &[f64], others: &[f64]) -> Option<(f64, f64)> {
     let drives = ours.len();
     if drives < 2 {
@@ -28,14 +29,15 @@ pub(super) fn reduction(ours: &[f64], others: &[f64]) -> Option<(f64, f64)> {
             our_sum += ours[drive];
             other_sum += others[drive];
         }
-        if other_sum <= 0.0 {
-            return None;
-        }
-        reductions.push(1.0 - our_sum / other_sum);
+        reductions.push(match other_sum > 0.0 {
+            true => 1.0 - our_sum / other_sum,
+            false => f64::NEG_INFINITY,
+        });
     }
     reductions.sort_by(f64::total_cmp);
     let tail = (TAIL * RESAMPLES as f64) as usize;
-    Some((reductions[tail], reductions[RESAMPLES - 1 - tail]))
+    let (low, high) = (reductions[tail], reductions[RESAMPLES - 1 - tail]);
+    low.is_finite().then_some((low, high))
 }
 
 #[cfg(test)]
@@ -52,8 +54,16 @@ mod tests {
         assert_eq!(
             reduction(&[0.1, 0.0], &[0.2, 0.0]),
             None,
-            "some resamples have nothing to spare"
+            "a quarter of the resamples has nothing to spare"
         );
+    }
+
+    #[test]
+    fn a_few_resamples_with_nothing_to_spare_leave_an_interval() {
+        // Without any of the five drives: one resample in 180.
+        let others: Vec<f64> = (0..60).map(|drive| f64::from(drive % 12 == 0)).collect();
+        let ours: Vec<f64> = others.iter().map(|other| other / 4.0).collect();
+        assert_eq!(reduction(&ours, &others), Some((0.75, 0.75)));
     }
 
     #[test]
