@@ -7,7 +7,7 @@ use nix::unistd::{Gid, Uid, fchown, geteuid};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Creates a folder and those that it is in, as far as they are missing. `mode` is the permissions of the new ones,
 /// restricted by the umask.
@@ -72,6 +72,13 @@ pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()
     File::open(folder_of(path))?.sync_all()
 }
 
+/// Returns the path of a file beside another one, whose name is that of the other one and `suffix`.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
 fn folder_of(path: &Path) -> &Path {
     let folder = path.parent();
     let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
@@ -92,9 +99,8 @@ fn give_to_owner_of(folder: &Path, file: &File) -> io::Result<()> {
 }
 
 fn write(path: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".new");
-    write_draft(draft.as_ref(), contents, mode, durably)
+    let draft = with_suffix(path, ".new");
+    write_draft(&draft, contents, mode, durably)
         .and_then(|()| fs::rename(&draft, path))
         .inspect_err(|_| {
             // Nobody needs a part of a file. The error that counts is the first one.

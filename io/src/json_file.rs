@@ -9,14 +9,19 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// A file of JSON. It is replaced atomically and not synced to the disk: after a power failure it
-/// is the previous one, or cannot be read.
+/// The end of the name of a file that was set aside.
+const DAMAGED: &str = ".damaged";
+
+/// A file of JSON. It is replaced atomically. Unless it is [durable](Self::durable), it is not synced
+/// to the disk: after a power failure it is the previous one, or cannot be read.
 #[derive(Debug, Clone)]
 pub struct JsonFile {
     path: PathBuf,
     mode: u32,
     /// Whether line breaks and spaces are left out.
     is_compact: bool,
+    /// Whether a written value is on the disk before the call returns.
+    is_durable: bool,
 }
 
 /// The reason that a file of JSON cannot be used.
@@ -56,6 +61,7 @@ impl JsonFile {
             path,
             mode,
             is_compact: false,
+            is_durable: false,
         }
     }
 
@@ -64,6 +70,15 @@ impl JsonFile {
     pub fn compact(self) -> Self {
         JsonFile {
             is_compact: true,
+            ..self
+        }
+    }
+
+    /// Makes [`write`](Self::write) wait until the value is on the disk. After a power failure the
+    /// file is then the previous or the new one.
+    pub fn durable(self) -> Self {
+        JsonFile {
+            is_durable: true,
             ..self
         }
     }
@@ -88,6 +103,30 @@ impl JsonFile {
         }
     }
 
+    /// As [`read`](Self::read), for a file without which a program can start: one that is not valid,
+    /// as after a power failure, counts as missing. It is renamed, with `.damaged` at the end of its
+    /// name. This is logged, and added to `damaged` for the status.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn read_or_set_aside<T: DeserializeOwned>(
+        &self,
+        damaged: &mut Vec<String>,
+    ) -> Result<Option<T>, JsonFileError> {
+        let error = match self.read() {
+            Err(error @ JsonFileError::Syntax { .. }) => error,
+            read => return read,
+        };
+        let aside = file::with_suffix(&self.path, DAMAGED);
+        let what = match fs::rename(&self.path, &aside) {
+            Ok(()) => format!("{error}; it is not used, and is now {}", aside.display()),
+            Err(rename) => format!("{error}; it is not used, and cannot be renamed: {rename}"),
+        };
+        tracing::warn!("{what}");
+        damaged.push(what);
+        Ok(None)
+    }
+
     /// Replaces the file, whose folder is created if it is missing.
     ///
     /// # Errors
@@ -108,7 +147,11 @@ impl JsonFile {
         } else {
             serde_json::to_vec_pretty(value)
         };
-        file::replace(&self.path, &text?, self.mode)
+        let replace = match self.is_durable {
+            true => file::replace_durably,
+            false => file::replace,
+        };
+        replace(&self.path, &text?, self.mode)
     }
 }
 
@@ -178,6 +221,25 @@ mod tests {
             let error = file.read::<u8>().unwrap_err().to_string();
             assert!(error.contains("state.json"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_and_counts_as_missing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = JsonFile::at(directory.path().join("state.json"), 0o600).durable();
+        let mut damaged = Vec::new();
+        let mut read = || file.read_or_set_aside::<u8>(&mut damaged).unwrap();
+        assert_eq!(read(), None);
+        file.write(&7).unwrap();
+        assert_eq!(read(), Some(7));
+        for useless in ["", "\0\0", "-1"] {
+            fs::write(file.path(), useless).unwrap();
+            assert_eq!((read(), read()), (None, None));
+            let aside = directory.path().join("state.json.damaged");
+            assert_eq!(fs::read_to_string(aside).unwrap(), useless);
+        }
+        assert_eq!(damaged.len(), 3, "once for each");
+        assert!(damaged[0].contains("state.json.damaged"), "{damaged:?}");
     }
 
     #[test]

@@ -113,6 +113,8 @@ struct Client {
     /// The inner addresses of the device.
     addresses: Vec<(IpAddr, u8)>,
     current: Option<Current>,
+    /// The files that were damaged at the start, for the status.
+    damaged_files: Vec<String>,
     files: Files,
     progress: Progress,
     /// The part of the status that changes rarely. After a change the status is written at once.
@@ -149,7 +151,8 @@ impl Client {
         tables::watch(tables.clone())?;
         let dialer = Arc::new(Dialer::new(&config, kill_switch.map(Arc::new))?);
         let mut usage_file = UsageFile::read(config.usage_file.clone())?;
-        let usage = usage_file.stored().clone();
+        let usage = usage_file.stored().cloned().unwrap_or_default();
+        let damaged_files = usage_file.damaged_files().to_vec();
         let seed = getrandom::u64().context("the kernel provides no random numbers")?;
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let networks = Networks::watch(&common.interface)?;
@@ -183,6 +186,7 @@ impl Client {
             reader: reader.abort_handle(),
             addresses: Vec::new(),
             current: None,
+            damaged_files,
             files: Files::start(move |usage, status| {
                 // First: what the status says of caps is to outlive this process.
                 usage_file.write(usage);

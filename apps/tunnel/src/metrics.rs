@@ -24,7 +24,7 @@ fn text(status: Status) -> String {
     page("hawser_tunnel", move |sink| write(&status, sink))
 }
 
-const STATUS_METRICS: [Metric<Status>; 4] = [
+const STATUS_METRICS: [Metric<Status>; 5] = [
     gauge("sessions", "Sessions", |s| s.sessions.len() as f64),
     counter(
         "tables_restored",
@@ -40,6 +40,11 @@ const STATUS_METRICS: [Metric<Status>; 4] = [
         "settings_outdated",
         "Answers of controllers whose settings were ignored, because later ones were given before",
         |s| s.settings_outdated,
+    ),
+    gauge(
+        "damaged_files",
+        "Files of an earlier process that were damaged when this one started",
+        |s| s.damaged_files.len() as f64,
     ),
 ];
 
@@ -240,7 +245,7 @@ mod tests {
     #[test]
     fn the_metrics_are_those_of_the_documentation() {
         let served = served(&text(status()));
-        assert_eq!(served.len(), 28);
+        assert_eq!(served.len(), 29);
         assert_eq!(served, documented(DOCUMENTATION, "hawser_tunnel"));
     }
 

@@ -428,6 +428,9 @@ impl Server {
         status.memory_bytes = self.budget.used().0;
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         status.rejected_file = self.rejected_file.lock().clone();
+        if let Some(allowlist) = &self.allowlist {
+            status.damaged_files = allowlist.damaged_files().to_vec();
+        }
         status.dropped = self.registry.drop_counts();
         status.dropped.extend(self.device.drop_counts());
         status.dropped.extend(self.unmatched.drop_counts());

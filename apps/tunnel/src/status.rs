@@ -67,6 +67,10 @@ pub struct Status {
     /// Why a server's file was rejected when it was read last; none if it was accepted.
     #[serde(default)]
     pub rejected_file: Option<String>,
+    /// The files of an earlier process that were damaged when this one started, and what has become of
+    /// them.
+    #[serde(default)]
+    pub damaged_files: Vec<String>,
     /// Packets not forwarded and connections not admitted, by reason, without reasons that did not
     /// occur.
     pub dropped: BTreeMap<String, u64>,
@@ -237,6 +241,7 @@ impl Status {
             settings: None,
             settings_outdated: 0,
             rejected_file: None,
+            damaged_files: Vec::new(),
             dropped: BTreeMap::new(),
         }
     }

@@ -105,7 +105,7 @@ pub(crate) struct Pushed {
 
 /// Returns both ends of a channel for settings, which begins with those that an earlier process stored.
 pub(crate) fn channel(config: &ClientConfig) -> (Inbox, Pushed) {
-    let file = JsonFile::at(config.settings_file.clone(), 0o600);
+    let file = JsonFile::at(config.settings_file.clone(), 0o600).durable();
     let stored = config
         .accepts_settings
         .then(|| stored(&file, &config.uplinks))

@@ -13,6 +13,7 @@ impl Client {
         (status.dns, status.dns_restored) = (dns.state, dns.restored);
         let settings = self.settings.shown();
         (status.settings, status.settings_outdated) = (settings.state, settings.outdated);
+        status.damaged_files.clone_from(&self.damaged_files);
         let uplinks = self.usable_uplinks();
         let session = self.session_status(&uplinks).await;
         status.uplinks = uplinks

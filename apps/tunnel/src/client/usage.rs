@@ -2,59 +2,109 @@
 
 use anyhow::{Context, Result};
 use hawser_io::failures::{Change, Failures};
+use hawser_io::file::with_suffix;
 use hawser_io::json_file::{JsonFile, JsonFileError};
 use hawser_uplinks::Usage;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 use time::OffsetDateTime;
 use tracing::warn;
 
-/// The file in which the usage is stored across restarts.
+/// The interval at which the copy is written: a power failure loses at most the bytes of this time,
+/// and a flash memory bears a synced write of a few kilobytes at this interval.
+const COPY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The file in which the usage is stored across restarts. It is written every second and not synced,
+/// so it may be damaged after a power failure. A copy that is synced then takes its place.
 #[derive(Debug)]
 pub(crate) struct UsageFile {
-    file: JsonFile,
-    stored: Usage,
+    file: Stored,
+    copy: Stored,
+    /// None if this process has not written the copy yet.
+    copied_at: Option<Instant>,
+    damaged_files: Vec<String>,
     failures: Failures,
 }
 
-impl UsageFile {
-    /// Reads the usage stored in the file at `path`, if it exists.
-    pub(crate) fn read(path: PathBuf) -> Result<UsageFile> {
-        let file = JsonFile::at(path, 0o666).compact();
-        let stored = match file.read() {
-            Err(error @ JsonFileError::Syntax { .. }) => {
-                let remedy =
-                    "cannot use the usage file; remove it to restart counting for this month";
-                return Err(error).context(remedy);
-            }
-            stored => stored?.unwrap_or_default(),
-        };
-        Ok(UsageFile {
-            file,
-            stored,
-            failures: Failures::default(),
-        })
+/// A file, and the usage that was read from it or written to it last.
+#[derive(Debug)]
+struct Stored {
+    file: JsonFile,
+    usage: Option<Usage>,
+}
+
+impl Stored {
+    fn read(file: JsonFile, damaged: &mut Vec<String>) -> Result<Stored, JsonFileError> {
+        let usage = file.read_or_set_aside(damaged)?;
+        Ok(Stored { file, usage })
     }
 
-    /// Returns the usage that was read or written last.
-    pub(crate) fn stored(&self) -> &Usage {
-        &self.stored
+    /// Writes the usage unless the file contains it.
+    fn write(&mut self, usage: &Usage) -> Result<(), JsonFileError> {
+        if self.usage.as_ref() != Some(usage) {
+            self.file.write(usage)?;
+            self.usage = Some(usage.clone());
+        }
+        Ok(())
+    }
+}
+
+impl UsageFile {
+    /// Reads the usage stored in the file at `path`, or else in its copy. If there is none that is
+    /// valid, counting starts from zero.
+    pub(crate) fn read(path: PathBuf) -> Result<UsageFile> {
+        let copy = JsonFile::at(with_suffix(&path, ".copy"), 0o666);
+        let file = JsonFile::at(path, 0o666);
+        let mut damaged_files = Vec::new();
+        let mut read = |file| Stored::read(file, &mut damaged_files);
+        let (file, copy) = (read(file.compact()), read(copy.compact().durable()));
+        let file = UsageFile {
+            file: file.context("the usage of uplinks")?,
+            copy: copy.context("the copy of the usage of uplinks")?,
+            copied_at: None,
+            damaged_files,
+            failures: Failures::default(),
+        };
+        if !file.damaged_files.is_empty() {
+            match file.stored() {
+                Some(usage) => warn!(
+                    ?usage,
+                    "the last valid usage of uplinks counts for monthly caps"
+                ),
+                None => warn!("the usage of uplinks is lost: monthly caps count from zero"),
+            }
+        }
+        Ok(file)
+    }
+
+    /// Returns the stored usage, if there is any.
+    pub(crate) fn stored(&self) -> Option<&Usage> {
+        self.file.usage.as_ref().or(self.copy.usage.as_ref())
+    }
+
+    /// Returns what is wrong with the files that were damaged.
+    pub(crate) fn damaged_files(&self) -> &[String] {
+        &self.damaged_files
     }
 
     /// Stores the usage. A failure is logged once.
     pub(crate) fn write(&mut self, usage: &Usage) {
-        if *usage == self.stored {
-            return;
-        }
-        let outcome = self.file.write(usage);
-        if outcome.is_ok() {
-            self.stored = usage.clone();
-        }
+        let outcome = self.file.write(usage).and_then(|()| self.write_copy(usage));
         if let Some(Change::Failed(error)) = self.failures.record(outcome) {
             warn!(
                 "cannot store the data usage of uplinks, which will be lost at a restart: {error}"
             );
         }
+    }
+
+    /// Writes the copy if it is time for it.
+    fn write_copy(&mut self, usage: &Usage) -> Result<(), JsonFileError> {
+        let is_recent = |at: Instant| at.elapsed() < COPY_INTERVAL;
+        if self.copied_at.is_some_and(is_recent) {
+            return Ok(());
+        }
+        self.copied_at = Some(Instant::now());
+        self.copy.write(usage)
     }
 }
 
@@ -80,17 +130,35 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_again_and_nonsense_is_rejected() {
+    fn what_was_written_is_read_again_also_if_a_power_failure_has_damaged_one_of_the_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/usage.json");
+        let copy = folder.path().join("state/usage.json.copy");
         let mut file = UsageFile::read(path.clone()).unwrap();
-        assert_eq!(*file.stored(), Usage::default());
-        let text = r#"{"month":"2026-12","bytes":{"wwan0":5000000000}}"#;
-        let usage: Usage = serde_json::from_str(text).unwrap();
-        file.write(&usage);
-        let again = UsageFile::read(path.clone()).unwrap();
-        assert_eq!(again.stored().of("wwan0"), 5_000_000_000);
+        assert_eq!(file.stored(), None);
+        let usage = |bytes: u64| -> Usage {
+            let text = format!(r#"{{"month":"2026-12","bytes":{{"wwan0":{bytes}}}}}"#);
+            serde_json::from_str(&text).unwrap()
+        };
+        for bytes in [5_000, 6_000] {
+            file.write(&usage(bytes));
+        }
+        let read = || {
+            let file = UsageFile::read(path.clone()).unwrap();
+            let bytes = file.stored().map(|usage| usage.of("wwan0"));
+            (bytes, file.damaged_files().len())
+        };
+        assert_eq!(read(), (Some(6_000), 0));
+        let copied = fs::read(&copy).unwrap();
+        fs::write(&copy, "").unwrap();
+        assert_eq!(read(), (Some(6_000), 1));
+        // The copy is written less often.
+        fs::write(&copy, copied).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(read(), (Some(5_000), 1));
+        assert_eq!(read(), (Some(5_000), 0), "before anything is written again");
         fs::write(&path, "{}").unwrap();
-        assert!(UsageFile::read(path).is_err());
+        fs::write(&copy, "{").unwrap();
+        assert_eq!(read(), (None, 2));
     }
 }

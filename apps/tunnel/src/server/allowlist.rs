@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -27,6 +28,7 @@ pub(crate) struct Allowlist {
     known: watch::Sender<AdmittedClients>,
     /// The clients that were admitted last, for the next process.
     file: JsonFile,
+    damaged_files: Vec<String>,
     /// Notified when a client connects that is not admitted yet.
     unknown: Notify,
 }
@@ -55,29 +57,49 @@ impl AdmittedClients {
 
 impl Allowlist {
     /// Reads the clients that an earlier process stored, which are admitted until the controller
-    /// answers.
+    /// answers. If the file is damaged, no client is: an earlier list could contain one that was
+    /// revoked since.
     pub(crate) fn read(registration: &Registration) -> Result<Allowlist> {
-        let file = JsonFile::at(registration.clients_file.clone(), 0o600);
-        let clients = file.read().context("the list of admitted clients")?;
+        // Durable for the same reason: a power failure must not bring back the list before.
+        let file = JsonFile::at(registration.clients_file.clone(), 0o600).durable();
+        let mut damaged_files = Vec::new();
+        let clients = file
+            .read_or_set_aside(&mut damaged_files)
+            .context("the list of admitted clients")?;
+        if !damaged_files.is_empty() {
+            warn!("no client is admitted until the controller answers");
+        }
         let clients = AdmittedClients::of(clients.unwrap_or_default(), None);
         Ok(Allowlist {
             known: watch::Sender::new(clients),
             file,
+            damaged_files,
             unknown: Notify::new(),
         })
     }
 
-    /// Replaces the list by one from the controller, and stores it for the next process.
+    /// Returns what is wrong with the file of the earlier process, if it was damaged.
+    pub(crate) fn damaged_files(&self) -> &[String] {
+        &self.damaged_files
+    }
+
+    /// Replaces the list by one from the controller.
     fn replace(&self, clients: Vec<Client>, digest: String) {
         info!(
             clients = clients.len(),
             "list of admitted clients updated by the controller"
         );
-        if let Err(error) = self.file.write(&clients) {
-            warn!("the list of admitted clients will be missing after a restart: {error}");
-        }
         let known = AdmittedClients::of(clients, Some(digest));
         self.known.send_replace(known);
+    }
+
+    /// Stores a list for the next process.
+    async fn store(&self, clients: Vec<Client>) {
+        let file = self.file.clone();
+        let stored = spawn_blocking(move || file.write(&clients)).await;
+        if let Ok(Err(error)) = stored {
+            warn!("after a restart, the list of admitted clients will be the one before: {error}");
+        }
     }
 
     /// Returns whether the client is admitted, as far as is known here.
@@ -159,8 +181,10 @@ async fn report(
     } = client.client().await?.serve_tunnels(&report).await?;
     client.answered();
     if let Some(clients) = clients {
-        allowlist.replace(clients, digest);
+        allowlist.replace(clients.clone(), digest);
+        // Before the list is stored: sessions of revoked clients do not last as long as the disk is busy.
         server.apply_allowlist(allowlist);
+        allowlist.store(clients).await;
     }
     Ok(Duration::from_millis(report_every_ms.into()))
 }
@@ -203,5 +227,32 @@ impl Server {
         }
         let admits_name = |client: &str| known.clients.contains_key(client);
         self.end_revoked("the controller", admits_name, |peer| known.admits(peer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_damaged_list_admits_nobody_and_does_not_keep_a_server_from_starting() {
+        let folder = tempfile::tempdir().unwrap();
+        let registration = Registration {
+            controllers: Vec::new(),
+            addresses: Vec::new(),
+            clients_file: folder.path().join("clients.json"),
+        };
+        let valid = r#"[{"name":"car-1","certificates":["0a"],"addresses":["fd77::2"]}]"#;
+        for (text, is_valid) in [(valid, true), (&valid[..40], false), ("", false)] {
+            fs::write(&registration.clients_file, text).unwrap();
+            let allowlist = Allowlist::read(&registration).unwrap();
+            let peer = Peer {
+                name: "car-1".to_owned(),
+                serial: "0a".to_owned(),
+            };
+            assert_eq!(allowlist.contains(&peer), is_valid, "{text}");
+            assert_eq!(allowlist.damaged_files().is_empty(), is_valid, "{text}");
+        }
     }
 }

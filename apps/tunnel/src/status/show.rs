@@ -71,6 +71,9 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
         text +=
             &format!("the file was rejected, the previous list of clients is in use: {error}\n");
     }
+    for file in &status.damaged_files {
+        text += &format!("damaged at the start: {file}\n");
+    }
     if status.tables_restored > 0 {
         text += &format!("nftables tables restored: {}\n", status.tables_restored);
     }

@@ -3,8 +3,10 @@
 use crate::rig::{HOST4, HOST6, PORT, Rig, TIMEOUT, UPLINKS, nft};
 use crate::traffic::{Connection, Flood, echo};
 use hawser_tunnel::status::{PathStatus, Status};
+use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
+use time::OffsetDateTime;
 
 /// The longest stall of a connection inside the tunnel when one of two uplinks fails.
 const HICCUP: Duration = Duration::from_secs(3);
@@ -367,6 +369,28 @@ fn an_uplink_whose_cap_is_used_up_is_left() {
                 .iter()
                 .any(|session| session.paths.len() == 1)
     });
+}
+
+#[test]
+fn a_client_starts_with_a_usage_file_that_a_power_failure_has_emptied() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let month = OffsetDateTime::now_utc();
+    let month = format!("{}-{:02}", month.year(), u8::from(month.month()));
+    fs::create_dir(rig.path("car")).unwrap();
+    fs::write(rig.path("car/usage.json"), "").unwrap();
+    let copy = format!("{{\"month\":\"{month}\",\"bytes\":{{\"wan0\":2000000}}}}");
+    fs::write(rig.path("car/usage.json.copy"), copy).unwrap();
+    let uplinks =
+        "[[uplink]]\ninterface = \"wan0\"\nmonthly_cap_mb = 1\n[[uplink]]\ninterface = \"wan1\"\n";
+    let client = rig.client_with("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
+    let status = client.until("a session over the other uplink", |status| {
+        let sessions = status.sessions.iter();
+        sessions.flat_map(|session| &session.paths).count() == 1
+    });
+    assert!(status.uplinks[0].state.contains("cap"), "{status:?}");
+    assert_eq!(status.damaged_files.len(), 1);
+    assert!(rig.path("car/usage.json.damaged").exists());
 }
 
 #[test]
