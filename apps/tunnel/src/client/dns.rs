@@ -55,6 +55,13 @@ impl Dns {
             Ok(false) => {}
             Err(error) => error!("cannot restore /etc/resolv.conf: {error:#}"),
         }
+        match withdraw_from_openresolv(interface) {
+            Ok(true) => {
+                warn!("name servers withdrawn from openresolv: a killed client had left them")
+            }
+            Ok(false) => {}
+            Err(error) => error!("cannot withdraw the name servers from openresolv: {error:#}"),
+        }
         let shown = Arc::default();
         if config.dns.is_empty() {
             return Dns {
@@ -116,12 +123,10 @@ impl Means {
         if is_of_resolved || text.lines().any(|line| line.trim() == RESOLVED_STUB) {
             return Means::Resolved;
         }
-        // Other programs of this name do not take a metric or exclusive servers.
-        let version = run("resolvconf", &["--version"], "").unwrap_or_default();
-        if version.starts_with("openresolv") {
-            return Means::Openresolv;
+        match is_openresolv() {
+            true => Means::Openresolv,
+            false => Means::File,
         }
-        Means::File
     }
 
     fn name(self) -> &'static str {
@@ -131,6 +136,28 @@ impl Means {
             Means::File => "/etc/resolv.conf",
         }
     }
+}
+
+/// Returns whether `resolvconf` is that of openresolv. Other programs of this name do not take a
+/// metric or exclusive servers.
+fn is_openresolv() -> bool {
+    let version = run("resolvconf", &["--version"], "").unwrap_or_default();
+    version.starts_with("openresolv")
+}
+
+/// Withdraws the name servers of a killed client, which openresolv keeps without its device. Returns
+/// whether there were any.
+fn withdraw_from_openresolv(interface: &str) -> Result<bool> {
+    if !is_openresolv() {
+        return Ok(false);
+    }
+    // Fails if there are none.
+    let left = run("resolvconf", &["-f", "-l", interface], "").unwrap_or_default();
+    if left.trim().is_empty() {
+        return Ok(false);
+    }
+    run("resolvconf", &["-d", interface, "-f"], "")?;
+    Ok(true)
 }
 
 struct Setter {

@@ -1,11 +1,11 @@
 //! The name servers of the client, in a `/etc` of its own.
 
-use crate::process::{start_with_etc, with_etc};
+use crate::process::{start_with_etc, with_etc, write_program};
 use crate::rig::{End, HOST4, Rig, TIMEOUT};
 use hawser_io::netns::Namespace;
 use std::fs;
 use std::net::UdpSocket;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,8 +45,15 @@ impl Car {
     }
 
     fn start(&self, more: &str) -> End {
-        let start = |file: &_| start_with_etc(&self.rig.client, "tunnel client", file, &self.etc());
+        let (etc, programs) = (self.etc(), self.programs());
+        let start =
+            |file: &_| start_with_etc(&self.rig.client, "tunnel client", file, &etc, &programs);
         self.rig.start_client_by("car", more, start)
+    }
+
+    /// Returns the folder of programs that the client finds first.
+    fn programs(&self) -> PathBuf {
+        self.rig.path("programs")
     }
 
     /// Resolves a name with the C library; none if it does not exist.
@@ -164,4 +171,75 @@ fn what_a_killed_client_has_left_is_restored_by_the_next_one_also_without_dns() 
     let without = car.start("");
     without.until("it has started", |_| true);
     assert_eq!(car.text(), before);
+}
+
+/// A program that keeps records as `resolvconf` of openresolv does, which outlive a client.
+fn openresolv(records: &Path) -> String {
+    format!(
+        r##"#!/bin/sh
+cd {} || exit 1
+case "$1" in
+--version) echo "openresolv 3.12.0" ;;
+-a) [ "$3 $4 $5" = "-m 0 -x" ] && cat > "$2" ;;
+-f) [ "$2" = -l ] && [ -e "$3" ] && echo "# resolv.conf from $3" && cat "$3" ;;
+-d) [ "$3" = -f ] && rm -f "$2" ;;
+*) exit 1 ;;
+esac
+"##,
+        records.display()
+    )
+}
+
+#[test]
+fn openresolv_loses_the_servers_with_the_client_also_if_it_was_killed() {
+    let car = Car::new();
+    let records = car.rig.path("records");
+    fs::create_dir(&records).unwrap();
+    write_program(&car.programs(), "resolvconf", &openresolv(&records));
+    let record = records.join("hawser-tun");
+    let server = car.rig.server(0, "", "");
+    let set = |client: &End| {
+        client.until("the status names openresolv", |status| {
+            status.dns.as_deref() == Some("198.51.100.9 at openresolv")
+        });
+        let text = fs::read_to_string(&record).unwrap();
+        assert_eq!(text, "nameserver 198.51.100.9\nsearch fleet.example\n");
+    };
+    let client = car.start(SET);
+    set(&client);
+    assert!(client.process.stop(TIMEOUT).unwrap().success());
+    assert!(!record.exists(), "after an orderly end");
+
+    let client = car.start(SET);
+    set(&client);
+    drop(client);
+    drop(server);
+    let left = fs::read_to_string(&record).unwrap();
+    for without_session in [SET, ""] {
+        fs::write(&record, &left).unwrap();
+        let client = car.start(without_session);
+        client.until("it has started", |_| true);
+        assert!(!record.exists(), "after kill -9, {without_session}");
+    }
+}
+
+#[test]
+fn systemd_resolved_is_told_and_forgets() {
+    let car = Car::new();
+    let calls = car.rig.path("calls");
+    let note = format!("#!/bin/sh\necho \"$*\" >> {}\n", calls.display());
+    write_program(&car.programs(), "resolvectl", &note);
+    let stub = "nameserver 127.0.0.53\noptions edns0\n";
+    fs::write(car.file(), stub).unwrap();
+    let _server = car.rig.server(0, "", "");
+    let client = car.start(SET);
+    client.until("the status names systemd-resolved", |status| {
+        status.dns.as_deref() == Some("198.51.100.9 at systemd-resolved")
+    });
+    assert!(client.process.stop(TIMEOUT).unwrap().success());
+    let calls = fs::read_to_string(calls).unwrap();
+    let expected =
+        "dns hawser-tun 198.51.100.9\ndomain hawser-tun ~. fleet.example\nrevert hawser-tun\n";
+    assert_eq!(calls, expected);
+    assert_eq!(car.text(), stub);
 }

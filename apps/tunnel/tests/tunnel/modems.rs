@@ -3,8 +3,6 @@
 use crate::process;
 use crate::rig::Rig;
 use hawser_tunnel::status::ModemStatus;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
 
 const MMCLI: &str = r#"#!/bin/sh
 case "$1" in
@@ -20,9 +18,7 @@ esac
 fn the_status_tells_the_signal_of_a_modem() {
     let rig = Rig::new();
     let programs = rig.path("programs");
-    fs::create_dir(&programs).unwrap();
-    fs::write(programs.join("mmcli"), MMCLI).unwrap();
-    fs::set_permissions(programs.join("mmcli"), Permissions::from_mode(0o755)).unwrap();
+    process::write_program(&programs, "mmcli", MMCLI);
     let client = rig.start_client_by("car", "", |file| {
         process::start_with_programs(&rig.client, "tunnel client", file, &programs)
     });

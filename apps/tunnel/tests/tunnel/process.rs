@@ -4,7 +4,8 @@
 use clap::Parser;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -27,17 +28,20 @@ pub(crate) fn start(namespace: &Namespace, what: &str, config: &Path) -> Process
     )
 }
 
-/// As [`start`], with the folder `etc` in place of `/etc`.
+/// As [`start`], with the folder `etc` in place of `/etc`, and the programs of a folder before those of
+/// the machine.
 pub(crate) fn start_with_etc(
     namespace: &Namespace,
     what: &str,
     config: &Path,
     etc: &Path,
+    programs: &Path,
 ) -> Process {
     let mut command = Command::new("unshare");
     command
         .args(with_etc(etc))
         .arg(std::env::current_exe().unwrap());
+    put_first(programs, &mut command);
     run(namespace, what, config, command)
 }
 
@@ -48,10 +52,22 @@ pub(crate) fn start_with_programs(
     config: &Path,
     programs: &Path,
 ) -> Process {
-    let path = std::env::var("PATH").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.env("PATH", format!("{}:{path}", programs.display()));
+    put_first(programs, &mut command);
     run(namespace, what, config, command)
+}
+
+/// Makes a program find the programs of a folder before those of the machine.
+fn put_first(programs: &Path, command: &mut Command) {
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", programs.display()));
+}
+
+/// Writes a shell script into a folder of programs, which is made if it is missing.
+pub(crate) fn write_program(programs: &Path, name: &str, script: &str) {
+    fs::create_dir_all(programs).unwrap();
+    fs::write(programs.join(name), script).unwrap();
+    fs::set_permissions(programs.join(name), Permissions::from_mode(0o755)).unwrap();
 }
 
 /// Returns the arguments of `unshare` that precede a program, to run it with the folder `etc` in place
