@@ -3,8 +3,9 @@
 use crate::netlink::{self, Error};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage::{
-    GetLink, GetNeighbour, GetRoute, NewLink, NewNeighbour, NewRoute,
+    GetAddress, GetLink, GetNeighbour, GetRoute, NewAddress, NewLink, NewNeighbour, NewRoute,
 };
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
     LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp,
 };
@@ -373,6 +374,61 @@ pub fn addresses_of(name: &str) -> io::Result<BTreeSet<IpAddr>> {
     Ok(entries
         .filter_map(|entry| ip(entry.address.as_ref()?))
         .collect())
+}
+
+/// An address of an interface, from which packets can be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnAddress {
+    /// The interface.
+    pub interface: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Whether its preferred lifetime is over: it is for connections that exist (RFC 4862, section
+    /// 5.5.4).
+    pub is_deprecated: bool,
+    /// Whether it is an IPv6 address for a limited time, for privacy (RFC 8981).
+    pub is_temporary: bool,
+}
+
+/// Returns the addresses of all interfaces from which packets can be sent, in the kernel's order.
+/// These are not IPv6 addresses that are still checked for duplicates, or are duplicates.
+pub fn own_addresses() -> Result<Vec<OwnAddress>, Error> {
+    let description = format_args!("list the addresses");
+    let question = GetAddress(AddressMessage::default());
+    let answers = netlink::request(description, question, NLM_F_DUMP)?;
+    let usable = answers.into_iter().filter_map(|answer| match answer {
+        NewAddress(address) => own_address(&address),
+        _ => None,
+    });
+    Ok(usable.collect())
+}
+
+/// Returns an address if packets can be sent from it. `AddressHeaderFlags` are the lower bits of the
+/// flags, which contain all that matter here.
+fn own_address(message: &AddressMessage) -> Option<OwnAddress> {
+    let flags = message.header.flags;
+    let is_checked = flags.contains(AddressHeaderFlags::Optimistic)
+        || !flags.contains(AddressHeaderFlags::Tentative);
+    if !is_checked || flags.contains(AddressHeaderFlags::Dadfailed) {
+        return None;
+    }
+    let (mut local, mut other) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(address) => local = Some(*address),
+            AddressAttribute::Address(address) => other = Some(*address),
+            _ => {}
+        }
+    }
+    // `Address` is the peer's on a point-to-point interface.
+    let address = local.or(other)?;
+    Some(OwnAddress {
+        interface: name(message.header.index)?,
+        address,
+        is_deprecated: flags.contains(AddressHeaderFlags::Deprecated),
+        // Of an IPv4 address, the flag says that its network has another one.
+        is_temporary: address.is_ipv6() && flags.contains(AddressHeaderFlags::Secondary),
+    })
 }
 
 /// Returns the link-layer address of a next hop if the kernel knows it, without waiting.

@@ -497,6 +497,39 @@ fn interfaces_and_routes_are_found() {
 }
 
 #[test]
+fn addresses_that_cannot_be_used_are_left_out_and_deprecated_ones_are_marked() {
+    let machine = Machine::create("addresses");
+    machine
+        .namespace
+        .ip("addr add 2001:db8::1/64 dev eth0 nodad\n\
+             addr add 2001:db8::2/64 dev eth0 nodad preferred_lft 0\n\
+             addr add 192.0.2.7/24 dev eth0\n\
+             link set tun0 up\naddr add 10.9.0.1 peer 10.9.0.2 dev tun0")
+        .unwrap();
+    // Without a carrier, an address is not checked for duplicates.
+    let checked = "net.ipv6.conf.eth0.accept_dad";
+    machine.namespace.sysctl(checked, "1").unwrap();
+    machine.peer.ip("link set eth0 down").unwrap();
+    machine
+        .namespace
+        .ip("addr add 2001:db8::3/64 dev eth0")
+        .unwrap();
+    let own = machine.run(|| interface::own_addresses().unwrap());
+    let found = |address: &str| {
+        let mut own = own.iter();
+        let own = own.find(|own| own.address == ip(address))?;
+        Some((own.interface.as_str(), own.is_deprecated))
+    };
+    assert_eq!(found("2001:db8::1"), Some(("eth0", false)));
+    assert_eq!(found("2001:db8::2"), Some(("eth0", true)));
+    assert_eq!(found("2001:db8::3"), None, "tentative");
+    assert_eq!(found("10.9.0.1"), Some(("tun0", false)));
+    assert_eq!(found("10.9.0.2"), None, "the peer's");
+    let second = own.iter().find(|own| own.address == ip("192.0.2.7"));
+    assert!(!second.unwrap().is_temporary);
+}
+
+#[test]
 fn neighbours_are_resolved() {
     let machine = Machine::create("neighbours");
     machine.run(|| {

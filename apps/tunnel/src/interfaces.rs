@@ -125,7 +125,7 @@ impl Network {
 }
 
 /// Converts a socket address of the kernel to an IP address.
-pub(crate) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     let ipv4 = address
         .as_sockaddr_in()
         .map(|address| IpAddr::from(address.ip()));

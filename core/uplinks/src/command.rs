@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// A connection, from the attempt to dial it on. Numbers are not reused.
@@ -104,6 +104,15 @@ pub enum CloseReason {
     Replaced,
     /// The uplink no longer has an address of the family that the connection uses.
     AddressFamily,
+}
+
+/// A connection that was made by [`Command::Dial`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dialed {
+    /// Its round-trip time.
+    pub rtt: Duration,
+    /// The address of the server that answered, one of [`Server::addresses`].
+    pub remote: SocketAddr,
 }
 
 /// The outcome of [`Command::Open`] or [`Command::Join`].

@@ -7,7 +7,7 @@
 //! and reports their outcomes.
 //!
 //! ```
-//! use hawser_uplinks::{Answer, Command, Server, Supervisor, Uplink, Usage};
+//! use hawser_uplinks::{Answer, Command, Dialed, Server, Supervisor, Uplink, Usage};
 //! use hawser_units::Instant;
 //! use std::time::Duration;
 //!
@@ -16,7 +16,7 @@
 //! let uplink = Uplink {
 //!     interface: "wwan0".to_owned(),
 //!     ipv4: Some([192, 0, 2, 7].into()),
-//!     ipv6: None,
+//!     ipv6: Vec::new(),
 //!     mtu: None,
 //!     cost: 0,
 //!     monthly_cap: None,
@@ -30,7 +30,8 @@
 //! supervisor.handle_servers(now, vec![server]);
 //!
 //! let Some(Command::Dial { connection, .. }) = supervisor.poll_command() else { panic!() };
-//! supervisor.handle_dialed(now, connection, Some(Duration::from_millis(40)));
+//! let answered = Dialed { rtt: Duration::from_millis(40), remote: ([203, 0, 113, 1], 14752).into() };
+//! supervisor.handle_dialed(now, connection, Some(answered));
 //! let Some(Command::Open { path, .. }) = supervisor.poll_command() else { panic!() };
 //! assert_eq!(path.index(), 0);
 //! supervisor.handle_answer(now, connection, Answer::Accepted);
@@ -51,11 +52,11 @@ mod uplink;
 mod usage;
 
 pub use command::{
-    Answer, CloseReason, Command, ConnectionId, DialReason, Event, Notice, PathFigures,
+    Answer, CloseReason, Command, ConnectionId, DialReason, Dialed, Event, Notice, PathFigures,
     SessionFigures, SessionLoss, Timer,
 };
 pub use reachability::{DELAYED_AFTER, FAILED_AFTER, Reachability, UNREACHABLE_AFTER};
 pub use search::GRACE;
 pub use supervisor::{REJOIN_TIME, SUPERSEDED_PAUSE, Supervisor};
-pub use uplink::{Route, Server, Uplink};
+pub use uplink::{Route, Server, Uplink, is_unique_local};
 pub use usage::Usage;

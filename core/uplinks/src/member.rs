@@ -5,6 +5,7 @@ use super::indices::Indices;
 use super::reachability::{FAILED_AFTER, Monitor, Reachability};
 use super::{Server, Uplink};
 use hawser_units::{Backoff, Instant, PathId};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The pauses between attempts of one uplink to join the session.
@@ -37,6 +38,8 @@ pub(crate) struct Path {
     pub(crate) index: PathId,
     /// The uplink with the addresses that the connection uses.
     pub(crate) uplink: Uplink,
+    /// The address of the server that the connection uses.
+    remote: SocketAddr,
     /// The MTU of the uplink with which the connection was made.
     mtu: Option<u16>,
     pub(crate) standby: bool,
@@ -49,7 +52,7 @@ impl Path {
     pub(crate) fn new(
         connection: ConnectionId,
         index: PathId,
-        uplink: Uplink,
+        (uplink, remote): (Uplink, SocketAddr),
         standby: bool,
     ) -> Path {
         Path {
@@ -57,6 +60,7 @@ impl Path {
             index,
             mtu: uplink.mtu,
             uplink,
+            remote,
             standby,
             monitor: Monitor::new(),
             counted_bytes: 0,
@@ -77,11 +81,19 @@ pub(crate) struct Attempt {
     pub(crate) connection: ConnectionId,
     /// The uplink as it was dialed.
     uplink: Uplink,
-    /// The index of the path and whether it is on standby, once the server was asked to let it
-    /// join.
-    joining: Option<(PathId, bool)>,
+    /// The path, once the server was asked to let it join.
+    joining: Option<Joining>,
     /// The time at which the attempt is given up here; other ones are given up by the dialer.
     until: Option<Instant>,
+}
+
+/// A path that the server is asked to let join.
+#[derive(Debug)]
+struct Joining {
+    index: PathId,
+    /// The address of the server that has answered.
+    remote: SocketAddr,
+    standby: bool,
 }
 
 /// An uplink of the session.
@@ -112,9 +124,10 @@ impl Member {
 
     /// Returns the indices of the path and of the attempt.
     pub(crate) fn indices(&self) -> impl Iterator<Item = PathId> {
-        let joining = self.attempt.as_ref().and_then(|attempt| attempt.joining);
+        let attempt = self.attempt.as_ref();
+        let joining = attempt.and_then(|attempt| attempt.joining.as_ref());
         let path = self.path.as_ref().map(|path| path.index);
-        path.into_iter().chain(joining.map(|(index, _)| index))
+        path.into_iter().chain(joining.map(|joining| joining.index))
     }
 
     pub(crate) fn has_attempt(&self, connection: ConnectionId) -> bool {
@@ -152,19 +165,18 @@ impl Member {
         let Some(path) = &mut self.path else {
             return;
         };
-        let server = &cx.shared.server;
-        match (path.uplink.route(server), self.uplink.route(server)) {
-            (Some(old), Some(new)) if old.remote == new.remote => {
+        match (path.uplink.own(path.remote), self.uplink.own(path.remote)) {
+            (old, Some(address)) => {
                 path.uplink = self.uplink.clone();
-                if old.own != new.own {
-                    let (connection, address) = (path.connection, new.own);
+                if old != Some(address) {
+                    let connection = path.connection;
                     cx.out.command(Command::Readdress {
                         connection,
                         address,
                     });
                 }
             }
-            _ => {
+            (_, None) => {
                 self.retry_at = cx.now;
                 self.close_path(cx, CloseReason::AddressFamily);
             }
@@ -223,19 +235,24 @@ impl Member {
     pub(crate) fn join(
         &mut self,
         cx: &mut Context<'_>,
+        remote: SocketAddr,
         free: Option<PathId>,
         standby: bool,
     ) -> bool {
         let own = self.path.as_ref().map(|path| path.index);
-        let (Some(attempt), Some(path)) = (&mut self.attempt, free.or(own)) else {
+        let (Some(attempt), Some(index)) = (&mut self.attempt, free.or(own)) else {
             self.abandon_attempt(cx);
             self.note_failure(cx);
             return false;
         };
-        attempt.joining = Some((path, standby));
+        attempt.joining = Some(Joining {
+            index,
+            remote,
+            standby,
+        });
         cx.out.command(Command::Join {
             connection: attempt.connection,
-            path,
+            path: index,
             standby,
         });
         true
@@ -246,22 +263,24 @@ impl Member {
         let Some(attempt) = self.attempt.take() else {
             return;
         };
-        let (connection, joining) = (attempt.connection, attempt.joining);
-        let Some((index, standby)) = joining else {
+        let connection = attempt.connection;
+        let Some(joining) = attempt.joining else {
             cx.out.close(connection, CloseReason::Unused);
             return self.note_failure(cx);
         };
         cx.out.command(Command::AddPath { connection });
         self.close_path(cx, CloseReason::Replaced);
         self.redial = false;
-        self.path = Some(Path::new(connection, index, attempt.uplink, standby));
+        let ends = (attempt.uplink, joining.remote);
+        let path = Path::new(connection, joining.index, ends, joining.standby);
+        self.path = Some(path);
         self.match_address(cx);
     }
 
     /// Records that the attempt has failed.
     pub(crate) fn fail(&mut self, cx: &mut Context<'_>) {
-        if let Some((index, _)) = self.attempt.take().and_then(|attempt| attempt.joining) {
-            cx.shared.indices.release(index);
+        if let Some(joining) = self.attempt.take().and_then(|attempt| attempt.joining) {
+            cx.shared.indices.release(joining.index);
         }
         self.note_failure(cx);
     }
@@ -318,8 +337,8 @@ impl Member {
     fn end_attempt(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         if let Some(attempt) = self.attempt.take() {
             cx.out.close(attempt.connection, reason);
-            if let Some((index, _)) = attempt.joining {
-                cx.shared.indices.release(index);
+            if let Some(joining) = attempt.joining {
+                cx.shared.indices.release(joining.index);
             }
         }
     }

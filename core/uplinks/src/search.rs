@@ -1,9 +1,10 @@
 //! The search for the nearest server.
 
-use super::command::{CloseReason, ConnectionId, DialReason, Outbox, Timer};
+use super::command::{CloseReason, ConnectionId, DialReason, Dialed, Outbox, Timer};
 use super::{Server, Uplink};
 use hawser_units::Instant;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// The time that nearer servers get to answer after another one.
@@ -15,6 +16,15 @@ pub(crate) struct Target {
     pub(crate) connection: ConnectionId,
     pub(crate) uplink: Uplink,
     pub(crate) server: Server,
+    /// The address of the server that has answered, if one has.
+    pub(crate) remote: Option<SocketAddr>,
+}
+
+impl Target {
+    /// Returns the address from which an uplink would send to the server's that has answered.
+    pub(crate) fn own(&self, uplink: &Uplink) -> Option<IpAddr> {
+        uplink.own(self.remote?)
+    }
 }
 
 /// A search: all servers are dialed over all uplinks at once. Of the servers that answer within
@@ -66,6 +76,7 @@ impl Search {
                     connection,
                     uplink,
                     server,
+                    remote: None,
                 };
                 self.dials.insert(connection, target);
             }
@@ -87,21 +98,22 @@ impl Search {
         });
     }
 
-    /// Handles the outcome of a dial: the round-trip time of the connection, or none. Returns
-    /// whether it was one of this search.
+    /// Handles the outcome of a dial: the connection, or none. Returns whether it was one of this
+    /// search.
     pub(crate) fn handle_dialed(
         &mut self,
         now: Instant,
         connection: ConnectionId,
-        rtt: Option<Duration>,
+        dialed: Option<Dialed>,
         out: &mut Outbox,
     ) -> bool {
-        let Some(target) = self.dials.remove(&connection) else {
+        let Some(mut target) = self.dials.remove(&connection) else {
             return false;
         };
-        let Some(rtt) = rtt else {
+        let Some(Dialed { rtt, remote }) = dialed else {
             return true;
         };
+        target.remote = Some(remote);
         let smallest = self.rtts.entry(target.server.name.clone()).or_insert(rtt);
         *smallest = rtt.min(*smallest);
         let until = now + GRACE;

@@ -2,8 +2,8 @@
 //! re-established when it closes or fails.
 
 use super::command::{
-    Answer, Command, ConnectionId, Event, Notice, Outbox, PathFigures, SessionFigures, SessionLoss,
-    Timer,
+    Answer, Command, ConnectionId, Dialed, Event, Notice, Outbox, PathFigures, SessionFigures,
+    SessionLoss, Timer,
 };
 use super::cost::{Candidate, CostLevel};
 use super::indices::Indices;
@@ -114,7 +114,7 @@ impl Session {
         &mut self,
         now: Instant,
         connection: ConnectionId,
-        is_connected: bool,
+        dialed: Option<Dialed>,
         out: &mut Outbox,
     ) -> bool {
         let in_use: PathSet = self.members.values().flat_map(Member::indices).collect();
@@ -123,9 +123,11 @@ impl Session {
         let Some((mut cx, member)) = self.attempt(now, connection, out) else {
             return false;
         };
-        if !is_connected {
+        let Some(Dialed { remote, .. }) = dialed else {
             member.fail(&mut cx);
-        } else if !member.join(&mut cx, free, member.uplink.cost > level) {
+            return true;
+        };
+        if !member.join(&mut cx, remote, free, member.uplink.cost > level) {
             let interface = member.uplink.interface.clone();
             let server = self.shared.server.name.clone();
             out.event(Event::TooManyPaths { server, interface });

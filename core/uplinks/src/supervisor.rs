@@ -1,8 +1,8 @@
 //! The decisions about sessions: when servers are searched, and which session is the current one.
 
 use super::command::{
-    Answer, CloseReason, Command, ConnectionId, Event, Notice, Outbox, SessionFigures, SessionLoss,
-    Timer, earlier,
+    Answer, CloseReason, Command, ConnectionId, Dialed, Event, Notice, Outbox, SessionFigures,
+    SessionLoss, Timer, earlier,
 };
 use super::member::Path;
 use super::reachability::{Reachability, UNREACHABLE_AFTER};
@@ -106,21 +106,25 @@ impl Supervisor {
         self.decide(now);
     }
 
-    /// Handles the outcome of [`Command::Dial`]: the round-trip time of the connection, or none if
-    /// it was not made.
-    pub fn handle_dialed(&mut self, now: Instant, connection: ConnectionId, rtt: Option<Duration>) {
+    /// Handles the outcome of [`Command::Dial`]: the connection, or none if it was not made.
+    pub fn handle_dialed(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        dialed: Option<Dialed>,
+    ) {
         let out = &mut self.out;
         let mut is_known = match &mut self.search {
-            Some(search) => search.handle_dialed(now, connection, rtt, out),
+            Some(search) => search.handle_dialed(now, connection, dialed, out),
             None => false,
         };
         if let (Some(survey), false) = (&mut self.survey, is_known) {
-            is_known = survey.handle_dialed(now, connection, rtt, out);
+            is_known = survey.handle_dialed(now, connection, dialed, out);
         }
         if let (Some(session), false) = (&mut self.session, is_known) {
-            is_known = session.handle_dialed(now, connection, rtt.is_some(), out);
+            is_known = session.handle_dialed(now, connection, dialed, out);
         }
-        if !is_known && rtt.is_some() {
+        if !is_known && dialed.is_some() {
             out.close(connection, CloseReason::Unused);
         }
         self.decide(now);
@@ -268,9 +272,9 @@ impl Supervisor {
     /// Gives up a request for a session if its uplink is not usable any more, or has other addresses.
     fn keep_opening(&mut self, usable: &[Uplink]) {
         let is_stale = |opening: &mut Target| {
-            let (uplink, server) = (&opening.uplink, &opening.server);
+            let uplink = &opening.uplink;
             !usable.iter().any(|usable| {
-                usable.interface == uplink.interface && usable.route(server) == uplink.route(server)
+                usable.interface == uplink.interface && opening.own(usable) == opening.own(uplink)
             })
         };
         if let Some(opening) = self.opening.take_if(is_stale) {
@@ -389,8 +393,9 @@ impl Supervisor {
         }
         self.close_session(now);
         let connection = opening.connection;
+        let remote = opening.remote.expect("it was dialed before");
         self.out.command(Command::StartSession { connection });
-        let path = Path::new(connection, first_path(), opening.uplink, false);
+        let path = Path::new(connection, first_path(), (opening.uplink, remote), false);
         self.session = Some(Session::new(now, opening.server, path));
         self.backoff.reset();
         self.search_at = now;

@@ -1,6 +1,6 @@
 //! The search for a nearer server while a session works.
 
-use super::command::{CloseReason, ConnectionId, Outbox, Timer};
+use super::command::{CloseReason, ConnectionId, Dialed, Outbox, Timer};
 use super::search::{Search, Target};
 use super::{Server, Uplink};
 use hawser_units::Instant;
@@ -105,11 +105,11 @@ impl Survey {
         &mut self,
         now: Instant,
         connection: ConnectionId,
-        rtt: Option<Duration>,
+        dialed: Option<Dialed>,
         out: &mut Outbox,
     ) -> bool {
         match &mut self.search {
-            Some(search) => search.handle_dialed(now, connection, rtt, out),
+            Some(search) => search.handle_dialed(now, connection, dialed, out),
             None => false,
         }
     }

@@ -9,8 +9,9 @@ pub struct Uplink {
     pub interface: String,
     /// Its IPv4 address, if any.
     pub ipv4: Option<IpAddr>,
-    /// Its IPv6 address, if any.
-    pub ipv6: Option<IpAddr>,
+    /// Its IPv6 addresses, the preferred one of each scope: global and unique local (RFC 4193). The
+    /// global one is the first.
+    pub ipv6: Vec<IpAddr>,
     /// The largest packet of the network behind it, in bytes, if it is configured to be smaller
     /// than the interface's MTU.
     pub mtu: Option<u16>,
@@ -25,7 +26,7 @@ pub struct Uplink {
 pub struct Server {
     /// The name in its certificate.
     pub name: String,
-    /// Its addresses; an uplink uses the first one whose family it has.
+    /// Its addresses; an uplink prefers the first one whose family it has.
     pub addresses: Vec<SocketAddr>,
     /// The TCP port at the same addresses, for networks that block UDP.
     pub tcp_port: Option<u16>,
@@ -41,20 +42,42 @@ pub struct Route {
 }
 
 impl Uplink {
-    /// Returns the first address of the server whose family the uplink has, with the uplink's own;
-    /// none if they have no family in common.
-    pub fn route(&self, server: &Server) -> Option<Route> {
-        server.addresses.iter().find_map(|remote| {
-            let own = match remote {
-                SocketAddr::V4(_) => self.ipv4,
-                SocketAddr::V6(_) => self.ipv6,
-            };
+    /// Returns the routes to those addresses of the server whose family the uplink has, the preferred
+    /// one first. Like RFC 6724 (section 6, rule 5), it prefers addresses for which the uplink has one
+    /// of the same kind: a unique local address rarely reaches a global one.
+    pub fn routes(&self, server: &Server) -> Vec<Route> {
+        let remotes = server.addresses.iter();
+        let routes = remotes.filter_map(|remote| {
             Some(Route {
-                own: own?,
+                own: self.own(*remote)?,
                 remote: *remote,
             })
-        })
+        });
+        let (preferred, others): (Vec<_>, Vec<_>) = routes
+            .partition(|route| is_unique_local(route.own) == is_unique_local(route.remote.ip()));
+        [preferred, others].concat()
     }
+
+    /// Returns the preferred route to the server; none if they have no family in common.
+    pub fn route(&self, server: &Server) -> Option<Route> {
+        self.routes(server).into_iter().next()
+    }
+
+    /// Returns the address of the uplink from which packets to `remote` are sent, if it has one of
+    /// this family.
+    pub fn own(&self, remote: SocketAddr) -> Option<IpAddr> {
+        if remote.is_ipv4() {
+            return self.ipv4;
+        }
+        let has_same_scope = |own: &&IpAddr| is_unique_local(**own) == is_unique_local(remote.ip());
+        let same = self.ipv6.iter().find(has_same_scope);
+        same.or(self.ipv6.first()).copied()
+    }
+}
+
+/// Returns whether an address is an IPv6 one that is valid in private networks only (RFC 4193).
+pub fn is_unique_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unique_local())
 }
 
 #[cfg(test)]
@@ -62,7 +85,7 @@ pub(crate) fn uplink(interface: &str, cost: u8) -> Uplink {
     Uplink {
         interface: interface.to_owned(),
         ipv4: Some([192, 0, 2, 1].into()),
-        ipv6: None,
+        ipv6: Vec::new(),
         mtu: None,
         cost,
         monthly_cap: None,
@@ -89,9 +112,39 @@ mod tests {
         server.addresses.insert(0, (ipv6, 14752).into());
         let mut uplink = uplink("eth0", 0);
         assert_eq!(uplink.route(&server).unwrap().remote, server.addresses[1]);
-        uplink.ipv6 = Some(ipv6);
+        uplink.ipv6 = vec![ipv6];
         assert_eq!(uplink.route(&server).unwrap().remote, server.addresses[0]);
-        (uplink.ipv4, uplink.ipv6) = (None, None);
+        (uplink.ipv4, uplink.ipv6) = (None, Vec::new());
         assert_eq!(uplink.route(&server), None);
+    }
+
+    #[test]
+    fn the_address_of_an_uplink_has_the_scope_of_the_servers_if_it_has_one() {
+        let [global, local]: [IpAddr; 2] = ["2001:db8::1", "fd01::1"].map(|ip| ip.parse().unwrap());
+        let to = |remote: &str| Server {
+            addresses: vec![
+                SocketAddr::new(remote.parse().unwrap(), 14752),
+                ([203, 0, 113, 1], 14752).into(),
+            ],
+            ..server("a")
+        };
+        let (to_global, to_local) = (to("2001:db8::9"), to("fd09::9"));
+        let mut uplink = uplink("eth0", 0);
+        let routes = |uplink: &Uplink, server| -> Vec<IpAddr> {
+            uplink
+                .routes(server)
+                .iter()
+                .map(|route| route.own)
+                .collect()
+        };
+        let ipv4 = uplink.ipv4.unwrap();
+        uplink.ipv6 = vec![global, local];
+        assert_eq!(routes(&uplink, &to_global), [global, ipv4]);
+        assert_eq!(routes(&uplink, &to_local), [local, ipv4]);
+        // The other scope is better than nothing, and IPv4 is better.
+        uplink.ipv6 = vec![local];
+        assert_eq!(routes(&uplink, &to_global), [ipv4, local]);
+        uplink.ipv6 = vec![global];
+        assert_eq!(routes(&uplink, &to_local), [ipv4, global]);
     }
 }

@@ -4,7 +4,7 @@ mod world;
 
 use hawser_units::PathId;
 use hawser_uplinks::{
-    Answer, CloseReason, Command, DialReason, FAILED_AFTER, Reachability, SUPERSEDED_PAUSE,
+    Answer, CloseReason, Command, DialReason, Dialed, FAILED_AFTER, Reachability, SUPERSEDED_PAUSE,
     Supervisor, Timer,
 };
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,6 +20,12 @@ fn connected(uplinks: usize, servers: usize) -> World {
     assert!(world.is_connected());
     world.log.clear();
     world
+}
+
+/// Returns the answer of the first server to an uplink without IPv6.
+fn dialed(world: &World) -> Dialed {
+    let remote = world.servers[0].server.addresses[0];
+    Dialed { rtt: MS, remote }
 }
 
 fn is_close(command: &Command, expected: CloseReason) -> bool {
@@ -375,7 +381,7 @@ fn an_uplink_over_which_opening_fails_is_avoided_by_the_next_search() {
     };
     let (first, interface) = dial(&mut supervisor).unwrap();
     let (second, _) = dial(&mut supervisor).unwrap();
-    supervisor.handle_dialed(now, first, Some(MS));
+    supervisor.handle_dialed(now, first, Some(dialed(&world)));
     supervisor.handle_dialed(now, second, None);
     assert!(matches!(
         supervisor.poll_command(),
@@ -407,11 +413,53 @@ fn another_address_of_the_same_family_moves_the_connection() {
 }
 
 #[test]
+fn a_path_to_another_address_of_the_server_than_the_preferred_one_stays_there() {
+    let world = World::new(1, 1, 1);
+    let now = world.now;
+    let mut server = world.servers[0].server.clone();
+    server.addresses.reverse();
+    let mut uplink = world.uplinks[0].uplink.clone();
+    uplink.ipv6 = vec![Ipv6Addr::LOCALHOST.into()];
+    let mut supervisor = Supervisor::new(now, 1, Default::default());
+    supervisor.handle_servers(now, vec![server.clone()]);
+    supervisor.handle_uplinks(now, vec![uplink.clone()]);
+    let Some(Command::Dial { connection, .. }) = supervisor.poll_command() else {
+        panic!("the server is dialed");
+    };
+    // Not the first one, which has not answered.
+    let remote = server.addresses[1];
+    assert_ne!(uplink.route(&server).unwrap().remote, remote);
+    supervisor.handle_dialed(now, connection, Some(Dialed { rtt: MS, remote }));
+    supervisor.handle_answer(now, connection, Answer::Accepted);
+    while supervisor.poll_command().is_some() {}
+
+    let address = [192, 0, 2, 99].into();
+    uplink.ipv4 = Some(address);
+    supervisor.handle_uplinks(now, vec![uplink.clone()]);
+    let moved = Command::Readdress {
+        connection,
+        address,
+    };
+    assert_eq!(supervisor.poll_command(), Some(moved));
+    uplink.ipv6.clear();
+    supervisor.handle_uplinks(now, vec![uplink.clone()]);
+    assert_eq!(
+        supervisor.poll_command(),
+        None,
+        "the other family does not matter"
+    );
+    uplink.ipv4 = None;
+    supervisor.handle_uplinks(now, vec![uplink]);
+    let closed = supervisor.poll_command();
+    assert!(closed.is_some_and(|command| is_close(&command, CloseReason::AddressFamily)));
+}
+
+#[test]
 fn another_family_needs_another_connection() {
     let mut world = connected(2, 1);
     let ipv6 = IpAddr::from(Ipv6Addr::LOCALHOST);
     world.uplinks[1].uplink.ipv4 = None;
-    world.uplinks[1].uplink.ipv6 = Some(ipv6);
+    world.uplinks[1].uplink.ipv6 = vec![ipv6];
     world.announce_uplinks();
     let closed = |command: &Command| is_close(command, CloseReason::AddressFamily);
     assert!(world.log.iter().any(closed), "{:?}", world.log);
@@ -524,7 +572,7 @@ fn results_that_arrive_after_a_shutdown_are_closed() {
         reason: CloseReason::Unused,
     });
     assert_eq!(supervisor.poll_command(), closed);
-    supervisor.handle_dialed(world.now, connection, Some(MS));
+    supervisor.handle_dialed(world.now, connection, Some(dialed(&world)));
     assert_eq!(supervisor.poll_command(), closed);
     assert_eq!(supervisor.poll_command(), None);
     assert_eq!(supervisor.poll_timeout(), None);

@@ -11,7 +11,6 @@ use hawser_units::PathId;
 use hawser_uplinks::{Answer, CloseReason, Command, ConnectionId, DialReason, Notice};
 use noq::ConnectionError;
 use std::net::IpAddr;
-use std::time::Duration;
 use tracing::{debug, info};
 
 impl Client {
@@ -169,8 +168,8 @@ impl Client {
         let now = time::now();
         match outcome {
             Outcome::Dialed(connection, dialed) => {
-                let rtt = self.dialed(connection, dialed);
-                self.supervisor.handle_dialed(now, connection, rtt);
+                let dialed = self.dialed(connection, dialed);
+                self.supervisor.handle_dialed(now, connection, dialed);
             }
             Outcome::Opened(connection, answer) => {
                 let answer = self.opened(connection, answer);
@@ -192,13 +191,17 @@ impl Client {
         }
     }
 
-    /// Returns the round-trip time of a dialed connection, or none if there is none.
-    fn dialed(&mut self, id: ConnectionId, dialed: Result<Dialed>) -> Option<Duration> {
+    /// Returns what the supervisor is to know of a dialed connection, or none if there is none.
+    fn dialed(
+        &mut self,
+        id: ConnectionId,
+        dialed: Result<Dialed>,
+    ) -> Option<hawser_uplinks::Dialed> {
         match dialed {
             Ok(dialed) => {
-                let rtt = dialed.rtt();
+                let (rtt, remote) = (dialed.rtt(), dialed.remote);
                 self.connections.set_dialed(id, dialed);
-                Some(rtt)
+                Some(hawser_uplinks::Dialed { rtt, remote })
             }
             Err(error) => {
                 self.record(id, &error);

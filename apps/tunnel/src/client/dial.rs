@@ -48,6 +48,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// [`hawser_uplinks::FAILED_AFTER`] for another connection.
 const TCP_AFTER: Duration = Duration::from_secs(1);
 
+/// The time without an answer after which the server's address of the other family is tried as well: an
+/// uplink may have an address without a way to the Internet.
+const OTHER_FAMILY_AFTER: Duration = Duration::from_secs(1);
+
 /// The interval at which UDP is tried again while a path is one over TCP. It doubles, up to the
 /// maximum, each time that a path over UDP did not last as long as the maximum: some networks let
 /// handshakes pass, and nothing after them.
@@ -102,6 +106,8 @@ pub(crate) struct Dialed {
     payload: u16,
     headers: u16,
     server: Server,
+    /// The address of the server in its list; a connection over TCP goes to another port of it.
+    pub(crate) remote: SocketAddr,
     over_tcp: bool,
 }
 
@@ -175,19 +181,41 @@ impl Dialer {
         spawn_blocking(move || kill_switch.allow_servers(&servers)).await?
     }
 
-    /// Connects to the server over the uplink, bound to its interface and address: over UDP, and
-    /// after a while also over TCP, if the server has a port for it.
+    /// Connects to the server over the uplink, bound to its interface and address: by the preferred
+    /// address family, and after a while also by the other one, if both ends have it.
     pub(crate) async fn dial(&self, uplink: &Uplink, server: &Server) -> Result<Dialed> {
-        let route = route(uplink, server)?;
+        let mut routes = uplink.routes(server).into_iter();
+        let route = routes.next().with_context(|| {
+            format!(
+                "{} and {} have no address family in common",
+                uplink.interface, server.name
+            )
+        })?;
         self.allow_servers(slice::from_ref(server)).await?;
-        let udp = self.dial_udp(uplink, server, route);
-        let dialed = match server.tcp_port {
-            Some(port) => first_of(udp, self.dial_tcp(uplink, server, route, port)).await,
-            None => udp.await,
+        let preferred = self.dial_by(uplink, server, route);
+        let dialed = match routes.next() {
+            Some(other) => {
+                let other = async {
+                    sleep(OTHER_FAMILY_AFTER).await;
+                    self.dial_by(uplink, server, other).await
+                };
+                first_family(preferred, other).await
+            }
+            None => preferred.await,
         };
         match dialed {
-            Err(error) if error.is::<Unanswered>() => Err(self.explain(error, uplink, route).await),
-            dialed => dialed,
+            Ok(dialed) => Ok(dialed),
+            Err(error) => Err(self.explain(error, uplink, route).await),
+        }
+    }
+
+    /// Connects to an address of the server: over UDP, and after a while also over TCP, if the server
+    /// has a port for it.
+    async fn dial_by(&self, uplink: &Uplink, server: &Server, route: Route) -> Result<Dialed> {
+        let udp = self.dial_udp(uplink, server, route);
+        match server.tcp_port {
+            Some(port) => first_of(udp, self.dial_tcp(uplink, server, route, port)).await,
+            None => udp.await,
         }
     }
 
@@ -196,11 +224,11 @@ impl Dialer {
         let pause = self.udp_pauses.lock().begin(&uplink.interface);
         loop {
             sleep(pause).await;
-            if let Ok(route) = route(uplink, server)
-                && let Ok(dialed) = self.dial_udp(uplink, server, route).await
-            {
-                self.udp_pauses.lock().end(&uplink.interface);
-                return CloseCode::Left.close(&dialed.connection);
+            for route in uplink.routes(server) {
+                if let Ok(dialed) = self.dial_udp(uplink, server, route).await {
+                    self.udp_pauses.lock().end(&uplink.interface);
+                    return CloseCode::Left.close(&dialed.connection);
+                }
             }
         }
     }
@@ -230,10 +258,11 @@ impl Dialer {
         let (socket, streams) = TcpSocket::new(SocketAddr::new(route.own, 0));
         let mut carried = tokio::spawn(streams.carry(remote, stream));
         let (ends, marks) = ((uplink, server, remote), MarkCounter::default());
-        let dialed = tokio::select! {
+        let mut dialed = tokio::select! {
             dialed = self.connect(ends, Box::new(socket), marks, true) => dialed?,
             ended = &mut carried => bail!("TCP to {remote}: {}", ended?),
         };
+        dialed.remote = route.remote;
         // The task must not keep the connection, whose end ends the stream.
         let connection = dialed.connection.weak_handle();
         let interface = uplink.interface.clone();
@@ -323,9 +352,26 @@ impl Dialer {
             payload,
             headers: headers(remote.ip()),
             server: server.clone(),
+            remote,
             over_tcp,
         })
     }
+}
+
+/// Returns the connection that is there first, or the errors of both families.
+async fn first_family(
+    preferred: impl Future<Output = Result<Dialed>>,
+    other: impl Future<Output = Result<Dialed>>,
+) -> Result<Dialed> {
+    let (preferred, other) = match select(pin!(preferred), pin!(other)).await {
+        Either::Left((Ok(dialed), _)) | Either::Right((Ok(dialed), _)) => return Ok(dialed),
+        Either::Left((Err(preferred), other)) => (preferred, other.await),
+        Either::Right((Err(other), preferred)) => match preferred.await {
+            Ok(dialed) => return Ok(dialed),
+            Err(preferred) => (preferred, Err(other)),
+        },
+    };
+    other.map_err(|other| preferred.context(format!("{other:#}; the preferred address")))
 }
 
 /// Returns the connection that is there first, or the errors of both.
@@ -493,15 +539,6 @@ impl Attached {
             buffer: DATAGRAM_BUFFER,
         }
     }
-}
-
-fn route(uplink: &Uplink, server: &Server) -> Result<Route> {
-    uplink.route(server).with_context(|| {
-        format!(
-            "{} and {} have no address family in common",
-            uplink.interface, server.name
-        )
-    })
 }
 
 fn interface_mtu(interface: &str) -> Result<u16> {

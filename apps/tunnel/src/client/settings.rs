@@ -392,7 +392,7 @@ mod tests {
         Uplink {
             interface: interface.to_owned(),
             ipv4: None,
-            ipv6: None,
+            ipv6: Vec::new(),
             mtu: Some(1492),
             cost: 2,
             monthly_cap: None,

@@ -1,54 +1,115 @@
+//! The interfaces that the client can use, as the kernel reports them.
+
 use crate::config::UplinkRule;
-use crate::interfaces::{self, ip};
+use crate::interfaces;
 use anyhow::{Context, Result};
-use hawser_io::interface::is_reachable;
-use hawser_uplinks::Uplink;
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
-use std::collections::BTreeMap;
+use hawser_io::interface::{OwnAddress, is_reachable, own_addresses, running};
+use hawser_uplinks::{Uplink, is_unique_local};
+use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::watch;
 
 /// Watches the usable interfaces that match the rules.
 pub(crate) fn watch(rules: Vec<UplinkRule>) -> Result<watch::Receiver<Vec<Uplink>>> {
-    interfaces::watch(move || usable_uplinks(&rules))
+    interfaces::watch(move || {
+        let running = running().context("cannot list the interfaces")?;
+        Ok(usable_uplinks(&rules, &running, own_addresses()?))
+    })
 }
 
 /// Returns the interfaces that are up, have a carrier and an address, and match a rule. The first
 /// matching rule applies.
-fn usable_uplinks(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
-    let usable = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+///
+/// Of the addresses of one scope, the first one is used that is not deprecated (RFC 6724, section 5,
+/// rule 3), and rather one that stays than a temporary one (unlike rule 7: the server knows the client
+/// anyway, and the connection would have to move with each change).
+fn usable_uplinks(
+    rules: &[UplinkRule],
+    running: &BTreeSet<String>,
+    mut addresses: Vec<OwnAddress>,
+) -> Vec<Uplink> {
+    addresses.sort_by_key(|own| {
+        let is_local = is_unique_local(own.address);
+        (is_local, own.is_deprecated, own.is_temporary)
+    });
     let mut uplinks = BTreeMap::new();
-    for entry in getifaddrs().context("cannot list the interfaces")? {
-        let rule = rules
-            .iter()
-            .find(|rule| rule.matches(&entry.interface_name));
-        let (Some(rule), Some(address)) = (rule, entry.address.as_ref().and_then(ip)) else {
+    for OwnAddress {
+        interface, address, ..
+    } in addresses
+    {
+        let Some(rule) = rules.iter().find(|rule| rule.matches(&interface)) else {
             continue;
         };
         let wanted = rule.address.is_none_or(|wanted| wanted == address);
-        if !entry.flags.contains(usable) || !wanted || !is_reachable(address) {
+        if !running.contains(&interface) || !wanted || !is_reachable(address) {
             continue;
         }
         let uplink = uplinks
-            .entry(entry.interface_name.clone())
+            .entry(interface.clone())
             .or_insert_with_key(|interface| without_address(interface, rule));
-        let slot = if address.is_ipv4() {
-            &mut uplink.ipv4
+        if address.is_ipv4() {
+            uplink.ipv4.get_or_insert(address);
         } else {
-            &mut uplink.ipv6
-        };
-        slot.get_or_insert(address);
+            let is_local = is_unique_local(address);
+            let mut known = uplink.ipv6.iter();
+            if known.all(|known| is_unique_local(*known) != is_local) {
+                uplink.ipv6.push(address);
+            }
+        }
     }
-    Ok(uplinks.into_values().collect())
+    uplinks.into_values().collect()
 }
 
 fn without_address(interface: &str, rule: &UplinkRule) -> Uplink {
     Uplink {
         interface: interface.to_owned(),
         ipv4: None,
-        ipv6: None,
+        ipv6: Vec::new(),
         mtu: rule.mtu,
         cost: rule.cost,
         monthly_cap: rule.monthly_cap,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_each_scope_the_address_that_lasts_is_used() {
+        let rules = [UplinkRule {
+            interface: "wan*".to_owned(),
+            address: None,
+            mtu: None,
+            cost: 0,
+            monthly_cap: None,
+        }];
+        let own = |address: &str, is_deprecated, is_temporary| OwnAddress {
+            interface: "wan0".to_owned(),
+            address: address.parse().unwrap(),
+            is_deprecated,
+            is_temporary,
+        };
+        let addresses = vec![
+            own("fe80::1", false, false),
+            own("fd01::d", true, false),
+            own("fd01::1", false, false),
+            own("2001:db8::d", true, false),
+            own("2001:db8::7", false, true),
+            own("2001:db8::1", false, false),
+            own("2001:db8::2", false, false),
+            own("192.0.2.1", false, false),
+            own("192.0.2.2", false, false),
+        ];
+        let running = BTreeSet::from(["wan0".to_owned()]);
+        let uplinks = usable_uplinks(&rules, &running, addresses.clone());
+        assert_eq!(uplinks.len(), 1);
+        let ip = |text: &str| text.parse().unwrap();
+        assert_eq!(uplinks[0].ipv4, Some(ip("192.0.2.1")));
+        assert_eq!(uplinks[0].ipv6, [ip("2001:db8::1"), ip("fd01::1")]);
+        // A deprecated one is better than none.
+        let few = addresses[..2].to_vec();
+        let uplinks = usable_uplinks(&rules, &running, few);
+        assert_eq!(uplinks[0].ipv6, [ip("fd01::d")]);
+        assert!(usable_uplinks(&rules, &BTreeSet::new(), addresses).is_empty());
     }
 }

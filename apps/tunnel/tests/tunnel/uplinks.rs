@@ -142,6 +142,68 @@ fn a_hop_that_becomes_narrower_without_a_word_is_noticed() {
 }
 
 #[test]
+fn the_source_address_is_one_that_reaches_the_server() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let from = "2001:db8:1";
+    rig.router
+        .ip(&format!(
+            "addr add {from}::2/64 dev wan0 nodad\naddr add 2001:db8:20::2/64 dev to0 nodad"
+        ))
+        .unwrap();
+    rig.servers[0]
+        .ip("addr add 2001:db8:20::1/64 dev net nodad")
+        .unwrap();
+    // The kernel lists the address first that was added last.
+    rig.client
+        .ip(&format!(
+            "addr del fd01:0::1/64 dev wan0\naddr add {from}::1/64 dev wan0 nodad\n\
+             addr add fd01:0::1/64 dev wan0 nodad\naddr add {from}::dead/64 dev wan0 nodad preferred_lft 0"
+        ))
+        .unwrap();
+    nft(
+        &rig.router,
+        &format!(
+            "table ip6 provider {{\nchain forward {{\ntype filter hook forward priority 0;\n\
+             ip6 daddr 2001:db8:20::1 ip6 saddr != {from}::1 drop\n}}\n}}"
+        ),
+    );
+    let sections = format!(
+        "{}[[uplink]]\ninterface = \"wan0\"\n",
+        server_at("[2001:db8:20::1]")
+    );
+    let _client = rig.client_with("car", "", &sections);
+    server.until("the path comes from the global address", |status| {
+        let paths = status.sessions.iter().flat_map(|session| &session.paths);
+        let mut remotes = paths.filter_map(|path| path.remote);
+        remotes.any(|remote| remote.ip().to_string() == format!("{from}::1"))
+    });
+}
+
+#[test]
+fn an_uplink_without_a_way_for_ipv6_uses_ipv4() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    nft(
+        &rig.router,
+        "table ip6 dead {\nchain forward {\ntype filter hook forward priority 0;\niifname \"wan*\" drop\n}\n}",
+    );
+    let sections = format!(
+        "[[server]]\nname = \"one\"\naddresses = [\"[fd20:0::1]:{PORT}\", \"203.0.0.1:{PORT}\"]\n\
+         [[uplink]]\ninterface = \"wan*\"\n"
+    );
+    let client = rig.client_with("car", "", &sections);
+    client.until("both uplinks over IPv4", |status| {
+        let paths = status.sessions.iter().flat_map(|session| &session.paths);
+        let remotes = paths.filter_map(|path| path.remote);
+        remotes.filter(SocketAddr::is_ipv4).count() == 2
+    });
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    connection.wait_for_progress();
+    connection.end();
+}
+
+#[test]
 fn an_uplink_gets_another_address() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");

@@ -5,8 +5,8 @@
 
 use hawser_units::{Instant, MAX_PATHS, PathId};
 use hawser_uplinks::{
-    Answer, CloseReason, Command, ConnectionId, DELAYED_AFTER, DialReason, Notice, PathFigures,
-    Server, SessionFigures, Supervisor, Uplink, Usage,
+    Answer, CloseReason, Command, ConnectionId, DELAYED_AFTER, DialReason, Dialed, Notice,
+    PathFigures, Server, SessionFigures, Supervisor, Uplink, Usage,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -324,9 +324,13 @@ impl World {
         if is_dialing {
             connection.incarnation = server.incarnation;
             connection.stage = Stage::Dialed;
-            let rtt = delivers.then_some(server.rtt);
+            let route = connection.uplink.route(&server.server);
+            let dialed = delivers.then(|| Dialed {
+                rtt: server.rtt,
+                remote: route.expect("a family in common").remote,
+            });
             self.put(id, connection, delivers);
-            self.supervisor.handle_dialed(self.now, id, rtt);
+            self.supervisor.handle_dialed(self.now, id, dialed);
         } else {
             let answer = match delivers {
                 true => self.answer(&mut connection),
@@ -714,7 +718,7 @@ fn uplink(number: usize) -> ModelUplink {
         uplink: Uplink {
             interface: format!("wwan{number}"),
             ipv4: Some([192, 0, 2, last].into()),
-            ipv6: None,
+            ipv6: Vec::new(),
             mtu: None,
             cost: number as u8 % 3,
             monthly_cap: (number % 4 == 3).then_some(1_000_000),
