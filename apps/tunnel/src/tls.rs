@@ -13,6 +13,8 @@ use rustls::pki_types::CertificateDer;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
+use time::OffsetDateTime;
 use tokio_rustls::TlsAcceptor;
 
 /// The PEM files of one end.
@@ -48,6 +50,36 @@ fn client_config(credentials: &Credentials, protocol: &[u8]) -> Result<rustls::C
         })
     };
     config().with_context(|| credentials.to_string())
+}
+
+/// Returns what is wrong with the clock if this end's own certificate is not valid at its time `now`.
+/// Certificates of servers are then rejected too, with a reason that sounds as if it was the server's
+/// fault. A right clock is never before the begin of a certificate that exists.
+pub(crate) fn wrong_time(credentials: &Credentials, now: SystemTime) -> Option<String> {
+    let texts = Texts::read(credentials).ok()?;
+    let identity = Identity::from_pem(&texts.certificate, &texts.key).ok()?;
+    let own = Subject::of(identity.chain().first()?).ok()?;
+    let at = |time: SystemTime| {
+        let time = OffsetDateTime::from(time);
+        let (date, hour, minute) = (time.date(), time.hour(), time.minute());
+        format!("{date} {hour:02}:{minute:02} UTC")
+    };
+    if now < own.not_before {
+        return Some(format!(
+            "the clock of this machine is wrong: it says {}, and this node's certificate is from {}; with `kill_switch`, \
+             put the address of an NTP server into `bypass`",
+            at(now),
+            at(own.not_before)
+        ));
+    }
+    (now > own.not_after).then(|| {
+        format!(
+            "the clock of this machine is wrong, or this node's certificate has expired: it says {}, and the certificate \
+             ends at {}",
+            at(now),
+            at(own.not_after)
+        )
+    })
 }
 
 /// The configuration of a server that presents its certificate and accepts clients of its authority.
@@ -132,5 +164,42 @@ impl From<hawser_client::Identity> for Texts {
             certificate: node.certificate_pem().to_owned(),
             key: node.key_pem().to_owned(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_clock_outside_the_validity_of_the_own_certificate_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, "car-1");
+        params.not_before = rcgen::date_time_ymd(2026, 11, 1);
+        params.not_after = rcgen::date_time_ymd(2027, 11, 1);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let credentials = Credentials::Files {
+            authority: write("authority.pem", &certificate),
+            certificate: write("certificate.pem", &certificate),
+            key: write("key", &key.serialize_pem()),
+        };
+        let day = |days: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(days * 86_400);
+        let wrong = |now| wrong_time(&credentials, now);
+        let early = wrong(day(0)).unwrap();
+        assert!(early.contains("it says 1970-01-01 00:00 UTC"), "{early}");
+        assert!(early.contains("is from 2026-11-01"), "{early}");
+        assert_eq!(wrong(day(20_800)), None, "2026-12-13");
+        let late = wrong(day(24_106)).unwrap();
+        assert!(late.contains("it says 2036-01-01"), "{late}");
     }
 }

@@ -25,7 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -307,8 +307,14 @@ impl Dialer {
         self.kill_switch.is_some().then_some(MARK)
     }
 
-    /// Adds to an error what a captive portal says, if there is one.
+    /// Adds to an error that the clock is wrong, or what a captive portal says, if that is so.
     async fn explain(&self, error: anyhow::Error, uplink: &Uplink, route: Route) -> anyhow::Error {
+        if let Some(wrong) = tls::wrong_time(&self.credentials, SystemTime::now()) {
+            return error.context(wrong);
+        }
+        if !error.is::<Unanswered>() {
+            return error;
+        }
         let remote = SocketAddr::new(route.remote.ip(), portal::PORT);
         let portal = async {
             let stream = self.tcp_stream(uplink, route.own, remote).await?;

@@ -1,6 +1,6 @@
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, date_time_ymd,
 };
 use std::fs;
 use std::path::Path;
@@ -26,8 +26,14 @@ impl Authority {
 
     /// Writes the files of an end named `name`; returns its `[tls]` section.
     pub(crate) fn credentials(&self, folder: &Path, name: &str) -> String {
+        self.credentials_from(folder, name, 2000)
+    }
+
+    /// As [`Self::credentials`], with a certificate that is valid from this year on.
+    pub(crate) fn credentials_from(&self, folder: &Path, name: &str, year: i32) -> String {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.not_before = date_time_ymd(year, 1, 1);
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,

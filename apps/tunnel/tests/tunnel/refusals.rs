@@ -33,6 +33,27 @@ fn a_source_that_is_not_the_client_s_is_dropped() {
 }
 
 #[test]
+fn a_clock_before_the_certificates_is_named_in_the_status() {
+    let rig = Rig::new();
+    let [server, client] = ["one", "car"].map(|name| {
+        rig.authority
+            .credentials_from(rig.folder.path(), name, 2999)
+    });
+    let _server = rig.server_with(0, "", &server);
+    let config = format!(
+        "[tunnel]\nname = \"car\"\nstate = \"{}\"\n{client}[[server]]\nname = \"one\"\n\
+         addresses = [\"203.0.0.1:{PORT}\"]\n[[uplink]]\ninterface = \"wan0\"\n",
+        rig.folder.path().display()
+    );
+    let client = rig.start(&rig.client, "car", "client", &config);
+    client.until("the status names the clock", |status| {
+        let states = status.uplinks.iter().map(|uplink| &uplink.state);
+        let mut wrong = states.filter(|state| state.contains("the clock of this machine is wrong"));
+        wrong.any(|state| state.contains("is from 2999-01-01"))
+    });
+}
+
+#[test]
 fn clients_do_not_reach_each_other() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
