@@ -6,12 +6,17 @@ use std::collections::BTreeMap;
 
 /// The bytes that each uplink has carried in a calendar month, in both directions.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Usage {
     /// The calendar month (UTC), as in `2026-11`.
     month: String,
     bytes: BTreeMap<String, u64>,
+    /// The last months before, in case that the clock was ahead when this one began.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    earlier: BTreeMap<String, BTreeMap<String, u64>>,
 }
+
+/// The number of earlier months that are kept: the clock may jump ahead more than once.
+const EARLIER_MONTHS: usize = 3;
 
 impl Usage {
     /// Returns the bytes that the uplink has carried this month.
@@ -28,13 +33,26 @@ impl Usage {
 
     /// Restarts counting if `month` is later than the one that is counted. A clock that is behind,
     /// for example before it is synchronized, does not reset the usage.
-    pub(crate) fn begin_month(&mut self, month: &str) {
+    ///
+    /// If `is_certain`, the clock is right, so a later month that is counted was begun by a clock that
+    /// was ahead. What was counted since `month` then belongs to `month`. Returns the later month.
+    pub(crate) fn begin_month(&mut self, month: &str, is_certain: bool) -> Option<String> {
         if self.month.as_str() < month {
-            *self = Usage {
-                month: month.to_owned(),
-                bytes: BTreeMap::new(),
-            };
+            let before = std::mem::replace(&mut self.month, month.to_owned());
+            let bytes = std::mem::take(&mut self.bytes);
+            if !bytes.is_empty() {
+                self.earlier.insert(before, bytes);
+            }
+            while self.earlier.len() > EARLIER_MONTHS {
+                self.earlier.pop_first();
+            }
+        } else if is_certain && self.month.as_str() > month {
+            for (interface, bytes) in self.earlier.split_off(month).into_values().flatten() {
+                self.add(&interface, bytes);
+            }
+            return Some(std::mem::replace(&mut self.month, month.to_owned()));
         }
+        None
     }
 
     pub(crate) fn add(&mut self, interface: &str, bytes: u64) {
@@ -50,14 +68,55 @@ mod tests {
     #[test]
     fn a_new_month_starts_from_zero_and_a_clock_that_is_behind_resets_nothing() {
         let mut usage = Usage::default();
-        usage.begin_month("2026-12");
+        usage.begin_month("2026-12", false);
         usage.add("wwan0", 5_000_000_000);
         for month in ["2026-12", "1970-01", "2026-10", "2026-12"] {
-            usage.begin_month(month);
+            assert_eq!(usage.begin_month(month, false), None);
             assert_eq!(usage.of("wwan0"), 5_000_000_000, "{month}");
         }
-        usage.begin_month("2027-01");
+        usage.begin_month("2027-01", false);
         assert_eq!((usage.of("wwan0"), usage.month.as_str()), (0, "2027-01"));
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_costs_no_count_once_it_is_right() {
+        let mut usage = Usage::default();
+        usage.begin_month("2026-10", true);
+        usage.add("wwan0", 1);
+        usage.begin_month("2026-11", true);
+        usage.add("wwan0", 10);
+        for ahead in ["2031-05", "2036-01"] {
+            usage.begin_month(ahead, false);
+            usage.add("wwan0", 100);
+            usage.add("wwan1", 1000);
+        }
+        assert_eq!(
+            usage.begin_month("2026-11", false),
+            None,
+            "it may be behind"
+        );
+        assert_eq!(usage.of("wwan0"), 100);
+        let stored = serde_json::to_string(&usage).unwrap();
+        let mut usage: Usage = serde_json::from_str(&stored).unwrap();
+        let corrected = usage.begin_month("2026-11", true);
+        assert_eq!(corrected.as_deref(), Some("2036-01"));
+        assert_eq!((usage.of("wwan0"), usage.of("wwan1")), (210, 2000));
+        assert_eq!(usage.begin_month("2026-11", true), None);
+        usage.begin_month("2026-12", true);
+        assert_eq!(usage.of("wwan0"), 0);
+        // A clock may be set back by a moment when a month has just begun.
+        usage.begin_month("2026-11", true);
+        assert_eq!(usage.of("wwan0"), 210);
+    }
+
+    #[test]
+    fn months_are_not_kept_for_ever() {
+        let mut usage = Usage::default();
+        for month in 10..99 {
+            usage.begin_month(&format!("2026-{month}"), false);
+            usage.add("wwan0", 1);
+        }
+        assert_eq!(usage.earlier.len(), EARLIER_MONTHS);
     }
 
     #[test]
@@ -71,7 +130,7 @@ mod tests {
     #[test]
     fn the_stored_form_has_the_month_and_the_bytes_of_each_uplink() {
         let mut usage = Usage::default();
-        usage.begin_month("2026-11");
+        usage.begin_month("2026-11", false);
         usage.add("wwan0", 7);
         let text = r#"{"month":"2026-11","bytes":{"wwan0":7}}"#;
         assert_eq!(serde_json::to_string(&usage).unwrap(), text);

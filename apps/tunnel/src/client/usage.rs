@@ -1,10 +1,12 @@
 //! The file with the bytes that the uplinks have carried this month.
 
 use anyhow::{Context, Result};
+use hawser_io::clock;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::file::with_suffix;
 use hawser_io::json_file::{JsonFile, JsonFileError};
 use hawser_uplinks::Usage;
+use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 use time::OffsetDateTime;
@@ -114,11 +116,19 @@ pub(crate) fn month(now: SystemTime) -> String {
     format!("{}-{:02}", now.year(), u8::from(now.month()))
 }
 
+/// The file of systemd-timesyncd that exists once it has set the clock since the machine was booted.
+const TIMESYNCD: &str = "/run/systemd/timesync/synchronized";
+
+/// Returns whether a program such as an NTP client keeps the clock right. It may do so without this
+/// being known: of other programs than systemd-timesyncd only the kernel knows, which a sandbox may
+/// deny to ask (`ProtectClock=` of systemd).
+pub(crate) fn clock_is_right() -> bool {
+    clock::is_synchronized().unwrap_or(false) || fs::exists(TIMESYNCD).unwrap_or(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-    use std::time::Duration;
 
     #[test]
     fn the_month_is_that_of_utc() {

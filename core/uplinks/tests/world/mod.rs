@@ -159,7 +159,7 @@ impl World {
         self.month += 1;
         self.used.clear();
         let month = format!("2026-{:04}", self.month);
-        self.supervisor.handle_month(self.now, &month);
+        self.supervisor.handle_month(self.now, &month, false);
         self.carry_out();
     }
 
