@@ -6,6 +6,7 @@ mod dial;
 mod dial_errors;
 mod dns;
 mod files;
+mod inner_addresses;
 pub(crate) mod kill_switch;
 mod modems;
 mod path;
@@ -24,7 +25,7 @@ use crate::interfaces::Networks;
 use crate::join::{Opened, Secret, SessionId};
 use crate::metrics::{self, LastStatus};
 use crate::nat::Nat;
-use crate::session::{self, Admission, Handle, Report, Settings};
+use crate::session::{self, Admission, Handle, Report, Settings, canonical};
 use crate::status::{Progress, Status};
 use crate::tables::{self, Table};
 use crate::time;
@@ -40,11 +41,13 @@ use hawser_uplinks::{
     Event, Notice, PathFigures, Reachability, SessionFigures, Supervisor, Uplink,
 };
 use hawser_wire::xnc::PacketBuffer;
+use inner_addresses::InnerAddresses;
 use kill_switch::KillSwitch;
 use modems::Modems;
 use parking_lot::Mutex;
 use servers::Servers;
 use settings::Pushed;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -110,8 +113,8 @@ struct Client {
     reader: AbortHandle,
     /// The MTU to be set at the device, in bytes.
     mtu: std::sync::mpsc::Sender<u16>,
-    /// The inner addresses of the device.
-    addresses: Vec<(IpAddr, u8)>,
+    /// The inner addresses that the device is configured for.
+    addresses: InnerAddresses,
     current: Option<Current>,
     /// The files that were damaged at the start, for the status.
     damaged_files: Vec<String>,
@@ -184,7 +187,7 @@ impl Client {
             settings: pushed,
             to_session,
             reader: reader.abort_handle(),
-            addresses: Vec::new(),
+            addresses: InnerAddresses::default(),
             current: None,
             damaged_files,
             files: Files::start(move |usage, status| {
@@ -372,25 +375,35 @@ impl Client {
 
     /// Starts the session that a server has opened, and sets its addresses at the device.
     fn prepare(&mut self, server: String, opened: Opened, secret: Secret) -> Result<Current> {
-        let addresses: Vec<_> = opened
-            .addresses
-            .iter()
-            .map(|(address, _)| *address)
-            .collect();
-        info!(server, ?addresses, "session opened");
-        let handle = self.start_session(&opened)?;
-        self.configure(&opened)?;
+        let networks = self.networks.borrow().clone();
+        let addresses = InnerAddresses::of(&opened, &self.config, &networks, &self.peers())?;
+        info!(server, addresses = ?addresses.own, "session opened");
+        let handle = self.start_session(&opened, addresses.own.clone())?;
+        self.configure(&addresses)?;
         Ok(Current {
             server,
             session: opened.session,
             secret,
             handle,
-            addresses,
+            addresses: addresses.own,
             since: SystemTime::now(),
         })
     }
 
-    fn start_session(&self, opened: &Opened) -> Result<Handle> {
+    /// Returns the outer addresses of servers and controllers, apart from controllers with a host
+    /// name.
+    fn peers(&self) -> Vec<IpAddr> {
+        let named = self.servers.get().unwrap_or_default().into_iter();
+        let servers = named.flat_map(|server| server.addresses);
+        let configured = self.config.servers.iter();
+        let configured = configured.flat_map(|server| server.addresses.iter().copied());
+        let controllers = self.config.controllers.iter();
+        let controllers = controllers.filter_map(|controller| controller.address());
+        let all = servers.chain(configured).chain(controllers);
+        all.map(|address| canonical(address).ip()).collect()
+    }
+
+    fn start_session(&self, opened: &Opened, own: Vec<IpAddr>) -> Result<Handle> {
         let mtu = self.mtu.clone();
         let (handle, _) = session::start(Settings {
             coding: opened
@@ -400,11 +413,7 @@ impl Client {
             frame_boundary: opened.coding.coding.frame_boundary,
             device: Arc::clone(&self.device),
             admission: Admission::FromServer {
-                own: opened
-                    .addresses
-                    .iter()
-                    .map(|(address, _)| *address)
-                    .collect(),
+                own,
                 lan: self.config.lan.clone(),
                 networks: self.networks.clone(),
             },
@@ -418,37 +427,41 @@ impl Client {
         Ok(handle)
     }
 
-    /// Sets the addresses of the session at the device. Connections inside the tunnel survive if
-    /// they are unchanged.
-    fn configure(&mut self, opened: &Opened) -> Result<()> {
-        if self.addresses == opened.addresses {
+    /// Configures the device for the addresses of a session. Connections inside the tunnel survive
+    /// if they are unchanged.
+    fn configure(&mut self, addresses: &InnerAddresses) -> Result<()> {
+        if self.addresses == *addresses {
             return Ok(());
         }
-        if !self.addresses.is_empty() {
+        if !self.addresses.own.is_empty() && self.addresses.own != addresses.own {
             warn!("inner addresses changed: connections inside the tunnel will break");
         }
-        self.device.set_addresses(&opened.addresses)?;
         self.device
-            .set_routes(&self.config.inside(), self.config.table)?;
-        self.addresses = opened.addresses.clone();
+            .configure(&addresses.own, &self.routes(addresses))?;
+        self.addresses = addresses.clone();
         self.dns.set();
         self.warn_of_unrouted_name_servers();
         Ok(())
     }
 
+    /// Returns what is routed into the tunnel, with the numbers of the routing tables: the
+    /// destinations of the configuration, and the server itself.
+    fn routes(&self, addresses: &InnerAddresses) -> Vec<(Prefix, Option<u32>)> {
+        let inside = self.config.inside().into_iter();
+        let inside = inside.map(|prefix| (prefix, self.config.table));
+        let server = addresses.server.iter();
+        let server = server.map(|address| (Prefix::around(*address, u8::MAX), None));
+        // A route to the server may also be in the configuration.
+        let routes: BTreeSet<_> = inside.chain(server).collect();
+        routes.into_iter().collect()
+    }
+
     /// Warns of name servers that are not reached through the tunnel.
     fn warn_of_unrouted_name_servers(&self) {
-        let inside = self.config.inside();
+        let routes = self.routes(&self.addresses);
         for server in &self.config.dns {
-            let own = self.addresses.iter();
-            let own = own.map(|(address, length)| Prefix::around(*address, *length));
-            if !inside
-                .iter()
-                .copied()
-                .chain(own)
-                .any(|prefix| prefix.contains(*server))
-            {
-                warn!(%server, "`dns` is neither in `routes` nor an inner address: it is asked outside the tunnel");
+            if !routes.iter().any(|(prefix, _)| prefix.contains(*server)) {
+                warn!(%server, "`dns` is neither in `routes` nor the server's inner address: it is asked outside the tunnel");
             }
         }
     }

@@ -38,11 +38,12 @@ pub(crate) struct Device {
     configured: Mutex<Configured>,
 }
 
-/// The IPv6 configuration, which the kernel removes while the MTU is too small for IPv6.
-#[derive(Debug)]
+/// The addresses and routes of a client's device. The kernel removes those of IPv6 while the MTU is
+/// too small for IPv6.
+#[derive(Debug, Default)]
 struct Configured {
-    ipv6_addresses: Vec<Address>,
-    ipv6_routes: Vec<Route>,
+    addresses: Vec<Address>,
+    routes: Vec<Route>,
     takes_ipv6: bool,
 }
 
@@ -73,9 +74,8 @@ impl Device {
             with_session: AtomicU64::new(0),
             has_ipv6,
             configured: Mutex::new(Configured {
-                ipv6_addresses: Vec::new(),
-                ipv6_routes: Vec::new(),
                 takes_ipv6: has_ipv6,
+                ..Configured::default()
             }),
         };
         device.set_up(mtu, addresses)?;
@@ -109,19 +109,30 @@ impl Device {
         }
     }
 
-    /// Replaces the addresses of the device.
-    pub(crate) fn set_addresses(&self, addresses: &[(IpAddr, u8)]) -> Result<()> {
-        let addresses = addresses.iter().map(|address| self.address(*address));
-        let (ipv4, ipv6): (Vec<_>, Vec<_>) =
-            addresses.partition(|address| address.address.is_ipv4());
+    /// Replaces the addresses of the device and its routes. An address has the length of the family,
+    /// so that the kernel adds no route for it. A route is in the routing table of its number or in
+    /// the main one. Existing routes to the same destinations stay, with a lower preference: uplinks
+    /// need theirs, and all other traffic uses them again when the device is removed.
+    pub(crate) fn configure(
+        &self,
+        addresses: &[IpAddr],
+        routes: &[(Prefix, Option<u32>)],
+    ) -> Result<()> {
         let mut configured = self.configured.lock();
-        configured.ipv6_addresses = ipv6;
-        configured.ipv6_routes.clear();
+        for route in &configured.routes {
+            // The kernel may have removed it with the addresses or with the link.
+            let _ = route.delete();
+        }
         netlink::flush_addresses(self.name())?;
-        ipv4.iter().try_for_each(Address::replace)?;
+        let addresses = addresses.iter();
+        let host = |address: &IpAddr| self.address((*address, host_length(*address)));
+        configured.addresses = addresses.map(host).collect();
+        configured.routes = routes.iter().map(|route| self.route(*route)).collect();
+        configured.add(true)?;
+        let mut addresses = configured.addresses.iter();
         if configured.takes_ipv6 {
-            configured.restore_addresses()?;
-        } else if !self.has_ipv6 && !configured.ipv6_addresses.is_empty() {
+            configured.add(false)?;
+        } else if !self.has_ipv6 && addresses.any(|address| address.address.is_ipv6()) {
             tracing::warn!("no IPv6 inside the tunnel: it is disabled on this host");
         }
         Ok(())
@@ -156,8 +167,7 @@ impl Device {
         }
         change.apply(self.name())?;
         if takes_ipv6 && !took_ipv6 {
-            configured.restore_addresses()?;
-            configured.restore_routes()?;
+            configured.add(false)?;
         }
         Ok(())
     }
@@ -168,11 +178,7 @@ impl Device {
         let route = |(address, mtu): &(IpAddr, Option<u16>)| Route {
             mtu_bytes: mtu.map(u32::from),
             is_mtu_locked: mtu.is_some(),
-            ..Route::new(
-                *address,
-                if address.is_ipv4() { 32 } else { 128 },
-                self.name(),
-            )
+            ..Route::new(*address, host_length(*address), self.name())
         };
         let (set, gone): (Vec<_>, Vec<_>) = changes.iter().partition(|(_, mtu)| mtu.is_some());
         for change in gone {
@@ -188,39 +194,13 @@ impl Device {
         Ok(())
     }
 
-    /// Routes `destinations` into the device, in the routing table of this number or the main one.
-    /// Existing routes to the same destinations stay, with a lower preference: uplinks need theirs,
-    /// and all other traffic uses them again when the device is removed.
-    pub(crate) fn set_routes(&self, destinations: &[Prefix], table: Option<u32>) -> Result<()> {
-        let mut configured = self.configured.lock();
-        let routes = destinations.iter().map(|prefix| Route {
-            table,
-            ..self.route(prefix)
-        });
-        let (ipv4, ipv6): (Vec<_>, Vec<_>) = routes.partition(|route| route.destination.is_ipv4());
-        configured.ipv6_routes = ipv6
-            .into_iter()
-            .map(|route| Route {
-                metric: Some(1),
-                ..route
-            })
-            .collect();
-        for route in &ipv4 {
-            // The route may have been removed together with the device's addresses.
-            let _ = route.delete();
-        }
-        // No IPv4 metric is lower than the default metric of a route, so ours has to come before
-        // it.
-        ipv4.iter().try_for_each(Route::prepend)?;
-        if configured.takes_ipv6 {
-            configured.restore_routes()?;
-        }
-        Ok(())
-    }
-
-    fn route(&self, prefix: &Prefix) -> Route {
+    fn route(&self, (prefix, table): (Prefix, Option<u32>)) -> Route {
         let first = prefix.address(0).expect("a prefix has a first address");
-        Route::new(first, prefix.length(), self.name())
+        Route {
+            table,
+            metric: (!prefix.is_ipv4()).then_some(1),
+            ..Route::new(first, prefix.length(), self.name())
+        }
     }
 
     /// Lets the kernel accept packets from the device whose sources are not routed into it by the
@@ -293,12 +273,23 @@ fn has_ipv6(name: &str) -> bool {
     disabled.is_ok_and(|disabled| disabled.trim() == "0")
 }
 
-impl Configured {
-    fn restore_addresses(&self) -> Result<(), netlink::Error> {
-        self.ipv6_addresses.iter().try_for_each(Address::replace)
-    }
+/// Returns the length of the prefix that contains nothing but the address.
+fn host_length(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
 
-    fn restore_routes(&self) -> Result<(), netlink::Error> {
-        self.ipv6_routes.iter().try_for_each(Route::replace)
+impl Configured {
+    /// Adds the addresses and routes of a family.
+    fn add(&self, is_ipv4: bool) -> Result<(), netlink::Error> {
+        let addresses = self.addresses.iter();
+        let mut addresses = addresses.filter(|address| address.address.is_ipv4() == is_ipv4);
+        addresses.try_for_each(Address::replace)?;
+        let routes = self.routes.iter();
+        let mut routes = routes.filter(|route| route.destination.is_ipv4() == is_ipv4);
+        match is_ipv4 {
+            // No metric is lower than that of other routes, so ours has to come before them.
+            true => routes.try_for_each(Route::prepend),
+            false => routes.try_for_each(Route::replace),
+        }
     }
 }

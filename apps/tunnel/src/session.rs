@@ -9,7 +9,7 @@ mod admission;
 mod path;
 mod report;
 
-pub(crate) use admission::{Admission, DenyReason};
+pub(crate) use admission::{Admission, DenyReason, is_source};
 pub(crate) use path::{Link, WakeCell, canonical};
 pub(crate) use report::{PathReport, Report};
 

@@ -72,7 +72,7 @@ impl Client {
     fn wanted_addresses(&self) -> Vec<IpAddr> {
         match self.servers.addresses() {
             assigned if !assigned.is_empty() => assigned,
-            _ => self.addresses.iter().map(|(address, _)| *address).collect(),
+            _ => self.addresses.own.clone(),
         }
     }
 

@@ -6,7 +6,7 @@ impl Client {
     /// Has the status and the usage written.
     pub(super) async fn show(&mut self) {
         let mut status = Status::new(&self.config.common, "client");
-        status.addresses = self.addresses.iter().map(|(address, _)| *address).collect();
+        status.addresses = self.addresses.own.clone();
         status.dropped = self.device.drop_counts();
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         let dns = self.dns.shown();

@@ -119,7 +119,7 @@ fn covers(prefixes: &[Prefix], address: IpAddr) -> bool {
 }
 
 /// Returns whether the address is valid as the source of a packet from another network.
-fn is_source(address: IpAddr) -> bool {
+pub(crate) fn is_source(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let [first, ..] = address.octets();

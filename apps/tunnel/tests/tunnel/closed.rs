@@ -163,6 +163,62 @@ fn a_server_reaches_neither_what_is_behind_a_client_nor_seems_to_be_there() {
     }
 }
 
+#[test]
+fn a_server_routes_nothing_but_its_inner_addresses_into_a_client() {
+    let rig = Rig::new();
+    let packets = vec![udp(HOST4, OWN)];
+    let wide = json!([[OWN, 1], ["fd77::2", 2]]);
+    let server = RogueServer::assigning(&rig, wide, packets.clone());
+    let started = client(&rig, "bypass = [\"10.0.0.0/16\"]");
+    let status = started.until("a session", |status| !status.sessions.is_empty());
+    assert_eq!(
+        status.addresses,
+        [OWN, "fd77::2"].map(|address| address.parse::<IpAddr>().unwrap())
+    );
+    assert_eq!(routes_by_tunnel(&rig.client, "-4"), ["10.77.0.1", HOST4]);
+    assert_eq!(
+        routes_by_tunnel(&rig.client, "-6"),
+        [HOST6, "fd77::1", "fd77::2"]
+    );
+    drop((started, server));
+
+    for (addresses, reason) in [
+        (
+            json!([[OWN, 16], ["10.77.0.3", 16]]),
+            "several inner addresses",
+        ),
+        (json!([["127.0.0.2", 8]]), "which no node can have"),
+        (json!([["10.1.1.1", 24]]), "in use on another interface"),
+        (json!([["203.0.0.1", 24]]), "address of a server"),
+    ] {
+        let _server = RogueServer::assigning(&rig, addresses, packets.clone());
+        let client = client(&rig, "");
+        let status = client.until(reason, |status| {
+            status
+                .uplinks
+                .iter()
+                .any(|uplink| uplink.state.contains(reason))
+        });
+        assert!(status.sessions.is_empty() && status.addresses.is_empty());
+        assert!(routes_by_tunnel(&rig.client, "-4").is_empty());
+    }
+}
+
+/// Returns the destinations that the client routes into the tunnel, sorted. With IPv6, these include
+/// its own address.
+fn routes_by_tunnel(client: &Namespace, family: &str) -> Vec<String> {
+    let mut command = client.command("ip").unwrap();
+    let show = format!("{family} route show table main dev hawser-tun");
+    command.args(show.split(' '));
+    let routes = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let first = routes
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let mut destinations: Vec<_> = first.map(str::to_owned).collect();
+    destinations.sort_unstable();
+    destinations
+}
+
 fn client(rig: &Rig, more: &str) -> End {
     nft(
         &rig.client,
@@ -211,10 +267,14 @@ impl RogueServer {
     /// Starts a server that sends each of these packets repeatedly, alternating with a valid packet
     /// to the client.
     fn start(rig: &Rig, packets: &[(&str, &str)]) -> RogueServer {
-        let packets = packets
-            .iter()
-            .flat_map(|(from, to)| [udp(from, to), udp(HOST4, OWN)])
-            .collect::<Vec<_>>();
+        let packets = packets.iter();
+        let packets = packets.flat_map(|(from, to)| [udp(from, to), udp(HOST4, OWN)]);
+        RogueServer::assigning(rig, json!([[OWN, 16]]), packets.collect())
+    }
+
+    /// Starts a server that assigns these addresses, with their prefix lengths, and sends the
+    /// packets.
+    fn assigning(rig: &Rig, addresses: Value, packets: Vec<Vec<u8>>) -> RogueServer {
         rig.authority.credentials(rig.folder.path(), "one");
         let read = |end: &str| fs::read_to_string(rig.path(&format!("one{end}"))).unwrap();
         let authorities = tls::authorities(&read(".authority.pem")).unwrap();
@@ -236,11 +296,11 @@ impl RogueServer {
                         .unwrap();
                 let serve = async {
                     while let Some(incoming) = endpoint.accept().await {
-                        let packets = packets.clone();
+                        let (addresses, packets) = (addresses.clone(), packets.clone());
                         tokio::spawn(async move {
                             // A client may disconnect.
                             if let Ok(connection) = incoming.await {
-                                let _ = send_packets(connection, &packets).await;
+                                let _ = send_packets(connection, &addresses, &packets).await;
                             }
                         });
                     }
@@ -269,7 +329,11 @@ impl Drop for RogueServer {
     }
 }
 
-async fn send_packets(connection: Connection, packets: &[Vec<u8>]) -> Option<()> {
+async fn send_packets(
+    connection: Connection,
+    addresses: &Value,
+    packets: &[Vec<u8>],
+) -> Option<()> {
     let (mut send, mut receive) = connection.accept_bi().await.ok()?;
     let mut length = [0; 2];
     receive.read_exact(&mut length).await.ok()?;
@@ -277,8 +341,8 @@ async fn send_packets(connection: Connection, packets: &[Vec<u8>]) -> Option<()>
     receive.read_exact(&mut hello).await.ok()?;
     let hello: Value = serde_json::from_slice(&hello).ok()?;
     let opened = json!({ "opened": {
-        "session": "00112233445566778899aabbccddeeff", "addresses": [[OWN, 16]],
-        "server_addresses": ["10.77.0.1"], "mtu": 1400, "coding": {}
+        "session": "00112233445566778899aabbccddeeff", "addresses": addresses,
+        "server_addresses": ["10.77.0.1", "fd77::1"], "mtu": 1400, "coding": {}
     } });
     let answer = hello.get("open").map(|_| opened.to_string())?;
     send.write_all(&[&(answer.len() as u16).to_be_bytes()[..], answer.as_bytes()].concat())

@@ -58,6 +58,9 @@ fn clients_do_not_reach_each_other() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let _client = rig.client("");
+    rig.client
+        .ip("route add 10.77.200.200 dev hawser-tun")
+        .unwrap();
     let other: SocketAddr = "10.77.200.200:9".parse().unwrap();
     let socket = rig
         .client
