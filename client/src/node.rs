@@ -94,9 +94,18 @@ impl NodeClient {
     /// # Errors
     /// If the identity cannot be used or there are no controllers.
     pub fn new(controllers: &[Controller], identity: &Identity) -> Result<Self, Error> {
+        NodeClient::by(None, controllers, identity)
+    }
+
+    /// As [`NodeClient::new`], with connections that are bound to an interface if one is given.
+    pub(crate) fn by(
+        interface: Option<&str>,
+        controllers: &[Controller],
+        identity: &Identity,
+    ) -> Result<Self, Error> {
         let tls = tls::trusting(&identity.authority_pem, Proof::Certificate(identity))?;
         Ok(NodeClient {
-            transport: Transport::new(controllers, tls, None)?,
+            transport: Transport::by(interface, controllers, tls, None)?,
             node: identity.node.clone(),
         })
     }

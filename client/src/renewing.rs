@@ -18,6 +18,8 @@ const RENEWALS: Duration = Duration::from_secs(60);
 pub struct RenewingClient {
     folder: PathBuf,
     controllers: Vec<Controller>,
+    /// The interface that connections are bound to, if any.
+    interface: Option<String>,
     session: Option<Session>,
     /// When the last attempt to renew the certificate failed.
     renewal_failed: Option<Instant>,
@@ -38,6 +40,7 @@ impl RenewingClient {
         RenewingClient {
             folder: folder.to_owned(),
             controllers: controllers.to_vec(),
+            interface: None,
             session: None,
             renewal_failed: None,
             is_starting: true,
@@ -85,6 +88,13 @@ impl RenewingClient {
         self.is_starting = false;
     }
 
+    /// Binds the connections of further requests to an interface, whatever the routing table says;
+    /// without one, the routing table decides. Has the effect of [`RenewingClient::forget`], too.
+    pub fn bind(&mut self, interface: Option<String>) {
+        self.interface = interface;
+        self.forget();
+    }
+
     /// Reads the identity again with the next request: after an error, another certificate or
     /// connection may help.
     pub fn forget(&mut self) {
@@ -93,14 +103,20 @@ impl RenewingClient {
 
     /// Returns a session with the certificate of the folder.
     fn stored(&self) -> Result<Session, Error> {
-        Session::of(Identity::load(&self.folder)?, &self.controllers)
+        self.session_of(Identity::load(&self.folder)?)
+    }
+
+    fn session_of(&self, identity: Identity) -> Result<Session, Error> {
+        let interface = self.interface.as_deref();
+        let client = NodeClient::by(interface, &self.controllers, &identity)?;
+        Ok(Session { client, identity })
     }
 
     async fn renewed(&mut self, session: Session) -> Result<Session, Error> {
         match session.client.renew(&self.folder).await {
             Ok(identity) => {
                 tracing::info!(node = %identity.node(), "certificate renewed");
-                Session::of(identity, &self.controllers)
+                self.session_of(identity)
             }
             Err(error) => {
                 tracing::warn!("cannot renew the certificate, retrying later: {error}");
@@ -128,13 +144,6 @@ impl RenewingClient {
             left / 2
         };
         SystemTime::now() > due + agents
-    }
-}
-
-impl Session {
-    fn of(identity: Identity, controllers: &[Controller]) -> Result<Self, Error> {
-        let client = NodeClient::new(controllers, &identity)?;
-        Ok(Session { client, identity })
     }
 }
 

@@ -92,10 +92,24 @@ impl Transport {
         tls: ClientConfig,
         bearer: Option<String>,
     ) -> Result<Self, Error> {
+        Transport::by(None, controllers, tls, bearer)
+    }
+
+    /// As [`Transport::new`], with connections that are bound to an interface if one is given.
+    pub(crate) fn by(
+        interface: Option<&str>,
+        controllers: &[Controller],
+        tls: ClientConfig,
+        bearer: Option<String>,
+    ) -> Result<Self, Error> {
         if controllers.is_empty() {
             return Err(Error::NoController);
         }
-        let client = Client::builder()
+        let mut client = Client::builder();
+        if let Some(interface) = interface {
+            client = client.interface(interface);
+        }
+        let client = client
             .tls_backend_preconfigured(tls)
             .https_only(true)
             .no_proxy()

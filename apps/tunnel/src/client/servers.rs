@@ -7,7 +7,7 @@ use anyhow::Result;
 use hawser_client::RenewingClient;
 use hawser_control::tunnel;
 use hawser_io::failures::{Change, Failures};
-use hawser_uplinks::Server;
+use hawser_uplinks::{Server, Uplink};
 use std::net::IpAddr;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -41,8 +41,13 @@ struct ServerList {
 }
 
 impl Servers {
-    /// Starts to poll the controller, if there is one. Its settings go into the inbox.
-    pub(crate) fn watch(config: &ClientConfig, settings: Inbox) -> Servers {
+    /// Starts to poll the controller, if there is one, over the uplinks. Its settings go into the
+    /// inbox.
+    pub(crate) fn watch(
+        config: &ClientConfig,
+        uplinks: watch::Receiver<Vec<Uplink>>,
+        settings: Inbox,
+    ) -> Servers {
         let server = |entry: &ServerEntry| Server {
             name: entry.name.clone(),
             addresses: entry.addresses.clone(),
@@ -52,7 +57,7 @@ impl Servers {
         let (known, list) = watch::channel(without_controller);
         if !config.controllers.is_empty() {
             tokio::spawn(give_up_waiting(known.clone()));
-            tokio::spawn(poll_controller(config.clone(), known, settings));
+            tokio::spawn(poll_controller(config.clone(), uplinks, known, settings));
         }
         Servers {
             configured: config.servers.iter().map(server).collect(),
@@ -96,8 +101,11 @@ async fn give_up_waiting(known: watch::Sender<Option<ServerList>>) {
     });
 }
 
+/// Polls the controller outside the tunnel, by one uplink after the other until it answers, and after
+/// them by the routing table: another interface may lead to it, or only the tunnel.
 async fn poll_controller(
     config: ClientConfig,
+    uplinks: watch::Receiver<Vec<Uplink>>,
     known: watch::Sender<Option<ServerList>>,
     settings: Inbox,
 ) {
@@ -105,6 +113,8 @@ async fn poll_controller(
         Ok(client) => client,
         Err(error) => return warn!("{error:#}"),
     };
+    let mut interface = next_interface(&uplinks.borrow(), None);
+    client.bind(interface.clone());
     let mut failures = Failures::default();
     loop {
         let (pause, outcome) = match query(&mut client, &settings).await {
@@ -119,7 +129,10 @@ async fn poll_controller(
                 (pause.max(RETRY_PAUSE), Ok(()))
             }
             Err(error) => {
-                client.forget();
+                let by = interface.as_deref().unwrap_or("any interface");
+                let error = error.context(format!("over {by}"));
+                interface = next_interface(&uplinks.borrow(), interface.as_deref());
+                client.bind(interface.clone());
                 (RETRY_PAUSE, Err(error))
             }
         };
@@ -128,6 +141,21 @@ async fn poll_controller(
         }
         sleep(pause).await;
     }
+}
+
+/// Returns the interface to bind to after `last`: the uplinks, the cheapest first, and after the last
+/// one none, which leaves the choice to the routing table.
+fn next_interface(uplinks: &[Uplink], last: Option<&str>) -> Option<String> {
+    let mut uplinks: Vec<_> = uplinks.iter().collect();
+    uplinks.sort_by_key(|uplink| uplink.cost);
+    let next = match last {
+        None => uplinks.first(),
+        Some(last) => {
+            let mut rest = uplinks.iter().skip_while(|uplink| uplink.interface != last);
+            rest.nth(1)
+        }
+    };
+    next.map(|uplink| uplink.interface.clone())
 }
 
 /// Makes an answer of the controller known, and logs it if it is a new one.
@@ -182,6 +210,31 @@ mod tests {
             .into_iter()
             .map(|server| server.name)
             .collect()
+    }
+
+    #[test]
+    fn the_controller_is_asked_over_each_uplink_and_then_by_the_routing_table() {
+        let uplinks = [("eth0", 1), ("wlan0", 0), ("wwan0", 1)].map(|(interface, cost)| Uplink {
+            interface: interface.to_owned(),
+            ipv4: None,
+            ipv6: None,
+            mtu: None,
+            cost,
+            monthly_cap: None,
+        });
+        let mut last: Option<String> = None;
+        for expected in [
+            Some("wlan0"),
+            Some("eth0"),
+            Some("wwan0"),
+            None,
+            Some("wlan0"),
+        ] {
+            last = next_interface(&uplinks, last.as_deref());
+            assert_eq!(last.as_deref(), expected);
+        }
+        assert_eq!(next_interface(&uplinks, Some("gone0")), None);
+        assert_eq!(next_interface(&[], None), None);
     }
 
     #[test]

@@ -134,9 +134,16 @@ impl Controlled {
 
     /// As [`Self::client`], with additional lines in `[controller]` and these uplinks.
     fn client_with(&self, node: &str, more: &str, uplinks: &str) -> End {
+        let routes = format!("routes = [\"{HOST4}/32\"]");
+        let controller = format!("urls = [\"https://10.1.0.2:14750\"]\n{more}");
+        self.client_of(node, &routes, &controller, uplinks)
+    }
+
+    /// Starts a client with these lines in `[tunnel]` and in `[controller]` and these uplinks.
+    fn client_of(&self, node: &str, routes: &str, controller: &str, uplinks: &str) -> End {
         let config = format!(
-            "[tunnel]\nname = \"{node}\"\ninterface = \"tun-{node}\"\nroutes = [\"{HOST4}/32\"]\nstate = \"{}\"\n\
-             [tls]\nnode = \"{node}.node\"\n[controller]\nurls = [\"https://10.1.0.2:14750\"]\n{more}\
+            "[tunnel]\nname = \"{node}\"\ninterface = \"tun-{node}\"\n{routes}\nstate = \"{}\"\n\
+             [tls]\nnode = \"{node}.node\"\n[controller]\n{controller}\
              [[server]]\nname = \"one\"\naddresses = [\"203.0.0.1:{PORT}\"]\n{uplinks}",
             self.rig.folder.path().display()
         );
@@ -464,6 +471,35 @@ fn an_operator_moves_the_traffic_of_a_running_client_to_another_uplink() {
     connection.wait_for_progress();
     connection.end();
     drop(server);
+}
+
+#[test]
+fn a_controller_that_the_routes_cover_is_reached_outside_the_tunnel_over_any_uplink() {
+    let controlled = Controlled::new(&["one", "two", "car"]);
+    let rig = &controlled.rig;
+    let first = controlled.server(0, "");
+    controlled.wait_until_servers(1);
+    let client = controlled.client_of(
+        "car",
+        "routes = [\"0.0.0.0/0\", \"::/0\"]\nkill_switch = true",
+        "urls = [\"https://203.0.1.2:14750\"]\nsettings = true\n",
+        "[[uplink]]\ninterface = \"wan*\"\n",
+    );
+    client.until("both uplinks are in use", |status| {
+        in_use(status) == UPLINKS
+    });
+    echo(&rig.client, &rig.host, HOST4);
+    let tenant = name("acme");
+    controlled.set(SettingsOf::Tenant(&tenant), json!({ "report_every_s": 5 }));
+    controlled.wait_until_settings(SettingsState::Applied);
+
+    // Only the controller names the second server.
+    rig.blackhole("wan0", true);
+    let _second = controlled.server(1, "");
+    drop(first);
+    client.within(3 * TIMEOUT, "a session at the second server", |status| {
+        status.sessions.iter().any(|session| session.peer == "two")
+    });
 }
 
 #[test]

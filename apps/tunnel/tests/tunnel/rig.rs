@@ -314,7 +314,8 @@ impl Rig {
         let rules = match blackhole {
             true => format!(
                 "table inet cut {{\nchain forward {{\ntype filter hook forward priority 0;\niifname \"{uplink}\" drop\n\
-                 oifname \"{uplink}\" drop\n}}\n}}"
+                 oifname \"{uplink}\" drop\n}}\n\
+                 chain input {{\ntype filter hook input priority 0;\niifname \"{uplink}\" drop\n}}\n}}"
             ),
             false => "delete table inet cut".to_owned(),
         };
