@@ -49,7 +49,7 @@ use servers::Servers;
 use settings::Pushed;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -447,8 +447,13 @@ impl Client {
     /// Returns what is routed into the tunnel, with the numbers of the routing tables: the
     /// destinations of the configuration, and the server itself.
     fn routes(&self, addresses: &InnerAddresses) -> Vec<(Prefix, Option<u32>)> {
+        let table = self.config.table;
         let inside = self.config.inside().into_iter();
-        let inside = inside.map(|prefix| (prefix, self.config.table));
+        let inside = inside.flat_map(|prefix| match (table, prefix.length()) {
+            (None, 0) => halves(prefix).to_vec(),
+            _ => vec![prefix],
+        });
+        let inside = inside.map(|prefix| (prefix, table));
         let server = addresses.server.iter();
         let server = server.map(|address| (Prefix::around(*address, u8::MAX), None));
         // A route to the server may also be in the configuration.
@@ -465,6 +470,18 @@ impl Client {
             }
         }
     }
+}
+
+/// Returns the halves of the addresses of a family. A route to each half precedes the default routes
+/// of uplinks, of any metric, and is in the way of none: DHCP clients add and replace these at any
+/// time.
+fn halves(all: Prefix) -> [Prefix; 2] {
+    let middle: IpAddr = match all.is_ipv4() {
+        true => Ipv4Addr::new(128, 0, 0, 0).into(),
+        false => Ipv6Addr::new(0x8000, 0, 0, 0, 0, 0, 0, 0).into(),
+    };
+    let first = all.address(0).expect("a prefix has a first address");
+    [first, middle].map(|address| Prefix::around(address, 1))
 }
 
 /// Installs the rules that translate the sources of forwarded packets, if the configuration says so.

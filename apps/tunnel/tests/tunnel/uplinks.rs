@@ -463,14 +463,7 @@ fn routes_of_uplinks_to_the_same_destinations_stay() {
     let defaults =
         "route replace default via 10.1.0.2 dev wan0\nroute replace default via fd01:0::2 dev wan0";
     rig.client.ip(defaults).unwrap();
-    let by = |address: &str| {
-        let route = || {
-            hawser_io::interface::route(address.parse().unwrap(), None)
-                .unwrap()
-                .interface
-        };
-        rig.client.run(route).unwrap()
-    };
+    let by = |address: &str| interface_to(&rig, address);
     assert_eq!(
         (by("192.0.2.1"), by("2001:db8::1")),
         ("wan0".to_owned(), "wan0".to_owned())
@@ -500,6 +493,49 @@ fn routes_of_uplinks_to_the_same_destinations_stay() {
         (by("192.0.2.1"), by("2001:db8::1")),
         ("wan0".to_owned(), "wan0".to_owned())
     );
+}
+
+/// Returns the interface by which the client's packets to an address leave.
+fn interface_to(rig: &Rig, address: &str) -> String {
+    let route = || hawser_io::interface::route(address.parse().unwrap(), None).unwrap();
+    rig.client.run(route).unwrap().interface
+}
+
+#[test]
+fn default_routes_of_uplinks_are_added_and_replaced_while_everything_is_routed_inside() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let config = format!(
+        "[tunnel]\nname = \"car\"\nroutes = [\"0.0.0.0/0\", \"::/0\"]\nstate = \"{}\"\n{}{}[[uplink]]\ninterface = \"wan*\"\n",
+        rig.folder.path().display(),
+        rig.authority.credentials(rig.folder.path(), "car"),
+        server_at("203.0.0.1")
+    );
+    let client = rig.start(&rig.client, "car", "client", &config);
+    let connected = |status: &Status| {
+        let mut sessions = status.sessions.iter();
+        sessions.any(|session| session.paths.len() == UPLINKS.len())
+    };
+    client.until("both uplinks", connected);
+    // As a DHCP client does, which sets no metric.
+    for change in [
+        "route add default via 10.1.0.2 dev wan0",
+        "route replace default via 10.1.1.2 dev wan1",
+        "route add default via fd01:0::2 dev wan0 metric 1",
+        "route replace default via fd01:1::2 dev wan1 metric 1",
+    ] {
+        rig.client.ip(change).unwrap();
+        for address in ["192.0.2.1", "203.0.113.1", "2001:db8::1", "fd80::1"] {
+            assert_eq!(interface_to(&rig, address), "hawser-tun", "{change}");
+        }
+    }
+    for address in [HOST4, HOST6] {
+        echo(&rig.client, &rig.host, address);
+    }
+    drop(client);
+    for address in ["192.0.2.1", "2001:db8::1"] {
+        assert_eq!(interface_to(&rig, address), "wan1");
+    }
 }
 
 #[test]
