@@ -109,6 +109,8 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// The header of its packets before the IP header.
     pub header: LinkHeader,
+    /// Whether it is set up; it may have no carrier.
+    pub is_up: bool,
 }
 
 /// Returns the interface called `name`, which need not have an Ethernet address.
@@ -134,6 +136,7 @@ pub fn link(name: &str) -> Result<Link, Error> {
         mtu_bytes: mtu.ok_or_else(|| netlink::unexpected(description, "no MTU"))?,
         mac,
         header: LinkHeader::of(found.header.link_layer_type),
+        is_up: found.header.flags.contains(LinkFlags::Up),
     })
 }
 

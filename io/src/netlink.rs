@@ -111,6 +111,15 @@ pub(crate) fn request(
     })
 }
 
+/// Returns whether a request has added something; it has not if it was there before.
+pub(crate) fn added(outcome: Result<Vec<RouteNetlinkMessage>, Error>) -> Result<bool, Error> {
+    match outcome {
+        Ok(_) => Ok(true),
+        Err(error) if error.is(Errno::EEXIST) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// As [`request`], for a request with one answer.
 pub(crate) fn ask(
     description: fmt::Arguments<'_>,

@@ -223,6 +223,19 @@ fn addresses_are_changed_as_by_iproute2() {
         replace,
     );
     machines.unchanged(replace);
+    let add = |is_missing: bool| {
+        let mut addresses = addresses.iter();
+        addresses.try_for_each(|address| address.add().map(|added| assert_eq!(added, is_missing)))
+    };
+    machines.unchanged(|| add(false));
+    machines.same("address flush dev tun0", || {
+        netlink::flush_addresses("tun0")
+    });
+    machines.same(
+        "address add 10.77.0.1/16 dev tun0\naddress add 10.77.0.2/16 dev tun0\n\
+         address add fd77::1/64 dev tun0 nodad",
+        || add(true),
+    );
     machines.same("address flush dev tun0", || {
         netlink::flush_addresses("tun0")
     });
@@ -285,12 +298,23 @@ fn routes_of_a_tunnel_are_changed_as_by_iproute2() {
     };
     machines.same(
         "route prepend 198.51.100.0/24 dev tun0\nroute replace fd98::/16 dev tun0 metric 1",
-        || v4.prepend().and_then(|()| v6.replace()),
+        || {
+            v4.prepend()
+                .map(|added| assert!(added))
+                .and_then(|()| v6.replace())
+        },
     );
+    // What is there is not added again.
+    machines.unchanged(|| v4.prepend().map(|added| assert!(!added)));
+    machines.unchanged(|| v6.prepend().map(|added| assert!(!added)));
     let everything = [route("0.0.0.0", 0, "tun0"), route("::", 0, "tun0")];
     machines.same(
         "route prepend 0.0.0.0/0 dev tun0\nroute prepend ::/0 dev tun0",
-        || everything.iter().try_for_each(Route::prepend),
+        || {
+            everything
+                .iter()
+                .try_for_each(|route| route.prepend().map(drop))
+        },
     );
     machines.same("route delete 198.51.100.0/24 dev tun0", || v4.delete());
     let clients = [

@@ -163,6 +163,7 @@ impl Client {
         if config.table.is_some() {
             device.accept_other_routes()?;
         }
+        Device::watch(&device)?;
         let nat = masquerade(&config)?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);

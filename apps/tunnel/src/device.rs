@@ -1,18 +1,28 @@
 //! The TUN device: its addresses, MTU and routes, and the packets read from and written to it.
 
+mod configured;
+
 use crate::config::Prefix;
+use crate::netlink::{Changes, LINKS_AND_ADDRESSES, ROUTES};
+use crate::tables::MIN_CHECK_PAUSE;
 use anyhow::{Context, Result, ensure};
-use hawser_io::netlink::{self, Address, LinkChange, Route};
+use configured::Configured;
+use hawser_io::netlink::{Address, LinkChange, Route};
 use hawser_io::sysctl;
 use hawser_io::tun::{Buffer, Tun};
 use hawser_wire::xnc::PacketBuffer;
+use nix::sys::socket::SockProtocol;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{sleep, timeout};
 
 /// Packets read from the kernel at once.
 pub(crate) type Batch = Vec<PacketBuffer>;
@@ -36,15 +46,6 @@ pub(crate) struct Device {
     /// Whether IPv6 is enabled on the host.
     has_ipv6: bool,
     configured: Mutex<Configured>,
-}
-
-/// The addresses and routes of a client's device. The kernel removes those of IPv6 while the MTU is
-/// too small for IPv6.
-#[derive(Debug, Default)]
-struct Configured {
-    addresses: Vec<Address>,
-    routes: Vec<Route>,
-    takes_ipv6: bool,
 }
 
 /// The smallest MTU for IPv6 (RFC 8200, section 5), in bytes.
@@ -73,10 +74,7 @@ impl Device {
             without_session: AtomicU64::new(0),
             with_session: AtomicU64::new(0),
             has_ipv6,
-            configured: Mutex::new(Configured {
-                takes_ipv6: has_ipv6,
-                ..Configured::default()
-            }),
+            configured: Mutex::new(Configured::of(name, has_ipv6)),
         };
         device.set_up(mtu, addresses)?;
         Ok(device)
@@ -109,8 +107,8 @@ impl Device {
         }
     }
 
-    /// Replaces the addresses of the device and its routes. An address has the length of the family,
-    /// so that the kernel adds no route for it. A route is in the routing table of its number or in
+    /// Replaces the addresses of the device and its routes. The addresses are set without a network,
+    /// to which the kernel would add a route. Each route is in the routing table of its number or in
     /// the main one. Existing routes to the same destinations stay, with a lower preference: uplinks
     /// need theirs, and all other traffic uses them again when the device is removed.
     pub(crate) fn configure(
@@ -118,24 +116,40 @@ impl Device {
         addresses: &[IpAddr],
         routes: &[(Prefix, Option<u32>)],
     ) -> Result<()> {
-        let mut configured = self.configured.lock();
-        for route in &configured.routes {
-            // The kernel may have removed it with the addresses or with the link.
-            let _ = route.delete();
-        }
-        netlink::flush_addresses(self.name())?;
-        let addresses = addresses.iter();
         let host = |address: &IpAddr| self.address((*address, host_length(*address)));
-        configured.addresses = addresses.map(host).collect();
-        configured.routes = routes.iter().map(|route| self.route(*route)).collect();
-        configured.add(true)?;
-        let mut addresses = configured.addresses.iter();
-        if configured.takes_ipv6 {
-            configured.add(false)?;
-        } else if !self.has_ipv6 && addresses.any(|address| address.address.is_ipv6()) {
+        if !self.has_ipv6 && addresses.iter().any(IpAddr::is_ipv6) {
             tracing::warn!("no IPv6 inside the tunnel: it is disabled on this host");
         }
+        let routes = routes.iter().map(|route| self.route(*route));
+        let addresses = addresses.iter().map(host);
+        let mut configured = self.configured.lock();
+        Ok(configured.replace(addresses.collect(), routes.collect())?)
+    }
+
+    /// Restores the addresses and routes of the device whenever another program removes some or sets
+    /// the device down, as long as the device exists. Must be called within a Tokio runtime.
+    pub(crate) fn watch(device: &Arc<Device>) -> Result<()> {
+        let groups = LINKS_AND_ADDRESSES | ROUTES;
+        let changes = Changes::subscribe(SockProtocol::NetlinkRoute, groups)
+            .context("cannot subscribe to changes of addresses and routes")?;
+        // The task must not keep the device open.
+        let device = Arc::downgrade(device);
+        tokio::spawn(async move {
+            while let Some(check_again) = device
+                .upgrade()
+                .map(|device| device.configured.lock().check())
+            {
+                sleep(MIN_CHECK_PAUSE).await;
+                // A timeout is as good a reason to check as a notification.
+                let _ = timeout(check_again, changes.next(Duration::ZERO)).await;
+            }
+        });
         Ok(())
+    }
+
+    /// Returns how often addresses and routes were restored.
+    pub(crate) fn restored(&self) -> u64 {
+        self.configured.lock().restored()
     }
 
     /// Configures the device for a server: sets its interface group, which firewall rules can
@@ -167,7 +181,7 @@ impl Device {
         }
         change.apply(self.name())?;
         if takes_ipv6 && !took_ipv6 {
-            configured.add(false)?;
+            configured.add_missing().1?;
         }
         Ok(())
     }
@@ -211,10 +225,14 @@ impl Device {
     }
 
     /// Reads packets from the kernel, waiting until there is at least one.
+    ///
+    /// # Errors
+    /// If the device has been removed, or cannot be read for another reason.
     pub(crate) async fn read(&self, buffer: &mut Buffer) -> Result<Batch> {
         let mut packets = Vec::new();
         loop {
-            let mut ready = self.tun.readable().await?;
+            // The kernel reports the removal of the device as an error alone.
+            let mut ready = self.tun.ready(Interest::READABLE | Interest::ERROR).await?;
             while packets.len() < BATCH {
                 match self.tun.get_ref().read(buffer, &mut packets) {
                     Ok(Ok(())) => {}
@@ -276,20 +294,4 @@ fn has_ipv6(name: &str) -> bool {
 /// Returns the length of the prefix that contains nothing but the address.
 fn host_length(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
-}
-
-impl Configured {
-    /// Adds the addresses and routes of a family.
-    fn add(&self, is_ipv4: bool) -> Result<(), netlink::Error> {
-        let addresses = self.addresses.iter();
-        let mut addresses = addresses.filter(|address| address.address.is_ipv4() == is_ipv4);
-        addresses.try_for_each(Address::replace)?;
-        let routes = self.routes.iter();
-        let mut routes = routes.filter(|route| route.destination.is_ipv4() == is_ipv4);
-        match is_ipv4 {
-            // No metric is lower than that of other routes, so ours has to come before them.
-            true => routes.try_for_each(Route::prepend),
-            false => routes.try_for_each(Route::replace),
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! The interfaces of this machine, as the kernel reports them.
 
-use crate::netlink::Changes;
+use crate::netlink::{Changes, LINKS_AND_ADDRESSES};
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{SockProtocol, SockaddrStorage};
@@ -17,18 +17,12 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// The interval of checks without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// `linux/rtnetlink.h`: groups for links and addresses.
-const RTMGRP_LINK: u32 = 0x1;
-const RTMGRP_IPV4_IFADDR: u32 = 0x10;
-const RTMGRP_IPV6_IFADDR: u32 = 0x100;
-
 /// Returns a channel with the result of `look`, which is called again after each change of an
 /// interface.
 pub(crate) fn watch<T: Clone + PartialEq + Send + Sync + 'static>(
     look: impl Fn() -> Result<T> + Send + Sync + 'static,
 ) -> Result<watch::Receiver<T>> {
-    let groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-    let changes = Changes::subscribe(SockProtocol::NetlinkRoute, groups)
+    let changes = Changes::subscribe(SockProtocol::NetlinkRoute, LINKS_AND_ADDRESSES)
         .context("cannot subscribe to changes of interfaces")?;
     let (sender, receiver) = watch::channel(look()?);
     tokio::spawn(async move {

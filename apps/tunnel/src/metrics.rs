@@ -32,6 +32,11 @@ const STATUS_METRICS: [Metric<Status>; 5] = [
         |s| s.tables_restored,
     ),
     counter(
+        "device_restored",
+        "Times that addresses and routes of the device were restored after another program removed some",
+        |s| s.device_restored,
+    ),
+    counter(
         "dns_restored",
         "Times that name servers were set again after another program had replaced them",
         |s| s.dns_restored,

@@ -47,6 +47,10 @@ pub struct Status {
     /// removed it.
     #[serde(default)]
     pub tables_restored: u64,
+    /// The number of times that a client restored addresses and routes of its device after another
+    /// program had removed some or set the device down.
+    #[serde(default)]
+    pub device_restored: u64,
     /// Where a client has set its name servers, or why it has not; none without `dns`, and before
     /// the first session.
     #[serde(default)]
@@ -236,6 +240,7 @@ impl Status {
             uplinks: Vec::new(),
             memory_bytes: 0,
             tables_restored: 0,
+            device_restored: 0,
             dns: None,
             dns_restored: 0,
             settings: None,

@@ -18,15 +18,15 @@ use tracing::{error, warn};
 const NFTABLES_GROUP: u32 = 1 << 6;
 
 /// The interval of checks without a notification, and the pause after a failed restoration.
-const CHECK_INTERVAL: Duration = Duration::from_secs(30);
-const RETRY: Duration = Duration::from_secs(2);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+pub(crate) const RETRY: Duration = Duration::from_secs(2);
 
 /// The minimum time between two checks, however often something changes.
-const MIN_CHECK_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const MIN_CHECK_PAUSE: Duration = Duration::from_millis(100);
 
-/// The minimum time between two restorations of a table, so that this program and another one that
-/// keeps a table of the same name do not replace it all the time.
-const RESTORE_PAUSE: Duration = Duration::from_secs(1);
+/// The minimum time between two restorations of the same thing, so that this program and another one
+/// that wants it otherwise do not replace it all the time.
+pub(crate) const RESTORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A table of the family `inet`. It stays in the kernel when this value is dropped.
 #[derive(Debug)]

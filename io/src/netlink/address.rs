@@ -1,5 +1,5 @@
-use super::{Error, family, index, request};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE};
+use super::{Error, added, family, index, request};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage::{DelAddress, GetAddress, NewAddress};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use nix::errno::Errno;
@@ -24,6 +24,14 @@ impl Address {
         let flags = NLM_F_CREATE | NLM_F_REPLACE;
         let description = format_args!("replace address {self}");
         request(description, NewAddress(self.message()?), flags).map(drop)
+    }
+
+    /// Adds the address if the interface does not have it. Returns whether it did not. IPv6 addresses
+    /// are usable at once.
+    pub fn add(&self) -> Result<bool, Error> {
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        let description = format_args!("add address {self}");
+        added(request(description, NewAddress(self.message()?), flags))
     }
 
     /// Removes the address.

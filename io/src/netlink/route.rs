@@ -1,4 +1,4 @@
-use super::{Error, family, index, request};
+use super::{Error, added, family, index, request};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage::{DelRoute, NewRoute};
 use netlink_packet_route::route::{
@@ -62,10 +62,11 @@ impl Route {
         request(description, NewRoute(self.added()?), flags).map(drop)
     }
 
-    /// Adds the route before others with the same destination and metric, which stay.
-    pub fn prepend(&self) -> Result<(), Error> {
+    /// Adds the route if there is no such route. Returns whether there was none. Other routes with the
+    /// same destination and metric stay: those of IPv4 come after it, those of IPv6 before it.
+    pub fn prepend(&self) -> Result<bool, Error> {
         let description = format_args!("prepend route {self}");
-        request(description, NewRoute(self.added()?), NLM_F_CREATE).map(drop)
+        added(request(description, NewRoute(self.added()?), NLM_F_CREATE))
     }
 
     /// Removes the first route that has all properties of this one.

@@ -9,6 +9,7 @@ impl Client {
         status.addresses = self.addresses.own.clone();
         status.dropped = self.device.drop_counts();
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
+        status.device_restored = self.device.restored();
         let dns = self.dns.shown();
         (status.dns, status.dns_restored) = (dns.state, dns.restored);
         let settings = self.settings.shown();

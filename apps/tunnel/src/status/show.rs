@@ -77,6 +77,12 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
     if status.tables_restored > 0 {
         text += &format!("nftables tables restored: {}\n", status.tables_restored);
     }
+    if status.device_restored > 0 {
+        text += &format!(
+            "addresses and routes of the device restored: {}\n",
+            status.device_restored
+        );
+    }
     for (reason, count) in &status.dropped {
         text += &format!("not passed on, {reason}: {count}\n");
     }

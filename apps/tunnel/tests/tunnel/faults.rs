@@ -1,4 +1,4 @@
-//! Servers that fail, exit, or come back.
+//! Servers that fail, exit, or come back, and devices that other programs change or remove.
 
 use crate::rig::{HOST4, HOST6, Rig, TIMEOUT};
 use crate::traffic::{Connection, Flood, echo};
@@ -171,6 +171,36 @@ fn what_waits_when_a_session_ends_is_counted() {
     let _client = rig.client("");
     server.wait_until_counted("session_ended", 1);
     drop(flood);
+}
+
+#[test]
+fn addresses_and_routes_that_another_program_removes_are_restored_and_counted() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let client = rig.client("");
+    let mut restored = client.until("a status", |_| true).device_restored;
+    assert_eq!(restored, 0, "only the client has changed them");
+    for change in [
+        "link set hawser-tun down\nlink set hawser-tun up",
+        "link set hawser-tun down",
+        "route flush dev hawser-tun",
+        "-6 route flush dev hawser-tun",
+        "addr flush dev hawser-tun",
+    ] {
+        let mut command = rig.client.command("sh").unwrap();
+        let commands: Vec<_> = change.lines().map(|line| format!("ip {line}")).collect();
+        let status = command.args(["-c", &commands.join(" && ")]).status();
+        assert!(status.unwrap().success(), "{change}");
+        restored = client
+            .until(&format!("restored after {change}"), |status| {
+                status.device_restored > restored
+            })
+            .device_restored;
+        for address in [HOST4, HOST6] {
+            echo(&rig.client, &rig.host, address);
+        }
+    }
+    assert_eq!(client.session().paths.len(), 2);
 }
 
 #[test]

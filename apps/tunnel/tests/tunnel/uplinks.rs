@@ -532,6 +532,7 @@ fn default_routes_of_uplinks_are_added_and_replaced_while_everything_is_routed_i
     for address in [HOST4, HOST6] {
         echo(&rig.client, &rig.host, address);
     }
+    assert_eq!(client.until("a status", connected).device_restored, 0);
     drop(client);
     for address in ["192.0.2.1", "2001:db8::1"] {
         assert_eq!(interface_to(&rig, address), "wan1");
