@@ -54,9 +54,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, sleep_until};
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 use usage::UsageFile;
 
 /// The interval at which the session is polled.
@@ -66,6 +66,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const POLLS_PER_STATUS: u32 = 4;
 
 /// Keeps a tunnel up until SIGINT or SIGTERM. SIGHUP has no effect.
+///
+/// # Errors
+/// If the tunnel cannot be set up, or its device fails or is removed.
 pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<()> {
     let hangup = signal(SignalKind::hangup())?;
     let mut client = Client::start(config, kill_switch).await?;
@@ -73,15 +76,15 @@ pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
     );
-    tokio::select! {
-        never = client.stay_connected() => match never {},
+    let ended = tokio::select! {
+        error = client.stay_connected() => Err(error),
         never = log_hangups(hangup) => match never {},
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    };
     // Ends after the device and its routes, which do not wait for a slow disk.
     client.shut_down().await.finish().await;
-    Ok(())
+    ended
 }
 
 async fn log_hangups(mut hangup: Signal) -> Infallible {
@@ -109,8 +112,8 @@ struct Client {
     settings: Pushed,
     /// The packet queue of the current session.
     to_session: watch::Sender<Option<mpsc::Sender<PacketBuffer>>>,
-    /// Reads the device, which it keeps open.
-    reader: AbortHandle,
+    /// Reads the device, which it keeps open, until that fails.
+    reader: JoinHandle<anyhow::Error>,
     /// The MTU to be set at the device, in bytes.
     mtu: std::sync::mpsc::Sender<u16>,
     /// The inner addresses that the device is configured for.
@@ -187,7 +190,7 @@ impl Client {
             networks,
             settings: pushed,
             to_session,
-            reader: reader.abort_handle(),
+            reader,
             addresses: InnerAddresses::default(),
             current: None,
             damaged_files,
@@ -206,7 +209,8 @@ impl Client {
         })
     }
 
-    async fn stay_connected(&mut self) -> Infallible {
+    /// Keeps a session until the device fails: without it, the tunnel would carry nothing.
+    async fn stay_connected(&mut self) -> anyhow::Error {
         let mut poll = interval(POLL_INTERVAL);
         let mut polls = 0;
         self.apply_settings();
@@ -228,6 +232,7 @@ impl Client {
                     polls += 1;
                 }
                 () = at(deadline) => self.supervisor.handle_timeout(time::now()),
+                failed = &mut self.reader => return failed.unwrap_or_else(anyhow::Error::from),
             }
         }
     }
@@ -530,16 +535,17 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-/// Forwards packets from the device to the session, waiting while its queue is full.
+/// Forwards packets from the device to the session, waiting while its queue is full. Returns the
+/// error when the device cannot be read any more.
 async fn forward_packets(
     device: Arc<Device>,
     session: watch::Receiver<Option<mpsc::Sender<PacketBuffer>>>,
-) {
+) -> anyhow::Error {
     let mut buffer = Buffer::default();
     loop {
-        let packets = device.read(&mut buffer).await;
-        let Ok(packets) = packets.inspect_err(|error| error!("{error:#}")) else {
-            return;
+        let packets = match device.read(&mut buffer).await {
+            Ok(packets) => packets,
+            Err(error) => return error,
         };
         let session = session.borrow().clone();
         let places = match &session {

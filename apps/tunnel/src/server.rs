@@ -115,6 +115,9 @@ impl Signals {
 
 /// Serves clients until SIGINT or SIGTERM, then drains: exits when all clients have left or the
 /// drain time is over.
+///
+/// # Errors
+/// If the server cannot be set up, or its device fails or is removed.
 pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
     // Caught before anything that takes time: a signal must neither be missed nor kill a server
     // that is starting.
@@ -130,7 +133,7 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
     let endpoints = server.endpoints(&tls, socket)?;
     let tls = watch::Sender::new(tls);
     accept_clients(&server, &endpoints, listeners, &tls)?;
-    tokio::spawn(dispatch(Arc::clone(&server)));
+    let dispatched = tokio::spawn(dispatch(Arc::clone(&server)));
     report_to_controller(&server, &tls);
     let last_status = LastStatus::new(Mutex::new(server.status().await));
     if let Some(address) = server.config.common.metrics {
@@ -141,9 +144,16 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
         progress: Progress::new(&server.config.common),
         last: last_status,
     };
-    serve(&server, report, &tls, signals).await;
+    let ended = tokio::select! {
+        () = serve(&server, report, &tls, signals) => Ok(()),
+        // Without its device, the server would carry nothing: its clients find another one.
+        failed = dispatched => {
+            server.registry.stop_all();
+            Err(failed.unwrap_or_else(anyhow::Error::from))
+        }
+    };
     close(&endpoints).await;
-    Ok(())
+    ended
 }
 
 impl Server {
@@ -396,16 +406,14 @@ async fn at(due: Option<Instant>) {
     }
 }
 
-/// Distributes packets from the device to the clients' sessions.
-async fn dispatch(server: Arc<Server>) {
+/// Distributes packets from the device to the clients' sessions. Returns the error when the device
+/// cannot be read any more.
+async fn dispatch(server: Arc<Server>) -> anyhow::Error {
     let mut buffer = Buffer::default();
     loop {
         match server.device.read(&mut buffer).await {
             Ok(packets) => server.registry.dispatch(packets),
-            Err(error) => {
-                error!("{error:#}");
-                return;
-            }
+            Err(error) => return error,
         }
     }
 }

@@ -204,6 +204,25 @@ fn addresses_and_routes_that_another_program_removes_are_restored_and_counted() 
 }
 
 #[test]
+fn an_end_whose_device_is_removed_exits_with_an_error() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let client = rig.client("");
+    for (mut end, namespace) in [(client, &rig.client), (server, &rig.servers[0])] {
+        namespace.ip("link delete hawser-tun").unwrap();
+        let start = Instant::now();
+        let ended = loop {
+            if let Some(ended) = end.process.ended().unwrap() {
+                break ended;
+            }
+            assert!(start.elapsed() < TIMEOUT, "it runs without a device");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(!ended.success());
+    }
+}
+
+#[test]
 fn a_client_takes_the_nearest_server() {
     let rig = Rig::new();
     let _servers = [0, 1].map(|number| rig.server(number, NO_NAT, ""));
