@@ -38,7 +38,7 @@ pub(crate) struct Path {
     /// The uplink with the addresses that the connection uses.
     pub(crate) uplink: Uplink,
     /// The MTU of the uplink with which the connection was made.
-    mtu: Option<u16>,
+    mtu: u16,
     pub(crate) standby: bool,
     pub(crate) monitor: Monitor,
     /// The bytes of the connection that the usage contains.

@@ -11,9 +11,8 @@ pub struct Uplink {
     pub ipv4: Option<IpAddr>,
     /// Its IPv6 address, if any.
     pub ipv6: Option<IpAddr>,
-    /// The largest packet of the network behind it, in bytes, if it is configured to be smaller
-    /// than the interface's MTU.
-    pub mtu: Option<u16>,
+    /// The largest packet of the interface and of the network behind it, in bytes.
+    pub mtu: u16,
     /// The cost class; uplinks of higher classes are on standby while lower ones suffice.
     pub cost: u8,
     /// The bytes that it may carry in a calendar month.
@@ -63,7 +62,7 @@ pub(crate) fn uplink(interface: &str, cost: u8) -> Uplink {
         interface: interface.to_owned(),
         ipv4: Some([192, 0, 2, 1].into()),
         ipv6: None,
-        mtu: None,
+        mtu: 1500,
         cost,
         monthly_cap: None,
     }

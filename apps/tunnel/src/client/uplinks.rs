@@ -1,12 +1,16 @@
 use crate::config::UplinkRule;
 use crate::interfaces::{self, ip};
 use anyhow::{Context, Result};
-use hawser_io::interface::is_reachable;
+use hawser_io::interface::{self, is_reachable};
 use hawser_uplinks::Uplink;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use tokio::sync::watch;
+
+/// The smallest MTU that QUIC and IPv6 allow, in bytes; assumed of interfaces that report less.
+const MIN_MTU: u16 = 1280;
 
 /// Watches the usable interfaces that match the rules.
 pub(crate) fn watch(rules: Vec<UplinkRule>) -> Result<watch::Receiver<Vec<Uplink>>> {
@@ -29,9 +33,13 @@ fn usable_uplinks(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
         if !entry.flags.contains(usable) || !wanted || !is_reachable(address) {
             continue;
         }
-        let uplink = uplinks
-            .entry(entry.interface_name.clone())
-            .or_insert_with_key(|interface| without_address(interface, rule));
+        let uplink = match uplinks.entry(entry.interface_name) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let uplink = without_address(new.key(), rule)?;
+                new.insert(uplink)
+            }
+        };
         let slot = if address.is_ipv4() {
             &mut uplink.ipv4
         } else {
@@ -42,13 +50,15 @@ fn usable_uplinks(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
     Ok(uplinks.into_values().collect())
 }
 
-fn without_address(interface: &str, rule: &UplinkRule) -> Uplink {
-    Uplink {
+fn without_address(interface: &str, rule: &UplinkRule) -> Result<Uplink> {
+    let own = interface::mtu_bytes(interface)?;
+    let own = u16::try_from(own).unwrap_or(u16::MAX).max(MIN_MTU);
+    Ok(Uplink {
         interface: interface.to_owned(),
         ipv4: None,
         ipv6: None,
-        mtu: rule.mtu,
+        mtu: rule.mtu.map_or(own, |mtu| mtu.min(own)),
         cost: rule.cost,
         monthly_cap: rule.monthly_cap,
-    }
+    })
 }
