@@ -9,6 +9,7 @@ mod files;
 mod inner_addresses;
 pub(crate) mod kill_switch;
 mod modems;
+mod narrow;
 mod path;
 mod portal;
 mod resolv_conf;
@@ -44,6 +45,7 @@ use hawser_wire::xnc::PacketBuffer;
 use inner_addresses::InnerAddresses;
 use kill_switch::KillSwitch;
 use modems::Modems;
+use narrow::NarrowUplinks;
 use parking_lot::Mutex;
 use servers::Servers;
 use settings::Pushed;
@@ -104,6 +106,7 @@ struct Client {
     connections: Connections,
     device: Arc<Device>,
     uplinks: watch::Receiver<Vec<Uplink>>,
+    narrow: NarrowUplinks,
     modems: watch::Receiver<Modems>,
     /// The networks that this node is in.
     networks: watch::Receiver<Networks>,
@@ -186,6 +189,7 @@ impl Client {
             device,
             servers: Servers::watch(&config, uplinks.clone(), inbox),
             uplinks,
+            narrow: NarrowUplinks::new(config.mtu_retry),
             modems: modems::watch(),
             networks,
             settings: pushed,
@@ -249,8 +253,9 @@ impl Client {
     }
 
     fn handle_uplinks(&mut self) {
-        let uplinks = self.usable_uplinks();
-        self.supervisor.handle_uplinks(time::now(), uplinks);
+        let now = time::now();
+        let uplinks = self.narrow.limit(now, self.usable_uplinks());
+        self.supervisor.handle_uplinks(now, uplinks);
     }
 
     /// Returns the uplinks that are up, with the settings of the controller.
@@ -267,6 +272,8 @@ impl Client {
     /// Reports the state of the session to the supervisor. Writes the usage and the status if
     /// `write` is true, and after a change.
     async fn poll(&mut self, write: bool) {
+        // Trials of larger packets begin and end.
+        self.handle_uplinks();
         let report = match &self.current {
             Some(current) => current.handle.report().await,
             None => None,
@@ -426,6 +433,7 @@ impl Client {
             // A client has a single session, which is bounded by its own limits.
             claim: Budget::new(ByteSize(u64::MAX)).claim(),
             session_timeout: self.config.session_timeout,
+            mtu_retry: self.config.mtu_retry,
             // The receiving thread runs as long as the client.
             mtu_changed: Box::new(move |fits| _ = mtu.send(fits)),
             mtu: opened.mtu.min(self.config.common.mtu),

@@ -492,6 +492,13 @@ mod tests {
                 "client",
                 client,
                 "[tunnel]",
+                "[tunnel]\nmtu_retry_s = 19",
+                "line 3: mtu_retry_s is 20 to 86400",
+            ),
+            (
+                "client",
+                client,
+                "[tunnel]",
                 "[tunnel]\nsearch_every_s = 5",
                 "line 3: search_every_s is 10 to 86400",
             ),

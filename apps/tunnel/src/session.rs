@@ -101,6 +101,8 @@ pub(crate) struct Settings {
     pub(crate) claim: Claim,
     /// The time without any path after which the session ends.
     pub(crate) session_timeout: Duration,
+    /// The time for which smaller datagrams are used on a path when large ones did not arrive.
+    pub(crate) mtu_retry: Duration,
     /// Called with the largest inner packet, in bytes, whenever it changes.
     pub(crate) mtu_changed: Box<dyn Fn(u16) + Send>,
     pub(crate) mtu: u16,
@@ -425,7 +427,7 @@ impl Session {
         let mut has_changed = false;
         for path in self.paths.iter_mut().flatten() {
             if let Some(size) = self.endpoint.narrowed(path.id) {
-                path.narrow(now, size);
+                path.narrow(now, size, self.settings.mtu_retry);
                 has_changed = true;
             }
             has_changed |= path.widen(now);

@@ -2,7 +2,6 @@
 
 use crate::field::multiply;
 use crate::kernel::Kernel;
-use std::iter;
 
 /// The maximum number of packets in a range.
 pub const MAX_RANGE: usize = 63;
@@ -13,13 +12,32 @@ pub const LENGTH_BYTES: usize = 2;
 /// The maximum length of a packet, in bytes.
 pub const MAX_PACKET_BYTES: usize = u16::MAX as usize;
 
-/// Returns the coefficients of a coded packet over `count` packets. The first is 1, the others are
-/// any values except 0.
-pub fn coefficients(seed: u64, count: usize) -> impl Iterator<Item = u8> {
-    let random = SplitMix(seed)
-        .flat_map(u64::to_le_bytes)
-        .filter(|coefficient| *coefficient != 0);
-    iter::once(1).chain(random).take(count)
+/// Sets `coefficients` to those of a coded packet over as many packets. The first is 1, the others
+/// are any values except 0.
+pub fn fill_coefficients(seed: u64, coefficients: &mut [u8]) {
+    let Some(first) = coefficients.first_mut() else {
+        return;
+    };
+    *first = 1;
+    let mut known = 1;
+    let mut numbers = SplitMix(seed);
+    while known < coefficients.len() {
+        let bytes = numbers.next().to_le_bytes();
+        let unknown = &mut coefficients[known..];
+        // Most numbers contain no zero.
+        if let Some(unknown) = unknown.first_chunk_mut()
+            && !bytes.contains(&0)
+        {
+            *unknown = bytes;
+            known += bytes.len();
+        } else {
+            let bytes = bytes.into_iter().filter(|byte| *byte != 0);
+            for (unknown, byte) in unknown.iter_mut().zip(bytes) {
+                *unknown = byte;
+                known += 1;
+            }
+        }
+    }
 }
 
 /// Appends the coded packet of `range` and `seed` to `out`: the sum of the packets' symbols, each
@@ -45,33 +63,47 @@ pub fn encode_with(kernel: Kernel, range: &[&[u8]], seed: u64, out: &mut Vec<u8>
     );
     let mut space = [0; MAX_RANGE];
     let factors = &mut space[..range.len()];
-    factors
-        .iter_mut()
-        .zip(coefficients(seed, range.len()))
-        .for_each(|(space, factor)| *space = factor);
+    fill_coefficients(seed, factors);
 
-    let mut length = [0; LENGTH_BYTES];
-    let mut longest = 0;
-    for (factor, packet) in factors.iter().zip(range) {
-        for (sum, byte) in length.iter_mut().zip(length_of(packet)) {
-            *sum ^= multiply(*factor, byte);
-        }
-        longest = longest.max(packet.len());
-    }
-    out.extend_from_slice(&length);
+    let longest = range.iter().map(|packet| packet.len()).max().unwrap_or(0);
+    out.extend_from_slice(&sum_of_lengths(range, factors, longest));
     let payload = out.len();
-    // The first coefficient is 1, which saves one product (appendix A).
-    out.extend_from_slice(range[0]);
     out.resize(payload + longest, 0);
-    kernel.dot_add(&mut out[payload..], &factors[1..], &range[1..]);
+    // The first coefficient is 1, which saves one product (appendix A).
+    kernel.dot_from(&mut out[payload..], range[0], &factors[1..], &range[1..]);
+}
+
+/// Returns the sum of the packets' length fields, each multiplied by its factor.
+///
+/// # Panics
+/// If a packet is longer than [`MAX_PACKET_BYTES`].
+fn sum_of_lengths(range: &[&[u8]], factors: &[u8], longest: usize) -> [u8; LENGTH_BYTES] {
+    let mut sum = [0; LENGTH_BYTES];
+    let mut add = |factor, length: usize| {
+        for (sum, byte) in sum.iter_mut().zip(length_field(length)) {
+            *sum ^= multiply(factor, byte);
+        }
+    };
+    // Most packets are as long as the longest, whose length is multiplied once, by the sum of their
+    // factors.
+    let mut of_longest = 0;
+    for (packet, factor) in range.iter().zip(factors) {
+        if packet.len() == longest {
+            of_longest ^= factor;
+        } else {
+            add(*factor, packet.len());
+        }
+    }
+    add(of_longest, longest);
+    sum
 }
 
 /// Returns the length field of the symbol of a packet.
 ///
 /// # Panics
-/// If the packet is longer than [`MAX_PACKET_BYTES`].
-pub(crate) fn length_of(packet: &[u8]) -> [u8; LENGTH_BYTES] {
-    u16::try_from(packet.len())
+/// If the length is more than [`MAX_PACKET_BYTES`].
+pub(crate) fn length_field(length: usize) -> [u8; LENGTH_BYTES] {
+    u16::try_from(length)
         .expect("a packet of at most 65,535 bytes")
         .to_be_bytes()
 }
@@ -86,24 +118,24 @@ pub(crate) fn packet_of(symbol: &[u8]) -> Option<&[u8]> {
 /// The SplitMix64 generator of Steele, Lea and Flood (2014): a counter whose bits are mixed.
 struct SplitMix(u64);
 
-impl Iterator for SplitMix {
-    type Item = u64;
-
-    fn next(&mut self) -> Option<u64> {
+impl SplitMix {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Some(mixed ^ mixed >> 31)
+        mixed ^ mixed >> 31
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::iter;
 
     #[test]
     fn coefficients_match_the_wire_document() {
-        let first: Vec<u8> = coefficients(0, 10).collect();
+        let mut first = [0; 10];
+        fill_coefficients(0, &mut first);
         assert_eq!(
             first,
             [1, 0xaf, 0xcd, 0x1d, 0x7b, 0x39, 0xa8, 0x20, 0xe2, 0xf4]
@@ -111,12 +143,46 @@ mod tests {
     }
 
     #[test]
-    fn the_first_coefficient_is_one_and_none_is_zero() {
+    fn coefficients_are_one_and_the_bytes_that_are_not_zero() {
         for seed in 0..1000 {
-            let coefficients: Vec<u8> = coefficients(seed, MAX_RANGE).collect();
-            assert_eq!(coefficients.len(), MAX_RANGE);
-            assert_eq!(coefficients[0], 1);
-            assert!(!coefficients.contains(&0), "seed {seed}");
+            let mut numbers = SplitMix(seed);
+            let bytes = iter::repeat_with(|| numbers.next().to_le_bytes()).flatten();
+            let expected: Vec<u8> = iter::once(1)
+                .chain(bytes.filter(|byte| *byte != 0))
+                .take(MAX_RANGE)
+                .collect();
+            for count in 0..=MAX_RANGE {
+                let mut coefficients = [0; MAX_RANGE];
+                fill_coefficients(seed, &mut coefficients[..count]);
+                assert_eq!(coefficients[..count], expected[..count], "seed {seed}");
+                assert_eq!(coefficients[count..], [0; MAX_RANGE][count..]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_coded_packet_is_the_sum_of_the_symbols() {
+        let bytes: Vec<u8> = (0..=255).cycle().skip(1).take(1400).collect();
+        for lengths in [&[1400, 1400, 1400][..], &[40, 1400, 300], &[0, 7], &[0, 0]] {
+            let range: Vec<&[u8]> = lengths.iter().map(|length| &bytes[..*length]).collect();
+            let mut factors = vec![0; range.len()];
+            fill_coefficients(9, &mut factors);
+            let longest = lengths.iter().max().unwrap_or(&0);
+            let mut expected = vec![0; LENGTH_BYTES + longest];
+            for (factor, packet) in factors.iter().zip(&range) {
+                let symbol = length_field(packet.len())
+                    .into_iter()
+                    .chain(packet.iter().copied());
+                for (sum, byte) in expected.iter_mut().zip(symbol) {
+                    *sum ^= multiply(*factor, byte);
+                }
+            }
+            for kernel in Kernel::available() {
+                let mut out = vec![0xee];
+                encode_with(kernel, &range, 9, &mut out);
+                assert_eq!(out[0], 0xee, "what was there is kept");
+                assert_eq!(out[1..], expected, "{kernel:?}, lengths {lengths:?}");
+            }
         }
     }
 

@@ -215,7 +215,7 @@ impl Decoder {
             return Err(RejectReason::Known);
         }
         let mut symbol = self.cells.take(LENGTH_BYTES + packet.len());
-        symbol.extend_from_slice(&code::length_of(packet));
+        symbol.extend_from_slice(&code::length_field(packet.len()));
         symbol.extend_from_slice(packet);
         self.counts.originals += 1;
         self.set_known(id, symbol);

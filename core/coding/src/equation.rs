@@ -1,6 +1,6 @@
 use crate::field::{inverse, multiply};
 use crate::kernel::Kernel;
-use crate::{MAX_RANGE, coefficients};
+use crate::{MAX_RANGE, fill_coefficients};
 
 /// The maximum number of packets from the first to the last of an equation. Overlapping ranges make
 /// equations longer than each of the ranges.
@@ -28,9 +28,11 @@ pub(crate) struct TooLong;
 impl Equation {
     /// Creates the equation of a coded packet.
     pub(crate) fn coded(first: u64, count: usize, seed: u64, symbol: Vec<u8>) -> Self {
+        let mut coefficients = vec![0; count];
+        fill_coefficients(seed, &mut coefficients);
         Equation {
             first,
-            coefficients: coefficients(seed, count).collect(),
+            coefficients,
             symbol,
         }
     }

@@ -25,13 +25,14 @@ pub struct Kernel {
 
 /// Multiplies each source by its coefficient, sums the products and the start value, and writes the
 /// sum to the first slice. The processor has to support the instructions.
-type Combine = unsafe fn(&mut [u8], &[u8], &[&[u8]], Start);
+type Combine = unsafe fn(&mut [u8], &[u8], &[&[u8]], Start<'_>);
 
 /// The start value of a sum.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Start {
-    Zero,
+#[derive(Clone, Copy)]
+enum Start<'a> {
     Destination,
+    /// These bytes, padded with zeros.
+    Source(&'a [u8]),
 }
 
 static BEST: LazyLock<Kernel> = LazyLock::new(|| {
@@ -76,7 +77,22 @@ impl Kernel {
     /// # Panics
     /// If the numbers of coefficients and sources differ.
     pub fn dot(self, destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]]) {
-        self.combine(destination, coefficients, sources, Start::Zero);
+        self.combine(destination, coefficients, sources, Start::Source(&[]));
+    }
+
+    /// Sets `destination` to the sum of `first`, which has coefficient 1, and of the other sources,
+    /// each multiplied by its coefficient. Lengths may differ as in [`Kernel::dot`].
+    ///
+    /// # Panics
+    /// If the numbers of coefficients and sources differ.
+    pub fn dot_from(
+        self,
+        destination: &mut [u8],
+        first: &[u8],
+        coefficients: &[u8],
+        sources: &[&[u8]],
+    ) {
+        self.combine(destination, coefficients, sources, Start::Source(first));
     }
 
     /// Adds to `destination` the sum that [`Kernel::dot`] computes.
@@ -96,7 +112,13 @@ impl Kernel {
         unsafe_code,
         reason = "calls a function whose instructions the processor has to support"
     )]
-    fn combine(self, destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]], start: Start) {
+    fn combine(
+        self,
+        destination: &mut [u8],
+        coefficients: &[u8],
+        sources: &[&[u8]],
+        start: Start<'_>,
+    ) {
         assert_eq!(
             coefficients.len(),
             sources.len(),

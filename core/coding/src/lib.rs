@@ -28,6 +28,6 @@ pub mod field;
 pub mod kernel;
 mod window;
 
-pub use code::{LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, coefficients, encode, encode_with};
+pub use code::{LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, encode, encode_with, fill_coefficients};
 pub use counts::{Counts, RejectReason};
 pub use decoder::{Config, Decoder};

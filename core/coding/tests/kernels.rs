@@ -6,8 +6,8 @@ use hawser_coding::kernel::Kernel;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A little more than any kernel sums in one iteration.
-const LONG: usize = 600;
+/// A little more than twice what any kernel sums in one iteration.
+const LONG: usize = 1100;
 
 /// Bytes around a destination that must not change.
 const MARGIN: usize = 64;
@@ -80,6 +80,16 @@ fn a_sum_without_sources_is_zero() {
 }
 
 #[test]
+fn a_sum_begins_with_a_source() {
+    for kernel in Kernel::available() {
+        let mut sum = [9; 100];
+        kernel.dot_from(&mut sum, &[5; 70], &[1], &[&[3; 200]]);
+        assert_eq!(sum[..70], [5 ^ 3; 70], "{kernel:?}");
+        assert_eq!(sum[70..], [3; 30], "{kernel:?}");
+    }
+}
+
+#[test]
 fn the_best_kernel_is_available() {
     let available = Kernel::available();
     assert!(available.iter().any(|kernel| *kernel == Kernel::best()));
@@ -97,15 +107,17 @@ proptest! {
     fn every_sum_is_the_same(
         length in 0..LONG,
         at in 0..MARGIN,
+        first in vec(any::<u8>(), 0..LONG + 64),
         sources in vec((any::<u8>(), vec(any::<u8>(), 0..LONG + 64)), 0..12),
         before in vec(any::<u8>(), LONG + 2 * MARGIN),
     ) {
         let coefficients: Vec<u8> = sources.iter().map(|(coefficient, _)| *coefficient).collect();
         let sources: Vec<&[u8]> = sources.iter().map(|(_, source)| &source[..]).collect();
         let place = at..at + length;
-        let (mut dot, mut dot_add) = (before.clone(), before.clone());
+        let (mut dot, mut dot_add, mut dot_from) = (before.clone(), before.clone(), before.clone());
         Kernel::scalar().dot(&mut dot[place.clone()], &coefficients, &sources);
         Kernel::scalar().dot_add(&mut dot_add[place.clone()], &coefficients, &sources);
+        Kernel::scalar().dot_from(&mut dot_from[place.clone()], &first, &coefficients, &sources);
         for kernel in Kernel::available() {
             let mut ours = before.clone();
             kernel.dot(&mut ours[place.clone()], &coefficients, &sources);
@@ -113,6 +125,9 @@ proptest! {
             ours.clone_from(&before);
             kernel.dot_add(&mut ours[place.clone()], &coefficients, &sources);
             prop_assert_eq!(&ours, &dot_add, "{:?}", kernel);
+            ours.clone_from(&before);
+            kernel.dot_from(&mut ours[place.clone()], &first, &coefficients, &sources);
+            prop_assert_eq!(&ours, &dot_from, "{:?}", kernel);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use hawser_coding::field::{inverse, multiply};
 use hawser_coding::kernel::Kernel;
-use hawser_coding::{Config, Counts, Decoder, MAX_RANGE, RejectReason, coefficients, encode};
+use hawser_coding::{Config, Counts, Decoder, MAX_RANGE, RejectReason, encode, fill_coefficients};
 use hawser_units::ByteSize;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -113,7 +113,7 @@ proptest! {
                     let symbol = symbol(&packets[place..place + count], seed);
                     prop_assert_eq!(decoder.handle_coded(first + place as u64, count, seed, &symbol), Ok(()));
                     let mut row = vec![0; 40];
-                    row[place..].iter_mut().zip(coefficients(seed, count)).for_each(|(c, coefficient)| *c = coefficient);
+                    fill_coefficients(seed, &mut row[place..place + count]);
                     model.learn(row);
                 }
             }

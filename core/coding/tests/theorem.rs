@@ -2,7 +2,7 @@
 //! 1/(255^k · 254).
 
 use hawser_coding::field::{inverse, multiply};
-use hawser_coding::{Config, Decoder, coefficients, encode};
+use hawser_coding::{Config, Decoder, encode, fill_coefficients};
 
 /// The number of packets in a range, r in the paper (section 4.4.2).
 const PACKETS: usize = 10;
@@ -23,9 +23,7 @@ impl Received {
 
     fn receive(&mut self, seed: u64) {
         let mut row = [0; PACKETS];
-        row.iter_mut()
-            .zip(coefficients(seed, PACKETS))
-            .for_each(|(place, coefficient)| *place = coefficient);
+        fill_coefficients(seed, &mut row);
         for pivot in 0..PACKETS {
             if row[pivot] == 0 {
                 continue;

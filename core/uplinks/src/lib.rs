@@ -17,7 +17,7 @@
 //!     interface: "wwan0".to_owned(),
 //!     ipv4: Some([192, 0, 2, 7].into()),
 //!     ipv6: Vec::new(),
-//!     mtu: None,
+//!     mtu: 1500,
 //!     cost: 0,
 //!     monthly_cap: None,
 //! };

@@ -41,7 +41,7 @@ pub(crate) struct Path {
     /// The address of the server that the connection uses.
     remote: SocketAddr,
     /// The MTU of the uplink with which the connection was made.
-    mtu: Option<u16>,
+    mtu: u16,
     pub(crate) standby: bool,
     pub(crate) monitor: Monitor,
     /// The bytes of the connection that the usage contains.

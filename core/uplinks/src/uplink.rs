@@ -12,9 +12,8 @@ pub struct Uplink {
     /// Its IPv6 addresses, the preferred one of each scope: global and unique local (RFC 4193). The
     /// global one is the first.
     pub ipv6: Vec<IpAddr>,
-    /// The largest packet of the network behind it, in bytes, if it is configured to be smaller
-    /// than the interface's MTU.
-    pub mtu: Option<u16>,
+    /// The largest packet of the interface and of the network behind it, in bytes.
+    pub mtu: u16,
     /// The cost class; uplinks of higher classes are on standby while lower ones suffice.
     pub cost: u8,
     /// The bytes that it may carry in a calendar month.
@@ -86,7 +85,7 @@ pub(crate) fn uplink(interface: &str, cost: u8) -> Uplink {
         interface: interface.to_owned(),
         ipv4: Some([192, 0, 2, 1].into()),
         ipv6: Vec::new(),
-        mtu: None,
+        mtu: 1500,
         cost,
         monthly_cap: None,
     }

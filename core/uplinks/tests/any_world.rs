@@ -82,7 +82,7 @@ fn apply(world: &mut World, operation: &Operation) {
         }
         Operation::Configure { uplink, cost, mtu } => {
             let uplink = &mut world.uplinks[uplink % uplinks].uplink;
-            (uplink.cost, uplink.mtu) = (cost, Some(mtu));
+            (uplink.cost, uplink.mtu) = (cost, mtu);
             world.announce_uplinks();
         }
         Operation::Survey { every_s } => {

@@ -116,7 +116,7 @@ fn a_path_is_replaced_when_the_mtu_of_its_uplink_changes() {
     let mut world = connected(2, 1);
     let session = world.session();
     world.log.clear();
-    world.uplinks[0].uplink.mtu = Some(1400);
+    world.uplinks[0].uplink.mtu = 1400;
     world.announce_uplinks();
     world.pass(S);
     assert_eq!(world.dials(DialReason::Redial), 1);
@@ -134,7 +134,7 @@ fn a_path_with_an_mtu_that_does_not_work_is_tried_every_30_s_beside_the_one_in_u
     let session = world.session();
     world.log.clear();
     world.uplinks[0].largest = 1500;
-    world.uplinks[0].uplink.mtu = Some(9000);
+    world.uplinks[0].uplink.mtu = 9000;
     world.announce_uplinks();
     // Each attempt takes its time until it is given up, and is followed by a pause of 30 s.
     let round = FAILED_AFTER + 30 * S;

@@ -2,7 +2,7 @@
 
 use super::Client;
 use super::connections::{Outcome, Stage};
-use super::dial::{Attached, Dialed, Refused};
+use super::dial::{Attached, Dialed, Refused, TooLarge};
 use crate::join::{CloseCode, Opened, PathNumber, Refusal, Secret};
 use crate::session::Command as SessionCommand;
 use crate::time;
@@ -123,7 +123,7 @@ impl Client {
         let code = match reason {
             CloseReason::Unused => CloseCode::Left,
             CloseReason::Unanswered => {
-                self.connections.record_silence(connection);
+                self.record_silence(connection);
                 CloseCode::Left
             }
             CloseReason::Replaced => CloseCode::Replaced,
@@ -138,6 +138,16 @@ impl Client {
             }
         };
         self.close_connection(connection, code).await;
+    }
+
+    /// Records that the server did not answer over a connection that was to replace a path.
+    fn record_silence(&self, connection: ConnectionId) {
+        match self.connections.interface(connection) {
+            Some(interface) if self.narrow.is_trial(time::now(), interface) => {
+                info!(interface, "larger packets still do not arrive");
+            }
+            _ => self.connections.record_silence(connection),
+        }
     }
 
     /// Ends a connection, however far it is.
@@ -174,10 +184,12 @@ impl Client {
             Outcome::Opened(connection, answer) => {
                 let answer = self.opened(connection, answer);
                 self.supervisor.handle_answer(now, connection, answer);
+                self.handle_uplinks();
             }
             Outcome::Joined(connection, answer) => {
                 let answer = self.joined(connection, answer);
                 self.supervisor.handle_answer(now, connection, answer);
+                self.handle_uplinks();
             }
             Outcome::Closed(connection, reason) => {
                 self.path_closed(connection, &reason).await;
@@ -226,6 +238,7 @@ impl Client {
         });
         match prepared {
             Ok(opened) => {
+                self.narrow.confirm(&opened.1.uplink);
                 self.connections.set_stage(id, Stage::Opened(opened));
                 Answer::Accepted
             }
@@ -236,6 +249,7 @@ impl Client {
     fn joined(&mut self, id: ConnectionId, answer: Result<Attached>) -> Answer {
         match answer {
             Ok(attached) => {
+                self.narrow.confirm(&attached.uplink);
                 let stage = Stage::Joined(Box::new(attached));
                 self.connections.set_stage(id, stage);
                 Answer::Accepted
@@ -264,6 +278,9 @@ impl Client {
 
     /// Drops a connection that failed, and records why.
     fn record(&mut self, id: ConnectionId, error: &anyhow::Error) {
+        if let Some(TooLarge { uplink, mtu }) = error.downcast_ref() {
+            self.narrow.narrow(time::now(), uplink, *mtu);
+        }
         if let Some(entry) = self.connections.take(id) {
             let errors = &self.dialer.dial_errors;
             errors.record(&entry.interface, &entry.server, error);

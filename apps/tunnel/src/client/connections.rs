@@ -236,6 +236,11 @@ impl Connections {
         Some(current)
     }
 
+    /// Returns the interface of a connection.
+    pub(super) fn interface(&self, id: ConnectionId) -> Option<&str> {
+        self.entries.get(&id).map(|entry| entry.interface.as_str())
+    }
+
     /// Returns the name of the server of a connection.
     pub(super) fn server(&self, id: ConnectionId) -> &str {
         self.entries.get(&id).map_or("", |entry| &entry.server)

@@ -13,7 +13,6 @@ use crate::tcp::{self, TcpSocket};
 use crate::tls;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
-use hawser_io::interface;
 use hawser_quic::{Live, MarkCounter, MarkedDatagrams};
 use hawser_uplinks::{Route, Server, Uplink};
 use noq::{AsyncUdpSocket, Connecting, Connection, Endpoint};
@@ -78,9 +77,6 @@ impl UdpPauses {
     }
 }
 
-/// The smallest MTU that QUIC and IPv6 allow, in bytes; assumed of interfaces that report less.
-const MIN_MTU: u16 = 1280;
-
 /// Connects to servers.
 pub(crate) struct Dialer {
     /// Read for each connection, because certificates are renewed.
@@ -133,6 +129,15 @@ pub(crate) struct Attached {
 struct Unanswered {
     remote: SocketAddr,
     interface: String,
+}
+
+/// The handshake was completed, but there was no answer to the first message, which fills a packet.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("small packets arrive but packets of {mtu} bytes do not")]
+pub(crate) struct TooLarge {
+    pub(crate) uplink: Uplink,
+    /// The size of the packets, with all headers, in bytes.
+    pub(crate) mtu: u16,
 }
 
 /// The server refused the connection.
@@ -335,9 +340,7 @@ impl Dialer {
         marks: MarkCounter,
         over_tcp: bool,
     ) -> Result<Dialed> {
-        let limit = interface_mtu(&uplink.interface)?;
-        let mtu = uplink.mtu.map_or(limit, |mtu| mtu.min(limit));
-        let payload = udp_payload(mtu, remote.ip(), self.inner_mtu);
+        let payload = udp_payload(uplink.mtu, remote.ip(), self.inner_mtu);
         let endpoint = client_endpoint(socket, payload)?;
         let (live, wake) = Link::live();
         let tls = marks.client(tls::client(&self.credentials)?);
@@ -474,14 +477,16 @@ impl Dialed {
 
     async fn ask(&mut self, hello: &Hello) -> Result<Answer> {
         join::send_padded(&mut self.send, hello, self.payload).await?;
-        let answer = timeout(ANSWER_TIMEOUT, join::receive(&mut self.receive)).await;
-        // The handshake has passed, but its packets are smaller.
-        answer.with_context(|| {
-            let mtu = self.payload + self.headers;
-            format!(
-                "small packets arrive but packets of {mtu} bytes do not: lower the uplink's mtu_bytes"
-            )
-        })?
+        match timeout(ANSWER_TIMEOUT, join::receive(&mut self.receive)).await {
+            Ok(answer) => answer,
+            Err(_) if self.over_tcp => bail!("no answer over TCP to the first message"),
+            // The handshake has passed, but its packets are smaller.
+            Err(_) => Err(TooLarge {
+                mtu: self.payload + self.headers,
+                uplink: self.uplink.clone(),
+            }
+            .into()),
+        }
     }
 
     fn refused(self, answer: Answer) -> anyhow::Error {
@@ -545,11 +550,6 @@ impl Attached {
             buffer: DATAGRAM_BUFFER,
         }
     }
-}
-
-fn interface_mtu(interface: &str) -> Result<u16> {
-    let mtu = interface::mtu_bytes(interface)?;
-    Ok(u16::try_from(mtu).unwrap_or(u16::MAX).max(MIN_MTU))
 }
 
 #[cfg(test)]

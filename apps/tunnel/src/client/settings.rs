@@ -294,7 +294,7 @@ impl Pushed {
             uplink.monthly_cap = cap
                 .map(|cap| cap.saturating_mul(MEGABYTE))
                 .or(uplink.monthly_cap);
-            uplink.mtu = mtu.or(uplink.mtu);
+            uplink.mtu = mtu.map_or(uplink.mtu, |mtu| mtu.min(uplink.mtu));
         }
         uplinks
     }
@@ -393,7 +393,7 @@ mod tests {
             interface: interface.to_owned(),
             ipv4: None,
             ipv6: Vec::new(),
-            mtu: Some(1492),
+            mtu: 1492,
             cost: 2,
             monthly_cap: None,
         }
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(inbox.report().applied.as_deref(), Some("a"));
         let with = |interface: &str, cost, mtu| Uplink {
             cost,
-            mtu: Some(mtu),
+            mtu,
             monthly_cap: Some(7_000_000),
             ..uplink(interface)
         };

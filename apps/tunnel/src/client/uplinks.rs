@@ -3,28 +3,36 @@
 use crate::config::UplinkRule;
 use crate::interfaces;
 use anyhow::{Context, Result};
-use hawser_io::interface::{OwnAddress, is_reachable, own_addresses, running};
+use hawser_io::interface::{OwnAddress, is_reachable, mtu_bytes, own_addresses, running};
 use hawser_uplinks::{Uplink, is_unique_local};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tokio::sync::watch;
+
+/// The smallest MTU that QUIC and IPv6 allow, in bytes; assumed of interfaces that report less.
+const MIN_MTU: u16 = 1280;
 
 /// Watches the usable interfaces that match the rules.
 pub(crate) fn watch(rules: Vec<UplinkRule>) -> Result<watch::Receiver<Vec<Uplink>>> {
     interfaces::watch(move || {
         let running = running().context("cannot list the interfaces")?;
-        Ok(usable_uplinks(&rules, &running, own_addresses()?))
+        // An interface that has disappeared since then has no MTU.
+        let mtus = running.into_iter().filter_map(|name| {
+            let mtu = u16::try_from(mtu_bytes(&name).ok()?).unwrap_or(u16::MAX);
+            Some((name, mtu.max(MIN_MTU)))
+        });
+        Ok(usable_uplinks(&rules, &mtus.collect(), own_addresses()?))
     })
 }
 
-/// Returns the interfaces that are up, have a carrier and an address, and match a rule. The first
-/// matching rule applies.
+/// Returns the interfaces of `mtus` that have an address and match a rule. The first matching rule
+/// applies. `mtus` are the MTUs, in bytes, of those that are up and have a carrier.
 ///
 /// Of the addresses of one scope, the first one is used that is not deprecated (RFC 6724, section 5,
 /// rule 3), and rather one that stays than a temporary one (unlike rule 7: the server knows the client
 /// anyway, and the connection would have to move with each change).
 fn usable_uplinks(
     rules: &[UplinkRule],
-    running: &BTreeSet<String>,
+    mtus: &BTreeMap<String, u16>,
     mut addresses: Vec<OwnAddress>,
 ) -> Vec<Uplink> {
     addresses.sort_by_key(|own| {
@@ -40,12 +48,15 @@ fn usable_uplinks(
             continue;
         };
         let wanted = rule.address.is_none_or(|wanted| wanted == address);
-        if !running.contains(&interface) || !wanted || !is_reachable(address) {
+        let Some(mtu) = mtus
+            .get(&interface)
+            .filter(|_| wanted && is_reachable(address))
+        else {
             continue;
-        }
+        };
         let uplink = uplinks
             .entry(interface.clone())
-            .or_insert_with_key(|interface| without_address(interface, rule));
+            .or_insert_with_key(|interface| without_address(interface, *mtu, rule));
         if address.is_ipv4() {
             uplink.ipv4.get_or_insert(address);
         } else {
@@ -59,12 +70,12 @@ fn usable_uplinks(
     uplinks.into_values().collect()
 }
 
-fn without_address(interface: &str, rule: &UplinkRule) -> Uplink {
+fn without_address(interface: &str, mtu: u16, rule: &UplinkRule) -> Uplink {
     Uplink {
         interface: interface.to_owned(),
         ipv4: None,
         ipv6: Vec::new(),
-        mtu: rule.mtu,
+        mtu: rule.mtu.map_or(mtu, |configured| configured.min(mtu)),
         cost: rule.cost,
         monthly_cap: rule.monthly_cap,
     }
@@ -100,16 +111,16 @@ mod tests {
             own("192.0.2.1", false, false),
             own("192.0.2.2", false, false),
         ];
-        let running = BTreeSet::from(["wan0".to_owned()]);
-        let uplinks = usable_uplinks(&rules, &running, addresses.clone());
+        let mtus = BTreeMap::from([("wan0".to_owned(), 1500)]);
+        let uplinks = usable_uplinks(&rules, &mtus, addresses.clone());
         assert_eq!(uplinks.len(), 1);
         let ip = |text: &str| text.parse().unwrap();
         assert_eq!(uplinks[0].ipv4, Some(ip("192.0.2.1")));
         assert_eq!(uplinks[0].ipv6, [ip("2001:db8::1"), ip("fd01::1")]);
         // A deprecated one is better than none.
         let few = addresses[..2].to_vec();
-        let uplinks = usable_uplinks(&rules, &running, few);
+        let uplinks = usable_uplinks(&rules, &mtus, few);
         assert_eq!(uplinks[0].ipv6, [ip("fd01::d")]);
-        assert!(usable_uplinks(&rules, &BTreeSet::new(), addresses).is_empty());
+        assert!(usable_uplinks(&rules, &BTreeMap::new(), addresses).is_empty());
     }
 }

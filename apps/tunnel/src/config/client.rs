@@ -20,6 +20,9 @@ pub struct ClientConfig {
     pub common: Common,
     /// The time for which a session without a path is kept.
     pub session_timeout: Duration,
+    /// The time after which larger packets are tried again over an uplink that carried only smaller
+    /// ones.
+    pub mtu_retry: Duration,
     /// Destinations that are routed into the tunnel.
     pub routes: Vec<Prefix>,
     /// Whether packets that this node forwards into the tunnel get the tunnel's address as their
@@ -111,6 +114,9 @@ pub(crate) const MARK: u32 = 14752;
 /// The valid intervals at which a nearer server is searched, in seconds.
 const SEARCH_EVERY_S: RangeInclusive<u64> = 10..=86_400;
 
+/// The valid times after which larger packets are tried again, in seconds: longer than a trial.
+const MTU_RETRY_S: RangeInclusive<u64> = 20..=86_400;
+
 /// `linux/rtnetlink.h`: `RT_TABLE_MAIN` and `RT_TABLE_LOCAL`.
 const MAIN_TABLE: u32 = 254;
 const LOCAL_TABLE: u32 = 255;
@@ -141,6 +147,10 @@ struct Tunnel {
     /// The time for which a session without a path is kept, in seconds.
     #[serde(default = "default_session_timeout_s")]
     session_timeout_s: u64,
+    /// The time after which larger packets are tried again over an uplink that carried only smaller
+    /// ones, in seconds.
+    #[serde(default = "default_mtu_retry_s")]
+    mtu_retry_s: u64,
     /// The interval at which a nearer server is searched while a session works, in seconds; 0 for
     /// not at all.
     #[serde(default)]
@@ -225,6 +235,11 @@ fn default_session_timeout_s() -> u64 {
     600
 }
 
+/// `PMTU_RAISE_TIMER` of RFC 8899, section 5.1.1.
+fn default_mtu_retry_s() -> u64 {
+    600
+}
+
 fn default_report_every_s() -> u64 {
     60
 }
@@ -259,6 +274,7 @@ impl ClientConfig {
                 &file.tunnel,
                 tunnel.session_timeout_s,
             )?,
+            mtu_retry: mtu_retry(&source, &file.tunnel)?,
             search_every: search_every(&source, &file.tunnel)?,
             routes: tunnel.routes.clone(),
             masquerade: tunnel.masquerade,
@@ -300,6 +316,13 @@ impl From<&Tunnel> for Shared {
             metrics: tunnel.metrics,
             report_every_s: tunnel.report_every_s,
         }
+    }
+}
+
+fn mtu_retry(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<Duration, ConfigError> {
+    match at.get_ref().mtu_retry_s {
+        seconds if MTU_RETRY_S.contains(&seconds) => Ok(Duration::from_secs(seconds)),
+        _ => Err(source.wrong(at, "mtu_retry_s is 20 to 86400, a day")),
     }
 }
 

@@ -46,6 +46,10 @@ impl TimeLimits {
     }
 }
 
+/// The time for which smaller packets are used on a path when large ones did not arrive:
+/// `PMTU_RAISE_TIMER` of RFC 8899, section 5.1.1.
+const MTU_RETRY: Duration = Duration::from_secs(600);
+
 /// The time without a refused handshake after which the next one is logged again.
 const WARN_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
@@ -383,6 +387,7 @@ fn start_session(
         admission: admission(server, addresses),
         claim: server.budget.claim(),
         session_timeout: config.session_timeout,
+        mtu_retry: MTU_RETRY,
         mtu_changed: Box::new(move |mtu| routes.set(&registry, session, &routed, mtu)),
         mtu: config.common.mtu,
     })

@@ -44,9 +44,6 @@ impl Wake {
 /// The session to wake for a connection's acknowledgements, set when the connection becomes a path.
 pub(crate) type WakeCell = Arc<OnceLock<Arc<Wake>>>;
 
-/// The time for which smaller datagrams are used when large ones did not arrive.
-const NARROW_FOR: Duration = Duration::from_secs(600);
-
 /// A connection that is about to become a path.
 pub(crate) struct Link {
     pub(crate) connection: Connection,
@@ -165,10 +162,10 @@ impl Path {
         }
     }
 
-    /// Uses smaller datagrams, because larger ones do not arrive, for [`NARROW_FOR`].
-    pub(super) fn narrow(&mut self, now: Instant, size: usize) {
+    /// Uses smaller datagrams for a time, because larger ones do not arrive.
+    pub(super) fn narrow(&mut self, now: Instant, size: usize, time: Duration) {
         self.datagram_size = size;
-        self.widen_at = Some(now + NARROW_FOR);
+        self.widen_at = Some(now + time);
         warn!(
             path = self.link.name,
             mtu_bytes = self.largest_packet(),

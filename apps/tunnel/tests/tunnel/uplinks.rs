@@ -108,10 +108,10 @@ fn an_uplink_that_swallows_everything_is_done_without() {
 }
 
 #[test]
-fn a_hop_that_becomes_narrower_without_a_word_is_noticed() {
+fn a_hop_that_becomes_narrower_without_a_word_is_noticed_and_so_is_its_recovery() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
-    let client = rig.client("");
+    let client = rig.client("mtu_retry_s = 20");
     let since = client.session().since_unix_ms;
     let full = client.session().mtu_bytes;
     let _video = Flood::of_size(&rig.client, HOST4.parse().unwrap(), 1400);
@@ -139,6 +139,37 @@ fn a_hop_that_becomes_narrower_without_a_word_is_noticed() {
         status.sessions[0].since_unix_ms, since,
         "the session is the same"
     );
+    for uplink in UPLINKS {
+        rig.router
+            .ip(&format!("link set {uplink} mtu 1500"))
+            .unwrap();
+    }
+    client.within(3 * TIMEOUT, "it sends full packets again", |status| {
+        status.sessions[0].mtu_bytes == full
+    });
+    assert_eq!(client.session().since_unix_ms, since);
+}
+
+#[test]
+fn an_uplink_follows_the_mtu_of_its_interface() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let client = rig.client("");
+    let since = client.session().since_unix_ms;
+    let full = client.session().mtu_bytes;
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    for (mtu, expected) in [(1400, full - 100), (1500, full)] {
+        for end in [&rig.client, &rig.router] {
+            end.ip(&format!("link set wan0 mtu {mtu}")).unwrap();
+        }
+        client.until("packets have another size", |status| {
+            let session = &status.sessions[0];
+            session.paths.len() == UPLINKS.len() && session.mtu_bytes == expected
+        });
+        connection.wait_for_progress();
+    }
+    assert_eq!(client.session().since_unix_ms, since);
+    connection.end();
 }
 
 #[test]
@@ -540,24 +571,36 @@ fn default_routes_of_uplinks_are_added_and_replaced_while_everything_is_routed_i
 }
 
 #[test]
-fn an_uplink_whose_network_carries_less_than_its_interface_says_so() {
+fn an_uplink_whose_network_carries_less_than_its_interface_uses_smaller_packets() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let rule = "iifname \"wan0\" meta l4proto udp meta length > 1400 drop";
     let chain = format!("chain forward {{ type filter hook forward priority 0;\n{rule}\n}}");
     nft(&rig.router, &format!("table inet narrow {{\n{chain}\n}}"));
-    let client = rig.start_client("car", "");
-    client.until("the other uplink carries", |status| {
-        status
-            .sessions
-            .iter()
-            .any(|session| session.paths.iter().any(|path| path.name == "wan1"))
-    });
-    client.within(2 * TIMEOUT, "it is said why this one does not", |status| {
+    // The rule would otherwise see trains of packets as large ones.
+    rig.client.ip("link set wan0 gso_max_segs 1").unwrap();
+    let client = rig.start_client("car", "mtu_retry_s = 20");
+    client.until("it is said why it is not connected", |status| {
         let narrow = status.uplinks.iter().find(|uplink| uplink.name == "wan0");
-        narrow.is_some_and(|uplink| uplink.state.contains("lower the uplink's mtu_bytes"))
+        narrow.is_some_and(|uplink| uplink.state.contains("small packets arrive"))
     });
-    echo(&rig.client, &rig.host, HOST4);
+    let status = client.within(2 * TIMEOUT, "both uplinks carry packets", |status| {
+        let mut sessions = status.sessions.iter();
+        sessions.any(|session| session.paths.len() == UPLINKS.len())
+    });
+    let (since, narrow) = (
+        status.sessions[0].since_unix_ms,
+        status.sessions[0].mtu_bytes,
+    );
+    assert!((1300..1360).contains(&narrow), "{narrow}");
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    nft(&rig.router, "delete table inet narrow");
+    client.within(3 * TIMEOUT, "it carries full packets", |status| {
+        let session = &status.sessions[0];
+        session.paths.len() == UPLINKS.len() && session.mtu_bytes > narrow + 60
+    });
+    assert_eq!(client.session().since_unix_ms, since);
+    connection.end();
 }
 
 #[test]

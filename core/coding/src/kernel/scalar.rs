@@ -5,10 +5,12 @@ pub(super) fn combine(
     destination: &mut [u8],
     coefficients: &[u8],
     sources: &[&[u8]],
-    start: Start,
+    start: Start<'_>,
 ) {
-    if start == Start::Zero {
-        destination.fill(0);
+    if let Start::Source(first) = start {
+        let (copied, padding) = destination.split_at_mut(first.len().min(destination.len()));
+        copied.copy_from_slice(&first[..copied.len()]);
+        padding.fill(0);
     }
     for (coefficient, source) in coefficients.iter().zip(sources) {
         let products = &PRODUCTS[usize::from(*coefficient)];

@@ -13,25 +13,29 @@
 /// target features are not inlined into functions without them.
 macro_rules! define_combine {
     ($features:literal) => {
-        /// The number of vectors that are summed side by side. It hides the latency of the
-        /// additions, each of which depends on the one before.
-        const UNROLL: usize = 4;
+        /// The number of vectors that are summed side by side. This hides the latency of the
+        /// additions, each of which depends on the one before, and uses a factor for more products.
+        const WIDE: usize = 8;
 
         #[target_feature(enable = $features)]
         pub(super) fn combine(
             destination: &mut [u8],
             coefficients: &[u8],
             sources: &[&[u8]],
-            start: crate::kernel::Start,
+            start: crate::kernel::Start<'_>,
         ) {
             let mut at = 0;
-            while destination.len() - at >= UNROLL * BYTES {
-                sum::<UNROLL>(&mut destination[at..], at, coefficients, sources, start);
-                at += UNROLL * BYTES;
+            while destination.len() - at >= WIDE * BYTES {
+                sum::<WIDE>(&mut destination[at..], at, coefficients, sources, start);
+                at += WIDE * BYTES;
+            }
+            while destination.len() - at >= 4 * BYTES {
+                sum::<4>(&mut destination[at..], at, coefficients, sources, start);
+                at += 4 * BYTES;
             }
             while at < destination.len() {
-                sum::<1>(&mut destination[at..], at, coefficients, sources, start);
-                at += BYTES;
+                sum::<2>(&mut destination[at..], at, coefficients, sources, start);
+                at += 2 * BYTES;
             }
         }
 
@@ -44,12 +48,22 @@ macro_rules! define_combine {
             at: usize,
             coefficients: &[u8],
             sources: &[&[u8]],
-            start: crate::kernel::Start,
+            start: crate::kernel::Start<'_>,
         ) {
+            let first = match start {
+                crate::kernel::Start::Destination => &*destination,
+                crate::kernel::Start::Source(first) => first.get(at..).unwrap_or_default(),
+            };
             let mut sums = [zero(); N];
-            if start == crate::kernel::Start::Destination {
+            // Here and below, one check of the length for all vectors is faster than one for each.
+            if let Some((vectors, _)) = first.split_at_checked(N * BYTES) {
+                let (vectors, _) = vectors.as_chunks();
                 for i in 0..N {
-                    sums[i] = load_up_to(destination, i);
+                    sums[i] = load(&vectors[i]);
+                }
+            } else if !first.is_empty() {
+                for i in 0..N {
+                    sums[i] = load_up_to(first, i);
                 }
             }
             for (coefficient, source) in coefficients.iter().zip(sources) {
@@ -68,8 +82,15 @@ macro_rules! define_combine {
                     }
                 }
             }
-            for i in 0..N {
-                store_up_to(destination, i, sums[i]);
+            if let Some((vectors, _)) = destination.split_at_mut_checked(N * BYTES) {
+                let (vectors, _) = vectors.as_chunks_mut();
+                for i in 0..N {
+                    store(&mut vectors[i], sums[i]);
+                }
+            } else {
+                for i in 0..N {
+                    store_up_to(destination, i, sums[i]);
+                }
             }
         }
 

@@ -293,10 +293,7 @@ impl World {
         };
         let mut uplinks = self.uplinks.iter();
         let works = |uplink: &ModelUplink| {
-            let fits = connection
-                .uplink
-                .mtu
-                .is_none_or(|mtu| mtu <= uplink.largest);
+            let fits = connection.uplink.mtu <= uplink.largest;
             uplink.is_up && !uplink.is_paused && fits
         };
         server.is_alive && uplinks.find(is_same).is_some_and(works)
@@ -719,7 +716,7 @@ fn uplink(number: usize) -> ModelUplink {
             interface: format!("wwan{number}"),
             ipv4: Some([192, 0, 2, last].into()),
             ipv6: Vec::new(),
-            mtu: None,
+            mtu: 1500,
             cost: number as u8 % 3,
             monthly_cap: (number % 4 == 3).then_some(1_000_000),
         },

@@ -1,0 +1,196 @@
+//! Uplinks whose network carries less than their interface, as the handshake with a full packet
+//! finds it: which MTU they are used with, and when a larger one is tried again, as RFC 8899 asks
+//! for (`PMTU_RAISE_TIMER`, section 5.1.1).
+//!
+//! An uplink is narrowed and tried again by changing its MTU. The supervisor makes a connection with
+//! the new one, beside the one in use if there is one.
+
+use hawser_units::Instant;
+use hawser_uplinks::Uplink;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+use tracing::info;
+
+/// The MTUs that are tried one after the other, in bytes, until a full packet arrives. The last but
+/// one is the smallest with IPv6 inside.
+const MTUS: [u16; 4] = [1480, 1400, 1352, 1280];
+
+/// The time for which an uplink has its whole MTU when that is tried again: enough for one
+/// connection, also over TCP, and too short for a second one after that has failed.
+const TRIAL: Duration = Duration::from_secs(15);
+
+/// The uplinks that are used with a smaller MTU, by interface.
+#[derive(Debug)]
+pub(super) struct NarrowUplinks {
+    retry_every: Duration,
+    limits: BTreeMap<String, Limit>,
+}
+
+#[derive(Debug)]
+struct Limit {
+    mtu: u16,
+    /// The addresses of the uplink. With others, it is in another network.
+    addresses: Vec<IpAddr>,
+    /// When the next trial of the whole MTU begins; in the past while there is one.
+    retry_at: Instant,
+}
+
+impl NarrowUplinks {
+    /// `retry_every` is the time between trials; more than [`TRIAL`].
+    pub(super) fn new(retry_every: Duration) -> NarrowUplinks {
+        NarrowUplinks {
+            retry_every,
+            limits: BTreeMap::new(),
+        }
+    }
+
+    /// Limits an uplink whose packets of `mtu` bytes did not arrive while small ones did. Without a
+    /// smaller MTU to try, it begins with its whole one again.
+    pub(super) fn narrow(&mut self, now: Instant, uplink: &Uplink, mtu: u16) {
+        let retry_at = now + self.retry_every;
+        let known = self.limits.get_mut(&uplink.interface);
+        if let Some(known) = known.filter(|known| known.mtu < mtu) {
+            known.retry_at = retry_at;
+            return;
+        }
+        let Some(smaller) = MTUS.into_iter().find(|smaller| *smaller < mtu) else {
+            self.limits.remove(&uplink.interface);
+            return;
+        };
+        info!(
+            interface = uplink.interface,
+            mtu_bytes = smaller,
+            "trying smaller packets"
+        );
+        let limit = Limit {
+            mtu: smaller,
+            addresses: addresses(uplink),
+            retry_at,
+        };
+        self.limits.insert(uplink.interface.clone(), limit);
+    }
+
+    /// Takes note that full packets of an uplink, with its MTU at that time, arrive.
+    pub(super) fn confirm(&mut self, uplink: &Uplink) {
+        let limit = self.limits.get(&uplink.interface);
+        if limit.is_some_and(|limit| uplink.mtu > limit.mtu) {
+            info!(
+                interface = uplink.interface,
+                mtu_bytes = uplink.mtu,
+                "larger packets arrive"
+            );
+            self.limits.remove(&uplink.interface);
+        }
+    }
+
+    /// Returns whether a larger MTU is being tried on an uplink.
+    pub(super) fn is_trial(&self, now: Instant, interface: &str) -> bool {
+        let limit = self.limits.get(interface);
+        limit.is_some_and(|limit| limit.retry_at <= now)
+    }
+
+    /// Limits the MTUs of uplinks, except during trials.
+    pub(super) fn limit(&mut self, now: Instant, mut uplinks: Vec<Uplink>) -> Vec<Uplink> {
+        for uplink in &mut uplinks {
+            let Some(limit) = self.limits.get_mut(&uplink.interface) else {
+                continue;
+            };
+            if limit.addresses != addresses(uplink) {
+                self.limits.remove(&uplink.interface);
+                continue;
+            }
+            if now >= limit.retry_at + TRIAL {
+                limit.retry_at = now + self.retry_every;
+            }
+            if now < limit.retry_at {
+                uplink.mtu = uplink.mtu.min(limit.mtu);
+            }
+        }
+        uplinks
+    }
+}
+
+fn addresses(uplink: &Uplink) -> Vec<IpAddr> {
+    uplink.ipv4.iter().chain(&uplink.ipv6).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(600);
+    const START: Instant = Instant::ZERO;
+
+    fn uplink(own: u8) -> Uplink {
+        Uplink {
+            interface: "wan0".to_owned(),
+            ipv4: Some([192, 0, 2, own].into()),
+            ipv6: Vec::new(),
+            mtu: 1500,
+            cost: 0,
+            monthly_cap: None,
+        }
+    }
+
+    /// Returns the MTU with which the uplink is used.
+    fn mtu(narrow: &mut NarrowUplinks, now: Instant) -> u16 {
+        narrow.limit(now, vec![uplink(1)])[0].mtu
+    }
+
+    #[test]
+    fn smaller_mtus_are_tried_until_one_works() {
+        let mut narrow = NarrowUplinks::new(EVERY);
+        assert_eq!(mtu(&mut narrow, START), 1500);
+        let mut last = 1500;
+        for smaller in MTUS {
+            narrow.narrow(START, &uplink(1), last);
+            last = mtu(&mut narrow, START);
+            assert_eq!(last, smaller);
+        }
+        narrow.narrow(START, &uplink(1), last);
+        assert_eq!(mtu(&mut narrow, START), 1500, "the size is not the reason");
+    }
+
+    #[test]
+    fn a_larger_mtu_is_tried_again_once_in_a_while() {
+        let mut narrow = NarrowUplinks::new(EVERY);
+        narrow.narrow(START, &uplink(1), 1500);
+        let mut trial = START;
+        for _ in 0..3 {
+            trial += EVERY;
+            assert_eq!(mtu(&mut narrow, trial - Duration::from_millis(1)), 1480);
+            assert!(!narrow.is_trial(trial - Duration::from_millis(1), "wan0"));
+            assert_eq!(mtu(&mut narrow, trial), 1500);
+            assert!(narrow.is_trial(trial, "wan0"));
+            // It does not arrive.
+            trial += TRIAL;
+            assert_eq!(mtu(&mut narrow, trial), 1480);
+        }
+        narrow.narrow(trial + EVERY, &uplink(1), 1500);
+        assert_eq!(
+            mtu(&mut narrow, trial + EVERY),
+            1480,
+            "the last one that worked"
+        );
+    }
+
+    #[test]
+    fn a_larger_mtu_that_works_is_kept() {
+        let mut narrow = NarrowUplinks::new(EVERY);
+        narrow.narrow(START, &uplink(1), 1500);
+        let small = narrow.limit(START, vec![uplink(1)]).remove(0);
+        narrow.confirm(&small);
+        assert_eq!(mtu(&mut narrow, START), 1480);
+        narrow.confirm(&uplink(1));
+        assert_eq!(mtu(&mut narrow, START), 1500);
+    }
+
+    #[test]
+    fn another_network_is_tried_with_the_whole_mtu() {
+        let mut narrow = NarrowUplinks::new(EVERY);
+        narrow.narrow(START, &uplink(1), 1500);
+        assert_eq!(narrow.limit(START, vec![uplink(2)])[0].mtu, 1500);
+        assert_eq!(mtu(&mut narrow, START), 1500);
+    }
+}
