@@ -472,10 +472,10 @@ mod tests {
             on_screen,
         };
         let decoded = [
-            (Some(1.0), 1.0),
-            (Some(0.6), 0.6),
-            (None, 0.4),
-            (Some(0.8), 0.0),
+            (Some(1.0), Some(1.0)),
+            (Some(0.6), Some(0.6)),
+            (None, Some(0.4)),
+            (Some(0.8), None),
         ];
         scores[0].trips[0].pictures = Some(decoded.map(picture).to_vec());
         let cases = score::cases(&scores, LENGTH);

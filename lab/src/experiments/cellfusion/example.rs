@@ -44,10 +44,17 @@ pub(super) fn section(scores: &[Score], film: &Film) -> Result<Option<Section>> 
         png: film.original(&trip.seen, moment.frame)?,
     }];
     for scheme in &schemes {
-        let seen = &scheme.score.trips[moment.drive].seen;
         // Before the first picture, there is none to show.
-        let png = film.on_screen(seen, moment.frame)?;
-        pictures.extend(png.map(|png| scheme.captioned(moment, png)));
+        let Some(similarity) = scheme.drives[moment.drive][moment.frame].on_screen else {
+            continue;
+        };
+        let seen = &scheme.score.trips[moment.drive].seen;
+        if let Some(png) = film.on_screen(seen, moment.frame)? {
+            pictures.push(Captioned {
+                caption: format!("{}: SSIM {similarity:.3}", scheme.score.case),
+                png,
+            });
+        }
     }
     let text = format!(
         "The paper's figure 8: what a viewer sees. This is {}, {:.2} s after its beginning. Of all frames of the drives that were \
@@ -83,7 +90,10 @@ fn moment(schemes: &[&[&[Picture]]]) -> Option<Moment> {
     let (mut found, mut largest) = (None, 0.0);
     for (drive, pictures) in schemes.first()?.iter().enumerate() {
         for frame in 0..pictures.len() {
-            let on_screens = schemes.iter().map(|drives| drives[drive][frame].on_screen);
+            let on_screens = schemes.iter().map(|drives| {
+                let on_screen = drives[drive][frame].on_screen;
+                on_screen.unwrap_or(0.0)
+            });
             let difference = deviation(&on_screens.collect::<Vec<_>>());
             if difference > largest {
                 (found, largest) = (Some(Moment { drive, frame }), difference);
@@ -94,21 +104,15 @@ fn moment(schemes: &[&[&[Picture]]]) -> Option<Moment> {
 }
 
 impl Scheme<'_> {
-    /// Returns a picture with its similarity to what is to be seen.
-    fn captioned(&self, moment: Moment, png: Vec<u8>) -> Captioned {
-        let similarity = self.drives[moment.drive][moment.frame].on_screen;
-        Captioned {
-            caption: format!("{}: SSIM {similarity:.3}", self.score.case),
-            png,
-        }
-    }
-
     /// Returns the similarity on the screen around a moment.
     fn timeline(&self, moment: Moment) -> Plot {
         let pictures = self.drives[moment.drive];
         let middle_s = since_beginning_s(pictures[moment.frame].captured);
         let (from_s, to_s) = (middle_s - AROUND_S, middle_s + AROUND_S);
-        let point = |picture: &Picture| (since_beginning_s(picture.captured), picture.on_screen);
+        let point = |picture: &Picture| {
+            let similarity = picture.on_screen.unwrap_or(f64::NAN);
+            (since_beginning_s(picture.captured), similarity)
+        };
         let points = pictures.iter().map(point);
         let points = points.filter(|(at_s, _)| (from_s..=to_s).contains(at_s));
         Plot {
@@ -134,7 +138,7 @@ mod tests {
         let picture = |on_screen: &f64| Picture {
             captured: Instant::ZERO,
             ssim: None,
-            on_screen: *on_screen,
+            on_screen: Some(*on_screen),
         };
         on_screen.iter().map(picture).collect()
     }

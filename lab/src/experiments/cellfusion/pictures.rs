@@ -36,9 +36,9 @@ pub(super) struct Picture {
     pub(super) captured: Instant,
     /// That of the frame as the viewer's decoder outputs it; `None` if it was not shown.
     pub(super) ssim: Option<f64>,
-    /// That of the picture on the viewer's screen when the frame is to be seen; 0 before the first
-    /// picture.
-    pub(super) on_screen: f64,
+    /// That of the picture on the viewer's screen when the frame is to be seen; `None` before the
+    /// first picture.
+    pub(super) on_screen: Option<f64>,
 }
 
 impl Film {
@@ -71,7 +71,7 @@ impl Film {
         let picture = |((frame, ssim), on_screen): ((&ReceivedFrame, _), Option<f64>)| Picture {
             captured: frame.captured,
             ssim,
-            on_screen: on_screen.unwrap_or(0.0),
+            on_screen,
         };
         let pictures = seen.iter().zip(ssim).zip(on_screen).map(picture);
         Ok(pictures.skip(warm_up(seen)).collect())
@@ -131,9 +131,10 @@ pub(super) fn write(pictures: &[Picture], path: &Path) -> Result<()> {
         on_screen,
     } in pictures
     {
-        let ssim = ssim.map_or_else(String::new, |ssim| format!("{ssim:.6}"));
+        let [ssim, on_screen] = [ssim, on_screen]
+            .map(|ssim| ssim.map_or_else(String::new, |ssim| format!("{ssim:.6}")));
         let captured_ms = captured.as_nanos() as f64 / 1e6;
-        writeln!(text, "{captured_ms:.3},{ssim},{on_screen:.6}")?;
+        writeln!(text, "{captured_ms:.3},{ssim},{on_screen}")?;
     }
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

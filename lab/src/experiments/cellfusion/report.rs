@@ -231,7 +231,9 @@ fn similarity(scores: &[Score]) -> Option<Section> {
         let others = shown.iter().any(|score| score.case != XNC);
         others.then(|| {
             vec![
-                similarities("on the screen", &shown, |picture| picture.on_screen),
+                similarities("on the screen", &shown, |picture| {
+                    picture.on_screen.unwrap_or(f64::NAN)
+                }),
                 similarities("of frames", &shown, |picture| {
                     picture.ssim.unwrap_or(f64::NAN)
                 }),
@@ -244,7 +246,7 @@ fn similarity(scores: &[Score]) -> Option<Section> {
             "Similarity of pictures",
             "SSIM (the paper's figures 9, 11 and 12, whose only figure in text is CellFusion's mean of 0.93), for each frame that was \
              sent. On the screen: of the picture that is there 200 ms after the capture, which is an older one if the frame is late \
-             or lost. Of frames: of the frame itself, whenever it is shown; frames that were not shown keep a curve below 1.",
+             or lost. Of frames: of the frame itself, whenever it is shown. Frames for which there is no picture keep a curve below 1.",
             panels,
         )
     })

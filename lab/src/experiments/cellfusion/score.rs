@@ -405,9 +405,9 @@ impl Trip {
 }
 
 /// Sets the similarity of the pictures of each trip: of the frames that were shown, and of what was
-/// on the screen.
+/// on the screen, which counts as 0 where there was nothing yet.
 fn set_pictures(metrics: &mut Metrics, pictures: &[&[Picture]]) {
-    let on_screen = |picture: &Picture| Some(picture.on_screen);
+    let on_screen = |picture: &Picture| Some(picture.on_screen.unwrap_or(0.0));
     set_similarity(metrics, "ssim", pictures, |picture| picture.ssim);
     set_similarity(metrics, "ssim_on_screen", pictures, on_screen);
     let frames = pictures.iter().copied().flatten();

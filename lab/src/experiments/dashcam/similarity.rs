@@ -132,8 +132,8 @@ pub(in crate::experiments) fn screenshot(
     width: u32,
     folder: &Path,
 ) -> Result<Option<Vec<u8>>> {
-    let is_wanted = |frame: usize| frame == moment || !showings[frame].is_in_time();
-    let to_decode = to_decode(sent, |frame| !is_wanted(frame));
+    let is_of_no_interest = |frame: usize| frame != moment && showings[frame].is_in_time();
+    let to_decode = to_decode(sent, is_of_no_interest);
     let wanted = |from: usize| (from..=moment).filter(|frame| to_decode[*frame]);
     let is_shown = |frame: usize| showings[frame].shown.is_some();
     let Some(begins) = beginning(sent, wanted(0), is_shown) else {
@@ -145,6 +145,10 @@ pub(in crate::experiments) fn screenshot(
         let appears = appearances[frame].filter(|appears| *appears <= due)?;
         Some((appears, &sent[frame].bytes[..]))
     });
+    let mut seen = seen.peekable();
+    if seen.peek().is_none() {
+        return Ok(None);
+    }
     let viewer = Stream::write(folder, "viewer.ivf", MICROSECONDS, seen)?;
     // The camera's picture supplies the time, and the viewer's the contents.
     let key = (0..=moment).rev().find(|frame| sent[*frame].is_key);
