@@ -79,6 +79,10 @@ struct RunArgs {
     /// has one to choose
     #[arg(long, value_name = "FILE")]
     recording: Option<PathBuf>,
+    /// Decode what viewers receive and measure the similarity of the pictures (SSIM), where this is not
+    /// part of the experiment anyway; needs ffmpeg, and minutes
+    #[arg(long)]
+    pictures: bool,
     /// Output directory [default: target/lab/EXPERIMENT]
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
@@ -201,6 +205,12 @@ fn run_experiment(args: RunArgs, hawser: PathBuf) -> Result<()> {
             experiment.name()
         );
     }
+    if args.pictures && !experiment.has_pictures() {
+        bail!(
+            "{} has no option for pictures: --pictures is not for it",
+            experiment.name()
+        );
+    }
     let run = Run {
         hawser,
         seed: args.seed,
@@ -210,6 +220,7 @@ fn run_experiment(args: RunArgs, hawser: PathBuf) -> Result<()> {
             .case
             .or_else(|| args.policy.or(args.store).map(|kind| format!("{kind}/*"))),
         recording: args.recording,
+        pictures: args.pictures,
         out: args
             .out
             .unwrap_or_else(|| PathBuf::from("target/lab").join(experiment.name())),

@@ -40,6 +40,11 @@ pub trait Experiment: Sync {
         false
     }
 
+    /// Returns whether a run may decode the video and compare its pictures.
+    fn has_pictures(&self) -> bool {
+        false
+    }
+
     /// Returns the cases that a run selects, in the order in which they run.
     fn cases(&self, run: &Run) -> Result<Vec<Self::Case>>;
 
@@ -93,6 +98,9 @@ pub trait Entry: Sync {
     /// Returns whether a run may use another recording than the experiment's.
     fn takes_recording(&self) -> bool;
 
+    /// Returns whether a run may decode the video and compare its pictures.
+    fn has_pictures(&self) -> bool;
+
     /// Runs the selected cases and writes all files but the summary to the output folder.
     fn run(&self, run: &Run) -> Result<Summary>;
 }
@@ -112,6 +120,10 @@ impl<E: Experiment> Entry for E {
 
     fn takes_recording(&self) -> bool {
         Experiment::takes_recording(self)
+    }
+
+    fn has_pictures(&self) -> bool {
+        Experiment::has_pictures(self)
     }
 
     fn run(&self, run: &Run) -> Result<Summary> {
@@ -221,6 +233,8 @@ pub struct Run {
     pub pattern: Option<String>,
     /// Description of the recording to use instead of the experiment's.
     pub recording: Option<PathBuf>,
+    /// Whether to decode the video and to compare its pictures, where the experiment does not always.
+    pub pictures: bool,
     /// The output folder.
     pub out: PathBuf,
     /// Ends the run early when requested.
@@ -386,6 +400,7 @@ mod tests {
             attempts: 3,
             pattern: Some(pattern.to_owned()),
             recording: None,
+            pictures: false,
             out: PathBuf::new(),
             stop: Stop::default(),
         }

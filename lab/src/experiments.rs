@@ -5,6 +5,7 @@ mod cellfusion_live;
 mod codecs;
 mod control;
 mod cross_traffic;
+mod dashcam;
 mod faults;
 mod figures;
 mod five_paths;

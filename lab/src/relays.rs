@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use hawser_bpf::relay::{Options, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
 use hawser_io::netns::Namespace;
+use hawser_testbed::topology::Claim;
 use hawser_units::Instant;
 use hawser_wire::Key;
 use hawser_wire::media::{DEFAULT_DATAGRAM, Flags, Header, Hop, MediaTime, ObjectId, PacketId};
@@ -57,14 +58,17 @@ const WAN_MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
 pub(crate) struct Network {
     pub(crate) relay: Namespace,
     pub(crate) peers: Namespace,
+    /// Removes the namespaces.
+    _claim: Claim,
 }
 
 impl Network {
-    pub(crate) fn create(name: &str) -> Result<Self> {
-        let create = |end| Namespace::create(format!("hawser-{name}-{}-{end}", std::process::id()));
+    pub(crate) fn create() -> Result<Self> {
+        let claim = Claim::new()?;
         let network = Network {
-            relay: create("relay")?,
-            peers: create("peers")?,
+            relay: claim.namespace("relay")?,
+            peers: claim.namespace("peers")?,
+            _claim: claim,
         };
         network.set_up()?;
         Ok(network)
@@ -111,16 +115,6 @@ impl Network {
             mac(MACS[0]),
         ))?;
         Ok(())
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        for namespace in [&self.relay, &self.peers] {
-            if let Err(error) = namespace.delete() {
-                tracing::warn!("{error}");
-            }
-        }
     }
 }
 

@@ -12,8 +12,35 @@ pub fn redirect(command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Returns the last lines of a log, at most `count`, for an error that says why processes do not do what
+/// is expected.
+pub fn last_log_lines(log: &Path, count: usize) -> String {
+    ending(&fs::read_to_string(log).unwrap_or_default(), count)
+}
+
+fn ending(log: &str, count: usize) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    match lines.len() {
+        0 => "its log is empty".to_owned(),
+        all => lines[all.saturating_sub(count)..].join("\n"),
+    }
+}
+
 /// Returns the last line of a log, for an error that says why a process exited.
 pub fn last_log_line(log: &Path) -> String {
-    let log = fs::read_to_string(log).unwrap_or_default();
-    log.lines().last().unwrap_or("its log is empty").to_owned()
+    last_log_lines(log, 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_the_end_of_a_log() {
+        let log = "one\ntwo\nthree\n";
+        assert_eq!(ending(log, 1), "three");
+        assert_eq!(ending(log, 2), "two\nthree");
+        assert_eq!(ending(log, 9), "one\ntwo\nthree");
+        assert_eq!(ending("", 2), "its log is empty");
+    }
 }

@@ -32,7 +32,7 @@ mod uplinks;
 
 pub use addressing::{Addressing, End, Link, Mac};
 pub use edge::Edge;
-pub use registry::clear_abandoned;
+pub use registry::{Claim, clear_abandoned};
 pub use stop::Stop;
 pub use uplinks::name_uplinks;
 
@@ -40,7 +40,7 @@ use addressing::V6_LENGTH;
 use anyhow::{Context, Result};
 use hawser_io::netns::Namespace;
 use hawser_units::PathId;
-use registry::{Claim, PINS, namespace_name};
+use registry::PINS;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -101,7 +101,7 @@ impl Topology {
     pub fn build(&self) -> Result<Lab> {
         let addressing = Addressing::new(self)?;
         let claim = Claim::new()?;
-        let namespace = |role| Namespace::create(namespace_name(claim.id(), role));
+        let namespace = |role| claim.namespace(role);
         let lab = Lab {
             source: namespace("source")?,
             ingress: namespace("ingress")?,

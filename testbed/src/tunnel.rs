@@ -2,9 +2,9 @@
 //! edge, an uplink for each path.
 
 use crate::certificates;
-use crate::logs::redirect;
+use crate::logs::{last_log_lines, redirect};
 use crate::topology::Lab;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use hawser_io::interface;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
@@ -90,7 +90,17 @@ impl TunnelProcesses {
             let address = session.addresses.iter().copied().find(IpAddr::is_ipv4)?;
             (session.paths.len() == paths).then_some(address)
         })
-        .with_context(|| format!("see the logs in {}", self.folder.display()))
+        .map_err(|error| self.explain(&error))
+    }
+
+    /// Adds the last lines that client and server have logged to an error about the tunnel.
+    pub fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
+        const LINES: usize = 5;
+        let [client, server] = ["client", "server"]
+            .map(|role| last_log_lines(&self.folder.join(format!("{role}.log")), LINES));
+        anyhow!(
+            "{error:#}\nthe client's log ends with:\n{client}\nthe server's log ends with:\n{server}"
+        )
     }
 }
 

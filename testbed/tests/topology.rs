@@ -3,7 +3,7 @@
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_io::sockopt::{MtuDiscovery, set_mtu_discovery};
-use hawser_testbed::topology::{Lab, Stop, Topology, clear_abandoned};
+use hawser_testbed::topology::{Claim, Lab, Stop, Topology, clear_abandoned};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -205,6 +205,31 @@ fn an_interrupted_lab_takes_itself_down() {
     kill(pid(holder.id()), Signal::SIGINT).unwrap();
     assert!(holder.wait().unwrap().success());
     assert!(!is_running(child) && !is_running(orphan));
+    assert_nothing_left(&id);
+}
+
+#[test]
+fn what_is_claimed_is_removed_with_the_claim_only() {
+    let claim = Claim::new().unwrap();
+    let namespace = claim.namespace("bench").unwrap();
+    let mut process = namespace
+        .command("sleep")
+        .unwrap()
+        .arg("1000")
+        .spawn()
+        .unwrap();
+    let prefix = format!("hawser-{}-", claim.id());
+    clear_abandoned().unwrap();
+    assert_eq!(Namespace::named(&prefix), [namespace]);
+    assert!(process.try_wait().unwrap().is_none());
+
+    let id = claim.id().to_owned();
+    drop(claim);
+
+    assert_eq!(
+        process.wait().unwrap().signal(),
+        Some(Signal::SIGKILL as i32)
+    );
     assert_nothing_left(&id);
 }
 

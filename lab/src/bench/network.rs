@@ -1,5 +1,6 @@
 use anyhow::Result;
 use hawser_io::netns::{self, Namespace};
+use hawser_testbed::topology::Claim;
 use nix::net::if_::if_nametoindex;
 
 /// A namespace with pairs of virtual devices: a path starts at `outN` and ends at `inN`.
@@ -11,16 +12,19 @@ pub(super) struct Network {
     pub(super) incoming: Vec<u32>,
     /// Interface number of a device whose peer receives nothing.
     pub(super) local: u32,
+    /// Removes the namespace.
+    _claim: Claim,
 }
 
 impl Network {
     pub(super) fn create(pairs: usize) -> Result<Self> {
-        let namespace = Namespace::create(format!("hawser-bench-{}", std::process::id()))?;
+        let claim = Claim::new()?;
         let mut network = Network {
-            namespace,
+            namespace: claim.namespace("bench")?,
             out: Vec::new(),
             incoming: Vec::new(),
             local: 0,
+            _claim: claim,
         };
         network.namespace.ip(&links(pairs))?;
         let index = |device: &str, pair: usize| if_nametoindex(format!("{device}{pair}").as_str());
@@ -54,12 +58,4 @@ fn links(pairs: usize) -> String {
         }
     }
     batch
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        if let Err(error) = self.namespace.delete() {
-            tracing::warn!("{error}");
-        }
-    }
 }

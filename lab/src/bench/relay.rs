@@ -94,7 +94,7 @@ enum Way {
 const WAYS: [Way; 4] = [Way::Kernel, Way::SameHop, Way::Gso, Way::Sendmmsg];
 
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
-    let network = Network::create("bench")?;
+    let network = Network::create()?;
     for load in LOADS {
         network.segment_in_software(load.segmented)?;
         let case = network.relay.run(|| {

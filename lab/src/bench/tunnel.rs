@@ -7,6 +7,7 @@ use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_quic::{Congestion, Live, Transport};
 use hawser_testbed::certificates;
+use hawser_testbed::topology::Claim;
 use hawser_testbed::tunnel::{
     DEVICE, INNER, SERVER, TIMEOUT, TunnelProcesses, wait_for, wait_for_route,
 };
@@ -93,18 +94,19 @@ struct Pair {
     server: Namespace,
     uplinks: usize,
     folder: TempDir,
+    /// Removes the namespaces.
+    _claim: Claim,
 }
 
 impl Pair {
     fn create(uplinks: usize) -> Result<Pair> {
-        let named =
-            |role: &str| Namespace::create(format!("hawser-bench-{role}-{}", std::process::id()));
-        let folder = TempDir::new()?;
+        let claim = Claim::new()?;
         let pair = Pair {
-            client: named("client")?,
-            server: named("server")?,
+            client: claim.namespace("client")?,
+            server: claim.namespace("server")?,
             uplinks,
-            folder,
+            folder: TempDir::new()?,
+            _claim: claim,
         };
         pair.server.ip(&format!("addr add {SERVER}/32 dev lo"))?;
         let there = pair.server.name();
@@ -145,7 +147,9 @@ impl Pair {
         )?;
         let [client, server] = processes.ids();
         let cpu = || -> Result<_> { Ok([cpu_time(client)?, cpu_time(server)?]) };
-        let (rate, [before, after]) = self.tcp(INNER, DEVICE, cpu)?;
+        let (rate, [before, after]) = self
+            .tcp(INNER, DEVICE, cpu)
+            .map_err(|error| processes.explain(&error))?;
         ensure!(rate > 0.0, "nothing arrived through the tunnel");
         let (before, after) = (before?, after?);
         let gbits = rate * 1e-3 * MEASURED.as_secs_f64();
@@ -236,16 +240,6 @@ impl Pair {
             })??;
         }
         Ok(rate)
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for namespace in [&self.client, &self.server] {
-            if let Err(error) = namespace.kill_processes().and_then(|()| namespace.delete()) {
-                tracing::warn!("{error}");
-            }
-        }
     }
 }
 

@@ -7,18 +7,20 @@ mod connection;
 mod contender;
 mod cost;
 mod drive;
+mod example;
 mod histogram;
 mod oracle;
 mod paper;
+mod pictures;
 mod plain;
 mod report;
 mod score;
 mod simulation;
 mod video;
 
-use crate::experiment::{Completed, Experiment, Run, matches};
+use crate::experiment::{Completed, Experiment, Run, matches, progress};
 use crate::summary::Summary;
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use connection::Identities;
 use contender::{CASES, ORACLE, SINGLE, Sender};
 use drive::Set;
@@ -26,7 +28,8 @@ pub(super) use drive::{Drive, LENGTH, all as drives};
 use hawser_qoe::Qoe;
 use hawser_units::Bitrate;
 use parking_lot::Mutex;
-use score::Trip;
+use pictures::Film;
+use score::{Score, Trip};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -40,6 +43,8 @@ pub(crate) struct Ride {
     course: Arc<Course>,
     length: Duration,
     identities: Arc<Identities>,
+    /// The video, if the run has pictures.
+    film: Option<Arc<Film>>,
 }
 
 /// A drive, and the share of time for which the oracle stalls on it, by the bitrate of the video.
@@ -79,11 +84,15 @@ impl Experiment for CellFusion {
         "a car's video over four cellular uplinks in virtual time, 60 drives with each scheme; needs no root; \
          --case 'xnc/drive-00*,oracle/drive-00*' selects some of the drives, 'xnc/reversed-*,xnc/mahimahi-*' other sets, \
          '*-with-frame-dropping' rivals that drop frames as XNC does, '5g-only*,lte-only*' single uplinks, \
-         and '*mbps,minrtt,xnc,xnc-without-simd' the processor time at several bitrates"
+         '*mbps,minrtt,xnc,xnc-without-simd' the processor time at several bitrates; --pictures adds SSIM"
     }
 
     fn names(&self) -> Vec<String> {
         contender::all().map(String::from).collect()
+    }
+
+    fn has_pictures(&self) -> bool {
+        true
     }
 
     fn cases(&self, run: &Run) -> Result<Vec<Ride>> {
@@ -102,9 +111,11 @@ impl Experiment for CellFusion {
         let courses = drives.into_iter().map(Course::from);
         let courses: Vec<Arc<Course>> = courses.map(Arc::new).collect();
         let identities = Arc::new(Identities::sign()?);
+        let film = run.pictures.then(film).transpose()?;
         let ride = |job: Job| Ride {
             course: Arc::clone(&courses[job.drive]),
             identities: Arc::clone(&identities),
+            film: film.clone(),
             length,
             job,
         };
@@ -134,14 +145,55 @@ impl Experiment for CellFusion {
         summary: &mut Summary,
         run: &Run,
     ) -> Result<()> {
+        let film = completed.first().and_then(|one| one.case.film.clone());
         let trips = completed.into_iter().map(|one| one.measured);
         let mut trips: Vec<Trip> = trips.collect();
         trips.sort_by_key(Trip::place);
-        let scores = score::collect(trips);
+        let mut scores = score::collect(trips);
+        if let Some(film) = &film {
+            decode(&mut scores, film, summary, run)?;
+        }
         summary.cases = score::cases(&scores, length(run));
+        let example = film.map(|film| {
+            let video = if film.is_filmed {
+                "dashcam"
+            } else {
+                "test picture"
+            };
+            let cases = summary.cases.iter_mut();
+            cases.for_each(|case| case.set_param("video", video));
+            example::section(&scores, &film)
+        });
+        let example = example.transpose()?.flatten();
         cost::write(&scores, summary, &run.out)?;
-        report::write(summary, &scores, &run.out)
+        report::write(summary, &scores, example, &run.out)
     }
+}
+
+fn film() -> Result<Arc<Film>> {
+    progress("encoding the video");
+    Ok(Arc::new(Film::encode()?))
+}
+
+/// Decodes what each viewer was shown. One trip at a time: ffmpeg uses all processors. A trip that
+/// cannot be decoded has no pictures, and the summary says so.
+fn decode(scores: &mut [Score], film: &Film, summary: &mut Summary, run: &Run) -> Result<()> {
+    let count: usize = scores.iter().map(|score| score.trips.len()).sum();
+    let mut number = 0;
+    for score in scores {
+        for trip in &mut score.trips {
+            if run.stop.requested() {
+                bail!("stopped");
+            }
+            number += 1;
+            let name = format!("{}/{}", score.case, trip.drive);
+            progress(&format!("[{number}/{count}] pictures of {name}"));
+            if let Err(error) = trip.decode(film, &run.out) {
+                summary.invalidate(format!("{name}: no pictures: {error:#}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn length(run: &Run) -> Duration {
@@ -260,7 +312,7 @@ pub(super) fn floor(drive: &Drive, video: Bitrate, length: Duration) -> Qoe {
 mod tests {
     use super::*;
     use crate::summary::{Case, Provenance};
-    use score::Score;
+    use hawser_units::Instant;
 
     const LENGTH: Duration = Duration::from_secs(4);
 
@@ -397,6 +449,51 @@ mod tests {
             "the kernel changes no packet"
         );
         assert!(metric(simd, "redundancy_ratio") > 0.0, "something is coded");
+    }
+
+    #[test]
+    fn the_similarity_of_pictures_is_there_if_all_drives_were_decoded() {
+        let drive = Drive::generated(1, false);
+        let mut scores = scores(&["xnc", "minrtt"], &drive);
+        let plain = score::cases(&scores, LENGTH);
+        let is_similarity = |name: &str| name.contains("ssim") || name.contains("damaged");
+        for case in &plain {
+            let figures = [&case.metrics, &case.paper];
+            assert!(
+                !figures
+                    .iter()
+                    .any(|figures| figures.names().any(is_similarity))
+            );
+        }
+
+        let picture = |(ssim, on_screen)| pictures::Picture {
+            captured: Instant::ZERO,
+            ssim,
+            on_screen,
+        };
+        let decoded = [
+            (Some(1.0), Some(1.0)),
+            (Some(0.6), Some(0.6)),
+            (None, Some(0.4)),
+            (Some(0.8), None),
+        ];
+        scores[0].trips[0].pictures = Some(decoded.map(picture).to_vec());
+        let cases = score::cases(&scores, LENGTH);
+
+        for (name, expected) in [
+            ("ssim_mean", 0.8),
+            ("ssim_p50", 0.8),
+            ("ssim_p05", 0.6),
+            ("ssim_on_screen_mean", 0.5),
+            ("ssim_on_screen_p50", 0.4),
+            ("ssim_on_screen_p01", 0.0),
+            ("damaged_frames_ratio", 0.5),
+        ] {
+            let measured = metric(&cases[0], name);
+            assert!((measured - expected).abs() < 1e-9, "{name}: {measured}");
+        }
+        assert_eq!(cases[0].paper.get("ssim_mean"), Some(0.93));
+        assert_eq!(cases[1], plain[1], "not decoded");
     }
 
     #[test]

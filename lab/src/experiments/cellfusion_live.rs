@@ -1,9 +1,7 @@
 //! CellFusion in real time: ffmpeg streams a car's video over four emulated uplinks, with and
 //! without the tunnel.
 
-mod clip;
 mod framing;
-mod picture;
 mod report;
 mod route;
 mod rtp;
@@ -15,10 +13,10 @@ mod tunnel;
 mod view;
 
 use super::cellfusion::{Drive, LENGTH, drives};
+use super::dashcam::{Clip, FPS, frames};
 use crate::experiment::{Completed, Experiment, Run, progress};
 use crate::summary::Summary;
 use anyhow::{Result, anyhow, ensure};
-use clip::Clip;
 use hawser_xnc::Scheme;
 use route::Route;
 use setting::{Setting, Trial};
@@ -38,6 +36,9 @@ const MPTCP: &str = "mptcp";
 /// The schemes that run by default, on one drive in ten.
 const DEFAULT: [&str; 4] = [XNC, "bonding", SINGLE, MPTCP];
 const DRIVE_STRIDE: usize = 10;
+
+/// The maximum number of encoded frames, which are repeated for as long as the video lasts.
+const MAX_FRAMES: u64 = 10 * FPS;
 
 /// A scheme on a drive.
 #[derive(Debug, Clone)]
@@ -79,7 +80,9 @@ impl Experiment for CellFusionLive {
         let rides = rides(drives, run.pattern.is_some());
         let chosen = run.chosen(rides).map_err(|_| anyhow!(unknown))?;
         progress("encoding the video");
-        let clip = Arc::new(Clip::encode(stream::WARM_UP + length)?);
+        let clip = Arc::new(Clip::encode(
+            frames(stream::WARM_UP + length).min(MAX_FRAMES),
+        )?);
         chosen
             .into_iter()
             .map(|ride| ride.setting(&clip, length, run.seed))

@@ -21,17 +21,21 @@ const BPFFS: &str = "/sys/fs/bpf";
 /// id>-<role>`.
 pub(super) const PINS: &str = "/sys/fs/bpf/hawser";
 
-/// The exclusive right to use names that contain `id`. Dropping it removes everything with such a
-/// name.
+/// The exclusive right to use names that contain an id. Dropping it kills the processes in the
+/// namespaces with such a name, and removes these namespaces and all other things with such a name. If
+/// the process is killed, the next claim or [`clear_abandoned`] does this.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub struct Claim {
     id: String,
     _owner: Flock<File>,
 }
 
 impl Claim {
-    /// Allocates an unused id, and removes the labs of killed processes.
-    pub(super) fn new() -> Result<Self> {
+    /// Allocates an unused id, and removes what killed processes had claimed.
+    ///
+    /// # Errors
+    /// Without root, or if the registry cannot be written.
+    pub fn new() -> Result<Self> {
         static LABS_OF_THIS_PROCESS: AtomicU32 = AtomicU32::new(1);
         let _registry = lock()?;
         mount_bpffs()?;
@@ -54,8 +58,17 @@ impl Claim {
         Ok(Claim { id, _owner: owner })
     }
 
-    pub(super) fn id(&self) -> &str {
+    /// The id. The names of namespaces begin with `hawser-<id>-`.
+    pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Creates the namespace `hawser-<id>-<role>`.
+    ///
+    /// # Errors
+    /// If there is one for this role, or the kernel refuses it.
+    pub fn namespace(&self, role: &str) -> Result<Namespace> {
+        Ok(Namespace::create(namespace_name(&self.id, role))?)
     }
 }
 
@@ -154,7 +167,7 @@ fn clear(id: &str) -> Result<()> {
         .with_context(|| format!("cannot remove lab {id} from {LABS}"))
 }
 
-pub(super) fn namespace_name(id: &str, role: &str) -> String {
+fn namespace_name(id: &str, role: &str) -> String {
     format!("hawser-{id}-{role}")
 }
 

@@ -55,6 +55,12 @@ pub(super) fn figures(case: &str) -> Metrics {
     }
 }
 
+/// Returns the mean similarity of the pictures (SSIM) in the paper's road tests (8.1.4), the only one
+/// in its text.
+pub(super) fn ssim(case: &str) -> Option<f64> {
+    matches!(case, "xnc" | "xnc-paper").then_some(0.93)
+}
+
 /// Returns the paper's figure of the processor time that a case takes in addition to multipath QUIC
 /// (8.3.6), relative to that. Its text has figures at 30 Mb/s only.
 pub(super) fn processor_time(case: &str) -> Option<f64> {

@@ -1,4 +1,5 @@
 use super::contender::{self, BONDING, ONE_TECHNOLOGY, ORACLE, PAPER, PROCESSOR, SINGLE, XNC};
+use super::pictures::Picture;
 use super::score::{Score, Trip};
 use super::video::Second;
 use super::{cost, paper};
@@ -8,8 +9,13 @@ use crate::summary::Summary;
 use anyhow::Result;
 use std::path::Path;
 
-/// Writes `report.html`.
-pub(super) fn write(summary: &Summary, scores: &[Score], out: &Path) -> Result<()> {
+/// Writes `report.html`. `example` is the section with pictures, if there are any.
+pub(super) fn write(
+    summary: &Summary,
+    scores: &[Score],
+    example: Option<Section>,
+    out: &Path,
+) -> Result<()> {
     let report = Report {
         title: "A car's video over four cellular uplinks".to_owned(),
         intro: "A moving car streams 30 frames per second at 30 Mb/s to the cloud over four cellular uplinks. Their drives \
@@ -22,7 +28,7 @@ pub(super) fn write(summary: &Summary, scores: &[Score], out: &Path) -> Result<(
                 drives that was run."
             .to_owned(),
         highlights: highlights(summary),
-        sections: sections(summary, scores),
+        sections: sections(summary, scores, example),
         summary,
     };
     report.write(out)?;
@@ -70,7 +76,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 /// Returns the sections. A report has six colours, assigned to names in the order of their
 /// appearance. The first section introduces the names in an order that gives no colour to two
 /// series of one figure.
-fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
+fn sections(summary: &Summary, scores: &[Score], example: Option<Section>) -> Vec<Section> {
     let mut sections = vec![
         all_schemes(scores),
         bonding(scores),
@@ -81,6 +87,8 @@ fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
         parts(scores),
     ];
     sections.extend(one_technology(scores));
+    sections.extend(similarity(scores));
+    sections.extend(example);
     sections.push(processor_time(scores));
     sections.push(all_figures(summary));
     sections
@@ -208,6 +216,55 @@ fn one_technology(scores: &[Score]) -> Option<Section> {
             vec![delays(&scores)],
         ],
     ))
+}
+
+/// Returns the section on the similarity of pictures, if these were decoded.
+fn similarity(scores: &[Score]) -> Option<Section> {
+    let groups = [
+        &[XNC, PAPER, "minrtt", BONDING, ORACLE, SINGLE][..],
+        &[XNC, PAPER, "minrtt", "xlink", "ecf", "redundant"],
+        &[XNC, PAPER, "pluribus", "fec"],
+    ];
+    let panels = |group: &&[&str]| {
+        let mut shown = of(scores, group);
+        shown.retain(|score| score.pictures().is_some());
+        let others = shown.iter().any(|score| score.case != XNC);
+        others.then(|| {
+            vec![
+                similarities("on the screen", &shown, |picture| {
+                    picture.on_screen.unwrap_or(f64::NAN)
+                }),
+                similarities("of frames", &shown, |picture| {
+                    picture.ssim.unwrap_or(f64::NAN)
+                }),
+            ]
+        })
+    };
+    let panels: Vec<_> = groups.iter().filter_map(panels).collect();
+    (!panels.is_empty()).then(|| {
+        figures(
+            "Similarity of pictures",
+            "SSIM (the paper's figures 9, 11 and 12, whose only figure in text is CellFusion's mean of 0.93), for each frame that was \
+             sent. On the screen: of the picture that is there 200 ms after the capture, which is an older one if the frame is late \
+             or lost. Of frames: of the frame itself, whenever it is shown. Frames for which there is no picture keep a curve below 1.",
+            panels,
+        )
+    })
+}
+
+/// Returns the distribution of a similarity over the frames of all trips.
+fn similarities(title: &str, scores: &[&Score], similarity: impl Fn(&Picture) -> f64) -> Plot {
+    let series = |score: &&Score| {
+        let pictures = score.pictures().unwrap_or_default().into_iter().flatten();
+        let values: Vec<f64> = pictures.map(&similarity).collect();
+        Series::distribution(score.case, &values)
+    };
+    plot(
+        title,
+        Axis::linear("SSIM"),
+        shares("share of frames"),
+        scores.iter().map(series).collect(),
+    )
 }
 
 fn processor_time(scores: &[Score]) -> Section {

@@ -3,6 +3,7 @@
 use super::contender::{self, ORACLE, PAPER, SINGLE, XNC, technology, video};
 use super::drive::{Drive, Set};
 use super::histogram::Histogram;
+use super::pictures::{self, Film, Picture};
 use super::simulation::{Outcome, window};
 use super::video::{FPS, ReceivedFrame, Second, Viewer, timeline};
 use super::{Job, bootstrap, paper};
@@ -13,7 +14,7 @@ use hawser_qoe::{Qoe, Window, measure};
 use hawser_units::Instant;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The results of one drive with one scheme.
@@ -26,7 +27,9 @@ pub(crate) struct Trip {
     pub(super) qoe: Qoe,
     /// The share of time for which the oracle stalls.
     pub(super) floor: f64,
-    seen: Vec<ReceivedFrame>,
+    pub(super) seen: Vec<ReceivedFrame>,
+    /// Its pictures, if the run has them.
+    pub(super) pictures: Option<Vec<Picture>>,
     packet_delays: Histogram,
     frame_delays: Histogram,
     lost_packets: u64,
@@ -80,6 +83,7 @@ impl Trip {
             lost_packets,
             by_second: viewer.by_second(from, to),
             seen,
+            pictures: None,
             first_bytes: 0,
             further_bytes: 0,
             datagrams: 0,
@@ -121,8 +125,18 @@ impl Trip {
         }
     }
 
-    /// Writes all frames to the raw data of the experiment.
-    pub(super) fn write(&self, out: &Path) -> Result<()> {
+    /// Decodes the frames that the viewer was shown, and writes the similarity of the pictures to the
+    /// raw data of the experiment.
+    pub(super) fn decode(&mut self, film: &Film, out: &Path) -> Result<()> {
+        let pictures = film.compare(&self.seen)?;
+        let path = self.folder(out)?.join(format!("{}-ssim.csv", self.drive));
+        pictures::write(&pictures, &path)?;
+        self.pictures = Some(pictures);
+        Ok(())
+    }
+
+    /// Creates the folder of the case in the raw data of the experiment.
+    fn folder(&self, out: &Path) -> Result<PathBuf> {
         let case = self.path.map_or_else(
             || self.case.to_owned(),
             |path| format!("{}-{path}", self.case),
@@ -130,6 +144,12 @@ impl Trip {
         let folder = out.join("raw").join(case);
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
+        Ok(folder)
+    }
+
+    /// Writes all frames to the raw data of the experiment.
+    pub(super) fn write(&self, out: &Path) -> Result<()> {
+        let folder = self.folder(out)?;
         let ms = |at: Instant| at.as_nanos() as f64 / 1e6;
         let or_nothing =
             |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.3}", ms(at)));
@@ -251,7 +271,16 @@ impl Score {
         if technology(self.case).is_some() {
             self.set_seconds(&mut metrics);
         }
+        if let Some(pictures) = self.pictures() {
+            set_pictures(&mut metrics, &pictures);
+        }
         metrics
+    }
+
+    /// Returns the pictures of each trip, if all trips have them.
+    pub(super) fn pictures(&self) -> Option<Vec<&[Picture]>> {
+        let trips = self.trips.iter();
+        trips.map(|trip| trip.pictures.as_deref()).collect()
     }
 
     /// Sets the distributions, over the seconds of all uplinks, of the share of lost packets and of
@@ -375,6 +404,38 @@ impl Trip {
     }
 }
 
+/// Sets the similarity of the pictures of each trip: of the frames that were shown, and of what was
+/// on the screen, which counts as 0 where there was nothing yet.
+fn set_pictures(metrics: &mut Metrics, pictures: &[&[Picture]]) {
+    let on_screen = |picture: &Picture| Some(picture.on_screen.unwrap_or(0.0));
+    set_similarity(metrics, "ssim", pictures, |picture| picture.ssim);
+    set_similarity(metrics, "ssim_on_screen", pictures, on_screen);
+    let frames = pictures.iter().copied().flatten();
+    let is_damaged = |picture: &&Picture| picture.ssim.is_some_and(|ssim| ssim < 1.0);
+    let (count, damaged) = (frames.clone().count(), frames.filter(is_damaged).count());
+    metrics.set("damaged_frames_ratio", damaged as f64 / count as f64);
+}
+
+/// Sets the mean over trips of a similarity, and its percentiles over the pictures of all trips.
+fn set_similarity(
+    metrics: &mut Metrics,
+    name: &str,
+    pictures: &[&[Picture]],
+    similarity: impl Fn(&Picture) -> Option<f64>,
+) {
+    let of_trip = |trip: &&[Picture]| trip.iter().filter_map(&similarity).collect();
+    let trips: Vec<Vec<f64>> = pictures.iter().map(of_trip).collect();
+    // A trip that shows nothing has no mean.
+    let means = trips.iter().filter(|trip| !trip.is_empty());
+    let means: Vec<f64> = means.map(|trip| mean(trip)).collect();
+    metrics.set(&format!("{name}_mean"), mean(&means));
+    let mut all = trips.concat();
+    all.sort_by(f64::total_cmp);
+    for (percentile, share) in [("p50", 0.5), ("p05", 0.05), ("p01", 0.01)] {
+        metrics.set(&format!("{name}_{percentile}"), quantile(&all, share));
+    }
+}
+
 /// Returns the mean; NaN without values.
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
@@ -436,6 +497,9 @@ pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
         case.metrics = score.metrics();
         set_comparisons(&mut case.metrics, score, scores);
         case.paper = paper::figures(score.case);
+        if let Some(ssim) = paper::ssim(score.case).filter(|_| score.pictures().is_some()) {
+            case.paper.set("ssim_mean", ssim);
+        }
         case
     };
     scores.iter().map(describe).collect()

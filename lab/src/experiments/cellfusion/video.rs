@@ -29,6 +29,11 @@ const RTP_DYNAMIC_TYPE: u8 = 96;
 /// reordering delay of ffmpeg's RTSP receiver.
 pub(in crate::experiments) const REORDERING_WAIT: Duration = Duration::from_millis(100);
 
+/// Returns the number of frames of the encode, which the video repeats.
+pub(super) fn encoded_frames() -> usize {
+    FRAME_SIZES.lines().count()
+}
+
 /// The camera's video from its start to its end.
 pub(super) struct Source {
     sizes: Vec<usize>,

@@ -1,29 +1,18 @@
 //! H.264 in RTP (RFC 6184), in the form that ffmpeg sends.
 
+use crate::experiments::dashcam::{AccessUnit, KEY_SLICE, TYPE};
 use anyhow::{Context, Result, bail};
 
 const HEADER: usize = 12;
 const START_CODE: [u8; 4] = [0, 0, 0, 1];
 
-/// The bits of a NAL unit's first byte that contain its type. The other bits are copied to its
-/// fragments.
-const TYPE: u8 = 0x1f;
-const KEY_SLICE: u8 = 5;
+/// Types beside those of NAL units.
 const AGGREGATE: u8 = 24;
 const FRAGMENT: u8 = 28;
 
 /// Bits in the second byte of a fragment: it is the first one of its unit, or the last.
 const FIRST: u8 = 0x80;
 const LAST: u8 = 0x40;
-
-/// A frame in the form that a decoder expects.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct AccessUnit {
-    /// NAL units behind start codes (H.264, Annex B).
-    pub(super) bytes: Vec<u8>,
-    /// Whether it can be decoded without any other frame.
-    pub(super) is_key: bool,
-}
 
 /// Returns the RTP timestamp, which all packets of a frame share and no other packets have.
 pub(super) fn timestamp(packet: &[u8]) -> Option<u32> {

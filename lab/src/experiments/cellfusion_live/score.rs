@@ -1,9 +1,9 @@
 //! Results of the schemes: on each drive, and on average over drives.
 
 use super::XNC;
-use super::clip::FPS;
 use super::setting::{Setting, Trial};
 use super::view::{Frame, View};
+use crate::experiments::dashcam::FPS;
 use crate::summary::{Case, Metrics, mean, quantile};
 use hawser_qoe::{Qoe, Window};
 use hawser_testbed::emulator::EmulatorReport;

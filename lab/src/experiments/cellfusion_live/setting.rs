@@ -1,10 +1,10 @@
 //! The parameters and the results of a run of one drive with one scheme.
 
-use super::clip::Clip;
 use super::route::Route;
 use super::view::{Frame, View};
 use crate::experiment::Measured;
 use crate::experiments::cellfusion::Drive;
+use crate::experiments::dashcam::Clip;
 use crate::summary::Case;
 use hawser_qoe::{Qoe, Window};
 use std::fmt;

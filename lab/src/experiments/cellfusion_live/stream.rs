@@ -1,10 +1,10 @@
 //! The packets of the video, with the times at which they left the camera and arrived at the
 //! receiver.
 
-use super::clip::Clip;
 use super::framing::{PacketReader, READ_TIMEOUT, prepare};
 use super::route::{Receiver, RouteEndpoints, Sender};
 use crate::experiment::Run;
+use crate::experiments::dashcam::Clip;
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;

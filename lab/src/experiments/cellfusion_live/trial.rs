@@ -1,6 +1,5 @@
 //! A run of one drive with one scheme.
 
-use super::clip::frames;
 use super::route::Route;
 use super::score;
 use super::setting::{Setting, Trial};
@@ -8,6 +7,7 @@ use super::stream::{self, Recording, WARM_UP};
 use super::view::View;
 use crate::experiment::{Run, write_json};
 use crate::experiments::cellfusion::{BITRATE, Drive, floor};
+use crate::experiments::dashcam::frames;
 use anyhow::{Context, Result};
 use hawser_io::ring;
 use hawser_qoe::Window;

@@ -1,10 +1,9 @@
 //! The frames as received by a viewer.
 
-use super::clip::FPS;
-use super::picture::{self, Received};
 use super::rtp::{assemble, timestamp};
 use super::stream::{Arrivals, Sent, digest};
 use crate::experiments::cellfusion::{REORDERING_WAIT, play};
+use crate::experiments::dashcam::{FPS, Received, ssim};
 use anyhow::{Context, Result};
 use hawser_qoe::{Qoe, Window, measure};
 use hawser_units::{ByteSize, Instant};
@@ -101,7 +100,7 @@ impl View {
                 }
             });
         }
-        let ssim = picture::ssim(&units, &received, folder)?;
+        let ssim = ssim(&units.iter().collect::<Vec<_>>(), &received, folder)?;
         for (frame, ssim) in self.frames.iter_mut().zip(ssim) {
             frame.ssim = ssim;
         }

@@ -60,7 +60,7 @@ impl Rival {
         let mut case = Case::new(&self.to_string());
         case.set_param("seconds", seconds);
         case.set_param("stream_mbps", STREAM_MBPS);
-        let network = Network::create("thesis")?;
+        let network = Network::create()?;
         network.let_subscribers_answer()?;
         let part = match self.0 {
             Way::MoqRelay => {

@@ -75,7 +75,7 @@ impl Slice {
 
 /// Measures a load in rounds, in each of which every way has its turn.
 pub(super) fn measure(trial: &Trial, run: &Run) -> Result<Vec<Vec<Slice>>> {
-    let network = Network::create("relay")?;
+    let network = Network::create()?;
     network.segment_in_software(trial.load.segmented)?;
     let seconds = run.seconds.unwrap_or(super::MEASURED_S) / ROUNDS as f64;
     let rival = match trial.ways.contains(&Way::MoqRelay) {

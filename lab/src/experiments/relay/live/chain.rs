@@ -1,6 +1,7 @@
 use anyhow::{Context, Result};
 use hawser_io::netns::Namespace;
 use hawser_relay::{BroadcastConfig, Config, Kernel, Server, Upstream};
+use hawser_testbed::topology::Claim;
 use hawser_units::ByteSize;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::num::NonZeroU8;
@@ -18,16 +19,19 @@ const CACHE: ByteSize = ByteSize(32 << 20);
 /// cable with the devices `out` and `in`.
 pub(super) struct Chain {
     nodes: Vec<Namespace>,
+    /// Removes the namespaces.
+    _claim: Claim,
 }
 
 impl Chain {
     /// Creates the namespaces. Viewers have two addresses: one of them can be told apart.
     pub(super) fn create(relays: usize) -> Result<Self> {
-        let mut chain = Chain { nodes: Vec::new() };
-        for node in 0..relays + 2 {
-            let name = format!("hawser-chain-{}-{node}", std::process::id());
-            chain.nodes.push(Namespace::create(name)?);
-        }
+        let claim = Claim::new()?;
+        let nodes = (0..relays + 2).map(|node| claim.namespace(&format!("node{node}")));
+        let chain = Chain {
+            nodes: nodes.collect::<Result<_>>()?,
+            _claim: claim,
+        };
         for (cable, ends) in chain.nodes.windows(2).enumerate() {
             ends[0].ip(&format!(
                 "link add name out type veth peer name in netns {}\naddr add {}/24 dev out\nlink set dev out up\n",
@@ -113,16 +117,6 @@ impl Chain {
         let kernel = Kernel::load(&[listen])?;
         let mut server = Server::open(&config, kernel)?;
         server.run(stop, |kernel| vec![kernel.descriptor()])
-    }
-}
-
-impl Drop for Chain {
-    fn drop(&mut self) {
-        for node in &self.nodes {
-            if let Err(error) = node.delete() {
-                tracing::warn!("{error}");
-            }
-        }
     }
 }
 
