@@ -217,8 +217,8 @@ mod tests {
         let uplinks = [("eth0", 1), ("wlan0", 0), ("wwan0", 1)].map(|(interface, cost)| Uplink {
             interface: interface.to_owned(),
             ipv4: None,
-            ipv6: None,
-            mtu: None,
+            ipv6: Vec::new(),
+            mtu: 1500,
             cost,
             monthly_cap: None,
         });
