@@ -4,6 +4,7 @@
 use super::resolv_conf::ResolvConf;
 use crate::config::ClientConfig;
 use anyhow::{Context, Result, bail, ensure};
+use hawser_io::interface::running;
 use parking_lot::Mutex;
 use std::fs;
 use std::io::{Read, Write};
@@ -146,9 +147,9 @@ fn is_openresolv() -> bool {
 }
 
 /// Withdraws the name servers of a killed client, which openresolv keeps without its device. Returns
-/// whether there were any.
+/// whether there were any. Those of a client that runs, whose device has a carrier, stay.
 fn withdraw_from_openresolv(interface: &str) -> Result<bool> {
-    if !is_openresolv() {
+    if running()?.contains(interface) || !is_openresolv() {
         return Ok(false);
     }
     // Fails if there are none.

@@ -212,6 +212,13 @@ fn openresolv_loses_the_servers_with_the_client_also_if_it_was_killed() {
 
     let client = car.start(SET);
     set(&client);
+    let mut second = car.start(SET);
+    let start = Instant::now();
+    while second.process.ended().unwrap().is_none() {
+        assert!(start.elapsed() < TIMEOUT, "the interface is in use");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(record.exists(), "of the client that runs");
     drop(client);
     drop(server);
     let left = fs::read_to_string(&record).unwrap();
