@@ -121,7 +121,7 @@ const TIMESYNCD: &str = "/run/systemd/timesync/synchronized";
 
 /// Returns whether a program such as an NTP client keeps the clock right. It may do so without this
 /// being known: of other programs than systemd-timesyncd only the kernel knows, which a sandbox may
-/// deny to ask (`ProtectClock=` of systemd).
+/// deny to ask, as `ProtectClock=` of systemd does.
 pub(crate) fn clock_is_right() -> bool {
     clock::is_synchronized().unwrap_or(false) || fs::exists(TIMESYNCD).unwrap_or(false)
 }
