@@ -203,14 +203,14 @@ fn a_server_of_another_name_is_not_talked_to() {
 fn two_clients_of_one_name_do_not_take_turns() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
-    let first = rig.client("");
+    // On another machine.
     let tls = rig.authority.credentials(rig.folder.path(), "car");
-    let config = client_config(&rig, "twin", &tls, "one");
-    let config = config.replace("[tunnel]", "[tunnel]\ninterface = \"twin\"");
-    let second = rig.start(&rig.client, "twin", "client", &config);
-    second.until("the second has the session", |status| {
+    let config = client_config(&rig, "twin", &tls, "one").replace("wan*", "net");
+    let first = rig.start(&rig.servers[1], "twin", "client", &config);
+    first.until("the first has a session", |status| {
         status.sessions.len() == 1
     });
+    let second = rig.client("");
     first.until("the first has none", |status| status.sessions.is_empty());
     let since = second.session().since_unix_ms;
     second.until("both uplinks", |status| status.sessions[0].paths.len() == 2);
