@@ -450,12 +450,23 @@ impl Client {
         if !self.addresses.own.is_empty() && self.addresses.own != addresses.own {
             warn!("inner addresses changed: connections inside the tunnel will break");
         }
-        self.device
-            .configure(&addresses.own, &self.routes(addresses))?;
+        let before = std::mem::take(&mut self.addresses);
+        if let Err(error) = self.set_at_device(addresses) {
+            // The session before goes on with its own.
+            if !before.own.is_empty() && self.set_at_device(&before).is_ok() {
+                self.addresses = before;
+            }
+            return Err(error);
+        }
         self.addresses = addresses.clone();
         self.dns.set();
         self.warn_of_unrouted_name_servers();
         Ok(())
+    }
+
+    fn set_at_device(&self, addresses: &InnerAddresses) -> Result<()> {
+        self.device
+            .configure(&addresses.own, &self.routes(addresses))
     }
 
     /// Returns what is routed into the tunnel, with the numbers of the routing tables: the

@@ -15,6 +15,10 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_s
 /// too large for the network behind the uplink.
 const MTU_RETRY: Duration = Duration::from_secs(30);
 
+/// The time that the answer to a join over a redialed connection gets: longer than the driver waits,
+/// which then knows that full packets do not arrive.
+const ANSWER_TIME: Duration = Duration::from_secs(6);
+
 /// The state of a session that its uplinks share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -250,6 +254,8 @@ impl Member {
             remote,
             standby,
         });
+        // The connection is there. Whether packets of full size arrive is found out by the driver.
+        attempt.until = attempt.until.map(|until| until.max(cx.now + ANSWER_TIME));
         cx.out.command(Command::Join {
             connection: attempt.connection,
             path: index,

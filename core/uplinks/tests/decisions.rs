@@ -289,6 +289,46 @@ fn a_silent_path_is_redialed_ever_more_rarely_and_each_attempt_is_limited() {
 }
 
 #[test]
+fn a_redial_that_the_server_answers_waits_until_it_is_known_whether_full_packets_arrive() {
+    let world = World::new(1, 1, 1);
+    let mut now = world.now;
+    let mut uplink = world.uplinks[0].uplink.clone();
+    let mut supervisor = Supervisor::new(now, 1, Default::default());
+    supervisor.handle_servers(now, vec![world.servers[0].server.clone()]);
+    supervisor.handle_uplinks(now, vec![uplink.clone()]);
+    let Some(Command::Dial { connection, .. }) = supervisor.poll_command() else {
+        panic!("the server is dialed");
+    };
+    supervisor.handle_dialed(now, connection, Some(dialed(&world)));
+    supervisor.handle_answer(now, connection, Answer::Accepted);
+    while supervisor.poll_command().is_some() {}
+
+    uplink.mtu -= 100;
+    supervisor.handle_uplinks(now, vec![uplink]);
+    supervisor.handle_timeout(now);
+    let Some(Command::Dial { connection, .. }) = supervisor.poll_command() else {
+        panic!("the server is dialed for packets of the other size");
+    };
+    now += S;
+    supervisor.handle_dialed(now, connection, Some(dialed(&world)));
+    assert!(matches!(
+        supervisor.poll_command(),
+        Some(Command::Join { .. })
+    ));
+    // A driver waits for an answer for 5 s.
+    now += 5 * S;
+    supervisor.handle_timeout(now);
+    assert_eq!(supervisor.poll_command(), None);
+    now += 2 * S;
+    supervisor.handle_timeout(now);
+    let closed = Command::Close {
+        connection,
+        reason: CloseReason::Unanswered,
+    };
+    assert_eq!(supervisor.poll_command(), Some(closed));
+}
+
+#[test]
 fn a_session_that_the_server_forgot_is_opened_again() {
     let mut world = connected(3, 1);
     let session = world.session();

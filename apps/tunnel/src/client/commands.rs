@@ -238,7 +238,7 @@ impl Client {
         });
         match prepared {
             Ok(opened) => {
-                self.narrow.confirm(&opened.1.uplink);
+                self.confirm_mtu(&opened.1);
                 self.connections.set_stage(id, Stage::Opened(opened));
                 Answer::Accepted
             }
@@ -249,12 +249,19 @@ impl Client {
     fn joined(&mut self, id: ConnectionId, answer: Result<Attached>) -> Answer {
         match answer {
             Ok(attached) => {
-                self.narrow.confirm(&attached.uplink);
+                self.confirm_mtu(&attached);
                 let stage = Stage::Joined(Box::new(attached));
                 self.connections.set_stage(id, stage);
                 Answer::Accepted
             }
             Err(error) => self.failed(id, &error),
+        }
+    }
+
+    /// Takes note of an answer to a full packet. TCP cuts packets to any size.
+    fn confirm_mtu(&mut self, attached: &Attached) {
+        if !attached.over_tcp {
+            self.narrow.confirm(&attached.uplink);
         }
     }
 
@@ -278,10 +285,19 @@ impl Client {
 
     /// Drops a connection that failed, and records why.
     fn record(&mut self, id: ConnectionId, error: &anyhow::Error) {
+        let now = time::now();
+        let mut was_trial = false;
         if let Some(TooLarge { uplink, mtu }) = error.downcast_ref() {
-            self.narrow.narrow(time::now(), uplink, *mtu);
+            was_trial = self.narrow.is_trial(now, &uplink.interface);
+            self.narrow.narrow(now, uplink, *mtu);
         }
         if let Some(entry) = self.connections.take(id) {
+            if was_trial {
+                return info!(
+                    interface = entry.interface,
+                    "larger packets still do not arrive"
+                );
+            }
             let errors = &self.dialer.dial_errors;
             errors.record(&entry.interface, &entry.server, error);
         }

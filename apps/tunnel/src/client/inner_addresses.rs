@@ -62,6 +62,7 @@ impl InnerAddresses {
                 && is_private(*address)
                 && !config.bypass.iter().any(|prefix| prefix.contains(*address))
                 && !networks.contains(*address)
+                && !peers.contains(address)
         };
         let server = opened.server_addresses.iter().copied();
         let server = server.filter(is_reached).collect();
@@ -105,7 +106,12 @@ mod tests {
             ..ClientConfig::read(&file).unwrap()
         };
         let networks = Networks::of(&[("10.1.0.1", "255.255.255.0"), ("fd01::1", "ffff:ffff::")]);
-        InnerAddresses::of(&opened, &config, &networks, &[ip("203.0.113.1")])
+        InnerAddresses::of(
+            &opened,
+            &config,
+            &networks,
+            &["203.0.113.1", "10.30.0.1"].map(ip),
+        )
     }
 
     #[test]
@@ -155,6 +161,7 @@ mod tests {
             "100.128.0.1",
             "127.0.0.53",
             "10.20.0.1",
+            "10.30.0.1",
             "10.1.0.9",
             "fd77::1",
         ] {

@@ -9,7 +9,7 @@ use hawser_control::tunnel;
 use hawser_io::failures::{Change, Failures};
 use hawser_uplinks::{Server, Uplink};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -20,6 +20,9 @@ const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The pause after a failed request.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
+
+/// The time after which the cheapest uplink is tried again for requests, while another one works.
+const RETURN_AFTER: Duration = Duration::from_secs(600);
 
 /// The largest number of servers to try: those with the least load.
 const MAX_SERVERS: usize = 16;
@@ -102,10 +105,11 @@ async fn give_up_waiting(known: watch::Sender<Option<ServerList>>) {
 }
 
 /// Polls the controller outside the tunnel, by one uplink after the other until it answers, and after
-/// them by the routing table: another interface may lead to it, or only the tunnel.
+/// them by the routing table: another interface may lead to it, or only the tunnel. The first uplink
+/// is tried again when the uplinks change, and after [`RETURN_AFTER`].
 async fn poll_controller(
     config: ClientConfig,
-    uplinks: watch::Receiver<Vec<Uplink>>,
+    mut uplinks: watch::Receiver<Vec<Uplink>>,
     known: watch::Sender<Option<ServerList>>,
     settings: Inbox,
 ) {
@@ -113,10 +117,20 @@ async fn poll_controller(
         Ok(client) => client,
         Err(error) => return warn!("{error:#}"),
     };
-    let mut interface = next_interface(&uplinks.borrow(), None);
+    let mut interface = next_interface(&uplinks.borrow_and_update(), None);
     client.bind(interface.clone());
+    let mut bound_at = Instant::now();
     let mut failures = Failures::default();
     loop {
+        let have_changed = uplinks.has_changed().unwrap_or(false);
+        if have_changed || bound_at.elapsed() > RETURN_AFTER {
+            bound_at = Instant::now();
+            let first = next_interface(&uplinks.borrow_and_update(), None);
+            if interface != first {
+                interface = first;
+                client.bind(interface.clone());
+            }
+        }
         let (pause, outcome) = match query(&mut client, &settings).await {
             Ok(answer) => {
                 let list = ServerList {
@@ -133,6 +147,7 @@ async fn poll_controller(
                 let error = error.context(format!("over {by}"));
                 interface = next_interface(&uplinks.borrow(), interface.as_deref());
                 client.bind(interface.clone());
+                bound_at = Instant::now();
                 (RETRY_PAUSE, Err(error))
             }
         };

@@ -123,7 +123,7 @@ const TIMESYNCD: &str = "/run/systemd/timesync/synchronized";
 /// being known: of other programs than systemd-timesyncd only the kernel knows, which a sandbox may
 /// deny to ask, as `ProtectClock=` of systemd does.
 pub(crate) fn clock_is_right() -> bool {
-    clock::is_synchronized().unwrap_or(false) || fs::exists(TIMESYNCD).unwrap_or(false)
+    clock::is_synchronized().unwrap_or_else(|_| fs::exists(TIMESYNCD).unwrap_or(false))
 }
 
 #[cfg(test)]
