@@ -184,8 +184,7 @@ impl Recovery {
         match outcome {
             Outcome::Arrived(content) => self.handle_arrived(now, content, true),
             Outcome::ArrivedLate(content) => self.handle_arrived(now, content, false),
-            Outcome::Lost(content) => self.handle_lost(now, content, false),
-            Outcome::Straggles(content) => self.handle_lost(now, content, true),
+            Outcome::Lost(content) => self.handle_lost(now, content),
             Outcome::Retransmit(Content::Original(id)) if self.method != RecoveryMethod::None => {
                 self.queue_retransmission(id)
             }
@@ -213,16 +212,16 @@ impl Recovery {
         }
     }
 
-    fn handle_lost(&mut self, now: Instant, content: Content, straggles: bool) {
+    fn handle_lost(&mut self, now: Instant, content: Content) {
         match content {
-            Content::Original(id) => self.handle_lost_packet(now, id, straggles),
+            Content::Original(id) => self.handle_lost_packet(now, id),
             Content::Coded { start, count } => self.handle_coded_outcome(now, start, count, false),
             Content::Ping => {}
         }
     }
 
     /// Handles the loss of a transmission of packet `id` itself.
-    fn handle_lost_packet(&mut self, now: Instant, id: u64, straggles: bool) {
+    fn handle_lost_packet(&mut self, now: Instant, id: u64) {
         let Some(packet) = self.packets.get_mut(id) else {
             return;
         };
@@ -235,7 +234,7 @@ impl Recovery {
             (Fate::Recovering | Fate::GivenUp, _) => return self.evaluate_shot(now, number),
             (Fate::Sent, RecoveryMethod::None) => self.give_up(id),
             (Fate::Sent, RecoveryMethod::Retransmit) => self.queue_retransmission(id),
-            (Fate::Sent, RecoveryMethod::OneShot { .. }) => self.schedule_shot(now, id, straggles),
+            (Fate::Sent, RecoveryMethod::OneShot { .. }) => self.schedule_shot(now, id),
             (Fate::Lost | Fate::Delivered, _) => return,
         }
         self.counts.lost += 1;
@@ -287,7 +286,7 @@ impl Recovery {
                 continue;
             }
             if shots < self.config.shots {
-                self.schedule_shot(now, id, false);
+                self.schedule_shot(now, id);
             } else if !is_open {
                 self.give_up(id);
             }
@@ -316,11 +315,11 @@ impl Recovery {
     }
 
     /// Marks a packet as lost and schedules a shot for its range.
-    fn schedule_shot(&mut self, now: Instant, id: u64, straggles: bool) {
+    fn schedule_shot(&mut self, now: Instant, id: u64) {
         let Some(packet) = self.packets.get_mut(id) else {
             return;
         };
-        (packet.fate, packet.straggles) = (Fate::Lost, straggles);
+        packet.fate = Fate::Lost;
         let at = now + self.config.recovery_delay;
         self.ranges.schedule(packet.range, at);
         self.next_range = None;
