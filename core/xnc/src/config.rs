@@ -89,10 +89,12 @@ pub struct Config {
     /// Whether a shot is sent as a whole: for contiguous lost packets, once the windows of all paths
     /// together allow all of it, and over every path as far as its window and `path_share` allow
     /// (Ni, section 4.5.2). Otherwise, a shot covers its range, begins with the first open window,
-    /// and is spread over the paths so that it survives the failure of any one of them.
+    /// and is spread over the paths so that it survives the failure of any one of them, unless all
+    /// that it recovers are stragglers.
     pub whole_shots: bool,
     /// The number of coded packets in addition to the number of lost ones (Ni, section 4.5.1). A
-    /// shot that is spread has more of them, by the share of one path.
+    /// shot that is spread has more of them, by the share of one path, unless all that it recovers
+    /// are stragglers.
     pub extra_packets: usize,
     /// The maximum share of the coded packets for one path (rho in Ni, section 4.5.2). Only for
     /// whole shots.

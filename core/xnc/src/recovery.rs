@@ -184,7 +184,8 @@ impl Recovery {
         match outcome {
             Outcome::Arrived(content) => self.handle_arrived(now, content, true),
             Outcome::ArrivedLate(content) => self.handle_arrived(now, content, false),
-            Outcome::Lost(content) => self.handle_lost(now, content),
+            Outcome::Lost(content) => self.handle_lost(now, content, false),
+            Outcome::Straggles(content) => self.handle_lost(now, content, true),
             Outcome::Retransmit(Content::Original(id)) if self.method != RecoveryMethod::None => {
                 self.queue_retransmission(id)
             }
@@ -212,16 +213,16 @@ impl Recovery {
         }
     }
 
-    fn handle_lost(&mut self, now: Instant, content: Content) {
+    fn handle_lost(&mut self, now: Instant, content: Content, straggles: bool) {
         match content {
-            Content::Original(id) => self.handle_lost_packet(now, id),
+            Content::Original(id) => self.handle_lost_packet(now, id, straggles),
             Content::Coded { start, count } => self.handle_coded_outcome(now, start, count, false),
             Content::Ping => {}
         }
     }
 
     /// Handles the loss of a transmission of packet `id` itself.
-    fn handle_lost_packet(&mut self, now: Instant, id: u64) {
+    fn handle_lost_packet(&mut self, now: Instant, id: u64, straggles: bool) {
         let Some(packet) = self.packets.get_mut(id) else {
             return;
         };
@@ -234,7 +235,7 @@ impl Recovery {
             (Fate::Recovering | Fate::GivenUp, _) => return self.evaluate_shot(now, number),
             (Fate::Sent, RecoveryMethod::None) => self.give_up(id),
             (Fate::Sent, RecoveryMethod::Retransmit) => self.queue_retransmission(id),
-            (Fate::Sent, RecoveryMethod::OneShot { .. }) => self.schedule_shot(now, id),
+            (Fate::Sent, RecoveryMethod::OneShot { .. }) => self.schedule_shot(now, id, straggles),
             (Fate::Lost | Fate::Delivered, _) => return,
         }
         self.counts.lost += 1;
@@ -286,7 +287,7 @@ impl Recovery {
                 continue;
             }
             if shots < self.config.shots {
-                self.schedule_shot(now, id);
+                self.schedule_shot(now, id, false);
             } else if !is_open {
                 self.give_up(id);
             }
@@ -315,11 +316,11 @@ impl Recovery {
     }
 
     /// Marks a packet as lost and schedules a shot for its range.
-    fn schedule_shot(&mut self, now: Instant, id: u64) {
+    fn schedule_shot(&mut self, now: Instant, id: u64, straggles: bool) {
         let Some(packet) = self.packets.get_mut(id) else {
             return;
         };
-        packet.fate = Fate::Lost;
+        (packet.fate, packet.straggles) = (Fate::Lost, straggles);
         let at = now + self.config.recovery_delay;
         self.ranges.schedule(packet.range, at);
         self.next_range = None;

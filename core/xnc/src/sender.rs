@@ -263,7 +263,7 @@ impl Sender {
                 stats.lost -= 1;
                 self.stats.spurious += 1;
             }
-            Outcome::Lost(_) => stats.lost += 1,
+            Outcome::Lost(_) | Outcome::Straggles(_) => stats.lost += 1,
             Outcome::Retransmit(_) => {}
         }
     }

@@ -37,6 +37,8 @@ pub(crate) struct SentPacket {
     pub(crate) fate: Fate,
     /// The number of shots since it was lost.
     pub(crate) shots: u32,
+    /// Whether it counts as lost as a straggler, and no shot for it has failed.
+    pub(crate) straggles: bool,
     /// The path of the last transmission.
     pub(crate) path: Option<PathId>,
     /// The number of its encoding range.
@@ -160,6 +162,7 @@ impl SentPackets {
             in_flight: 0,
             fate: Fate::Sent,
             shots: 0,
+            straggles: false,
             path: None,
             range,
             frame,

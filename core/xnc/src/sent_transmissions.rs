@@ -58,6 +58,9 @@ pub(crate) enum Outcome {
     /// It had counted as lost, and arrived.
     ArrivedLate(Content),
     Lost(Content),
+    /// It counts as lost early, because the rest of its frame is useless without it. Most stragglers
+    /// arrive.
+    Straggles(Content),
     /// Its fate is unknown, and the probe timeout requires a retransmission.
     Retransmit(Content),
 }
@@ -79,11 +82,11 @@ impl SentTransmission {
         self.bytes.saturating_sub(QUIC_OVERHEAD)
     }
 
-    /// Marks it as lost, and updates the average `loss`.
-    fn mark_lost(&mut self, loss: &mut f64) -> Outcome {
+    /// Marks it as lost, updates the average `loss`, and returns its content.
+    fn mark_lost(&mut self, loss: &mut f64) -> Content {
         self.fate = Fate::Lost;
         *loss += (1.0 - *loss) / LOSS_WINDOW;
-        Outcome::Lost(self.content)
+        self.content
     }
 
     /// Returns when it becomes a straggler. Its acknowledgement is expected after at most
@@ -364,7 +367,7 @@ impl SentTransmissions {
                 break;
             }
             let index = (self.first_undecided - self.base) as usize;
-            outcomes.push(self.sent[index].mark_lost(&mut self.loss));
+            outcomes.push(Outcome::Lost(self.sent[index].mark_lost(&mut self.loss)));
             self.last_lost = self.last_lost.max(Some(self.first_undecided));
         }
         if rule == LossRule::Quic && self.pto_due(max_ack_delay).is_some_and(|due| due <= now) {
@@ -484,7 +487,7 @@ impl SentTransmissions {
                 Content::Ping => continue,
             };
             if sent.fate == Fate::Unknown && is_worth(id) {
-                outcomes.push(sent.mark_lost(&mut self.loss));
+                outcomes.push(Outcome::Straggles(sent.mark_lost(&mut self.loss)));
                 self.last_lost = self.last_lost.max(Some(number));
             }
         }

@@ -88,7 +88,7 @@ impl Recovery {
             return true;
         }
         let rooms = paths.rooms_for_recovery(now, &self.config, self.size(&shot));
-        let shares = spread(shot.unsent, &rooms);
+        let shares = spread(shot.unsent, shot.has_margin, &rooms);
         self.plan(&mut shot, &contents, &shares);
         if let Some(range) = self.ranges.get_mut(number) {
             range.shot = shot;
@@ -205,7 +205,8 @@ impl Recovery {
 
     /// Returns a shot for these packets of a range. It covers the whole range, so that packets of
     /// earlier shots that are in flight, or have arrived, count towards it: each of them is of use
-    /// for any of the lost packets. They have to suffice for packets that were given up as well.
+    /// for any of the lost packets. They have to suffice for packets that were given up as well. A shot
+    /// for stragglers need not survive the failure of a path, because most of them arrive after all.
     fn new_shot(&self, number: u64, missing: &[u64]) -> Option<Shot> {
         let range = self.ranges.get(number)?;
         let mut shot = Shot {
@@ -218,8 +219,12 @@ impl Recovery {
             (shot.in_flight, shot.arrived) = (range.shot.in_flight, range.shot.arrived);
         }
         let packets = missing.iter().filter_map(|id| self.packets.get(*id));
-        let copied = packets.filter(|packet| packet.in_flight > 0).count();
+        let copied = packets
+            .clone()
+            .filter(|packet| packet.in_flight > 0)
+            .count();
         shot.is_coded = self.is_coded() && shot.lost > 1;
+        shot.has_margin = !packets.clone().all(|packet| packet.straggles);
         let needed = needed(shot.lost + self.gone(&shot), self.config.extra_packets);
         shot.unsent = needed.saturating_sub(shot.in_flight + shot.arrived + copied);
         Some(shot)

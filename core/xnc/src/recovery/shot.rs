@@ -14,6 +14,8 @@ pub(super) struct Shot {
     pub(super) lost: usize,
     /// Whether the packets of the shot are coded, and not the lost packets themselves.
     pub(super) is_coded: bool,
+    /// Whether it has so many packets that it survives the failure of any one path.
+    pub(super) has_margin: bool,
     /// Packets of the shot that wait for window.
     pub(super) unsent: usize,
     /// Coded packets over these packets that are planned or in flight, and that arrived.
@@ -57,15 +59,21 @@ pub(super) fn whole_shares(
     (open >= needed).then(|| shares.collect())
 }
 
-/// Distributes a shot over the paths, so that the packets that are needed arrive even if any one of
-/// the paths fails: paths often pause together, or one after another. `rooms` is the number of
-/// packets that each path has room for, the best path first. If there is too little room for that,
-/// the best paths get as many as are needed, or as there is room for.
-pub(super) fn spread(needed: usize, rooms: &[(PathId, usize)]) -> Vec<(PathId, usize)> {
+/// Distributes a shot over the paths. With `margin`, there are so many packets that those that are
+/// needed arrive even if any one of the paths fails: paths often pause together, or one after
+/// another. `rooms` is the number of packets that each path has room for, the best path first. If
+/// there is too little room for that, the best paths get as many as are needed, or as there is room
+/// for.
+pub(super) fn spread(
+    needed: usize,
+    margin: bool,
+    rooms: &[(PathId, usize)],
+) -> Vec<(PathId, usize)> {
     let open = rooms.iter().filter(|(_, room)| *room > 0);
     let others = open.clone().count().saturating_sub(1).max(1);
     let share = needed.div_ceil(others);
-    let mut left = needed + share;
+    let margin = if margin { share } else { 0 };
+    let mut left = needed + margin;
     let mut shares: Vec<(PathId, usize)> = open
         .clone()
         .map(|(path, room)| {
@@ -74,7 +82,7 @@ pub(super) fn spread(needed: usize, rooms: &[(PathId, usize)]) -> Vec<(PathId, u
             (*path, share)
         })
         .collect();
-    let mut missing = left.saturating_sub(share);
+    let mut missing = left.saturating_sub(margin);
     for ((_, share), (_, room)) in shares.iter_mut().zip(open) {
         let more = missing.min(room - *share);
         *share += more;
@@ -107,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_shot_survives_the_failure_of_a_path() {
-        let shares = |needed, open: &[usize]| by_index(spread(needed, &rooms(open)));
+        let shares = |needed, open: &[usize]| by_index(spread(needed, true, &rooms(open)));
         assert_eq!(shares(1, &[3, 0, 1]), [(0, 1), (2, 1)]);
         assert_eq!(shares(6, &[30, 30, 30]), [(0, 3), (1, 3), (2, 3)]);
         assert_eq!(shares(7, &[30, 30, 30]), [(0, 4), (1, 4), (2, 3)]);
@@ -115,8 +123,17 @@ mod tests {
     }
 
     #[test]
+    fn a_shot_without_margin_has_as_many_packets_as_are_needed() {
+        let shares = |needed, open: &[usize]| by_index(spread(needed, false, &rooms(open)));
+        assert_eq!(shares(1, &[3, 0, 1]), [(0, 1)]);
+        assert_eq!(shares(6, &[30, 30, 30]), [(0, 3), (1, 3)]);
+        assert_eq!(shares(6, &[2, 1, 30]), [(0, 2), (1, 1), (2, 3)]);
+        assert_eq!(shares(6, &[2, 1, 1]), [(0, 2), (1, 1), (2, 1)]);
+    }
+
+    #[test]
     fn the_best_paths_get_what_others_have_no_room_for() {
-        let shares = |needed, open: &[usize]| by_index(spread(needed, &rooms(open)));
+        let shares = |needed, open: &[usize]| by_index(spread(needed, true, &rooms(open)));
         assert_eq!(shares(6, &[30, 1, 1]), [(0, 4), (1, 1), (2, 1)]);
         assert_eq!(shares(6, &[2, 1, 1]), [(0, 2), (1, 1), (2, 1)]);
         assert_eq!(shares(6, &[0, 0]), []);
@@ -146,7 +163,7 @@ mod tests {
             needed in 1usize..64,
             room in proptest::collection::vec(0usize..80, 1..8),
         ) {
-            let shares = spread(needed, &rooms(&room));
+            let shares = spread(needed, true, &rooms(&room));
             let total: usize = shares.iter().map(|(_, share)| share).sum();
             prop_assert!(shares.iter().all(|(path, share)| *share <= room[path.index()]));
             prop_assert!(total >= needed.min(room.iter().sum()));

@@ -37,6 +37,12 @@ fn lose(recovery: &mut Recovery, now: Instant, ids: impl IntoIterator<Item = u64
     }
 }
 
+fn straggle(recovery: &mut Recovery, now: Instant, ids: impl IntoIterator<Item = u64>) {
+    for id in ids {
+        recovery.handle_outcome(now, Outcome::Straggles(Content::Original(id)));
+    }
+}
+
 fn arrive(recovery: &mut Recovery, ids: impl IntoIterator<Item = u64>) {
     for id in ids {
         recovery.handle_outcome(later(), Outcome::Arrived(Content::Original(id)));
@@ -118,6 +124,31 @@ fn enough_coded_packets_settle_the_lost_ones() {
         None,
         "nothing is left"
     );
+}
+
+#[test]
+fn a_shot_for_stragglers_has_no_margin_and_the_next_one_has() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 10);
+    straggle(&mut recovery, Instant::ZERO, 2..5);
+    let first = poll(&mut recovery, later(), &paths(1_000_000));
+    assert_eq!(first.len(), 4, "one more than straggle");
+    for coded in first {
+        recovery.handle_outcome(later(), Outcome::Straggles(coded));
+    }
+    let now = later() + Config::default().recovery_delay;
+    let second = poll(&mut recovery, now, &paths(1_000_000));
+    assert_eq!(second.len(), 8, "one more than are lost, on each path");
+}
+
+#[test]
+fn stragglers_do_not_take_the_margin_from_lost_packets() {
+    let mut recovery = recovery(CODED);
+    send(&mut recovery, Instant::ZERO, 10);
+    straggle(&mut recovery, Instant::ZERO, 2..5);
+    lose(&mut recovery, Instant::ZERO, [7]);
+    let sent = poll(&mut recovery, later(), &paths(1_000_000));
+    assert_eq!(sent.len(), 10, "one more than are lost, on each path");
 }
 
 #[test]

@@ -154,11 +154,11 @@ fn stragglers_are_lost_where_that_is_worth_it() {
     transmissions.detect_stragglers(at(179), 30 * MS, |_| true, &mut outcomes);
     assert_eq!(outcomes, []);
     transmissions.detect_stragglers(at(180), 30 * MS, |id| id == 1, &mut outcomes);
-    assert_eq!(outcomes, [Outcome::Lost(Content::Original(1))]);
+    assert_eq!(outcomes, [Outcome::Straggles(Content::Original(1))]);
     outcomes.clear();
     transmissions.detect_stragglers(at(190), 30 * MS, |_| true, &mut outcomes);
     assert_eq!(
         outcomes,
-        [0, 2].map(|id| Outcome::Lost(Content::Original(id)))
+        [0, 2].map(|id| Outcome::Straggles(Content::Original(id)))
     );
 }
