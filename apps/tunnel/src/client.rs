@@ -51,7 +51,7 @@ use servers::Servers;
 use settings::Pushed;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -474,13 +474,15 @@ impl Client {
     fn routes(&self, addresses: &InnerAddresses) -> Vec<(Prefix, Option<u32>)> {
         let table = self.config.table;
         let inside = self.config.inside().into_iter();
+        // A route to each half of all addresses precedes the default routes of uplinks, of any metric,
+        // and is in the way of none: DHCP clients add and replace these at any time.
         let inside = inside.flat_map(|prefix| match (table, prefix.length()) {
-            (None, 0) => halves(prefix).to_vec(),
+            (None, 0) => prefix.halves().to_vec(),
             _ => vec![prefix],
         });
         let inside = inside.map(|prefix| (prefix, table));
         let server = addresses.server.iter();
-        let server = server.map(|address| (Prefix::around(*address, u8::MAX), None));
+        let server = server.map(|address| (Prefix::host(*address), None));
         // A route to the server may also be in the configuration.
         let routes: BTreeSet<_> = inside.chain(server).collect();
         routes.into_iter().collect()
@@ -495,18 +497,6 @@ impl Client {
             }
         }
     }
-}
-
-/// Returns the halves of the addresses of a family. A route to each half precedes the default routes
-/// of uplinks, of any metric, and is in the way of none: DHCP clients add and replace these at any
-/// time.
-fn halves(all: Prefix) -> [Prefix; 2] {
-    let middle: IpAddr = match all.is_ipv4() {
-        true => Ipv4Addr::new(128, 0, 0, 0).into(),
-        false => Ipv6Addr::new(0x8000, 0, 0, 0, 0, 0, 0, 0).into(),
-    };
-    let first = all.address(0).expect("a prefix has a first address");
-    [first, middle].map(|address| Prefix::around(address, 1))
 }
 
 /// Installs the rules that translate the sources of forwarded packets, if the configuration says so.

@@ -116,7 +116,7 @@ impl Device {
         addresses: &[IpAddr],
         routes: &[(Prefix, Option<u32>)],
     ) -> Result<()> {
-        let host = |address: &IpAddr| self.address((*address, host_length(*address)));
+        let host = |address: &IpAddr| self.address((*address, Prefix::host(*address).length()));
         if !self.has_ipv6 && addresses.iter().any(IpAddr::is_ipv6) {
             tracing::warn!("no IPv6 inside the tunnel: it is disabled on this host");
         }
@@ -192,7 +192,7 @@ impl Device {
         let route = |(address, mtu): &(IpAddr, Option<u16>)| Route {
             mtu_bytes: mtu.map(u32::from),
             is_mtu_locked: mtu.is_some(),
-            ..Route::new(*address, host_length(*address), self.name())
+            ..Route::new(*address, Prefix::host(*address).length(), self.name())
         };
         let (set, gone): (Vec<_>, Vec<_>) = changes.iter().partition(|(_, mtu)| mtu.is_some());
         for change in gone {
@@ -289,9 +289,4 @@ fn has_ipv6(name: &str) -> bool {
     // /proc/sys/net shows the thread's network namespace.
     let disabled = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
     disabled.is_ok_and(|disabled| disabled.trim() == "0")
-}
-
-/// Returns the length of the prefix that contains nothing but the address.
-fn host_length(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
 }

@@ -31,6 +31,11 @@ impl Prefix {
         }
     }
 
+    /// Returns the prefix that contains nothing but `address`.
+    pub fn host(address: IpAddr) -> Prefix {
+        Prefix::around(address, u8::MAX)
+    }
+
     /// Returns the prefix length in bits.
     pub fn length(self) -> u8 {
         self.length
@@ -87,7 +92,14 @@ impl Prefix {
     }
 
     /// Returns the two halves of a prefix of more than one address.
-    fn halves(self) -> [Prefix; 2] {
+    ///
+    /// # Panics
+    /// If the prefix has one address only.
+    pub fn halves(self) -> [Prefix; 2] {
+        assert!(
+            self.length < width(self.network),
+            "{self} has one address only"
+        );
         let length = self.length + 1;
         let upper = bits(self.network) | 1 << (width(self.network) - length);
         [self.network, self.like(upper)].map(|network| Prefix { network, length })

@@ -142,12 +142,20 @@ impl Client {
 
     /// Records that the server did not answer over a connection that was to replace a path.
     fn record_silence(&self, connection: ConnectionId) {
-        match self.connections.interface(connection) {
-            Some(interface) if self.narrow.is_trial(time::now(), interface) => {
-                info!(interface, "larger packets still do not arrive");
-            }
-            _ => self.connections.record_silence(connection),
+        let interface = self.connections.interface(connection);
+        if !interface.is_some_and(|interface| self.is_failed_trial(interface)) {
+            self.connections.record_silence(connection);
         }
+    }
+
+    /// Returns whether a connection that failed was one to try larger packets, which is no error of
+    /// the uplink, and logs it.
+    fn is_failed_trial(&self, interface: &str) -> bool {
+        let is_trial = self.narrow.is_trial(time::now(), interface);
+        if is_trial {
+            info!(interface, "larger packets still do not arrive");
+        }
+        is_trial
     }
 
     /// Ends a connection, however far it is.
@@ -285,19 +293,14 @@ impl Client {
 
     /// Drops a connection that failed, and records why.
     fn record(&mut self, id: ConnectionId, error: &anyhow::Error) {
-        let now = time::now();
         let mut was_trial = false;
         if let Some(TooLarge { uplink, mtu }) = error.downcast_ref() {
-            was_trial = self.narrow.is_trial(now, &uplink.interface);
-            self.narrow.narrow(now, uplink, *mtu);
+            was_trial = self.is_failed_trial(&uplink.interface);
+            self.narrow.narrow(time::now(), uplink, *mtu);
         }
-        if let Some(entry) = self.connections.take(id) {
-            if was_trial {
-                return info!(
-                    interface = entry.interface,
-                    "larger packets still do not arrive"
-                );
-            }
+        if let Some(entry) = self.connections.take(id)
+            && !was_trial
+        {
             let errors = &self.dialer.dial_errors;
             errors.record(&entry.interface, &entry.server, error);
         }

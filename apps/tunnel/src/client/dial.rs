@@ -204,7 +204,7 @@ impl Dialer {
                     sleep(OTHER_FAMILY_AFTER).await;
                     self.dial_by(uplink, server, other).await
                 };
-                first_family(preferred, other).await
+                first_of(("the preferred address", preferred), other, |_| false).await
             }
             None => preferred.await,
         };
@@ -219,7 +219,11 @@ impl Dialer {
     async fn dial_by(&self, uplink: &Uplink, server: &Server, route: Route) -> Result<Dialed> {
         let udp = self.dial_udp(uplink, server, route);
         match server.tcp_port {
-            Some(port) => first_of(udp, self.dial_tcp(uplink, server, route, port)).await,
+            Some(port) => {
+                let tcp = self.dial_tcp(uplink, server, route, port);
+                // If the server answers over UDP, it would say the same over TCP.
+                first_of(("UDP", udp), tcp, |error| !error.is::<Unanswered>()).await
+            }
             None => udp.await,
         }
     }
@@ -367,38 +371,23 @@ impl Dialer {
     }
 }
 
-/// Returns the connection that is there first, or the errors of both families.
-async fn first_family(
-    preferred: impl Future<Output = Result<Dialed>>,
-    other: impl Future<Output = Result<Dialed>>,
-) -> Result<Dialed> {
-    let (preferred, other) = match select(pin!(preferred), pin!(other)).await {
-        Either::Left((Ok(dialed), _)) | Either::Right((Ok(dialed), _)) => return Ok(dialed),
-        Either::Left((Err(preferred), other)) => (preferred, other.await),
-        Either::Right((Err(other), preferred)) => match preferred.await {
-            Ok(dialed) => return Ok(dialed),
-            Err(preferred) => (preferred, Err(other)),
-        },
-    };
-    other.map_err(|other| preferred.context(format!("{other:#}; the preferred address")))
-}
-
-/// Returns the connection that is there first, or the errors of both.
+/// Returns the connection that is there first, or the errors of both attempts. `first` is what the
+/// first one uses, and `is_final` whether its error would be that of the second one as well.
 async fn first_of(
-    udp: impl Future<Output = Result<Dialed>>,
-    tcp: impl Future<Output = Result<Dialed>>,
+    (first, attempt): (&str, impl Future<Output = Result<Dialed>>),
+    second: impl Future<Output = Result<Dialed>>,
+    is_final: impl Fn(&anyhow::Error) -> bool,
 ) -> Result<Dialed> {
-    let (udp, tcp) = match select(pin!(udp), pin!(tcp)).await {
+    let (error, second) = match select(pin!(attempt), pin!(second)).await {
         Either::Left((Ok(dialed), _)) | Either::Right((Ok(dialed), _)) => return Ok(dialed),
-        // The server answers over UDP, and would say the same over TCP.
-        Either::Left((Err(error), _)) if !error.is::<Unanswered>() => return Err(error),
-        Either::Left((Err(error), tcp)) => (error, tcp.await),
-        Either::Right((Err(error), udp)) => match udp.await {
+        Either::Left((Err(error), _)) if is_final(&error) => return Err(error),
+        Either::Left((Err(error), second)) => (error, second.await),
+        Either::Right((Err(second), attempt)) => match attempt.await {
             Ok(dialed) => return Ok(dialed),
-            Err(udp) => (udp, Err(error)),
+            Err(error) => (error, Err(second)),
         },
     };
-    tcp.map_err(|tcp| udp.context(format!("{tcp:#}; UDP")))
+    second.map_err(|second| error.context(format!("{second:#}; {first}")))
 }
 
 fn client_endpoint(socket: Box<dyn AsyncUdpSocket>, payload: u16) -> Result<Endpoint> {

@@ -117,14 +117,13 @@ async fn poll_controller(
         Ok(client) => client,
         Err(error) => return warn!("{error:#}"),
     };
-    let mut interface = next_interface(&uplinks.borrow_and_update(), None);
-    client.bind(interface.clone());
-    let mut bound_at = Instant::now();
+    let mut interface = None;
+    let mut bound_at: Option<Instant> = None;
     let mut failures = Failures::default();
     loop {
         let have_changed = uplinks.has_changed().unwrap_or(false);
-        if have_changed || bound_at.elapsed() > RETURN_AFTER {
-            bound_at = Instant::now();
+        if have_changed || bound_at.is_none_or(|at| at.elapsed() > RETURN_AFTER) {
+            bound_at = Some(Instant::now());
             let first = next_interface(&uplinks.borrow_and_update(), None);
             if interface != first {
                 interface = first;
@@ -147,7 +146,7 @@ async fn poll_controller(
                 let error = error.context(format!("over {by}"));
                 interface = next_interface(&uplinks.borrow(), interface.as_deref());
                 client.bind(interface.clone());
-                bound_at = Instant::now();
+                bound_at = Some(Instant::now());
                 (RETRY_PAUSE, Err(error))
             }
         };

@@ -27,9 +27,9 @@ pub(crate) fn watch(rules: Vec<UplinkRule>) -> Result<watch::Receiver<Vec<Uplink
 /// Returns the interfaces of `mtus` that have an address and match a rule. The first matching rule
 /// applies. `mtus` are the MTUs, in bytes, of those that are up and have a carrier.
 ///
-/// Of the addresses of one scope, the first one is used that is not deprecated (RFC 6724, section 5,
-/// rule 3), and rather one that stays than a temporary one (unlike rule 7: the server knows the client
-/// anyway, and the connection would have to move with each change).
+/// An uplink has at most one address of each scope. One that is not deprecated is preferred (RFC 6724,
+/// section 5, rule 3), and then one that is not temporary. Rule 7 prefers temporary ones; here the
+/// server knows the client anyway, and the connection would have to move with each change.
 fn usable_uplinks(
     rules: &[UplinkRule],
     mtus: &BTreeMap<String, u16>,

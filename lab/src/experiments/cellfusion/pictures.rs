@@ -1,4 +1,4 @@
-//! What a viewer of a drive sees: the frames of a clip, decoded from those that were shown to it.
+//! What a viewer of a drive sees: the pictures that a decoder makes of the frames that arrived.
 
 use super::simulation::WARM_UP;
 use super::video::{ReceivedFrame, encoded_frames};
