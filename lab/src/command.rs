@@ -83,6 +83,10 @@ struct RunArgs {
     /// part of the experiment anyway; needs ffmpeg, and minutes
     #[arg(long)]
     pictures: bool,
+    /// Number of times that every case is run, each time with a seed of its own, where time is virtual and
+    /// figures depend on the seed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    repetitions: Option<u32>,
     /// Output directory [default: target/lab/EXPERIMENT]
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
@@ -211,9 +215,16 @@ fn run_experiment(args: RunArgs, hawser: PathBuf) -> Result<()> {
             experiment.name()
         );
     }
+    if args.repetitions.is_some() && !experiment.has_repetitions() {
+        bail!(
+            "{} runs each case once: --repetitions is not for it",
+            experiment.name()
+        );
+    }
     let run = Run {
         hawser,
         seed: args.seed,
+        repetitions: args.repetitions.unwrap_or(1),
         attempts: args.attempts,
         seconds: args.seconds,
         pattern: args

@@ -45,6 +45,11 @@ pub trait Experiment: Sync {
         false
     }
 
+    /// Returns whether a run may repeat its cases with further seeds.
+    fn has_repetitions(&self) -> bool {
+        false
+    }
+
     /// Returns the cases that a run selects, in the order in which they run.
     fn cases(&self, run: &Run) -> Result<Vec<Self::Case>>;
 
@@ -101,6 +106,9 @@ pub trait Entry: Sync {
     /// Returns whether a run may decode the video and compare its pictures.
     fn has_pictures(&self) -> bool;
 
+    /// Returns whether a run may repeat its cases with further seeds.
+    fn has_repetitions(&self) -> bool;
+
     /// Runs the selected cases and writes all files but the summary to the output folder.
     fn run(&self, run: &Run) -> Result<Summary>;
 }
@@ -124,6 +132,10 @@ impl<E: Experiment> Entry for E {
 
     fn has_pictures(&self) -> bool {
         Experiment::has_pictures(self)
+    }
+
+    fn has_repetitions(&self) -> bool {
+        Experiment::has_repetitions(self)
     }
 
     fn run(&self, run: &Run) -> Result<Summary> {
@@ -223,6 +235,8 @@ pub struct Run {
     pub hawser: PathBuf,
     /// Seed of the random number generators.
     pub seed: u64,
+    /// Number of times that each case is run with another seed, where the experiment repeats cases.
+    pub repetitions: u32,
     /// Duration of a case in seconds. Without it, the experiment's default.
     pub seconds: Option<f64>,
     /// Maximum number of times that a case is run. It is repeated while the emulator or the machine
@@ -396,6 +410,7 @@ mod tests {
         Run {
             hawser: PathBuf::new(),
             seed: 1,
+            repetitions: 1,
             seconds: None,
             attempts: 3,
             pattern: Some(pattern.to_owned()),

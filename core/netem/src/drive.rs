@@ -3,7 +3,7 @@ use crate::figure::{Figure, InvalidConfig, Probability};
 use crate::steps::Steps;
 use crate::trace::{DRIVE_HEADER, TraceError};
 use hawser_units::Bitrate;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A recorded drive over several cellular paths: the rate, delay and loss of each path, in steps.
@@ -52,6 +52,16 @@ impl Drive {
     /// Returns the paths of the drive in ascending order.
     pub fn paths(&self) -> impl Iterator<Item = u32> {
         self.paths.keys().copied()
+    }
+
+    /// Returns the duration: the time of its last row, and the interval between the last two times at
+    /// which any path has a row. `None` if all rows are of the same time.
+    pub fn length(&self) -> Option<Duration> {
+        let rows = self.paths.values().flatten();
+        let times: BTreeSet<Duration> = rows.map(|row| row.at).collect();
+        let mut latest = times.iter().rev();
+        let (last, previous) = (latest.next()?, latest.next()?);
+        Some(*last + (*last - *previous))
     }
 
     /// Returns the configuration of a link that follows one path. The caller chooses queue and
@@ -118,6 +128,7 @@ mod tests {
         };
         assert_eq!(rate.at(later), Bitrate::from_mbps(67.0));
         assert_eq!(drive.link(2), Err(TraceError::NoPath(2)));
+        assert_eq!(drive.length(), Some(Duration::from_millis(200)));
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub(crate) struct LossModel {
     loss: Loss,
     draws: Draws,
     bad: bool,
+    /// With [`Loss::Bursts`], the share of the steps that held for the last packet.
+    share: f64,
 }
 
 impl LossModel {
@@ -16,6 +18,7 @@ impl LossModel {
             loss,
             draws: Draws::new(seed, Stream::Loss, 0),
             bad: false,
+            share: 0.0,
         }
     }
 
@@ -47,9 +50,12 @@ impl LossModel {
                 mean_packets,
             } => {
                 let share = steps.at(elapsed).get();
-                let (to_bad, to_good) = bursts(share, f64::from(mean_packets.get()));
+                let (to_bad, to_good) = match share == self.share {
+                    true => bursts(share, f64::from(mean_packets.get())),
+                    false => share_change(self.share, share),
+                };
+                self.share = share;
                 self.change(to_bad, to_good, drawn);
-                self.bad &= share > 0.0;
                 f64::from(u8::from(self.bad))
             }
         };
@@ -78,6 +84,16 @@ fn bursts(share: f64, mean_packets: f64) -> (f64, f64) {
     match to_bad <= 1.0 {
         true => (to_bad, 1.0 / mean_packets),
         false => (1.0, (1.0 - share) / share),
+    }
+}
+
+/// Returns the probabilities of changing to the bad and to the good state with which the next packet
+/// meets the bad state with probability `to`, if the last one met it with probability `from`. So each
+/// packet of a short step is lost with the probability of the step.
+fn share_change(from: f64, to: f64) -> (f64, f64) {
+    match to > from {
+        true => ((to - from) / (1.0 - from), 0.0),
+        false => (0.0, (from - to) / from),
     }
 }
 
@@ -163,6 +179,32 @@ mod tests {
             let mut model = LossModel::new(loss, 1);
             (0..1000).for_each(|_| _ = loses(&mut model, Duration::ZERO));
             assert!((0..1000).all(|_| !loses(&mut model, second)), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn bursts_have_their_share_in_steps_of_few_packets() {
+        const PACKETS: u32 = 10;
+        let ms = Duration::from_millis;
+        let shares = [0.0, 0.2, 0.05, 0.0, 0.5];
+        let schedule = shares.iter().cycle().take(50_000).enumerate();
+        let steps = schedule.map(|(step, share)| (ms(step as u64), probability(*share)));
+        let steps: Vec<_> = steps.collect();
+        let mut lost = [0; 5];
+        let mut model = LossModel::new(
+            Loss::Bursts {
+                steps: Steps::new(steps.clone()).unwrap(),
+                mean_packets: 5.try_into().unwrap(),
+            },
+            1,
+        );
+        for (step, (begin, _)) in steps.iter().enumerate() {
+            let packets = (0..PACKETS).filter(|_| loses(&mut model, *begin));
+            lost[step % shares.len()] += packets.count();
+        }
+        for (lost, wanted) in lost.iter().zip(shares) {
+            let share = *lost as f64 / f64::from(10_000 * PACKETS);
+            assert!((share - wanted).abs() < 0.01, "{wanted}: {share}");
         }
     }
 

@@ -50,8 +50,8 @@ impl<T: Copy> Steps<T> {
     }
 
     /// Returns the steps from the one that holds at `elapsed` on: each value and the end of its
-    /// step.
-    pub(crate) fn since(&self, elapsed: Duration) -> impl Iterator<Item = (T, Option<Duration>)> {
+    /// step, which the last one does not have.
+    pub fn since(&self, elapsed: Duration) -> impl Iterator<Item = (T, Option<Duration>)> {
         let first = self.index(elapsed);
         (first..self.0.len()).map(|i| (self.0[i].1, self.0.get(i + 1).map(|(begin, _)| *begin)))
     }

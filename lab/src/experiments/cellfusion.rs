@@ -6,6 +6,7 @@ mod clock;
 mod connection;
 mod contender;
 mod cost;
+mod cross_validation;
 mod drive;
 mod example;
 mod histogram;
@@ -24,7 +25,7 @@ use anyhow::{Result, bail, ensure};
 use connection::Identities;
 use contender::{CASES, ORACLE, SINGLE, Sender};
 use drive::Set;
-pub(super) use drive::{Drive, LENGTH, all as drives};
+pub(super) use drive::{Drive, all as drives};
 use hawser_qoe::Qoe;
 use hawser_units::Bitrate;
 use parking_lot::Mutex;
@@ -84,7 +85,8 @@ impl Experiment for CellFusion {
         "a car's video over four cellular uplinks in virtual time, 60 drives with each scheme; needs no root; \
          --case 'xnc/drive-00*,oracle/drive-00*' selects some of the drives, 'xnc/reversed-*,xnc/mahimahi-*' other sets, \
          '*-with-frame-dropping' rivals that drop frames as XNC does, '5g-only*,lte-only*' single uplinks, \
-         '*mbps,minrtt,xnc,xnc-without-simd' the processor time at several bitrates; --pictures adds SSIM"
+         '*mbps,minrtt,xnc,xnc-without-simd' the processor time at several bitrates, 'xnc,xnc-with-*' cross-validation; \
+         --repetitions N repeats each drive, --pictures adds SSIM"
     }
 
     fn names(&self) -> Vec<String> {
@@ -95,31 +97,35 @@ impl Experiment for CellFusion {
         true
     }
 
+    fn has_repetitions(&self) -> bool {
+        true
+    }
+
     fn cases(&self, run: &Run) -> Result<Vec<Ride>> {
-        let length = length(run);
-        ensure!(
-            length <= drive::LENGTH,
-            "a drive lasts {} s",
-            drive::LENGTH.as_secs()
-        );
         let mut drives = drive::all()?;
         let pattern = run.pattern.as_deref();
         if pattern.is_some_and(|pattern| pattern.contains('/')) {
             drives.extend(drive::further(&drives)?);
         }
         let jobs = chosen(pattern, &drives)?;
+        let jobs = jobs
+            .into_iter()
+            .flat_map(|job| job.repeated(run.repetitions));
         let courses = drives.into_iter().map(Course::from);
         let courses: Vec<Arc<Course>> = courses.map(Arc::new).collect();
         let identities = Arc::new(Identities::sign()?);
         let film = run.pictures.then(film).transpose()?;
-        let ride = |job: Job| Ride {
-            course: Arc::clone(&courses[job.drive]),
-            identities: Arc::clone(&identities),
-            film: film.clone(),
-            length,
-            job,
+        let ride = |job: Job| {
+            let course = &courses[job.drive];
+            Ok(Ride {
+                length: course.drive.part(run.seconds)?,
+                course: Arc::clone(course),
+                identities: Arc::clone(&identities),
+                film: film.clone(),
+                job,
+            })
         };
-        Ok(jobs.into_iter().map(ride).collect())
+        jobs.map(ride).collect()
     }
 
     /// As many as there are processors. Their number does not influence the results.
@@ -153,7 +159,11 @@ impl Experiment for CellFusion {
         if let Some(film) = &film {
             decode(&mut scores, film, summary, run)?;
         }
-        summary.cases = score::cases(&scores, length(run));
+        summary.cases = score::cases(&scores);
+        summary
+            .cases
+            .iter_mut()
+            .for_each(|case| case.set_param("repetitions", run.repetitions));
         let example = film.map(|film| {
             let video = if film.is_filmed {
                 "dashcam"
@@ -166,6 +176,7 @@ impl Experiment for CellFusion {
         });
         let example = example.transpose()?.flatten();
         cost::write(&scores, summary, &run.out)?;
+        summary.cases.extend(cross_validation::cases(&scores));
         report::write(summary, &scores, example, &run.out)
     }
 }
@@ -196,16 +207,16 @@ fn decode(scores: &mut [Score], film: &Film, summary: &mut Summary, run: &Run) -
     Ok(())
 }
 
-fn length(run: &Run) -> Duration {
-    run.seconds.map_or(drive::LENGTH, Duration::from_secs_f64)
-}
-
 impl fmt::Display for Ride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.job.case, self.course.drive.name)?;
-        self.job
-            .path
-            .map_or(Ok(()), |path| write!(f, ", path {}", path + 1))
+        if let Some(path) = self.job.path {
+            write!(f, ", path {}", path + 1)?;
+        }
+        match self.job.repetition {
+            0 => Ok(()),
+            repetition => write!(f, ", repetition {}", repetition + 1),
+        }
     }
 }
 
@@ -215,6 +226,14 @@ struct Job {
     case: &'static str,
     path: Option<usize>,
     drive: usize,
+    /// The number of earlier runs of the same job, with lower seeds.
+    repetition: u32,
+}
+
+impl Job {
+    fn repeated(self, repetitions: u32) -> impl Iterator<Item = Job> {
+        (0..repetitions).map(move |repetition| Job { repetition, ..self })
+    }
 }
 
 /// Returns the jobs whose names a pattern matches: `CASE/DRIVE`, without the path. An alternative of
@@ -259,6 +278,7 @@ fn jobs_of(case: &'static str, number: usize, drive: &Drive) -> Vec<Job> {
         case,
         path,
         drive: number,
+        repetition: 0,
     };
     match contender::technology(case) {
         Some(technology) => drive.paths_on(technology).map(Some).map(job).collect(),
@@ -278,6 +298,7 @@ fn run_job(
     let floor = course.floor(video, length);
     let began = cost::thread_cpu()?;
     // All schemes use the same links.
+    let seed = seed.wrapping_add(job.repetition.into());
     let seed = seed.wrapping_mul(1_000_003).wrapping_add(job.drive as u64);
     let mut trip = match Sender::of(job.case)? {
         Sender::Oracle => Trip::of_viewer(job, drive, &oracle::run(drive, video, length), length),
@@ -304,6 +325,7 @@ pub(super) fn floor(drive: &Drive, video: Bitrate, length: Duration) -> Qoe {
         case: ORACLE,
         path: None,
         drive: 0,
+        repetition: 0,
     };
     Trip::of_viewer(&job, drive, &oracle::run(drive, video, length), length).qoe
 }
@@ -316,16 +338,21 @@ mod tests {
 
     const LENGTH: Duration = Duration::from_secs(4);
 
-    fn scores(names: &[&'static str], drive: &Drive) -> Vec<Score> {
+    fn trips(names: &[&'static str], drive: &Drive, repetitions: u32) -> Vec<Trip> {
         let identities = Identities::sign().unwrap();
         let course = Course::from(drive.clone());
         let jobs = names.iter().flat_map(|case| jobs_of(case, 0, drive));
+        let jobs = jobs.flat_map(|job| job.repeated(repetitions));
         let trip = |job| run_job(&job, &course, LENGTH, 1, &identities).unwrap();
-        score::collect(jobs.map(trip).collect())
+        jobs.map(trip).collect()
+    }
+
+    fn scores(names: &[&'static str], drive: &Drive) -> Vec<Score> {
+        score::collect(trips(names, drive, 1))
     }
 
     fn cases(names: &[&'static str], drive: &Drive) -> Vec<Case> {
-        score::cases(&scores(names, drive), LENGTH)
+        score::cases(&scores(names, drive))
     }
 
     fn metric(case: &Case, name: &str) -> f64 {
@@ -425,11 +452,92 @@ mod tests {
     }
 
     #[test]
+    fn the_single_path_is_one_that_all_drives_have() {
+        let one_uplink = "t_ms,path,rate_mbps,owd_ms,loss\n0,0,20,20,0\n1000,0,20,20,0\n";
+        let drives = [("drive-000", UPLINKS), ("drive-001", one_uplink)];
+        let drives = drives.map(|(name, text)| Drive::parse(name, text).unwrap());
+        let trips = drives
+            .iter()
+            .flat_map(|drive| trips(&["single", "oracle"], drive, 1));
+        let mut trips: Vec<Trip> = trips.collect();
+        trips.sort_by_key(Trip::place);
+        let cases = score::cases(&score::collect(trips));
+        assert_eq!(cases[0].name, "single");
+        // On the first drive, the second path stalls less.
+        assert_eq!(cases[0].params["path"], 0);
+        assert_eq!(cases[0].params["drives"], 2);
+    }
+
+    #[test]
+    fn constants_are_chosen_on_one_half_of_the_drives_and_judged_on_the_other() {
+        let names = [
+            "xnc",
+            "minrtt",
+            "xnc-with-queue-target-25ms",
+            "xnc-with-shots-2",
+        ];
+        let of_drive = |number: u64| {
+            let mut drive = Drive::generated(number, false);
+            drive.name = format!("drive-{number:03}");
+            trips(&names, &drive, 1)
+        };
+        let mut trips: Vec<Trip> = (0..4).flat_map(of_drive).collect();
+        trips.sort_by_key(Trip::place);
+        let scores = score::collect(trips);
+        let (minrtt, candidates): (Vec<Case>, Vec<Case>) = score::cases(&scores)
+            .into_iter()
+            .partition(|case| case.name == "minrtt");
+
+        let [case] = &cross_validation::cases(&scores)[..] else {
+            panic!("one set");
+        };
+        let ratio = |half: &str| format!("stall_above_floor_{half}_drives_ratio");
+        for (half, other) in [("even", "odd"), ("odd", "even")] {
+            let name = &case.params[&format!("chosen_on_{half}_drives")];
+            let chosen = candidates.iter().find(|case| *name == case.name).unwrap();
+            for candidate in &candidates {
+                assert!(metric(chosen, &ratio(half)) <= metric(candidate, &ratio(half)));
+            }
+            assert_eq!(metric(case, &ratio(other)), metric(chosen, &ratio(other)));
+        }
+        let mean = (metric(case, &ratio("even")) + metric(case, &ratio("odd"))) / 2.0;
+        let above = metric(case, "stall_above_floor_ratio");
+        assert!((above - mean).abs() < 1e-12);
+        let spared = 1.0 - above / metric(&minrtt[0], "stall_above_floor_ratio");
+        let reduction = metric(case, "stall_above_floor_reduction_vs_minrtt_ratio");
+        assert!((reduction - spared).abs() < 1e-9, "{reduction} {spared}");
+
+        let alone = score::collect(self::trips(
+            &["xnc", "minrtt"],
+            &Drive::generated(0, false),
+            1,
+        ));
+        assert!(
+            cross_validation::cases(&alone).is_empty(),
+            "nothing to choose from"
+        );
+    }
+
+    #[test]
+    fn repetitions_of_a_drive_are_one_drive_with_further_seeds() {
+        let drive = Drive::generated(1, false);
+        let of = |count| score::cases(&score::collect(trips(&["xnc", "minrtt"], &drive, count)));
+        let (once, again) = (of(1), of(3));
+        assert_eq!(again[0].params["drives"], 1);
+        let delivered = "delivered_within_50ms_ratio";
+        assert_ne!(metric(&again[0], delivered), metric(&once[0], delivered));
+        let low = "stall_above_floor_reduction_vs_minrtt_low_ratio";
+        assert!(again[0].metrics.names().any(|name| name == low));
+        let interval = again[0].metrics.get(low);
+        assert_eq!(interval, None, "one drive has no interval");
+    }
+
+    #[test]
     fn processor_time_is_compared_at_the_same_bitrate() {
         let names = ["minrtt-5mbps", "xnc-5mbps", "xnc-without-simd-5mbps", "xnc"];
         let scores = scores(&names, &Drive::generated(1, false));
         let mut summary = Summary::new("cellfusion", Provenance::gather(1));
-        summary.cases = score::cases(&scores, LENGTH);
+        summary.cases = score::cases(&scores);
 
         let cost = cost::summary(&scores, &summary);
 
@@ -455,7 +563,7 @@ mod tests {
     fn the_similarity_of_pictures_is_there_if_all_drives_were_decoded() {
         let drive = Drive::generated(1, false);
         let mut scores = scores(&["xnc", "minrtt"], &drive);
-        let plain = score::cases(&scores, LENGTH);
+        let plain = score::cases(&scores);
         let is_similarity = |name: &str| name.contains("ssim") || name.contains("damaged");
         for case in &plain {
             let figures = [&case.metrics, &case.paper];
@@ -478,7 +586,7 @@ mod tests {
             (Some(0.8), None),
         ];
         scores[0].trips[0].pictures = Some(decoded.map(picture).to_vec());
-        let cases = score::cases(&scores, LENGTH);
+        let cases = score::cases(&scores);
 
         for (name, expected) in [
             ("ssim_mean", 0.8),

@@ -12,15 +12,16 @@ mod trial;
 mod tunnel;
 mod view;
 
-use super::cellfusion::{Drive, LENGTH, drives};
+use super::cellfusion::{Drive, drives};
 use super::dashcam::{Clip, FPS, frames};
 use crate::experiment::{Completed, Experiment, Run, progress};
 use crate::summary::Summary;
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow};
 use hawser_xnc::Scheme;
 use route::Route;
 use setting::{Setting, Trial};
 use std::fmt;
+use std::iter::zip;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,8 +71,6 @@ impl Experiment for CellFusionLive {
     }
 
     fn cases(&self, run: &Run) -> Result<Vec<Setting>> {
-        let length = run.seconds.map_or(LENGTH, Duration::from_secs_f64);
-        ensure!(length <= LENGTH, "a drive lasts {} s", LENGTH.as_secs());
         let drives = drives()?;
         let (first, last) = (&drives[0].name, &drives[drives.len() - 1].name);
         let unknown = format!(
@@ -79,13 +78,15 @@ impl Experiment for CellFusionLive {
         );
         let rides = rides(drives, run.pattern.is_some());
         let chosen = run.chosen(rides).map_err(|_| anyhow!(unknown))?;
+        let lengths = chosen.iter().map(|ride| ride.drive.part(run.seconds));
+        let lengths = lengths.collect::<Result<Vec<Duration>>>()?;
+        let longest = lengths.iter().copied().max().unwrap_or_default();
         progress("encoding the video");
         let clip = Arc::new(Clip::encode(
-            frames(stream::WARM_UP + length).min(MAX_FRAMES),
+            frames(stream::WARM_UP + longest).min(MAX_FRAMES),
         )?);
-        chosen
-            .into_iter()
-            .map(|ride| ride.setting(&clip, length, run.seed))
+        zip(chosen, lengths)
+            .map(|(ride, length)| ride.setting(&clip, length, run.seed))
             .collect()
     }
 

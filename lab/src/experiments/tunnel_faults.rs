@@ -257,6 +257,8 @@ pub(crate) struct Outcome {
 struct RunningTunnel {
     before: SessionStatus,
     began: Instant,
+    /// What the uploads had sent by then.
+    uploaded_before: u64,
     ssh: Ssh,
     ping: Ping,
     video: Video,
@@ -280,10 +282,12 @@ impl RunningTunnel {
         });
         let uploads = uploads.transpose()?;
         let began = ring::now();
+        let uploaded_before = uploaded(uploads.as_ref());
         network.set_origin(began + UNDISTURBED);
         Ok(RunningTunnel {
             before,
             began,
+            uploaded_before,
             ssh,
             ping,
             video,
@@ -318,13 +322,12 @@ impl RunningTunnel {
 
     fn finish(self, events: Vec<Event>) -> Result<Outcome> {
         let ended = ring::now();
+        let uploaded = uploaded(self.uploads.as_ref()) - self.uploaded_before;
         let session = self.tunnel.session()?.unwrap_or(self.before);
         let (frames, frames_sent) = self.video.stop()?;
         let length = ended.saturating_since(self.began).as_secs_f64();
-        let uploads_mbps = self
-            .uploads
-            .as_ref()
-            .map(|uploads| uploads.received_bytes() as f64 * 8e-6 / length);
+        let mbps = uploaded as f64 * 8e-6 / length;
+        let uploads_mbps = self.uploads.is_some().then_some(mbps);
         let uploads = self.uploads.map(ActiveCrossTraffic::stop).transpose()?;
         let (ping, ssh) = (self.ping.stop()?, self.ssh.stop()?);
         drop(self.tunnel);
@@ -348,6 +351,11 @@ impl RunningTunnel {
             invalid_because,
         })
     }
+}
+
+/// Returns the number of bytes that uploads have delivered.
+fn uploaded(uploads: Option<&ActiveCrossTraffic>) -> u64 {
+    uploads.map_or(0, ActiveCrossTraffic::received_bytes)
 }
 
 fn sleep_until(stop: &Stop, at: Instant) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::drive::Technology;
 use super::video::BITRATE;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use hawser_coding::kernel::Kernel;
 use hawser_units::Bitrate;
 use hawser_xnc::{Config, LossDetection, Scheme};
@@ -78,6 +78,32 @@ pub(super) const PROCESSOR: [&str; 10] = [
     "xnc-without-simd",
 ];
 
+/// The cases in which one constant of XNC has another value, from which cross-validation chooses. They
+/// run only if a pattern selects them.
+pub(super) const TUNED: [&str; 21] = [
+    "xnc-with-loss-threshold-80ms",
+    "xnc-with-loss-threshold-130ms",
+    "xnc-with-loss-threshold-waiting-130ms",
+    "xnc-with-loss-threshold-waiting-300ms",
+    "xnc-with-straggler-delay-20ms",
+    "xnc-with-straggler-delay-40ms",
+    "xnc-with-straggler-delay-60ms",
+    "xnc-with-straggler-share-20%",
+    "xnc-with-straggler-share-50%",
+    "xnc-with-range-packets-10",
+    "xnc-with-range-packets-30",
+    "xnc-with-extra-packets-0",
+    "xnc-with-extra-packets-2",
+    "xnc-with-shots-2",
+    "xnc-with-queue-target-25ms",
+    "xnc-with-queue-target-60ms",
+    "xnc-with-max-path-backlog-60ms",
+    "xnc-with-max-path-backlog-150ms",
+    "xnc-with-max-frame-queue-delay-40ms",
+    "xnc-with-max-frame-queue-delay-90ms",
+    "xnc-with-delivered-within-90ms",
+];
+
 /// Returns all cases, in the order in which they run.
 pub(super) fn all() -> impl Iterator<Item = &'static str> {
     CASES
@@ -85,6 +111,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static str> {
         .chain(WITH_FRAME_DROPPING)
         .chain(ONE_TECHNOLOGY)
         .chain(PROCESSOR)
+        .chain(TUNED)
 }
 
 /// Returns the bitrate of a case's video.
@@ -140,6 +167,11 @@ fn config(case: &str) -> Result<Config> {
             ..Config::of(scheme.parse::<Scheme>()?)
         });
     }
+    if let Some(change) = case.strip_prefix("xnc-with-") {
+        let mut config = Config::default();
+        tune(&mut config, change).with_context(|| format!("`{case}` is no case"))?;
+        return Ok(config);
+    }
     let Some((scheme, part)) = case.split_once("-without-") else {
         return Ok(Config::of(case.parse::<Scheme>()?));
     };
@@ -160,6 +192,33 @@ fn config(case: &str) -> Result<Config> {
     Ok(config)
 }
 
+/// Sets a constant to the value at the end of `change`, as in `straggler-delay-20ms`.
+fn tune(config: &mut Config, change: &str) -> Result<()> {
+    let (constant, value) = change.rsplit_once('-').context("no value")?;
+    let time = || -> Result<Duration> {
+        let ms = value.strip_suffix("ms").context("no time in ms")?;
+        Ok(Duration::from_millis(ms.parse()?))
+    };
+    match constant {
+        "loss-threshold" => config.loss_threshold = time()?,
+        "loss-threshold-waiting" => config.loss_threshold_waiting = time()?,
+        "straggler-delay" => config.straggler_delay = time()?,
+        "straggler-share" => {
+            let percent = value.strip_suffix('%').context("no share in %")?;
+            config.straggler_share = percent.parse::<f64>()? / 100.0;
+        }
+        "range-packets" => config.range_packets = value.parse()?,
+        "extra-packets" => config.extra_packets = value.parse()?,
+        "shots" => config.shots = value.parse()?,
+        "queue-target" => config.queue_target = time()?,
+        "max-path-backlog" => config.max_path_backlog = time()?,
+        "max-frame-queue-delay" => config.max_frame_queue_delay = time()?,
+        "delivered-within" => config.delivered_within = time()?,
+        _ => anyhow::bail!("no constant `{constant}`"),
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,9 +233,11 @@ mod tests {
                 variants.push(variant);
             }
         }
-        let further = WITH_FRAME_DROPPING.len() + PROCESSOR.len();
+        let further = WITH_FRAME_DROPPING.len() + PROCESSOR.len() + TUNED.len();
         assert_eq!(variants.len(), CASES.len() - 3 + further);
-        assert!(Sender::of("xnc-without-paths").is_err());
+        for no_case in ["xnc-without-paths", "xnc-with-paths-4", "xnc-with-shots"] {
+            assert!(Sender::of(no_case).is_err(), "{no_case}");
+        }
     }
 
     #[test]

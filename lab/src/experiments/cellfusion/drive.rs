@@ -5,7 +5,7 @@ use hawser_media::data_dir;
 use hawser_netem::{
     Delay, Drive as Trace, LinkConfig, Loss, LossAt, Opportunities, QueueLimit, Rate, Steps,
 };
-use hawser_units::{Bitrate, ByteSize};
+use hawser_units::{Bitrate, ByteSize, MAX_PATHS};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fmt::Write as _;
@@ -15,11 +15,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The duration of a drive.
-pub(in crate::experiments) const LENGTH: Duration = Duration::from_secs(60);
+/// The duration of a drive that is generated or composed.
+const LENGTH: Duration = Duration::from_secs(60);
 
-/// The interval between the rows of a trace.
-pub(super) const STEP: Duration = Duration::from_millis(100);
+/// The maximum duration of a drive.
+const MAX_LENGTH: Duration = Duration::from_secs(24 * 3600);
+
+/// The interval between the rates of a drive that is generated or composed.
+const STEP: Duration = Duration::from_millis(100);
 
 /// The buffer of a base station for one modem. Such queues are deep, because radio links pause;
 /// this one takes 80 ms to drain at 100 Mb/s and 1.6 s at 5 Mb/s.
@@ -64,6 +67,14 @@ impl Set {
         }
     }
 
+    /// Returns the name of a case on this set in the summary.
+    pub(super) fn of(self, case: &str) -> String {
+        match self.is_default() {
+            true => case.to_owned(),
+            false => format!("{case}/{}", self.name()),
+        }
+    }
+
     /// Returns whether the set runs without a pattern that selects its drives.
     pub(super) fn is_default(self) -> bool {
         matches!(self, Set::Recorded | Set::Drawn)
@@ -82,21 +93,35 @@ pub(super) enum Technology {
 pub(in crate::experiments) struct Drive {
     pub(in crate::experiments) name: String,
     pub(super) set: Set,
+    /// The duration.
+    pub(in crate::experiments) length: Duration,
     paths: Vec<LinkConfig>,
 }
 
 impl Drive {
     /// Parses a trace.
+    ///
+    /// # Errors
+    /// If the trace is not valid, has no path or more than [`MAX_PATHS`], has a single time, or lasts
+    /// longer than a day.
     pub(super) fn parse(name: &str, text: &str) -> Result<Self> {
         let trace = Trace::parse(text)?;
+        let length = trace.length();
+        let length = length.context("the trace needs rows of at least two times to have an end")?;
+        ensure!(length <= MAX_LENGTH, "the trace is longer than a day");
         let paths = trace
             .paths()
             .map(|path| trace.link(path))
             .collect::<Result<Vec<_>, _>>()?;
-        ensure!(!paths.is_empty(), "the trace has no path");
+        let count = paths.len();
+        ensure!(
+            (1..=MAX_PATHS).contains(&count),
+            "the trace has {count} paths; the tunnel uses up to {MAX_PATHS}"
+        );
         Ok(Drive {
             name: name.to_owned(),
             set: Set::Recorded,
+            length,
             paths,
         })
     }
@@ -134,15 +159,15 @@ impl Drive {
     fn reversed(&self) -> Drive {
         let reversed = |path: &LinkConfig| LinkConfig {
             rate: path.rate.as_ref().map(|rate| match rate {
-                Rate::Steps(steps) => Rate::Steps(reversed(steps)),
+                Rate::Steps(steps) => Rate::Steps(reversed(steps, self.length)),
                 other => other.clone(),
             }),
             delay: match &path.delay {
-                Delay::Steps(steps) => Delay::Steps(reversed(steps)),
+                Delay::Steps(steps) => Delay::Steps(reversed(steps, self.length)),
                 other => other.clone(),
             },
             loss: path.loss.as_ref().map(|loss| match loss {
-                Loss::Steps(steps) => Loss::Steps(reversed(steps)),
+                Loss::Steps(steps) => Loss::Steps(reversed(steps, self.length)),
                 other => other.clone(),
             }),
             ..path.clone()
@@ -151,6 +176,7 @@ impl Drive {
         Drive {
             name: format!("reversed-{name}"),
             set: Set::Reversed,
+            length: self.length,
             paths: self.paths.iter().map(reversed).collect(),
         }
     }
@@ -171,8 +197,20 @@ impl Drive {
         Ok(Drive {
             name: format!("mahimahi-{seed:03}"),
             set: Set::Mahimahi,
+            length: LENGTH,
             paths: (0..PATHS).map(|_| path()).collect::<Result<_>>()?,
         })
+    }
+
+    /// Returns the duration of the drive, or of its first part.
+    ///
+    /// # Errors
+    /// If the drive is shorter than the part.
+    pub(in crate::experiments) fn part(&self, seconds: Option<f64>) -> Result<Duration> {
+        let length = seconds.map_or(self.length, Duration::from_secs_f64);
+        let (name, whole) = (&self.name, self.length.as_secs_f64());
+        ensure!(length <= self.length, "{name} lasts {whole} s");
+        Ok(length)
     }
 
     /// Returns the number of uplinks of the car.
@@ -220,11 +258,12 @@ impl Drive {
     }
 }
 
-/// Returns steps in the reversed order of time, in the steps of a trace.
-fn reversed<T: Copy>(steps: &Steps<T>) -> Steps<T> {
-    let count = (LENGTH.as_millis() / STEP.as_millis()) as u32;
-    let value = |step: u32| (STEP * step, steps.at(LENGTH - STEP * (step + 1)));
-    Steps::new((0..count).map(value).collect()).expect("steps in order")
+/// Returns the steps of a duration in the reversed order of time.
+fn reversed<T: Copy>(steps: &Steps<T>, length: Duration) -> Steps<T> {
+    let step = |(value, end): (T, Option<Duration>)| (length - end.unwrap_or(length), value);
+    let mut reversed: Vec<_> = steps.since(Duration::ZERO).map(step).collect();
+    reversed.reverse();
+    Steps::new(reversed).expect("steps in order")
 }
 
 /// A recording of one uplink by Mahimahi: its rate in each step.
@@ -362,6 +401,41 @@ mod tests {
                 drive.uplink(path),
                 "reversed twice"
             );
+        }
+    }
+
+    const HEADER: &str = "t_ms,path,rate_mbps,owd_ms,loss\n";
+
+    #[test]
+    fn a_drive_may_have_any_rows_and_any_length() {
+        let text = format!("{HEADER}0,0,10,20,0\n30,0,0,20,0\n70,0,20,20,0\n0,1,5,20,0\n");
+        let drive = Drive::parse("drive-000", &text).unwrap();
+        let ms = Duration::from_millis;
+        assert_eq!(drive.length, ms(110));
+        let reversed = drive.reversed();
+        for (at, mbps) in [(0, 20.0), (39, 20.0), (40, 0.0), (79, 0.0), (80, 10.0)] {
+            assert_eq!(
+                rate_at(&reversed, 0, ms(at)),
+                Bitrate::from_mbps(mbps),
+                "{at}"
+            );
+        }
+        assert_eq!(rate_at(&reversed, 1, ms(0)), Bitrate::from_mbps(5.0));
+    }
+
+    #[test]
+    fn a_drive_that_cannot_be_run_is_refused_with_the_reason() {
+        let paths: String = (0..9)
+            .map(|path| format!("0,{path},9,9,0\n9,{path},9,9,0\n"))
+            .collect();
+        for (rows, reason) in [
+            ("", "two times"),
+            ("0,0,10,20,0\n0,1,10,20,0\n", "two times"),
+            ("0,0,10,20,0\n90000000,0,10,20,0\n", "a day"),
+            (&paths[..], "9 paths"),
+        ] {
+            let error = Drive::parse("drive-000", &format!("{HEADER}{rows}")).unwrap_err();
+            assert!(error.to_string().contains(reason), "{error:#}");
         }
     }
 

@@ -5,7 +5,7 @@
 //! lost packets do not use the link's rate. A frame that would arrive after its expiry is not sent
 //! at all.
 
-use super::drive::{Drive, STEP};
+use super::drive::Drive;
 use super::simulation::{VIDEO_BEGINS, WARM_UP};
 use super::video::{Source, Viewer};
 use hawser_netem::{Delay, LinkConfig, Rate};
@@ -84,28 +84,49 @@ fn plan(link: &LinkConfig, progress: Progress, now: Instant, size: ByteSize) -> 
     }
 }
 
-/// Returns the time at which a packet is serialised if the link begins with it at `at`.
+/// Returns the time at which a packet is serialised if the link begins with it at `at`. Before the
+/// link's steps start, the first one holds.
 fn serialise(link: &LinkConfig, starts: Instant, mut at: Instant, size: ByteSize) -> Instant {
     let Some(Rate::Steps(rates)) = &link.rate else {
         return at;
     };
-    let end = starts + super::drive::LENGTH;
     let mut bits = size.bits() as f64;
-    loop {
-        let elapsed = at.saturating_since(starts);
-        let rate = rates.at(elapsed);
+    for (rate, end) in rates.since(at.saturating_since(starts)) {
         let finish = at + Duration::from_secs_f64(bits / rate.bps().max(1) as f64);
-        let step =
-            u32::try_from(elapsed.as_nanos() / STEP.as_nanos()).expect("a minute has few steps");
-        let until = if at < starts {
-            starts
-        } else {
-            starts + STEP * (step + 1)
-        };
-        if finish <= until || at >= end {
-            return finish;
+        match end.map(|end| starts + end) {
+            Some(end) if finish > end => {
+                bits -= rate.bps() as f64 * end.saturating_since(at).as_secs_f64();
+                at = end;
+            }
+            _ => return finish,
         }
-        bits -= rate.bps() as f64 * until.saturating_since(at).as_secs_f64();
-        at = until;
+    }
+    unreachable!("the last step has no end")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps of 50, 30 and 120 ms.
+    const ROWS: &str = "t_ms,path,rate_mbps,owd_ms,loss\n\
+                        0,0,12,20,0\n50,0,0,20,0\n80,0,24,20,0\n200,0,24,20,0\n";
+
+    #[test]
+    fn a_packet_waits_for_the_end_of_an_outage_between_any_rows() {
+        let link = Drive::parse("drive-000", ROWS).unwrap().uplink(0);
+        let starts = Instant::ZERO + WARM_UP;
+        let ms = |ms| starts + Duration::from_millis(ms);
+        let finish = |at, size| serialise(&link, starts, at, ByteSize(size));
+        assert_eq!(finish(ms(0), 1500), ms(1));
+        assert_eq!(finish(ms(60), 3000), ms(81), "behind the outage");
+        // A quarter before the outage, the rest at twice the rate.
+        assert_eq!(
+            finish(ms(49), 6000).saturating_since(ms(81)),
+            Duration::from_micros(500)
+        );
+        let before = starts - Duration::from_millis(1);
+        assert_eq!(finish(before, 3000), ms(1), "before the drive");
+        assert_eq!(finish(ms(9_999), 3000), ms(10_000), "after its end");
     }
 }

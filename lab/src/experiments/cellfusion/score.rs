@@ -8,7 +8,7 @@ use super::simulation::{Outcome, window};
 use super::video::{FPS, ReceivedFrame, Second, Viewer, timeline};
 use super::{Job, bootstrap, paper};
 use crate::experiment::Measured;
-use crate::summary::{Case, Metrics, quantile};
+use crate::summary::{Case, Metrics, mean, quantile};
 use anyhow::{Context, Result};
 use hawser_qoe::{Qoe, Window, measure};
 use hawser_units::Instant;
@@ -23,7 +23,10 @@ pub(crate) struct Trip {
     /// The path, if only one is used.
     path: Option<usize>,
     pub(super) drive: String,
+    repetition: u32,
     set: Set,
+    /// The duration of the part of the drive that was run.
+    length: Duration,
     pub(super) qoe: Qoe,
     /// The share of time for which the oracle stalls.
     pub(super) floor: f64,
@@ -73,7 +76,9 @@ impl Trip {
             case: job.case,
             path: job.path,
             drive: drive.name.clone(),
+            repetition: job.repetition,
             set: drive.set,
+            length,
             qoe: measure(&timeline(&seen), window),
             floor: 0.0,
             lost_frames: frames - frame_delays.total(),
@@ -99,7 +104,7 @@ impl Trip {
     }
 
     /// Returns the share of time for which it stalls in excess of the oracle.
-    fn above_floor(&self) -> f64 {
+    pub(super) fn above_floor(&self) -> f64 {
         self.qoe.stall_ratio - self.floor
     }
 
@@ -129,10 +134,18 @@ impl Trip {
     /// raw data of the experiment.
     pub(super) fn decode(&mut self, film: &Film, out: &Path) -> Result<()> {
         let pictures = film.compare(&self.seen)?;
-        let path = self.folder(out)?.join(format!("{}-ssim.csv", self.drive));
+        let path = self.folder(out)?.join(format!("{}-ssim.csv", self.name()));
         pictures::write(&pictures, &path)?;
         self.pictures = Some(pictures);
         Ok(())
+    }
+
+    /// Returns the name of its files: the drive, and the number of the repetition from the second on.
+    fn name(&self) -> String {
+        match self.repetition {
+            0 => self.drive.clone(),
+            repetition => format!("{}-{}", self.drive, repetition + 1),
+        }
     }
 
     /// Creates the folder of the case in the raw data of the experiment.
@@ -165,7 +178,7 @@ impl Trip {
                 (ms(*captured), or_nothing(*complete), or_nothing(*shown));
             writeln!(text, "{captured:.3},{},{complete},{shown}", size.0)?;
         }
-        let path = folder.join(format!("{}.csv", self.drive));
+        let path = folder.join(format!("{}.csv", self.name()));
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 }
@@ -176,7 +189,7 @@ pub(super) struct Score {
     pub(super) set: Set,
     /// The best path, for the case of a single path.
     path: Option<usize>,
-    /// The results of the drives, in their order.
+    /// The results of the drives, in their order. The repetitions of a drive follow each other.
     pub(super) trips: Vec<Trip>,
     pub(super) packet_delays: Histogram,
     pub(super) frame_delays: Histogram,
@@ -203,10 +216,7 @@ impl Score {
 
     /// Returns the name of the case in the summary: the scheme, and the set unless it is the default.
     pub(super) fn name(&self) -> String {
-        match self.set.is_default() {
-            true => self.case.to_owned(),
-            false => format!("{}/{}", self.case, self.set.name()),
-        }
+        self.set.of(self.case)
     }
 
     /// Returns the share of time in which the video is frozen, with equal weight for each drive.
@@ -239,7 +249,28 @@ impl Score {
     }
 
     fn mean(&self, figure: impl Fn(&Trip) -> f64) -> f64 {
-        self.trips.iter().map(figure).sum::<f64>() / self.trips.len() as f64
+        mean(self.trips.iter().map(figure))
+    }
+
+    /// Returns the mean of a figure on each drive, in their order.
+    fn by_drive(&self, figure: impl Fn(&Trip) -> f64) -> Vec<f64> {
+        let of_drive = |trips: &[Trip]| mean(trips.iter().map(&figure));
+        self.drives().map(of_drive).collect()
+    }
+
+    /// Returns the mean of a figure on each drive with an even number, and on each with an odd one.
+    pub(super) fn by_half(&self, figure: impl Fn(&Trip) -> f64) -> [Vec<f64>; 2] {
+        [0, 1].map(|parity| {
+            let half = self
+                .drives()
+                .filter(|trips| trips[0].parity() == Some(parity));
+            half.map(|trips| mean(trips.iter().map(&figure))).collect()
+        })
+    }
+
+    /// Returns the trips of each drive.
+    fn drives(&self) -> impl Iterator<Item = &[Trip]> {
+        self.trips.chunk_by(|one, other| one.drive == other.drive)
     }
 
     fn share(&self, part: impl Fn(&Trip) -> u64, whole: impl Fn(&Trip) -> u64) -> f64 {
@@ -323,29 +354,25 @@ impl Score {
     fn set_stalls(&self, metrics: &mut Metrics) {
         let stalls = |trip: &Trip| trip.qoe.stall_ratio;
         metrics.set("stall_above_floor_ratio", self.mean(Trip::above_floor));
-        metrics.set("stall_median_ratio", median(self.trips.iter().map(stalls)));
-        let above = self.trips.iter().map(Trip::above_floor);
+        metrics.set("stall_median_ratio", median(self.by_drive(stalls)));
+        let above = self.by_drive(Trip::above_floor);
         metrics.set("stall_above_floor_median_ratio", median(above));
         let suffice = |trip: &Trip| trip.floor == 0.0;
         for (name, are_wanted) in [("links_suffice", true), ("links_fall_short", false)] {
             let trips = self.trips.iter().filter(|trip| suffice(trip) == are_wanted);
             let (all, above): (Vec<f64>, Vec<f64>) =
                 trips.map(|trip| (stalls(trip), trip.above_floor())).unzip();
-            metrics.set(&format!("stall_where_{name}_ratio"), mean(&all));
+            metrics.set(&format!("stall_where_{name}_ratio"), mean(all.into_iter()));
             metrics.set(
                 &format!("stall_above_floor_where_{name}_ratio"),
-                mean(&above),
+                mean(above.into_iter()),
             );
         }
-        for (name, parity) in [("even", 0), ("odd", 1)] {
-            let trips = self
-                .trips
-                .iter()
-                .filter(|trip| trip.parity() == Some(parity));
-            let above: Vec<f64> = trips.map(Trip::above_floor).collect();
+        let halves = self.by_half(Trip::above_floor);
+        for (name, above) in ["even", "odd"].iter().zip(halves) {
             metrics.set(
                 &format!("stall_above_floor_{name}_drives_ratio"),
-                mean(&above),
+                mean(above.into_iter()),
             );
         }
     }
@@ -427,8 +454,8 @@ fn set_similarity(
     let trips: Vec<Vec<f64>> = pictures.iter().map(of_trip).collect();
     // A trip that shows nothing has no mean.
     let means = trips.iter().filter(|trip| !trip.is_empty());
-    let means: Vec<f64> = means.map(|trip| mean(trip)).collect();
-    metrics.set(&format!("{name}_mean"), mean(&means));
+    let means = means.map(|trip| mean(trip.iter().copied()));
+    metrics.set(&format!("{name}_mean"), mean(means));
     let mut all = trips.concat();
     all.sort_by(f64::total_cmp);
     for (percentile, share) in [("p50", 0.5), ("p05", 0.05), ("p01", 0.01)] {
@@ -436,14 +463,8 @@ fn set_similarity(
     }
 }
 
-/// Returns the mean; NaN without values.
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
 /// Returns the median; NaN without values.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -469,7 +490,10 @@ pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
     for set in Set::ALL {
         let is_single = |score: &Score| score.set == set && score.case == SINGLE;
         let singles = scores.iter().filter(|score| is_single(score));
+        // Drives may have different numbers of paths.
+        let all_drives = singles.clone().map(|score| score.trips.len()).max();
         let best = singles
+            .filter(|score| Some(score.trips.len()) == all_drives)
             .min_by(|a, b| a.stall_ratio().total_cmp(&b.stall_ratio()))
             .and_then(|best| best.path);
         scores.retain(|score| !is_single(score) || score.path == best);
@@ -478,7 +502,7 @@ pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
 }
 
 /// Returns the cases of the summary.
-pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
+pub(super) fn cases(scores: &[Score]) -> Vec<Case> {
     let describe = |score: &Score| {
         let mut case = Case::new(&score.name());
         case.set_param("set", score.set.name());
@@ -488,7 +512,7 @@ pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
         if technology(score.case).is_some() {
             case.set_param("uplinks", score.trips.len());
         }
-        case.set_param("seconds", length.as_secs_f64());
+        case.set_param("seconds", score.mean(|trip| trip.length.as_secs_f64()));
         case.set_param("video_mbps", video(score.case).bps() / 1_000_000);
         case.set_param("video_fps", FPS);
         if let Some(path) = score.path {
@@ -523,7 +547,6 @@ fn compare(xnc: &Score, other: &Score, metrics: &mut Metrics) {
         return;
     }
     reduction("stall", &Score::stall_ratio);
-    reduction("stall_above_floor", &|score| score.mean(Trip::above_floor));
     let percentile = |share: f64| move |score: &Score| score.packet_delays.percentile_ms(share);
     match other.case {
         SINGLE => {
@@ -542,18 +565,22 @@ fn compare(xnc: &Score, other: &Score, metrics: &mut Metrics) {
         }
         _ => {}
     }
-    set_interval(metrics, xnc, other);
+    let (ours, theirs) = (
+        xnc.by_drive(Trip::above_floor),
+        other.by_drive(Trip::above_floor),
+    );
+    set_reduction(metrics, &ours, &theirs, other.case);
 }
 
-/// Sets the 95 % interval of the share of another scheme's stalls above the floor that is spared.
-fn set_interval(metrics: &mut Metrics, xnc: &Score, other: &Score) {
-    let above = |score: &Score| -> Vec<f64> { score.trips.iter().map(Trip::above_floor).collect() };
-    let (low, high) =
-        bootstrap::reduction(&above(xnc), &above(other)).unwrap_or((f64::NAN, f64::NAN));
-    let versus = other.case.replace('-', "_");
-    for (name, bound) in [("low", low), ("high", high)] {
-        let name = format!("stall_above_floor_reduction_vs_{versus}_{name}_ratio");
-        metrics.set(&name, bound);
+/// Sets the share of another case's stalls above the floor that is spared, with its 95 % interval. Each
+/// pair of figures belongs to one drive.
+pub(super) fn set_reduction(metrics: &mut Metrics, ours: &[f64], theirs: &[f64], case: &str) {
+    let reduction = 1.0 - ours.iter().sum::<f64>() / theirs.iter().sum::<f64>();
+    let (low, high) = bootstrap::reduction(ours, theirs).unwrap_or((f64::NAN, f64::NAN));
+    let versus = case.replace('-', "_");
+    for (bound, value) in [("", reduction), ("_low", low), ("_high", high)] {
+        let name = format!("stall_above_floor_reduction_vs_{versus}{bound}_ratio");
+        metrics.set(&name, value);
     }
 }
 

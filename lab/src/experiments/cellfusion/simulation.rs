@@ -2,7 +2,7 @@
 
 use super::clock::Clock;
 use super::connection::{Identities, Side, Uplink};
-use super::drive::{self, Drive};
+use super::drive::Drive;
 use super::video::{Source, Viewer, ends_frame};
 use anyhow::{Context, Result};
 use hawser_units::{Bitrate, Instant, PathId};
@@ -54,7 +54,7 @@ pub(super) fn run(
 
 /// Returns the end of a simulation: when packets of the last frame may have arrived.
 pub(super) fn end(length: Duration) -> Instant {
-    window(length.min(drive::LENGTH)).1 + GRACE
+    window(length).1 + GRACE
 }
 
 /// Returns the hash of the video's addresses and ports, which differ on every drive.

@@ -12,8 +12,8 @@ struct Exchange {
     answered: Option<Instant>,
 }
 
-/// Figures of the requests sent within some windows, milliseconds. Response times are those of the
-/// requests that were answered.
+/// Figures of the requests sent within some windows, milliseconds. A request that was not answered has an
+/// infinite response time.
 pub(super) struct Figures {
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
@@ -58,11 +58,13 @@ impl Exchanges {
                 .any(|(from, to)| (*from..*to).contains(&one.asked))
         });
         let asked: Vec<Exchange> = asked.copied().collect();
-        let mut times: Vec<f64> = asked
-            .iter()
-            .filter_map(|one| Some(ms(one.asked, one.answered?)))
-            .collect();
+        let time = |one: &Exchange| {
+            one.answered
+                .map_or(f64::INFINITY, |answered| ms(one.asked, answered))
+        };
+        let mut times: Vec<f64> = asked.iter().map(time).collect();
         times.sort_by(f64::total_cmp);
+        let unanswered = asked.iter().filter(|one| one.answered.is_none()).count();
         let answers: Vec<Instant> = exchanges.iter().filter_map(|one| one.answered).collect();
         Figures {
             p50_ms: quantile(&times, 0.5),
@@ -71,7 +73,7 @@ impl Exchanges {
                 .iter()
                 .map(|window| longest_gap(&answers, *window))
                 .fold(0.0, f64::max),
-            unanswered_ratio: 1.0 - times.len() as f64 / asked.len() as f64,
+            unanswered_ratio: unanswered as f64 / asked.len() as f64,
         }
     }
 
@@ -132,7 +134,7 @@ mod tests {
             exchanges.record_reply(number, at(answered));
         }
         let figures = exchanges.within(&[(at(0), at(40))]);
-        assert_eq!((figures.p50_ms, figures.p99_ms), (5.0, 20.0));
+        assert_eq!((figures.p50_ms, figures.p99_ms), (5.0, f64::INFINITY));
         assert_eq!((figures.gap_max_ms, figures.unanswered_ratio), (25.0, 0.25));
         assert_eq!(exchanges.within(&[(at(25), at(40))]).unanswered_ratio, 0.0);
     }
