@@ -163,7 +163,7 @@ impl Config {
             loss_threshold: Duration::from_millis(100),
             loss_threshold_waiting: Duration::from_millis(200),
             straggler_delay: Duration::from_millis(30),
-            straggler_share: 0.3,
+            straggler_share: 0.2,
             range_packets: 10,
             range_span: Duration::from_millis(60),
             expiry: Duration::from_millis(700),

@@ -88,7 +88,7 @@ pub(super) const TUNED: [&str; 21] = [
     "xnc-with-straggler-delay-20ms",
     "xnc-with-straggler-delay-40ms",
     "xnc-with-straggler-delay-60ms",
-    "xnc-with-straggler-share-20%",
+    "xnc-with-straggler-share-30%",
     "xnc-with-straggler-share-50%",
     "xnc-with-range-packets-10",
     "xnc-with-range-packets-30",
