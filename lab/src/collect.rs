@@ -2,15 +2,19 @@
 //! carries, the other end notes what arrives (Ni, appendix D).
 
 mod datagram;
+mod flow;
 mod receiver;
+mod recording;
 mod sender;
 mod trace;
 
 use anyhow::{Context, Result};
 use hawser_units::Bitrate;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Collect traces of this machine's uplinks, for one's own drives
 ///
@@ -30,8 +34,9 @@ enum End {
 
 /// Note what arrives, until the sending end has finished
 ///
-/// Writes `drive.csv`, a drive for `hawser lab run cellfusion`, and for each uplink `uplink-N.up`, a trace of
-/// Mahimahi.
+/// For each minute, writes `drive-NNN.csv`, a drive for `hawser lab run cellfusion`, `drive-NNN.N.up` for each uplink, a
+/// trace of Mahimahi, and `drive-NNN.txt`, what has to be known about them. A drive is written when it is complete, and
+/// what is left also on Ctrl-C.
 #[derive(Debug, clap::Args)]
 struct ReceiveArgs {
     /// UDP address to listen on, such as 0.0.0.0:14760
@@ -40,12 +45,15 @@ struct ReceiveArgs {
     /// File with the key of both ends, as `hawser keygen --media FILE` makes it
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// Directory to write to
+    /// Directory to write to. Drives that are there are kept
     #[arg(long, value_name = "DIRECTORY")]
     out: PathBuf,
 }
 
 /// Send over each uplink
+///
+/// Fails before data is sent if an uplink has no answer within 5 s, and later if no uplink has one for 15 s, or if the
+/// receiving end does not confirm that it has written the drives. Ctrl-C ends the collection early.
 #[derive(Debug, clap::Args)]
 struct SendArgs {
     /// UDP address of the receiving end
@@ -68,8 +76,11 @@ struct SendArgs {
     seconds: u32,
 }
 
-/// The longest collection in seconds, which limits what the receiving end keeps.
+/// The longest collection in seconds: a mistyped number should not use up the volume of a month.
 const MAX_SECONDS: u32 = 3600;
+
+/// The time without a packet from the other end after which the collection ends.
+const SILENCE: Duration = Duration::from_secs(15);
 
 /// The largest number of uplinks.
 const MAX_UPLINKS: usize = 8;
@@ -100,7 +111,8 @@ impl FromStr for Uplink {
 /// Runs one end.
 ///
 /// # Errors
-/// If the key cannot be read, a socket cannot be opened, nothing arrives, or a file cannot be written.
+/// If the key cannot be read, a socket cannot be opened, the other end does not answer, nothing arrives, or a file cannot
+/// be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.end {
         End::Receive(args) => receiver::run(args),
@@ -112,4 +124,9 @@ fn read_key(path: &Path) -> Result<datagram::Key> {
     let secret = hawser_io::key_file::read_media(path).map_err(anyhow::Error::msg);
     let secret = secret.with_context(|| format!("cannot read {}", path.display()))?;
     Ok(datagram::Key::new(&secret))
+}
+
+/// Prints a line to standard error. A terminal that has been closed does not end a collection.
+fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,105 +1,186 @@
 //! `hawser lab collect` over the loopback interface.
 
+mod ends;
+
+use ends::{Collection, End, address};
 use hawser_netem::{Drive, Opportunities};
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use tempfile::TempDir;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// The receiving end, and its address.
-struct Receiver {
-    process: Child,
-    address: String,
-}
+const LOOPBACK: &str = "127.0.0.1:0";
 
-impl Receiver {
-    fn start(key: &Path, out: &Path) -> Receiver {
-        let mut command = lab();
-        command.args(["receive", "--listen", "127.0.0.1:0", "--key"]);
-        command.arg(key).arg("--out").arg(out);
-        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        let first = lines.next().unwrap().unwrap();
-        let address = first.rsplit(' ').next().unwrap().to_owned();
-        // What it prints later has to go somewhere.
-        std::thread::spawn(move || lines.for_each(drop));
-        Receiver { process, address }
-    }
-}
-
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn lab() -> Command {
-    let mut lab = Command::new(env!("CARGO_BIN_EXE_hawser-lab"));
-    lab.arg("collect");
-    lab
-}
-
-fn key(folder: &TempDir, name: &str) -> std::path::PathBuf {
-    let path = folder.path().join(name);
-    hawser_io::key_file::generate_media(&path).unwrap();
-    path
+fn receiver(collection: &Collection) -> End {
+    End::start(collection.receive(LOOPBACK, &collection.path("key")))
 }
 
 #[test]
 fn what_arrives_becomes_a_drive_and_a_trace_for_each_uplink() {
-    let folder = tempfile::tempdir().unwrap();
-    let (key, out) = (key(&folder, "key"), folder.path().join("out"));
-    let mut receiver = Receiver::start(&key, &out);
-    let mut send = lab();
-    send.args([
-        "send",
-        "--seconds",
-        "2",
-        "--uplink",
-        "lo=6",
-        "--uplink",
-        "lo=3",
-    ]);
-    send.args(["--to", &receiver.address, "--key"]).arg(&key);
-    assert!(send.status().unwrap().success());
-    assert!(receiver.process.wait().unwrap().success());
+    let collection = Collection::new();
+    let receiver = receiver(&collection);
+    let send = collection.send(&address(&receiver), 2, &["lo=6", "lo=3"]);
+    let (status, said) = End::start(send).wait();
+    assert!(status.success(), "{said}");
+    // The sending end has waited for the drive.
+    let text = collection.read("drive-000.csv");
+    assert!(receiver.wait().0.success());
 
-    let text = fs::read_to_string(out.join("drive.csv")).unwrap();
     let drive = Drive::parse(&text).unwrap();
     assert_eq!(drive.paths().collect::<Vec<_>>(), [0, 1]);
     for (path, sent) in [("0", 6.0), ("1", 3.0)] {
-        let rows = text
-            .lines()
-            .skip(1)
-            .map(|row| row.split(',').collect::<Vec<_>>());
-        let rates: Vec<f64> = rows
-            .filter(|row| row[1] == path)
-            .map(|row| row[2].parse().unwrap())
-            .collect();
-        assert!(rates.len() >= 15, "{text}");
-        let mean = rates.iter().take(20).sum::<f64>() / rates.len().min(20) as f64;
-        assert!(
-            (0.8 * sent..1.1 * sent).contains(&mean),
-            "{mean} of {sent}: {text}"
-        );
-        let trace = fs::read_to_string(out.join(format!("uplink-{path}.up"))).unwrap();
+        let rates = collection.rates("drive-000.csv", path);
+        assert_eq!(rates.len(), 20, "{text}");
+        let mean = rates.iter().sum::<f64>() / 20.0;
+        assert!((0.8 * sent..1.1 * sent).contains(&mean), "{mean}: {text}");
+        let trace = collection.read(&format!("drive-000.{path}.up"));
         assert!(Opportunities::parse(&trace).is_ok());
+        assert_eq!(trace.lines().last(), Some("2000"));
     }
+    assert!(
+        collection
+            .read("drive-000.txt")
+            .contains("uplink 1: round trip ")
+    );
 }
 
 #[test]
 fn ends_with_different_keys_do_not_understand_each_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let receiver = Receiver::start(&key(&folder, "one"), &folder.path().join("out"));
-    let mut send = lab();
-    send.args(["send", "--seconds", "1", "--uplink", "lo=1", "--to"]);
-    send.args([&receiver.address, "--key"])
-        .arg(key(&folder, "other"));
-    let output = send.output().unwrap();
-    assert!(!output.status.success());
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("does not answer"), "{error}");
-    assert!(!folder.path().join("out").exists());
+    let collection = Collection::new();
+    let other = collection.path("other");
+    hawser_io::key_file::generate_media(&other).unwrap();
+    let receiver = End::start(collection.receive(LOOPBACK, &other));
+    let send = collection.send(&address(&receiver), 1, &["lo=1"]);
+    let (status, said) = End::start(send).wait();
+    assert!(!status.success());
+    assert!(said.contains("no answer over lo"), "{said}");
+    // No data was sent.
+    assert!(!said.contains("collecting"), "{said}");
+    receiver.signal("TERM");
+    assert!(!receiver.wait().0.success());
+    assert_eq!(fs::read_dir(collection.path("out")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_missing_uplink_is_named_before_data_is_sent() {
+    let collection = Collection::new();
+    let receiver = receiver(&collection);
+    let send = collection.send(&address(&receiver), 1, &["lo=1", "missing0=1"]);
+    let (status, said) = End::start(send).wait();
+    assert!(!status.success());
+    assert!(said.contains("cannot use the interface missing0"), "{said}");
+    assert!(!said.contains("collecting"), "{said}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_to_is_refused_at_once() {
+    let collection = Collection::new();
+    fs::write(collection.path("out"), "a file").unwrap();
+    let (status, said) = receiver(&collection).wait();
+    assert!(!status.success());
+    assert!(said.contains("cannot create"), "{said}");
+    assert!(!said.contains("waiting for"), "{said}");
+}
+
+#[test]
+fn an_interrupted_receiver_writes_what_it_has_and_the_sender_fails() {
+    let collection = Collection::new();
+    let receiver = receiver(&collection);
+    let sender = End::start(collection.send(&address(&receiver), 600, &["lo=2"]));
+    receiver.wait_for("collecting");
+    // A second of data.
+    thread::sleep(Duration::from_secs(1));
+    receiver.signal("INT");
+    let (status, said) = receiver.wait();
+    assert!(status.success(), "{said}");
+    let rates = collection.rates("drive-000.csv", "0");
+    assert!((5..20).contains(&rates.len()), "{rates:?}");
+    assert!(rates.iter().all(|rate| *rate > 1.0), "{rates:?}");
+
+    let interrupted = Instant::now();
+    let (status, said) = sender.wait();
+    assert!(!status.success());
+    assert!(said.contains("no answer over any uplink"), "{said}");
+    assert!(interrupted.elapsed() < Duration::from_secs(25));
+}
+
+#[test]
+fn an_interrupted_sender_leaves_the_drive_so_far() {
+    let collection = Collection::new();
+    let receiver = receiver(&collection);
+    let sender = End::start(collection.send(&address(&receiver), 600, &["lo=2"]));
+    receiver.wait_for("collecting");
+    thread::sleep(Duration::from_secs(1));
+    sender.signal("INT");
+    let (status, said) = sender.wait();
+    assert!(status.success(), "{said}");
+    assert!(receiver.wait().0.success());
+    let rates = collection.rates("drive-000.csv", "0");
+    assert!((5..20).contains(&rates.len()), "{rates:?}");
+}
+
+#[test]
+fn a_sender_that_is_started_again_gets_a_drive_of_its_own() {
+    let collection = Collection::new();
+    let receiver = receiver(&collection);
+    let to = address(&receiver);
+    let first = End::start(collection.send(&to, 600, &["lo=2"]));
+    receiver.wait_for("collecting");
+    thread::sleep(Duration::from_secs(1));
+    first.signal("KILL");
+    let (status, said) = End::start(collection.send(&to, 1, &["lo=4"])).wait();
+    assert!(status.success(), "{said}");
+    receiver.wait_for("started again");
+    assert!(receiver.wait().0.success());
+    let mean = |name| {
+        let rates = collection.rates(name, "0");
+        rates.iter().sum::<f64>() / rates.len() as f64
+    };
+    assert!((1.6..2.4).contains(&mean("drive-000.csv")));
+    assert!((3.2..4.8).contains(&mean("drive-001.csv")));
+    assert_eq!(collection.rates("drive-001.csv", "0").len(), 10);
+}
+
+/// The receiving end is stopped until its buffer, which is small without CAP_NET_ADMIN, has been full.
+#[test]
+fn a_drive_from_which_the_receiver_itself_lost_packets_is_marked() {
+    let collection = Collection::new();
+    let receive = collection.receive(LOOPBACK, &collection.path("key"));
+    let receiver = End::start(without_net_admin(receive));
+    let to = address(&receiver);
+    receiver.wait_for("the buffer for packets has");
+    let sender = End::start(collection.send(&to, 3, &["lo=20"]));
+    receiver.wait_for("collecting");
+    receiver.signal("STOP");
+    let port: u16 = to.rsplit(':').next().unwrap().parse().unwrap();
+    while drops(port) == 0 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    receiver.signal("CONT");
+    let (status, said) = sender.wait();
+    assert!(status.success(), "{said}");
+    let (_, said) = receiver.wait();
+    assert!(said.contains("NOT VALID: this machine lost"), "{said}");
+    let notes = collection.read("drive-000.txt");
+    assert!(notes.contains("NOT VALID: this machine lost"), "{notes}");
+}
+
+/// Returns a command without the capability, if this process has it.
+fn without_net_admin(command: Command) -> Command {
+    if !nix::unistd::geteuid().is_root() {
+        return command;
+    }
+    let mut confined = Command::new("setpriv");
+    confined.args(["--bounding-set", "-net_admin", "--"]);
+    confined.arg(command.get_program()).args(command.get_args());
+    confined
+}
+
+/// Returns the packets that the kernel dropped at the UDP socket on a port.
+fn drops(port: u16) -> u64 {
+    let sockets = fs::read_to_string("/proc/net/udp").unwrap();
+    let own = format!("0100007F:{port:04X}");
+    let mut rows = sockets.lines().map(|line| line.split_whitespace());
+    let row = rows.find(|row| row.clone().nth(1) == Some(&own));
+    row.unwrap().next_back().unwrap().parse().unwrap()
 }

@@ -1,24 +1,23 @@
 //! The datagrams of both directions, all integers in network byte order:
 //!
 //! ```text
-//! tag (8) | run (8) | uplink (1) | kind (1) | number (8) | sent at (8) | round trip (8)
+//! tag (8) | run (8) | receiver (8) | uplink (1) | kind (1) | number (8) | sent at (8) | time (8) | away (8 x 4)
 //! ```
 //!
-//! The tag is SipHash-2-4 of the rest. A datagram of the sender is padded to [`LENGTH`]; `number` counts those of the
-//! uplink, `sent at` is in nanoseconds since the sender's start, `round trip` is the smallest one of the uplink so far
-//! in nanoseconds, 0 before the first. An answer returns number and `sent at` of the latest datagram; its last field is
-//! the time in nanoseconds for which the receiver held it.
+//! The tag is SipHash-2-4 of the other fields. [`Kind::Data`] is padded to [`LENGTH`]. An answer returns all fields but
+//! the kind.
 
+use super::MAX_UPLINKS;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 
-/// The length of the sender's datagrams in bytes: full packets of 1500 bytes would not pass every cellular network.
+/// The length of a datagram with data in bytes: full packets of 1500 bytes would not pass every cellular network.
 pub(super) const LENGTH: usize = 1372;
 
 /// The bytes of IP and UDP headers (IPv4), which count towards rates.
 pub(super) const HEADERS: usize = 28;
 
-const FIELDS: usize = 42;
+const FIELDS: usize = TAG + 42 + 4 * MAX_UPLINKS;
 const TAG: usize = 8;
 
 /// The key of both ends.
@@ -27,25 +26,64 @@ pub(super) struct Key([u8; 16]);
 /// The purpose of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
+    /// Measures the round trip before the uplinks are filled.
+    Probe,
     /// Fills the uplink.
     Data,
-    /// The sender has finished.
+    /// The sending end has finished.
     End,
-    /// From the receiver.
-    Answer,
+    /// Answers a probe.
+    Echo,
+    /// Answers data.
+    Received,
+    /// Answers an end: the drives are written.
+    Written,
 }
 
 /// The fields of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Datagram {
-    /// A random number of the sender's run.
+    /// A random number of the sending end's run.
     pub(super) run: u64,
+    /// A random number of the receiving end, 0 while the sending end does not know it. A recording of earlier datagrams
+    /// does not have it.
+    pub(super) receiver: u64,
     pub(super) uplink: u8,
     pub(super) kind: Kind,
+    /// Counts the datagrams with data of the uplink.
     pub(super) number: u64,
+    /// The time since the sending end started, in nanoseconds.
     pub(super) sent_ns: u64,
-    /// The smallest round trip, or the time for which the receiver held what it answers.
+    /// In an end the time for which data was sent, otherwise the smallest round trip of the uplink so far, 0 before the
+    /// first. In nanoseconds.
     pub(super) time_ns: u64,
+    /// For how long each uplink has not been there so far, in milliseconds.
+    pub(super) away_ms: [u32; MAX_UPLINKS],
+}
+
+impl Kind {
+    /// All kinds, in the order of their numbers.
+    const ALL: [Kind; 6] = [
+        Kind::Probe,
+        Kind::Data,
+        Kind::End,
+        Kind::Echo,
+        Kind::Received,
+        Kind::Written,
+    ];
+
+    /// Returns whether the sending end sends it.
+    pub(super) fn is_of_sender(self) -> bool {
+        matches!(self, Kind::Probe | Kind::Data | Kind::End)
+    }
+
+    /// Returns the length of the datagram in bytes.
+    fn length(self) -> usize {
+        match self {
+            Kind::Data => LENGTH,
+            _ => FIELDS,
+        }
+    }
 }
 
 impl Key {
@@ -74,47 +112,46 @@ impl Key {
 impl Datagram {
     /// Returns the bytes.
     pub(super) fn emit(&self, key: &Key) -> Vec<u8> {
-        let kind = match self.kind {
-            Kind::Data => 0,
-            Kind::End => 1,
-            Kind::Answer => 2,
-        };
         let mut bytes = vec![0; TAG];
         bytes.extend(self.run.to_be_bytes());
-        bytes.extend([self.uplink, kind]);
+        bytes.extend(self.receiver.to_be_bytes());
+        bytes.extend([self.uplink, self.kind as u8]);
         for field in [self.number, self.sent_ns, self.time_ns] {
             bytes.extend(field.to_be_bytes());
         }
-        if self.kind == Kind::Data {
-            bytes.resize(LENGTH, 0);
-        }
+        bytes.extend(self.away_ms.iter().flat_map(|ms| ms.to_be_bytes()));
         let tag = key.tag(&bytes[TAG..]);
         bytes[..TAG].copy_from_slice(&tag);
+        bytes.resize(self.kind.length(), 0);
         bytes
     }
 
     /// Parses a datagram; `None` if the other end has not sent it.
     pub(super) fn parse(bytes: &[u8], key: &Key) -> Option<Datagram> {
-        let (tag, rest) = bytes.split_first_chunk::<TAG>()?;
-        if rest.len() < FIELDS - TAG || *tag != key.tag(rest) {
+        let fields: &[u8; FIELDS] = bytes.first_chunk()?;
+        let (tag, rest) = fields.split_first_chunk::<TAG>()?;
+        if *tag != key.tag(rest) {
             return None;
         }
         let number = |at: usize| {
             let field = rest[at..].first_chunk().expect("the length was checked");
             u64::from_be_bytes(*field)
         };
-        Some(Datagram {
+        let mut away_ms = [0; MAX_UPLINKS];
+        for (ms, field) in away_ms.iter_mut().zip(rest[42..].as_chunks().0) {
+            *ms = u32::from_be_bytes(*field);
+        }
+        let kind = *Kind::ALL.get(usize::from(rest[17]))?;
+        let is_whole = bytes.len() == kind.length() && usize::from(rest[16]) < MAX_UPLINKS;
+        is_whole.then(|| Datagram {
             run: number(0),
-            uplink: rest[8],
-            kind: match rest[9] {
-                0 => Kind::Data,
-                1 => Kind::End,
-                2 => Kind::Answer,
-                _ => return None,
-            },
-            number: number(10),
-            sent_ns: number(18),
-            time_ns: number(26),
+            receiver: number(8),
+            uplink: rest[16],
+            kind,
+            number: number(18),
+            sent_ns: number(26),
+            time_ns: number(34),
+            away_ms,
         })
     }
 }
@@ -126,14 +163,16 @@ mod tests {
     #[test]
     fn only_the_other_end_is_understood() {
         let key = Key::new(&[7; 32]);
-        for kind in [Kind::Data, Kind::End, Kind::Answer] {
+        for kind in Kind::ALL {
             let datagram = Datagram {
                 run: 1,
-                uplink: 2,
+                receiver: 2,
+                uplink: 3,
                 kind,
-                number: 3,
-                sent_ns: 4,
-                time_ns: 5,
+                number: 4,
+                sent_ns: 5,
+                time_ns: 6,
+                away_ms: [7, 8, 9, 10, 11, 12, 13, 14],
             };
             let mut bytes = datagram.emit(&key);
             assert_eq!(
@@ -142,11 +181,14 @@ mod tests {
             );
             assert_eq!(Datagram::parse(&bytes, &key), Some(datagram));
             assert_eq!(Datagram::parse(&bytes, &Key::new(&[8; 32])), None);
-            for cut in 0..FIELDS {
+            for cut in 0..bytes.len() {
                 assert_eq!(Datagram::parse(&bytes[..cut], &key), None);
             }
-            *bytes.last_mut().unwrap() ^= 1;
-            assert_eq!(Datagram::parse(&bytes, &key), None);
+            for changed in 0..FIELDS {
+                bytes[changed] ^= 1;
+                assert_eq!(Datagram::parse(&bytes, &key), None);
+                bytes[changed] ^= 1;
+            }
         }
     }
 }
