@@ -136,6 +136,9 @@ pub struct SessionStatus {
 pub struct PathStatus {
     /// At a client the uplink's interface, at a server the address from which the path was opened.
     pub name: String,
+    /// Its number in the session, from 0.
+    #[serde(default)]
+    pub index: usize,
     /// The peer's address.
     pub remote: Option<SocketAddr>,
     /// Whether its packets are carried over TCP, because UDP is blocked.
@@ -355,6 +358,7 @@ impl PathStatus {
         let unacknowledged_ms = figures.unacknowledged.as_millis();
         PathStatus {
             name: path.name,
+            index: path.index,
             remote: path.remote,
             over_tcp: path.over_tcp,
             cost: path.cost,
