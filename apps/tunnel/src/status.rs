@@ -59,6 +59,10 @@ pub struct Status {
     /// `/etc/resolv.conf`.
     #[serde(default)]
     pub dns_restored: u64,
+    /// The uplinks whose own name servers systemd-resolved asks for names in some domains, instead of
+    /// those of `dns`; each with its domains, as in `wlan0: guest.example lan`.
+    #[serde(default)]
+    pub uplink_domains: Vec<String>,
     /// The state of the settings that a controller has given to a client: `applied`, with the interfaces
     /// that no uplink is for, or `refused` with the reason; and whether the last answer was ignored. None
     /// if the controller has given none, or the client's file accepts none.
@@ -246,6 +250,7 @@ impl Status {
             device_restored: 0,
             dns: None,
             dns_restored: 0,
+            uplink_domains: Vec::new(),
             settings: None,
             settings_outdated: 0,
             rejected_file: None,
