@@ -30,8 +30,12 @@ fn listen_tcp() -> String {
 }
 
 fn start_client(rig: &Rig, more: &str) -> End {
+    start_client_to(rig, more, &format!("\"{SERVER}:{PORT}\""))
+}
+
+fn start_client_to(rig: &Rig, more: &str, addresses: &str) -> End {
     let sections = format!(
-        "[[server]]\nname = \"one\"\naddresses = [\"{SERVER}:{PORT}\"]\ntcp_port = {TCP_PORT}\n\
+        "[[server]]\nname = \"one\"\naddresses = [{addresses}]\ntcp_port = {TCP_PORT}\n\
          [[uplink]]\ninterface = \"wan*\"\n"
     );
     rig.client_with("car", more, &sections)
@@ -185,7 +189,8 @@ fn a_captive_portal_is_named() {
         &rig.router,
         "table ip portal {\nchain redirected {\ntype nat hook prerouting priority dstnat;\n\
          iifname \"wan*\" tcp dport 80 redirect to :8080\n}\n\
-         chain forward {\ntype filter hook forward priority 0;\niifname \"wan*\" drop\n}\n}",
+         chain forward {\ntype filter hook forward priority 0;\niifname \"wan*\" drop\n}\n}\n\
+         table ip6 closed {\nchain forward {\ntype filter hook forward priority 0;\niifname \"wan*\" drop\n}\n}",
     );
     let portal = rig
         .router
@@ -200,7 +205,9 @@ fn a_captive_portal_is_named() {
             );
         }
     });
-    let client = start_client(&rig, "kill_switch = true");
+    // The portal answers over IPv4 only.
+    let addresses = format!("\"[fd20:0::1]:{PORT}\", \"{SERVER}:{PORT}\"");
+    let client = start_client_to(&rig, "kill_switch = true", &addresses);
     let page = "sign in at http://portal.example/login";
     client.within(Duration::from_secs(40), page, |status| {
         let mut uplinks = status.uplinks.iter();
