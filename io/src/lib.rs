@@ -1,11 +1,12 @@
 //! Sockets, TUN devices, interfaces and routes, network namespaces, packet rings, files of
-//! configuration and state, the time of day, rate limits.
+//! configuration and state, the time of day, limits of rates and of open files.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
 pub mod clock;
 pub mod config;
 mod departures;
+pub mod descriptors;
 pub mod failures;
 pub mod file;
 pub mod interface;

@@ -53,7 +53,7 @@ pub use hawser_command::controller::{Args, AuthorityStep};
 pub use server::Server;
 
 use anyhow::{Context, Result};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use hawser_io::descriptors;
 use std::path::Path;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -122,20 +122,15 @@ async fn run_until_signal(config: Config, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Raises the limit of open files to what `connections` needs; the usual limit is 1024.
+/// Raises the limit of open files to what `connections` needs.
 fn raise_descriptors(connections: usize) -> Result<()> {
     /// Descriptors for the store, listeners and the runtime.
     const OTHERS: u64 = 128;
     let needed = connections as u64 + OTHERS;
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if soft < needed {
-        setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard)
-            .context("cannot raise the limit of open files (RLIMIT_NOFILE)")?;
-        if hard < needed {
-            tracing::warn!(
-                "the system allows {hard} open files, limits.connections needs {needed}"
-            );
-        }
+    let limit = descriptors::raise_limit(needed)
+        .context("cannot raise the limit of open files (RLIMIT_NOFILE)")?;
+    if limit < needed {
+        tracing::warn!("the system allows {limit} open files, limits.connections needs {needed}");
     }
     Ok(())
 }

@@ -195,9 +195,9 @@ fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
     })?;
     sink.write(&PATH_METRICS, || {
         status.sessions.iter().flat_map(|session| {
-            let peer = ("peer", session.peer.as_str());
+            let peer = ("peer", session.peer.clone());
             let paths = session.paths.iter();
-            paths.map(move |path| ([peer, ("path", path.name.as_str())], path))
+            paths.map(move |path| ([peer.clone(), ("path", path_label(status, path))], path))
         })
     })?;
     sink.write(&MODEM_METRICS, || {
@@ -217,6 +217,15 @@ fn write(status: &Status, sink: &mut Sink<'_>) -> fmt::Result {
     })
 }
 
+/// Returns the value of the label `path`. At a server it is the path's number, because there is no end to
+/// the addresses and ports from which clients open paths.
+fn path_label(status: &Status, path: &PathStatus) -> String {
+    match status.role.as_str() {
+        "server" => path.index.to_string(),
+        _ => path.name.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,7 +236,7 @@ mod tests {
 
     fn status() -> Status {
         let path = serde_json::json!({
-            "name": "wan0", "remote": null, "cost": 0, "standby": false, "rtt_ms": 12.5, "rtt_min_ms": 10.0,
+            "name": "wan0", "index": 3, "remote": null, "cost": 0, "standby": false, "rtt_ms": 12.5, "rtt_min_ms": 10.0,
             "unacknowledged_ms": 250, "window_bytes": 14_000, "in_flight_bytes": 0, "sent_bytes": 5_000,
             "received_bytes": 6_000, "arrived": 4, "lost": 3, "recovery": 0, "congestion_marks": 2,
             "sent_mbps": 0.0, "received_mbps": 0.0, "loss_ratio": 0.0,
@@ -260,7 +269,7 @@ mod tests {
         for sample in [
             "hawser_tunnel_sessions{} 1.0",
             "hawser_tunnel_sent_bytes_total{peer=\"the \\\"car\\\"\"} 18446744073709551615",
-            "hawser_tunnel_path_rtt_seconds{peer=\"the \\\"car\\\"\",path=\"wan0\"} 0.0125",
+            "hawser_tunnel_path_rtt_seconds{peer=\"the \\\"car\\\"\",path=\"3\"} 0.0125",
             "hawser_tunnel_delay_p99_seconds{peer=\"the \\\"car\\\"\"} 0.05",
             "hawser_tunnel_modem_signal_ratio{uplink=\"wwan0\"} 0.67",
             "hawser_tunnel_dropped_total{peer=\"\",reason=\"no_client\"} 13",
@@ -268,5 +277,16 @@ mod tests {
         ] {
             assert!(page.lines().any(|line| line == sample), "{sample}: {page}");
         }
+    }
+
+    #[test]
+    fn a_path_is_named_after_the_uplink_at_a_client() {
+        let page = text(Status {
+            role: "client".to_owned(),
+            ..status()
+        });
+        let sample =
+            "hawser_tunnel_path_rtt_seconds{peer=\"the \\\"car\\\"\",path=\"wan0\"} 0.0125";
+        assert!(page.lines().any(|line| line == sample), "{page}");
     }
 }

@@ -121,7 +121,8 @@ pub(crate) fn check_forwarding(prefixes: &[Prefix]) -> Result<()> {
         ensure!(
             value != "0",
             "this machine does not forward packets, so clients could reach nothing but the server: run \
-             `sysctl -w {key}=1`, or set `nat = false` if this is intended"
+             `sysctl -w {key}=1`, and put it into a file of /etc/sysctl.d for the next boot, or set `nat = false` if this \
+             is intended"
         );
     }
     Ok(())

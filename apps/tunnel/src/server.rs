@@ -269,7 +269,7 @@ fn accept_clients(
 ) -> Result<()> {
     let slots = Arc::new(HandshakeSlots::default());
     if let Some(listeners) = listeners {
-        listeners.accept(server, &slots, tls.subscribe())?;
+        listeners.accept(server, slots.of_another_kind(), tls.subscribe())?;
     }
     for endpoint in endpoints {
         info!(address = %endpoint.local_addr()?, "listening for clients");

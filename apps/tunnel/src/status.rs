@@ -59,6 +59,10 @@ pub struct Status {
     /// `/etc/resolv.conf`.
     #[serde(default)]
     pub dns_restored: u64,
+    /// The uplinks whose own name servers systemd-resolved asks for names in some domains, instead of
+    /// those of `dns`; each with its domains, as in `wlan0: guest.example lan`.
+    #[serde(default)]
+    pub uplink_domains: Vec<String>,
     /// The state of the settings that a controller has given to a client: `applied`, with the interfaces
     /// that no uplink is for, or `refused` with the reason; and whether the last answer was ignored. None
     /// if the controller has given none, or the client's file accepts none.
@@ -136,6 +140,9 @@ pub struct SessionStatus {
 pub struct PathStatus {
     /// At a client the uplink's interface, at a server the address from which the path was opened.
     pub name: String,
+    /// Its number in the session, from 0.
+    #[serde(default)]
+    pub index: usize,
     /// The peer's address.
     pub remote: Option<SocketAddr>,
     /// Whether its packets are carried over TCP, because UDP is blocked.
@@ -243,6 +250,7 @@ impl Status {
             device_restored: 0,
             dns: None,
             dns_restored: 0,
+            uplink_domains: Vec::new(),
             settings: None,
             settings_outdated: 0,
             rejected_file: None,
@@ -355,6 +363,7 @@ impl PathStatus {
         let unacknowledged_ms = figures.unacknowledged.as_millis();
         PathStatus {
             name: path.name,
+            index: path.index,
             remote: path.remote,
             over_tcp: path.over_tcp,
             cost: path.cost,

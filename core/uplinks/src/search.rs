@@ -28,12 +28,15 @@ impl Target {
 }
 
 /// A search: all servers are dialed over all uplinks at once. Of the servers that answer within
-/// [`GRACE`] of each other, the one with the lowest round-trip time is chosen.
+/// [`GRACE`] of each other, the one with the lowest round-trip time is chosen. The answer of one of
+/// them can be awaited for longer.
 #[derive(Debug)]
 pub(crate) struct Search {
     servers: Vec<Server>,
     /// An uplink that is used only if there are no others.
     avoided: Option<String>,
+    /// A server whose answer is awaited until this time.
+    awaited: Option<(Server, Instant)>,
     dials: BTreeMap<ConnectionId, Target>,
     /// The smallest round-trip time to each server that has answered, by its name.
     rtts: BTreeMap<String, Duration>,
@@ -53,10 +56,16 @@ impl Search {
         Search {
             servers,
             avoided,
+            awaited: None,
             dials: BTreeMap::new(),
             rtts: BTreeMap::new(),
             best: None,
         }
+    }
+
+    /// Waits for the first answer of a server until this time, also if others have answered before.
+    pub(crate) fn await_answer(&mut self, server: Server, until: Instant) {
+        self.awaited = Some((server, until));
     }
 
     /// Dials all servers over all uplinks, except those that are being dialed.
@@ -140,13 +149,28 @@ impl Search {
 
     /// Returns whether the search is done.
     pub(crate) fn is_done(&self, now: Instant) -> bool {
-        let grace_is_over = |best: &Found| now >= best.until;
-        self.dials.is_empty() || self.best.as_ref().is_some_and(grace_is_over)
+        self.dials.is_empty() || self.end().is_some_and(|end| now >= end)
     }
 
     /// Returns when the search is done at the latest, once a server has answered.
     pub(crate) fn timeout(&self) -> Option<(Instant, Timer)> {
-        Some((self.best.as_ref()?.until, Timer::Grace))
+        Some((self.end()?, Timer::Grace))
+    }
+
+    fn end(&self) -> Option<Instant> {
+        let until = self.best.as_ref()?.until;
+        Some(match &self.awaited {
+            Some((server, awaited_until)) if self.may_answer_first(server) => {
+                until.max(*awaited_until)
+            }
+            _ => until,
+        })
+    }
+
+    /// Returns whether a server has not answered yet and is being dialed.
+    fn may_answer_first(&self, server: &Server) -> bool {
+        let is_dialed = || self.dials.values().any(|target| target.server == *server);
+        self.rtt(server).is_none() && is_dialed()
     }
 
     /// Ends the search; returns the nearest server that has answered, with its round-trip time.

@@ -11,6 +11,11 @@ use std::time::Duration;
 const MIN_GAIN: Duration = Duration::from_millis(10);
 const MIN_GAIN_SHARE: f64 = 0.25;
 
+/// The time that the current server has to answer the dial of a search, with which the others are
+/// compared. It is enough for the two or three round trips of a handshake over satellite, and less
+/// than the 3 s that a server with many handshakes gives the connection that was found to be used.
+const CURRENT_LIMIT: Duration = Duration::from_secs(2);
+
 /// Regular searches among all servers over the cheapest uplinks. A session moves to a server that
 /// two searches in a row have found to be clearly nearer than its own.
 #[derive(Debug)]
@@ -77,6 +82,7 @@ impl Survey {
         }
         servers.push(current.clone());
         let mut search = Search::new(servers, None);
+        search.await_answer(current.clone(), now + CURRENT_LIMIT);
         search.dial(uplinks, out);
         self.search = Some(search);
     }
@@ -133,7 +139,7 @@ impl Survey {
 }
 
 /// Returns whether a round-trip time is clearly shorter than that to the current server. That is
-/// none if a packet of its handshake was lost, because its session works.
+/// none if it has not answered in time: packets of its handshake were lost, because its session works.
 fn is_nearer(rtt: Duration, of_current: Option<Duration>) -> bool {
     of_current.is_some_and(|of_current| {
         rtt + MIN_GAIN.max(of_current.mul_f64(MIN_GAIN_SHARE)) <= of_current

@@ -13,9 +13,15 @@ pub struct Usage {
     /// The last months before, in case that the clock was ahead when this one began.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     earlier: BTreeMap<String, BTreeMap<String, u64>>,
+    /// The months that a later correction of the clock has taken back, with their bytes and those counted
+    /// since, in case that the correction was wrong: who answers an NTP request sets the clock. The
+    /// month that is counted has these bytes too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    taken_back: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// The number of earlier months that are kept: the clock may jump ahead more than once.
+/// The number of earlier months, and of those taken back, that are kept: the clock may jump more than
+/// once.
 const EARLIER_MONTHS: usize = 3;
 
 impl Usage {
@@ -35,11 +41,20 @@ impl Usage {
     /// for example before it is synchronized, does not reset the usage.
     ///
     /// If `is_certain`, the clock is right, so a later month that is counted was begun by a clock that
-    /// was ahead. What was counted since `month` then belongs to `month`. Returns the later month.
+    /// was ahead. What was counted since `month` then belongs to `month`. Returns the later month. If that
+    /// month begins nevertheless, before another one that is certain, it has its count again.
     pub(crate) fn begin_month(&mut self, month: &str, is_certain: bool) -> Option<String> {
         if self.month.as_str() < month {
+            let resumed = self.taken_back.remove(month).unwrap_or_default();
+            if is_certain {
+                self.taken_back.clear();
+            }
             let before = std::mem::replace(&mut self.month, month.to_owned());
-            let bytes = std::mem::take(&mut self.bytes);
+            let mut bytes = std::mem::replace(&mut self.bytes, resumed);
+            for (interface, resumed) in &self.bytes {
+                let bytes = bytes.entry(interface.clone()).or_default();
+                *bytes = bytes.saturating_sub(*resumed);
+            }
             if !bytes.is_empty() {
                 self.earlier.insert(before, bytes);
             }
@@ -47,18 +62,30 @@ impl Usage {
                 self.earlier.pop_first();
             }
         } else if is_certain && self.month.as_str() > month {
+            let later = std::mem::replace(&mut self.month, month.to_owned());
+            let of_later = self.bytes.clone();
             for (interface, bytes) in self.earlier.split_off(month).into_values().flatten() {
-                self.add(&interface, bytes);
+                add(&mut self.bytes, &interface, bytes);
             }
-            return Some(std::mem::replace(&mut self.month, month.to_owned()));
+            self.taken_back.insert(later.clone(), of_later);
+            while self.taken_back.len() > EARLIER_MONTHS {
+                self.taken_back.pop_last();
+            }
+            return Some(later);
         }
         None
     }
 
     pub(crate) fn add(&mut self, interface: &str, bytes: u64) {
-        let used = self.bytes.entry(interface.to_owned()).or_default();
-        *used = used.saturating_add(bytes);
+        for counts in self.taken_back.values_mut().chain([&mut self.bytes]) {
+            add(counts, interface, bytes);
+        }
     }
+}
+
+fn add(counts: &mut BTreeMap<String, u64>, interface: &str, bytes: u64) {
+    let used = counts.entry(interface.to_owned()).or_default();
+    *used = used.saturating_add(bytes);
 }
 
 #[cfg(test)]
@@ -110,6 +137,27 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_that_was_set_back_wrongly_costs_no_count() {
+        let mut usage = Usage::default();
+        usage.begin_month("2026-10", true);
+        usage.add("wwan0", 1);
+        usage.begin_month("2026-12", true);
+        usage.add("wwan0", 100);
+        assert!(usage.begin_month("2026-10", true).is_some());
+        usage.add("wwan0", 10);
+        assert_eq!(usage.of("wwan0"), 111);
+        let stored = serde_json::to_string(&usage).unwrap();
+        let mut usage: Usage = serde_json::from_str(&stored).unwrap();
+        assert_eq!(usage.begin_month("2026-12", true), None);
+        assert_eq!(usage.of("wwan0"), 110, "with what was counted meanwhile");
+        assert!(usage.begin_month("2026-10", true).is_some());
+        assert_eq!(usage.of("wwan0"), 111, "nothing counts twice");
+        usage.begin_month("2026-11", true);
+        usage.begin_month("2026-12", true);
+        assert_eq!(usage.of("wwan0"), 0, "the correction was right");
+    }
+
+    #[test]
     fn months_are_not_kept_for_ever() {
         let mut usage = Usage::default();
         for month in 10..99 {
@@ -117,6 +165,10 @@ mod tests {
             usage.add("wwan0", 1);
         }
         assert_eq!(usage.earlier.len(), EARLIER_MONTHS);
+        for month in (10..99).rev() {
+            usage.begin_month(&format!("2026-{month}"), true);
+        }
+        assert_eq!(usage.taken_back.len(), EARLIER_MONTHS);
     }
 
     #[test]

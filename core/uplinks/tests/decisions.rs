@@ -68,6 +68,26 @@ fn a_session_moves_to_a_server_that_is_nearer_twice() {
 }
 
 #[test]
+fn a_session_leaves_a_server_that_answers_long_after_the_nearer_one() {
+    let mut world = connected(1, 2);
+    world.survey_every(Some(60 * S));
+    world.servers[0].rtt = 200 * MS;
+    world.servers[1].rtt = 30 * MS;
+    world.pass(122 * S);
+    assert_eq!(world.server().unwrap(), "pop1");
+}
+
+#[test]
+fn a_session_stays_at_a_server_that_does_not_answer_the_dials_of_a_survey() {
+    let mut world = surveying();
+    world.servers[0].rtt = 3 * S;
+    world.servers[1].rtt = 30 * MS;
+    world.pass(600 * S);
+    assert_eq!(world.server().unwrap(), "pop0");
+    assert!(world.is_connected());
+}
+
+#[test]
 fn a_session_stays_where_it_is_for_little_gain() {
     let mut world = surveying();
     world.servers[0].rtt = 50 * MS;

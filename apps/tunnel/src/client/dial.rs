@@ -1,6 +1,6 @@
 use super::dial_errors::DialErrors;
 use super::kill_switch::KillSwitch;
-use super::portal;
+use super::portal::{self, Portal};
 use crate::config::{ClientConfig, Credentials, MARK};
 use crate::inspected_socket::InspectedSocket;
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
@@ -12,7 +12,7 @@ use crate::socket::set_mark;
 use crate::tcp::{self, TcpSocket};
 use crate::tls;
 use anyhow::{Context, Result, bail};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use hawser_quic::{Live, MarkCounter, MarkedDatagrams};
 use hawser_uplinks::{Route, Server, Uplink};
 use noq::{AsyncUdpSocket, Connecting, Connection, Endpoint};
@@ -210,7 +210,7 @@ impl Dialer {
         };
         match dialed {
             Ok(dialed) => Ok(dialed),
-            Err(error) => Err(self.explain(error, uplink, route).await),
+            Err(error) => Err(self.explain(error, uplink, server).await),
         }
     }
 
@@ -317,23 +317,35 @@ impl Dialer {
     }
 
     /// Adds to an error that the clock is wrong, or what a captive portal says, if that is so.
-    async fn explain(&self, error: anyhow::Error, uplink: &Uplink, route: Route) -> anyhow::Error {
+    async fn explain(
+        &self,
+        error: anyhow::Error,
+        uplink: &Uplink,
+        server: &Server,
+    ) -> anyhow::Error {
         if let Some(wrong) = tls::wrong_time(&self.credentials, SystemTime::now()) {
             return error.context(wrong);
         }
         if !error.is::<Unanswered>() {
             return error;
         }
+        // Many portals answer by one address family only.
+        let routes = uplink.routes(server).into_iter();
+        let portals = join_all(routes.map(|route| self.find_portal(uplink, route))).await;
+        match portals.into_iter().flatten().next() {
+            Some(portal) => error.context(portal),
+            None => error,
+        }
+    }
+
+    /// Returns the captive portal in place of an address of a server, if there is one that can be asked.
+    async fn find_portal(&self, uplink: &Uplink, route: Route) -> Option<Portal> {
         let remote = SocketAddr::new(route.remote.ip(), portal::PORT);
         let portal = async {
             let stream = self.tcp_stream(uplink, route.own, remote).await?;
             portal::find(stream, remote).await
         };
-        match timeout(portal::TIMEOUT, portal).await {
-            Ok(Ok(Some(portal))) => error.context(portal),
-            // There is none, or none that could be asked.
-            _ => error,
-        }
+        timeout(portal::TIMEOUT, portal).await.ok()?.ok()?
     }
 
     /// Performs the QUIC handshake with a server.

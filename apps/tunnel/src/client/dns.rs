@@ -2,7 +2,7 @@
 //! one of these keeps `/etc/resolv.conf`, and otherwise in this file.
 
 use super::resolv_conf::ResolvConf;
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, UplinkRule};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::interface::running;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 const ETC: &str = "/etc";
 
@@ -24,6 +24,9 @@ const RESOLVED_STUB: &str = "nameserver 127.0.0.53";
 
 /// The interval at which the file is checked for changes of other programs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The interval at which the domains of the uplinks are read from systemd-resolved.
+const DOMAINS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The time limit of the programs that are run.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,6 +46,9 @@ pub(crate) struct Shown {
     pub(crate) state: Option<String>,
     /// How often they were set again because another program had replaced the file.
     pub(crate) restored: u64,
+    /// The uplinks whose name servers systemd-resolved asks for names in some domains, each with its
+    /// domains: `wlan0: guest.example lan`.
+    pub(crate) uplink_domains: Vec<String>,
 }
 
 impl Dns {
@@ -75,6 +81,7 @@ impl Dns {
             interface: interface.clone(),
             servers: config.dns.iter().map(ToString::to_string).collect(),
             domains: config.dns_domains.clone(),
+            uplinks: config.uplinks.clone(),
             file,
             shown: Arc::clone(&shown),
         };
@@ -165,6 +172,7 @@ struct Setter {
     interface: String,
     servers: Vec<String>,
     domains: Vec<String>,
+    uplinks: Vec<UplinkRule>,
     file: ResolvConf,
     shown: Arc<Mutex<Shown>>,
 }
@@ -174,14 +182,22 @@ impl Setter {
     /// another one.
     fn run(self, requests: &Receiver<()>) {
         let (mut was_requested, mut means) = (false, None);
+        let mut check_domains_at = Instant::now();
         loop {
             match (requests.recv_timeout(CHECK_INTERVAL), means) {
                 (Ok(()), _) => {
                     was_requested = true;
                     means = self.set(means);
+                    check_domains_at = Instant::now();
                 }
                 (Err(RecvTimeoutError::Timeout), Some(Means::File)) => self.check(),
                 (Err(RecvTimeoutError::Timeout), None) if was_requested => means = self.set(None),
+                (Err(RecvTimeoutError::Timeout), Some(Means::Resolved))
+                    if Instant::now() >= check_domains_at =>
+                {
+                    self.check_domains();
+                    check_domains_at = Instant::now() + DOMAINS_INTERVAL;
+                }
                 (Err(RecvTimeoutError::Timeout), _) => {}
                 (Err(RecvTimeoutError::Disconnected), _) => break,
             }
@@ -244,6 +260,27 @@ impl Setter {
         }
     }
 
+    /// Warns if systemd-resolved asks the servers of an uplink for names in some domains: it prefers the
+    /// most specific domain of any link.
+    fn check_domains(&self) {
+        let domains = match run("resolvectl", &["domain"], "") {
+            Ok(output) => domains_by_link(&output),
+            Err(error) => return debug!("cannot read the domains of the uplinks: {error:#}"),
+        };
+        let is_uplink = |link: &str| self.uplinks.iter().any(|rule| rule.matches(link));
+        let found: Vec<_> = domains
+            .into_iter()
+            .filter(|(link, domains)| is_uplink(link) && !domains.is_empty())
+            .map(|(link, domains)| format!("{link}: {}", domains.join(" ")))
+            .collect();
+        let before = std::mem::replace(&mut self.shown.lock().uplink_domains, found.clone());
+        for uplink in found.iter().filter(|uplink| !before.contains(uplink)) {
+            warn!(
+                "systemd-resolved resolves names in domains of an uplink by the servers of that uplink, not by those of `dns`: {uplink}"
+            );
+        }
+    }
+
     fn restore(&self, means: Means) -> Result<()> {
         match means {
             Means::Resolved => drop(run("resolvectl", &["revert", &self.interface], "")?),
@@ -264,6 +301,27 @@ impl Setter {
             (!self.domains.is_empty()).then(|| format!("search {}\n", self.domains.join(" ")));
         servers.chain(search).collect()
     }
+}
+
+/// Returns the domains of each link from the output of `resolvectl domain`. A line that begins with
+/// spaces continues the one before.
+fn domains_by_link(output: &str) -> Vec<(String, Vec<String>)> {
+    let mut links: Vec<(String, Vec<String>)> = Vec::new();
+    for line in output.lines() {
+        let domains = match line.split_once(':') {
+            Some((link, domains)) if !line.starts_with(' ') => {
+                // `Global` has no interface.
+                let name = link.split_once('(').map_or("", |(_, name)| name);
+                links.push((name.trim_end_matches(')').to_owned(), Vec::new()));
+                domains
+            }
+            _ => line,
+        };
+        if let Some((_, all)) = links.last_mut() {
+            all.extend(domains.split_whitespace().map(str::to_owned));
+        }
+    }
+    links
 }
 
 /// Runs a program with this input; returns its output.
@@ -309,4 +367,29 @@ fn run<A: AsRef<str>>(program: &str, arguments: &[A], input: &str) -> Result<Str
         .expect("stdout is piped")
         .read_to_string(&mut output)?;
     Ok(output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_domains_of_links_are_read() {
+        let output = "Global: example.org\n\
+            Link 2 (eth0):\n\
+            Link 3 (wlan0): guest.example ~com\n        lan\n\
+            Link 4 (hawser-tun): ~.\n";
+        let links = domains_by_link(output);
+        let expected: [(&str, &[&str]); 4] = [
+            ("", &["example.org"]),
+            ("eth0", &[]),
+            ("wlan0", &["guest.example", "~com", "lan"]),
+            ("hawser-tun", &["~."]),
+        ];
+        let expected = expected.map(|(link, domains)| {
+            let domains = domains.iter().map(|domain| (*domain).to_owned());
+            (link.to_owned(), domains.collect::<Vec<_>>())
+        });
+        assert_eq!(links, expected);
+    }
 }

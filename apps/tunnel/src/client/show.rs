@@ -12,6 +12,7 @@ impl Client {
         status.device_restored = self.device.restored();
         let dns = self.dns.shown();
         (status.dns, status.dns_restored) = (dns.state, dns.restored);
+        status.uplink_domains = dns.uplink_domains;
         let settings = self.settings.shown();
         (status.settings, status.settings_outdated) = (settings.state, settings.outdated);
         status.damaged_files.clone_from(&self.damaged_files);

@@ -20,8 +20,8 @@ use tracing::{debug, info, warn};
 
 /// The time limits from a client's first packet.
 pub(super) struct TimeLimits {
-    pub(super) first_message: Duration,
-    tls_handshake: Duration,
+    first_message: Duration,
+    pub(super) tls_handshake: Duration,
 }
 
 const TIME_LIMITS: TimeLimits = TimeLimits {
@@ -50,7 +50,7 @@ impl TimeLimits {
 /// `PMTU_RAISE_TIMER` of RFC 8899, section 5.1.1.
 const MTU_RETRY: Duration = Duration::from_secs(600);
 
-/// The time without a refused handshake after which the next one is logged again.
+/// The time without a refused client after which the next one is logged again.
 const WARN_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// The interval at which the backlog of a client with standby paths is checked.
@@ -101,7 +101,7 @@ fn take_slot(
         Ok(slot) => Some((incoming, slot)),
         Err(full) => {
             server.registry.count_refusal(full.name());
-            overload.warn(source);
+            overload.warn(source, "handshakes");
             // The refusal is shorter than the client's packet, and lets the client try another
             // server at once.
             incoming.refuse();
@@ -110,18 +110,19 @@ fn take_slot(
     }
 }
 
-/// A time in which handshakes are refused because there are too many.
+/// A time in which clients are refused because there are too many of something.
 #[derive(Default)]
 pub(super) struct Overload {
     last_refused: Option<Instant>,
 }
 
 impl Overload {
-    /// Warns of a refused handshake, unless it soon follows another one.
-    pub(super) fn warn(&mut self, source: IpAddr) {
+    /// Warns of a refused client, unless it soon follows another one. `what` names that of which there
+    /// are too many.
+    pub(super) fn warn(&mut self, source: IpAddr, what: &str) {
         let last = self.last_refused.replace(Instant::now());
         if last.is_none_or(|last| last.elapsed() >= WARN_AGAIN_AFTER) {
-            warn!(%source, "too many handshakes at once: clients are refused; the status counts them");
+            warn!(%source, "too many {what} at once: clients are refused; the status counts them");
         }
     }
 }

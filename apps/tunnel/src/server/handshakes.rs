@@ -56,7 +56,10 @@ impl Full {
 
 /// The handshakes in progress.
 #[derive(Debug, Default)]
-pub(super) struct HandshakeSlots(Mutex<TakenSlots>);
+pub(super) struct HandshakeSlots {
+    taken: Mutex<TakenSlots>,
+    known_sources: Arc<Mutex<KnownSources>>,
+}
 
 #[derive(Debug, Default)]
 struct TakenSlots {
@@ -66,7 +69,6 @@ struct TakenSlots {
     shared_by_network: HashMap<(IpAddr, u8), usize>,
     /// The reserved slots taken, by source.
     reserved_by_source: HashMap<IpAddr, usize>,
-    known_sources: KnownSources,
 }
 
 /// Known sources: recent ones, and those before them.
@@ -84,9 +86,18 @@ pub(super) struct HandshakeSlot {
 }
 
 impl HandshakeSlots {
+    /// Returns as many slots for handshakes of another kind, so that neither kind takes those of the
+    /// other. The known sources are the same.
+    pub(super) fn of_another_kind(&self) -> HandshakeSlots {
+        HandshakeSlots {
+            taken: Mutex::default(),
+            known_sources: Arc::clone(&self.known_sources),
+        }
+    }
+
     /// Returns whether clients have to validate this address.
     pub(super) fn is_crowded(&self, address: IpAddr) -> bool {
-        let taken = self.0.lock();
+        let taken = self.taken.lock();
         let of_source = taken
             .shared_by_network
             .get(&networks(address).next().expect("a source").0);
@@ -96,7 +107,8 @@ impl HandshakeSlots {
 
     /// Takes a slot for a handshake from this address.
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Result<HandshakeSlot, Full> {
-        let (is_reserved, has_less_time) = self.0.lock().take(address)?;
+        let is_known = self.known_sources.lock().contains(source(address));
+        let (is_reserved, has_less_time) = self.taken.lock().take(address, is_known)?;
         Ok(HandshakeSlot {
             of: Arc::clone(self),
             address,
@@ -107,18 +119,15 @@ impl HandshakeSlots {
 
     /// Remembers that a client has, or had, a session from this address.
     pub(super) fn remember(&self, address: IpAddr) {
-        self.0.lock().known_sources.insert(source(address));
+        self.known_sources.lock().insert(source(address));
     }
 }
 
 impl TakenSlots {
     /// Takes a slot; returns whether it is a reserved one, and whether the handshake has less time.
-    fn take(&mut self, address: IpAddr) -> Result<(bool, bool), Full> {
+    fn take(&mut self, address: IpAddr, is_known: bool) -> Result<(bool, bool), Full> {
         let full = match self.take_shared(address) {
-            Ok(()) => {
-                let is_known = self.known_sources.contains(source(address));
-                return Ok((false, !is_known && self.shared > MANY_SHARED));
-            }
+            Ok(()) => return Ok((false, !is_known && self.shared > MANY_SHARED)),
             Err(full) => full,
         };
         let count = self
@@ -126,7 +135,7 @@ impl TakenSlots {
             .get(&source(address))
             .copied()
             .unwrap_or(0);
-        if !self.known_sources.contains(source(address)) || count >= RESERVED_SLOTS_OF_SOURCE {
+        if !is_known || count >= RESERVED_SLOTS_OF_SOURCE {
             return Err(full);
         }
         if self.reserved >= SLOTS - SHARED_SLOTS {
@@ -154,7 +163,7 @@ impl TakenSlots {
 
 impl Drop for HandshakeSlot {
     fn drop(&mut self) {
-        let mut taken = self.of.0.lock();
+        let mut taken = self.of.taken.lock();
         if self.is_reserved {
             taken.reserved -= 1;
             decrement(&mut taken.reserved_by_source, source(self.address));
@@ -262,7 +271,7 @@ mod tests {
             taken.swap_remove(0);
             assert!(slots.take(ip(same)).is_ok());
             drop(taken);
-            let left = slots.0.lock();
+            let left = slots.taken.lock();
             assert!(left.shared_by_network.is_empty() && left.shared == 0);
         }
     }
@@ -314,12 +323,26 @@ mod tests {
         assert_eq!(known.len(), 2 * RESERVED_SLOTS_OF_SOURCE);
         assert!(known.iter().all(|slot| !slot.has_less_time));
         drop((strangers, known));
-        let left = slots.0.lock();
+        let left = slots.taken.lock();
         assert!(
             left.reserved_by_source.is_empty()
                 && left.shared_by_network.is_empty()
                 && left.reserved + left.shared == 0
         );
+    }
+
+    #[test]
+    fn another_kind_has_slots_of_its_own_and_the_same_known_sources() {
+        let slots = Arc::new(HandshakeSlots::default());
+        let others = Arc::new(slots.of_another_kind());
+        let address = ip("203.0.113.1");
+        let taken = take_all(&others, [address].into_iter());
+        assert_eq!(taken.len(), 32);
+        assert!(!slots.is_crowded(address));
+        assert_eq!(take_all(&slots, [address].into_iter()).len(), 32);
+        slots.remember(address);
+        let reserved = take_all(&others, [address].into_iter());
+        assert_eq!(reserved.len(), RESERVED_SLOTS_OF_SOURCE);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::session::canonical;
 use crate::tcp::{self, Streams, TcpSocket};
 use crate::tls::{Peer, ServerTls};
 use anyhow::{Context, Result};
+use hawser_io::descriptors;
 use hawser_io::failures::{Change, Failures};
 use hawser_units::MAX_PATHS;
 use parking_lot::Mutex;
@@ -20,7 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, info, warn};
@@ -35,13 +36,18 @@ const BACKLOG: i32 = 128;
 /// The interval at which it is checked that the client of a stream is still admitted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The pause after an error, such as too many open files.
+/// The open files that are left for all but streams: sockets, the device, files and the runtime.
+const OTHER_FILES: usize = 128;
+
+/// The pause after an error.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The places at which the server listens for streams.
 pub(super) struct Listeners {
     listeners: Vec<TcpListener>,
     streams: Streams,
+    /// The number of streams, with handshakes in progress, for which there are open files.
+    max_streams: usize,
 }
 
 impl Listeners {
@@ -54,25 +60,32 @@ impl Listeners {
         let (socket, streams) = TcpSocket::new(*first);
         let listeners = config.listen_tcp.iter().map(listen);
         let listeners = listeners.collect::<Result<_>>()?;
-        Ok(Some((Listeners { listeners, streams }, socket)))
+        let listeners = Listeners {
+            listeners,
+            streams,
+            max_streams: max_streams(config.max_clients)?,
+        };
+        Ok(Some((listeners, socket)))
     }
 
     pub(super) fn streams(&self) -> Streams {
         self.streams.clone()
     }
 
-    /// Accepts streams from now on.
+    /// Accepts streams from now on. `slots` are those for handshakes over TCP.
     pub(super) fn accept(
         self,
         server: &Arc<Server>,
-        slots: &Arc<HandshakeSlots>,
+        slots: HandshakeSlots,
         tls: watch::Receiver<ServerTls>,
     ) -> Result<()> {
         let door = Arc::new(Door {
             server: Arc::clone(server),
-            slots: Arc::clone(slots),
+            slots: Arc::new(slots),
+            free: Arc::new(Semaphore::new(self.max_streams)),
             streams: self.streams,
-            overload: Mutex::default(),
+            too_many_handshakes: Mutex::default(),
+            too_many_files: Mutex::default(),
             counts: Mutex::default(),
             tls,
         });
@@ -82,6 +95,23 @@ impl Listeners {
         }
         Ok(())
     }
+}
+
+/// Raises the limit of open files to what the streams of all clients need; returns how many streams it
+/// allows.
+fn max_streams(max_clients: usize) -> Result<usize> {
+    let needed = max_clients
+        .saturating_mul(MAX_STREAMS)
+        .saturating_add(OTHER_FILES);
+    let limit = descriptors::raise_limit(needed as u64)
+        .context("cannot raise the limit of open files (RLIMIT_NOFILE)")?;
+    let max_streams = usize::try_from(limit)?.saturating_sub(OTHER_FILES);
+    if max_streams < max_clients {
+        warn!(
+            "the system allows {limit} open files, which are {max_streams} connections over TCP for {max_clients} clients"
+        );
+    }
+    Ok(max_streams.min(Semaphore::MAX_PERMITS))
 }
 
 fn listen(address: &SocketAddr) -> Result<TcpListener> {
@@ -97,8 +127,11 @@ fn listen(address: &SocketAddr) -> Result<TcpListener> {
 struct Door {
     server: Arc<Server>,
     slots: Arc<HandshakeSlots>,
+    /// The streams for which there are open files.
+    free: Arc<Semaphore>,
     streams: Streams,
-    overload: Mutex<Overload>,
+    too_many_handshakes: Mutex<Overload>,
+    too_many_files: Mutex<Overload>,
     /// The number of streams of each client, by its name.
     counts: Mutex<HashMap<String, usize>>,
     tls: watch::Receiver<ServerTls>,
@@ -123,23 +156,31 @@ impl Door {
         }
     }
 
-    /// Serves a connection, unless there are too many handshakes.
+    /// Serves a connection, unless there are too many handshakes or open files.
     fn take(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
         let registry = &self.server.registry;
+        let Ok(open_file) = Arc::clone(&self.free).try_acquire_owned() else {
+            registry.count_refusal("too_many_files");
+            return self.too_many_files.lock().warn(peer.ip(), "open files");
+        };
         match self.slots.take(peer.ip()) {
             Ok(slot) => {
                 let door = Arc::clone(self);
-                tokio::spawn(async move { door.serve_stream(stream, peer, slot).await });
+                tokio::spawn(async move {
+                    door.serve_stream(stream, peer, slot).await;
+                    drop(open_file);
+                });
             }
             Err(full) => {
                 registry.count_refusal(full.name());
-                self.overload.lock().warn(peer.ip());
+                let mut overload = self.too_many_handshakes.lock();
+                overload.warn(peer.ip(), "handshakes over TCP");
             }
         }
     }
 
     async fn serve_stream(&self, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) {
-        let time_limit = TimeLimits::of(&slot).first_message;
+        let time_limit = TimeLimits::of(&slot).tls_handshake;
         let registry = &self.server.registry;
         let (stream, client) = match timeout(time_limit, self.handshake(stream)).await {
             Ok(Ok(accepted)) => accepted,

@@ -61,6 +61,9 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
     if let Some(dns) = &status.dns {
         text += &format!("name servers: {dns}\n");
     }
+    for uplink in &status.uplink_domains {
+        text += &format!("names resolved by servers of uplink {uplink}\n");
+    }
     if status.dns_restored > 0 {
         text += &format!("name servers set again: {}\n", status.dns_restored);
     }

@@ -234,7 +234,12 @@ fn openresolv_loses_the_servers_with_the_client_also_if_it_was_killed() {
 fn systemd_resolved_is_told_and_forgets() {
     let car = Car::new();
     let calls = car.rig.path("calls");
-    let note = format!("#!/bin/sh\necho \"$*\" >> {}\n", calls.display());
+    // A guest network on one uplink announces a domain; the other network is none of an uplink.
+    let note = format!(
+        "#!/bin/sh\n[ \"$*\" = domain ] || exec echo \"$*\" >> {}\n\
+         printf 'Global:\\nLink 2 (wan0): com\\nLink 3 (wan1):\\nLink 4 (lan): home.example\\nLink 5 (hawser-tun): ~.\\n'\n",
+        calls.display()
+    );
     write_program(&car.programs(), "resolvectl", &note);
     let stub = "nameserver 127.0.0.53\noptions edns0\n";
     fs::write(car.file(), stub).unwrap();
@@ -242,6 +247,9 @@ fn systemd_resolved_is_told_and_forgets() {
     let client = car.start(SET);
     client.until("the status names systemd-resolved", |status| {
         status.dns.as_deref() == Some("198.51.100.9 at systemd-resolved")
+    });
+    client.until("the status names the uplink with a domain", |status| {
+        status.uplink_domains == ["wan0: com"]
     });
     assert!(client.process.stop(TIMEOUT).unwrap().success());
     let calls = fs::read_to_string(calls).unwrap();

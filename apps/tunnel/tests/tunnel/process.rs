@@ -57,6 +57,20 @@ pub(crate) fn start_with_programs(
     run(namespace, what, config, command)
 }
 
+/// As [`start`], with this limit of open files.
+pub(crate) fn start_with_files(
+    namespace: &Namespace,
+    what: &str,
+    config: &Path,
+    limit: u32,
+) -> Process {
+    let mut command = Command::new("prlimit");
+    command
+        .arg(format!("--nofile={limit}:{limit}"))
+        .arg(std::env::current_exe().unwrap());
+    run(namespace, what, config, command)
+}
+
 /// Makes a program find the programs of a folder before those of the machine.
 fn put_first(programs: &Path, command: &mut Command) {
     let path = std::env::var("PATH").unwrap();

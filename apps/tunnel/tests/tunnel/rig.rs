@@ -194,7 +194,28 @@ impl Rig {
         self.start_server(number, "server", more, sections)
     }
 
+    /// Starts the first server with this limit of open files and additional lines in `[tunnel]`; waits
+    /// until it serves.
+    pub(crate) fn server_with_files(&self, limit: u32, more: &str) -> End {
+        let tls = self.authority.credentials(self.folder.path(), "one");
+        let config = self.server_config(0, more, &tls);
+        let start =
+            |file: &_| process::start_with_files(&self.servers[0], "tunnel server", file, limit);
+        let end = self.start_by("one", &config, start);
+        end.until("the server serves", |_| true);
+        end
+    }
+
     fn start_server(&self, number: usize, role: &str, more: &str, sections: &str) -> End {
+        let name = ["one", "two"][number];
+        let config = self.server_config(number, more, sections);
+        let end = self.start(&self.servers[number], name, role, &config);
+        end.until("the server serves", |_| true);
+        end
+    }
+
+    /// Returns the file of a server.
+    fn server_config(&self, number: usize, more: &str, sections: &str) -> String {
         let name = ["one", "two"][number];
         // The host's IPv6 address is a private one.
         let allowed = if more.contains("allowed_destinations =") {
@@ -202,14 +223,11 @@ impl Rig {
         } else {
             format!("allowed_destinations = [\"{HOST6}/128\"]")
         };
-        let config = format!(
+        format!(
             "[tunnel]\nname = \"{name}\"\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\nstate = \"{}\"\n{allowed}\n\
              {more}\n{sections}",
             self.folder.path().display()
-        );
-        let end = self.start(&self.servers[number], name, role, &config);
-        end.until("the server serves", |_| true);
-        end
+        )
     }
 
     /// Starts a client with additional lines in `[tunnel]`; waits until its uplinks are connected.
