@@ -9,13 +9,16 @@ use std::collections::BTreeMap;
 pub struct Usage {
     /// The calendar month (UTC), as in `2026-11`.
     month: String,
+    /// Whether the clock was known to be right in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_certain: bool,
     bytes: BTreeMap<String, u64>,
     /// The last months before, in case that the clock was ahead when this one began.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     earlier: BTreeMap<String, BTreeMap<String, u64>>,
-    /// The months that a later correction of the clock has taken back, with their bytes and those counted
-    /// since, in case that the correction was wrong: who answers an NTP request sets the clock. The
-    /// month that is counted has these bytes too.
+    /// The certain months that a later correction of the clock has taken back, with their bytes and those
+    /// counted since, in case that the correction was wrong: who answers an NTP request sets the clock.
+    /// The month that is counted has these bytes too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     taken_back: BTreeMap<String, BTreeMap<String, u64>>,
 }
@@ -42,13 +45,15 @@ impl Usage {
     ///
     /// If `is_certain`, the clock is right, so a later month that is counted was begun by a clock that
     /// was ahead. What was counted since `month` then belongs to `month`. Returns the later month. If that
-    /// month begins nevertheless, before another one that is certain, it has its count again.
+    /// one was certain as well, one of the two times was wrong: if it begins again before another month
+    /// that is certain, it has its count again.
     pub(crate) fn begin_month(&mut self, month: &str, is_certain: bool) -> Option<String> {
         if self.month.as_str() < month {
             let resumed = self.taken_back.remove(month).unwrap_or_default();
             if is_certain {
                 self.taken_back.clear();
             }
+            self.is_certain = is_certain;
             let before = std::mem::replace(&mut self.month, month.to_owned());
             let mut bytes = std::mem::replace(&mut self.bytes, resumed);
             for (interface, resumed) in &self.bytes {
@@ -67,11 +72,16 @@ impl Usage {
             for (interface, bytes) in self.earlier.split_off(month).into_values().flatten() {
                 add(&mut self.bytes, &interface, bytes);
             }
-            self.taken_back.insert(later.clone(), of_later);
+            if std::mem::replace(&mut self.is_certain, true) {
+                self.taken_back.insert(later.clone(), of_later);
+            }
             while self.taken_back.len() > EARLIER_MONTHS {
                 self.taken_back.pop_last();
             }
             return Some(later);
+        } else if is_certain && self.month == month && !self.is_certain {
+            self.is_certain = true;
+            self.taken_back.clear();
         }
         None
     }
@@ -155,6 +165,31 @@ mod tests {
         usage.begin_month("2026-11", true);
         usage.begin_month("2026-12", true);
         assert_eq!(usage.of("wwan0"), 0, "the correction was right");
+    }
+
+    #[test]
+    fn a_month_that_an_uncertain_clock_began_too_early_starts_from_zero() {
+        let mut usage = Usage::default();
+        usage.begin_month("2026-10", true);
+        for month in ["2026-11", "2026-12"] {
+            usage.begin_month(month, false);
+            assert!(usage.begin_month("2026-10", true).is_some());
+            usage.add("wwan0", 95);
+        }
+        usage.begin_month("2026-11", true);
+        assert_eq!(usage.of("wwan0"), 0, "with October's packets");
+    }
+
+    #[test]
+    fn a_month_that_becomes_certain_later_ends_what_was_taken_back() {
+        let mut usage = Usage::default();
+        usage.begin_month("2026-12", true);
+        assert!(usage.begin_month("2026-10", true).is_some());
+        usage.begin_month("2026-11", false);
+        usage.begin_month("2026-11", true);
+        usage.add("wwan0", 95);
+        usage.begin_month("2026-12", true);
+        assert_eq!(usage.of("wwan0"), 0);
     }
 
     #[test]

@@ -11,7 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The shortest rest of a longer collection that is a drive.
-const SHORTEST: Duration = Duration::from_secs(10);
+const SHORTEST_REST: Duration = Duration::from_secs(10);
+
+/// The shortest collection that is a drive.
+const SHORTEST: Duration = Duration::from_millis(500);
 
 /// One run of the sending end. Keeps the current drive only, and writes each when it is complete.
 pub(super) struct Recording<'a> {
@@ -70,6 +73,8 @@ impl<'a> Recording<'a> {
             let start = self.data.map_or(now, |(start, _)| start);
             self.data = Some((start, now));
             let at = now.saturating_duration_since(start);
+            let since_next = at.saturating_sub(DRIVE * (self.drives + 1));
+            self.take_absences(&datagram.away_ms, since_next.as_millis() as u32);
             self.write_complete(at)?;
             let uplink = self.uplinks.entry(datagram.uplink).or_default();
             // Times of arrival are not quite in order.
@@ -80,10 +85,16 @@ impl<'a> Recording<'a> {
             let uplink = self.uplinks.entry(datagram.uplink).or_default();
             uplink.round_trip = Some(Duration::from_nanos(datagram.time_ns));
         }
-        for (known, told) in self.away_ms.iter_mut().zip(datagram.away_ms) {
-            *known = told.max(*known);
-        }
+        self.take_absences(&datagram.away_ms, 0);
         Ok(())
+    }
+
+    /// Takes over for how long the uplinks have not been there, as far as it was before the last `since_next` milliseconds:
+    /// these belong to the next drive.
+    fn take_absences(&mut self, told_ms: &[u32; MAX_UPLINKS], since_next: u32) {
+        for (known, told) in self.away_ms.iter_mut().zip(told_ms) {
+            *known += told.saturating_sub(*known).saturating_sub(since_next);
+        }
     }
 
     /// Writes what is left of a run, which has lasted for `length` at the sending end, or until the latest packet. Returns
@@ -103,14 +114,16 @@ impl<'a> Recording<'a> {
         // Without a last step that is not complete.
         let steps = (rest.as_nanos() / STEP.as_nanos()) as u32;
         let rest = STEP * steps;
-        if self.drives > 0 && rest < SHORTEST {
-            if steps > 0 {
-                say(format!(
-                    "the last {rest:.1?} are left out: too short for a drive"
-                ));
-            }
-        } else if steps > 0 {
+        let shortest = match self.drives {
+            0 => SHORTEST,
+            _ => SHORTEST_REST,
+        };
+        if rest >= shortest {
             self.write(rest)?;
+        } else if steps > 0 {
+            say(format!(
+                "the last {rest:.1?} are left out: too short for a drive"
+            ));
         }
         Ok(self.drives)
     }

@@ -21,9 +21,7 @@ use hawser_xnc::Scheme;
 use route::Route;
 use setting::{Setting, Trial};
 use std::fmt;
-use std::iter::zip;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The scheme that the others are compared with.
 const XNC: &str = "xnc";
@@ -79,14 +77,14 @@ impl Experiment for CellFusionLive {
         let rides = rides(drives, run.pattern.is_some());
         let chosen = run.chosen(rides).map_err(|_| anyhow!(unknown))?;
         let lengths = chosen.iter().map(|ride| ride.drive.part(run.seconds));
-        let lengths = lengths.collect::<Result<Vec<Duration>>>()?;
-        let longest = lengths.iter().copied().max().unwrap_or_default();
+        let longest = lengths.max().unwrap_or_default();
         progress("encoding the video");
         let clip = Arc::new(Clip::encode(
             frames(stream::WARM_UP + longest).min(MAX_FRAMES),
         )?);
-        zip(chosen, lengths)
-            .map(|(ride, length)| ride.setting(&clip, length, run.seed))
+        chosen
+            .into_iter()
+            .map(|ride| ride.setting(&clip, run))
             .collect()
     }
 
@@ -144,16 +142,17 @@ fn rides(drives: Vec<Drive>, all: bool) -> Vec<Ride> {
 }
 
 impl Ride {
-    fn setting(self, clip: &Arc<Clip>, length: Duration, seed: u64) -> Result<Setting> {
+    fn setting(self, clip: &Arc<Clip>, run: &Run) -> Result<Setting> {
         Ok(Setting {
             scheme: self.scheme,
             route: Route::of(self.scheme)?,
+            length: self.drive.part(run.seconds),
             drive: self.drive,
             port: port(self.number),
             clip: Arc::clone(clip),
-            length,
             // All schemes use the same links, and each drive's video has ports of its own.
-            seed: seed
+            seed: run
+                .seed
                 .wrapping_mul(1_000_003)
                 .wrapping_add(self.number as u64),
         })

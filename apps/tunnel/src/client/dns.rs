@@ -276,7 +276,7 @@ impl Setter {
         let before = std::mem::replace(&mut self.shown.lock().uplink_domains, found.clone());
         for uplink in found.iter().filter(|uplink| !before.contains(uplink)) {
             warn!(
-                "systemd-resolved resolves names in domains of an uplink by the servers of that uplink, not by those of `dns`: {uplink}"
+                "systemd-resolved asks the servers of an uplink for names in domains of that uplink, and for all names if one is `~.`: {uplink}"
             );
         }
     }

@@ -1,7 +1,7 @@
 //! Cross-validation of XNC's constants: they are chosen on one half of the drives and judged on the
 //! other, both ways.
 
-use super::contender::{TUNED, XNC};
+use super::contender::{ORACLE, TUNED, XNC};
 use super::drive::Set;
 use super::score::{Score, Trip, comparable, set_reduction};
 use crate::summary::{Case, Metrics, mean};
@@ -39,7 +39,7 @@ fn case(scores: &[Score], set: Set) -> Option<Case> {
             mean_of(&kept_out(chosen, Trip::redundancy).concat()),
         ),
     ]);
-    for other in others {
+    for other in others.into_iter().filter(|other| other.case != ORACLE) {
         let theirs = other.by_half(Trip::above_floor).concat();
         set_reduction(&mut case.metrics, &all, &theirs, other.case);
     }

@@ -7,6 +7,7 @@ use crate::plot::{Axis, Plot, Series};
 use crate::report::{Cell, Highlight, Item, Report, Section, Table};
 use crate::summary::Summary;
 use anyhow::Result;
+use std::iter::zip;
 use std::path::Path;
 
 /// Writes `report.html`. `example` is the section with pictures, if there are any.
@@ -370,8 +371,11 @@ fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
 }
 
 fn cost_and_stalls(scores: &[&Score]) -> Plot {
-    let dot = |trip: &Trip| (100.0 * trip.redundancy(), 100.0 * trip.qoe.stall_ratio);
-    let series = |score: &&Score| Series::dots(score.case, score.trips.iter().map(dot).collect());
+    let series = |score: &&Score| {
+        let redundancies = score.by_drive(|trip| 100.0 * trip.redundancy());
+        let stalls = score.by_drive(|trip| 100.0 * trip.qoe.stall_ratio);
+        Series::dots(score.case, zip(redundancies, stalls).collect())
+    };
     let (x, y) = (
         Axis::linear("redundancy (%)"),
         Axis::linear("stalled (% of the time)"),
@@ -402,10 +406,7 @@ fn distribution(
     scores: &[&Score],
     figure: impl Fn(&Trip) -> f64,
 ) -> Plot {
-    let series = |score: &&Score| {
-        let values: Vec<f64> = score.trips.iter().map(&figure).collect();
-        Series::distribution(score.case, &values)
-    };
+    let series = |score: &&Score| Series::distribution(score.case, &score.by_drive(&figure));
     plot(
         title,
         Axis::linear(label),

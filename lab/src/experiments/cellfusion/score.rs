@@ -252,25 +252,27 @@ impl Score {
         mean(self.trips.iter().map(figure))
     }
 
-    /// Returns the mean of a figure on each drive, in their order.
-    fn by_drive(&self, figure: impl Fn(&Trip) -> f64) -> Vec<f64> {
+    /// Returns the mean of a figure on each drive, or each single uplink of a drive, in their order.
+    pub(super) fn by_drive(&self, figure: impl Fn(&Trip) -> f64) -> Vec<f64> {
         let of_drive = |trips: &[Trip]| mean(trips.iter().map(&figure));
-        self.drives().map(of_drive).collect()
+        self.samples().map(of_drive).collect()
     }
 
     /// Returns the mean of a figure on each drive with an even number, and on each with an odd one.
     pub(super) fn by_half(&self, figure: impl Fn(&Trip) -> f64) -> [Vec<f64>; 2] {
         [0, 1].map(|parity| {
             let half = self
-                .drives()
+                .samples()
                 .filter(|trips| trips[0].parity() == Some(parity));
             half.map(|trips| mean(trips.iter().map(&figure))).collect()
         })
     }
 
-    /// Returns the trips of each drive.
-    fn drives(&self) -> impl Iterator<Item = &[Trip]> {
-        self.trips.chunk_by(|one, other| one.drive == other.drive)
+    /// Returns the repetitions on each drive, or on each single uplink of a drive.
+    fn samples(&self) -> impl Iterator<Item = &[Trip]> {
+        let place = |trip: &Trip| (trip.drive.clone(), trip.path);
+        self.trips
+            .chunk_by(move |one, other| place(one) == place(other))
     }
 
     fn share(&self, part: impl Fn(&Trip) -> u64, whole: impl Fn(&Trip) -> u64) -> f64 {
@@ -510,7 +512,7 @@ pub(super) fn cases(scores: &[Score]) -> Vec<Case> {
         let suffice = score.trips.iter().filter(|trip| trip.floor == 0.0);
         case.set_param("drives_where_links_suffice", drives(suffice).len());
         if technology(score.case).is_some() {
-            case.set_param("uplinks", score.trips.len());
+            case.set_param("uplinks", score.samples().count());
         }
         case.set_param("seconds", score.mean(|trip| trip.length.as_secs_f64()));
         case.set_param("video_mbps", video(score.case).bps() / 1_000_000);
