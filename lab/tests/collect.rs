@@ -162,6 +162,7 @@ fn a_drive_from_which_the_receiver_itself_lost_packets_is_marked() {
         thread::sleep(Duration::from_millis(10));
     }
     receiver.signal("CONT");
+    thread::sleep(Duration::from_secs(1));
     sender.signal("INT");
     let (status, said) = sender.wait();
     assert!(status.success(), "{said}");

@@ -371,19 +371,19 @@ mod tests {
         assert!(receiver.run.is_none());
 
         receiver.hear(2, HERE, Kind::Data, start);
-        receiver.hear(2, HERE, Kind::Data, after(250));
+        receiver.hear(2, HERE, Kind::Data, after(750));
         assert!(!folder.path().join("drive-000.csv").exists());
-        receiver.hear(3, HERE, Kind::Probe, after(300));
+        receiver.hear(3, HERE, Kind::Probe, after(800));
         let drive = fs::read_to_string(folder.path().join("drive-000.csv")).unwrap();
-        assert_eq!(drive.lines().count(), 1 + 2);
+        assert_eq!(drive.lines().count(), 1 + 7);
 
-        receiver.hear(3, HERE, Kind::Data, after(400));
+        receiver.hear(3, HERE, Kind::Data, after(900));
         for kind in [Kind::Probe, Kind::Data, Kind::End] {
-            receiver.hear(2, HERE, kind, after(500));
+            receiver.hear(2, HERE, kind, after(1000));
         }
         assert_eq!(receiver.runs, [2, 3]);
-        receiver.hear(3, HERE, Kind::Data, after(550));
-        receiver.hear(3, HERE, Kind::End, after(550));
+        receiver.hear(3, HERE, Kind::Data, after(1050));
+        receiver.hear(3, HERE, Kind::End, after(1050));
         assert_eq!(receiver.drives, 1, "the end says that 1 ms was sent");
         assert_eq!(receiver.ignored, 4);
     }

@@ -353,4 +353,22 @@ mod tests {
         assert!(notes("drive-000.txt").contains("12.3 s without the interface"));
         assert!(!notes("drive-001.txt").contains("without the interface"));
     }
+
+    #[test]
+    fn an_absence_across_the_end_of_a_drive_is_noted_in_both() {
+        let (folder, socket) = (tempfile::tempdir().unwrap(), socket());
+        let mut run = Run::new(&socket, folder.path());
+        run.steps(Duration::ZERO, seconds(50));
+        let mut away_ms = [0; MAX_UPLINKS];
+        away_ms[0] = 13_000;
+        run.arrive(0, seconds(63), away_ms);
+        run.finish(seconds(120));
+        for (name, part) in [
+            ("drive-000.txt", ", 10.0 s without"),
+            ("drive-001.txt", ", 3.0 s without"),
+        ] {
+            let notes = fs::read_to_string(folder.path().join(name)).unwrap();
+            assert!(notes.contains(part), "{notes}");
+        }
+    }
 }
