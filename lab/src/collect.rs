@@ -9,7 +9,7 @@ mod sender;
 mod trace;
 
 use anyhow::{Context, Result};
-use hawser_units::Bitrate;
+use hawser_units::{Bitrate, MAX_PATHS};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -82,8 +82,8 @@ const MAX_SECONDS: u32 = 3600;
 /// The time without a packet from the other end after which the collection ends.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// The largest number of uplinks.
-const MAX_UPLINKS: usize = 8;
+/// The largest number of uplinks: as many as a drive may have.
+const MAX_UPLINKS: usize = MAX_PATHS;
 
 #[derive(Debug, Clone)]
 struct Uplink {

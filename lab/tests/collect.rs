@@ -15,6 +15,18 @@ fn receiver(collection: &Collection) -> End {
     End::start(collection.receive(LOOPBACK, &collection.path("key")))
 }
 
+/// Starts a sending end of 2 Mb/s that goes on for long; returns when a second of data has been sent.
+fn collect_for_a_second(collection: &Collection, to: &str, receiver: &End) -> End {
+    let sender = End::start(collection.send(to, 600, &["lo=2"]));
+    receiver.wait_for("collecting");
+    thread::sleep(Duration::from_secs(1));
+    sender
+}
+
+fn mean(rates: &[f64]) -> f64 {
+    rates.iter().sum::<f64>() / rates.len() as f64
+}
+
 #[test]
 fn what_arrives_becomes_a_drive_and_a_trace_for_each_uplink() {
     let collection = Collection::new();
@@ -31,7 +43,7 @@ fn what_arrives_becomes_a_drive_and_a_trace_for_each_uplink() {
     for (path, sent) in [("0", 6.0), ("1", 3.0)] {
         let rates = collection.rates("drive-000.csv", path);
         assert_eq!(rates.len(), 20, "{text}");
-        let mean = rates.iter().sum::<f64>() / 20.0;
+        let mean = mean(&rates);
         assert!((0.8 * sent..1.1 * sent).contains(&mean), "{mean}: {text}");
         let trace = collection.read(&format!("drive-000.{path}.up"));
         assert!(Opportunities::parse(&trace).is_ok());
@@ -86,17 +98,13 @@ fn a_directory_that_cannot_be_written_to_is_refused_at_once() {
 fn an_interrupted_receiver_writes_what_it_has_and_the_sender_fails() {
     let collection = Collection::new();
     let receiver = receiver(&collection);
-    let sender = End::start(collection.send(&address(&receiver), 600, &["lo=2"]));
-    receiver.wait_for("collecting");
-    // A second of data.
-    thread::sleep(Duration::from_secs(1));
+    let sender = collect_for_a_second(&collection, &address(&receiver), &receiver);
     receiver.signal("INT");
     let (status, said) = receiver.wait();
     assert!(status.success(), "{said}");
     let rates = collection.rates("drive-000.csv", "0");
     assert!(rates.len() >= 5, "{rates:?}");
-    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-    assert!(mean > 1.0, "{rates:?}");
+    assert!(mean(&rates) > 1.0, "{rates:?}");
 
     let interrupted = Instant::now();
     let (status, said) = sender.wait();
@@ -109,9 +117,7 @@ fn an_interrupted_receiver_writes_what_it_has_and_the_sender_fails() {
 fn an_interrupted_sender_leaves_the_drive_so_far() {
     let collection = Collection::new();
     let receiver = receiver(&collection);
-    let sender = End::start(collection.send(&address(&receiver), 600, &["lo=2"]));
-    receiver.wait_for("collecting");
-    thread::sleep(Duration::from_secs(1));
+    let sender = collect_for_a_second(&collection, &address(&receiver), &receiver);
     sender.signal("INT");
     let (status, said) = sender.wait();
     assert!(status.success(), "{said}");
@@ -125,20 +131,15 @@ fn a_sender_that_is_started_again_gets_a_drive_of_its_own() {
     let collection = Collection::new();
     let receiver = receiver(&collection);
     let to = address(&receiver);
-    let first = End::start(collection.send(&to, 600, &["lo=2"]));
-    receiver.wait_for("collecting");
-    thread::sleep(Duration::from_secs(1));
+    let first = collect_for_a_second(&collection, &to, &receiver);
     first.signal("KILL");
     let (status, said) = End::start(collection.send(&to, 1, &["lo=4"])).wait();
     assert!(status.success(), "{said}");
     receiver.wait_for("started again");
     assert!(receiver.wait().0.success());
-    let mean = |name| {
-        let rates = collection.rates(name, "0");
-        rates.iter().sum::<f64>() / rates.len() as f64
-    };
-    assert!((1.6..2.4).contains(&mean("drive-000.csv")));
-    assert!((3.2..4.8).contains(&mean("drive-001.csv")));
+    let mean_of = |name| mean(&collection.rates(name, "0"));
+    assert!((1.6..2.4).contains(&mean_of("drive-000.csv")));
+    assert!((3.2..4.8).contains(&mean_of("drive-001.csv")));
     assert_eq!(collection.rates("drive-001.csv", "0").len(), 10);
 }
 

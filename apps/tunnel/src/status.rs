@@ -59,8 +59,8 @@ pub struct Status {
     /// `/etc/resolv.conf`.
     #[serde(default)]
     pub dns_restored: u64,
-    /// The uplinks whose own name servers systemd-resolved asks for names in some domains, instead of
-    /// those of `dns`; each with its domains, as in `wlan0: guest.example lan`.
+    /// The uplinks whose own name servers systemd-resolved asks for names in some domains; each with its
+    /// domains, as in `wlan0: guest.example lan`. It asks them and those of `dns` if the domain is `~.`.
     #[serde(default)]
     pub uplink_domains: Vec<String>,
     /// The state of the settings that a controller has given to a client: `applied`, with the interfaces

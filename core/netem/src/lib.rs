@@ -101,4 +101,4 @@ pub use link::{Admission, Link};
 pub use packet::Packet;
 pub use stats::{Class, DropReason, LinkStats};
 pub use steps::{Steps, StepsError};
-pub use trace::{Opportunities, TraceError};
+pub use trace::{DRIVE_HEADER, Opportunities, TraceError};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The first line of a recorded drive: the names of its columns.
-pub(crate) const DRIVE_HEADER: &str = "t_ms,path,rate_mbps,owd_ms,loss";
+pub const DRIVE_HEADER: &str = "t_ms,path,rate_mbps,owd_ms,loss";
 
 /// An error in a trace.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -79,7 +79,7 @@ impl Usage {
                 self.taken_back.pop_last();
             }
             return Some(later);
-        } else if is_certain && self.month == month && !self.is_certain {
+        } else if is_certain && !self.is_certain {
             self.is_certain = true;
             self.taken_back.clear();
         }

@@ -45,7 +45,7 @@ pub(super) fn run(args: &SendArgs) -> Result<()> {
 struct Sender {
     key: Key,
     flows: Vec<Flow>,
-    /// What all datagrams have in common.
+    /// The fields that are the same in all datagrams.
     head: Datagram,
     start: Instant,
     /// When the latest answer arrived.

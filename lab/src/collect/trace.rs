@@ -1,7 +1,7 @@
 //! The traces of the packets that arrived over the uplinks.
 
 use super::datagram::{HEADERS, LENGTH};
-use hawser_netem::Opportunities;
+use hawser_netem::{DRIVE_HEADER, Opportunities};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl Arrivals {
 /// Returns a drive of `length`: for each uplink and step the rate at which packets arrived, half of the round trip, and the
 /// share of lost packets while the uplink was not full. The uplinks are their paths, round trips and arrivals.
 pub(super) fn drive(uplinks: &[(u8, Duration, &Arrivals)], length: Duration) -> String {
-    let mut text = "t_ms,path,rate_mbps,owd_ms,loss\n".to_owned();
+    let mut text = format!("{DRIVE_HEADER}\n");
     for step in 0..(length.as_nanos() / STEP.as_nanos()) as usize {
         for (path, round_trip, arrivals) in uplinks {
             let (arrived, sent) = arrivals.step(step);

@@ -257,7 +257,7 @@ pub(crate) struct Outcome {
 struct RunningTunnel {
     before: SessionStatus,
     began: Instant,
-    /// What the uploads had sent by then.
+    /// The number of bytes that the uploads had delivered by then.
     uploaded_before: u64,
     ssh: Ssh,
     ping: Ping,

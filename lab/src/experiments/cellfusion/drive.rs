@@ -3,7 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use hawser_media::data_dir;
 use hawser_netem::{
-    Delay, Drive as Trace, LinkConfig, Loss, LossAt, Opportunities, QueueLimit, Rate, Steps,
+    DRIVE_HEADER, Delay, Drive as Trace, LinkConfig, Loss, LossAt, Opportunities, QueueLimit, Rate,
+    Steps,
 };
 use hawser_units::{Bitrate, ByteSize, MAX_PATHS};
 use rand::{RngExt, SeedableRng};
@@ -131,7 +132,7 @@ impl Drive {
     pub(in crate::experiments) fn generated(seed: u64, lossless: bool) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut rates = [30.0_f64; PATHS as usize];
-        let mut text = "t_ms,path,rate_mbps,owd_ms,loss\n".to_owned();
+        let mut text = format!("{DRIVE_HEADER}\n");
         for row in 0..LENGTH.as_millis() / STEP.as_millis() {
             for (path, rate) in rates.iter_mut().enumerate() {
                 let step = if lossless { 2.0 } else { 12.0 };

@@ -1,4 +1,4 @@
-//! What a viewer of a drive sees: the pictures that a decoder makes of the frames that arrived.
+//! The pictures on a viewer's screen: those that a decoder makes of the frames that arrived.
 
 use super::simulation::WARM_UP;
 use super::video::{ReceivedFrame, encoded_frames};

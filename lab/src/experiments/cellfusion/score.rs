@@ -254,25 +254,23 @@ impl Score {
 
     /// Returns the mean of a figure on each drive, or each single uplink of a drive, in their order.
     pub(super) fn by_drive(&self, figure: impl Fn(&Trip) -> f64) -> Vec<f64> {
-        let of_drive = |trips: &[Trip]| mean(trips.iter().map(&figure));
-        self.samples().map(of_drive).collect()
+        let of_sample = |trips: &[Trip]| mean(trips.iter().map(&figure));
+        self.samples().map(of_sample).collect()
     }
 
     /// Returns the mean of a figure on each drive with an even number, and on each with an odd one.
     pub(super) fn by_half(&self, figure: impl Fn(&Trip) -> f64) -> [Vec<f64>; 2] {
+        let of_sample = |trips: &[Trip]| mean(trips.iter().map(&figure));
         [0, 1].map(|parity| {
-            let half = self
-                .samples()
-                .filter(|trips| trips[0].parity() == Some(parity));
-            half.map(|trips| mean(trips.iter().map(&figure))).collect()
+            let is_of_half = |trips: &&[Trip]| trips[0].parity() == Some(parity);
+            self.samples().filter(is_of_half).map(of_sample).collect()
         })
     }
 
     /// Returns the repetitions on each drive, or on each single uplink of a drive.
     fn samples(&self) -> impl Iterator<Item = &[Trip]> {
-        let place = |trip: &Trip| (trip.drive.clone(), trip.path);
         self.trips
-            .chunk_by(move |one, other| place(one) == place(other))
+            .chunk_by(|one, other| (&one.drive, one.path) == (&other.drive, other.path))
     }
 
     fn share(&self, part: impl Fn(&Trip) -> u64, whole: impl Fn(&Trip) -> u64) -> f64 {
