@@ -109,7 +109,8 @@ pub trait Entry: Sync {
     /// Returns whether a run may repeat its cases with further seeds.
     fn has_repetitions(&self) -> bool;
 
-    /// Runs the selected cases and writes all files but the summary to the output folder.
+    /// Runs the selected cases and writes all files but the summary to the output folder, which it
+    /// creates.
     fn run(&self, run: &Run) -> Result<Summary>;
 }
 
@@ -140,6 +141,9 @@ impl<E: Experiment> Entry for E {
 
     fn run(&self, run: &Run) -> Result<Summary> {
         let cases = Experiment::cases(self, run)?;
+        // Not every case leaves raw data, and a report needs the folder, too.
+        fs::create_dir_all(&run.out)
+            .with_context(|| format!("cannot create {}", run.out.display()))?;
         let mut summary = Summary::new(Experiment::name(self), Provenance::gather(run.seed));
         let results = measure_all(self, &cases, run)?;
         let completed = sift(cases, results, &mut summary)?;
@@ -396,8 +400,9 @@ mod tests {
             &self,
             completed: Vec<Completed<&'static str, Figures>>,
             summary: &mut Summary,
-            _: &Run,
+            run: &Run,
         ) -> Result<()> {
+            fs::write(run.out.join("report.html"), "")?;
             summary.cases = completed
                 .into_iter()
                 .map(|one| Case::new(&format!("{} {}", one.case, one.attempts)))
@@ -406,8 +411,11 @@ mod tests {
         }
     }
 
-    fn run(pattern: &str) -> Run {
-        Run {
+    /// Returns a run into a folder that does not exist.
+    fn run(pattern: &str) -> (tempfile::TempDir, Run) {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("new/folder");
+        let run = Run {
             hawser: PathBuf::new(),
             seed: 1,
             repetitions: 1,
@@ -416,14 +424,17 @@ mod tests {
             pattern: Some(pattern.to_owned()),
             recording: None,
             pictures: false,
-            out: PathBuf::new(),
+            out,
             stop: Stop::default(),
-        }
+        };
+        (folder, run)
     }
 
     #[test]
     fn a_case_that_fails_does_not_discard_the_others() {
-        let summary = Entry::run(&Mixed, &run("*")).unwrap();
+        let (_folder, run) = run("*");
+        let summary = Entry::run(&Mixed, &run).unwrap();
+        assert!(run.out.join("report.html").exists());
         let names: Vec<&str> = summary.cases.iter().map(|case| &case.name[..]).collect();
         assert_eq!(names, ["good 1", "late 3"]);
         let reasons = [
@@ -437,15 +448,30 @@ mod tests {
 
     #[test]
     fn a_run_of_cases_that_all_fail_fails() {
-        let error = Entry::run(&Mixed, &run("broken")).unwrap_err();
+        let (_folder, run) = run("broken");
+        let error = Entry::run(&Mixed, &run).unwrap_err();
         assert_eq!(format!("{error:#}"), "case broken: out of order");
     }
 
     #[test]
     fn a_run_that_is_stopped_has_no_figures() {
-        let run = run("*");
+        let (_folder, run) = run("*");
         run.stop.request();
         let error = Entry::run(&Mixed, &run).unwrap_err();
         assert_eq!(error.to_string(), "stopped");
+    }
+
+    #[test]
+    fn every_experiment_runs_a_case_into_a_new_folder() {
+        for experiment in crate::experiments::all() {
+            let name = experiment.name();
+            for case in experiment.cases() {
+                let (_folder, run) = run(&case);
+                run.stop.request();
+                let error = experiment.run(&run).unwrap_err();
+                assert_eq!(error.to_string(), "stopped", "{name} {case}");
+                assert!(run.out.is_dir(), "{name} {case}");
+            }
+        }
     }
 }
