@@ -3,12 +3,13 @@
 //! `cargo run -p xtask -- layers` checks the direction of dependencies, `cargo run -p xtask --
 //! circles` that the files of a crate do not use each other in a circle, `cargo run -p xtask -- test`
 //! runs all checks and tests that a change must pass, and `cargo run -p xtask -- kernels` those that need
-//! another kernel.
+//! another kernel. `run-test` is for these: cargo runs test programs with it.
 
 mod circles;
 mod kernels;
 mod layers;
 mod machine;
+mod silence;
 mod steps;
 
 use anyhow::{Result, bail};
@@ -18,9 +19,13 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo run -p xtask -- layers|circles|test|kernels";
 
 fn main() -> ExitCode {
-    let task = std::env::args().nth(1);
-    match run(task.as_deref()) {
-        Ok(()) => ExitCode::SUCCESS,
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.split_first() {
+        Some((task, program)) if task == silence::RUNNER => silence::run(program),
+        task => run(task.map(|(task, _)| task.as_str())).map(|()| ExitCode::SUCCESS),
+    };
+    match outcome {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("{error:#}");
             ExitCode::FAILURE

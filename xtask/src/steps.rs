@@ -2,7 +2,7 @@
 //! reasons.
 
 use crate::machine::{self, Root};
-use crate::{circles, layers};
+use crate::{circles, layers, silence};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Metadata, TargetKind};
 use std::collections::BTreeSet;
@@ -267,10 +267,7 @@ fn arm_tests(count: &mut Count) -> Result<Outcome> {
     let mut command = cargo_command(&test);
     command.args(["--target", ARM_TARGET]);
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", ARM_LINKER);
-    command.env(
-        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
-        ARM_RUNNER.join(" "),
-    );
+    command.args(runner(ARM_TARGET, &[], &ARM_RUNNER)?);
     counted(command, count)
 }
 
@@ -321,7 +318,7 @@ fn tests_of(
 /// Runs the tests that do not need root. Documentation examples need a run of their own, because
 /// cargo does not combine them with other tests.
 fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
-    let mut command = cargo_command(&TESTS);
+    let mut command = test_command(&[])?;
     command.args(["--lib", "--bins", "--examples"]);
     for test in tests_of(workspace, |requires| {
         ![EBPF, NETWORK, REAL_TIME, KERNEL, INTEROP]
@@ -331,7 +328,7 @@ fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
         command.args(["--test", &test]);
     }
     let tests = counted(command, count)?;
-    let mut command = cargo_command(&TESTS);
+    let mut command = test_command(&[])?;
     command.arg("--doc");
     let examples = counted(command, count)?;
     Ok(if tests == Outcome::Passed {
@@ -359,13 +356,10 @@ fn tests_as_root(
     if let Some(reason) = missing(root) {
         return Ok(Outcome::Skipped(reason));
     }
-    let mut command = cargo_command(&TESTS);
-    if matches!(root, Root::Sudo) {
-        command.args([
-            "--config",
-            "target.'cfg(target_os = \"linux\")'.runner = ['sudo', '-n', '-E']",
-        ]);
-    }
+    let mut command = test_command(match root {
+        Root::Own => &[],
+        Root::Sudo => &["sudo", "-n", "-E"],
+    })?;
     for test in tests {
         command.args(["--test", test]);
     }
@@ -418,6 +412,31 @@ fn cargo_command(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments);
     command
+}
+
+/// Returns the command that tests the workspace. `become_root` precedes each test program.
+fn test_command(become_root: &[&str]) -> Result<Command> {
+    let mut command = cargo_command(&TESTS);
+    command.args(runner("'cfg(all())'", become_root, &[])?);
+    Ok(command)
+}
+
+/// Returns cargo's option that has this program run the test programs of a target, so that none can wait
+/// for ever. `before` precedes this program, and `emulator` precedes the test program.
+fn runner(target: &str, before: &[&str], emulator: &[&str]) -> Result<[String; 2]> {
+    // Not `current_exe`: cargo may replace the file while this program runs.
+    let this = std::env::args_os()
+        .next()
+        .context("no path of this program")?;
+    let this = std::path::absolute(this)?;
+    let this = this
+        .to_str()
+        .context("the path of this program is not UTF-8")?;
+    let words = [before, &[this, silence::RUNNER], emulator].concat();
+    Ok([
+        "--config".to_owned(),
+        format!("target.{target}.runner = {words:?}"),
+    ])
 }
 
 fn outcome(mut command: Command) -> Result<Outcome> {
