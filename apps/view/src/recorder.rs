@@ -1,5 +1,6 @@
 use crate::failure::attempt;
 use crate::files::Files;
+use crate::summary::{self, CaptureInterval};
 use crate::table::Table;
 use crate::timeline::{Arrival, Row};
 use crate::{Config, Failure, Summary};
@@ -32,6 +33,7 @@ pub(crate) struct Recorder {
     identical: u64,
     /// The newest of them.
     frames: VecDeque<Frame>,
+    interval: CaptureInterval,
     damaged: u64,
     connections: u64,
     protocol_errors: u64,
@@ -50,6 +52,7 @@ impl Recorder {
             max_frames: config.frames,
             identical: 0,
             frames: VecDeque::new(),
+            interval: CaptureInterval::default(),
             damaged: 0,
             connections: 0,
             protocol_errors: 0,
@@ -108,6 +111,7 @@ impl Recorder {
                 self.frames.pop_front();
             }
             self.frames.push_back(row.into());
+            self.interval.record(row.frame, row.captured_ns);
         } else {
             self.damaged += 1;
             tracing::error!(frame = row.frame, captured = %delivery.header.digest, decoded = %digest, "frame differs from the captured one");
@@ -129,7 +133,7 @@ impl Recorder {
             frames_damaged: self.damaged,
             protocol_errors: self.protocol_errors,
             connections: self.connections,
-            qoe: Summary::measure(self.frames.make_contiguous(), end),
+            qoe: summary::measure(self.frames.make_contiguous(), end, self.interval.get()),
             pictures,
         };
         Failure::unless_empty(summary, errors)

@@ -22,10 +22,41 @@ pub struct Summary {
     pub pictures: Option<Drawn>,
 }
 
-impl Summary {
-    pub(crate) fn measure(frames: &[Frame], end: Instant) -> Option<(Duration, Qoe)> {
-        let window = Window::new(frames.first()?.decoded, end)?;
-        Some((window.duration(), hawser_qoe::measure(frames, window)))
+/// Measures frames until `end`. A stall is defined by the interval of the stream, if that is known.
+pub(crate) fn measure(
+    frames: &[Frame],
+    end: Instant,
+    interval: Option<Duration>,
+) -> Option<(Duration, Qoe)> {
+    let window = Window::new(frames.first()?.decoded, end)?;
+    let threshold = hawser_qoe::stall_threshold(interval.unwrap_or_default());
+    let qoe = hawser_qoe::measure_with(frames, window, threshold);
+    Some((window.duration(), qoe))
+}
+
+/// The interval at which a publisher captures frames, from the numbers and capture times of those that
+/// arrive.
+#[derive(Debug, Default)]
+pub(crate) struct CaptureInterval {
+    /// The numbers and capture times of the first and the newest frame, in nanoseconds.
+    frames: Option<[(u64, u64); 2]>,
+}
+
+impl CaptureInterval {
+    pub(crate) fn record(&mut self, number: u64, captured_ns: u64) {
+        let frame = (number, captured_ns);
+        match &mut self.frames {
+            Some([_, newest]) if newest.0 < number && newest.1 < captured_ns => *newest = frame,
+            // The publisher has restarted, or its clock was set back.
+            _ => self.frames = Some([frame; 2]),
+        }
+    }
+
+    /// Returns the mean interval since the publisher's start.
+    pub(crate) fn get(&self) -> Option<Duration> {
+        let [first, newest] = self.frames?;
+        let (frames, nanos) = (newest.0 - first.0, newest.1 - first.1);
+        nanos.checked_div(frames).map(Duration::from_nanos)
     }
 }
 
@@ -34,7 +65,7 @@ pub(crate) fn write_qoe(f: &mut fmt::Formatter<'_>, duration: Duration, qoe: &Qo
     let delay = |delay: Option<f64>| delay.unwrap_or(f64::NAN);
     write!(
         f,
-        " in {:.1} s: {:.1} fps, {:.1} Mb/s; delay {:.1} ms (median), {:.1} ms (p95), {:.1} ms (p99); {} stalls, {:.1} % of the time",
+        " in {:.1} s: {:.1} fps, {:.1} Mb/s; delay {:.1} ms (median), {:.1} ms (p95), {:.1} ms (p99); {} stalls of more than {:.0} ms, {:.1} % of the time",
         duration.as_secs_f64(),
         qoe.fps_mean,
         qoe.throughput_mbps,
@@ -42,6 +73,7 @@ pub(crate) fn write_qoe(f: &mut fmt::Formatter<'_>, duration: Duration, qoe: &Qo
         delay(qoe.frame_delay_p95_ms),
         delay(qoe.frame_delay_p99_ms),
         qoe.stalls,
+        qoe.stall_threshold_ms,
         qoe.stall_ratio * 100.0
     )
 }
@@ -68,5 +100,28 @@ impl fmt::Display for Summary {
             Some(pictures) => write!(f, "\n{pictures}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capture_interval_is_known_although_frames_are_lost() {
+        let mut interval = CaptureInterval::default();
+        assert_eq!(interval.get(), None);
+        let record =
+            |interval: &mut CaptureInterval, number| interval.record(number, 7 + number * 200);
+        record(&mut interval, 4);
+        assert_eq!(interval.get(), None, "one frame");
+        for number in [5, 9, 30] {
+            record(&mut interval, number);
+            assert_eq!(interval.get(), Some(Duration::from_nanos(200)));
+        }
+        record(&mut interval, 0);
+        assert_eq!(interval.get(), None, "another publisher");
+        record(&mut interval, 1);
+        assert_eq!(interval.get(), Some(Duration::from_nanos(200)));
     }
 }

@@ -26,8 +26,16 @@ use hawser_units::{Bitrate, ByteSize, Instant};
 use serde::Serialize;
 use std::time::Duration;
 
-/// The longest gap between two decoded frames that is not a stall.
+/// The longest gap between two decoded frames that is not a stall, of streams with 12.5 frames per second
+/// or more.
 pub const STALL_THRESHOLD: Duration = Duration::from_millis(200);
+
+/// Returns the longest gap between two decoded frames that is not a stall, of a stream with this interval
+/// between captures: two and a half intervals, as a slow stream is not stalled between its frames, and at
+/// least [`STALL_THRESHOLD`].
+pub fn stall_threshold(interval: Duration) -> Duration {
+    STALL_THRESHOLD.max(interval.saturating_mul(5) / 2)
+}
 
 /// A frame that arrived and was decoded. Both times are from the same clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,15 +89,22 @@ pub struct Qoe {
     pub frame_delay_p99_ms: Option<f64>,
     /// Encoded bits of the decoded frames over the window.
     pub throughput_mbps: f64,
-    /// Gaps between consecutive decoded frames above [`STALL_THRESHOLD`] that reach into the
-    /// window.
+    /// The longest gap that is not a stall, in ms.
+    pub stall_threshold_ms: f64,
+    /// Gaps between consecutive decoded frames above the threshold that reach into the window.
     pub stalls: usize,
     /// Share of the window that lies in stalls.
     pub stall_ratio: f64,
 }
 
-/// Measures the part of a timeline within the window. The timeline may be in any order.
+/// Measures the part of a timeline within the window. The timeline may be in any order. Longer gaps than
+/// [`STALL_THRESHOLD`] are stalls.
 pub fn measure(timeline: &[Frame], window: Window) -> Qoe {
+    measure_with(timeline, window, STALL_THRESHOLD)
+}
+
+/// Measures like [`measure`], where gaps longer than `threshold` are stalls.
+pub fn measure_with(timeline: &[Frame], window: Window, threshold: Duration) -> Qoe {
     let mut timeline = timeline.to_vec();
     timeline.sort_by_key(|frame| frame.decoded);
     let frames: Vec<Frame> = timeline
@@ -105,7 +120,7 @@ pub fn measure(timeline: &[Frame], window: Window) -> Qoe {
     delays.sort();
     let delay_ms = |share| percentile(&delays, share).map(|delay| delay.as_secs_f64() * 1e3);
 
-    let stalls = stalls(&timeline, window);
+    let stalls = stalls(&timeline, window, threshold);
     let stalled: Duration = stalls.iter().sum();
     let size: ByteSize = frames.iter().map(|frame| frame.size).sum();
     Qoe {
@@ -115,6 +130,7 @@ pub fn measure(timeline: &[Frame], window: Window) -> Qoe {
         frame_delay_p95_ms: delay_ms(0.95),
         frame_delay_p99_ms: delay_ms(0.99),
         throughput_mbps: Bitrate::average(size, window.duration()).mbps(),
+        stall_threshold_ms: threshold.as_secs_f64() * 1e3,
         stalls: stalls.len(),
         stall_ratio: stalled.as_nanos() as f64 / window.duration().as_nanos() as f64,
     }
@@ -136,7 +152,7 @@ fn fps_by_second(frames: &[Frame], window: Window) -> Vec<f64> {
 ///
 /// A gap is classified by its full length, even if it starts before the window or ends after it. If
 /// the timeline has no frame before or after, the gap extends to the edge of the window.
-fn stalls(timeline: &[Frame], window: Window) -> Vec<Duration> {
+fn stalls(timeline: &[Frame], window: Window, threshold: Duration) -> Vec<Duration> {
     let first = timeline
         .first()
         .map_or(window.from, |frame| frame.decoded.min(window.from));
@@ -152,7 +168,7 @@ fn stalls(timeline: &[Frame], window: Window) -> Vec<Duration> {
         let overlap = gap[1]
             .min(window.to)
             .saturating_since(gap[0].max(window.from));
-        (gap[1].saturating_since(gap[0]) > STALL_THRESHOLD && !overlap.is_zero()).then_some(overlap)
+        (gap[1].saturating_since(gap[0]) > threshold && !overlap.is_zero()).then_some(overlap)
     };
     edges.windows(2).filter_map(in_window).collect()
 }
@@ -224,6 +240,26 @@ mod tests {
             .stalls
         };
         assert_eq!((at(800), at(799)), (1, 2));
+    }
+
+    #[test]
+    fn stream_is_not_stalled_between_its_own_frames() {
+        for (interval_ms, lost) in [(500, 0), (200, 0), (100, 0), (33, 4), (16, 10)] {
+            let threshold = stall_threshold(Duration::from_millis(interval_ms));
+            let frames = |lost: u64| {
+                let missing = move |number: &u64| (10..10 + lost).contains(number);
+                let numbers = (0..40).filter(move |number| !missing(number));
+                let at =
+                    numbers.map(|number| number * interval_ms + number % 2 * (interval_ms / 4));
+                at.map(|at| frame(at, at, 1)).collect::<Vec<_>>()
+            };
+            let stalls = |lost| {
+                let window = window(0, 40 * interval_ms);
+                measure_with(&frames(lost), window, threshold).stalls
+            };
+            assert_eq!(stalls(lost), 0, "{interval_ms} ms, {lost} frames lost");
+            assert_eq!(stalls(lost + 3), 1, "{interval_ms} ms");
+        }
     }
 
     #[test]

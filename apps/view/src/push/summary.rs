@@ -2,9 +2,9 @@
 
 use super::row::PushRow;
 use crate::Drawn;
-use crate::summary::write_qoe;
+use crate::summary::{self, CaptureInterval, write_qoe};
 use hawser_objects::{FrameStats, Receiver, Refusals, Viewer, ViewerStats};
-use hawser_qoe::{Frame, Qoe, Window};
+use hawser_qoe::{Frame, Qoe};
 use hawser_units::{ByteSize, Instant};
 use std::collections::VecDeque;
 use std::fmt;
@@ -235,8 +235,11 @@ impl Received {
 impl Decoded {
     pub(super) fn measure(rows: &VecDeque<PushRow>, damaged: Damaged, end: Instant) -> Self {
         let timeline: Vec<Frame> = rows.iter().filter_map(frame).collect();
-        let window = timeline.first().and_then(|f| Window::new(f.decoded, end));
-        let qoe = window.map(|window| (window.duration(), hawser_qoe::measure(&timeline, window)));
+        let mut interval = CaptureInterval::default();
+        rows.iter()
+            .filter_map(|row| Some((row.group, row.captured_ns?)))
+            .for_each(|(group, captured_ns)| interval.record(group.into(), captured_ns));
+        let qoe = summary::measure(&timeline, end, interval.get());
         let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
         let transport = rows.iter();
         let transport = transport.filter_map(|r| Some(ms(r.first_packet_ns?, r.received_ns)));
