@@ -465,13 +465,13 @@ mod tests {
     fn every_experiment_runs_a_case_into_a_new_folder() {
         for experiment in crate::experiments::all() {
             let name = experiment.name();
-            for case in experiment.cases() {
-                let (_folder, run) = run(&case);
-                run.stop.request();
-                let error = experiment.run(&run).unwrap_err();
-                assert_eq!(error.to_string(), "stopped", "{name} {case}");
-                assert!(run.out.is_dir(), "{name} {case}");
-            }
+            let case = experiment.cases().swap_remove(0);
+            let (_folder, mut run) = run(&case);
+            run.seconds = Some(1.0);
+            run.stop.request();
+            let error = experiment.run(&run).unwrap_err();
+            assert_eq!(error.to_string(), "stopped", "{name} {case}");
+            assert!(run.out.is_dir(), "{name} {case}");
         }
     }
 }

@@ -8,7 +8,7 @@ mod support;
 use machines::{Machine, Machines};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use stream::Stream;
 use support::wait;
@@ -179,8 +179,8 @@ fn the_guides_stream_goes_on_when_the_interface_is_deleted_and_the_agent_makes_i
 }
 
 #[test]
-fn what_the_guides_agents_do_not_replicate_takes_an_uplink() {
-    assert_others_take_an_uplink(&Machines::start(None));
+fn traffic_that_no_selector_matches_takes_an_uplink() {
+    assert_others_take_an_uplink(&Machines::start_changed(None, |_, text| stream_alone(text)));
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn what_is_not_replicated_takes_no_uplink_by_which_the_kernel_refuses_a_route() 
     // The next hop of the preferred path is beyond a router, so it is on no link.
     let beyond = "remote = \"203.0.113.2\"\nnext_hop = \"192.0.2.2\"";
     let machines = Machines::start_changed(None, |name, text| match name {
-        "publisher" => text.replace("remote = \"192.0.2.2\"", beyond),
-        _ => text,
+        "publisher" => stream_alone(text).replace("remote = \"192.0.2.2\"", beyond),
+        _ => stream_alone(text),
     });
     assert_eq!(
         machines.publisher.first_fallback().as_deref(),
@@ -197,6 +197,68 @@ fn what_is_not_replicated_takes_no_uplink_by_which_the_kernel_refuses_a_route() 
         "the only route that was not refused"
     );
     assert_others_take_an_uplink(&machines);
+}
+
+/// Pushed streams are UDP, on any port.
+#[test]
+fn guides_machines_replicate_udp_while_a_network_is_cut() {
+    for cut in [0, 1] {
+        let machines = Machines::start(None);
+        let bind = |machine: &Machine, address| {
+            let bound = machine.namespace.run(|| UdpSocket::bind((address, 0)));
+            let socket = bound.unwrap().unwrap();
+            socket.set_read_timeout(Some(support::TIMEOUT)).unwrap();
+            socket
+        };
+        let publisher = bind(&machines.publisher, "10.99.0.1");
+        let viewer = bind(&machines.viewer, "10.99.0.2");
+        let send = |number: u8| {
+            let to_viewer = publisher.send_to(&[number], viewer.local_addr().unwrap());
+            let to_publisher = viewer.send_to(&[number], publisher.local_addr().unwrap());
+            assert_eq!((to_viewer.unwrap(), to_publisher.unwrap()), (1, 1));
+        };
+        wait("copies on both paths at both machines", || {
+            send(u8::MAX);
+            let arrive = |machine: &Machine| {
+                let received = &machine.status().receive;
+                [1, 2].iter().all(|path| {
+                    received
+                        .get(&1)
+                        .is_some_and(|flow| flow.get(path).is_some_and(|path| path.packets > 0))
+                })
+            };
+            (arrive(&machines.publisher) && arrive(&machines.viewer)).then_some(())
+        });
+        machines.cut(cut);
+        let receive = |socket: &UdpSocket, number| {
+            let mut received = [u8::MAX];
+            while received == [u8::MAX] {
+                socket.recv(&mut received).unwrap();
+            }
+            assert_eq!(received, [number], "network {cut} is cut");
+        };
+        for number in 0..100 {
+            send(number);
+            receive(&viewer, number);
+            receive(&publisher, number);
+        }
+    }
+}
+
+/// Returns a file of the guide that selects the pulled stream and no other traffic.
+fn stream_alone(text: String) -> String {
+    let ports = |address, ports| {
+        let all = format!("destination = \"{address}/32\" }}");
+        let stream =
+            format!("destination = \"{address}/32\", protocol = \"tcp\", {ports} = 14748 }}");
+        (all, stream)
+    };
+    [
+        ports("10.99.0.2", "source_ports"),
+        ports("10.99.0.1", "destination_ports"),
+    ]
+    .iter()
+    .fold(text, |text, (all, stream)| text.replace(all, stream))
 }
 
 /// Asserts that a connection on another port than the stream's works without replication.
