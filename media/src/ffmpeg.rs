@@ -1,7 +1,8 @@
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::{self, JoinHandle};
 
 /// The reason that a video cannot be decoded or encoded.
@@ -55,6 +56,24 @@ pub enum VideoError {
         /// Its pixel format.
         found: String,
     },
+    /// The images do not have the size that the intrinsics are for.
+    #[error("{path} has images of {found_columns} x {found_rows} pixels, but the intrinsics of the camera are for {columns} x {rows}", path = path.display(), found_columns = found.0, found_rows = found.1, columns = expected.0, rows = expected.1)]
+    Size {
+        /// The video or the image, or the options of a live input.
+        path: PathBuf,
+        /// Its columns and rows.
+        found: (usize, usize),
+        /// Columns and rows of its images that the intrinsics are for.
+        expected: (usize, usize),
+    },
+    /// Several images cannot be used.
+    #[error("{first}; {others} other images cannot be used either")]
+    Several {
+        /// The error of the first one.
+        first: Box<VideoError>,
+        /// The number of the others.
+        others: usize,
+    },
     /// A live input delivers nothing.
     #[error("{path} has delivered no image for {seconds} s", path = path.display())]
     Stalled {
@@ -91,16 +110,28 @@ impl PixelFormat {
     }
 }
 
+/// Changes the byte order of values of 16 bits.
+pub(crate) fn swap_bytes(values: &mut [u8]) {
+    for value in values.as_chunks_mut::<2>().0 {
+        value.reverse();
+    }
+}
+
 /// The largest width and height of an image that is decoded, in pixels.
 pub(crate) const MAX_SIDE: usize = 16_384;
 
-/// Parses the width and height of an image.
-pub(crate) fn parse_size(width: &str, height: &str) -> Option<(usize, usize)> {
-    let side = |text: &str| {
-        let side: usize = text.parse().ok()?;
-        (1..=MAX_SIDE).contains(&side).then_some(side)
-    };
-    Some((side(width)?, side(height)?))
+/// Returns the argument for a file, which is no protocol, no option and no pattern, whatever its name.
+pub(crate) fn file_argument(path: &Path) -> OsString {
+    let mut argument = OsString::from("file:");
+    argument.push(path);
+    argument
+}
+
+pub(crate) fn read_error(path: &Path) -> impl Fn(io::Error) -> VideoError {
+    move |error| VideoError::Open {
+        path: path.to_owned(),
+        error,
+    }
 }
 
 /// A process of ffmpeg, which is killed when this is dropped.
@@ -145,11 +176,6 @@ impl Ffmpeg {
             complaints: Some(thread::spawn(move || read_text(stderr))),
         };
         Ok((ffmpeg, output))
-    }
-
-    /// Returns the pipe into the process, if it was started with one.
-    pub(crate) fn take_stdin(&mut self) -> Option<ChildStdin> {
-        self.child.stdin.take()
     }
 
     pub(crate) fn name(&self) -> &Path {
