@@ -75,8 +75,13 @@ impl Cameras {
     /// one of them, and of the others those that arrive at most half an interval before or, if the inputs have the
     /// frame rate, after it.
     pub(crate) fn advance(&mut self) -> Result<bool, LoadError> {
+        let mut last = None;
         loop {
             match self.read_images()? {
+                // A pass without any frame is none that can be played.
+                None if self.is_of_nothing() => {
+                    return last.map_or(Ok(false), |error| Err(LoadError::Video(error)));
+                }
                 None => return Ok(false),
                 Some(Read::Image) => return Ok(true),
                 Some(Read::Lost(error)) => {
@@ -84,9 +89,15 @@ impl Cameras {
                     if self.is_first_pass {
                         tracing::warn!(%error, "a frame is left out");
                     }
+                    last = Some(error);
                 }
             }
         }
+    }
+
+    /// Returns whether every frame so far was left out.
+    fn is_of_nothing(&self) -> bool {
+        self.is_first_pass && self.lost == self.passed as u64
     }
 
     fn read_images(&mut self) -> Result<Option<Read>, LoadError> {

@@ -49,7 +49,7 @@ impl Live {
         format: PixelFormat,
         size: (usize, usize),
     ) -> Result<Self, VideoError> {
-        let mut command = Ffmpeg::command();
+        let mut command = Ffmpeg::describing();
         command
             .args(["-flags", "low_delay", "-noautorotate"])
             .args(options);
@@ -64,7 +64,14 @@ impl Live {
         let mailbox = Arc::<Mailbox>::default();
         let receiver = Arc::clone(&mailbox);
         let images = nut::Images::new(BufReader::new(output), format);
-        thread::spawn(move || receiver.receive(images, &name, size));
+        let log = ffmpeg.log();
+        thread::spawn(move || match log.orientation() {
+            None => receiver.receive(images, &name, size),
+            Some(orientation) => receiver.end(Some(VideoError::Orientation {
+                path: name,
+                orientation,
+            })),
+        });
         Ok(Live {
             ffmpeg,
             mailbox,
@@ -142,6 +149,10 @@ impl Mailbox {
                 Err(error) => break Some(error),
             }
         };
+        self.end(error);
+    }
+
+    fn end(&self, error: Option<VideoError>) {
         let mut state = self.state.lock();
         state.has_ended = true;
         state.error = error;

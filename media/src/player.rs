@@ -329,6 +329,9 @@ impl PlyFiles {
                 }
                 Err(error) => {
                     self.lost += 1;
+                    if self.lost == self.paths.len() as u64 {
+                        return Err(error);
+                    }
                     tracing::warn!(%error, "a frame is left out");
                 }
             }

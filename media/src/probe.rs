@@ -13,7 +13,8 @@ pub(crate) struct Track {
     pub(crate) stream: usize,
     /// Columns and rows as they are stored.
     pub(crate) size: (usize, usize),
-    /// The time of each image in seconds, in the order in which they are shown; `None` if the file has no times.
+    /// The time of each image in seconds, in the order in which they are shown; `None` if the file has no times, or
+    /// ones that go back.
     pub(crate) times_s: Option<Vec<f64>>,
     /// The number of images.
     pub(crate) images: usize,
@@ -49,6 +50,10 @@ pub(crate) fn track(
             path: path.to_owned(),
             found,
         },
+        Refusal::Orientation(orientation) => VideoError::Orientation {
+            path: path.to_owned(),
+            orientation,
+        },
         Refusal::Other(complaint) => refused(complaint),
     })?;
     if streams.len() > 1 {
@@ -59,7 +64,7 @@ pub(crate) fn track(
         tracing::warn!(video = %path.display(), order, "interlaced images are not deinterlaced");
     }
     let packets = ffprobe(path, &packet_options(stream.index))?;
-    let (times_s, images) = parse_packets(&packets);
+    let (times_s, images) = parse_packets(&packets, stream.has_b_frames);
     if images == 0 {
         return Err(refused("the track has no images".to_owned()));
     }
@@ -77,7 +82,7 @@ const STREAM_OPTIONS: [&str; 6] = [
     "-of",
     "json",
     "-show_entries",
-    "stream=index,width,height,pix_fmt,field_order:stream_tags:stream_disposition=attached_pic:stream_side_data",
+    "stream=index,width,height,pix_fmt,field_order,has_b_frames:stream_tags:stream_disposition=attached_pic:stream_side_data",
 ];
 
 fn packet_options(stream: usize) -> [String; 6] {
@@ -127,6 +132,8 @@ struct Stream {
     height: i64,
     pix_fmt: Option<String>,
     field_order: Option<String>,
+    /// The number of images that are decoded before an earlier one.
+    has_b_frames: usize,
     tags: Tags,
     disposition: Disposition,
     side_data_list: Vec<SideData>,
@@ -155,6 +162,7 @@ struct SideData {
 
 enum Refusal {
     NotDepth(String),
+    Orientation(String),
     Other(String),
 }
 
@@ -187,10 +195,7 @@ impl Stream {
             return Err(Refusal::NotDepth(found.clone()));
         }
         if let Some(orientation) = self.orientation() {
-            return Err(Refusal::Other(format!(
-                "its metadata say that it is shown {orientation}: store the images upright, as the intrinsics \
-                 describe them, and remove the orientation"
-            )));
+            return Err(Refusal::Orientation(orientation));
         }
         let side = |side: i64| {
             usize::try_from(side)
@@ -282,8 +287,9 @@ fn parse_streams(json: &str) -> Result<Vec<Stream>, String> {
     }
 }
 
-/// Returns the times of the packets that are shown, in order, and their number.
-fn parse_packets(text: &str) -> (Option<Vec<f64>>, usize) {
+/// Returns the times of the packets that are shown, in order, and their number. `ahead` of them are decoded before an
+/// image that is shown earlier.
+fn parse_packets(text: &str, ahead: usize) -> (Option<Vec<f64>>, usize) {
     // The flag D is that of a packet that is decoded and not shown.
     let shown = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let shown: Vec<_> = shown
@@ -293,11 +299,18 @@ fn parse_packets(text: &str) -> (Option<Vec<f64>>, usize) {
     let times: Option<Vec<f64>> = times
         .map(|time| time.ok().filter(|time| time.is_finite()))
         .collect();
-    let times = times.map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times
-    });
-    (times, shown.len())
+    (times.and_then(|times| in_order(&times, ahead)), shown.len())
+}
+
+/// Returns the times in the order in which images are shown; `None` if a decoder that looks ahead by this number of
+/// images cannot show them in order.
+fn in_order(decoded: &[f64], ahead: usize) -> Option<Vec<f64>> {
+    let mut shown = decoded.to_vec();
+    shown.sort_by(f64::total_cmp);
+    let place = |time: &f64| shown.partition_point(|other| other < time);
+    let mut decoded = decoded.iter().enumerate();
+    let are_near = decoded.all(|(number, time)| number <= place(time).saturating_add(ahead));
+    are_near.then_some(shown)
 }
 
 #[cfg(test)]
@@ -350,8 +363,9 @@ mod tests {
     #[test]
     fn times_are_those_of_shown_packets_in_order() {
         let packets = "-0.1,KD_\n0.0,K__\n0.2,___\n0.1,___\n";
-        assert_eq!(parse_packets(packets), (Some(vec![0.0, 0.1, 0.2]), 3));
-        assert_eq!(parse_packets("N/A,K__\n0.1,___\n"), (None, 2));
+        assert_eq!(parse_packets(packets, 1), (Some(vec![0.0, 0.1, 0.2]), 3));
+        assert_eq!(parse_packets(packets, 0), (None, 3), "they go back");
+        assert_eq!(parse_packets("N/A,K__\n0.1,___\n", 2), (None, 2));
     }
 
     proptest! {
@@ -365,7 +379,7 @@ mod tests {
                     prop_assert!(width <= MAX_SIDE && height <= MAX_SIDE);
                 }
             }
-            let (times, images) = parse_packets(&packets);
+            let (times, images) = parse_packets(&packets, 1);
             prop_assert!(times.is_none_or(|times| times.len() == images));
         }
     }

@@ -5,6 +5,7 @@ use crate::image_file::{self, ImageFileError};
 use crate::images::ImageFiles;
 use crate::nut::{self, NutError, RawImage};
 use crate::probe;
+use std::cmp::Ordering;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Stdio};
@@ -55,7 +56,7 @@ impl Clip {
         check_size(path, found.size, size)?;
         let has_times = found.times_s.is_some();
         if !has_times {
-            tracing::warn!(video = %path.display(), fps, "images have no times, their rate is that of the recording");
+            tracing::warn!(video = %path.display(), fps, "the times of the images are missing or go back: the images are those of the recording's frame rate");
         }
         let at_rate = || (0..found.images).map(|image| image as f64 / fps).collect();
         Ok(Clip {
@@ -156,7 +157,6 @@ impl Clip {
                     next: None,
                     number: 0,
                     has_ended: false,
-                    has_delivered: false,
                 }))
             }
         };
@@ -207,6 +207,10 @@ fn image_error(path: &Path, error: ImageFileError) -> VideoError {
     let path = path.to_owned();
     match error {
         ImageFileError::Read(error) => VideoError::Open { path, error },
+        ImageFileError::Orientation(orientation) => VideoError::Orientation {
+            path,
+            orientation: orientation.to_owned(),
+        },
         ImageFileError::NotDepth(found) => VideoError::NotDepth { path, found },
         other => VideoError::Images {
             path,
@@ -309,7 +313,6 @@ struct VideoDecoding {
     /// The number of images that were decoded.
     number: usize,
     has_ended: bool,
-    has_delivered: bool,
 }
 
 impl VideoDecoding {
@@ -321,32 +324,35 @@ impl VideoDecoding {
                 None => self.decode()?,
             };
             let Some(image) = next else {
-                return Ok(Err(self.lost(frame, "ends")));
+                return Ok(Err(self.lost(frame)));
             };
-            let order = match &self.wanted {
-                Wanted::Times(times_s) => {
-                    let later_s = image.time_s - times_s[frame];
-                    if later_s.abs() <= SAME_S {
-                        0.0
-                    } else {
-                        later_s
-                    }
+            match self.order(&image, frame) {
+                Ordering::Less => {}
+                Ordering::Equal => return Ok(self.checked(image)),
+                Ordering::Greater => {
+                    self.next = Some(image);
+                    return Ok(Err(self.lost(frame)));
                 }
-                // The image has been counted.
-                Wanted::Numbers(numbers) => self.number as f64 - 1.0 - numbers[frame] as f64,
-            };
-            if order > 0.0 {
-                self.next = Some(image);
-                return Ok(Err(self.lost(frame, "has no valid image")));
-            }
-            if order == 0.0 {
-                self.has_delivered = true;
-                if let Err(error) = check_size(self.ffmpeg.name(), image.size, self.size) {
-                    return Ok(Err(error));
-                }
-                return Ok(Ok(image.bytes));
             }
         }
+    }
+
+    /// Compares an image with that of a frame.
+    fn order(&self, image: &RawImage, frame: usize) -> Ordering {
+        let times_s = match &self.wanted {
+            Wanted::Times(times_s) => times_s,
+            // It has been counted.
+            Wanted::Numbers(numbers) => return (self.number - 1).cmp(&numbers[frame]),
+        };
+        match image.time_s - times_s[frame] {
+            apart if apart.abs() <= SAME_S => Ordering::Equal,
+            apart => apart.total_cmp(&0.0),
+        }
+    }
+
+    fn checked(&self, image: RawImage) -> Result<Vec<u8>, VideoError> {
+        check_size(self.ffmpeg.name(), image.size, self.size)?;
+        Ok(image.bytes)
     }
 
     /// Decodes the next image; `None` at the end.
@@ -359,19 +365,20 @@ impl VideoDecoding {
         if image.is_none() {
             self.has_ended = true;
             let finished = self.ffmpeg.finish();
-            if !self.has_delivered && self.number == 0 {
+            if self.number == 0 {
                 finished?;
             }
         }
         Ok(image)
     }
 
-    fn lost(&self, frame: usize, what: &str) -> VideoError {
+    fn lost(&self, frame: usize) -> VideoError {
         let place = match &self.wanted {
             Wanted::Times(times_s) => format!("at {:.3} s", times_s[frame]),
-            Wanted::Numbers(numbers) => format!("at image {}", numbers[frame]),
+            Wanted::Numbers(numbers) => format!("of number {}", numbers[frame]),
         };
-        self.ffmpeg.decode_error(format!("it {what} {place}"))
+        self.ffmpeg
+            .decode_error(format!("it has no valid image {place}"))
     }
 
     fn error(&self, error: NutError) -> VideoError {
