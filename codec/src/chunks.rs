@@ -192,7 +192,8 @@ impl Shape {
         let slices = points.chunks(SLICE_POINTS.max(least));
         let count = slices.len();
         if count == 0 {
-            done(Vec::new(), true);
+            // An empty frame is a frame: who has left the scene leaves the picture.
+            done(vec![self.empty_chunk(layer)], true);
         }
         for (number, points) in slices.enumerate() {
             let slice = SliceId {
@@ -205,6 +206,22 @@ impl Shape {
             parts.extend(parity);
             done(parts, number + 1 == count);
         }
+    }
+
+    /// Returns the only chunk of a layer without points.
+    fn empty_chunk(&self, layer: u8) -> Vec<u8> {
+        let place = Place {
+            slice: SliceId { layer, number: 0 },
+            is_parity: false,
+            number: 0,
+            total: 1,
+        };
+        let header = Header {
+            points: 0,
+            grid: self.grid,
+            color_shift: self.color_shift,
+        };
+        [&place.to_bytes()[..], &header.to_bytes()].concat()
     }
 
     /// Encodes the points of a slice to chunks without their places.

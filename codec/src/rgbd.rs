@@ -11,7 +11,7 @@ mod mask;
 
 use crate::bits::{BitReader, BitWriter};
 use crate::{Choices, Codec, DecodeError, Decoder, Encoder, Setting, Slice};
-pub use header::MAX_SIDE;
+pub use header::{MAX_SIDE, is_valid_size};
 
 use depth::{Pixels, Plane};
 use hawser_cloud::View;

@@ -6,8 +6,8 @@ mod checks;
 
 use hawser_cloud::{Cloud, Performer, Point};
 use hawser_codec::{
-    ChunkDecoder, ChunkEncoder, Codec, DecodeError, Decoder, Encoder, Frame, FrameDecoder,
-    PartialCloud, Setting,
+    ChunkDecoder, ChunkEncoder, Codec, DecodeError, Decoder, DracoEncoder, Encoder, Frame,
+    FrameDecoder, PartialCloud, Setting, ZstdEncoder,
 };
 use std::time::Duration;
 
@@ -115,4 +115,25 @@ fn frames_of_version_1_are_decoded_by_all_later_ones() {
         (view.depth(), view.camera()),
         (expected.depth(), expected.camera())
     );
+}
+
+#[test]
+fn an_empty_frame_is_a_frame_of_every_codec() {
+    let empty = Cloud::new();
+    for encoded in [
+        ZstdEncoder::new().encode(&empty, Setting::BEST),
+        ChunkEncoder::default().encode(&empty, Setting::BEST),
+        DracoEncoder::new().encode(&empty, Setting::BEST),
+    ] {
+        let parts = encoded.parts();
+        assert!(!parts.is_empty(), "{:?}", encoded.codec);
+        let most = FrameDecoder::max_points(&PartialCloud::default(), &parts);
+        let frame = FrameDecoder::new().decode(&parts);
+        assert_eq!((frame, most), (Ok(Frame::Cloud(empty.clone())), 0));
+    }
+    let chunk = ChunkEncoder::default().encode(&empty, Setting::BEST);
+    let mut ahead = PartialCloud::default();
+    ChunkDecoder::new().decode_ahead(&mut ahead, chunk.parts()[0]);
+    let complete = ChunkDecoder::new().complete(ahead, &chunk.parts());
+    assert_eq!(complete, Ok(empty));
 }

@@ -1,8 +1,10 @@
 use crate::LoadError;
 use crate::description::{HueDepthCamera, RgbdCamera};
 use crate::ffmpeg::{PixelFormat, VideoError};
+use crate::pairing::Frames;
+use crate::recorded::Read;
 use crate::video::{Clip, Video};
-use hawser_cloud::{Camera, Cloud, HueRange, ImageError, View};
+use hawser_cloud::{Camera, Cloud, HueRange, ImageError, Intrinsics, View};
 use std::iter;
 use std::time::Duration;
 
@@ -16,13 +18,17 @@ const HUES: f32 = 6.0 * 255.0;
 /// The videos of all cameras, image by image in step.
 pub(crate) struct Cameras {
     clips: Vec<CameraClips>,
+    /// The frames of recorded cameras.
+    frames: Frames,
     videos: Vec<CameraVideos>,
     /// The videos of the next pass, as soon as they are opened.
     ahead: Option<Vec<CameraVideos>>,
-    /// Number of frames read in this pass.
-    frames: usize,
-    /// Number of frames of the previous pass.
-    length: Option<usize>,
+    /// Number of frames of this pass that have been played or left out.
+    passed: usize,
+    /// Number of frames that were left out because an image was missing or damaged.
+    lost: u64,
+    /// Whether this is the first pass, in which missing and damaged images are named.
+    is_first_pass: bool,
     /// The time between two frames.
     interval: Duration,
     is_live: bool,
@@ -32,87 +38,133 @@ impl Cameras {
     pub(crate) fn open(
         rgbd: &[RgbdCamera],
         hue_depth: &[HueDepthCamera],
-        interval: Duration,
+        fps: f64,
     ) -> Result<Self, LoadError> {
-        let rgbd = rgbd.iter().map(CameraClips::open_rgbd);
-        let hue_depth = hue_depth.iter().map(CameraClips::open_hue_depth);
-        let clips = rgbd.chain(hue_depth).collect::<Result<Vec<_>, _>>()?;
-        let videos = play(&clips)?;
-        let is_live = videos
+        let rgbd = rgbd
             .iter()
-            .flat_map(CameraVideos::videos)
-            .any(|video| matches!(video, Video::Live(_)));
+            .map(|camera| CameraClips::open_rgbd(camera, fps));
+        let hue_depth = hue_depth
+            .iter()
+            .map(|camera| CameraClips::open_hue_depth(camera, fps));
+        let clips = rgbd.chain(hue_depth).collect::<Result<Vec<_>, _>>()?;
+        let recorded: Vec<_> = clips
+            .iter()
+            .flat_map(CameraClips::clips)
+            .filter_map(Clip::recorded)
+            .collect();
+        let frames = Frames::of(&recorded)?;
+        for (clip, images) in recorded.iter().zip(&frames.images) {
+            clip.check_files(images)?;
+        }
         Ok(Cameras {
-            videos,
+            is_live: recorded.is_empty(),
+            videos: play(&clips, &frames)?,
             clips,
+            frames,
             ahead: None,
-            frames: 0,
-            length: None,
-            interval,
-            is_live,
+            passed: 0,
+            lost: 0,
+            is_first_pass: true,
+            interval: Duration::try_from_secs_f64(1.0 / fps).unwrap_or(Duration::MAX),
         })
     }
 
     /// Reads the next image of every video. Returns `false` if all have ended.
     ///
-    /// Of live inputs, reads the newest images: one of them, and of the others those that arrive at
-    /// most half an interval before or, if the inputs have the frame rate, after it.
+    /// Recorded frames of which an image is missing or damaged are left out. Of live inputs, reads the newest images:
+    /// one of them, and of the others those that arrive at most half an interval before or, if the inputs have the
+    /// frame rate, after it.
     pub(crate) fn advance(&mut self) -> Result<bool, LoadError> {
+        let mut last = None;
+        loop {
+            match self.read_images()? {
+                // A pass without any frame is none that can be played.
+                None if self.is_of_nothing() => {
+                    return last.map_or(Ok(false), |error| Err(LoadError::Video(error)));
+                }
+                None => return Ok(false),
+                Some(Read::Image) => return Ok(true),
+                Some(Read::Lost(error)) => {
+                    self.lost += 1;
+                    if self.is_first_pass {
+                        tracing::warn!(%error, "a frame is left out");
+                    }
+                    last = Some(error);
+                }
+            }
+        }
+    }
+
+    /// Returns whether every frame so far was left out.
+    fn is_of_nothing(&self) -> bool {
+        self.is_first_pass && self.lost == self.passed as u64
+    }
+
+    fn read_images(&mut self) -> Result<Option<Read>, LoadError> {
         let mut newest = None;
         for video in self.videos.iter_mut().flat_map(CameraVideos::videos_mut) {
             newest = newest.max(video.wait()?);
         }
         let since = newest.and_then(|newest| newest.checked_sub(self.interval / 2));
-        let (mut continuing, mut ended) = (None, None);
+        let mut of_frame = Read::Image;
         for video in self.videos.iter_mut().flat_map(CameraVideos::videos_mut) {
             match video.read_image(since)? {
-                true => continuing = Some(video.name().to_owned()),
-                false => ended = Some(video.name().to_owned()),
+                None => return Ok(None),
+                Some(Read::Image) => {}
+                Some(lost) => of_frame = lost,
             }
         }
-        match (continuing, ended) {
-            (Some(long), Some(short)) => Err(LoadError::Length {
-                short,
-                long,
-                frames: self.frames,
-            }),
-            (None, _) => Ok(false),
-            (Some(_), None) => {
-                self.frames += 1;
-                Ok(true)
-            }
-        }
+        self.passed += 1;
+        Ok(Some(of_frame))
     }
 
-    /// Opens the videos for the next pass if this pass ends soon, or if its length is not known.
+    /// Returns the time of the next frame in seconds after the first one of the pass; `None` after the last frame,
+    /// and for live inputs.
+    pub(crate) fn next_time_s(&self) -> Option<f64> {
+        self.frames.times_s.get(self.passed).copied()
+    }
+
+    /// Returns the time of the last frame in seconds after the first one.
+    pub(crate) fn last_time_s(&self) -> f64 {
+        self.frames.times_s.last().copied().unwrap_or_default()
+    }
+
+    /// Opens the videos for the next pass if this pass ends soon.
     pub(crate) fn open_ahead(&mut self) -> Result<(), LoadError> {
-        let start = self
-            .length
-            .map_or(0, |length| length.saturating_sub(FRAMES_AHEAD));
-        if !self.is_live && self.ahead.is_none() && self.frames >= start {
-            self.ahead = Some(play(&self.clips)?);
+        let start = self.frames.times_s.len().saturating_sub(FRAMES_AHEAD);
+        if !self.is_live && self.ahead.is_none() && self.passed >= start {
+            self.ahead = Some(play(&self.clips, &self.frames)?);
         }
         Ok(())
     }
 
     /// Continues with the first images. Live inputs continue as they are.
     pub(crate) fn rewind(&mut self) -> Result<(), LoadError> {
-        if self.frames == 0 || self.is_live {
+        if self.passed == 0 || self.is_live {
             return Ok(());
         }
         self.videos = match self.ahead.take() {
             Some(videos) => videos,
-            None => play(&self.clips)?,
+            None => play(&self.clips, &self.frames)?,
         };
-        self.length = Some(self.frames);
-        self.frames = 0;
+        self.passed = 0;
+        self.is_first_pass = false;
         Ok(())
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.is_live
     }
 
     /// Returns the number of images of live inputs that were not read.
     pub(crate) fn skipped(&self) -> u64 {
         let videos = self.videos.iter().flat_map(CameraVideos::videos);
         videos.map(Video::skipped).sum()
+    }
+
+    /// Returns the number of frames that were left out because an image was missing or damaged.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Returns the views of the images that were read last.
@@ -130,8 +182,11 @@ impl Cameras {
     }
 }
 
-fn play(clips: &[CameraClips]) -> Result<Vec<CameraVideos>, LoadError> {
-    let videos = clips.iter().map(CameraClips::play);
+/// Starts to decode the images of all frames.
+fn play(clips: &[CameraClips], frames: &Frames) -> Result<Vec<CameraVideos>, LoadError> {
+    let mut images = frames.images.iter().map(Vec::as_slice);
+    let mut next = || images.next().unwrap_or_default();
+    let videos = clips.iter().map(|clips| clips.play(&mut next));
     Ok(videos.collect::<Result<_, _>>()?)
 }
 
@@ -151,25 +206,40 @@ enum CameraClips {
 }
 
 impl CameraClips {
-    fn open_rgbd(description: &RgbdCamera) -> Result<Self, LoadError> {
-        let (color, depth) = Clip::open_pair(&description.color, &description.depth)?;
+    fn open_rgbd(description: &RgbdCamera, fps: f64) -> Result<Self, LoadError> {
+        let Intrinsics { width, height, .. } = description.intrinsics;
+        let open = |video, format| Clip::open(video, format, (width, height), fps);
         Ok(CameraClips::Rgbd {
             camera: description.camera(),
             unit_mm: description.depth_unit_mm,
-            color,
-            depth,
+            color: open(&description.color, PixelFormat::Rgb24)?,
+            depth: open(&description.depth, PixelFormat::Gray16)?,
         })
     }
 
-    fn open_hue_depth(description: &HueDepthCamera) -> Result<Self, LoadError> {
+    fn open_hue_depth(description: &HueDepthCamera, fps: f64) -> Result<Self, LoadError> {
+        let Intrinsics { width, height, .. } = description.intrinsics;
+        let size = (width, height.saturating_mul(2));
         Ok(CameraClips::HueDepth {
             camera: description.camera(),
             range: description.range,
-            clip: Clip::open(&description.video, PixelFormat::Rgb24)?,
+            clip: Clip::open(&description.video, PixelFormat::Rgb24, size, fps)?,
         })
     }
 
-    fn play(&self) -> Result<CameraVideos, VideoError> {
+    fn clips(&self) -> impl Iterator<Item = &Clip> {
+        let (first, second) = match self {
+            CameraClips::Rgbd { color, depth, .. } => (color, Some(depth)),
+            CameraClips::HueDepth { clip, .. } => (clip, None),
+        };
+        iter::once(first).chain(second)
+    }
+
+    /// Starts to decode. `images` returns the numbers of the images of one recorded clip after the other.
+    fn play<'a>(
+        &self,
+        images: &mut impl FnMut() -> &'a [usize],
+    ) -> Result<CameraVideos, VideoError> {
         Ok(match self {
             CameraClips::Rgbd {
                 camera,
@@ -179,8 +249,8 @@ impl CameraClips {
             } => CameraVideos::Rgbd {
                 camera: *camera,
                 unit_mm: *unit_mm,
-                color: color.play()?,
-                depth: depth.play()?,
+                color: color.play(images())?,
+                depth: depth.play(images())?,
             },
             CameraClips::HueDepth {
                 camera,
@@ -189,7 +259,7 @@ impl CameraClips {
             } => CameraVideos::HueDepth {
                 camera: *camera,
                 range: *range,
-                video: clip.play()?,
+                video: clip.play(images())?,
             },
         })
     }
@@ -228,7 +298,7 @@ impl CameraVideos {
     }
 
     fn view(&self) -> Result<View, LoadError> {
-        let (view, video) = match self {
+        Ok(match self {
             CameraVideos::Rgbd {
                 camera,
                 unit_mm,
@@ -237,44 +307,32 @@ impl CameraVideos {
             } => {
                 let depths = depth.image().as_chunks().0.iter();
                 let depths = depths.map(|bytes| u16::from_le_bytes(*bytes)).collect();
-                let image = color.image().to_vec();
-                (View::new(*camera, *unit_mm, image, depths), color)
+                View::new(*camera, *unit_mm, color.image().to_vec(), depths)?
             }
             CameraVideos::HueDepth {
                 camera,
                 range,
                 video,
-            } => (hue_depth_view(*camera, *range, video.image()), video),
-        };
-        view.map_err(|error| size_error(video, error))
+            } => hue_depth_view(*camera, *range, video.image())?,
+        })
     }
 
     /// Adds the points of a view. Depths that are coded as hue are not rounded to steps.
     fn add_to(&self, cloud: &mut Cloud) -> Result<(), LoadError> {
-        let (result, video) = match self {
+        match self {
             CameraVideos::Rgbd {
                 camera,
                 unit_mm,
                 color,
                 depth,
-            } => (
-                camera.add_rgbd(color.image(), depth.image(), *unit_mm, cloud),
-                color,
-            ),
+            } => camera.add_rgbd(color.image(), depth.image(), *unit_mm, cloud)?,
             CameraVideos::HueDepth {
                 camera,
                 range,
                 video,
-            } => (camera.add_hue_depth(video.image(), *range, cloud), video),
-        };
-        result.map_err(|error| size_error(video, error))
-    }
-}
-
-fn size_error(video: &Video, error: ImageError) -> LoadError {
-    LoadError::Size {
-        video: video.name().to_owned(),
-        error,
+            } => camera.add_hue_depth(video.image(), *range, cloud)?,
+        }
+        Ok(())
     }
 }
 
@@ -299,7 +357,7 @@ fn hue_unit_mm(range: HueRange) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_cloud::{Extrinsics, Intrinsics};
+    use hawser_cloud::Extrinsics;
 
     const CAMERA: Camera = Camera {
         intrinsics: Intrinsics {

@@ -34,15 +34,51 @@ pub enum Source {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(
     untagged,
-    expecting = "the path of a video, or { input = [options of ffmpeg] }"
+    expecting = "the path of a video, or { input = [options of ffmpeg] }, or { file = path, track = number }"
 )]
 pub enum VideoSource {
-    /// Recorded images: a video; numbered images, by a pattern such as `color/%06d.png`, from the
-    /// smallest number that exists; or the images that an index file of the TUM RGB-D format
-    /// (`rgb.txt`) names.
-    File(PathBuf),
+    /// Recorded images.
+    Recorded(Recorded),
     /// Images that are captured while they are played.
     Live(LiveInput),
+}
+
+/// Recorded images: a video; numbered images, by a pattern such as `color/%06d.png`, from the
+/// smallest number that exists; or the images that an index file of the TUM RGB-D format
+/// (`rgb.txt`) names.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "RecordedForm")]
+pub struct Recorded {
+    /// The video, the pattern or the index file.
+    pub path: PathBuf,
+    /// The number of the track among the video tracks of the file, from 0; by default the one that its title or its
+    /// pixel format says it is.
+    pub track: Option<usize>,
+}
+
+/// The forms of [`Recorded`] in a description.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RecordedForm {
+    Path(PathBuf),
+    Track(TrackForm),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TrackForm {
+    file: PathBuf,
+    track: usize,
+}
+
+impl From<RecordedForm> for Recorded {
+    fn from(form: RecordedForm) -> Self {
+        let (path, track) = match form {
+            RecordedForm::Path(path) => (path, None),
+            RecordedForm::Track(TrackForm { file, track }) => (file, Some(track)),
+        };
+        Recorded { path, track }
+    }
 }
 
 /// A live input, such as a camera.
@@ -54,11 +90,11 @@ pub struct LiveInput {
     pub input: Vec<String>,
 }
 
-/// An RGB-D camera: a colour video and a 16-bit depth video of the same size and length. A depth of
-/// 0 means that nothing was measured.
+/// An RGB-D camera: a colour video and a 16-bit depth video of the same size. A depth of 0 means that nothing was
+/// measured.
 ///
-/// If both are index files, colour and depth images belong together that are nearest in time, within
-/// 20 ms.
+/// Colour and depth images belong together that are nearest in time: those of index files within 20 ms, others
+/// within half of the time between two images. Images without a partner are left out.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RgbdCamera {
@@ -170,13 +206,24 @@ impl Recording {
         }
     }
 
+    /// Returns the number of frames by which the recording advances from one frame to the next of a stream, so that it
+    /// is played in real time. A stream with more frames per second than the recording plays it faster.
+    pub fn step(&self, fps: f64) -> f64 {
+        match self.is_live() {
+            true => 1.0,
+            false => (self.fps / fps).max(1.0),
+        }
+    }
+
     /// Reads a description. `data_dir` replaces `$HAWSER_DATA` at the beginning of a path.
     pub fn read(path: &Path, data_dir: &Path) -> Result<Self, DescriptionError> {
         let text = fs::read_to_string(path).map_err(|error| DescriptionError::Read {
             path: path.to_owned(),
             error,
         })?;
-        Self::parse(&text, path, data_dir)
+        // The mark of some editors for the order of bytes.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        Self::parse(text, path, data_dir)
     }
 
     /// Parses a description. `path` is named in errors, and the paths in the description are relative
@@ -210,20 +257,20 @@ impl VideoSource {
 
     fn is_index(&self) -> bool {
         match self {
-            VideoSource::File(path) => images::is_index(path),
+            VideoSource::Recorded(recorded) => images::is_index(&recorded.path),
             VideoSource::Live(_) => false,
         }
     }
 
     fn resolve(&mut self, resolve: impl Fn(&mut PathBuf)) {
-        if let VideoSource::File(path) = self {
-            resolve(path);
+        if let VideoSource::Recorded(recorded) = self {
+            resolve(&mut recorded.path);
         }
     }
 
     fn check(&self) -> Result<(), Invalid> {
         let is_complete = match self {
-            VideoSource::File(_) => true,
+            VideoSource::Recorded(_) => true,
             VideoSource::Live(LiveInput { input }) => {
                 let places = (0..input.len()).filter(|place| input[*place] == "-i");
                 input.len() >= 2 && places.eq([input.len() - 2])

@@ -1,7 +1,10 @@
-use std::io::{self, Read};
+use parking_lot::{Condvar, Mutex};
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 /// The reason that a video cannot be decoded or encoded.
@@ -55,6 +58,32 @@ pub enum VideoError {
         /// Its pixel format.
         found: String,
     },
+    /// The images do not have the size that the intrinsics are for.
+    #[error("{path} has images of {found_columns} x {found_rows} pixels, but the intrinsics of the camera are for {columns} x {rows}", path = path.display(), found_columns = found.0, found_rows = found.1, columns = expected.0, rows = expected.1)]
+    Size {
+        /// The video or the image, or the options of a live input.
+        path: PathBuf,
+        /// Its columns and rows.
+        found: (usize, usize),
+        /// Columns and rows of its images that the intrinsics are for.
+        expected: (usize, usize),
+    },
+    /// The images are shown otherwise than they are stored, and so depth would not fit colour.
+    #[error("{path}: its metadata say that it is shown {orientation}: store the images upright, as the intrinsics describe them, and remove the orientation", path = path.display())]
+    Orientation {
+        /// The video or the image, or the options of a live input.
+        path: PathBuf,
+        /// How they are shown.
+        orientation: String,
+    },
+    /// Several images cannot be used.
+    #[error("{first}; {others} other images cannot be used either")]
+    Several {
+        /// The error of the first one.
+        first: Box<VideoError>,
+        /// The number of the others.
+        others: usize,
+    },
     /// A live input delivers nothing.
     #[error("{path} has delivered no image for {seconds} s", path = path.display())]
     Stalled {
@@ -91,16 +120,28 @@ impl PixelFormat {
     }
 }
 
+/// Changes the byte order of values of 16 bits.
+pub(crate) fn swap_bytes(values: &mut [u8]) {
+    for value in values.as_chunks_mut::<2>().0 {
+        value.reverse();
+    }
+}
+
 /// The largest width and height of an image that is decoded, in pixels.
 pub(crate) const MAX_SIDE: usize = 16_384;
 
-/// Parses the width and height of an image.
-pub(crate) fn parse_size(width: &str, height: &str) -> Option<(usize, usize)> {
-    let side = |text: &str| {
-        let side: usize = text.parse().ok()?;
-        (1..=MAX_SIDE).contains(&side).then_some(side)
-    };
-    Some((side(width)?, side(height)?))
+/// Returns the argument for a file, which is no protocol, no option and no pattern, whatever its name.
+pub(crate) fn file_argument(path: &Path) -> OsString {
+    let mut argument = OsString::from("file:");
+    argument.push(path);
+    argument
+}
+
+pub(crate) fn read_error(path: &Path) -> impl Fn(io::Error) -> VideoError {
+    move |error| VideoError::Open {
+        path: path.to_owned(),
+        error,
+    }
 }
 
 /// A process of ffmpeg, which is killed when this is dropped.
@@ -108,7 +149,64 @@ pub(crate) struct Ffmpeg {
     /// The name of the input in errors.
     name: PathBuf,
     child: Child,
-    complaints: Option<JoinHandle<String>>,
+    log: Arc<Log>,
+    logging: Option<JoinHandle<()>>,
+}
+
+/// What a process says of its inputs and of its errors.
+#[derive(Default)]
+pub(crate) struct Log {
+    state: Mutex<LogState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct LogState {
+    complaints: Vec<String>,
+    /// How the images are shown, if that is not as they are stored.
+    orientation: Option<String>,
+    /// Whether the inputs have been described.
+    has_described: bool,
+}
+
+impl Log {
+    /// Waits until the process has described its inputs. Says how their images are shown if that is not as they are
+    /// stored. It is described only with the options of [`Ffmpeg::describing`].
+    pub(crate) fn orientation(&self) -> Option<String> {
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while(&mut state, |state| !state.has_described);
+        state.orientation.clone()
+    }
+
+    /// Reads until the process has ended.
+    fn read(&self, from: impl Read) {
+        // On an error, the text read so far is used.
+        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+            self.add(&String::from_utf8_lossy(&line));
+        }
+        self.state.lock().has_described = true;
+        self.changed.notify_all();
+    }
+
+    fn add(&self, line: &str) {
+        let mut state = self.state.lock();
+        if let Some((_, degrees)) = line.split_once("displaymatrix: rotation of ") {
+            let degrees = degrees.trim();
+            state.orientation = Some(format!("turned by {degrees} (display matrix)"));
+        }
+        if line.contains("Output #0") {
+            state.has_described = true;
+            self.changed.notify_all();
+        }
+        if !line.contains("[info]") && !line.contains("[warning]") {
+            let text = ["[error] ", "[fatal] ", "[panic] "];
+            let text = text
+                .iter()
+                .fold(line.to_owned(), |line, level| line.replace(level, ""));
+            state.complaints.push(text.trim_end().to_owned());
+        }
+    }
 }
 
 impl Ffmpeg {
@@ -116,6 +214,13 @@ impl Ffmpeg {
     pub(crate) fn command() -> Command {
         let mut command = Command::new("ffmpeg");
         command.args(["-nostdin", "-v", "error"]);
+        command
+    }
+
+    /// Returns a command as [`Ffmpeg::command`], which also describes its inputs.
+    pub(crate) fn describing() -> Command {
+        let mut command = Command::new("ffmpeg");
+        command.args(["-nostdin", "-hide_banner", "-nostats", "-v", "level+info"]);
         command
     }
 
@@ -139,17 +244,19 @@ impl Ffmpeg {
             })?;
         let output = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().expect("stderr is piped");
+        let log = Arc::<Log>::default();
+        let reader = Arc::clone(&log);
         let ffmpeg = Ffmpeg {
             name: name.to_owned(),
             child,
-            complaints: Some(thread::spawn(move || read_text(stderr))),
+            log,
+            logging: Some(thread::spawn(move || reader.read(stderr))),
         };
         Ok((ffmpeg, output))
     }
 
-    /// Returns the pipe into the process, if it was started with one.
-    pub(crate) fn take_stdin(&mut self) -> Option<ChildStdin> {
-        self.child.stdin.take()
+    pub(crate) fn log(&self) -> Arc<Log> {
+        Arc::clone(&self.log)
     }
 
     pub(crate) fn name(&self) -> &Path {
@@ -162,11 +269,18 @@ impl Ffmpeg {
             .child
             .wait()
             .map_err(|error| self.decode_error(error.to_string()))?;
+        if let Some(logging) = self.logging.take() {
+            // Its only panic is one of the allocation of memory.
+            let _ = logging.join();
+        }
         let complaint = self
+            .log
+            .state
+            .lock()
             .complaints
-            .take()
-            .and_then(|thread| thread.join().ok())
-            .unwrap_or_default();
+            .join("\n")
+            .trim()
+            .to_owned();
         if status.success() {
             Ok(())
         } else {

@@ -1,18 +1,16 @@
-use crate::ffmpeg::VideoError;
+use crate::ffmpeg::{VideoError, read_error};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The largest difference of time between a colour image and its depth image, as in `associate.py`
-/// of the TUM RGB-D benchmark.
-const MAX_DIFFERENCE_S: f64 = 0.020;
-
 /// Files of one image each, in the order in which they are shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ImageFiles {
     /// The pattern or the index file that names them.
     pub(crate) name: PathBuf,
     pub(crate) files: Vec<PathBuf>,
+    /// The times at which they were taken, in order.
+    pub(crate) times_s: Vec<f64>,
 }
 
 /// Returns whether a path is that of an index file, as the TUM RGB-D benchmark has them.
@@ -21,8 +19,8 @@ pub(crate) fn is_index(path: &Path) -> bool {
 }
 
 /// Finds the files of a path with a pattern such as `%06d` in the file's name. Returns `None` for
-/// any other path.
-pub(crate) fn find_numbered(path: &Path) -> Result<Option<ImageFiles>, VideoError> {
+/// any other path. They were taken at a rate of `fps`.
+pub(crate) fn find_numbered(path: &Path, fps: f64) -> Result<Option<ImageFiles>, VideoError> {
     let name = path.file_name().and_then(|name| name.to_str());
     let Some(pattern) = name.and_then(Pattern::parse) else {
         return Ok(None);
@@ -49,61 +47,33 @@ pub(crate) fn find_numbered(path: &Path) -> Result<Option<ImageFiles>, VideoErro
     }
     Ok(Some(ImageFiles {
         name: path.to_owned(),
+        times_s: (0..numbered.len())
+            .map(|image| image as f64 / fps)
+            .collect(),
         files: numbered.into_iter().map(|(_, file)| file).collect(),
     }))
 }
 
-/// Returns the images of the index files of colour and depth that belong together. Those without a
-/// partner are left out.
-pub(crate) fn associated(
-    color: &Path,
-    depth: &Path,
-) -> Result<(ImageFiles, ImageFiles), VideoError> {
-    let (colors, depths) = (Index::read(color)?, Index::read(depth)?);
-    let pairs = associate(&colors.times_s, &depths.times_s);
-    if pairs.is_empty() {
-        let limit_ms = 1000.0 * MAX_DIFFERENCE_S;
-        let reason = format!(
-            "no image was taken within {limit_ms} ms of one of {}",
-            depth.display()
-        );
-        return Err(images_error(color, reason));
-    }
-    tracing::info!(
-        color = %color.display(),
-        depth = %depth.display(),
-        pairs = pairs.len(),
-        colors_left_out = colors.files.len() - pairs.len(),
-        depths_left_out = depths.files.len() - pairs.len(),
-        "images associated by time"
-    );
-    let files = |index: &Index, path: &Path, of_pairs: Vec<usize>| ImageFiles {
-        name: path.to_owned(),
-        files: of_pairs
-            .into_iter()
-            .map(|at| index.files[at].clone())
-            .collect(),
-    };
-    let (of_color, of_depth) = pairs.into_iter().unzip();
-    Ok((
-        files(&colors, color, of_color),
-        files(&depths, depth, of_depth),
-    ))
-}
-
 /// Returns all images of an index file in the order of their times.
 pub(crate) fn indexed(path: &Path) -> Result<ImageFiles, VideoError> {
-    let index = Index::read(path)?;
-    if index.files.is_empty() {
+    let text = fs::read_to_string(path).map_err(read_error(path))?;
+    let images = parse_index(&text).map_err(|reason| images_error(path, reason))?;
+    if images.is_empty() {
         return Err(images_error(path, "it names no image".to_owned()));
     }
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let (times_s, files) = images
+        .into_iter()
+        .map(|(time_s, file)| (time_s, folder.join(file)))
+        .unzip();
     Ok(ImageFiles {
         name: path.to_owned(),
-        files: index.files,
+        files,
+        times_s,
     })
 }
 
-fn images_error(path: &Path, reason: String) -> VideoError {
+pub(crate) fn images_error(path: &Path, reason: String) -> VideoError {
     VideoError::Images {
         path: path.to_owned(),
         reason,
@@ -138,7 +108,13 @@ impl<'a> Pattern<'a> {
 
     /// Returns the number in a name of this pattern.
     fn number(&self, name: &str) -> Option<u64> {
-        let digits = name.strip_prefix(self.before)?.strip_suffix(self.after)?;
+        // The case of extensions is not that of the pattern on every system.
+        let end = name.len().checked_sub(self.after.len())?;
+        let (name, after) = name.split_at_checked(end)?;
+        let digits = name.strip_prefix(self.before)?;
+        if !after.eq_ignore_ascii_case(self.after) {
+            return None;
+        }
         let is_padded = digits.len() == self.digits;
         let is_longer = digits.len() > self.digits && !digits.starts_with('0');
         let is_number = digits.bytes().all(|digit| digit.is_ascii_digit());
@@ -163,31 +139,12 @@ fn numbered_files(folder: &Path, pattern: &Pattern<'_>) -> io::Result<Vec<(u64, 
     Ok(numbered)
 }
 
-/// An index file: images and the times at which they were taken, in the order of the times.
-struct Index {
-    times_s: Vec<f64>,
-    files: Vec<PathBuf>,
-}
-
-impl Index {
-    fn read(path: &Path) -> Result<Self, VideoError> {
-        let text = fs::read_to_string(path).map_err(|error| VideoError::Open {
-            path: path.to_owned(),
-            error,
-        })?;
-        let images = parse_index(&text).map_err(|reason| images_error(path, reason))?;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let (times_s, files) = images
-            .into_iter()
-            .map(|(time_s, file)| (time_s, folder.join(file)))
-            .unzip();
-        Ok(Index { times_s, files })
-    }
-}
-
-/// Parses lines of a time in seconds and a file name. A line that begins with `#` is a comment.
+/// Parses lines of a time in seconds and a file name. A line that begins with `#` is a comment. Times since 1970 may
+/// also be in milliseconds, microseconds or nanoseconds.
 fn parse_index(text: &str) -> Result<Vec<(f64, &str)>, String> {
     let mut images = Vec::new();
+    // The mark of some editors for the order of bytes.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -209,38 +166,26 @@ fn parse_index(text: &str) -> Result<Vec<(f64, &str)>, String> {
         }
     }
     images.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let last_s = images.last().map_or(0.0, |(time, _)| *time);
+    for (time, _) in &mut images {
+        *time /= per_second(last_s);
+    }
     Ok(images)
 }
 
-/// Returns pairs of indices of the times that belong together: the closest times first, each time
-/// once. Both lists are in order; so are the pairs, by the first list.
-fn associate(colors_s: &[f64], depths_s: &[f64]) -> Vec<(usize, usize)> {
-    let mut candidates = Vec::new();
-    for (color, color_s) in colors_s.iter().enumerate() {
-        let first = depths_s.partition_point(|depth_s| color_s - depth_s >= MAX_DIFFERENCE_S);
-        let near = (first..depths_s.len())
-            .map(|depth| ((depths_s[depth] - color_s).abs(), color, depth))
-            .take_while(|(difference_s, _, _)| *difference_s < MAX_DIFFERENCE_S);
-        candidates.extend(near);
+/// Returns the units in a second of a time since 1970.
+fn per_second(time: f64) -> f64 {
+    match time {
+        1e17.. => 1e9,
+        1e14.. => 1e6,
+        1e11.. => 1e3,
+        _ => 1.0,
     }
-    candidates.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
-    let (mut used_colors, mut used_depths) =
-        (vec![false; colors_s.len()], vec![false; depths_s.len()]);
-    let mut pairs = Vec::new();
-    for (_, color, depth) in candidates {
-        if !used_colors[color] && !used_depths[depth] {
-            (used_colors[color], used_depths[depth]) = (true, true);
-            pairs.push((color, depth));
-        }
-    }
-    pairs.sort_unstable();
-    pairs
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::collection::vec;
     use proptest::prelude::*;
 
     #[test]
@@ -282,61 +227,25 @@ mod tests {
                 (1_305_031_102.175_304, "rgb/c.png")
             ]
         );
+        let marked = parse_index("\u{feff}# times\r\n1.5 a.png\r\n").unwrap();
+        assert_eq!(marked, [(1.5, "a.png")]);
+        let nanoseconds = parse_index("1305031102000000000 a\n1305031102500000000 b\n").unwrap();
+        assert_eq!(
+            nanoseconds,
+            [(1_305_031_102.0, "a"), (1_305_031_102.5, "b")]
+        );
         for wrong in ["1.0", "nan a.png", "x a.png", "1 a.png 2 b.png"] {
             let error = parse_index(&format!("# times\n{wrong}\n")).unwrap_err();
             assert!(error.starts_with("line 2 is not a time"), "{error}");
         }
     }
 
-    #[test]
-    fn the_nearest_times_belong_together() {
-        // The second colour image is nearer to the depth image than the first; the last has none.
-        let colors = [0.990, 1.001, 1.034, 2.0];
-        let depths = [1.003, 1.020, 1.060];
-        assert_eq!(associate(&colors, &depths), [(1, 0), (2, 1)]);
-        assert_eq!(associate(&[1.0], &[1.021]), []);
-    }
-
     proptest! {
-        #[test]
-        fn pairs_are_those_of_the_definition(
-            mut colors in vec(0u16..300, 0..12),
-            mut depths in vec(0u16..300, 0..12),
-        ) {
-            colors.sort_unstable();
-            depths.sort_unstable();
-            let seconds = |times: &[u16]| -> Vec<f64> {
-                times.iter().map(|time| f64::from(*time) / 1024.0).collect()
-            };
-            let pairs = associate(&seconds(&colors), &seconds(&depths));
-            prop_assert_eq!(pairs, by_definition(&colors, &depths));
-        }
-
         #[test]
         fn any_index_is_parsed_or_refused(text in "([#0-9a-z. \\t]{0,20}\r?\n){0,6}\\PC{0,10}") {
             if let Ok(images) = parse_index(&text) {
                 prop_assert!(images.is_sorted_by(|(a, _), (b, _)| a <= b));
             }
         }
-    }
-
-    /// The closest pair of those that are left is the next one; times are in units of 1/1024 s.
-    fn by_definition(colors: &[u16], depths: &[u16]) -> Vec<(usize, usize)> {
-        let mut pairs: Vec<(usize, usize)> = Vec::new();
-        loop {
-            let all = (0..colors.len()).flat_map(|a| (0..depths.len()).map(move |b| (a, b)));
-            let left = all.filter(|(a, b)| pairs.iter().all(|(c, d)| c != a && d != b));
-            let difference = |(a, b): &(usize, usize)| colors[*a].abs_diff(depths[*b]);
-            // 20 ms are 20.48 units.
-            let next = left
-                .filter(|pair| difference(pair) <= 20)
-                .min_by_key(|pair| (difference(pair), *pair));
-            match next {
-                Some(pair) => pairs.push(pair),
-                None => break,
-            }
-        }
-        pairs.sort_unstable();
-        pairs
     }
 }

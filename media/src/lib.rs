@@ -17,16 +17,21 @@
 mod cameras;
 mod description;
 mod ffmpeg;
+mod image_file;
 mod images;
 mod live;
+mod natural;
+mod nut;
+mod pairing;
 mod picture;
 mod player;
+mod probe;
 mod recorded;
 mod video;
 
 pub use description::{
-    DescriptionError, HueDepthCamera, LiveInput, PlySequence, Recording, RgbdCamera, Source,
-    Synthetic, VideoSource,
+    DescriptionError, HueDepthCamera, LiveInput, PlySequence, Recorded, Recording, RgbdCamera,
+    Source, Synthetic, VideoSource,
 };
 pub use ffmpeg::VideoError;
 pub use picture::{Mp4Writer, PictureError, encode_png};
@@ -50,24 +55,9 @@ pub enum LoadError {
     /// A video cannot be decoded.
     #[error(transparent)]
     Video(#[from] VideoError),
-    /// A video's images do not have the calibration's size.
-    #[error("{video}: {error}; the intrinsics belong to another image size", video = video.display())]
-    Size {
-        /// The video.
-        video: PathBuf,
-        /// The sizes.
-        error: ImageError,
-    },
-    /// Videos of one recording have different lengths.
-    #[error("{short} ends after {frames} frames, {long} continues: cut them to the same length", short = short.display(), long = long.display())]
-    Length {
-        /// The video that ends first.
-        short: PathBuf,
-        /// A video that continues.
-        long: PathBuf,
-        /// The length of the short one.
-        frames: usize,
-    },
+    /// An image does not have the calibration's size.
+    #[error(transparent)]
+    Size(#[from] ImageError),
     /// A file of a sequence cannot be read.
     #[error("cannot read {path}: {error}", path = path.display())]
     Read {
@@ -92,6 +82,9 @@ pub enum LoadError {
     Empty,
 }
 
+/// The maximum number of intervals that a loaded recording is shown for: an hour at 60 frames per second.
+const MAX_SHOWN: usize = 216_000;
+
 impl Recording {
     /// Returns the first `max_frames` frames, sampled to the level's budget of points.
     ///
@@ -101,21 +94,51 @@ impl Recording {
     /// # Errors
     /// If the recording is live or empty, or if a frame cannot be decoded.
     pub fn load(&self, level: Level, max_frames: usize) -> Result<Vec<Cloud>, LoadError> {
-        if self.is_live() {
-            return Err(LoadError::Live);
-        }
-        let budget = level.points();
-        let mut player = Player::open(self, false, budget)?;
+        let mut player = self.open_to_load(level)?;
         let mut frames = Vec::new();
         while frames.len() < max_frames
             && let Some(cloud) = player.next_cloud()?
         {
-            frames.push(cloud.sample(budget));
+            frames.push(cloud.sample(level.points()));
         }
         if frames.is_empty() {
             return Err(LoadError::Empty);
         }
         Ok(frames)
+    }
+
+    /// As [`Recording::load`], for a stream of `fps` frames per second that plays the recording in real time. Frames
+    /// that are not shown are left out. Also returns which frame is shown at each interval of the stream.
+    ///
+    /// # Errors
+    /// As [`Recording::load`].
+    pub fn load_at(
+        &self,
+        level: Level,
+        max_frames: usize,
+        fps: f64,
+    ) -> Result<(Vec<Cloud>, Vec<usize>), LoadError> {
+        let mut player = self.open_to_load(level)?;
+        let (mut frames, mut shown) = (Vec::new(), Vec::new());
+        let mut place = 0.0;
+        while frames.len() < max_frames && shown.len() < MAX_SHOWN && !player.is_over() {
+            if let Some(cloud) = player.cloud_at(place)? {
+                frames.push(cloud.sample(level.points()));
+            }
+            shown.extend(frames.len().checked_sub(1));
+            place += self.step(fps);
+        }
+        match frames.is_empty() {
+            true => Err(LoadError::Empty),
+            false => Ok((frames, shown)),
+        }
+    }
+
+    fn open_to_load(&self, level: Level) -> Result<Player, LoadError> {
+        match self.is_live() {
+            true => Err(LoadError::Live),
+            false => Player::open(self, false, level.points()),
+        }
     }
 
     /// Opens the recording, to be played once.

@@ -1,6 +1,8 @@
-use crate::ffmpeg::{Ffmpeg, PixelFormat, VideoError, parse_size};
+use crate::ffmpeg::{Ffmpeg, PixelFormat, VideoError};
+use crate::nut::{self, RawImage};
+use crate::recorded::{check_size, nut_error};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -10,9 +12,6 @@ use std::time::{Duration, Instant};
 /// The time for which a live input may deliver nothing. The first image takes longest: ffmpeg
 /// analyses some streams for 5 s.
 const STALL: Duration = Duration::from_secs(10);
-
-/// The longest line in front of an image, in bytes.
-const MAX_LINE: u64 = 1024;
 
 /// A live input, of which only the newest image is kept: a reader that is too slow skips images and
 /// never gets an old one.
@@ -45,24 +44,34 @@ enum Outage {
 
 impl Live {
     /// Starts to receive from the input of these options of ffmpeg.
-    pub(crate) fn open(options: &[String], format: PixelFormat) -> Result<Self, VideoError> {
-        // The images carry their size, so the input is opened once and not also to find its format.
-        let output = match format {
-            PixelFormat::Rgb24 => "-pix_fmt rgb24 -c:v ppm -f image2pipe",
-            // No other format is converted to this one: `Images` refuses it.
-            PixelFormat::Gray16 => "-strict -1 -f yuv4mpegpipe",
-        };
-        let mut command = Ffmpeg::command();
-        command.args(["-flags", "low_delay"]).args(options);
-        command.args(["-map", "0:v:0", "-fps_mode", "passthrough"]);
-        command.args(output.split(' '));
-        command.args(["-flush_packets", "1", "-"]);
+    pub(crate) fn open(
+        options: &[String],
+        format: PixelFormat,
+        size: (usize, usize),
+    ) -> Result<Self, VideoError> {
+        let mut command = Ffmpeg::describing();
+        command
+            .args(["-flags", "low_delay", "-noautorotate"])
+            .args(options);
+        command.args(["-map", "0:v:0"]).args(nut::OUTPUT);
+        if format == PixelFormat::Rgb24 {
+            // No format is converted to depth: other ones are refused.
+            command.args(["-pix_fmt", "rgb24"]);
+        }
+        command.arg("-");
         let name = PathBuf::from(options.join(" "));
         let (ffmpeg, output) = Ffmpeg::start(&name, command, Stdio::null())?;
         let mailbox = Arc::<Mailbox>::default();
         let receiver = Arc::clone(&mailbox);
-        let images = Images::new(BufReader::new(output), name, format);
-        thread::spawn(move || receiver.receive(images));
+        let images = nut::Images::new(BufReader::new(output), format);
+        let log = ffmpeg.log();
+        thread::spawn(move || match log.orientation() {
+            None => receiver.receive(images, &name, size),
+            Some(orientation) => receiver.end(Some(VideoError::Orientation {
+                path: name,
+                orientation,
+            })),
+        });
         Ok(Live {
             ffmpeg,
             mailbox,
@@ -126,9 +135,10 @@ impl Live {
 
 impl Mailbox {
     /// Keeps the newest image until the last one.
-    fn receive(&self, mut images: Images<impl BufRead>) {
+    fn receive(&self, mut images: nut::Images<impl BufRead>, name: &Path, size: (usize, usize)) {
         let error = loop {
-            match images.next() {
+            let image = images.next().map_err(|error| nut_error(name, error));
+            match image.and_then(|image| checked(image, name, size)) {
                 Ok(Some(image)) => {
                     let mut state = self.state.lock();
                     let replaced = state.newest.replace((Instant::now(), image));
@@ -139,6 +149,10 @@ impl Mailbox {
                 Err(error) => break Some(error),
             }
         };
+        self.end(error);
+    }
+
+    fn end(&self, error: Option<VideoError>) {
         let mut state = self.state.lock();
         state.has_ended = true;
         state.error = error;
@@ -166,173 +180,24 @@ impl Mailbox {
     }
 }
 
-/// Images behind headers that have their size: colour as PPM files that follow each other, depth as
-/// YUV4MPEG2 with 16-bit grey.
-struct Images<R> {
-    from: R,
-    name: PathBuf,
-    format: PixelFormat,
-    /// Size of the previous image.
-    image_bytes: Option<usize>,
-}
-
-impl<R: BufRead> Images<R> {
-    fn new(from: R, name: PathBuf, format: PixelFormat) -> Self {
-        Images {
-            from,
-            name,
-            format,
-            image_bytes: None,
-        }
-    }
-
-    /// Returns the next image. An incomplete image is the end.
-    fn next(&mut self) -> Result<Option<Vec<u8>>, VideoError> {
-        let has_image = match self.format {
-            PixelFormat::Rgb24 => self.read_ppm_header()?,
-            PixelFormat::Gray16 => self.read_frame_header()?,
-        };
-        let Some(image_bytes) = self.image_bytes.filter(|_| has_image) else {
-            return Ok(None);
-        };
-        let mut image = Vec::new();
-        let mut limited = self.from.by_ref().take(image_bytes as u64);
-        match limited.read_to_end(&mut image) {
-            Ok(read) => Ok((read == image_bytes).then_some(image)),
-            Err(error) => Err(self.invalid(&error.to_string())),
-        }
-    }
-
-    fn read_ppm_header(&mut self) -> Result<bool, VideoError> {
-        let Some(magic) = self.line()? else {
-            return Ok(false);
-        };
-        let (size, maximum) = (self.line()?, self.line()?);
-        let size = size.as_deref().and_then(|size| size.split_once(' '));
-        match size.and_then(|(width, height)| parse_size(width, height)) {
-            Some(size) if magic == "P6" && maximum.as_deref() == Some("255") => {
-                self.image_bytes = Some(self.format.image_bytes(size));
-                Ok(true)
-            }
-            _ => Err(self.invalid("ffmpeg wrote no PPM image")),
-        }
-    }
-
-    fn read_frame_header(&mut self) -> Result<bool, VideoError> {
-        if self.image_bytes.is_none() {
-            let Some(header) = self.line()? else {
-                return Ok(false);
-            };
-            self.image_bytes = Some(self.parse_stream_header(&header)?);
-        }
-        match self.line()? {
-            None => Ok(false),
-            Some(line) if line.starts_with("FRAME") => Ok(true),
-            Some(_) => Err(self.invalid("ffmpeg wrote no YUV4MPEG2 frame")),
-        }
-    }
-
-    /// Returns the size of an image in bytes.
-    fn parse_stream_header(&self, header: &str) -> Result<usize, VideoError> {
-        let parameters = header.strip_prefix("YUV4MPEG2 ").unwrap_or_default();
-        let parameter = |key| {
-            parameters
-                .split(' ')
-                .find_map(|word| word.strip_prefix(key))
-        };
-        let (width, height) = (parameter('W'), parameter('H'));
-        let Some(size) = width.zip(height).and_then(|(w, h)| parse_size(w, h)) else {
-            return Err(self.invalid("ffmpeg wrote no YUV4MPEG2 stream"));
-        };
-        match parameter('C') {
-            Some("mono16") => Ok(self.format.image_bytes(size)),
-            other => Err(VideoError::NotDepth {
-                path: self.name.clone(),
-                found: other.unwrap_or("420").to_owned(),
-            }),
-        }
-    }
-
-    /// Returns the next line, or `None` at the end.
-    fn line(&mut self) -> Result<Option<String>, VideoError> {
-        let mut line = Vec::new();
-        let read = self.read_line(&mut line);
-        read.map_err(|error| self.invalid(&error.to_string()))?;
-        if line.pop() != Some(b'\n') {
-            return Ok(None);
-        }
-        Ok(Some(String::from_utf8_lossy(&line).into_owned()))
-    }
-
-    fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<usize> {
-        self.from.by_ref().take(MAX_LINE).read_until(b'\n', line)
-    }
-
-    fn invalid(&self, complaint: &str) -> VideoError {
-        VideoError::Decode {
-            path: self.name.clone(),
-            complaint: complaint.to_owned(),
-        }
-    }
+/// Returns the pixels of an image of the size that the intrinsics are for.
+fn checked(
+    image: Option<RawImage>,
+    name: &Path,
+    size: (usize, usize),
+) -> Result<Option<Vec<u8>>, VideoError> {
+    let Some(image) = image else {
+        return Ok(None);
+    };
+    check_size(name, image.size, size)?;
+    Ok(Some(image.bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::collection::vec;
-    use proptest::prelude::*;
 
-    fn images(bytes: &[u8], format: PixelFormat) -> Vec<Result<Vec<u8>, String>> {
-        let mut images = Images::new(bytes, "camera".into(), format);
-        let next = || images.next().map_err(|error| error.to_string()).transpose();
-        std::iter::from_fn(next).take(3).collect()
-    }
-
-    #[test]
-    fn images_are_found_behind_their_headers() {
-        let color = b"P6\n2 1\n255\nabcdefP6\n1 1\n255\nghiP6\n2 1\n255\nincom";
-        assert_eq!(
-            images(color, PixelFormat::Rgb24),
-            [Ok(b"abcdef".to_vec()), Ok(b"ghi".to_vec())]
-        );
-        let depth = b"YUV4MPEG2 W2 H1 F25:1 Ip A1:1 Cmono16\nFRAME\nabcdFRAME Ip\nefghFRAME\nij";
-        assert_eq!(
-            images(depth, PixelFormat::Gray16),
-            [Ok(b"abcd".to_vec()), Ok(b"efgh".to_vec())]
-        );
-    }
-
-    #[test]
-    fn depth_of_other_than_16_bits_is_refused() {
-        for (name, format) in [("Cmono", "mono"), ("C420jpeg", "420jpeg"), ("Ip", "420")] {
-            let header = format!("YUV4MPEG2 W2 H1 F25:1 {name}\nFRAME\nabcd");
-            let error = images(header.as_bytes(), PixelFormat::Gray16)[0].clone();
-            let error = error.unwrap_err();
-            assert!(
-                error.starts_with(&format!("camera has the pixel format {format}, depth must")),
-                "{error}"
-            );
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_images_or_refused(
-            header in select(),
-            bytes in vec(any::<u8>(), 0..40),
-            is_color in any::<bool>(),
-        ) {
-            let format = if is_color { PixelFormat::Rgb24 } else { PixelFormat::Gray16 };
-            let bytes = [header.as_bytes(), &bytes].concat();
-            for image in images(&bytes, format).into_iter().flatten() {
-                prop_assert!(!image.is_empty() && image.len() <= bytes.len());
-            }
-        }
-    }
-
-    fn select() -> impl Strategy<Value = String> {
-        "(|P6\n|YUV4MPEG2 |YUV4MPEG2 W2 H2 Cmono16\n)([0-9]{1,22} [0-9]{1,9}\n|W[0-9]{1,3} H[0-9]{1,3})?(255\n| Cmono16\nFRAME\n)?"
-    }
+    const FORMAT: PixelFormat = PixelFormat::Rgb24;
 
     #[test]
     fn an_input_that_delivers_nothing_has_stalled() {
@@ -349,7 +214,7 @@ mod tests {
         let options = ["-f", "rawvideo", "-video_size", "2x1", "-i"].map(str::to_owned);
         let options = [&options[..], &[pipe.display().to_string()]].concat();
 
-        let mut live = Live::open(&options, PixelFormat::Rgb24).unwrap();
+        let mut live = Live::open(&options, FORMAT, (2, 1)).unwrap();
         live.stall = Duration::from_millis(200);
 
         let error = live.read_image(None).unwrap_err().to_string();
@@ -363,15 +228,22 @@ mod tests {
     #[test]
     fn a_slow_reader_gets_the_newest_image_and_the_others_are_counted() {
         let mailbox = Mailbox::default();
-        let three = b"P6\n1 1\n255\nabcP6\n1 1\n255\ndefP6\n1 1\n255\nghi";
-        mailbox.receive(Images::new(&three[..], "camera".into(), PixelFormat::Rgb24));
+        let source = "color=size=1x1:rate=10:duration=0.3,format=rgb24,geq=r=N:g=7:b=7";
+        let mut command = Ffmpeg::command();
+        command
+            .args(["-f", "lavfi", "-i", source])
+            .args(nut::OUTPUT);
+        let three = command
+            .args(["-pix_fmt", "rgb24", "-"])
+            .output()
+            .unwrap()
+            .stdout;
+        let images = nut::Images::new(&three[..], FORMAT);
+        mailbox.receive(images, Path::new("camera"), (1, 1));
 
         let (arrival, mut state) = mailbox.wait(None, Duration::ZERO).ok().unwrap();
         let newest = state.newest.take();
-        assert_eq!(
-            (newest, state.skipped),
-            (Some((arrival, b"ghi".to_vec())), 2)
-        );
+        assert_eq!((newest, state.skipped), (Some((arrival, vec![2, 7, 7])), 2));
         drop(state);
         let outage = mailbox.wait(None, Duration::ZERO).err();
         assert!(matches!(outage, Some(Outage::Ended(None))));

@@ -1,8 +1,10 @@
 use crate::LoadError;
 use crate::cameras::Cameras;
 use crate::description::{PlySequence, Recording, Source, Synthetic};
+use crate::natural;
 use hawser_cloud::{Cloud, Performer, View, ply};
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,6 +39,12 @@ impl Frame {
 pub struct Player {
     frames: Frames,
     looped: bool,
+    /// Frames per second.
+    fps: f64,
+    /// The place at which this pass begins.
+    start: f64,
+    /// Number of frames that were not returned because a later one was due.
+    left_out: u64,
 }
 
 impl Player {
@@ -48,9 +56,7 @@ impl Player {
     ) -> Result<Self, LoadError> {
         let frames = match &recording.source {
             Source::Cameras { rgbd, hue_depth } => {
-                let interval = Duration::try_from_secs_f64(1.0 / recording.fps);
-                let interval = interval.unwrap_or(Duration::MAX);
-                Frames::Cameras(Cameras::open(rgbd, hue_depth, interval)?)
+                Frames::Cameras(Cameras::open(rgbd, hue_depth, recording.fps)?)
             }
             Source::PlySequence(sequence) => Frames::Ply(PlyFiles::open(sequence)?),
             Source::Synthetic(synthetic) => {
@@ -58,15 +64,21 @@ impl Player {
                 Frames::Performance(performance)
             }
         };
-        Ok(Player { frames, looped })
+        Ok(Player {
+            frames,
+            looped,
+            fps: recording.fps,
+            start: 0.0,
+            left_out: 0,
+        })
     }
 
     /// Returns the next frame, or `None` after the last one unless the recording is played in a
     /// loop. Waits until the frame is decoded.
     ///
     /// # Errors
-    /// If the frame cannot be decoded, if some videos of a recording have ended and others have not,
-    /// or if a live input has ended or has delivered no image for 10 s.
+    /// If a video cannot be decoded, or if a live input has ended or has delivered no image for 10 s. Frames with
+    /// missing or damaged images are left out.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, LoadError> {
         if !self.advance()? {
             return Ok(None);
@@ -74,15 +86,81 @@ impl Player {
         self.frames.frame().map(Some)
     }
 
+    /// Returns the newest frame that is due at a place: the time since the first frame, in intervals of the
+    /// recording's frame rate. Returns `None` if no frame has become due since the last one that was returned.
+    ///
+    /// Frames are played in real time by this: those before the newest one are left out. Live inputs have the newest
+    /// frame at any place.
+    ///
+    /// # Errors
+    /// As [`Player::next_frame`].
+    pub fn frame_at(&mut self, place: f64) -> Result<Option<Frame>, LoadError> {
+        match self.advance_to(place)? {
+            true => self.frames.frame().map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the points of [`Player::frame_at`]; those of views are not rounded to the views' units.
+    pub(crate) fn cloud_at(&mut self, place: f64) -> Result<Option<Cloud>, LoadError> {
+        match self.advance_to(place)? {
+            true => self.frames.cloud().map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Moves to the newest frame that is due. Returns whether there is a later one than before.
+    fn advance_to(&mut self, place: f64) -> Result<bool, LoadError> {
+        let mut moved = false;
+        while self.is_due(place) && self.advance()? {
+            self.left_out += u64::from(moved);
+            moved = true;
+            if self.is_live() {
+                break;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Returns whether all frames have been played.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.looped && self.frames.next_place(self.fps).is_none()
+    }
+
+    /// Returns whether the next frame is due at a place, to half an interval.
+    fn is_due(&self, place: f64) -> bool {
+        let next = match self.frames.next_place(self.fps) {
+            Some(next) => self.start + next,
+            None if self.looped => self.start + self.frames.length(self.fps),
+            None => self.start,
+        };
+        next <= place + 0.5
+    }
+
+    fn is_live(&self) -> bool {
+        matches!(&self.frames, Frames::Cameras(cameras) if cameras.is_live())
+    }
+
+    /// Returns the number of frames that [`Player::frame_at`] left out because a later one was due.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Returns the number of frames that were left out because an image was missing or damaged.
+    pub fn lost(&self) -> u64 {
+        match &self.frames {
+            Frames::Cameras(cameras) => cameras.lost(),
+            Frames::Ply(files) => files.lost,
+            Frames::Performance(_) => 0,
+        }
+    }
+
     /// Returns the points of the next frame; those of views are not rounded to the views' units.
     pub(crate) fn next_cloud(&mut self) -> Result<Option<Cloud>, LoadError> {
         if !self.advance()? {
             return Ok(None);
         }
-        match &self.frames {
-            Frames::Cameras(cameras) => cameras.cloud().map(Some),
-            frames => frames.frame().map(|frame| Some(frame.into_cloud())),
-        }
+        self.frames.cloud().map(Some)
     }
 
     /// Continues with the first frame, which is ready at once if the recording is played in a loop.
@@ -109,6 +187,7 @@ impl Player {
     fn advance(&mut self) -> Result<bool, LoadError> {
         let mut advanced = self.frames.advance()?;
         if !advanced && self.looped {
+            self.start += self.frames.length(self.fps);
             self.rewind()?;
             advanced = self.frames.advance()?;
             if !advanced {
@@ -133,16 +212,44 @@ impl Frames {
     fn advance(&mut self) -> Result<bool, LoadError> {
         Ok(match self {
             Frames::Cameras(cameras) => cameras.advance()?,
-            Frames::Ply(files) => next(&mut files.read, files.paths.len()),
+            Frames::Ply(files) => files.advance()?,
             Frames::Performance(performance) => next(&mut performance.shown, performance.frames),
         })
+    }
+
+    /// Returns the points of the frame to which `advance` has moved.
+    fn cloud(&self) -> Result<Cloud, LoadError> {
+        match self {
+            Frames::Cameras(cameras) => cameras.cloud(),
+            frames => frames.frame().map(Frame::into_cloud),
+        }
+    }
+
+    /// Returns the place of the next frame, in intervals since the first one of the pass; `None` after the last one.
+    fn next_place(&self, fps: f64) -> Option<f64> {
+        let in_order = |passed: usize, count: usize| (passed < count).then_some(passed as f64);
+        match self {
+            Frames::Cameras(cameras) if cameras.is_live() => Some(f64::NEG_INFINITY),
+            Frames::Cameras(cameras) => cameras.next_time_s().map(|time_s| time_s * fps),
+            Frames::Ply(files) => in_order(files.read, files.paths.len()),
+            Frames::Performance(performance) => in_order(performance.shown, performance.frames),
+        }
+    }
+
+    /// Returns the length of a pass in intervals.
+    fn length(&self, fps: f64) -> f64 {
+        match self {
+            Frames::Cameras(cameras) => cameras.last_time_s() * fps + 1.0,
+            Frames::Ply(files) => files.paths.len() as f64,
+            Frames::Performance(performance) => performance.frames as f64,
+        }
     }
 
     /// Returns the frame to which `advance` has moved.
     fn frame(&self) -> Result<Frame, LoadError> {
         match self {
             Frames::Cameras(cameras) => cameras.views().map(Frame::Views),
-            Frames::Ply(files) => files.cloud().map(Frame::Cloud),
+            Frames::Ply(files) => Ok(Frame::Cloud(files.cloud.clone())),
             Frames::Performance(performance) => Ok(Frame::Cloud(performance.cloud())),
         }
     }
@@ -159,36 +266,112 @@ fn next(number: &mut usize, count: usize) -> bool {
 struct PlyFiles {
     paths: Vec<PathBuf>,
     unit_mm: f32,
-    /// Number of files played.
+    /// Number of files played or left out.
     read: usize,
+    /// The points of the file that was read last.
+    cloud: Cloud,
+    /// Number of files that could not be read.
+    lost: u64,
+    /// Number of vertices of the files read so far that are not finite or out of range.
+    out_of_range: u64,
 }
 
 impl PlyFiles {
     fn open(sequence: &PlySequence) -> Result<Self, LoadError> {
         let directory = &sequence.directory;
         let mut paths = Vec::new();
+        let mut hidden = 0_usize;
         for entry in fs::read_dir(directory).map_err(read_error(directory))? {
             let path = entry.map_err(read_error(directory))?.path();
-            if path.extension().is_some_and(|extension| extension == "ply") {
-                paths.push(path);
+            let extension = path.extension().unwrap_or_default();
+            if extension.eq_ignore_ascii_case("ply") {
+                // macOS writes "._NAME" beside NAME on other file systems.
+                match is_hidden(&path) {
+                    true => hidden += 1,
+                    false => paths.push(path),
+                }
             }
         }
-        paths.sort();
+        if hidden > 0 {
+            tracing::warn!(directory = %directory.display(), hidden, "files whose names begin with a dot are left out");
+        }
+        paths.sort_by(|a, b| natural::compare(&name(a), &name(b)));
+        for path in &paths {
+            ply_header(path)?;
+        }
         Ok(PlyFiles {
             paths,
             unit_mm: sequence.unit_mm,
             read: 0,
+            cloud: Cloud::new(),
+            lost: 0,
+            out_of_range: 0,
         })
     }
 
-    fn cloud(&self) -> Result<Cloud, LoadError> {
-        let path = &self.paths[self.read - 1];
-        let file = fs::read(path).map_err(read_error(path))?;
-        ply::read(&file, self.unit_mm).map_err(|error| LoadError::Ply {
-            path: path.clone(),
-            error,
-        })
+    /// Reads the next file that is valid. Returns `false` after the last one.
+    fn advance(&mut self) -> Result<bool, LoadError> {
+        while let Some(path) = self.paths.get(self.read) {
+            self.read += 1;
+            match self.points(path) {
+                Ok((cloud, out_of_range)) => {
+                    if out_of_range > 0 && self.out_of_range == 0 {
+                        tracing::warn!(
+                            file = %path.display(),
+                            out_of_range,
+                            points = cloud.len(),
+                            "vertices left out that are not finite or farther than 32.767 m; is unit_mm right?"
+                        );
+                    }
+                    self.out_of_range += out_of_range as u64;
+                    self.cloud = cloud;
+                    return Ok(true);
+                }
+                Err(error) => {
+                    self.lost += 1;
+                    if self.lost == self.paths.len() as u64 {
+                        return Err(error);
+                    }
+                    tracing::warn!(%error, "a frame is left out");
+                }
+            }
+        }
+        Ok(false)
     }
+
+    fn points(&self, path: &Path) -> Result<(Cloud, usize), LoadError> {
+        let file = fs::read(path).map_err(read_error(path))?;
+        ply::read_counted(&file, self.unit_mm).map_err(ply_error(path))
+    }
+}
+
+/// Checks the header of a file, and that the file is as long as that says.
+fn ply_header(path: &Path) -> Result<(), LoadError> {
+    let file = fs::File::open(path).map_err(read_error(path))?;
+    let length = file.metadata().map_err(read_error(path))?.len();
+    let mut start = Vec::new();
+    file.take(ply::MAX_HEADER as u64)
+        .read_to_end(&mut start)
+        .map_err(read_error(path))?;
+    ply::check(&start, length).map_err(ply_error(path))
+}
+
+fn ply_error(path: &Path) -> impl Fn(ply::PlyError) -> LoadError {
+    move |error| LoadError::Ply {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn is_hidden(path: &Path) -> bool {
+    name(path).starts_with('.')
 }
 
 fn read_error(path: &Path) -> impl Fn(std::io::Error) -> LoadError {

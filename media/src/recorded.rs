@@ -1,268 +1,402 @@
-use crate::ffmpeg::{Ffmpeg, MAX_SIDE, PixelFormat, VideoError, parse_size};
-use crate::images::ImageFiles;
-use std::fs;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+//! Recorded images: their checks when they are opened, and their decoding.
 
-/// Recorded images whose format is known, so that they can be played again and again without a
-/// search for it.
+use crate::ffmpeg::{Ffmpeg, PixelFormat, VideoError, file_argument};
+use crate::image_file::{self, ImageFileError};
+use crate::images::ImageFiles;
+use crate::nut::{self, NutError, RawImage};
+use crate::probe;
+use std::cmp::Ordering;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+
+/// The difference of two times of one image: container formats round them to a millisecond.
+const SAME_S: f64 = 0.0006;
+
+/// The number of image files that are decoded ahead.
+const IMAGES_AHEAD: usize = 2;
+
+/// Recorded images whose size, format, orientation and times have been checked, so that they can be played again
+/// and again.
 pub(crate) struct Clip {
     name: PathBuf,
     input: Input,
     format: PixelFormat,
-    image_bytes: usize,
+    /// Columns and rows of every image.
+    size: (usize, usize),
+    times_s: Vec<f64>,
 }
 
 /// The origin of recorded images.
 enum Input {
-    Video,
-    /// Files of one image each, which a thread writes one after another into ffmpeg.
-    Images {
-        demuxer: &'static str,
+    Video {
+        stream: usize,
+        /// Whether the file says when its images are shown.
+        has_times: bool,
+    },
+    Files {
         files: Arc<[PathBuf]>,
+        is_indexed: bool,
     },
 }
 
 impl Clip {
-    /// Opens a video file.
-    pub(crate) fn open(path: &Path, format: PixelFormat) -> Result<Self, VideoError> {
-        fs::File::open(path).map_err(|error| open_error(path, error))?;
-        let stream = probe(path, &[])?;
-        Self::of_stream(path, stream, Input::Video, format)
-    }
-
-    /// Opens files of one image each.
-    pub(crate) fn of_images(images: ImageFiles, format: PixelFormat) -> Result<Self, VideoError> {
-        let ImageFiles { name, files } = images;
-        let demuxer = demuxer(&files).map_err(|reason| VideoError::Images {
-            path: name.clone(),
-            reason,
-        })?;
-        fs::File::open(&files[0]).map_err(|error| open_error(&files[0], error))?;
-        let stream = probe(&files[0], &["-f", demuxer])?;
-        let files = files.into();
-        Self::of_stream(&name, stream, Input::Images { demuxer, files }, format)
-    }
-
-    fn of_stream(
-        name: &Path,
-        (size, found): ((usize, usize), String),
-        input: Input,
-        format: PixelFormat,
+    /// Opens a track of a video file, whose images have this size. Without times in the file, its images are those
+    /// of a rate of `fps`.
+    pub(crate) fn of_video(
+        path: &Path,
+        track: Option<usize>,
+        (format, size): (PixelFormat, (usize, usize)),
+        fps: f64,
     ) -> Result<Self, VideoError> {
-        if format == PixelFormat::Gray16 && !found.starts_with("gray16") {
-            return Err(VideoError::NotDepth {
-                path: name.to_owned(),
-                found,
-            });
+        let found = probe::track(path, track, format)?;
+        check_size(path, found.size, size)?;
+        let has_times = found.times_s.is_some();
+        if !has_times {
+            tracing::warn!(video = %path.display(), fps, "the times of the images are missing or go back: the images are those of the recording's frame rate");
         }
+        let at_rate = || (0..found.images).map(|image| image as f64 / fps).collect();
         Ok(Clip {
-            name: name.to_owned(),
-            input,
+            name: path.to_owned(),
+            input: Input::Video {
+                stream: found.stream,
+                has_times,
+            },
             format,
-            image_bytes: format.image_bytes(size),
+            size,
+            times_s: found.times_s.unwrap_or_else(at_rate),
         })
     }
 
-    /// Starts to decode the images from the first one.
-    pub(crate) fn play(&self) -> Result<Decoder, VideoError> {
-        let pixel_format = match self.format {
-            PixelFormat::Rgb24 => "rgb24",
-            PixelFormat::Gray16 => "gray16le",
+    /// Opens files of one image each. They are checked by [`Clip::check_files`].
+    pub(crate) fn of_images(
+        images: ImageFiles,
+        (format, size): (PixelFormat, (usize, usize)),
+        is_indexed: bool,
+    ) -> Self {
+        Clip {
+            name: images.name,
+            input: Input::Files {
+                files: images.files.into(),
+                is_indexed,
+            },
+            format,
+            size,
+            times_s: images.times_s,
+        }
+    }
+
+    /// Checks the headers and ends of the files that are played, by their numbers. Names the first one that cannot
+    /// be used.
+    pub(crate) fn check_files(&self, played: &[usize]) -> Result<(), VideoError> {
+        let Input::Files { files, .. } = &self.input else {
+            return Ok(());
         };
-        let mut command = Ffmpeg::command();
-        command.arg("-xerror");
-        let stdin = match self.input {
-            Input::Video => {
-                command.arg("-i").arg(&self.name);
-                Stdio::null()
+        let errors = played.iter().filter_map(|image| {
+            let path = &files[*image];
+            match image_file::check(path, self.format) {
+                Ok(found) => check_size(path, found, self.size).err(),
+                Err(error) => Some(image_error(path, error)),
             }
-            Input::Images { demuxer, .. } => {
-                command.args(["-f", demuxer, "-i", "-"]);
-                Stdio::piped()
+        });
+        let mut errors: Vec<VideoError> = errors.collect();
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            several => Err(VideoError::Several {
+                first: Box::new(errors.remove(0)),
+                others: several - 1,
+            }),
+        }
+    }
+
+    /// Returns the path of the video, the pattern, or the path of the index file.
+    pub(crate) fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// Returns the times of the images in seconds, in order.
+    pub(crate) fn times_s(&self) -> &[f64] {
+        &self.times_s
+    }
+
+    /// Returns whether an index file has the times.
+    pub(crate) fn is_indexed(&self) -> bool {
+        matches!(
+            self.input,
+            Input::Files {
+                is_indexed: true,
+                ..
             }
-        };
-        command.args(["-map", "0:v:0", "-fps_mode", "passthrough"]);
-        command.args(["-f", "rawvideo", "-pix_fmt", pixel_format, "-"]);
-        let (mut ffmpeg, images) = Ffmpeg::start(&self.name, command, stdin)?;
-        let feeder = match &self.input {
-            Input::Video => None,
-            Input::Images { files, .. } => {
-                let (files, stdin) = (Arc::clone(files), ffmpeg.take_stdin());
-                Some(thread::spawn(move || feed(&files, stdin)))
+        )
+    }
+
+    /// Starts to decode images of these numbers, which are in order.
+    pub(crate) fn play(&self, images: &[usize]) -> Result<Decoder, VideoError> {
+        let source = match &self.input {
+            Input::Files { files, .. } => {
+                let files = images.iter().map(|image| files[*image].clone()).collect();
+                Decoding::Files(decode_files(files, self.format, self.size))
+            }
+            Input::Video { stream, has_times } => {
+                let (ffmpeg, output) = self.start(*stream)?;
+                let wanted = match has_times {
+                    true => {
+                        Wanted::Times(images.iter().map(|image| self.times_s[*image]).collect())
+                    }
+                    false => Wanted::Numbers(images.to_vec()),
+                };
+                Decoding::Video(Box::new(VideoDecoding {
+                    ffmpeg,
+                    images: nut::Images::new(BufReader::new(output), self.format),
+                    size: self.size,
+                    wanted,
+                    next: None,
+                    number: 0,
+                    has_ended: false,
+                }))
             }
         };
         Ok(Decoder {
-            image: vec![0; self.image_bytes],
-            ffmpeg,
-            images,
-            feeder,
+            image: vec![0; self.format.image_bytes(self.size)],
+            left: images.len(),
+            read: 0,
+            source,
         })
     }
-}
 
-fn open_error(path: &Path, error: io::Error) -> VideoError {
-    VideoError::Open {
-        path: path.to_owned(),
-        error,
-    }
-}
-
-/// Returns the name of ffmpeg's demuxer for images of one kind that follow each other.
-fn demuxer(files: &[PathBuf]) -> Result<&'static str, String> {
-    let extension = |file: &PathBuf| {
-        let extension = file.extension().unwrap_or_default().to_string_lossy();
-        extension.to_ascii_lowercase()
-    };
-    let kind = files.first().map(extension).unwrap_or_default();
-    if let Some(other) = files.iter().find(|file| extension(file) != kind) {
-        return Err(format!(
-            "{} is not of the kind of the first image, {kind}",
-            other.display()
-        ));
-    }
-    match &*kind {
-        "png" => Ok("png_pipe"),
-        "jpg" | "jpeg" => Ok("jpeg_pipe"),
-        "pgm" => Ok("pgm_pipe"),
-        "ppm" => Ok("ppm_pipe"),
-        "bmp" => Ok("bmp_pipe"),
-        _ => Err(format!(
-            "images of the kind \"{kind}\" are not supported, but png, jpg, pgm, ppm and bmp"
-        )),
-    }
-}
-
-/// Writes files one after another into the pipe of a process, until it has exited.
-fn feed(files: &[PathBuf], pipe: Option<ChildStdin>) -> Result<(), VideoError> {
-    let mut pipe = pipe.expect("stdin is piped");
-    for path in files {
-        let image = fs::read(path).map_err(|error| open_error(path, error))?;
-        if image.is_empty() {
-            let empty = io::Error::new(io::ErrorKind::UnexpectedEof, "the file is empty");
-            return Err(open_error(path, empty));
+    fn start(&self, stream: usize) -> Result<(Ffmpeg, ChildStdout), VideoError> {
+        let mut command = Ffmpeg::command();
+        command.args(["-noautorotate", "-copyts"]);
+        if self.format == PixelFormat::Gray16 {
+            // A damaged depth image is left out, not repaired.
+            command.args(["-err_detect", "explode"]);
         }
-        if pipe.write_all(&image).is_err() {
-            // The process has exited, and its exit status says why.
-            break;
+        command.arg("-i").arg(file_argument(&self.name));
+        command
+            .args(["-map", &format!("0:{stream}")])
+            .args(nut::OUTPUT);
+        if self.format == PixelFormat::Rgb24 {
+            command.args(["-pix_fmt", "rgb24"]);
         }
+        command.arg("-");
+        Ffmpeg::start(&self.name, command, Stdio::null())
     }
-    Ok(())
 }
 
-/// Recorded images that ffmpeg decodes into a pipe, one by one.
+/// Fails if images do not have the size that the intrinsics are for.
+pub(crate) fn check_size(
+    path: &Path,
+    found: (usize, usize),
+    expected: (usize, usize),
+) -> Result<(), VideoError> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(VideoError::Size {
+            path: path.to_owned(),
+            found,
+            expected,
+        }),
+    }
+}
+
+fn image_error(path: &Path, error: ImageFileError) -> VideoError {
+    let path = path.to_owned();
+    match error {
+        ImageFileError::Read(error) => VideoError::Open { path, error },
+        ImageFileError::Orientation(orientation) => VideoError::Orientation {
+            path,
+            orientation: orientation.to_owned(),
+        },
+        ImageFileError::NotDepth(found) => VideoError::NotDepth { path, found },
+        other => VideoError::Images {
+            path,
+            reason: other.to_string(),
+        },
+    }
+}
+
+/// Decodes files in a thread of its own, a few ahead.
+fn decode_files(
+    files: Vec<PathBuf>,
+    format: PixelFormat,
+    size: (usize, usize),
+) -> Receiver<Result<Vec<u8>, VideoError>> {
+    let (sender, receiver) = sync_channel(IMAGES_AHEAD);
+    thread::spawn(move || {
+        for path in files {
+            let image = image_file::decode(&path, format);
+            let image = image.map_err(|error| image_error(&path, error));
+            let image = image.and_then(|(found, image)| {
+                check_size(&path, found, size)?;
+                Ok(image)
+            });
+            if sender.send(image).is_err() {
+                // Nobody plays them any more.
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// What reading an image brought.
+pub(crate) enum Read {
+    /// The image of the next frame.
+    Image,
+    /// The image of the next frame is missing or damaged.
+    Lost(VideoError),
+}
+
+/// Recorded images while they are decoded, one for each frame.
 pub(crate) struct Decoder {
     image: Vec<u8>,
-    ffmpeg: Ffmpeg,
-    images: ChildStdout,
-    feeder: Option<JoinHandle<Result<(), VideoError>>>,
+    left: usize,
+    read: usize,
+    source: Decoding,
+}
+
+enum Decoding {
+    Files(Receiver<Result<Vec<u8>, VideoError>>),
+    Video(Box<VideoDecoding>),
 }
 
 impl Decoder {
-    pub(crate) fn name(&self) -> &Path {
-        self.ffmpeg.name()
-    }
-
     /// Returns the image that was read last.
     pub(crate) fn image(&self) -> &[u8] {
         &self.image
     }
 
-    /// Reads the next image. Returns `false` after the last one.
-    pub(crate) fn read_image(&mut self) -> Result<bool, VideoError> {
-        match self.images.read_exact(&mut self.image) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.finish().map(|()| false)
+    /// Reads the image of the next frame. Returns `None` after the last one.
+    ///
+    /// # Errors
+    /// If a video cannot be decoded at all.
+    pub(crate) fn read_image(&mut self) -> Result<Option<Read>, VideoError> {
+        if self.read == self.left {
+            return Ok(None);
+        }
+        let image = match &mut self.source {
+            Decoding::Files(images) => images.recv().unwrap_or_else(|_| {
+                let reason = "the thread that reads the images has panicked".to_owned();
+                let path = PathBuf::new();
+                Err(VideoError::Images { path, reason })
+            }),
+            Decoding::Video(video) => video.read(self.read)?,
+        };
+        self.read += 1;
+        Ok(Some(match image {
+            Ok(image) => {
+                self.image = image;
+                Read::Image
             }
-            Err(error) => Err(self.ffmpeg.decode_error(error.to_string())),
-        }
-    }
-
-    fn finish(&mut self) -> Result<(), VideoError> {
-        let finished = self.ffmpeg.finish();
-        match self.feeder.take().map(JoinHandle::join) {
-            Some(Ok(fed)) => fed.and(finished),
-            Some(Err(_)) => Err(self
-                .ffmpeg
-                .decode_error("the thread that reads the images has panicked".to_owned())),
-            None => finished,
-        }
+            Err(error) => Read::Lost(error),
+        }))
     }
 }
 
-/// Returns width, height and pixel format of the first video stream of a file that ffprobe opens with
-/// these options.
-fn probe(path: &Path, options: &[&str]) -> Result<((usize, usize), String), VideoError> {
-    let output = Command::new("ffprobe")
-        .args([
-            "-v",
-            "error",
-            "-select_streams",
-            "v:0",
-            "-of",
-            "default=noprint_wrappers=1:nokey=1",
-        ])
-        .args(["-show_entries", "stream=width,height,pix_fmt"])
-        .args(options)
-        .arg(path)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| VideoError::Program {
-            program: "ffprobe",
-            error,
-        })?;
-    let stream = parse_stream(&String::from_utf8_lossy(&output.stdout));
-    stream.filter(|_| output.status.success()).ok_or_else(|| {
-        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        VideoError::Decode {
-            path: path.to_owned(),
-            complaint: if complaint.is_empty() {
-                format!("it contains no video stream of at most {MAX_SIDE} x {MAX_SIDE} pixels")
-            } else {
-                complaint
-            },
-        }
-    })
+/// The images of a video that are shown.
+enum Wanted {
+    Times(Vec<f64>),
+    Numbers(Vec<usize>),
 }
 
-/// Parses the lines of width, height and pixel format.
-fn parse_stream(text: &str) -> Option<((usize, usize), String)> {
-    let mut fields = text.lines();
-    let size = parse_size(fields.next()?, fields.next()?)?;
-    Some((size, fields.next()?.to_owned()))
+struct VideoDecoding {
+    ffmpeg: Ffmpeg,
+    images: nut::Images<BufReader<ChildStdout>>,
+    size: (usize, usize),
+    wanted: Wanted,
+    /// An image that was decoded and belongs to a later frame.
+    next: Option<RawImage>,
+    /// The number of images that were decoded.
+    number: usize,
+    has_ended: bool,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn any_output_of_ffprobe_is_parsed_or_refused(text in r"(-?[0-9]{0,24}\r?\n?){0,2}\PC{0,16}(\n\PC{0,16}){0,3}") {
-            if let Some(((width, height), _)) = parse_stream(&text) {
-                prop_assert!(width > 0 && height > 0);
-                prop_assert!(width * height <= MAX_SIDE * MAX_SIDE);
+impl VideoDecoding {
+    /// Reads the image of a frame. An image that is missing is not an error of the video.
+    fn read(&mut self, frame: usize) -> Result<Result<Vec<u8>, VideoError>, VideoError> {
+        loop {
+            let next = match self.next.take() {
+                Some(next) => Some(next),
+                None => self.decode()?,
+            };
+            let Some(image) = next else {
+                return Ok(Err(self.lost(frame)));
+            };
+            match self.order(&image, frame) {
+                Ordering::Less => {}
+                Ordering::Equal => return Ok(self.checked(image)),
+                Ordering::Greater => {
+                    self.next = Some(image);
+                    return Ok(Err(self.lost(frame)));
+                }
             }
         }
     }
 
-    #[test]
-    fn a_stream_has_a_size_and_a_format() {
-        let parsed = parse_stream("848\n480\ngray16le\n").unwrap();
-        assert_eq!(parsed, ((848, 480), "gray16le".to_owned()));
-        for refused in [
-            "",
-            "848\n480",
-            "0\n480\nrgb24",
-            "16385\n480\nrgb24",
-            "N/A\nN/A\n",
-        ] {
-            assert_eq!(parse_stream(refused), None, "{refused}");
+    /// Compares an image with that of a frame.
+    fn order(&self, image: &RawImage, frame: usize) -> Ordering {
+        let times_s = match &self.wanted {
+            Wanted::Times(times_s) => times_s,
+            // It has been counted.
+            Wanted::Numbers(numbers) => return (self.number - 1).cmp(&numbers[frame]),
+        };
+        match image.time_s - times_s[frame] {
+            apart if apart.abs() <= SAME_S => Ordering::Equal,
+            apart => apart.total_cmp(&0.0),
         }
+    }
+
+    fn checked(&self, image: RawImage) -> Result<Vec<u8>, VideoError> {
+        check_size(self.ffmpeg.name(), image.size, self.size)?;
+        Ok(image.bytes)
+    }
+
+    /// Decodes the next image; `None` at the end.
+    fn decode(&mut self) -> Result<Option<RawImage>, VideoError> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        let image = self.images.next().map_err(|error| self.error(error))?;
+        self.number += usize::from(image.is_some());
+        if image.is_none() {
+            self.has_ended = true;
+            let finished = self.ffmpeg.finish();
+            if self.number == 0 {
+                finished?;
+            }
+        }
+        Ok(image)
+    }
+
+    fn lost(&self, frame: usize) -> VideoError {
+        let place = match &self.wanted {
+            Wanted::Times(times_s) => format!("at {:.3} s", times_s[frame]),
+            Wanted::Numbers(numbers) => format!("of number {}", numbers[frame]),
+        };
+        self.ffmpeg
+            .decode_error(format!("it has no valid image {place}"))
+    }
+
+    fn error(&self, error: NutError) -> VideoError {
+        nut_error(self.ffmpeg.name(), error)
+    }
+}
+
+pub(crate) fn nut_error(path: &Path, error: NutError) -> VideoError {
+    let path = path.to_owned();
+    match error {
+        NutError::Io(error) => VideoError::Decode {
+            path,
+            complaint: error.to_string(),
+        },
+        NutError::Malformed(reason) => VideoError::Decode {
+            path,
+            complaint: reason.to_owned(),
+        },
+        NutError::Format(found) => VideoError::NotDepth { path, found },
     }
 }

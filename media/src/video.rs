@@ -1,9 +1,8 @@
-use crate::description::VideoSource;
+use crate::description::{Recorded, VideoSource};
 use crate::ffmpeg::{PixelFormat, VideoError};
 use crate::images;
 use crate::live::Live;
-use crate::recorded::{self, Decoder};
-use std::path::Path;
+use crate::recorded::{self, Decoder, Read};
 use std::time::Instant;
 
 /// A video that can be played.
@@ -12,57 +11,58 @@ pub(crate) enum Clip {
     Live {
         options: Vec<String>,
         format: PixelFormat,
+        size: (usize, usize),
     },
 }
 
 impl Clip {
-    pub(crate) fn open(source: &VideoSource, format: PixelFormat) -> Result<Self, VideoError> {
-        let path = match source {
+    /// Opens a video whose images have this size, and numbered images whose rate is `fps`.
+    pub(crate) fn open(
+        source: &VideoSource,
+        format: PixelFormat,
+        size: (usize, usize),
+        fps: f64,
+    ) -> Result<Self, VideoError> {
+        let Recorded { path, track } = match source {
             VideoSource::Live(live) => {
                 return Ok(Clip::Live {
                     options: live.input.clone(),
                     format,
+                    size,
                 });
             }
-            VideoSource::File(path) => path,
+            VideoSource::Recorded(recorded) => recorded,
         };
-        let files = match images::is_index(path) {
+        let is_indexed = images::is_index(path);
+        let files = match is_indexed {
             true => Some(images::indexed(path)?),
             false if path.is_file() => None,
-            false => images::find_numbered(path)?,
+            false => images::find_numbered(path, fps)?,
         };
         let clip = match files {
-            Some(files) => recorded::Clip::of_images(files, format),
-            None => recorded::Clip::open(path, format),
+            Some(files) => recorded::Clip::of_images(files, (format, size), is_indexed),
+            None => recorded::Clip::of_video(path, *track, (format, size), fps)?,
         };
-        clip.map(Clip::Recorded)
+        Ok(Clip::Recorded(clip))
     }
 
-    /// Opens the colour and the depth of one camera. Images that index files name are associated.
-    pub(crate) fn open_pair(
-        color: &VideoSource,
-        depth: &VideoSource,
-    ) -> Result<(Self, Self), VideoError> {
-        if let (VideoSource::File(color), VideoSource::File(depth)) = (color, depth)
-            && images::is_index(color)
-            && images::is_index(depth)
-        {
-            let (color, depth) = images::associated(color, depth)?;
-            let color = recorded::Clip::of_images(color, PixelFormat::Rgb24)?;
-            let depth = recorded::Clip::of_images(depth, PixelFormat::Gray16)?;
-            return Ok((Clip::Recorded(color), Clip::Recorded(depth)));
-        }
-        Ok((
-            Clip::open(color, PixelFormat::Rgb24)?,
-            Clip::open(depth, PixelFormat::Gray16)?,
-        ))
-    }
-
-    /// Starts to decode the video: from the first image if it is recorded.
-    pub(crate) fn play(&self) -> Result<Video, VideoError> {
+    /// Returns the clip if it is recorded.
+    pub(crate) fn recorded(&self) -> Option<&recorded::Clip> {
         match self {
-            Clip::Recorded(clip) => clip.play().map(Video::Recorded),
-            Clip::Live { options, format } => Live::open(options, *format).map(Video::Live),
+            Clip::Recorded(clip) => Some(clip),
+            Clip::Live { .. } => None,
+        }
+    }
+
+    /// Starts to decode the video: the images of these numbers if it is recorded.
+    pub(crate) fn play(&self, images: &[usize]) -> Result<Video, VideoError> {
+        match self {
+            Clip::Recorded(clip) => clip.play(images).map(Video::Recorded),
+            Clip::Live {
+                options,
+                format,
+                size,
+            } => Live::open(options, *format, *size).map(Video::Live),
         }
     }
 }
@@ -74,14 +74,6 @@ pub(crate) enum Video {
 }
 
 impl Video {
-    /// Returns the path, or the options of a live input.
-    pub(crate) fn name(&self) -> &Path {
-        match self {
-            Video::Recorded(decoder) => decoder.name(),
-            Video::Live(live) => live.name(),
-        }
-    }
-
     /// Returns the image that was read last.
     pub(crate) fn image(&self) -> &[u8] {
         match self {
@@ -99,11 +91,14 @@ impl Video {
     }
 
     /// Reads the next image, or the newest one of a live input as soon as there is one that has
-    /// arrived after `since`. Returns `false` at the end of a recorded video.
-    pub(crate) fn read_image(&mut self, since: Option<Instant>) -> Result<bool, VideoError> {
+    /// arrived after `since`. Returns `None` at the end of a recorded video.
+    pub(crate) fn read_image(
+        &mut self,
+        since: Option<Instant>,
+    ) -> Result<Option<Read>, VideoError> {
         match self {
             Video::Recorded(decoder) => decoder.read_image(),
-            Video::Live(live) => live.read_image(since).map(|()| true),
+            Video::Live(live) => live.read_image(since).map(|()| Some(Read::Image)),
         }
     }
 

@@ -133,7 +133,7 @@ fn images_of_eight_bits_are_no_depth() {
     let recording = read(&description(&directory, &format!("fps = 25\n{camera}")));
     let error = play(&recording).unwrap_err();
     assert!(
-        error.contains("%010d.png has the pixel format rgb"),
+        error.contains("color/0000000007.png has the pixel format rgb"),
         "{error}"
     );
 }

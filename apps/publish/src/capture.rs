@@ -14,6 +14,8 @@ use std::time::Duration;
 /// The camera: plays the loaded frames at the configured rate.
 pub(crate) struct Capture {
     frames: Vec<Frame>,
+    /// The number of the frame that is shown at each tick.
+    shown: Vec<usize>,
     level: Level,
     interval: Duration,
     duration: Option<Duration>,
@@ -63,9 +65,9 @@ impl Capture {
         let headings = "frame,captured_ns,points,bytes,digest";
         let log = config.log.as_deref();
         let log = log.map(|path| Lines::create(path, headings)).transpose()?;
-        let frames = config
+        let (frames, shown) = config
             .recording
-            .load(config.level, config.max_frames)
+            .load_at(config.level, config.max_frames, config.fps)
             .with_context(|| with_data_dir("cannot load the recording"))?;
         let points: usize = frames.iter().map(Cloud::len).sum();
         tracing::info!(
@@ -80,6 +82,7 @@ impl Capture {
         };
         Ok(Capture {
             frames: frames.into_iter().map(frame).collect(),
+            shown,
             level: config.level,
             interval: Duration::from_secs_f64(1.0 / config.fps),
             duration: config.duration,
@@ -115,7 +118,7 @@ impl Capture {
     fn capture(&mut self, tick: u64) -> anyhow::Result<Vec<u8>> {
         let captured_ns = unix_ns();
         let fresh;
-        let encoded = match &self.frames[ping_pong(self.frames.len(), tick)] {
+        let encoded = match &self.frames[self.shown[ping_pong(self.shown.len(), tick)]] {
             Frame::Encoded(encoded) => encoded,
             Frame::Raw(cloud) => {
                 fresh = Encoded::of(cloud, &mut self.encoder);

@@ -195,6 +195,7 @@ impl Common {
             (0.1..=240.0).contains(&fps),
             "--fps {fps} must be from 0.1 to 240"
         );
+        say_rate(&recording, fps);
         let duration = args
             .seconds
             .map(Duration::try_from_secs_f64)
@@ -208,6 +209,27 @@ impl Common {
             duration,
             log: args.log.clone(),
         })
+    }
+}
+
+/// Says if the recording is not played as it was captured.
+fn say_rate(recording: &Recording, fps: f64) {
+    let of_recording = recording.fps;
+    if recording.is_live() || of_recording == fps {
+        return;
+    }
+    if of_recording > fps {
+        tracing::info!(
+            fps,
+            of_recording,
+            "frames of the recording are left out to play it in real time; --fps raises the rate"
+        );
+    } else {
+        tracing::warn!(
+            fps,
+            of_recording,
+            "the recording is played faster than it was captured"
+        );
     }
 }
 

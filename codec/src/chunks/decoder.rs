@@ -99,7 +99,7 @@ impl ChunkDecoder {
     /// can repair.
     ///
     /// # Errors
-    /// If there are parts and no points.
+    /// If there are parts and none of them is a chunk.
     pub fn complete(
         &mut self,
         mut frame: PartialCloud,
@@ -121,7 +121,7 @@ impl ChunkDecoder {
                 }
             }
         }
-        if frame.is_empty() && !parts.is_empty() {
+        if !frame.tried.values().any(|is_valid| *is_valid) && !parts.is_empty() {
             return Err(DecodeError::Malformed("no part is a chunk of points"));
         }
         Ok(frame.cloud)
@@ -139,6 +139,9 @@ impl ChunkDecoder {
     fn decode_chunk(&mut self, chunk: &[u8], cloud: &mut Cloud) -> Option<()> {
         let (header, run) = Header::parse(chunk.get(COMMON_BYTES..)?)?;
         let (before, count) = (cloud.len(), usize::from(header.points));
+        if count == 0 {
+            return run.is_empty().then_some(());
+        }
         if before + count > MAX_POINTS {
             return None;
         }
@@ -234,8 +237,7 @@ fn announced_points(
 impl Decoder for ChunkDecoder {
     type Frame = Cloud;
 
-    /// Decodes the points that arrived. No part at all is an empty cloud only if an empty cloud was
-    /// encoded, which has no parts.
+    /// Decodes the points that arrived. An empty cloud has one part; no part at all is one, too.
     fn decode(&mut self, parts: &[&[u8]]) -> Result<Cloud, DecodeError> {
         self.complete(PartialCloud::default(), parts)
     }

@@ -64,7 +64,7 @@ impl Place {
 /// The fields of a chunk after its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The number of points, from one to [`MAX_POINTS`].
+    /// The number of points, at most [`MAX_POINTS`]; 0 in the only chunk of an empty frame.
     pub(super) points: u16,
     pub(super) grid: Grid,
     /// Binary logarithm of the steps of colours.
@@ -90,7 +90,7 @@ impl Header {
             },
             color_shift: shifts & 0x0f,
         };
-        let is_valid = (1..=MAX_POINTS).contains(&header.points)
+        let is_valid = header.points <= MAX_POINTS
             && header.grid.shift <= Grid::MAX_SHIFT
             && header.color_shift <= Precision::MAX_COLOR;
         is_valid.then_some((header, run))

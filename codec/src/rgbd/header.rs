@@ -39,7 +39,7 @@ impl Header {
     /// If the view is too large.
     pub(super) fn of(view: &View, kind: Kind, depth_shift: u8) -> Self {
         let size = view.size();
-        assert!(is_valid(size), "a view of {size:?} pixels");
+        assert!(is_valid_size(size), "a view of {size:?} pixels");
         Header {
             kind,
             depth_shift,
@@ -105,7 +105,7 @@ fn parse(part: &[u8]) -> Option<(Header, &[u8])> {
     let kind = kinds.find(|known| *known as u8 == kind)?;
     let side = |bytes| usize::from(u16::from_be_bytes(bytes));
     let size = (side([w0, w1]), side([h0, h1]));
-    if !is_valid(size) || depth_shift > Precision::MAX_SHIFT {
+    if !is_valid_size(size) || depth_shift > Precision::MAX_SHIFT {
         return None;
     }
     let (camera, rest) = match kind {
@@ -123,7 +123,8 @@ fn parse(part: &[u8]) -> Option<(Header, &[u8])> {
     Some((header, rest))
 }
 
-fn is_valid((width, height): (usize, usize)) -> bool {
+/// Returns whether a view of so many columns and rows can be encoded.
+pub fn is_valid_size((width, height): (usize, usize)) -> bool {
     let sides = 1..=MAX_SIDE;
     sides.contains(&width) && sides.contains(&height) && width * height <= MAX_PIXELS
 }

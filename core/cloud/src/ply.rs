@@ -1,13 +1,24 @@
 //! Reading and writing PLY, the exchange format of point clouds.
 //!
-//! [`read`] accepts `ascii` and `binary_little_endian` files whose first element is `vertex` with
-//! scalar properties, which must include `x`, `y`, `z` and `red`, `green`, `blue` (`uchar`). Other
-//! properties and later elements are skipped. Header lines may end in CR LF.
+//! [`read`] accepts `ascii`, `binary_little_endian` and `binary_big_endian` files with an element `vertex` that has the
+//! properties `x`, `y` and `z`. Colours are the properties `red`, `green` and `blue`, also with `diffuse_` in front:
+//! `uchar`, `ushort` up to 65535, or `float` and `double` up to 1, or up to 255 if one of them is above 1. Vertices
+//! without colours are grey. Other elements and properties are skipped. Header lines may end in LF, CR LF or CR.
+
+mod body;
+mod header;
+
+pub use header::MAX_HEADER;
 
 use crate::{Cloud, Point};
+use body::Values;
+use header::{Encoding, Header, Scalar};
 
 /// The `unit_mm` of files in metres, such as those written by [`write`].
 pub const MILLIMETRES_PER_METRE: f32 = 1000.0;
+
+/// The colour of vertices without one.
+const GREY: u8 = 190;
 
 /// An error in a PLY file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +50,9 @@ pub enum PlyError {
         /// The number of vertices in the header.
         vertices: usize,
     },
+    /// A list of a file is longer than the file.
+    #[error("a list of the element \"{0}\" is longer than the file")]
+    List(String),
     /// A vertex of an ascii file contains a word that is not a number of its property's type.
     #[error("vertex {vertex}: \"{text}\" is not a valid number for its property")]
     Number {
@@ -53,17 +67,65 @@ pub enum PlyError {
 ///
 /// Vertices that are not finite or out of range of 16-bit millimetres are left out.
 pub fn read(file: &[u8], unit_mm: f32) -> Result<Cloud, PlyError> {
+    read_counted(file, unit_mm).map(|(cloud, _)| cloud)
+}
+
+/// As [`read`]. Also returns the number of vertices that were left out.
+pub fn read_counted(file: &[u8], unit_mm: f32) -> Result<(Cloud, usize), PlyError> {
     let (header, body) = Header::parse(file)?;
     let columns = header.columns()?;
-    let values = match header.encoding {
-        Encoding::Ascii => ascii_vertices(&header, columns, body)?,
-        Encoding::BinaryLittleEndian => binary_vertices(&header, columns, body)?,
+    let text = match header.encoding {
+        Encoding::Ascii => String::from_utf8_lossy(body),
+        _ => "".into(),
     };
-    let point = |[x, y, z, r, g, b]: [f64; 6]| {
-        let position = [x, y, z].map(|value| (value * f64::from(unit_mm)) as f32);
-        Point::at(position, [r, g, b].map(|channel| channel as u8))
-    };
-    Ok(values.into_iter().filter_map(point).collect())
+    let mut values = Values::new(&header, &text, body)?;
+    let (mut cloud, mut left_out) = (Cloud::new(), 0);
+    let mut rows: Vec<Row> = Vec::new();
+    for vertex in 0..header.vertex().count as usize {
+        let row = values.vertex(vertex)?;
+        let position = columns.position.map(|column| row[column]);
+        let color = columns.color.map(|colors| colors.map(|column| row[column]));
+        rows.push((position, color));
+    }
+    let whole = columns.scalar.map_or(1.0, |scalar| whole(scalar, &rows));
+    for (position, color) in rows {
+        let position = position.map(|value| (value * f64::from(unit_mm)) as f32);
+        let channel = |value: f64| (value / whole * 255.0).round() as u8;
+        let color = color.map_or([GREY; 3], |color| color.map(channel));
+        match Point::at(position, color) {
+            Some(point) => cloud.push(point),
+            None => left_out += 1,
+        }
+    }
+    Ok((cloud, left_out))
+}
+
+/// A vertex: position and colour.
+type Row = ([f64; 3], Option<[f64; 3]>);
+
+/// Returns the value of a channel at its brightest.
+fn whole(scalar: Scalar, rows: &[Row]) -> f64 {
+    match scalar {
+        Scalar::U8 => 255.0,
+        Scalar::U16 => 65_535.0,
+        _ => {
+            let mut channels = rows.iter().filter_map(|(_, color)| *color).flatten();
+            if channels.any(|value| value > 1.0) {
+                255.0
+            } else {
+                1.0
+            }
+        }
+    }
+}
+
+/// Checks a file of a length in bytes by its first [`MAX_HEADER`] bytes: its header, and that its vertices can be
+/// there.
+pub fn check(start: &[u8], length: u64) -> Result<(), PlyError> {
+    let (header, body) = Header::parse(start)?;
+    header.columns()?;
+    let left = length.saturating_sub((start.len() - body.len()) as u64);
+    header.check_length(left)
 }
 
 /// Writes a binary little-endian PLY file in metres. [`read`] returns the same cloud.
@@ -83,250 +145,6 @@ pub fn write(cloud: &Cloud) -> Vec<u8> {
         file.extend_from_slice(&[point.r, point.g, point.b]);
     }
     file
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Encoding {
-    Ascii,
-    BinaryLittleEndian,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scalar {
-    I8,
-    U8,
-    I16,
-    U16,
-    I32,
-    U32,
-    F32,
-    F64,
-}
-
-struct Header {
-    encoding: Encoding,
-    vertices: usize,
-    properties: Vec<(String, Scalar)>,
-}
-
-/// The six properties of a point in a vertex: index of the property, offset of its first byte, and
-/// type.
-type Columns = [(usize, usize, Scalar); 6];
-
-/// The lines of a header that have been read.
-#[derive(Default)]
-struct HeaderLines {
-    encoding: Option<Encoding>,
-    vertices: Option<usize>,
-    properties: Vec<(String, Scalar)>,
-    /// Whether an element after the vertices has begun.
-    in_later_element: bool,
-}
-
-impl HeaderLines {
-    /// Adds the words of a line. Fails with the reason for which it is not valid.
-    fn add(&mut self, words: &[&str]) -> Result<(), &'static str> {
-        match words {
-            [] | ["comment" | "obj_info", ..] => {}
-            ["format", "ascii", "1.0"] => self.encoding = Some(Encoding::Ascii),
-            ["format", "binary_little_endian", "1.0"] => {
-                self.encoding = Some(Encoding::BinaryLittleEndian);
-            }
-            ["format", ..] => {
-                return Err("only ascii and binary_little_endian 1.0 are supported");
-            }
-            ["element", "vertex", count] if self.vertices.is_none() && !self.in_later_element => {
-                self.vertices = Some(count.parse().map_err(|_| "not a number of vertices")?);
-            }
-            ["element", ..] if self.vertices.is_none() => {
-                return Err("the first element must be vertex");
-            }
-            ["element", _, _] => self.in_later_element = true,
-            ["property", ..] if self.in_later_element => {}
-            ["property", kind, name] if self.vertices.is_some() => {
-                let scalar = Scalar::parse(kind).ok_or("no such type")?;
-                self.properties.push(((*name).to_owned(), scalar));
-            }
-            ["property", "list", ..] => return Err("vertices with lists are not supported"),
-            _ => return Err("not understood"),
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<Header, PlyError> {
-        Ok(Header {
-            encoding: self.encoding.ok_or(PlyError::Missing("format"))?,
-            vertices: self.vertices.ok_or(PlyError::Missing("element vertex"))?,
-            properties: self.properties,
-        })
-    }
-}
-
-/// Returns the first line of a header, and the bytes after it.
-fn split_line(bytes: &[u8]) -> Result<(String, &[u8]), PlyError> {
-    let end = bytes.iter().position(|byte| *byte == b'\n');
-    let end = end.ok_or(PlyError::NotPly)?;
-    let text = String::from_utf8_lossy(&bytes[..end]);
-    Ok((text.trim_end().to_owned(), &bytes[end + 1..]))
-}
-
-impl Header {
-    /// Returns the header, and the bytes after it.
-    fn parse(file: &[u8]) -> Result<(Header, &[u8]), PlyError> {
-        let (first, mut rest) = split_line(file)?;
-        if first.trim_ascii_start() != "ply" {
-            return Err(PlyError::NotPly);
-        }
-        let mut lines = HeaderLines::default();
-        for line in 2.. {
-            let (text, after) = split_line(rest)?;
-            rest = after;
-            let words: Vec<&str> = text.split_ascii_whitespace().collect();
-            if words == ["end_header"] {
-                break;
-            }
-            lines.add(&words).map_err(|reason| PlyError::Header {
-                line,
-                text: text.clone(),
-                reason,
-            })?;
-        }
-        Ok((lines.finish()?, rest))
-    }
-
-    fn columns(&self) -> Result<Columns, PlyError> {
-        let find = |wanted: &'static str| {
-            let index = self.properties.iter().position(|(name, _)| name == wanted);
-            let index = index.ok_or(PlyError::NoProperty(wanted))?;
-            let offset = self.properties[..index]
-                .iter()
-                .map(|(_, scalar)| scalar.bytes())
-                .sum();
-            Ok((index, offset, self.properties[index].1))
-        };
-        let color = |wanted| match find(wanted)? {
-            column @ (_, _, Scalar::U8) => Ok(column),
-            _ => Err(PlyError::NoProperty(match wanted {
-                "red" => "red of type uchar",
-                "green" => "green of type uchar",
-                _ => "blue of type uchar",
-            })),
-        };
-        Ok([
-            find("x")?,
-            find("y")?,
-            find("z")?,
-            color("red")?,
-            color("green")?,
-            color("blue")?,
-        ])
-    }
-
-    /// Returns the number of bytes of a vertex.
-    fn stride(&self) -> usize {
-        self.properties
-            .iter()
-            .map(|(_, scalar)| scalar.bytes())
-            .sum()
-    }
-}
-
-fn binary_vertices(
-    header: &Header,
-    columns: Columns,
-    body: &[u8],
-) -> Result<Vec<[f64; 6]>, PlyError> {
-    let (stride, vertices) = (header.stride(), header.vertices);
-    if body.len() / stride < vertices {
-        return Err(PlyError::Truncated {
-            vertex: body.len() / stride,
-            vertices,
-        });
-    }
-    let value =
-        |vertex: &[u8], (_, offset, scalar): (usize, usize, Scalar)| scalar.read(&vertex[offset..]);
-    Ok(body
-        .chunks_exact(stride)
-        .take(vertices)
-        .map(|vertex| columns.map(|column| value(vertex, column)))
-        .collect())
-}
-
-fn ascii_vertices(
-    header: &Header,
-    columns: Columns,
-    body: &[u8],
-) -> Result<Vec<[f64; 6]>, PlyError> {
-    let text = String::from_utf8_lossy(body);
-    let mut words = text.split_ascii_whitespace();
-    let mut values = Vec::new();
-    for vertex in 0..header.vertices {
-        let truncated = || PlyError::Truncated {
-            vertex,
-            vertices: header.vertices,
-        };
-        let row: Vec<&str> = words.by_ref().take(header.properties.len()).collect();
-        let mut numbers = [0.0; 6];
-        for (number, (index, _, scalar)) in numbers.iter_mut().zip(columns) {
-            let word = row.get(index).ok_or_else(truncated)?;
-            *number = match scalar {
-                Scalar::U8 => word.parse::<u8>().ok().map(f64::from),
-                _ => word.parse().ok(),
-            }
-            .ok_or_else(|| PlyError::Number {
-                vertex,
-                text: (*word).to_owned(),
-            })?;
-        }
-        if row.len() < header.properties.len() {
-            return Err(truncated());
-        }
-        values.push(numbers);
-    }
-    Ok(values)
-}
-
-impl Scalar {
-    fn parse(name: &str) -> Option<Scalar> {
-        Some(match name {
-            "char" | "int8" => Scalar::I8,
-            "uchar" | "uint8" => Scalar::U8,
-            "short" | "int16" => Scalar::I16,
-            "ushort" | "uint16" => Scalar::U16,
-            "int" | "int32" => Scalar::I32,
-            "uint" | "uint32" => Scalar::U32,
-            "float" | "float32" => Scalar::F32,
-            "double" | "float64" => Scalar::F64,
-            _ => return None,
-        })
-    }
-
-    const fn bytes(self) -> usize {
-        match self {
-            Scalar::I8 | Scalar::U8 => 1,
-            Scalar::I16 | Scalar::U16 => 2,
-            Scalar::I32 | Scalar::U32 | Scalar::F32 => 4,
-            Scalar::F64 => 8,
-        }
-    }
-
-    /// Returns the value at the start of `bytes`, which must hold at least [`Scalar::bytes`].
-    fn read(self, bytes: &[u8]) -> f64 {
-        match self {
-            Scalar::I8 => f64::from(i8::from_le_bytes(first(bytes))),
-            Scalar::U8 => f64::from(bytes[0]),
-            Scalar::I16 => f64::from(i16::from_le_bytes(first(bytes))),
-            Scalar::U16 => f64::from(u16::from_le_bytes(first(bytes))),
-            Scalar::I32 => f64::from(i32::from_le_bytes(first(bytes))),
-            Scalar::U32 => f64::from(u32::from_le_bytes(first(bytes))),
-            Scalar::F32 => f64::from(f32::from_le_bytes(first(bytes))),
-            Scalar::F64 => f64::from_le_bytes(first(bytes)),
-        }
-    }
-}
-
-fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    *bytes.first_chunk().expect("a whole vertex")
 }
 
 #[cfg(test)]
@@ -366,8 +184,8 @@ mod tests {
                 .to_string()
         };
         assert_eq!(
-            change("ascii", "binary_big_endian"),
-            "header line 2: only ascii and binary_little_endian 1.0 are supported: \"format binary_big_endian 1.0\""
+            change("ascii", "binary_pdp_endian"),
+            "header line 2: only ascii, binary_little_endian and binary_big_endian 1.0 are supported: \"format binary_pdp_endian 1.0\""
         );
         assert_eq!(
             change("vertex 2", "vertex 3"),
@@ -378,8 +196,8 @@ mod tests {
             "vertex 0: \"300\" is not a valid number for its property"
         );
         assert_eq!(
-            change("uchar red", "float red"),
-            "the vertices have no property \"red of type uchar\""
+            change("uchar red", "int red"),
+            "the vertices have no property \"red of type uchar, ushort, float or double, nor green and blue like it\""
         );
         assert_eq!(read(b"PK\x03\x04\n", 1.0), Err(PlyError::NotPly));
     }
@@ -393,6 +211,132 @@ mod tests {
             read(file.as_bytes(), 1.0),
             Err(PlyError::Truncated { .. })
         ));
+    }
+
+    /// A file of one vertex, 1 m to the right, in the colour 255, 128, 0.
+    fn file(format: &str, elements: &str, body: &[u8]) -> Vec<u8> {
+        let header = format!("ply\nformat {format} 1.0\n{elements}end_header\n");
+        [header.as_bytes(), body].concat()
+    }
+
+    const XYZ: &str = "property float x\nproperty float y\nproperty float z\n";
+
+    #[test]
+    fn colours_of_every_type_and_name_are_read() {
+        let colors = |kind: &str, prefix: &str| {
+            let property = |color| format!("property {kind} {prefix}{color}\n");
+            format!(
+                "element vertex 1\n{XYZ}{}",
+                ["red", "green", "blue"].map(property).concat()
+            )
+        };
+        for (kind, prefix, values) in [
+            ("uchar", "", "255 128 0"),
+            ("uint8", "diffuse_", "255 128 0"),
+            ("ushort", "", "65535 32896 0"),
+            ("float", "", "1 0.502 0"),
+            ("double", "diffuse_", "255 128 0"),
+        ] {
+            let body = format!("1 0 0 {values}");
+            let cloud = read(
+                &file("ascii", &colors(kind, prefix), body.as_bytes()),
+                1000.0,
+            );
+            let point = Point {
+                x: 1000,
+                y: 0,
+                z: 0,
+                r: 255,
+                g: 128,
+                b: 0,
+            };
+            assert_eq!(
+                cloud.unwrap().points().collect::<Vec<_>>(),
+                [point],
+                "{kind}"
+            );
+        }
+        let grey = read(
+            &file("ascii", &format!("element vertex 1\n{XYZ}"), b"1 0 0"),
+            1.0,
+        );
+        let grey: Vec<_> = grey
+            .unwrap()
+            .points()
+            .map(|point| (point.r, point.g, point.b))
+            .collect();
+        assert_eq!(grey, [(GREY, GREY, GREY)]);
+    }
+
+    #[test]
+    fn elements_and_lists_around_the_points_are_skipped() {
+        let elements = "element camera 2\nproperty list uchar short view\nproperty double f\n\
+            element vertex 1\nproperty list ushort float weights\nproperty double x\nproperty short y\n\
+            property char z\nelement face 1\nproperty list uchar int vertex_indices\n";
+        let mut big = Vec::new();
+        for view in [&[1_i16, 2][..], &[]] {
+            big.push(view.len() as u8);
+            big.extend(view.iter().flat_map(|value| value.to_be_bytes()));
+            big.extend(0.5_f64.to_be_bytes());
+        }
+        big.extend([0, 1]);
+        big.extend(0.25_f32.to_be_bytes());
+        big.extend(12_f64.to_be_bytes());
+        big.extend((-3_i16).to_be_bytes());
+        big.extend([7, 3, 0, 0]);
+        let cloud = read(&file("binary_big_endian", elements, &big), 1.0).unwrap();
+        let position: Vec<_> = cloud
+            .points()
+            .map(|point| (point.x, point.y, point.z))
+            .collect();
+        assert_eq!(position, [(12, -3, 7)]);
+        let text = read(
+            &file("ascii", elements, b"2 1 2 0.5 0 0.5\n1 0.25 12 -3 7\n"),
+            1.0,
+        );
+        assert_eq!(text, Ok(cloud));
+    }
+
+    #[test]
+    fn header_lines_end_in_carriage_returns_alone() {
+        let file = write(&Cloud::from_packed(vec![10; crate::POINT_BYTES]).unwrap());
+        let end = file
+            .windows(11)
+            .position(|bytes| bytes == b"end_header\n")
+            .unwrap()
+            + 11;
+        let header = String::from_utf8(file[..end].to_vec())
+            .unwrap()
+            .replace('\n', "\r");
+        let old = [header.as_bytes(), &file[end..]].concat();
+        assert_eq!(read(&old, 1000.0), read(&file, 1000.0));
+        assert!(read(&file, 1000.0).unwrap().len() == 1);
+    }
+
+    #[test]
+    fn vertices_out_of_range_are_counted() {
+        let elements = format!("element vertex 5\n{XYZ}");
+        let body = b"nan 0 0\n-nan(ind) 0 0\n1.#QNAN 0 0\n40 0 0\n1 0 0\n";
+        let (cloud, left_out) = read_counted(&file("ascii", &elements, body), 1000.0).unwrap();
+        assert_eq!((cloud.len(), left_out), (1, 4));
+    }
+
+    #[test]
+    fn files_that_are_cut_off_are_found_by_their_length() {
+        let whole = write(&Cloud::from_packed(vec![0; 20 * crate::POINT_BYTES]).unwrap());
+        let length = whole.len() as u64;
+        assert_eq!(check(&whole[..300], length), Ok(()));
+        let cut_off = check(&whole[..300], length - 1);
+        assert_eq!(
+            cut_off,
+            Err(PlyError::Truncated {
+                vertex: 19,
+                vertices: 20
+            })
+        );
+        let text = file("ascii", &format!("element vertex 2\n{XYZ}"), b"0 0 0 1 1 1");
+        assert_eq!(check(&text, text.len() as u64), Ok(()));
+        assert!(check(&text, text.len() as u64 - 2).is_err());
     }
 
     proptest! {

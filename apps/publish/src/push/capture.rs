@@ -89,6 +89,10 @@ pub(super) struct Capture {
     duration: Option<Duration>,
     points: usize,
     player: Player,
+    /// The place of the next frame in the recording, in frames.
+    place: f64,
+    /// The frames of the recording for each that is captured.
+    step: f64,
     encoders: Encoders,
     network: ToNetwork,
     log: Option<FrameLog>,
@@ -112,6 +116,9 @@ impl Capture {
             duration: config.duration,
             points: config.points,
             player,
+            // The first frame has been taken to open the encoders.
+            place: 1.0,
+            step: config.recording.step(config.fps),
             encoders,
             network,
             log: config.log.as_deref().map(FrameLog::create).transpose()?,
@@ -138,10 +145,14 @@ impl Capture {
         Ok(())
     }
 
-    /// Takes the next frame of the recording, and encodes it if there are viewers.
+    /// Takes the frame of the recording that is due, and encodes it if there are viewers.
     fn capture(&mut self) -> anyhow::Result<()> {
-        let Some(frame) = self.player.next_frame()? else {
-            anyhow::bail!("the recording has ended");
+        let due = self.player.frame_at(self.place)?;
+        self.place += self.step;
+        self.report.left_out = self.player.left_out();
+        self.report.damaged = self.player.lost();
+        let Some(frame) = due else {
+            return Ok(());
         };
         self.report.frames += 1;
         let (target, pose) = {

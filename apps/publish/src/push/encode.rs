@@ -1,8 +1,8 @@
 //! The encoders of a stream: one for each track.
 
 use super::CodecName;
-use anyhow::{Result, bail};
-use hawser_cloud::{Cloud, FieldOfView, Pose, View};
+use anyhow::{Result, bail, ensure};
+use hawser_cloud::{Cloud, FieldOfView, MAX_PIXELS, Pose, View};
 use hawser_codec::{
     ChunkConfig, ChunkEncoder, Codec, DracoEncoder, Encoded, Encoder, RateControl, RgbdEncoder,
     Slice, ZstdEncoder, rgbd,
@@ -204,6 +204,16 @@ impl Tracks {
         if views.len() > MAX_TRACKS {
             bail!("{} cameras are more than {MAX_TRACKS}", views.len());
         }
+        for (number, view) in (1..).zip(views) {
+            let (width, height) = view.size();
+            ensure!(
+                rgbd::is_valid_size((width, height)),
+                "the images of camera {number} have {width} x {height} pixels; --codec rgbd takes at most {} in all \
+                 and {} a side: record smaller ones, such as 2560 x 1440, or use --codec chunks",
+                MAX_PIXELS,
+                rgbd::MAX_SIDE
+            );
+        }
         let encoder = |_| {
             let encoder = RgbdEncoder::new(layers);
             let rate = RateControl::new(&encoder.choices());
@@ -365,7 +375,7 @@ fn sampled(cloud: Cloud, budget: usize) -> Cloud {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_cloud::Point;
+    use hawser_cloud::{Camera, Extrinsics, Intrinsics, Point};
     use std::time::Duration;
 
     fn cloud(points: i32) -> Cloud {
@@ -376,6 +386,33 @@ mod tests {
             cloud.push(Point::at(position, color).unwrap());
         }
         cloud
+    }
+
+    #[test]
+    fn views_that_are_too_large_are_refused_when_opened() {
+        let opened = |width, height| {
+            let camera = Camera {
+                intrinsics: Intrinsics::centred(width, height, 1000.0),
+                extrinsics: Extrinsics {
+                    rotation: [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+                    translation_mm: [0.0; 3],
+                },
+            };
+            let pixels = width * height;
+            let view = View::new(camera, 1.0, vec![0; 3 * pixels], vec![0; pixels]).unwrap();
+            Encoders::new(CodecName::Rgbd, &Frame::Views(vec![view])).map(|_| ())
+        };
+        for (width, height) in [(2560, 1440), (8192, 512), (1, 1)] {
+            opened(width, height).unwrap();
+        }
+        for (width, height) in [(3840, 2160), (4096, 2048), (8193, 1), (1, 65_536)] {
+            let error = opened(width, height).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("{width} x {height} pixels")),
+                "{error}"
+            );
+            assert!(error.contains("--codec chunks"), "{error}");
+        }
     }
 
     #[test]

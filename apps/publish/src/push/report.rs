@@ -39,6 +39,10 @@ pub struct Captured {
     pub frames: u64,
     /// Frames that were not captured, because an earlier one took longer than its interval.
     pub missed: u64,
+    /// Frames of the recording that were left out because it has more in a second than are captured.
+    pub left_out: u64,
+    /// Frames of the recording that were left out because an image or a file is missing or damaged.
+    pub damaged: u64,
     /// Frames that were encoded. None are while nobody watches.
     pub encoded: u64,
     /// Encoded frames that the network's thread had no time for.
@@ -118,9 +122,12 @@ impl fmt::Display for PushReport {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         writeln!(
             f,
-            "captured {} frames, missed {}; encoded {} in {:.1} ms each, at most {:.1}; discarded {}",
+            "captured {} frames, missed {}; left out {} for the frame rate and {} damaged; encoded {} in {:.1} ms \
+             each, at most {:.1}; discarded {}",
             captured.frames,
             captured.missed,
+            captured.left_out,
+            captured.damaged,
             captured.encoded,
             ms(captured.encode_mean()),
             ms(captured.encode_max),
