@@ -58,11 +58,16 @@ pub enum Error {
         /// The node that tried to use it.
         node: Name,
     },
-    /// The certificate of this node is of no use any more.
+    /// The certificate of this node is not valid by the clock of this machine, and was not renewed.
     #[error(
-        "the certificate of {0} has expired; enrol it again with a token of `hawser ctl node enrol {0}`"
+        "{why}; set the clock if it is wrong, or else enrol the node again with a token of `hawser ctl node enrol {node}`"
     )]
-    Expired(Name),
+    Expired {
+        /// The node.
+        node: Name,
+        /// The dates of clock and certificate.
+        why: String,
+    },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {

@@ -1,13 +1,14 @@
 use crate::error::{Error, credentials};
 use hawser_control::access::TrustedAuthorities;
 use hawser_control::{InvalidName, Name};
+use hawser_io::clock::Period;
 use hawser_io::file;
 use hawser_tls::{Subject, certificates, digest};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Key and certificate of the node, in one file so that both change atomically.
 const NODE: &str = "node.pem";
@@ -26,8 +27,7 @@ pub struct Identity {
     pub(crate) key_pem: String,
     pub(crate) certificate_pem: String,
     pub(crate) authority_pem: String,
-    not_before: SystemTime,
-    not_after: SystemTime,
+    subject: Subject,
 }
 
 impl Identity {
@@ -47,8 +47,7 @@ impl Identity {
         })?;
         Ok(Identity {
             node,
-            not_before: subject.not_before,
-            not_after: subject.not_after,
+            subject,
             key_pem,
             certificate_pem,
             authority_pem,
@@ -173,17 +172,38 @@ impl Identity {
 
     /// Returns when the certificate expires.
     pub fn expires(&self) -> SystemTime {
-        self.not_after
+        self.subject.not_after
     }
 
     /// Returns when the node should request the next certificate: after two thirds of this one's
     /// lifetime.
     pub fn renew_at(&self) -> SystemTime {
+        self.subject.not_before + self.life() * 2 / 3
+    }
+
+    /// Returns the period after which to renew the certificate. `grace` comes on top of the time until
+    /// it is due. `renewed` is when this process has obtained the certificate, if it has: by a wrong clock
+    /// each certificate would be due at once, and the next one is not requested before a tenth of the
+    /// lifetime.
+    pub fn serves(&self, grace: Duration, renewed: Option<Instant>) -> Period {
+        let period = Period::new(self.subject.not_before, self.renew_at() + grace);
+        match renewed {
+            Some(at) => period.at_least((self.life() / 10).saturating_sub(at.elapsed())),
+            None => period,
+        }
+    }
+
+    /// Returns what is wrong if the certificate is not valid by the clock of this machine.
+    pub fn outside_validity(&self) -> Option<String> {
+        self.subject.outside_validity(SystemTime::now())
+    }
+
+    fn life(&self) -> Duration {
         let life = self
+            .subject
             .not_after
-            .duration_since(self.not_before)
-            .unwrap_or_default();
-        self.not_before + life * 2 / 3
+            .duration_since(self.subject.not_before);
+        life.unwrap_or_default()
     }
 }
 
@@ -266,7 +286,7 @@ impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity")
             .field("node", &self.node)
-            .field("expires", &self.not_after)
+            .field("expires", &self.subject.not_after)
             .finish()
     }
 }
@@ -310,7 +330,6 @@ mod tests {
     use super::*;
     use rcgen::DnType;
     use std::os::unix::fs::PermissionsExt;
-    use std::time::Duration;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

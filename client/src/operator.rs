@@ -347,7 +347,10 @@ impl OperatorClient {
         let after = after.map_or_else(String::new, |number| format!("?after={number}"));
         let path = format!("/v1/events/stream{after}");
         let (response, controller) = self.transport.send(Method::GET, &path, NOTHING).await?;
-        Ok(EventStream(Events::new(response, controller)))
+        Ok(EventStream {
+            events: Events::new(response, controller),
+            position: None,
+        })
     }
 
     /// Lists the entries of the audit log after the one with the given number.
@@ -514,7 +517,10 @@ impl<'a, T: DeserializeOwned> Pages<'a, T> {
 }
 
 /// The stream of events.
-pub struct EventStream(Events);
+pub struct EventStream {
+    events: Events,
+    position: Option<u64>,
+}
 
 impl EventStream {
     /// Returns the next event; `None` if the controller ended the stream.
@@ -522,12 +528,19 @@ impl EventStream {
     /// # Errors
     /// If the connection is lost, or the controller was silent for 45 s.
     pub async fn next(&mut self) -> Result<Option<Event>> {
-        while let Some(event) = self.0.next().await? {
+        while let Some(event) = self.events.next().await? {
+            self.position = event.id.parse().ok().or(self.position);
             if event.event == "event" {
-                return self.0.parse(&event).map(Some);
+                return self.events.parse(&event).map(Some);
             }
         }
         Ok(None)
+    }
+
+    /// Returns the number after which to continue in another stream, which is also known when there was
+    /// no event yet; `None` before anything was received.
+    pub fn position(&self) -> Option<u64> {
+        self.position
     }
 }
 

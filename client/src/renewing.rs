@@ -6,6 +6,7 @@ use crate::identity::Identity;
 use crate::node::NodeClient;
 use crate::transport::Controller;
 use hawser_control::Name;
+use hawser_io::clock::Period;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,6 +24,8 @@ pub struct RenewingClient {
     session: Option<Session>,
     /// When the last attempt to renew the certificate failed.
     renewal_failed: Option<Instant>,
+    /// When this client has renewed the certificate.
+    renewed: Option<Instant>,
     /// Whether no request was answered yet.
     is_starting: bool,
 }
@@ -32,6 +35,10 @@ pub struct RenewingClient {
 struct Session {
     client: NodeClient,
     identity: Identity,
+    /// Until the certificate is due for renewal.
+    due: Period,
+    /// Until half of the time is over in which an agent on this machine renews it.
+    overdue: Period,
 }
 
 impl RenewingClient {
@@ -43,6 +50,7 @@ impl RenewingClient {
             interface: None,
             session: None,
             renewal_failed: None,
+            renewed: None,
             is_starting: true,
         }
     }
@@ -57,16 +65,18 @@ impl RenewingClient {
             Some(session) => session,
             None => self.stored()?,
         };
-        if self.has_to_renew(&session.identity) {
+        if self.has_to_renew(&session) {
             // The agent or another program may have done it.
             session = self.stored()?;
         }
-        if self.has_to_renew(&session.identity) {
+        if self.has_to_renew(&session) {
             session = self.renewed(session).await?;
         }
-        // The controller would only close the connection.
-        if session.identity.expires() < SystemTime::now() {
-            return Err(Error::Expired(session.identity.node().clone()));
+        // The controller has just renewed it, or the controller would only refuse it.
+        let is_refused = self.renewal_failed.is_some();
+        if is_refused && let Some(why) = session.identity.outside_validity() {
+            let node = session.identity.node().clone();
+            return Err(Error::Expired { node, why });
         }
         Ok(&self.session.insert(session).client)
     }
@@ -109,13 +119,20 @@ impl RenewingClient {
     fn session_of(&self, identity: Identity) -> Result<Session, Error> {
         let interface = self.interface.as_deref();
         let client = NodeClient::by(interface, &self.controllers, &identity)?;
-        Ok(Session { client, identity })
+        let left = identity.expires().duration_since(identity.renew_at());
+        Ok(Session {
+            client,
+            due: identity.serves(Duration::ZERO, self.renewed),
+            overdue: identity.serves(left.unwrap_or_default() / 2, self.renewed),
+            identity,
+        })
     }
 
     async fn renewed(&mut self, session: Session) -> Result<Session, Error> {
         match session.client.renew(&self.folder).await {
             Ok(identity) => {
                 tracing::info!(node = %identity.node(), "certificate renewed");
+                (self.renewed, self.renewal_failed) = (Some(Instant::now()), None);
                 self.session_of(identity)
             }
             Err(error) => {
@@ -129,21 +146,17 @@ impl RenewingClient {
     /// Returns whether to renew a certificate: at the start when it is due, because a program that does
     /// not run often has to use the opportunity; then when half of the time is over in which an agent
     /// on this machine does it.
-    fn has_to_renew(&self, identity: &Identity) -> bool {
+    fn has_to_renew(&self, session: &Session) -> bool {
         if self
             .renewal_failed
             .is_some_and(|at| at.elapsed() < RENEWALS)
         {
             return false;
         }
-        let (due, until) = (identity.renew_at(), identity.expires());
-        let left = until.duration_since(due).unwrap_or_default();
-        let agents = if self.is_starting {
-            Duration::ZERO
-        } else {
-            left / 2
-        };
-        SystemTime::now() > due + agents
+        match self.is_starting {
+            true => session.due.is_over(),
+            false => session.overdue.is_over(),
+        }
     }
 }
 
@@ -167,7 +180,7 @@ mod tests {
         let nobody = "https://127.0.0.1:1".parse().unwrap();
         let mut client = RenewingClient::new(folder.path(), &[nobody]);
         let error = client.client().await.unwrap_err();
-        assert!(matches!(error, Error::Expired(_)), "{error}");
+        assert!(matches!(error, Error::Expired { .. }), "{error}");
         assert!(error.to_string().contains("edge-1 has expired"));
     }
 }

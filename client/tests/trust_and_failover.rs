@@ -326,3 +326,18 @@ async fn a_stream_gives_what_it_knows_and_ends() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_stream_of_events_knows_its_position_without_one() {
+    const EVENTS: &str = "event: ping\nid: 41\ndata: {}\n\n";
+    let authority = Arc::new(Authority::new());
+    let stream = get(|| async { ([(CONTENT_TYPE, "text/event-stream")], EVENTS) });
+    let controller = authority
+        .serve(Router::new().route("/v1/events/stream", stream))
+        .await;
+    let client = OperatorClient::new(&[controller], &authority.pem, "secret").unwrap();
+    let mut stream = client.follow_events(None).await.unwrap();
+    assert_eq!(stream.position(), None);
+    assert!(stream.next().await.unwrap().is_none());
+    assert_eq!(stream.position(), Some(41));
+}

@@ -1,13 +1,14 @@
 //! The certificate of the server, and the configuration of TLS and QUIC with it.
 
 use crate::trust::Trust;
+use hawser_io::clock::Period;
 use hawser_tls::{Identity, ServerVerifier, provider};
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::version;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 
 /// The time for which a certificate without authority is valid. Browsers accept a certificate by its
@@ -15,7 +16,10 @@ use time::OffsetDateTime;
 const VALIDITY: time::Duration = time::Duration::days(13);
 
 /// The time after which another one is made.
-pub(crate) const RENEWAL: Duration = Duration::from_secs(7 * 24 * 3600);
+const RENEWAL: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The shortest time between two attempts to make another one.
+pub(crate) const RENEW_AGAIN: Duration = Duration::from_secs(60);
 
 /// The tolerated difference of clocks.
 const SKEW: time::Duration = time::Duration::hours(1);
@@ -52,6 +56,12 @@ pub(crate) fn self_signed(address: IpAddr) -> Result<Identity, rcgen::Error> {
     let certificate = params.self_signed(&key)?;
     Ok(Identity::from_pem(&certificate.pem(), &key.serialize_pem())
         .expect("what rcgen writes is PEM"))
+}
+
+/// Returns the period for which a certificate without authority that is made now serves.
+pub(crate) fn renewal() -> Period {
+    let now = SystemTime::now();
+    Period::new(now - SKEW.unsigned_abs(), now + RENEWAL)
 }
 
 /// Returns the fingerprint of an identity: the SHA-256 digest of its certificate, hexadecimal.

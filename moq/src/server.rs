@@ -1,7 +1,7 @@
 //! The sockets and sessions, in a thread.
 
 use crate::authorisation::{Denied, Target, Token};
-use crate::certificate::{self, RECEIVE_WINDOW, RENEWAL};
+use crate::certificate::{self, RECEIVE_WINDOW, RENEW_AGAIN};
 use crate::egress::Egress;
 use crate::transport::{ALPN, Asked, GroupTotals, Transport, alpn};
 use hawser_tls::Identity;
@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::{interval_at, timeout};
+use tokio::time::{sleep, timeout};
 use web_transport_proto::http::StatusCode;
 
 /// The settings of a [`Server`].
@@ -304,13 +304,14 @@ impl Listener {
     /// Serves clients until `stopped`.
     pub(crate) async fn serve(self, mut stopped: oneshot::Receiver<()>) {
         let admission = &self.admission;
-        let mut renewal = interval_at(tokio::time::Instant::now() + RENEWAL, RENEWAL);
+        let mut renewal = certificate::renewal();
         loop {
             tokio::select! {
                 // It is dropped with the server, too.
                 _ = &mut stopped => break,
-                _ = renewal.tick(), if self.own_certificate => {
+                () = renewal.over(sleep), if self.own_certificate => {
                     admission.renew_certificate(&self.endpoint);
+                    renewal = certificate::renewal().at_least(RENEW_AGAIN);
                 }
                 incoming = self.endpoint.accept() => {
                     let Some(incoming) = incoming else { break };

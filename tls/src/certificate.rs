@@ -2,6 +2,7 @@ use crate::Error;
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use std::time::{Duration, SystemTime};
+use time::OffsetDateTime;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// The subject of a certificate, with its period of validity.
@@ -34,6 +35,31 @@ impl Subject {
             not_after: time(certificate.validity().not_after),
         })
     }
+
+    /// Returns what is wrong if the certificate is not valid at `now` by this machine's clock. Its
+    /// servers are then rejected too, with a reason that sounds as if it was their fault.
+    pub fn outside_validity(&self, now: SystemTime) -> Option<String> {
+        let (from, until) = (date(self.not_before), date(self.not_after));
+        let (now_is, name) = (date(now), &self.name);
+        if now < self.not_before {
+            return Some(format!(
+                "the clock of this machine is wrong: it says {now_is}, and the certificate of {name} is from {from}"
+            ));
+        }
+        (now > self.not_after).then(|| {
+            format!(
+                "the clock of this machine is wrong, or the certificate of {name} has expired: it says {now_is}, and the \
+                 certificate ends at {until}"
+            )
+        })
+    }
+}
+
+/// Returns a time as people read it, UTC.
+fn date(time: SystemTime) -> String {
+    let time = OffsetDateTime::from(time);
+    let (date, hour, minute) = (time.date(), time.hour(), time.minute());
+    format!("{date} {hour:02}:{minute:02} UTC")
 }
 
 /// Returns the SHA-256 digest of a certificate (DER).
@@ -75,6 +101,21 @@ mod tests {
             not_after: SystemTime::UNIX_EPOCH + 2 * day,
         };
         assert_eq!(Subject::of(&certificate(Some("edge-1"))).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_certificate_says_when_the_clock_is_outside_its_validity() {
+        let subject = Subject::of(&certificate(Some("edge-1"))).unwrap();
+        let at = |hours: u64| {
+            let now = SystemTime::UNIX_EPOCH + Duration::from_secs(hours * 3600);
+            subject.outside_validity(now)
+        };
+        assert_eq!((at(24), at(48)), (None, None));
+        let before = at(23).unwrap();
+        assert!(before.contains("says 1970-01-01 23:00 UTC"), "{before}");
+        assert!(before.contains("is from 1970-01-02 00:00 UTC"), "{before}");
+        let after = at(49).unwrap();
+        assert!(after.contains("ends at 1970-01-03 00:00 UTC"), "{after}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod certificate;
 mod verifier;
 
 pub use certificate::{Subject, digest};
-pub use verifier::ServerVerifier;
+pub use verifier::{ServerVerifier, UndatedClients};
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;

@@ -4,11 +4,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme,
 };
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Verifies servers that cannot be verified by an authority and a host name.
 #[derive(Debug)]
@@ -169,6 +170,70 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
+/// Verifies clients whatever the date, for a server that compares the dates of each request itself: it can
+/// say why it refuses a certificate, and let it be renewed.
+#[derive(Debug)]
+pub struct UndatedClients(Arc<dyn ClientCertVerifier>);
+
+impl UndatedClients {
+    /// Returns a verifier that accepts whom `verifier` accepts at some time.
+    pub fn of(verifier: Arc<dyn ClientCertVerifier>) -> Arc<Self> {
+        Arc::new(UndatedClients(verifier))
+    }
+}
+
+impl ClientCertVerifier for UndatedClients {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let begin = Subject::of(end_entity).ok().and_then(|subject| {
+            let begin = subject.not_before.duration_since(SystemTime::UNIX_EPOCH);
+            begin.ok().map(UnixTime::since_unix_epoch)
+        });
+        self.0
+            .verify_client_cert(end_entity, intermediates, begin.unwrap_or(now))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,5 +337,24 @@ mod tests {
         assert!(accepts(&verifier, &node(&authority), "edge-1"));
         assert!(!accepts(&verifier, &node(&authority), "edge-2"));
         assert!(!accepts(&verifier, &node(&other), "edge-1"));
+    }
+    #[test]
+    fn an_undated_client_needs_its_authority_and_no_date() {
+        let (authority, other) = (authority(), self::authority());
+        let verifier = WebPkiClientVerifier::builder_with_provider(trusted(&authority), provider());
+        let verifier = UndatedClients::of(verifier.build().unwrap());
+        let accepts = |signer: &Authority, year: i32| {
+            let mut parameters = CertificateParams::default();
+            parameters.not_before = rcgen::date_time_ymd(year, 1, 1);
+            parameters.not_after = rcgen::date_time_ymd(year, 2, 1);
+            let key = KeyPair::generate().unwrap();
+            let node = parameters.signed_by(&key, signer).unwrap();
+            let verified = verifier.verify_client_cert(node.der(), &[], UnixTime::now());
+            verified.is_ok()
+        };
+        for year in [1970, 2020, 2999] {
+            assert!(accepts(&authority, year), "{year}");
+            assert!(!accepts(&other, year), "{year}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc as reports;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -29,6 +29,10 @@ const RETRY_REFUSED: Backoff = Backoff::new(Duration::from_secs(2), Duration::fr
 /// Pauses between attempts to renew the certificate. Renewal starts when a third of its lifetime is
 /// left.
 const RETRY_RENEWAL: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(3600));
+
+/// The time for which a renewed certificate is not renewed again because a controller refuses it: the
+/// clocks of controllers may differ.
+const RENEW_AGAIN: Duration = Duration::from_secs(60);
 
 /// Timeout of the resolution of a controller's name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -71,6 +75,7 @@ impl Link {
             from_loop,
             stated,
             identity: None,
+            renewed: None,
             reconnect_within: Duration::ZERO,
         };
         let thread = thread::Builder::new().name("controller".to_owned());
@@ -137,6 +142,8 @@ struct Client {
     /// The last statement about the node's keys.
     stated: watch::Receiver<Option<NodeKeys>>,
     identity: Option<Identity>,
+    /// When the thread has renewed the certificate.
+    renewed: Option<Instant>,
     /// The time within which the node returns after the connection is lost; zero before there is
     /// one.
     reconnect_within: Duration,
@@ -178,7 +185,10 @@ impl Client {
         backoff: &mut Backoff,
         refused_backoff: &mut Backoff,
     ) -> Result<Ended, Error> {
-        let (client, identity) = self.register().await?;
+        let (client, identity) = match self.register().await {
+            Ok(registered) => registered,
+            Err(error) => return self.renew_refused(error).await,
+        };
         let mut stream = client.stream().await?;
         (*backoff, *refused_backoff) = (RETRY, RETRY_REFUSED);
         self.send(Message::Connection(Connection::Connected));
@@ -189,6 +199,7 @@ impl Client {
             stated,
             config,
             reconnect_within,
+            renewed,
             ..
         } = self;
         let mut in_flight = false;
@@ -197,7 +208,7 @@ impl Client {
             ended = report(&client, to_loop, from_loop, &mut in_flight) => ended,
             ended = register(&client, &identity, registered) => ended,
             ended = state_keys(&client, stated) => ended,
-            ended = renew(&client, &identity, config) => ended,
+            ended = renew(&client, &identity, config, renewed) => ended,
         };
         if in_flight {
             send(to_loop, Message::ReportLost);
@@ -225,12 +236,29 @@ impl Client {
         Ok((client, identity))
     }
 
+    /// Renews the certificate if the controller's date is the reason of `error`, which the controller
+    /// allows for some time.
+    async fn renew_refused(&mut self, error: Error) -> Result<Ended, Error> {
+        let is_recent = |at: Instant| at.elapsed() < RENEW_AGAIN;
+        if error.status() != Some(401) || self.renewed.is_some_and(is_recent) {
+            return Err(error);
+        }
+        let identity = Identity::load(&self.config.state)?;
+        let client = NodeClient::new(&self.config.urls, &identity)?;
+        if client.renew(&self.config.state).await.is_err() {
+            return Err(error);
+        }
+        info!("certificate renewed, which had expired by the controller's clock");
+        self.renewed = Some(Instant::now());
+        Ok(Ended::Renewed)
+    }
+
     fn explain(&self, error: &Error) -> String {
-        match &self.identity {
-            Some(identity) if identity.expires() < SystemTime::now() => {
-                format!("the node's certificate has expired; enrol it again ({error})")
-            }
-            _ => error.to_string(),
+        match self.identity.as_ref().and_then(Identity::outside_validity) {
+            Some(why) => format!(
+                "{why}; set the clock if it is wrong, or else enrol the node again ({error})"
+            ),
+            None => error.to_string(),
         }
     }
 
@@ -409,17 +437,16 @@ async fn renew(
     client: &NodeClient,
     identity: &Identity,
     config: &ControllerConfig,
+    renewed: &mut Option<Instant>,
 ) -> Result<Ended, Error> {
-    let left = identity
-        .renew_at()
-        .duration_since(SystemTime::now())
-        .unwrap_or_default();
-    tokio::time::sleep(left).await;
+    let serves = identity.serves(Duration::ZERO, *renewed);
+    serves.over(tokio::time::sleep).await;
     let mut backoff = RETRY_RENEWAL;
     loop {
         match client.renew(&config.state).await {
             Ok(_) => {
                 info!("certificate renewed");
+                *renewed = Some(Instant::now());
                 return Ok(Ended::Renewed);
             }
             Err(error) => warn!("cannot renew the certificate, retrying later: {error}"),

@@ -7,7 +7,7 @@ use crate::authority::Presented;
 use crate::controller::Controller;
 use crate::decide::unreadable;
 use crate::limit::source;
-use crate::record::{TokenUseRecord, emit, key, sha256_hex};
+use crate::record::{Issued, TokenUseRecord, emit, key, sha256_hex};
 use crate::store::{Error, Expect, Revision, Write};
 use crate::view::View;
 use axum::extract::FromRequestParts;
@@ -37,6 +37,9 @@ pub(crate) struct Certified {
     pub(crate) tenant: Name,
     pub(crate) expires_unix_ms: u64,
 }
+
+/// A node with a certificate that can be renewed, although it may have expired by its date.
+pub(crate) struct Renewing(pub(crate) Certified);
 
 /// The bearer of a token with the scope that `N` needs.
 pub(crate) struct Operator<N> {
@@ -144,7 +147,19 @@ impl FromRequestParts<Arc<Controller>> for Certified {
         parts: &mut Parts,
         controller: &Arc<Controller>,
     ) -> Result<Self, Refusal> {
-        controller.node(parts)
+        controller.node(parts, |_| false)
+    }
+}
+
+impl FromRequestParts<Arc<Controller>> for Renewing {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        controller: &Arc<Controller>,
+    ) -> Result<Self, Refusal> {
+        let may_renew = |issued: &Issued| controller.may_renew(issued);
+        controller.node(parts, may_renew).map(Renewing)
     }
 }
 
@@ -179,7 +194,7 @@ impl FromRequestParts<Arc<Controller>> for Anyone {
             tenant,
             expires_unix_ms,
             ..
-        } = controller.node(parts)?;
+        } = controller.node(parts, |_| false)?;
         Ok(Anyone(Caller::Node {
             name: node.node,
             tenant,
@@ -202,6 +217,15 @@ fn revoked(node: &Presented) -> Refusal {
         node.node
     );
     Refusal::forbidden(what)
+}
+
+fn expired(node: &Presented, issued: &Issued) -> Refusal {
+    let ago = unix_ms().saturating_sub(issued.expires_unix_ms) / 1000;
+    Refusal::unauthorized(format!(
+        "the certificate of {} has expired, {ago} s ago by this controller's clock: set that clock if it is wrong, \
+         or else enrol the node again",
+        node.node
+    ))
 }
 
 fn too_many_failures(after: std::time::Duration) -> Refusal {
@@ -244,12 +268,11 @@ impl Controller {
         ))
     }
 
-    /// Returns the tenant of a node and the expiry of its certificate, if the certificate is valid.
-    pub(crate) fn certified(&self, node: &Presented) -> Option<(Name, u64)> {
+    /// Returns whether a node's certificate is valid.
+    pub(crate) fn certified(&self, node: &Presented) -> bool {
         let view = self.view();
-        let (record, issued) = view.accepted(node)?;
-        (unix_ms() < issued.expires_unix_ms)
-            .then(|| (record.value.tenant.clone(), issued.expires_unix_ms))
+        let accepted = view.accepted(node);
+        accepted.is_some_and(|(_, issued)| unix_ms() < issued.expires_unix_ms)
     }
 
     /// Counts a failed authentication from an address. Returns 429 if there were too many, and
@@ -273,7 +296,21 @@ impl Controller {
         checked.map_err(too_many_failures)
     }
 
-    fn node(&self, parts: &Parts) -> Result<Certified, Refusal> {
+    /// Returns whether leaders have not run for the lifetime of a certificate since it was issued. Its
+    /// date may have been wrong then, or be wrong now.
+    fn may_renew(&self, issued: &Issued) -> bool {
+        let age = |total_s| self.view().run_time.age(total_s);
+        let age = issued.run_time_s.map(age);
+        age.is_some_and(|age| age < self.config.certificate_life())
+    }
+
+    /// Returns the node that sends a request. `although_expired` says of its certificate whether it
+    /// suffices if it has expired.
+    fn node(
+        &self,
+        parts: &Parts,
+        although_expired: impl Fn(&Issued) -> bool,
+    ) -> Result<Certified, Refusal> {
         let peer = peer(parts);
         let Some(presented) = &peer.presented else {
             let what = "only nodes may do this: connect with the certificate that the node got when it was enrolled";
@@ -283,9 +320,18 @@ impl Controller {
         if self.view().is_missing(&key) {
             return Err(Refusal::unavailable(unreadable(&key).to_string()));
         }
-        let Some((tenant, expires_unix_ms)) = self.certified(presented) else {
+        let accepted = self.view().accepted(presented).map(|(record, issued)| {
+            let tenant = record.value.tenant.clone();
+            (tenant, issued.clone())
+        });
+        let Some((tenant, issued)) = accepted else {
             return Err(self.failed(peer.address, "revoked_certificate", revoked(presented)));
         };
+        let expires_unix_ms = issued.expires_unix_ms;
+        if expires_unix_ms <= unix_ms() && !although_expired(&issued) {
+            let refusal = expired(presented, &issued);
+            return Err(self.failed(peer.address, "expired_certificate", refusal));
+        }
         if let Err(after) = self.limits.nodes.take(presented.node.clone()) {
             self.metrics.refused("node_rate");
             return Err(Refusal::too_many("requests by this node", after));

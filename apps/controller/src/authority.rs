@@ -10,9 +10,9 @@ use crate::record::{Issued, sha256_hex};
 use anyhow::{Context, Result, ensure};
 use hawser_control::Name;
 use hawser_control::access::TrustedAuthority;
-use hawser_io::clock::unix_ms;
+use hawser_io::clock::{Period, unix_ms};
 use hawser_io::file;
-use hawser_tls::{Subject, certificates, provider};
+use hawser_tls::{Subject, UndatedClients, certificates, provider};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -26,6 +26,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use time::macros::datetime;
 use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -34,6 +35,9 @@ const KEY_FILE: &str = "authority.key";
 
 /// The validity of the authority, ten years.
 const AUTHORITY_DAYS: i64 = 3650;
+
+/// A date at which this program did not exist yet: a clock before it is wrong.
+const RELEASED: OffsetDateTime = datetime!(2026-11-01 0:00 UTC);
 
 /// The validity of the server's certificate. The server replaces it long before it expires.
 const SERVER_DAYS: i64 = 90;
@@ -78,8 +82,7 @@ impl SigningRequest {
     }
 }
 
-/// The node that a connection's certificate names. TLS has verified the authority's signature and
-/// the validity period.
+/// The node that a connection's certificate names. TLS has verified the authority's signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Presented {
     pub(crate) node: Name,
@@ -158,39 +161,35 @@ impl Authority {
         trusted.any(|der| sha256_hex(der).as_bytes() == digest)
     }
 
-    /// Issues a key and a certificate for this server. Returns them with the time after which to
+    /// Issues a key and a certificate for this server. Returns them with the period after which to
     /// replace them.
-    pub(crate) fn server(
-        &self,
-        names: &[String],
-    ) -> Result<(rustls::sign::CertifiedKey, std::time::Duration)> {
+    pub(crate) fn server(&self, names: &[String]) -> Result<(rustls::sign::CertifiedKey, Period)> {
         let mut params = CertificateParams::new(with_local_names(names))
             .context("`names` contains a value that is neither a host name nor an IP address")?;
         params.distinguished_name = common_name("hawser controller");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        params.not_before = OffsetDateTime::now_utc() - MAX_CLOCK_SKEW;
-        params.not_after = OffsetDateTime::now_utc() + Duration::days(SERVER_DAYS);
+        let now = OffsetDateTime::now_utc();
+        params.not_before = now - MAX_CLOCK_SKEW;
+        params.not_after = now + Duration::days(SERVER_DAYS);
+        let renewal = now + Duration::days(SERVER_DAYS * 2 / 3);
+        let serves = Period::new(params.not_before.into(), renewal.into());
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let certificate = params.signed_by(&key, &self.issuer)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let key = rustls::crypto::ring::sign::any_supported_type(&key)?;
         let chain = vec![certificate.der().clone(), self.der.clone()];
-        let replace_after =
-            std::time::Duration::from_secs(SERVER_DAYS.unsigned_abs() * 24 * 3600 * 2 / 3);
-        Ok((rustls::sign::CertifiedKey::new(chain, key), replace_after))
+        Ok((rustls::sign::CertifiedKey::new(chain, key), serves))
     }
 
     /// Returns a verifier that accepts clients without a certificate and with one that a trusted
-    /// authority has issued.
+    /// authority has issued. [`crate::access`] compares the dates.
     pub(crate) fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>> {
         let roots = Arc::new(self.roots()?);
-        Ok(
-            WebPkiClientVerifier::builder_with_provider(roots, provider())
-                .allow_unauthenticated()
-                .build()?,
-        )
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+        let verifier = verifier.allow_unauthenticated().build()?;
+        Ok(UndatedClients::of(verifier))
     }
 
     /// Returns the trusted authorities.
@@ -227,6 +226,7 @@ impl Authority {
         let issued = Issued {
             serial: hex::encode(serial),
             expires_unix_ms: unix_ms() + life_ms,
+            run_time_s: None,
         };
         Ok(NodeCertificate {
             pem: certificate.pem(),
@@ -323,8 +323,10 @@ fn make() -> Result<(String, String)> {
     params.distinguished_name = common_name(hawser_tls::AUTHORITY_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.not_before = OffsetDateTime::now_utc() - MAX_CLOCK_SKEW;
-    params.not_after = OffsetDateTime::now_utc() + Duration::days(AUTHORITY_DAYS);
+    // Nodes trust it whenever it was made: at the first start of a machine without a battery, the
+    // clock may show any date.
+    params.not_before = OffsetDateTime::UNIX_EPOCH;
+    params.not_after = OffsetDateTime::now_utc().max(RELEASED) + Duration::days(AUTHORITY_DAYS);
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
 }

@@ -96,7 +96,7 @@ pub struct NodesConfig {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditConfig {
-    /// The age at which an entry is removed, days.
+    /// The age at which an entry is removed, days. Only the time counts for which a controller has run.
     pub days: u32,
     /// The maximum number of entries. Beyond it, the oldest entry of the actor with the most
     /// entries is removed first.
@@ -187,6 +187,12 @@ impl Default for NodesConfig {
             certificate_days: 30.0,
             signals: true,
         }
+    }
+}
+
+impl AuditConfig {
+    pub(crate) fn age(&self) -> Duration {
+        Duration::from_secs(u64::from(self.days) * 24 * 3600)
     }
 }
 

@@ -10,7 +10,9 @@ use crate::metrics::Metrics;
 use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
 use crate::session::Session;
 use crate::settings;
-use crate::store::{Error, Follow, Noted, Revision, Role, Store, Update, Write, WriteFailures};
+use crate::store::{
+    Error, Follow, Noted, Progress, Revision, Role, Store, Update, Write, WriteFailures,
+};
 use crate::streams::Streams;
 use crate::tasks::Tasks;
 use crate::token_use::TokenUses;
@@ -31,6 +33,10 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time for which a change that the store did not take counts against the controller's readiness.
 const FAILURE_COUNTS: Duration = Duration::from_secs(60);
+
+/// The time after which a view that is not known to be complete counts as outdated. Its store is asked
+/// every 5 s, and has 5 s to answer.
+const OUTDATED_AFTER: Duration = Duration::from_secs(12);
 
 /// The maximum number of changes that are applied before readers get access to the view again.
 const CHANGES_AT_ONCE: usize = 256;
@@ -65,6 +71,8 @@ pub struct Controller {
     filled: watch::Sender<bool>,
     reports: Mutex<HashMap<Name, Reported>>,
     failures: Arc<WriteFailures>,
+    /// Whether the view is up to date.
+    progress: Mutex<Arc<Progress>>,
     work: mpsc::UnboundedSender<Touched>,
 }
 
@@ -177,6 +185,7 @@ impl Controller {
             shutdown: watch::channel(false).0,
             reports: Mutex::default(),
             failures,
+            progress: Mutex::default(),
             name,
             config,
             store,
@@ -245,6 +254,11 @@ impl Controller {
         self.failures.last(FAILURE_COUNTS)
     }
 
+    /// Returns why the view may be outdated, if it may.
+    pub(crate) fn outdated(&self) -> Option<String> {
+        self.progress.lock().fault(OUTDATED_AFTER)
+    }
+
     /// Waits until the view contains everything written up to that revision.
     pub(crate) async fn wait_until_applied(&self, revision: Revision) {
         let waiting = {
@@ -291,6 +305,7 @@ impl Controller {
     /// Applies the store's changes to the view, forever.
     pub(crate) async fn follow(self: Arc<Self>) {
         let mut follow = Follow::new(self.store.clone(), "");
+        *self.progress.lock() = follow.progress();
         loop {
             let mut updates = vec![follow.next().await];
             while updates.len() < CHANGES_AT_ONCE

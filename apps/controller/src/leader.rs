@@ -4,7 +4,7 @@
 use crate::controller::{About, Controller};
 use crate::decide::described;
 use crate::lease::{NODE_LOST, message_of_loss};
-use crate::record::{NodeRecord, SeenRecord, emit, key};
+use crate::record::{SeenRecord, emit, key};
 use crate::retention::surplus;
 use crate::settings;
 use crate::store::{Error, Expect, Leadership, MAX_WRITES, Role, Write};
@@ -24,15 +24,16 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 /// The maximum number of decisions that are written concurrently.
 const AT_ONCE: usize = 256;
 
-/// The maximum number of nodes that are rewritten in one commit, whose size is limited as well.
-const NODES_AT_ONCE: usize = 20;
-
 /// The maximum number of changes of the paths between two nodes at once: paths are withdrawn, removed,
 /// and others take their uplinks.
 const DISCOVERY_STEPS: usize = 4;
 
-/// The interval at which old events, audit entries and expired tokens are removed.
+/// The interval at which old events and audit entries are removed.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The interval at which the time is stored for which leaders have run. A leader that ends loses as much
+/// at most, and entries are kept for so much longer.
+const AGE_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Reacts to changes while this controller is the leader, forever.
 pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedReceiver<Touched>) {
@@ -90,6 +91,8 @@ impl Leader {
         let mut report_lost = tokio::time::interval_at(Instant::now() + lease, lease);
         report_lost.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut missing = HashSet::new();
+        let mut led = Instant::now();
+        let mut age = tokio::time::interval_at(led + AGE_INTERVAL, AGE_INTERVAL);
         while self.leadership.holds() {
             tokio::select! {
                 changed = role.changed() => match changed {
@@ -101,6 +104,7 @@ impl Leader {
                     None => return ControlFlow::Break(()),
                 },
                 _ = cleanup.tick() => self.remove_old().await,
+                _ = age.tick() => self.add_run_time(&mut led).await,
                 _ = report_lost.tick() => missing = self.report_lost(&missing).await,
             }
         }
@@ -367,7 +371,6 @@ impl Leader {
             }
             self.controller.store.commit(writes).await?;
         }
-        self.remove_expired_tokens().await?;
         self.remove_left_settings().await
     }
 
@@ -397,22 +400,21 @@ impl Leader {
         Ok(())
     }
 
-    /// Removes expired enrolment tokens, which are harmless but take space.
-    async fn remove_expired_tokens(&self) -> Result<(), Error> {
-        let writes = without_expired_tokens(&self.controller.view());
-        for writes in writes.chunks(NODES_AT_ONCE) {
-            let writes = writes
-                .iter()
-                .cloned()
-                .chain([self.leadership.fence()])
-                .collect();
-            match self.controller.store.commit(writes).await {
-                // One of them was changed concurrently. The next run removes the tokens.
-                Ok(_) | Err(Error::Conflict { .. }) => {}
-                Err(error) => return Err(error),
-            }
+    /// Stores that this leader has run since `added`.
+    async fn add_run_time(&self, added: &mut Instant) {
+        let now = Instant::now();
+        let run_time = {
+            let (view, config) = (self.controller.view(), &self.controller.config);
+            let mut run_time = view.run_time.clone();
+            run_time.add(now - *added, view.complete, config.audit.age());
+            run_time
+        };
+        let write = Write::put(key::RUN_TIME, emit(&run_time));
+        let writes = vec![self.leadership.fence(), write];
+        match self.controller.store.commit(writes).await {
+            Ok(_) => *added = now,
+            Err(error) => tracing::warn!("cannot store how long leaders have run: {error}"),
         }
-        Ok(())
     }
 
     /// Runs a task in the background. Waits while too many tasks are running.
@@ -467,22 +469,4 @@ fn left_settings(view: &View) -> Vec<Left> {
         })
     });
     tenants.chain(nodes).collect()
-}
-
-/// Returns the writes of the nodes that have expired enrolment tokens, without these.
-fn without_expired_tokens(view: &View) -> Vec<Write> {
-    let records = view
-        .nodes
-        .iter()
-        .filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
-    let without = |(name, record): (&Name, &Versioned<NodeRecord>)| {
-        let mut node = record.value.clone();
-        node.forget_expired_tokens();
-        let is_less = node != record.value;
-        // The removal was not requested, so the node's ETag stays.
-        node.changed_in = Some(node.changed_in(record.revision));
-        let write = Write::put(key::of(key::NODE, name), emit(&node));
-        is_less.then(|| write.when(Expect::Revision(record.revision)))
-    };
-    records.filter_map(without).collect()
 }

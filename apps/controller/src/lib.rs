@@ -7,6 +7,7 @@
 
 mod access;
 mod admission;
+mod age;
 #[cfg(test)]
 mod any_bytes;
 pub mod api;

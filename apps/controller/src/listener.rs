@@ -15,6 +15,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use certificates::{Certificates, OutsideFiles};
+use hawser_io::clock::Period;
 use hawser_io::failures::{Change, Failures};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
@@ -77,7 +78,7 @@ pub(crate) fn tls(
     controller: &Arc<Controller>,
     names: watch::Receiver<Vec<String>>,
 ) -> Result<TlsAcceptor> {
-    let (certificate, replace_after) = server_certificate(controller, &names)?;
+    let (certificate, serves) = server_certificate(controller, &names)?;
     let trusted = controller.authority.roots()?;
     let certificates = Arc::new(Certificates::new(certificate, &trusted));
     if let Some(tls) = &controller.config.tls {
@@ -91,19 +92,16 @@ pub(crate) fn tls(
     // A resumed session would carry the outdated identity of the client, so resumption is disabled.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    controller.tasks.spawn(replace(
-        controller.clone(),
-        certificates,
-        names,
-        replace_after,
-    ));
+    controller
+        .tasks
+        .spawn(replace(controller.clone(), certificates, names, serves));
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 fn server_certificate(
     controller: &Controller,
     names: &watch::Receiver<Vec<String>>,
-) -> Result<(CertifiedKey, Duration)> {
+) -> Result<(CertifiedKey, Period)> {
     let listens = controller.config.listen.ip();
     let mut names = names.borrow().clone();
     if !listens.is_unspecified() {
@@ -119,35 +117,36 @@ async fn replace(
     controller: Arc<Controller>,
     certificates: Arc<Certificates>,
     mut names: watch::Receiver<Vec<String>>,
-    mut after: Duration,
+    mut serves: Period,
 ) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(after) => {}
+            () = serves.over(tokio::time::sleep) => {}
             changed = names.changed() => if changed.is_err() { return },
             () = controller.shutdown_requested() => return,
         }
-        after = replace_own(&certificates, &controller, &names);
+        serves = replace_own(&certificates, &controller, &names)
+            .unwrap_or_else(|| serves.at_least(REPLACE_AGAIN));
     }
 }
 
-/// Replaces the certificate by a new one. Returns the time after which to replace that.
+/// Replaces the certificate by a new one. Returns the period after which to replace that.
 fn replace_own(
     certificates: &Certificates,
     controller: &Controller,
     names: &watch::Receiver<Vec<String>>,
-) -> Duration {
+) -> Option<Period> {
     match server_certificate(controller, names) {
-        Ok((new, replace_after)) => {
+        Ok((new, serves)) => {
             certificates.set_own(new);
             tracing::info!(names = ?*names.borrow(), "server certificate replaced");
-            replace_after
+            Some(serves)
         }
         Err(error) => {
             tracing::error!(
                 "cannot replace the server's certificate, retrying in an hour: {error:#}"
             );
-            REPLACE_AGAIN
+            None
         }
     }
 }

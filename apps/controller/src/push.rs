@@ -89,7 +89,7 @@ impl NodeStream {
             Some("the controller is shutting down; reconnect")
         } else if self.mailbox.marks.lock().replaced {
             Some("the node has opened another stream")
-        } else if self.controller.certified(&self.node).is_none() {
+        } else if !self.controller.certified(&self.node) {
             Some("the node's certificate is no longer valid")
         } else {
             None

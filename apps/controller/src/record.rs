@@ -28,6 +28,9 @@ use std::net::{IpAddr, SocketAddr};
 /// and others that were issued but may not have reached the node.
 const MAX_CERTIFICATES: usize = 3;
 
+/// The maximum number of enrolment tokens of a node, of which some have expired or were used.
+const MAX_TOKENS: usize = 32;
+
 /// A node, except what it reports about itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NodeRecord {
@@ -114,10 +117,22 @@ impl NodeRecord {
         self.changed_in.unwrap_or(written)
     }
 
-    /// Removes expired enrolment tokens.
-    pub(crate) fn forget_expired_tokens(&mut self) {
-        self.enrolments
-            .retain(|enrolment| unix_ms() < enrolment.expires_unix_ms);
+    /// Adds an enrolment token, for which the one that expired first has to go if there are too many.
+    /// Tokens are not removed for having expired alone: the clock may be wrong.
+    pub(crate) fn add_token(&mut self, token: EnrolmentRecord) {
+        if self.enrolments.len() >= MAX_TOKENS {
+            let expiry = |place: &usize| self.enrolments[*place].expires_unix_ms;
+            let first = (0..self.enrolments.len()).min_by_key(expiry);
+            first.map(|first| self.enrolments.remove(first));
+        }
+        self.enrolments.push(token);
+    }
+
+    /// Returns the number of tokens that can be used.
+    pub(crate) fn usable_tokens(&self) -> usize {
+        let now = unix_ms();
+        let usable = |token: &&EnrolmentRecord| token.used.is_none() && now < token.expires_unix_ms;
+        self.enrolments.iter().filter(usable).count()
     }
 
     /// Marks an enrolment token as used for a certificate, which becomes the only one of the node.
@@ -128,23 +143,27 @@ impl NodeRecord {
         if let Some(enrolment) = self.enrolments.iter_mut().find(|known| known.id == id) {
             enrolment.used = Some(used);
         }
-        self.forget_expired_tokens();
         self.signal_key = Some(random_hex::<16>());
         self.incarnation.get_or_insert_with(random_hex::<16>);
         self.certificates = vec![issued];
     }
 
-    /// Accepts one more certificate. The one with the serial number `in_use` stays even if later
-    /// ones are dropped: the node may not have received those.
+    /// Accepts one more certificate. If there are too many, expired ones are dropped first. The one with the
+    /// serial number `in_use` stays even if later ones are dropped: the node may not have received those.
     pub(crate) fn renew(&mut self, issued: Issued, in_use: &str) {
-        self.certificates
-            .retain(|known| unix_ms() < known.expires_unix_ms || known.serial == in_use);
-        let mut surplus = (self.certificates.len() + 1).saturating_sub(MAX_CERTIFICATES);
-        self.certificates.retain(|known| {
-            let goes = surplus > 0 && known.serial != in_use;
-            surplus -= usize::from(goes);
-            !goes
-        });
+        while self.certificates.len() >= MAX_CERTIFICATES {
+            let surplus = |only_expired: bool| {
+                let goes = |known: &Issued| {
+                    let has_expired = known.expires_unix_ms <= unix_ms();
+                    known.serial != in_use && (has_expired || !only_expired)
+                };
+                self.certificates.iter().position(goes)
+            };
+            let Some(place) = surplus(true).or_else(|| surplus(false)) else {
+                break;
+            };
+            self.certificates.remove(place);
+        }
         self.certificates.push(issued);
     }
 }
@@ -155,6 +174,9 @@ pub(crate) struct Issued {
     /// The serial number, hexadecimal.
     pub(crate) serial: String,
     pub(crate) expires_unix_ms: u64,
+    /// The time for which leaders had run when it was issued, seconds, if that was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) run_time_s: Option<u64>,
 }
 
 /// A one-time enrolment token, stored in the record of its node.
@@ -515,6 +537,7 @@ mod tests {
         let issued = |serial: usize, expires_unix_ms| Issued {
             serial: serial.to_string(),
             expires_unix_ms,
+            run_time_s: None,
         };
         let mut node = NodeRecord::of("acme".parse().unwrap());
         node.certificates = vec![issued(0, u64::MAX), issued(1, u64::MAX)];

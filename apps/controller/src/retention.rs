@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::record::IDEMPOTENCY_MS;
+use crate::store::Revision;
 use crate::view::{Journal, View};
 use hawser_control::Name;
 use hawser_control::audit::{Actor, AuditEntry, Role};
@@ -17,8 +18,8 @@ pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc
         config.max_events,
         config.limits.max_node_events,
     );
-    let oldest = now_unix_ms.saturating_sub(u64::from(config.audit.days) * 24 * 3600 * 1000);
-    keys.extend(surplus_entries(&view.audit, config.audit.entries, oldest));
+    let old = view.run_time.older_than(config.audit.age());
+    keys.extend(surplus_entries(&view.audit, config.audit.entries, old));
     let requests = view.idempotency.iter();
     let expired = requests.filter(|(_, at)| now_unix_ms.saturating_sub(**at) > IDEMPOTENCY_MS);
     keys.extend(expired.map(|(key, _)| key.clone()));
@@ -55,12 +56,12 @@ fn surplus_events(events: &Journal<Event>, max: usize, max_each: usize) -> Vec<A
     surplus
 }
 
-/// Returns the entries before `oldest_unix_ms`, and then, beyond `max`, entries of the actor with
+/// Returns the entries up to the revision `old`, and then, beyond `max`, entries of the actor with
 /// the most: the oldest of the resource that it changed most often. So no actor can displace the
 /// entries of another one, nor an entry about one change by repeating a different one. All nodes
 /// count as one actor, and all tokens of a node (`NODE/ID`) as one resource.
-fn surplus_entries(audit: &Journal<AuditEntry>, max: usize, oldest_unix_ms: u64) -> Vec<Arc<str>> {
-    let (expired, by_actor) = sort_out(audit, oldest_unix_ms);
+fn surplus_entries(audit: &Journal<AuditEntry>, max: usize, old: Revision) -> Vec<Arc<str>> {
+    let (expired, by_actor) = sort_out(audit, old);
     let mut surplus: Vec<_> = expired.into_iter().cloned().collect();
     let count = |things: &Things<'_>| things.values().map(VecDeque::len).sum();
     let mut by_count: BTreeSet<(usize, _)> = by_actor
@@ -97,12 +98,12 @@ type Things<'a> = BTreeMap<(&'a str, &'a str, &'a str), VecDeque<&'a Arc<str>>>;
 /// The keys of entries by actor, as [`counted_as`] returns it.
 type ByActor<'a> = HashMap<(u8, &'a str), Things<'a>>;
 
-/// Returns the keys of the entries before `oldest_unix_ms`, and those of the others by actor.
-fn sort_out(audit: &Journal<AuditEntry>, oldest_unix_ms: u64) -> (Vec<&Arc<str>>, ByActor<'_>) {
+/// Returns the keys of the entries up to the revision `old`, and those of the others by actor.
+fn sort_out(audit: &Journal<AuditEntry>, old: Revision) -> (Vec<&Arc<str>>, ByActor<'_>) {
     let mut expired = Vec::new();
     let mut by_actor = ByActor::new();
     for (key, entry) in audit.iter() {
-        if entry.at_unix_ms < oldest_unix_ms {
+        if audit.number(key).is_some_and(|number| number <= old) {
             expired.push(key);
             continue;
         }
@@ -129,6 +130,7 @@ fn counted_as(actor: &Actor) -> (u8, &str) {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::time::Duration;
 
     fn journal<T: serde::de::DeserializeOwned>(entries: &[serde_json::Value]) -> Journal<T> {
         let mut journal = Journal::default();
@@ -240,6 +242,25 @@ mod tests {
     #[test]
     fn entries_are_kept_for_their_time() {
         let entries = [entry("operator", "a", 10), entry("operator", "a", 20)];
-        assert_eq!(texts(surplus_entries(&journal(&entries), 100, 15)), ["1"]);
+        assert_eq!(texts(surplus_entries(&journal(&entries), 100, 1)), ["1"]);
+    }
+
+    #[test]
+    fn a_date_alone_removes_no_entry() {
+        let long_ago = entry("operator", "a", 0);
+        let far_ahead = entry("operator", "a", 1 << 44);
+        let mut view = View::default();
+        for (number, entry) in (1..).zip([long_ago, far_ahead]) {
+            let entry = serde_json::from_value(entry).unwrap();
+            let key: Arc<str> = format!("audit/{number}").into();
+            view.audit.insert(&key, number, entry);
+        }
+        let config = Config::default();
+        let removed = |view: &View| texts(surplus(view, &config, 1 << 43));
+        assert!(removed(&view).is_empty());
+        let age = config.audit.age();
+        view.run_time.add(Duration::ZERO, 1, age);
+        view.run_time.add(age, 2, age);
+        assert_eq!(removed(&view), ["audit/1"]);
     }
 }

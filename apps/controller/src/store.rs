@@ -13,12 +13,14 @@ mod embedded;
 mod etcd;
 mod follow;
 mod noted;
+mod progress;
 
 pub use election::{Election, Leadership, Role};
 pub use embedded::Embedded;
 pub use etcd::{Etcd, EtcdSettings, EtcdTls};
 pub use follow::{Follow, Update};
 pub(crate) use noted::{Noted, WriteFailures};
+pub use progress::Progress;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
@@ -62,6 +64,13 @@ pub trait Store: Send + Sync + 'static {
     /// changes were discarded before they could be delivered: list again, and watch from there.
     /// [`Follow`] does that.
     fn watch(&self, prefix: &str, after: Revision) -> Watch;
+
+    /// As [`Store::watch`], and notes in `progress` whether the watch delivers. Without an
+    /// implementation of its own, a store is one whose watches are never behind.
+    fn watch_noting(&self, prefix: &str, after: Revision, progress: &Arc<Progress>) -> Watch {
+        progress.always();
+        self.watch(prefix, after)
+    }
 
     /// Grants a lease. Keys written under it are deleted if it is not kept alive for `ttl`. The
     /// store may choose a longer time.

@@ -13,6 +13,7 @@ mod versions;
 pub(crate) use apply::Touched;
 pub(crate) use journal::Journal;
 
+use crate::age::RunTime;
 use crate::authority::Presented;
 use crate::record::{
     AliveRecord, Extended, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later,
@@ -67,6 +68,8 @@ pub(crate) struct View {
     format: Option<FormatRecord>,
     /// Events up to this number may have been removed because there were too many.
     pub(crate) trimmed: Revision,
+    /// The time for which leaders have run, from which ages are taken.
+    pub(crate) run_time: RunTime,
     /// The common settings of the leader.
     pub(crate) settings: Option<Later>,
     /// The incarnation of the store; `None` before it is known.
@@ -601,6 +604,7 @@ mod tests {
             let issued = |serial: &str| Issued {
                 serial: serial.to_owned(),
                 expires_unix_ms: 0,
+                run_time_s: None,
             };
             let certificates = serial.map(issued).into_iter().collect();
             let record = NodeRecord {

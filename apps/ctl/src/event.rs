@@ -68,8 +68,15 @@ pub(crate) struct Filter {
     kind: Option<String>,
 }
 
+/// The kind of the event that stands for those that the controller cannot show any more.
+const MISSED: &str = "events_missed";
+
 impl Filter {
+    /// Returns whether to show an event. A gap is shown always: it may hide an event that is wanted.
     fn matches(&self, event: &Event) -> bool {
+        if event.kind == MISSED {
+            return true;
+        }
         let is_about =
             |wanted: &Option<Name>, found: &Option<Name>| wanted.is_none() || wanted == found;
         is_about(&self.node, &event.node)
@@ -102,8 +109,8 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     }
 }
 
-/// Prints events as they happen. When the connection is lost, reconnects and continues after the
-/// last event.
+/// Prints events as they happen. When the connection is lost, reconnects and continues where the stream
+/// was, also if there was no event yet.
 async fn follow(client: &OperatorClient, filter: &Filter, output: Output) -> Result<()> {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(15));
     // The first connection is not retried: retrying would hide a wrong address or credentials.
@@ -114,7 +121,6 @@ async fn follow(client: &OperatorClient, filter: &Filter, output: Output) -> Res
             match stream.next().await {
                 Ok(Some(event)) => {
                     backoff.reset();
-                    last = Some(event.number);
                     if filter.matches(&event) {
                         output.next(&event, &line(&event))?;
                     }
@@ -123,6 +129,10 @@ async fn follow(client: &OperatorClient, filter: &Filter, output: Output) -> Res
                 Err(error) => break error,
             }
         };
+        last = stream.position().or(last);
+        if last.is_none() {
+            eprintln!("hawser: events that happen until the connection is back are not shown");
+        }
         stream = reconnect(client, last, error, &mut backoff).await?;
     }
 }
@@ -201,5 +211,11 @@ mod tests {
         assert!(filter(Some("edge-1"), Some("node_alive")).matches(&event));
         assert!(!filter(Some("edge-2"), None).matches(&event));
         assert!(!filter(None, Some("node_lost")).matches(&event));
+        let gap = Event {
+            kind: MISSED.to_owned(),
+            node: None,
+            ..event
+        };
+        assert!(filter(Some("edge-1"), Some("node_lost")).matches(&gap));
     }
 }

@@ -14,7 +14,6 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
-use time::OffsetDateTime;
 use tokio_rustls::TlsAcceptor;
 
 /// The PEM files of one end.
@@ -53,32 +52,16 @@ fn client_config(credentials: &Credentials, protocol: &[u8]) -> Result<rustls::C
 }
 
 /// Returns what is wrong with the clock if this end's own certificate is not valid at its time `now`.
-/// Certificates of servers are then rejected too, with a reason that sounds as if it was the server's
-/// fault. A right clock is never before the begin of a certificate that exists.
 pub(crate) fn wrong_time(credentials: &Credentials, now: SystemTime) -> Option<String> {
     let texts = Texts::read(credentials).ok()?;
     let identity = Identity::from_pem(&texts.certificate, &texts.key).ok()?;
     let own = Subject::of(identity.chain().first()?).ok()?;
-    let at = |time: SystemTime| {
-        let time = OffsetDateTime::from(time);
-        let (date, hour, minute) = (time.date(), time.hour(), time.minute());
-        format!("{date} {hour:02}:{minute:02} UTC")
-    };
-    if now < own.not_before {
-        return Some(format!(
-            "the clock of this machine is wrong: it says {}, and this node's certificate is from {}; with `kill_switch`, \
-             put the address of an NTP server into `bypass`",
-            at(now),
-            at(own.not_before)
-        ));
-    }
-    (now > own.not_after).then(|| {
-        format!(
-            "the clock of this machine is wrong, or this node's certificate has expired: it says {}, and the certificate \
-             ends at {}",
-            at(now),
-            at(own.not_after)
-        )
+    let wrong = own.outside_validity(now)?;
+    Some(match now < own.not_before {
+        true => {
+            format!("{wrong}; with `kill_switch`, put the address of an NTP server into `bypass`")
+        }
+        false => wrong,
     })
 }
 

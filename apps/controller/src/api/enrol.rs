@@ -1,7 +1,7 @@
 use super::extract::{Message, Path};
 use super::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
 use super::request::RequestId;
-use crate::access::{Certified, Peer};
+use crate::access::{Certified, Peer, Renewing};
 use crate::audit::Origin;
 use crate::authority::{NodeCertificate, SigningRequest};
 use crate::controller::{About, Controller};
@@ -158,12 +158,14 @@ impl Controller {
 
 /// Get a node's next certificate
 ///
-/// The certificate in use remains valid until it expires, regardless of the number of requests.
+/// The certificate in use remains valid until it expires, regardless of the number of requests. One that
+/// has expired by its date can be renewed if controllers have not run for its lifetime since it was issued:
+/// the date may have been wrong, or no controller was there to renew it.
 #[utoipa::path(operation_id = "renew_certificate", post, path = "/v1/nodes/{node}/certificate", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Renew,
     responses((status = 201, body = Certificate), CommonErrors, BodyErrors))]
 pub(super) async fn renew(
     State(controller): State<Arc<Controller>>,
-    caller: Certified,
+    Renewing(caller): Renewing,
     Path(node): Path<Name>,
     Message(renew): Message<Renew>,
 ) -> Result<(StatusCode, Json<Certificate>), HandlerError> {
@@ -287,9 +289,10 @@ impl Controller {
 
     fn sign(&self, request: &SigningRequest, node: &Name) -> Result<NodeCertificate, Refusal> {
         let life = self.config.certificate_life();
-        self.authority
-            .sign(request, node, life)
-            .map_err(|error| Refusal::meaningless(error.to_string()))
+        let signed = self.authority.sign(request, node, life);
+        let mut signed = signed.map_err(|error| Refusal::meaningless(error.to_string()))?;
+        signed.issued.run_time_s = Some(self.view().run_time.total_s());
+        Ok(signed)
     }
 
     fn answer(&self, node: &Name, certificate: NodeCertificate) -> Certificate {

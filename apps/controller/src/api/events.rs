@@ -3,6 +3,7 @@ use super::filter::{EventFilter, Filtered};
 use super::refusal::{CommonErrors, HandlerError};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
+use crate::record::key;
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -77,7 +78,9 @@ pub(super) struct From {
 /// Stream events as they happen: each as an event `event`, whose id is its number
 ///
 /// An event of the kind `events_missed` stands for those that were removed before they could be
-/// sent.
+/// sent. The first event is a `ping`: its id is the number after which the stream begins, so that a
+/// client that has seen no event yet can continue there. The id of a later `ping` is the number
+/// up to which everything was sent.
 #[utoipa::path(operation_id = "stream_events", get, path = "/v1/events/stream", tag = "operators", params(From), security(("token" = [])),
     responses((status = 200, content_type = "text/event-stream", body = Event, description = "Events `event`, whose data is this; events `ping` have no content"), CommonErrors))]
 pub(super) async fn stream(
@@ -89,24 +92,49 @@ pub(super) async fn stream(
     let last = headers
         .get("last-event-id")
         .and_then(|id| id.to_str().ok()?.parse().ok());
-    let newest = {
+    let (newest, complete) = {
         let view = controller.view();
-        view.events.newest().max(view.trimmed)
+        (view.events.newest().max(view.trimmed), view.complete)
     };
+    let mut after = last.or(from.after).unwrap_or(newest);
+    let mut read = VecDeque::new();
+    if after > complete
+        && let Some(event) = controller.ahead_of_store(after).await?
+    {
+        after = event.number;
+        read.push_back(event);
+    }
     let stream = EventStream {
         missed_until: 0,
-        after: last.or(from.after).unwrap_or(newest),
+        after,
+        has_begun: false,
         changes: controller.changes(),
         shutdown: controller.shutdown.subscribe(),
         controller,
         operator,
-        read: VecDeque::new(),
+        read,
     };
     let events = futures_util::stream::unfold(stream, |mut stream| async move {
         let event = stream.next().await?;
         Some((Ok::<_, Infallible>(event), stream))
     });
     Ok(Sse::new(events))
+}
+
+impl Controller {
+    /// Returns the event for a client that continues after a number which the store has not reached: the
+    /// store was restored from a backup, and its numbers were given again. `None` if only this controller
+    /// has not reached it yet.
+    async fn ahead_of_store(&self, after: u64) -> Result<Option<Event>, HandlerError> {
+        let (_, reached) = self.store.list_all(key::INCARNATION).await?;
+        let restored = || Event {
+            message: format!(
+                "the store was restored from a backup: events until {reached} may be missing, and {after} is not in it"
+            ),
+            ..missed(reached, reached)
+        };
+        Ok((after > reached).then(restored))
+    }
 }
 
 /// Reads the view from its position on. It buffers few events, so a slow reader costs no memory.
@@ -116,6 +144,8 @@ struct EventStream {
     changes: watch::Receiver<u64>,
     shutdown: watch::Receiver<bool>,
     after: u64,
+    /// Whether its position was sent.
+    has_begun: bool,
     /// The number up to which removed events were announced.
     missed_until: u64,
     read: VecDeque<Event>,
@@ -127,6 +157,9 @@ impl EventStream {
             if *self.shutdown.borrow() || !self.is_allowed() {
                 return None;
             }
+            if !std::mem::replace(&mut self.has_begun, true) {
+                return Some(ping(self.after));
+            }
             if let Some(event) = self.read.pop_front() {
                 return Some(to_send(&event));
             }
@@ -134,10 +167,11 @@ impl EventStream {
             if self.read_more() {
                 continue;
             }
+            let after = self.after;
             tokio::select! {
                 changed = self.changes.changed() => changed.ok()?,
                 _ = self.shutdown.wait_for(|shutdown| *shutdown) => {}
-                () = tokio::time::sleep(PING_EVERY) => return Some(sse::Event::default().event("ping").data("{}")),
+                () = tokio::time::sleep(PING_EVERY) => return Some(ping(after)),
             }
         }
     }
@@ -168,6 +202,12 @@ impl EventStream {
         }
         has_read
     }
+}
+
+/// Returns the event that says only that everything up to `after` was sent.
+fn ping(after: u64) -> sse::Event {
+    let event = sse::Event::default().event("ping");
+    event.id(after.to_string()).data("{}")
 }
 
 /// Returns an event in the form in which it is sent.

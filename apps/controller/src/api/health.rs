@@ -25,7 +25,8 @@ pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Report whether the controller is ready: all of the store has been read, it takes changes, and there is a leader
+/// Report whether the controller is ready: all of the store has been read, changes by others arrive, it takes changes, and
+/// there is a leader
 #[utoipa::path(operation_id = "get_readiness", get, path = "/readyz", tag = "service",
     responses((status = 200, content_type = "text/plain", body = String),
         (status = 503, content_type = "application/problem+json", body = hawser_control::answer::Problem)))]
@@ -37,6 +38,9 @@ pub(super) async fn readyz(State(controller): State<Arc<Controller>>) -> Result<
         return Err(Refusal::unavailable("the store has not been read yet"));
     }
     if let Some(fault) = controller.view().fault() {
+        return Err(Refusal::unavailable(fault));
+    }
+    if let Some(fault) = controller.outdated() {
         return Err(Refusal::unavailable(fault));
     }
     if let Some(fault) = controller.failed_write() {

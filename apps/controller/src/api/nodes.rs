@@ -505,14 +505,12 @@ fn put_with_token(
     enrolment: EnrolmentRecord,
     read: Expect,
 ) -> Result<Write, Refusal> {
-    node.forget_expired_tokens();
-    let unused = node.enrolments.iter().filter(|known| known.used.is_none());
-    if unused.count() >= MAX_UNUSED {
+    if node.usable_tokens() >= MAX_UNUSED {
         return Err(Refusal::conflict(format!(
             "{name} has {MAX_UNUSED} unused tokens; withdraw some: \
              DELETE /v1/nodes/NAME/enrolment/ID, GET /v1/enrolments lists them"
         )));
     }
-    node.enrolments.push(enrolment);
+    node.add_token(enrolment);
     Ok(put_node(name, node, read))
 }

@@ -6,6 +6,8 @@ pub(crate) const FORMAT: &str = "format";
 pub(crate) const INCARNATION: &str = "incarnation";
 /// The greatest number of an event that was removed because there were too many.
 pub(crate) const TRIMMED: &str = "events_trimmed";
+/// The time for which leaders have run.
+pub(crate) const RUN_TIME: &str = "run_time";
 /// The settings of the leader that all controllers should have.
 pub(crate) const SETTINGS: &str = "settings";
 pub(crate) const AUTHORITY: &str = "authority";

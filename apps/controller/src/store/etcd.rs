@@ -4,7 +4,8 @@
 mod watch;
 
 use super::{
-    Action, Entry, Error, Expect, Lease, LeaseId, OpenError, Page, Revision, Store, Watch, Write,
+    Action, Entry, Error, Expect, Lease, LeaseId, OpenError, Page, Progress, Revision, Store,
+    Watch, Write,
 };
 use async_trait::async_trait;
 use etcd_client::{
@@ -36,6 +37,11 @@ const CANCELLED_AFTER: u32 = 6;
 /// The maximum size of a response. The default of the gRPC library, 4 MiB, is less than what etcd
 /// sends in one response.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
+
+/// The way to make space in etcd. It takes no changes before the alarm is disarmed, even if there is
+/// space again.
+const MAKE_SPACE: &str = "run `etcdctl compact REVISION` with the revision that `etcdctl endpoint status -w json` shows, \
+    `etcdctl defrag` for each member, or raise `--quota-backend-bytes`, and then `etcdctl alarm disarm`";
 
 /// The address of etcd and the key prefix to use.
 #[derive(Clone)]
@@ -294,7 +300,12 @@ impl Store for Etcd {
     }
 
     fn watch(&self, prefix: &str, after: Revision) -> Watch {
-        Watcher::new(self.client.watch_client(), &self.prefix, prefix, after).into_stream()
+        self.watch_noting(prefix, after, &Arc::default())
+    }
+
+    fn watch_noting(&self, prefix: &str, after: Revision, progress: &Arc<Progress>) -> Watch {
+        let progress = progress.clone();
+        Watcher::new(&self.client, progress, &self.prefix, prefix, after).into_stream()
     }
 
     async fn grant(&self, ttl: Duration) -> Result<Lease, Error> {
@@ -432,7 +443,7 @@ impl From<Failure> for Error {
                 Code::InvalidArgument => Error::Invalid(format!("etcd: {}", status.message())),
                 Code::ResourceExhausted if status.message().contains("space") => {
                     Error::Unavailable(format!(
-                        "etcd has no space: {}; compact and defragment it, or raise its quota",
+                        "etcd has no space: {}; {MAKE_SPACE}",
                         status.message()
                     ))
                 }

@@ -1,6 +1,6 @@
 //! A view of a part of the store that survives its outages.
 
-use super::{Change, Entry, Error, Store, Watch};
+use super::{Change, Entry, Error, Progress, Store, Watch};
 use futures_util::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ pub struct Follow {
     prefix: String,
     watch: Option<Watch>,
     pause: Duration,
+    progress: Arc<Progress>,
 }
 
 /// An update of the view.
@@ -34,7 +35,13 @@ impl Follow {
             prefix: prefix.into(),
             watch: None,
             pause: PAUSE.0,
+            progress: Arc::default(),
         }
+    }
+
+    /// Returns whether the view is up to date.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
     /// Waits for the next update. An unreachable store is retried until it responds. Cancel safe:
@@ -44,7 +51,9 @@ impl Follow {
             let Some(watch) = &mut self.watch else {
                 match self.store.list_all(&self.prefix).await {
                     Ok((entries, revision)) => {
-                        self.watch = Some(self.store.watch(&self.prefix, revision));
+                        self.progress.complete();
+                        let (store, progress) = (&self.store, &self.progress);
+                        self.watch = Some(store.watch_noting(&self.prefix, revision, progress));
                         self.pause = PAUSE.0;
                         return Update::All(entries);
                     }
@@ -64,6 +73,7 @@ impl Follow {
     }
 
     async fn back_off(&mut self, error: &Error) {
+        self.progress.interrupted(&error.to_string());
         tracing::warn!(
             prefix = self.prefix,
             "the store failed, retrying in {:?}: {error}",

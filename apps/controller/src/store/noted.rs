@@ -1,6 +1,6 @@
 //! Whether a store takes changes, as far as its commits show.
 
-use super::{Action, Entry, Error, Lease, LeaseId, Page, Revision, Store, Watch, Write};
+use super::{Action, Entry, Error, Lease, LeaseId, Page, Progress, Revision, Store, Watch, Write};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
@@ -77,6 +77,10 @@ impl Store for Noted {
 
     fn watch(&self, prefix: &str, after: Revision) -> Watch {
         self.store.watch(prefix, after)
+    }
+
+    fn watch_noting(&self, prefix: &str, after: Revision, progress: &Arc<Progress>) -> Watch {
+        self.store.watch_noting(prefix, after, progress)
     }
 
     async fn grant(&self, ttl: Duration) -> Result<Lease, Error> {

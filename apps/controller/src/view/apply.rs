@@ -113,6 +113,7 @@ impl View {
                 return Ok(Touched::Incarnation);
             }
             key::TRIMMED => self.trimmed = value.map(decode).transpose()?.unwrap_or(0),
+            key::RUN_TIME => self.run_time = value.map(decode).transpose()?.unwrap_or_default(),
             key::SETTINGS => {
                 self.settings = value.map(decode).transpose()?;
                 return Ok(Touched::Settings);

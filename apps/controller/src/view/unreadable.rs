@@ -3,6 +3,7 @@
 
 use super::discovery::ordered;
 use super::{NodeView, Versioned, View};
+use crate::age::RunTime;
 use crate::format;
 use crate::record::{emit, key};
 use crate::store::{Entry, Revision};
@@ -164,6 +165,7 @@ impl View {
             key::FORMAT => emit(self.format.as_ref()?),
             key::INCARNATION => emit(self.incarnation.as_ref()?),
             key::TRIMMED if self.trimmed > 0 => emit(&self.trimmed),
+            key::RUN_TIME if self.run_time != RunTime::default() => emit(&self.run_time),
             key::SETTINGS => emit(self.settings.as_ref()?),
             _ => return None,
         };

@@ -88,6 +88,7 @@ fn a_store_of_the_first_version_is_read_and_every_kind_of_record_is_in_it() {
         key::TUNNEL_NODE,
         key::INNER,
         key::TRIMMED,
+        key::RUN_TIME,
         key::SETTINGS,
         key::FORMAT,
         key::INCARNATION,

@@ -1,6 +1,7 @@
 //! The controller's interface, called directly and over TLS on loopback.
 
 mod audit;
+mod certificates;
 mod decisions;
 mod discovery;
 mod idempotency;

@@ -61,3 +61,29 @@ async fn removed_events_leave_an_explicit_gap() {
     let event = stream.next_of("event").await;
     assert_ne!(event["kind"], "events_missed");
 }
+
+#[tokio::test]
+async fn a_stream_without_events_says_where_to_continue() {
+    let rig = Rig::new().await;
+    let mut stream = rig.events_of("/v1/events/stream").await;
+    stream.next_of("ping").await;
+    let after = stream.id;
+    drop(stream);
+    rig.tenant("gap").await;
+    let mut stream = rig.events(after).await;
+    let event = stream.next_of("event").await;
+    assert_eq!(event["tenant"], "gap");
+    assert_eq!(Some(stream.id), event["number"].as_u64());
+}
+
+#[tokio::test]
+async fn a_stream_of_a_restored_store_names_the_gap_and_goes_on() {
+    let rig = Rig::new().await;
+    let mut stream = rig.events(1 << 40).await;
+    let event = stream.next_of("event").await;
+    assert_eq!(event["kind"], "events_missed");
+    let message = event["message"].as_str().unwrap();
+    assert!(message.contains("restored from a backup"), "{message}");
+    rig.tenant("later").await;
+    assert_eq!(stream.next_of("event").await["tenant"], "later");
+}

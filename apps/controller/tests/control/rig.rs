@@ -293,19 +293,25 @@ impl Rig {
         Events {
             body: response.into_body().into_data_stream(),
             text: String::new(),
+            id: 0,
         }
     }
 
     /// Returns the stream of the events after that number.
     pub(crate) async fn events(&self, after: u64) -> Events {
-        let request = Request::get(format!("/v1/events/stream?after={after}"))
-            .body(Body::empty())
-            .unwrap();
+        self.events_of(&format!("/v1/events/stream?after={after}"))
+            .await
+    }
+
+    /// Returns the stream of events at that path.
+    pub(crate) async fn events_of(&self, path: &str) -> Events {
+        let request = Request::get(path).body(Body::empty()).unwrap();
         let response = self.request(Caller::Operator(&self.admin), request).await;
         assert_eq!(response.status(), StatusCode::OK);
         Events {
             body: response.into_body().into_data_stream(),
             text: String::new(),
+            id: 0,
         }
     }
 
@@ -399,6 +405,8 @@ pub(crate) fn flow(mode: &str, is_triggered: bool) -> Value {
 pub(crate) struct Events {
     body: BodyDataStream,
     text: String,
+    /// The identifier of the last event that had one.
+    pub(crate) id: u64,
 }
 
 impl Events {
@@ -413,6 +421,7 @@ impl Events {
                         .unwrap_or("")
                         .trim()
                 };
+                self.id = field("id:").parse().unwrap_or(self.id);
                 let (kind, data) = (field("event:").to_owned(), field("data:"));
                 let data = serde_json::from_str(data).unwrap_or_else(|_| data.into());
                 self.text = rest.to_owned();

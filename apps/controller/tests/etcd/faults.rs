@@ -1,9 +1,12 @@
 //! etcd is killed and restarted during writes and watches; leaders are disconnected from it.
 
 use crate::server::{EtcdServer, connect};
-use crate::store_suite::{PATIENCE, in_time};
+use crate::store_suite::controllers::Pair;
+use crate::store_suite::{PATIENCE, in_time, until};
 use futures_util::StreamExt;
-use hawser_controller::store::{Change, Election, Error, EtcdSettings, Expect, Role, Store, Write};
+use hawser_controller::store::{
+    Change, Election, Error, EtcdSettings, Expect, Follow, Role, Store, Update, Write,
+};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -117,6 +120,72 @@ async fn etcd_killed_in_a_storm_loses_nothing() {
         watched.insert(entry.key, entry.revision);
     }
     converges(&server.connect("hawser/").await, start, &held).await;
+}
+
+/// Requires users in an etcd, and returns the settings of one.
+async fn require_users(server: &EtcdServer) -> EtcdSettings {
+    let settings = server.settings("hawser/");
+    connect(settings.clone()).await;
+    let mut admin = etcd_client::Client::connect([server.endpoint()], None)
+        .await
+        .expect("connected");
+    let root = ("root", "secret");
+    admin.user_add(root.0, root.1, None).await.expect("added");
+    admin.role_add(root.0).await.expect("added");
+    admin
+        .user_grant_role(root.0, root.0)
+        .await
+        .expect("granted");
+    admin.auth_enable().await.expect("enabled");
+    EtcdSettings {
+        user: Some((root.0.into(), root.1.into())),
+        ..settings
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_authenticates_again_after_a_restart_of_etcd() {
+    let mut server = EtcdServer::start();
+    let settings = require_users(&server).await;
+    // It writes nothing, so no other request renews its token.
+    let reader: Arc<dyn Store> = Arc::new(connect(settings.clone()).await);
+    let writer = connect(settings).await;
+    let mut follow = Follow::new(reader, "");
+    assert_eq!(in_time(follow.next()).await, Update::All(vec![]));
+    for key in ["once", "twice"] {
+        server.kill();
+        server.start_again();
+        in_time(async {
+            while writer.commit(vec![Write::put(key, *b"x")]).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        let update = in_time(follow.next()).await;
+        let Update::Change(Change::Put(entry)) = update else {
+            panic!("{update:?}")
+        };
+        assert_eq!(&*entry.key, key);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_controller_that_does_not_hear_from_etcd_says_so() {
+    let server = EtcdServer::start();
+    let store: Arc<dyn Store> = Arc::new(server.connect("hawser/").await);
+    let pair = Pair::start(&store).await;
+    pair.leads().await;
+    let is_behind = async || {
+        let (status, answer) = pair.call(0, "GET", "/readyz", None).await;
+        let detail = answer["detail"].as_str().unwrap_or_default();
+        status == 503 && detail.contains("what this controller knows of the store is")
+    };
+    assert!(!is_behind().await);
+    server.signal(Signal::SIGSTOP);
+    until(&is_behind).await;
+    server.signal(Signal::SIGCONT);
+    until(async || pair.call(0, "GET", "/readyz", None).await.0 == 200).await;
+    pair.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

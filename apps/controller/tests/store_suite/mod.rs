@@ -75,7 +75,7 @@ macro_rules! suite {
             a_node_inherits_no_flow_that_was_left_behind,
             a_node_inherits_nothing_that_another_controller_keeps,
             no_owner_inherits_settings_that_an_earlier_version_left,
-            a_sweep_of_expired_tokens_changes_no_tag,
+            an_expired_token_stays_until_others_need_its_place,
             a_node_that_was_lost_while_no_controller_ran_is_reported_once,
             a_node_that_is_lost_when_the_leader_ends_is_reported_once,
             a_node_that_moves_to_another_controller_is_not_lost,
