@@ -49,6 +49,7 @@ const BUILT_ON: &[(&str, &str)] = &[
     ("hawser-client", "hawser-io"),
     ("hawser-client", "hawser-tls"),
     ("hawser-quic", "hawser-tls"),
+    ("hawser-moq", "hawser-io"),
     ("hawser-moq", "hawser-tls"),
     ("hawser-keyring", "hawser-client"),
     ("hawser-keyring", "hawser-io"),
