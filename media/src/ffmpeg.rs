@@ -1,3 +1,4 @@
+use hawser_units::Line;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -194,5 +195,5 @@ pub(crate) fn read_text(mut from: impl Read) -> String {
     let mut text = Vec::new();
     // On an error, the text read so far is used.
     let _ = from.read_to_end(&mut text);
-    String::from_utf8_lossy(&text).trim().to_owned()
+    Line::of_output(&text).into_string()
 }

@@ -217,7 +217,7 @@ fn probe(path: &Path, options: &[&str]) -> Result<((usize, usize), String), Vide
         })?;
     let stream = parse_stream(&String::from_utf8_lossy(&output.stdout));
     stream.filter(|_| output.status.success()).ok_or_else(|| {
-        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let complaint = hawser_units::Line::of_output(&output.stderr).into_string();
         VideoError::Decode {
             path: path.to_owned(),
             complaint: if complaint.is_empty() {
