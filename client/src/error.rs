@@ -2,6 +2,7 @@ use crate::words;
 use hawser_control::Name;
 use hawser_control::access::InvalidToken;
 use hawser_control::answer::Problem;
+use hawser_units::Line;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,7 +45,7 @@ pub enum Error {
     Silent(Duration),
     /// The controller ended a stream, with a reason.
     #[error("the controller ended the stream: {0}")]
-    Ended(String),
+    Ended(Line),
     /// The text is not an enrolment token.
     #[error("{0}. Create one with `hawser ctl node enrol`")]
     Token(#[from] InvalidToken),
@@ -121,11 +122,11 @@ pub(crate) fn credentials(what: &str, reason: String) -> Error {
 
 /// Returns the controller's explanation in the words of the command line.
 fn describe(problem: &Problem) -> String {
-    let detail = words::translate(problem.detail.trim());
-    let title = problem.title.trim();
+    let detail = Line::new(&words::translate(problem.detail.trim())).into_string();
+    let title = Line::new(problem.title.trim());
     match (title.is_empty(), detail.is_empty()) {
         (_, false) => detail,
-        (false, true) => title.to_owned(),
+        (false, true) => title.into_string(),
         (true, true) => format!(
             "the controller rejected the request with status {}",
             problem.status
@@ -145,6 +146,18 @@ mod tests {
             status: 404,
             detail: text(detail),
         })
+    }
+
+    #[test]
+    fn a_controllers_words_are_one_line() {
+        for error in [
+            problem("a\nb\u{1b}[2J", ""),
+            problem("", "a\nb\u{202e}"),
+            Error::Ended(Line::new("a\n\u{9b}")),
+        ] {
+            let text = error.to_string();
+            assert!(text.chars().all(hawser_units::is_shown), "{text}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use hawser_control::pair::NodeKeys;
 use hawser_control::resource::Policy;
 use hawser_control::track::TrackKey;
 use hawser_control::tunnel::{Admitted, ClientReport, ServerReport, Servers};
+use hawser_units::Line;
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -254,7 +255,7 @@ impl NodeStream {
                 "policy" => return Ok(Some(self.message(&event, NodeMessage::Policy))),
                 "authority" => return Ok(Some(self.message(&event, NodeMessage::Authority))),
                 "ping" => return Ok(Some(NodeMessage::Ping)),
-                "end" => return Err(Error::Ended(event.data)),
+                "end" => return Err(Error::Ended(Line::new(&event.data))),
                 // A newer controller may send other events.
                 _ => {}
             }

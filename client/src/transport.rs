@@ -1,5 +1,6 @@
 use crate::error::{Error, credentials};
 use hawser_control::answer::{IDEMPOTENCY_KEY, MERGE_PATCH, Problem};
+use hawser_units::Line;
 use reqwest::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use rustls::ClientConfig;
@@ -398,5 +399,5 @@ pub(crate) fn causes(error: &reqwest::Error) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    innermost.to_string()
+    Line::new(&innermost.to_string()).into_string()
 }

@@ -3,21 +3,20 @@
 
 pub mod controller;
 mod logging;
+mod output;
+mod signals;
 
 pub use logging::Logging;
+pub use output::{complain, is_screen, print, print_json, print_over, printable_json, show};
+pub use signals::{stop_flag, stop_flag_of};
 
+use hawser_io::config::ConfigError;
+use hawser_units::{Line, printable};
+use std::error::Error;
 use std::fmt;
-use std::io::{self, ErrorKind, Write};
 
-/// Prints text to standard output. Returns `false` if the reader has closed the pipe, as `head`
-/// does, which is no failure.
-pub fn print(text: &str) -> io::Result<bool> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        written => written.map(|()| true),
-    }
-}
+/// The longest message of an error, in bytes.
+const MAX_MESSAGE: usize = 4096;
 
 /// A failure with an exit code of its own.
 #[derive(Debug)]
@@ -51,7 +50,7 @@ pub fn exit_code(program: &str, outcome: anyhow::Result<()>) -> u8 {
     match outcome {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("{program}: {}", chain(&error));
+            complain(&format!("{program}: {}", chain(&error)));
             error
                 .downcast_ref::<Failure>()
                 .map_or(1, |failure| failure.code)
@@ -59,11 +58,11 @@ pub fn exit_code(program: &str, outcome: anyhow::Result<()>) -> u8 {
     }
 }
 
-/// Formats an error and its causes in one line. A cause that an error message already ends with is
-/// not repeated.
+/// Formats an error and its causes in one line, except for lines of a configuration that are shown. A cause that an
+/// error message already ends with is not repeated.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    for cause in error.chain().map(message) {
         if text.is_empty() {
             text = cause;
         } else if !text.ends_with(&cause) {
@@ -71,6 +70,22 @@ fn chain(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// Returns an error's message. It may contain text of others, such as the name of a file.
+fn message(error: &(dyn Error + 'static)) -> String {
+    let text = error.to_string();
+    match has_lines(error) {
+        true => printable(&text).into_owned(),
+        false => Line::within(&text, MAX_MESSAGE).into_string(),
+    }
+}
+
+/// Returns whether the message of an error shows lines of a configuration.
+fn has_lines(error: &(dyn Error + 'static)) -> bool {
+    error.is::<ConfigError>()
+        || error.is::<toml::de::Error>()
+        || error.source().is_some_and(has_lines)
 }
 
 #[cfg(test)]
@@ -85,6 +100,23 @@ mod tests {
         assert_eq!(exit_code("hawser", Err(failure)), 3);
         assert_eq!(exit_code("hawser", Err(anyhow::anyhow!("other"))), 1);
         assert_eq!(exit_code("hawser", Ok(())), 0);
+    }
+
+    #[test]
+    fn an_error_is_one_line_and_controls_no_terminal() {
+        let error = anyhow::anyhow!("closed\n\x1b[31mERROR: run this").context("a\u{202e}b");
+        assert_eq!(
+            chain(&error),
+            "a\\u{202e}b: closed\\n\\u{1b}[31mERROR: run this"
+        );
+    }
+
+    #[test]
+    fn a_wrong_configuration_is_shown_with_its_line() {
+        let source = hawser_io::config::Source::of("a.toml".as_ref(), "a = \n");
+        let error = source.parse::<toml::Table>().unwrap_err();
+        let error = anyhow::Error::from(error).context("not started");
+        assert!(chain(&error).lines().count() > 2, "{}", chain(&error));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::failures::{Change, Failures};
 use crate::file;
+use hawser_units::is_shown;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -22,6 +23,8 @@ pub struct JsonFile {
     is_compact: bool,
     /// Whether a written value is on the disk before the call returns.
     is_durable: bool,
+    /// Whether strings are made printable lines.
+    is_status: bool,
 }
 
 /// The reason that a file of JSON cannot be used.
@@ -62,6 +65,16 @@ impl JsonFile {
             mode,
             is_compact: false,
             is_durable: false,
+            is_status: false,
+        }
+    }
+
+    /// Returns the file at `path` with the status of a program, for everyone to read. It may have text of others:
+    /// strings are made printable lines when they are written, and when they are read.
+    pub fn status(path: PathBuf) -> Self {
+        JsonFile {
+            is_status: true,
+            ..JsonFile::at(path, 0o666)
         }
     }
 
@@ -95,6 +108,11 @@ impl JsonFile {
     pub fn read<T: DeserializeOwned>(&self) -> Result<Option<T>, JsonFileError> {
         let path = self.path.clone();
         match fs::read(&self.path) {
+            Ok(text) if self.is_status => {
+                serde_json::from_str(&with_lines(&String::from_utf8_lossy(&text)))
+                    .map(Some)
+                    .map_err(|error| JsonFileError::Syntax { path, error })
+            }
             Ok(text) => serde_json::from_slice(&text)
                 .map(Some)
                 .map_err(|error| JsonFileError::Syntax { path, error }),
@@ -143,16 +161,44 @@ impl JsonFile {
             file::create_folder(folder, 0o777)?;
         }
         let text = if self.is_compact {
-            serde_json::to_vec(value)
+            serde_json::to_string(value)
         } else {
-            serde_json::to_vec_pretty(value)
+            serde_json::to_string_pretty(value)
         };
+        let text = text.map(|text| match self.is_status {
+            true => with_lines(&text),
+            false => text,
+        });
         let replace = match self.is_durable {
             true => file::replace_durably,
             false => file::replace,
         };
-        replace(&self.path, &text?, self.mode)
+        replace(&self.path, text?.as_bytes(), self.mode)
     }
+}
+
+/// Returns JSON in which each string is one printable line: what is not shown as it is becomes its escape sequence.
+fn with_lines(json: &str) -> String {
+    let mut lines = String::with_capacity(json.len());
+    let mut chars = json.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '\\' => {
+                let escaped = chars.next();
+                let is_text = matches!(escaped, Some('"' | '\\' | '/'));
+                lines.push_str(if is_text { "\\" } else { "\\\\" });
+                lines.extend(escaped);
+            }
+            // Between strings.
+            '\n' => lines.push(char),
+            _ if is_shown(char) => lines.push(char),
+            _ => {
+                lines.push('\\');
+                lines.extend(char.escape_unicode());
+            }
+        }
+    }
+    lines
 }
 
 /// The status of a program: a file that is written again and again, for everyone to read.
@@ -166,7 +212,7 @@ impl StatusFile {
     /// Returns the file at `path`.
     pub fn at(path: PathBuf) -> Self {
         StatusFile {
-            file: JsonFile::at(path, 0o666),
+            file: JsonFile::status(path),
             failures: Failures::default(),
         }
     }
@@ -200,6 +246,20 @@ mod tests {
         assert_eq!(file.read().unwrap(), Some(7));
         let mode = fs::metadata(file.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn strings_of_a_status_are_printable_lines() {
+        let directory = tempfile::tempdir().unwrap();
+        let foreign = ["a\nb \u{1b}[2J", "\u{9b}m\u{202e}", "it's \"quoted\" \\n é"];
+        let shown = ["a\\nb \\u001b[2J", "\\u{9b}m\\u{202e}", foreign[2]];
+        let file = JsonFile::status(directory.path().join("status.json"));
+        file.write(&foreign).unwrap();
+        let written: Vec<String> = serde_json::from_slice(&fs::read(file.path()).unwrap()).unwrap();
+        assert_eq!(written, shown);
+        // As another program, or an earlier version, has written it.
+        fs::write(file.path(), serde_json::to_string(&foreign).unwrap()).unwrap();
+        assert_eq!(file.read::<Vec<String>>().unwrap().unwrap(), shown);
     }
 
     #[test]

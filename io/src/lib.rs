@@ -1,5 +1,5 @@
 //! Sockets, TUN devices, interfaces and routes, network namespaces, packet rings, files of
-//! configuration and state, the time of day, limits of rates and of open files.
+//! configuration and state, the time of day, limits of rates, of open files and of handshakes.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
@@ -9,6 +9,7 @@ mod departures;
 pub mod descriptors;
 pub mod failures;
 pub mod file;
+pub mod handshakes;
 pub mod interface;
 pub mod json_file;
 pub mod key_file;

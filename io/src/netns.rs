@@ -7,6 +7,7 @@
 //! links, addresses and routes with [`netlink`](crate::netlink).
 
 use crate::lifetime::die_with_thread;
+use hawser_units::Line;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use std::fs::{self, File};
@@ -268,7 +269,7 @@ impl Namespace {
         Err(Error::Failed {
             namespace: self.name.clone(),
             command,
-            message,
+            message: Line::of_output(message.as_bytes()).into_string(),
         })
     }
 

@@ -164,7 +164,7 @@ fn switch_offloads_off(entry: &str) -> anyhow::Result<()> {
     let output = Command::new("ethtool").args(arguments).output();
     let output = output
         .map_err(|error| anyhow::anyhow!("{}: {error}; install the package ethtool", command()))?;
-    let message = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(output.status.success(), "{}: {}", command(), message.trim());
+    let message = hawser_units::Line::of_output(&output.stderr);
+    anyhow::ensure!(output.status.success(), "{}: {}", command(), message);
     Ok(())
 }

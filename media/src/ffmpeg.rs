@@ -1,3 +1,4 @@
+use hawser_units::Line;
 use parking_lot::{Condvar, Mutex};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
@@ -308,5 +309,5 @@ pub(crate) fn read_text(mut from: impl Read) -> String {
     let mut text = Vec::new();
     // On an error, the text read so far is used.
     let _ = from.read_to_end(&mut text);
-    String::from_utf8_lossy(&text).trim().to_owned()
+    Line::of_output(&text).into_string()
 }

@@ -1,5 +1,6 @@
 //! The properties of a video file, which ffprobe reads without decoding it.
 
+use hawser_units::Line;
 use crate::ffmpeg::{MAX_SIDE, PixelFormat, VideoError, file_argument, read_error};
 use serde::Deserialize;
 use std::fs::File;
@@ -119,7 +120,7 @@ fn ffprobe(path: &Path, options: &[impl AsRef<str>]) -> Result<String, VideoErro
     let reason = complaint.lines().find_map(|line| line.strip_prefix(&*name));
     Err(VideoError::Decode {
         path: path.to_owned(),
-        complaint: reason.unwrap_or(&complaint).to_owned(),
+        complaint: Line::of_output(reason.unwrap_or(&complaint).as_bytes()).into_string(),
     })
 }
 

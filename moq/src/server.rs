@@ -4,6 +4,7 @@ use crate::authorisation::{Denied, Target, Token};
 use crate::certificate::{self, RECEIVE_WINDOW, RENEW_AGAIN};
 use crate::egress::Egress;
 use crate::transport::{ALPN, Asked, GroupTotals, Transport, alpn};
+use hawser_io::handshakes::{HandshakeSlots, TimeLimits};
 use hawser_tls::Identity;
 use moq_net::{cache, origin, stats};
 use parking_lot::Mutex;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 use web_transport_proto::http::StatusCode;
 
@@ -64,6 +65,8 @@ pub struct ServerStats {
     pub cached_bytes: u64,
     /// Clients that were refused because there were as many as there may be.
     pub full: u64,
+    /// Clients that were refused because too many handshakes, of all or of their source, were in progress.
+    pub handshakes: u64,
     /// Clients that asked for another path than the root.
     pub wrong_path: u64,
     /// Clients without the right token.
@@ -99,6 +102,7 @@ pub(crate) struct Shared {
     pool: cache::Pool,
     groups: Arc<GroupTotals>,
     full: AtomicU64,
+    handshakes: AtomicU64,
     wrong_path: AtomicU64,
     unauthorised: AtomicU64,
     failed: AtomicU64,
@@ -108,7 +112,7 @@ pub(crate) struct Shared {
 pub(crate) struct Listener {
     endpoint: noq::Endpoint,
     pub(crate) local: SocketAddr,
-    sessions: Arc<Semaphore>,
+    handshakes: Arc<HandshakeSlots>,
     own_certificate: bool,
     admission: Arc<Admission>,
 }
@@ -120,17 +124,24 @@ struct Admission {
     token: Option<Token>,
     name: String,
     window: u32,
+    /// The places of sessions, which clients take once they have shown their token.
+    sessions: Arc<Semaphore>,
     shared: Arc<Shared>,
+}
+
+/// The session of a client.
+struct Joined {
+    session: moq_net::Session,
+    driver: moq_net::Driver<Transport>,
+    _place: OwnedSemaphorePermit,
 }
 
 /// A connection that becomes no session.
 enum Refusal {
     Denied(Denied),
+    Full,
     Failed(String),
 }
-
-/// The time within which a connection becomes a session.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// The time within which clients are told that the server ends.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -275,6 +286,7 @@ impl Listener {
             pool,
             groups: Arc::default(),
             full: AtomicU64::new(0),
+            handshakes: AtomicU64::new(0),
             wrong_path: AtomicU64::new(0),
             unauthorised: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -285,12 +297,13 @@ impl Listener {
             token: config.token,
             name: config.name,
             window,
+            sessions: Arc::new(Semaphore::new(config.sessions)),
             shared,
         };
         Ok(Listener {
             endpoint,
             local,
-            sessions: Arc::new(Semaphore::new(config.sessions)),
+            handshakes: Arc::default(),
             own_certificate,
             admission: Arc::new(admission),
         })
@@ -320,46 +333,63 @@ impl Listener {
                         let _ = incoming.retry();
                         continue;
                     }
-                    let Ok(permit) = Arc::clone(&self.sessions).try_acquire_owned() else {
-                        admission.shared.full.fetch_add(1, Relaxed);
-                        incoming.refuse();
-                        continue;
-                    };
-                    let admission = Arc::clone(admission);
-                    tokio::spawn(async move {
-                        let from = incoming.remote_address();
-                        if let Err(refusal) = admission.admit(incoming, from).await {
-                            admission.shared.count(&refusal);
-                            tracing::debug!(broadcast = admission.name, %from, "MoQ client refused: {refusal}");
-                        }
-                        drop(permit);
-                    });
+                    self.take(incoming);
                 }
             }
         }
         self.endpoint.close(0u32.into(), b"the relay ends");
         let _ = timeout(CLOSING, self.endpoint.wait_idle()).await;
     }
+
+    /// Serves a client, unless there are too many handshakes or sessions.
+    fn take(&self, incoming: noq::Incoming) {
+        let (admission, from) = (Arc::clone(&self.admission), incoming.remote_address());
+        if admission.sessions.available_permits() == 0 {
+            admission.shared.full.fetch_add(1, Relaxed);
+            return incoming.refuse();
+        }
+        let source = from.ip().to_canonical();
+        let Ok(slot) = self.handshakes.take(source) else {
+            admission.shared.handshakes.fetch_add(1, Relaxed);
+            return incoming.refuse();
+        };
+        let handshakes = Arc::clone(&self.handshakes);
+        tokio::spawn(async move {
+            let refusal = match admission.admit(incoming, slot.time_limits()).await {
+                Ok(joined) => {
+                    drop(slot);
+                    handshakes.remember(source);
+                    return admission.serve(joined, from).await;
+                }
+                Err(refusal) => refusal,
+            };
+            admission.shared.count(&refusal);
+            tracing::debug!(broadcast = admission.name, %from, "MoQ client refused: {refusal}");
+        });
+    }
 }
 
 impl Admission {
-    /// Serves a client until it leaves.
-    async fn admit(&self, incoming: noq::Incoming, from: SocketAddr) -> Result<(), Refusal> {
-        let (session, driver) = timeout(HANDSHAKE, self.handshake(incoming))
-            .await
-            .map_err(|_| Refusal::Failed("it did not end its handshake in time".to_owned()))??;
-        let version = session.version();
-        tracing::info!(broadcast = self.name, %from, %version, "MoQ client joined");
-        let ended = moq_net::time::run(driver).await;
-        tracing::info!(broadcast = self.name, %from, "MoQ client left: {ended}");
-        Ok(())
+    /// Opens the session of a client that has the right token, within its time limits.
+    async fn admit(&self, incoming: noq::Incoming, limits: TimeLimits) -> Result<Joined, Refusal> {
+        let late = || Refusal::Failed("it did not end its handshake in time".to_owned());
+        let opened = async {
+            let connection = timeout(limits.tls_handshake, incoming.into_future()).await;
+            self.open(connection.map_err(|_| late())??).await
+        };
+        let opened = timeout(limits.first_message, opened).await;
+        opened.map_err(|_| late())?
     }
 
-    async fn handshake(
-        &self,
-        incoming: noq::Incoming,
-    ) -> Result<(moq_net::Session, moq_net::Driver<Transport>), Refusal> {
-        let connection = incoming.await?;
+    /// Serves a client until it leaves.
+    async fn serve(&self, joined: Joined, from: SocketAddr) {
+        let version = joined.session.version();
+        tracing::info!(broadcast = self.name, %from, %version, "MoQ client joined");
+        let ended = moq_net::time::run(joined.driver).await;
+        tracing::info!(broadcast = self.name, %from, "MoQ client left: {ended}");
+    }
+
+    async fn open(&self, connection: noq::Connection) -> Result<Joined, Refusal> {
         let (transport, target) = if alpn(&connection).as_deref() == Some(ALPN) {
             let asked = Asked::accept(connection).await?;
             let offered = asked.request.protocols.iter();
@@ -389,9 +419,18 @@ impl Admission {
             });
             return Err(Refusal::Denied(denied));
         }
+        let Ok(place) = Arc::clone(&self.sessions).try_acquire_owned() else {
+            handshake.close(moq_net::Error::Cancel);
+            return Err(Refusal::Full);
+        };
         let presence = self.shared.registry.tier(stats::Tier::default());
         let handshake = handshake.with_stats(presence.session(&self.name));
-        Ok(handshake.ok().await?)
+        let (session, driver) = handshake.ok().await?;
+        Ok(Joined {
+            session,
+            driver,
+            _place: place,
+        })
     }
 
     fn renew_certificate(&self, endpoint: &noq::Endpoint) {
@@ -429,6 +468,7 @@ impl Shared {
 
     fn count(&self, refusal: &Refusal) {
         let counter = match refusal {
+            Refusal::Full => &self.full,
             Refusal::Denied(Denied::Path) => &self.wrong_path,
             Refusal::Denied(Denied::Token) => &self.unauthorised,
             Refusal::Failed(_) => &self.failed,
@@ -456,6 +496,7 @@ impl Shared {
             offered_bytes: offered.bytes,
             cached_bytes: self.pool.used(),
             full: self.full.load(Relaxed),
+            handshakes: self.handshakes.load(Relaxed),
             wrong_path: self.wrong_path.load(Relaxed),
             unauthorised: self.unauthorised.load(Relaxed),
             failed: self.failed.load(Relaxed),
@@ -472,6 +513,7 @@ impl<E: std::error::Error> From<E> for Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Refusal::Full => f.write_str("there are as many sessions as there may be"),
             Refusal::Denied(Denied::Path) => f.write_str("the path is not the root"),
             Refusal::Denied(Denied::Token) => f.write_str("the token is missing or wrong"),
             Refusal::Failed(reason) => f.write_str(reason),

@@ -5,6 +5,7 @@ mod http;
 pub(crate) use http::{ALPN, Asked};
 
 use bytes::Bytes;
+use hawser_units::Line;
 use http::Http;
 use moq_net::web_transport_trait::{self as wt, poll};
 use noq::VarInt;
@@ -78,7 +79,7 @@ pub enum TransportError {
     Connection(#[from] noq::ConnectionError),
     /// The peer has closed the session.
     #[error("closed by the peer: {1} ({0})")]
-    Closed(u32, String),
+    Closed(u32, Line),
     /// The peer has reset or stopped the stream.
     #[error("stream ended by the peer ({0})")]
     Stream(u32),
@@ -321,7 +322,7 @@ impl poll::Session for Transport {
                 let error = connection.closed().await;
                 let by_peer = http.and_then(|http| http.closed_by_peer());
                 Err(match by_peer {
-                    Some((code, reason)) => TransportError::Closed(code, reason),
+                    Some((code, reason)) => TransportError::Closed(code, Line::new(&reason)),
                     None => error.into(),
                 })
             })
@@ -497,10 +498,10 @@ fn read_error(error: noq::ReadError) -> TransportError {
 impl wt::Error for TransportError {
     fn session_error(&self) -> Option<(u32, String)> {
         match self {
-            TransportError::Closed(code, reason) => Some((*code, reason.clone())),
+            TransportError::Closed(code, reason) => Some((*code, reason.clone().into_string())),
             TransportError::Connection(noq::ConnectionError::ApplicationClosed(close)) => {
                 let code = u32::try_from(close.error_code.into_inner()).ok()?;
-                Some((code, String::from_utf8_lossy(&close.reason).into_owned()))
+                Some((code, Line::from_bytes(&close.reason).into_string()))
             }
             _ => None,
         }

@@ -124,6 +124,26 @@ async fn there_are_no_more_sessions_than_there_may_be() {
     catalog(&second.broadcast(NAME).await).await;
 }
 
+#[tokio::test]
+async fn silent_handshakes_of_a_source_shut_out_nobody_else() {
+    let (server, mut egress) = open(|config| {
+        config.sessions = 4;
+        config.token = Some(TOKEN.parse().unwrap());
+    });
+    Publisher::new(1).announce(&mut egress, 0);
+    let (address, fingerprint) = (server.local_address(), server.fingerprint());
+    let mut silent = Vec::new();
+    while server.stats().handshakes == 0 {
+        let from = [127, 0, 0, 2].into();
+        silent.push(connect_in_silence(from, address, &fingerprint).await);
+    }
+    assert!(silent.iter().flatten().count() > 4);
+    let (version, target) = (version("moq-transport-22"), format!("/?token={TOKEN}"));
+    let client = Client::connect(address, &fingerprint, Over::Quic, version, &target);
+    catalog(&client.await.unwrap().broadcast(NAME).await).await;
+    assert_eq!(server.stats().full, 0);
+}
+
 /// Passes on to a server what comes, and nothing back, as if the address of the sender were forged.
 fn one_way(server: SocketAddr) -> SocketAddr {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

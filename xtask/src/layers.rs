@@ -48,6 +48,7 @@ const BUILT_ON: &[(&str, &str)] = &[
     ("hawser-audience", "hawser-fanout"),
     ("hawser-client", "hawser-io"),
     ("hawser-client", "hawser-tls"),
+    ("hawser-command", "hawser-io"),
     ("hawser-quic", "hawser-tls"),
     ("hawser-moq", "hawser-io"),
     ("hawser-moq", "hawser-tls"),

@@ -9,6 +9,8 @@
 //!
 //! One loop owns all kernel state. A separate thread talks to the controller (`link`).
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 #[cfg(test)]
 mod any_bytes;
 mod boot;
@@ -50,7 +52,7 @@ use nix::time::{ClockId, clock_gettime};
 use node::{Filters, Node, pins, remove_pins};
 use observer::Observer;
 use rejected::RejectedCopies;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGHUP;
 use status::StatusFile;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -100,7 +102,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let config = Config::read(&args.config)?;
     if args.check {
-        println!("{config}");
+        hawser_command::print(&format!("{config}\n"))?;
         return Ok(());
     }
     if let Some(token) = &args.enrol {
@@ -359,13 +361,8 @@ struct Signals {
 
 impl Signals {
     fn catch() -> Result<Self> {
-        let (stop, reload) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, stop.clone())?;
-        }
+        let stop = hawser_command::stop_flag()?;
+        let reload = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(SIGHUP, reload.clone())?;
         Ok(Signals { stop, reload })
     }

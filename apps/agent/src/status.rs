@@ -18,7 +18,7 @@ use hawser_io::clock::unix_ms;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
 use hawser_pathset::PathTotals;
-use hawser_units::{FlowId, PathId};
+use hawser_units::{FlowId, Line, PathId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -206,7 +206,7 @@ pub struct ReceiveStatus {
 impl Status {
     /// Reads a status file.
     pub fn read(path: &Path) -> Result<Self> {
-        let status = JsonFile::at(path.to_owned(), 0o666).read()?;
+        let status = JsonFile::status(path.to_owned()).read()?;
         status.with_context(|| format!("there is no status file {}", path.display()))
     }
 
@@ -336,7 +336,7 @@ impl StatusFile {
             error: None,
         };
         StatusFile {
-            file: JsonFile::at(path, 0o666),
+            file: JsonFile::status(path),
             failures: Failures::default(),
             configuration,
             last: LastStatus::default(),
@@ -350,7 +350,9 @@ impl StatusFile {
 
     /// Records and logs the result of reloading the configuration.
     pub(crate) fn configuration_reloaded(&mut self, outcome: Result<()>) {
-        let error = outcome.err().map(|error| format!("{error:#}"));
+        let error = outcome
+            .err()
+            .map(|error| Line::of_output(format!("{error:#}").as_bytes()).into_string());
         match &error {
             None => info!("configuration reloaded"),
             Some(error) => {

@@ -1,5 +1,7 @@
 //! The `hawser` command.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod controller;
 mod lab;
 mod man;

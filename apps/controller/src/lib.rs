@@ -5,6 +5,8 @@
 //! controller. `api` serves operators and nodes. `decide`, `observe` and `leader` make policies,
 //! and `push` sends them to the nodes.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod access;
 mod admission;
 mod age;
@@ -71,16 +73,16 @@ pub fn run(args: &Args) -> Result<()> {
         .context("no configuration file: give --config FILE")?;
     let config = Config::read(file)?;
     if args.check {
-        println!(
-            "configuration is valid: listen on {}, state in {}",
+        hawser_command::print(&format!(
+            "configuration is valid: listen on {}, state in {}\n",
             config.listen,
             config.state.display()
-        );
+        ))?;
         return Ok(());
     }
     if let Some(step) = args.rotate_authority {
         let next = authority::rotation::rotate(&config.state, step)?;
-        println!("done; next: {next}");
+        hawser_command::print(&format!("done; next: {next}\n"))?;
         return Ok(());
     }
     raise_descriptors(config.limits.connections)?;
@@ -89,14 +91,17 @@ pub fn run(args: &Args) -> Result<()> {
         .build()?;
     if args.restored {
         runtime.block_on(maintenance::mark_restored(&config))?;
-        println!(
-            "the store has a new incarnation: nodes discard policies of the time after the backup"
-        );
+        hawser_command::print(
+            "the store has a new incarnation: nodes discard policies of the time after the backup\n",
+        )?;
         return Ok(());
     }
     if args.new_admin_token {
         let file = runtime.block_on(maintenance::new_admin_token(&config))?;
-        println!("the secret of the token is in {}", file.display());
+        hawser_command::print(&format!(
+            "the secret of the token is in {}\n",
+            file.display()
+        ))?;
         return Ok(());
     }
     runtime.block_on(run_until_signal(config, file))
@@ -104,6 +109,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Runs a controller with the configuration that was read from `file`.
 async fn run_until_signal(config: Config, file: &Path) -> Result<()> {
+    // The loop hears the first signal, too.
+    let _stop = hawser_command::stop_flag()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;

@@ -1,5 +1,7 @@
 //! The `hawser-controller` command, which `hawser controller` starts.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 use clap::Parser;
 use hawser_controller::CommandLine;
 use std::process::ExitCode;

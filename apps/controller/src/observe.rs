@@ -14,6 +14,7 @@ use hawser_control::decide::{Ignored, Situation, observed};
 use hawser_control::node::{Observation, Report};
 use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ms;
+use hawser_units::Line;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -125,12 +126,9 @@ fn policy_event(node: &Name, observation: &Observation) -> Option<(&'static str,
     Some((kind, text))
 }
 
-/// Limits a text from a node to 300 characters without control characters.
+/// Limits a text from a node to a line of 300 bytes.
 pub(crate) fn short(text: &str) -> String {
-    text.chars()
-        .filter(|character| !character.is_control())
-        .take(300)
-        .collect()
+    Line::within(text, 300).into_string()
 }
 
 impl Controller {

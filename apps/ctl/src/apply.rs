@@ -300,8 +300,8 @@ impl Resource for OwnedSettings {
     async fn all(client: &OperatorClient) -> Result<Vec<Self>> {
         match client.tunnel_settings().all().await {
             Err(error) if error.status() == Some(404) => {
-                eprintln!(
-                    "hawser: the controller is of an earlier version, which cannot list settings of tunnel clients: they are left out"
+                hawser_command::complain(
+                    "hawser: the controller is of an earlier version, which cannot list settings of tunnel clients: they are left out",
                 );
                 Ok(Vec::new())
             }

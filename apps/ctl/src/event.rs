@@ -125,7 +125,7 @@ async fn follow(client: &OperatorClient, filter: &Filter, output: Output) -> Res
                         output.next(&event, &line(&event))?;
                     }
                 }
-                Ok(None) => break Error::Ended("reconnect".to_owned()),
+                Ok(None) => break Error::Ended("reconnect".into()),
                 Err(error) => break error,
             }
         };
@@ -145,7 +145,7 @@ async fn reconnect(
     backoff: &mut Backoff,
 ) -> Result<EventStream> {
     while error.is_transient() {
-        eprintln!("hawser: {error}; reconnecting");
+        hawser_command::complain(&format!("hawser: {error}; reconnecting"));
         backoff.pause().await;
         match client.follow_events(last).await {
             Ok(stream) => return Ok(stream),

@@ -1,5 +1,7 @@
 //! `hawser ctl`: the command line for operators of a controller.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod apply;
 mod audit;
 mod authority;
@@ -158,7 +160,7 @@ async fn watch(
         match dispatch(topic, client, output).await {
             Ok(()) => has_worked = true,
             Err(error) if has_worked && exit::is_transient(&error) => {
-                eprintln!("hawser: {error:#}")
+                hawser_command::complain(&format!("hawser: {error:#}"));
             }
             Err(error) => return Err(error),
         }

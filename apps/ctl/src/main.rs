@@ -1,6 +1,8 @@
 //! The operators' command line alone, for machines that run no part of Hawser: `hawser-ctl` is
 //! `hawser ctl`.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 use clap::{CommandFactory, Parser};
 use hawser_command::Logging;
 use std::process::ExitCode;

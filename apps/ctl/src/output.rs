@@ -1,10 +1,11 @@
 use anyhow::Result;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use hawser_units::Line;
 use serde::Serialize;
 
-/// The sequence that moves a terminal's cursor to the first line and clears the screen.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+/// The longest line of an endless sequence, in bytes.
+const MAX_LINE: usize = 4096;
 
 /// The output format: text for people, or JSON for programs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,7 +39,7 @@ impl Output {
         table.add_rows(
             fields
                 .iter()
-                .map(|(name, value)| [(*name).to_owned(), value.clone()]),
+                .map(|(name, value)| [(*name).to_owned(), Line::new(value).into_string()]),
         );
         self.text(&aligned(&table))
     }
@@ -65,33 +66,34 @@ impl Output {
     /// Prints one item of an endless sequence, as a line of text or a JSON object on one line.
     pub(crate) fn next<T: Serialize>(self, item: &T, text: &str) -> Result<()> {
         if self.json {
-            self.text(&format!("{}\n", serde_json::to_string(item)?))
+            let line = hawser_command::printable_json(&serde_json::to_string(item)?);
+            self.text(&format!("{line}\n"))
         } else {
-            self.text(&format!("{text}\n"))
+            self.text(&format!("{}\n", Line::within(text, MAX_LINE)))
         }
     }
 
     /// Prints text. Exits successfully if the reader has closed the pipe.
     pub(crate) fn text(self, text: &str) -> Result<()> {
-        let clear = if self.replaces { CLEAR } else { "" };
-        let text = printable(text);
-        if !hawser_command::print(&format!("{clear}{text}"))? {
-            std::process::exit(0);
-        }
+        let print = match self.replaces {
+            true => hawser_command::print_over,
+            false => hawser_command::print,
+        };
+        leave_unless(print(text)?);
         Ok(())
     }
 
     fn object<T: Serialize + ?Sized>(self, item: &T) -> Result<()> {
-        self.text(&format!("{}\n", serde_json::to_string_pretty(item)?))
+        leave_unless(hawser_command::print_json(item)?);
+        Ok(())
     }
 }
 
-/// Replaces control characters other than line feeds. Nodes name themselves, and must not control the operator's terminal.
-fn printable(text: &str) -> String {
-    text.replace(
-        |char: char| char.is_control() && char != '\n',
-        char::REPLACEMENT_CHARACTER.encode_utf8(&mut [0; 3]),
-    )
+/// Exits successfully if the reader has closed the pipe.
+fn leave_unless(is_read: bool) {
+    if !is_read {
+        std::process::exit(0);
+    }
 }
 
 /// Returns whether an item passes a filter. Without a filter, everything passes.
@@ -106,8 +108,7 @@ pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) ->
         .load_style(NOTHING)
         .set_header(header.iter().map(|title| title.to_uppercase()));
     // An item has one line, whatever a node has put into it.
-    let line =
-        |cell: String| cell.replace('\n', char::REPLACEMENT_CHARACTER.encode_utf8(&mut [0; 3]));
+    let line = |cell: String| Line::new(&cell).into_string();
     table.add_rows(rows.map(|row| row.into_iter().map(line)));
     aligned(&table)
 }
@@ -128,7 +129,7 @@ mod tests {
     fn an_item_can_neither_add_lines_nor_control_the_terminal() {
         let row = |text: &str| vec![text.to_owned(), "b".to_owned()];
         let rows = [row("\x1b[2K\rall is fine\nforged")].into_iter();
-        let text = printable(&table(&["one", "two"], rows));
+        let text = table(&["one", "two"], rows);
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(!text.contains(['\x1b', '\r']), "{text}");
     }

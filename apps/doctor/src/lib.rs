@@ -2,6 +2,8 @@
 //!
 //! `machine` reads facts, `checks` decides what they mean. The decisions are pure.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod checks;
 mod facts;
 mod finding;

@@ -20,6 +20,8 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod capture;
 mod lines;
 mod mailbox;
@@ -37,13 +39,12 @@ use hawser_cloud::Level;
 use hawser_media::Recording;
 use push::{PushArgs, PushConfig, PushPublisher};
 use server::Server;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
@@ -242,10 +243,7 @@ fn with_data_dir(error: &str) -> String {
 /// Publishes as the command line says, until its duration is over or SIGINT or SIGTERM arrives.
 /// SIGHUP is ignored.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
-    }
+    let stop = hawser_command::stop_flag()?;
     let mut hangups = Signals::new([SIGHUP]).context("cannot handle signals")?;
     thread::spawn(move || {
         for _ in hangups.forever() {
@@ -259,11 +257,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let publisher = PushPublisher::open(&PushConfig::from_args(args.push, common)?)?;
         let ran = publisher.run(&stop);
         let report = ran.as_ref().unwrap_or_else(|failure| &failure.report);
-        println!("{report}");
+        hawser_command::print(&format!("{report}\n"))?;
         ran?;
     } else {
         let publisher = Publisher::open(&Config::from_args(args)?)?;
-        println!("{}", publisher.run(&stop)?);
+        hawser_command::print(&format!("{}\n", publisher.run(&stop)?))?;
     }
     Ok(())
 }

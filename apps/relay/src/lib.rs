@@ -2,6 +2,8 @@
 //! the sessions, says what each viewer may be sent, and repairs what viewers lose.
 //! `docs/design/relay.md` explains how the parts work together.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod config;
 mod forward;
 mod kernel;
@@ -26,10 +28,9 @@ use anyhow::{Context, Result};
 use hawser_io::key_file;
 use hawser_keyring::KeySource;
 use hawser_objects::TrackSecret;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGHUP;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Send a broadcast to many viewers, in the kernel
 ///
@@ -83,17 +84,12 @@ fn relay(file: &Path, is_check: bool) -> Result<()> {
                 }
             }
         }
-        println!("configuration is valid: {}", file.display());
+        hawser_command::print(&format!("configuration is valid: {}\n", file.display()))?;
         return Ok(());
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    let signals =
-        [SIGINT, SIGTERM].map(|signal| signal_hook::flag::register(signal, Arc::clone(&stop)));
+    let stop = hawser_command::stop_flag()?;
     let hangup = Arc::default();
-    let hangups = signal_hook::flag::register(SIGHUP, Arc::clone(&hangup));
-    for registered in signals.into_iter().chain([hangups]) {
-        registered.context("cannot handle signals")?;
-    }
+    signal_hook::flag::register(SIGHUP, Arc::clone(&hangup)).context("cannot handle signals")?;
     let listen: Vec<_> = config.broadcasts.iter().map(|b| b.listen).collect();
     let kernel = Kernel::load(&listen)?;
     let mut server = Server::open(&config, kernel)?;

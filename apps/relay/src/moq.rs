@@ -90,6 +90,7 @@ impl Moq {
             refused: counts([
                 ("failed", server.failed),
                 ("full", server.full),
+                ("handshakes", server.handshakes),
                 ("unauthorised", server.unauthorised),
                 ("wrong_path", server.wrong_path),
             ]),

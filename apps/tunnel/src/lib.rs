@@ -5,6 +5,8 @@
 //! many clients. The connections of a client form a session, over which `hawser_xnc` sends,
 //! receives and recovers packets. `docs/design/tunnel.md` explains how the parts work together.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 #[cfg(test)]
 mod any_bytes;
 mod budget;
@@ -108,13 +110,14 @@ fn run_client(args: &ClientArgs) -> Result<()> {
             ..
         } => {
             tls::client(&config.common.credentials)?;
-            print_valid(&args.run.config);
-            Ok(())
+            print_valid(&args.run.config)
         }
         _ => {
             // Before anything else: a later step may fail, and the traffic has to be blocked by
             // then.
             let kill_switch = client::kill_switch::apply(&config)?;
+            // The client hears the first signal, too. A server ends its drain at the second one.
+            let _stop = hawser_command::stop_flag()?;
             run_to_end(client::run(config, kill_switch))
         }
     }
@@ -124,8 +127,7 @@ fn run_server(args: &ServerArgs) -> Result<()> {
     let config = ServerConfig::read(&args.run.config, args.tuning.as_deref())?;
     if args.run.check {
         tls::server(&config.common.credentials)?;
-        print_valid(&args.run.config);
-        return Ok(());
+        return print_valid(&args.run.config);
     }
     if let Some(file) = &args.tuning {
         warn!(file = %file.display(), "the server and its clients use the parameters of an experiment");
@@ -137,8 +139,9 @@ fn run_server(args: &ServerArgs) -> Result<()> {
     run_to_end(server::run(config, files))
 }
 
-fn print_valid(config: &Path) {
-    println!("configuration is valid: {}", config.display());
+fn print_valid(config: &Path) -> Result<()> {
+    hawser_command::print(&format!("configuration is valid: {}\n", config.display()))?;
+    Ok(())
 }
 
 fn run_to_end(work: impl Future<Output = Result<()>>) -> Result<()> {

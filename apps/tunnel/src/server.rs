@@ -3,7 +3,6 @@
 mod addresses;
 pub(crate) mod allowlist;
 mod connection;
-mod handshakes;
 mod registry;
 mod revocation;
 mod routes;
@@ -23,7 +22,7 @@ use crate::tcp::{Streams, TcpSocket};
 use crate::tls::{self, ServerTls};
 use allowlist::Allowlist;
 use anyhow::{Context, Result};
-use handshakes::HandshakeSlots;
+use hawser_io::handshakes::HandshakeSlots;
 use hawser_io::json_file::StatusFile;
 use hawser_io::tun::Buffer;
 use hawser_quic::MarkedDatagrams;

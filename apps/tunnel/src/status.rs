@@ -230,7 +230,7 @@ impl UplinkStatus {
 impl Status {
     /// Reads a status file.
     pub fn read(path: &Path) -> Result<Self> {
-        let status = JsonFile::at(path.to_owned(), 0o666).read()?;
+        let status = JsonFile::status(path.to_owned()).read()?;
         status.with_context(|| format!("there is no status file {}", path.display()))
     }
 

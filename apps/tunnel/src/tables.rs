@@ -3,6 +3,7 @@
 
 use crate::netlink::Changes;
 use anyhow::{Context, Result, ensure};
+use hawser_units::Line;
 use nix::sys::socket::SockProtocol;
 use parking_lot::Mutex;
 use std::io::Write;
@@ -225,7 +226,7 @@ fn ask(arguments: &[&str]) -> Result<String> {
     ensure!(
         output.status.success(),
         "`nft`: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
+        Line::of_output(&output.stderr)
     );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -259,11 +260,11 @@ fn nft(script: &str) -> Result<()> {
         .expect("stdin is piped")
         .write_all(script.as_bytes());
     let output = child.wait_with_output()?;
-    let message = String::from_utf8_lossy(&output.stderr);
+    let message = Line::of_output(&output.stderr);
     ensure!(
         output.status.success(),
         "`nft`: {}; its input was:\n{script}",
-        message.trim()
+        message
     );
     Ok(())
 }

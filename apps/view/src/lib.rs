@@ -12,6 +12,8 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod connection;
 mod failure;
 mod files;
@@ -34,7 +36,6 @@ use push::{PushArgs, PushConfig};
 use recorder::Recorder;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -156,10 +157,7 @@ impl Config {
 /// Watches as the command line says, until its duration is over or a signal arrives: SIGINT,
 /// SIGTERM, or SIGHUP, which is sent when the terminal is closed.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
-    }
+    let stop = hawser_command::stop_flag_of(&[SIGINT, SIGTERM, SIGHUP])?;
     if args.push.push {
         return run_push(&args, &stop);
     }
@@ -194,7 +192,7 @@ where
         Err(failure) => failure.summary.as_ref().filter(|summary| shows(summary)),
     };
     if let Some(summary) = summary {
-        println!("{summary}");
+        hawser_command::print(&format!("{summary}\n"))?;
     }
     Ok(watched?)
 }

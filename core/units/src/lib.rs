@@ -16,6 +16,7 @@
 mod backoff;
 mod ecn;
 mod id;
+mod line;
 mod quantity;
 mod rtt;
 mod selector;
@@ -24,6 +25,7 @@ mod time;
 pub use backoff::Backoff;
 pub use ecn::Ecn;
 pub use id::{FlowId, MAX_FLOWS, MAX_PATHS, OutOfRange, PathId, PathSet, PolicyCode};
+pub use line::{Line, is_shown, printable};
 pub use quantity::{Bitrate, ByteSize};
 pub use rtt::smoothed_rtt;
 pub use selector::{NotAPrefix, Ports, Prefix, Rule};

@@ -87,24 +87,7 @@ impl Client {
         version: Version,
         target: &str,
     ) -> Result<Self, String> {
-        let mut digest = [0; 32];
-        hex::decode_to_slice(fingerprint, &mut digest).unwrap();
-        let mut tls = rustls::ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&version::TLS13])
-            .unwrap()
-            .dangerous()
-            .with_custom_certificate_verifier(ServerVerifier::certificate(digest))
-            .with_no_client_auth();
-        let protocol = match over {
-            Over::Quic => version.alpn(),
-            Over::WebTransport => "h3",
-        };
-        tls.alpn_protocols = vec![protocol.as_bytes().to_vec()];
-        let config = QuicClientConfig::try_from(tls).unwrap();
-        let mut config = noq::ClientConfig::new(Arc::new(config));
-        let mut transport = noq::TransportConfig::default();
-        transport.receive_window(WINDOW.into());
-        config.transport_config(Arc::new(transport));
+        let config = quic(fingerprint, over, version);
         let endpoint = noq::Endpoint::client("0.0.0.0:0".parse().unwrap()).unwrap();
         let connecting = endpoint.connect_with(config, server, "localhost").unwrap();
         let connection = connecting.await.map_err(|error| error.to_string())?;
@@ -148,6 +131,43 @@ impl Client {
         let broadcast = self.origin.routed_broadcast(name);
         timeout(LONG, broadcast).await.unwrap().unwrap()
     }
+}
+
+/// Returns the configuration of a connection to the server with a certificate.
+fn quic(fingerprint: &str, over: Over, version: Version) -> noq::ClientConfig {
+    let mut digest = [0; 32];
+    hex::decode_to_slice(fingerprint, &mut digest).unwrap();
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(ServerVerifier::certificate(digest))
+        .with_no_client_auth();
+    let protocol = match over {
+        Over::Quic => version.alpn(),
+        Over::WebTransport => "h3",
+    };
+    tls.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    let config = QuicClientConfig::try_from(tls).unwrap();
+    let mut config = noq::ClientConfig::new(Arc::new(config));
+    let mut transport = noq::TransportConfig::default();
+    transport.receive_window(WINDOW.into());
+    config.transport_config(Arc::new(transport));
+    config
+}
+
+/// Connects from a source and says nothing; returns none if the server refuses the connection.
+pub(crate) async fn connect_in_silence(
+    from: std::net::IpAddr,
+    server: SocketAddr,
+    fingerprint: &str,
+) -> Option<(noq::Endpoint, noq::Connection)> {
+    let lite = "moq-lite-06".parse().unwrap();
+    let config = quic(fingerprint, Over::WebTransport, lite);
+    let endpoint = noq::Endpoint::client((from, 0).into()).unwrap();
+    let connecting = endpoint.connect_with(config, server, "localhost").unwrap();
+    let connection = connecting.await.ok()?;
+    Some((endpoint, connection))
 }
 
 pub(crate) async fn subscribe(broadcast: &broadcast::Consumer, track: &str) -> track::Subscriber {

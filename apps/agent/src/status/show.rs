@@ -2,7 +2,7 @@ mod controlled;
 
 use super::{DeviceStatus, PathState, ReceiveStatus, Status};
 use crate::config::Remains;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use hawser_io::clock::unix_ms;
 use hawser_units::PolicyCode;
 use std::collections::BTreeMap;
@@ -19,19 +19,29 @@ pub struct Args {
     /// The configuration of the agent
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Print the status file as JSON
+    /// Refresh every second until interrupted
     #[arg(long)]
+    pub watch: bool,
+    /// Print the status file as JSON
+    #[arg(long, conflicts_with = "watch")]
     pub json: bool,
 }
 
-/// Prints the status of a node.
+/// Prints the status of a node. Fails if its agent is not running.
 pub fn run(args: &Args) -> Result<()> {
-    let status = Status::read(&Remains::read(&args.config)?.status_file())?;
+    let file = Remains::read(&args.config)?.status_file();
+    let mut runs = true;
+    let mut read = || -> Result<Status> {
+        let status = Status::read(&file)?;
+        runs = unix_ms().saturating_sub(status.written_unix_ms) < STALE_MS;
+        Ok(status)
+    };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+        hawser_command::print_json(&read()?)?;
     } else {
-        print!("{}", describe(&status, unix_ms()));
+        hawser_command::show(args.watch, || Ok(describe(&read()?, unix_ms())))?;
     }
+    ensure!(runs, "the agent is not running");
     Ok(())
 }
 

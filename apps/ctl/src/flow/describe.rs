@@ -5,6 +5,7 @@ use crate::text;
 use hawser_control::node::ReceivedPath;
 use hawser_control::resource::PathHealth;
 use hawser_control::status::{Condition, FlowPath, FlowStatus, Truth, Usage};
+use hawser_units::Line;
 use std::fmt::Write;
 
 /// Describes a flow in text.
@@ -36,7 +37,11 @@ fn verdict(conditions: &[Condition]) -> String {
         Truth::False => "NOT PROTECTED",
         Truth::Unknown => "PERHAPS NOT PROTECTED",
     };
-    format!("{protected} ({}): {}", summary.reason, summary.message)
+    format!(
+        "{protected} ({}): {}",
+        Line::new(&summary.reason),
+        Line::new(&summary.message)
+    )
 }
 
 fn conditions(conditions: &[Condition]) -> String {

@@ -1,5 +1,6 @@
 use super::file;
 use crate::facts::{Fact, Holder, Port, Protocol};
+use hawser_units::Line;
 use std::collections::HashMap;
 use std::fs;
 
@@ -70,7 +71,7 @@ fn processes() -> HashMap<u64, (String, u32)> {
             socket(link.to_str()?)
         });
         let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-        holders.extend(links.map(|inode| (inode, (name.trim().to_owned(), id))));
+        holders.extend(links.map(|inode| (inode, (Line::new(name.trim()).into_string(), id))));
     }
     holders
 }

@@ -106,6 +106,7 @@ impl MoqIngest {
                 ("datagram", stats.refused_datagrams),
                 ("failed", server.failed),
                 ("full", server.full),
+                ("handshakes", server.handshakes),
                 ("unauthorised", server.unauthorised),
                 ("wrong_path", server.wrong_path),
             ]),

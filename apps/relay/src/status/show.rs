@@ -1,12 +1,11 @@
 use super::{BroadcastStatus, Counts, MoqSourceStatus, MoqStatus, Status, Subscriber};
 use crate::config::Config;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use hawser_io::clock::unix_ms;
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::thread::sleep;
 use std::time::Duration;
 
 /// Show the status of a relay
@@ -39,31 +38,34 @@ const COLUMNS: [&str; 9] = [
     "not served",
 ];
 
-/// Prints the status.
+/// Prints the status. Fails if nothing runs that has written it.
 ///
 /// # Errors
-/// If the configuration is not valid, or there is no status file.
+/// If the configuration is not valid, there is no status file, or the relay is not running.
 pub fn run(args: &Args) -> Result<()> {
     let file = Config::read(&args.config)?.status_file();
-    loop {
+    let mut runs = true;
+    let mut read = || -> Result<Status> {
         let status = Status::read(&file)?;
-        if args.json {
-            hawser_command::print(&format!("{}\n", serde_json::to_string_pretty(&status)?))?;
-            return Ok(());
-        }
-        // Clears the terminal.
-        let clear = if args.watch { "\x1b[2J\x1b[H" } else { "" };
-        let is_read = hawser_command::print(&format!("{clear}{}", text(&status, unix_ms())))?;
-        if !args.watch || !is_read {
-            return Ok(());
-        }
-        sleep(Duration::from_secs(1));
+        runs = age(&status, unix_ms()) <= STALE;
+        Ok(status)
+    };
+    if args.json {
+        hawser_command::print_json(&read()?)?;
+    } else {
+        hawser_command::show(args.watch, || Ok(text(&read()?, unix_ms())))?;
     }
+    ensure!(runs, "the relay is not running");
+    Ok(())
+}
+
+fn age(status: &Status, now_unix_ms: u64) -> Duration {
+    Duration::from_millis(now_unix_ms.saturating_sub(status.written_unix_ms))
 }
 
 fn text(status: &Status, now_unix_ms: u64) -> String {
     let mut text = format!("relay {} (process {})", status.name, status.pid);
-    let age = Duration::from_millis(now_unix_ms.saturating_sub(status.written_unix_ms));
+    let age = age(status, now_unix_ms);
     if age > STALE {
         let _ = write!(
             text,

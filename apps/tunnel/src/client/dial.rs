@@ -14,6 +14,7 @@ use crate::tls;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, join_all, select};
 use hawser_quic::{Live, MarkCounter, MarkedDatagrams};
+use hawser_units::Line;
 use hawser_uplinks::{Route, Server, Uplink};
 use noq::{AsyncUdpSocket, Connecting, Connection, Endpoint};
 use noq::{RecvStream, SendStream, TokioRuntime};
@@ -145,7 +146,7 @@ pub(crate) struct TooLarge {
 #[error("refused by the server: {explanation}")]
 pub(crate) struct Refused {
     pub(crate) reason: Refusal,
-    explanation: String,
+    explanation: Line,
 }
 
 impl Dialer {
@@ -498,7 +499,7 @@ impl Dialed {
                 explanation,
             } => Refused {
                 reason,
-                explanation,
+                explanation: Line::new(&explanation),
             }
             .into(),
             _ => anyhow::anyhow!("unexpected answer from the server"),

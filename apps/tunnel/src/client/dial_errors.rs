@@ -1,19 +1,20 @@
 //! The errors that keep uplinks from being connected. Each is logged once, and shown in the status
 //! until it is resolved.
 
+use hawser_units::Line;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use tracing::warn;
 
 /// The last error of each uplink with each server, since the uplink was last connected.
 #[derive(Debug, Default)]
-pub(crate) struct DialErrors(Mutex<BTreeMap<String, BTreeMap<String, String>>>);
+pub(crate) struct DialErrors(Mutex<BTreeMap<String, BTreeMap<String, Line>>>);
 
 impl DialErrors {
     /// Records why an uplink has no connection to a server. The error is logged unless it is the
     /// same as before.
     pub(crate) fn record(&self, interface: &str, server: &str, error: &anyhow::Error) {
-        let error = format!("{error:#}");
+        let error = Line::new(&format!("{error:#}"));
         let before = self
             .lock()
             .entry(interface.to_owned())
@@ -42,7 +43,7 @@ impl DialErrors {
         Some(all.join("; "))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeMap<String, String>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeMap<String, Line>>> {
         self.0.lock()
     }
 }

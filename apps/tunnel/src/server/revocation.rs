@@ -4,6 +4,7 @@ use super::Server;
 use crate::config::{ClientList, ServerConfig};
 use crate::join::CloseCode;
 use crate::tls::Peer;
+use hawser_units::Line;
 use tracing::{error, info, warn};
 
 impl Server {
@@ -12,7 +13,9 @@ impl Server {
     pub(super) fn reload_clients(&self) {
         let (path, tuning) = (&self.files.config, self.files.tuning.as_deref());
         let outcome = ServerConfig::read(path, tuning).map(|config| self.apply(config));
-        let rejected = outcome.err().map(|error| error.to_string());
+        let rejected = outcome
+            .err()
+            .map(|error| Line::of_output(error.to_string().as_bytes()).into_string());
         if let Some(error) = &rejected {
             error!("the file is rejected, the previous list of clients stays in use: {error}");
         }

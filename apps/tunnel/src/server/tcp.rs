@@ -4,8 +4,7 @@
 //! QUIC connection in it authenticates the client once more.
 
 use super::Server;
-use super::connection::{Overload, TimeLimits, admits};
-use super::handshakes::{HandshakeSlot, HandshakeSlots};
+use super::connection::{Overload, admits};
 use crate::config::ServerConfig;
 use crate::session::canonical;
 use crate::tcp::{self, Streams, TcpSocket};
@@ -13,6 +12,7 @@ use crate::tls::{Peer, ServerTls};
 use anyhow::{Context, Result};
 use hawser_io::descriptors;
 use hawser_io::failures::{Change, Failures};
+use hawser_io::handshakes::{HandshakeSlot, HandshakeSlots};
 use hawser_units::MAX_PATHS;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -180,7 +180,7 @@ impl Door {
     }
 
     async fn serve_stream(&self, stream: TcpStream, peer: SocketAddr, slot: HandshakeSlot) {
-        let time_limit = TimeLimits::of(&slot).tls_handshake;
+        let time_limit = slot.time_limits().tls_handshake;
         let registry = &self.server.registry;
         let (stream, client) = match timeout(time_limit, self.handshake(stream)).await {
             Ok(Ok(accepted)) => accepted,

@@ -1,12 +1,11 @@
 use super::{Interval, ModemStatus, PathStatus, SessionStatus, Status, UplinkStatus};
 use crate::config::read_common;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use hawser_io::clock::unix_ms;
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::thread::sleep;
 use std::time::Duration;
 
 /// Show the status of a tunnel client or server
@@ -26,25 +25,26 @@ pub struct Args {
 /// The age from which a status is outdated: its process has exited or hangs.
 const STALE: Duration = Duration::from_secs(5);
 
-/// Prints the status.
+/// Prints the status. Fails if nothing runs that has written it.
 pub fn run(args: &Args) -> Result<()> {
     let file = read_common(&args.config)?.status_file();
-    loop {
+    let mut runs = true;
+    let mut read = || -> Result<Status> {
         let status = Status::read(&file)?;
-        if args.json {
-            println!("{}", serde_json::to_string_pretty(&status)?);
-            return Ok(());
-        }
-        if args.watch {
-            // Clears the terminal.
-            print!("\x1b[2J\x1b[H");
-        }
-        print!("{}", text(&status, unix_ms()));
-        if !args.watch {
-            return Ok(());
-        }
-        sleep(Duration::from_secs(1));
+        runs = age(&status, unix_ms()) <= STALE;
+        Ok(status)
+    };
+    if args.json {
+        hawser_command::print_json(&read()?)?;
+    } else {
+        hawser_command::show(args.watch, || Ok(text(&read()?, unix_ms())))?;
     }
+    ensure!(runs, "the tunnel is not running");
+    Ok(())
+}
+
+fn age(status: &Status, now_unix_ms: u64) -> Duration {
+    Duration::from_millis(now_unix_ms.saturating_sub(status.written_unix_ms))
 }
 
 fn text(status: &Status, now_unix_ms: u64) -> String {
@@ -94,7 +94,7 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
 
 fn heading(status: &Status, now_unix_ms: u64) -> String {
     let mut text = format!("{} {} (process {})", status.role, status.name, status.pid);
-    let age = Duration::from_millis(now_unix_ms.saturating_sub(status.written_unix_ms));
+    let age = age(status, now_unix_ms);
     if age > STALE {
         text += &format!(", as of {} s ago: it has exited or hangs", age.as_secs());
     }

@@ -1,10 +1,11 @@
-//! Limits the number of handshakes in progress, so that no single allocation of addresses can
-//! occupy all slots.
+//! Limits the number of handshakes in progress, and their time, so that no single allocation of addresses can
+//! occupy all slots. A server takes a slot before it knows who connects, and frees it once it does.
 
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The number of slots for handshakes.
 const SLOTS: usize = 512;
@@ -37,7 +38,7 @@ const MIN_REMEMBERED: usize = 16_384;
 
 /// The reason why there is no free slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Full {
+pub enum Full {
     /// All slots are taken.
     Server,
     /// The slots of the source, or of a network that it is in, are taken.
@@ -45,8 +46,8 @@ pub(super) enum Full {
 }
 
 impl Full {
-    /// Returns the name of the reason in the status.
-    pub(super) fn name(self) -> &'static str {
+    /// Returns the name of the reason in a status.
+    pub fn name(self) -> &'static str {
         match self {
             Full::Server => "too_many_handshakes",
             Full::Source => "too_many_of_source",
@@ -56,7 +57,7 @@ impl Full {
 
 /// The handshakes in progress.
 #[derive(Debug, Default)]
-pub(super) struct HandshakeSlots {
+pub struct HandshakeSlots {
     taken: Mutex<TakenSlots>,
     known_sources: Arc<Mutex<KnownSources>>,
 }
@@ -77,18 +78,50 @@ struct KnownSources([HashSet<IpAddr>; 2]);
 
 /// A slot taken by a handshake; it is free again when the value is dropped.
 #[derive(Debug)]
-pub(super) struct HandshakeSlot {
+pub struct HandshakeSlot {
     of: Arc<HandshakeSlots>,
     address: IpAddr,
     is_reserved: bool,
     /// Whether the handshake has less time because slots are short.
-    pub(super) has_less_time: bool,
+    has_less_time: bool,
+}
+
+/// The time limits of a handshake, from a client's first packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeLimits {
+    /// That of the message which says who the client is.
+    pub first_message: Duration,
+    /// That of the handshake of TLS.
+    pub tls_handshake: Duration,
+}
+
+const TIME_LIMITS: TimeLimits = TimeLimits {
+    first_message: Duration::from_secs(10),
+    tls_handshake: Duration::from_secs(3),
+};
+
+/// The time limits while slots are short: still enough for a round trip over satellite and one
+/// retransmission.
+const SHORT_TIME_LIMITS: TimeLimits = TimeLimits {
+    first_message: Duration::from_secs(3),
+    tls_handshake: Duration::from_millis(1500),
+};
+
+impl HandshakeSlot {
+    /// Returns the time limits of the handshake.
+    pub fn time_limits(&self) -> TimeLimits {
+        if self.has_less_time {
+            SHORT_TIME_LIMITS
+        } else {
+            TIME_LIMITS
+        }
+    }
 }
 
 impl HandshakeSlots {
     /// Returns as many slots for handshakes of another kind, so that neither kind takes those of the
     /// other. The known sources are the same.
-    pub(super) fn of_another_kind(&self) -> HandshakeSlots {
+    pub fn of_another_kind(&self) -> HandshakeSlots {
         HandshakeSlots {
             taken: Mutex::default(),
             known_sources: Arc::clone(&self.known_sources),
@@ -96,7 +129,7 @@ impl HandshakeSlots {
     }
 
     /// Returns whether clients have to validate this address.
-    pub(super) fn is_crowded(&self, address: IpAddr) -> bool {
+    pub fn is_crowded(&self, address: IpAddr) -> bool {
         let taken = self.taken.lock();
         let of_source = taken
             .shared_by_network
@@ -106,7 +139,10 @@ impl HandshakeSlots {
     }
 
     /// Takes a slot for a handshake from this address.
-    pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Result<HandshakeSlot, Full> {
+    ///
+    /// # Errors
+    /// If there is none for it.
+    pub fn take(self: &Arc<Self>, address: IpAddr) -> Result<HandshakeSlot, Full> {
         let is_known = self.known_sources.lock().contains(source(address));
         let (is_reserved, has_less_time) = self.taken.lock().take(address, is_known)?;
         Ok(HandshakeSlot {
@@ -118,7 +154,7 @@ impl HandshakeSlots {
     }
 
     /// Remembers that a client has, or had, a session from this address.
-    pub(super) fn remember(&self, address: IpAddr) {
+    pub fn remember(&self, address: IpAddr) {
         self.known_sources.lock().insert(source(address));
     }
 }

@@ -1,0 +1,66 @@
+//! Signals to a program, which the test executable plays.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The variable that makes the test a program which is told to stop, and does not.
+const PLAYS: &str = "HAWSER_TEST_PLAYS";
+
+#[test]
+fn is_a_program_that_hangs_when_told_to() {
+    if std::env::var_os(PLAYS).is_none() {
+        return;
+    }
+    let stop = hawser_command::stop_flag().unwrap();
+    let mut out = std::io::stdout();
+    writeln!(out, "\nstarted").unwrap();
+    while !stop.load(Relaxed) {
+        std::thread::yield_now();
+    }
+    writeln!(out, "told to stop").unwrap();
+    // Until its input is closed, as it is when the test fails.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+fn start() -> (Child, Lines<BufReader<ChildStdout>>) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "--nocapture",
+            "is_a_program_that_hangs_when_told_to",
+        ])
+        .env(PLAYS, "")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    (child, out.lines())
+}
+
+fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    let sent = Command::new("kill").args(["-s", name, &id]).status();
+    assert!(sent.unwrap().success());
+}
+
+#[test]
+fn a_second_signal_ends_a_program_that_hangs() {
+    for (first, second, status) in [
+        ("TERM", "TERM", 143),
+        ("INT", "INT", 130),
+        ("TERM", "INT", 130),
+    ] {
+        let (mut child, mut lines) = start();
+        let mut until = |text: &str| assert!(lines.any(|line| line.unwrap() == text), "{text}");
+        until("started");
+        signal(&child, first);
+        until("told to stop");
+        signal(&child, second);
+        // `wait` would close its input first.
+        let input = child.stdin.take();
+        assert_eq!(child.wait().unwrap().code(), Some(status));
+        drop(input);
+    }
+}
