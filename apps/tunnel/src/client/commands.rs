@@ -116,6 +116,8 @@ impl Client {
                 superseded: false,
             };
             self.supervisor.handle_notice(time::now(), notice);
+        } else if let Some(current) = &self.current {
+            current.handle.send_command(path.moved()).await;
         }
     }
 

@@ -302,6 +302,11 @@ impl PathEntry {
         Ok(self.endpoint.rebind_abstract(Box::new(socket))?)
     }
 
+    /// Returns the command that tells the session of another address.
+    pub(super) fn moved(&self) -> SessionCommand {
+        SessionCommand::Moved(self.index, self.connection.stable_id())
+    }
+
     /// Closes the connection and removes the path from the session.
     pub(super) async fn close(self, code: CloseCode, session: Option<&Handle>) {
         self.task.abort();
