@@ -6,6 +6,7 @@
 //! here waits for another process or for the network.
 
 mod address;
+mod conntrack;
 mod generic;
 mod link;
 mod monitor;
@@ -14,6 +15,7 @@ mod route;
 mod xdp;
 
 pub use address::{Address, flush_addresses};
+pub use conntrack::{TrackedFlow, forget_flows};
 pub use link::{LinkChange, create_veth, delete_link};
 pub use monitor::Monitor;
 pub use offloads::{STRIPS_VLAN_TAGS, offloads};

@@ -6,6 +6,7 @@ mod dial;
 mod dial_errors;
 mod dns;
 mod files;
+mod fit;
 mod inner_addresses;
 pub(crate) mod kill_switch;
 mod modems;
@@ -16,6 +17,7 @@ mod resolv_conf;
 mod servers;
 mod settings;
 mod show;
+mod stale_flows;
 mod uplinks;
 mod usage;
 
@@ -133,6 +135,8 @@ struct Client {
     /// The nftables tables that are restored when another program changes or removes them.
     tables: Vec<Arc<Table>>,
     _nat: Option<Nat>,
+    /// How often routes and rules were restored when stale flows were last forgotten.
+    flows_forgotten_at: u64,
     dns: Dns,
 }
 
@@ -163,7 +167,7 @@ impl Client {
         let usage = usage_file.stored().cloned().unwrap_or_default();
         let damaged_files = usage_file.damaged_files().to_vec();
         let seed = getrandom::u64().context("the kernel provides no random numbers")?;
-        let uplinks = uplinks::watch(config.uplinks.clone())?;
+        let uplinks = uplinks::watch(&config)?;
         let networks = Networks::watch(&common.interface)?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
         if config.table.is_some() {
@@ -208,6 +212,7 @@ impl Client {
             last_status,
             tables,
             _nat: nat,
+            flows_forgotten_at: 0,
             dns,
             config,
         })
@@ -280,6 +285,7 @@ impl Client {
         };
         self.report_figures(report.as_ref());
         self.carry_out_commands().await;
+        self.follow_restorations();
         let shape = report.and_then(|report| self.shape_of(&report));
         let has_changed = std::mem::replace(&mut self.shape, shape) != self.shape;
         if write || has_changed {
@@ -459,6 +465,7 @@ impl Client {
             return Err(error);
         }
         self.addresses = addresses.clone();
+        self.forget_stale_flows();
         self.dns.set();
         self.warn_of_unrouted_name_servers();
         Ok(())
@@ -481,16 +488,24 @@ impl Client {
             _ => vec![prefix],
         });
         let inside = inside.map(|prefix| (prefix, table));
+        // A network of an uplink may have the addresses of name servers, too.
+        let names = self.config.name_servers_inside();
+        let names = names.map(|address| (Prefix::host(address), table));
         let server = addresses.server.iter();
         let server = server.map(|address| (Prefix::host(*address), None));
         // A route to the server may also be in the configuration.
-        let routes: BTreeSet<_> = inside.chain(server).collect();
+        let routes: BTreeSet<_> = inside.chain(names).chain(server).collect();
         routes.into_iter().collect()
     }
 
     /// Warns of name servers that are not reached through the tunnel.
     fn warn_of_unrouted_name_servers(&self) {
         let routes = self.routes(&self.addresses);
+        let networks = self.networks.borrow().clone();
+        let inside = self.config.name_servers_inside();
+        for server in inside.filter(|server| networks.contains(*server)) {
+            warn!(%server, "a name server's address is also in a network of this node: it is reached through the tunnel only");
+        }
         for server in &self.config.dns {
             if !routes.iter().any(|(prefix, _)| prefix.contains(*server)) {
                 warn!(%server, "`dns` is neither in `routes` nor the server's inner address: it is asked outside the tunnel");

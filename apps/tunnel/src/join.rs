@@ -78,10 +78,12 @@ impl From<SessionId> for String {
     }
 }
 
-/// The first message of a client on each connection.
+/// The first messages of a client on each connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Hello {
+    /// Asks whether full packets arrive in both directions. Another message follows.
+    Probe,
     /// Opens a session; the connection is its first path.
     Open {
         /// The inner addresses that the client had at another server or before.
@@ -109,6 +111,8 @@ pub(crate) struct PathNumber {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
+    /// To [`Hello::Probe`], in a full packet.
+    Arrived,
     Opened(Box<Opened>),
     Joined,
     Refused {

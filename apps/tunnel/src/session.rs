@@ -56,6 +56,8 @@ pub(crate) enum Command {
     Remove(PathId, usize),
     /// Puts a path on standby, or into use.
     Standby(PathId, bool),
+    /// Tells that the connection of a path with this stable ID has moved to another network.
+    Moved(PathId, usize),
 }
 
 /// The channels to a session.
@@ -249,6 +251,12 @@ impl Session {
                 }
             }
             Command::Standby(id, standby) => self.set_standby(now, id, standby),
+            Command::Moved(id, connection) => {
+                let path = self.paths[id.index()].as_mut();
+                if let Some(path) = path.filter(|path| path.is(connection)) {
+                    path.widen_at(now);
+                }
+            }
         }
     }
 

@@ -113,6 +113,8 @@ pub struct Dialed {
     pub rtt: Duration,
     /// The address of the server that answered, one of [`Server::addresses`].
     pub remote: SocketAddr,
+    /// The MTU with which it was made, at most that of the uplink that was dialed.
+    pub mtu: u16,
 }
 
 /// The outcome of [`Command::Open`] or [`Command::Join`].

@@ -17,6 +17,7 @@
 //!     interface: "wwan0".to_owned(),
 //!     ipv4: Some([192, 0, 2, 7].into()),
 //!     ipv6: Vec::new(),
+//!     others: Vec::new(),
 //!     mtu: 1500,
 //!     cost: 0,
 //!     monthly_cap: None,
@@ -30,7 +31,7 @@
 //! supervisor.handle_servers(now, vec![server]);
 //!
 //! let Some(Command::Dial { connection, .. }) = supervisor.poll_command() else { panic!() };
-//! let answered = Dialed { rtt: Duration::from_millis(40), remote: ([203, 0, 113, 1], 14752).into() };
+//! let answered = Dialed { rtt: Duration::from_millis(40), remote: ([203, 0, 113, 1], 14752).into(), mtu: 1500 };
 //! supervisor.handle_dialed(now, connection, Some(answered));
 //! let Some(Command::Open { path, .. }) = supervisor.poll_command() else { panic!() };
 //! assert_eq!(path.index(), 0);

@@ -1,6 +1,6 @@
 //! One uplink of a session: its path, and the attempt to make one.
 
-use super::command::{CloseReason, Command, ConnectionId, DialReason, Outbox, Timer};
+use super::command::{CloseReason, Command, ConnectionId, DialReason, Dialed, Outbox, Timer};
 use super::indices::Indices;
 use super::reachability::{FAILED_AFTER, Monitor, Reachability};
 use super::{Server, Uplink};
@@ -239,7 +239,7 @@ impl Member {
     pub(crate) fn join(
         &mut self,
         cx: &mut Context<'_>,
-        remote: SocketAddr,
+        dialed: Dialed,
         free: Option<PathId>,
         standby: bool,
     ) -> bool {
@@ -249,9 +249,10 @@ impl Member {
             self.note_failure(cx);
             return false;
         };
+        attempt.uplink.mtu = dialed.mtu;
         attempt.joining = Some(Joining {
             index,
-            remote,
+            remote: dialed.remote,
             standby,
         });
         // The connection is there. Whether packets of full size arrive is found out by the driver.

@@ -75,7 +75,7 @@ impl Search {
         for uplink in usable.iter().filter(|u| !(are_others && is_avoided(u))) {
             for server in &self.servers {
                 let is_dialed =
-                    |target: &Target| target.uplink == *uplink && target.server == *server;
+                    |target: &Target| target.uplink.is_like(uplink) && target.server == *server;
                 if self.dials.values().any(is_dialed) {
                     continue;
                 }
@@ -94,7 +94,7 @@ impl Search {
 
     /// Closes the connections over uplinks that are not usable any more, or not as they were.
     pub(crate) fn retain(&mut self, usable: &[Uplink], out: &mut Outbox) {
-        let stays = |target: &Target| usable.contains(&target.uplink);
+        let stays = |target: &Target| usable.iter().any(|uplink| uplink.is_like(&target.uplink));
         if self.best.as_ref().is_some_and(|best| !stays(&best.target)) {
             self.replace_best(None, out);
         }
@@ -119,10 +119,11 @@ impl Search {
         let Some(mut target) = self.dials.remove(&connection) else {
             return false;
         };
-        let Some(Dialed { rtt, remote }) = dialed else {
+        let Some(Dialed { rtt, remote, mtu }) = dialed else {
             return true;
         };
         target.remote = Some(remote);
+        target.uplink.mtu = mtu;
         let smallest = self.rtts.entry(target.server.name.clone()).or_insert(rtt);
         *smallest = rtt.min(*smallest);
         let until = now + GRACE;

@@ -123,11 +123,11 @@ impl Session {
         let Some((mut cx, member)) = self.attempt(now, connection, out) else {
             return false;
         };
-        let Some(Dialed { remote, .. }) = dialed else {
+        let Some(dialed) = dialed else {
             member.fail(&mut cx);
             return true;
         };
-        if !member.join(&mut cx, remote, free, member.uplink.cost > level) {
+        if !member.join(&mut cx, dialed, free, member.uplink.cost > level) {
             let interface = member.uplink.interface.clone();
             let server = self.shared.server.name.clone();
             out.event(Event::TooManyPaths { server, interface });

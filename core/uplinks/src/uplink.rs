@@ -12,6 +12,9 @@ pub struct Uplink {
     /// Its IPv6 addresses, the preferred one of each scope: global and unique local (RFC 4193). The
     /// global one is the first.
     pub ipv6: Vec<IpAddr>,
+    /// Its further addresses, for servers that do not answer to the preferred ones: one may be an alias
+    /// for a modem's page, or of a network that the interface has left.
+    pub others: Vec<IpAddr>,
     /// The largest packet of the interface and of the network behind it, in bytes.
     pub mtu: u16,
     /// The cost class; uplinks of higher classes are on standby while lower ones suffice.
@@ -54,7 +57,28 @@ impl Uplink {
         });
         let (preferred, others): (Vec<_>, Vec<_>) = routes
             .partition(|route| is_unique_local(route.own) == is_unique_local(route.remote.ip()));
-        [preferred, others].concat()
+        [preferred, others, self.further_routes(server)].concat()
+    }
+
+    fn further_routes(&self, server: &Server) -> Vec<Route> {
+        let of_family = |own: IpAddr| {
+            let mut remotes = server.addresses.iter();
+            let remote = remotes.find(|remote| remote.is_ipv4() == own.is_ipv4())?;
+            Some(Route {
+                own,
+                remote: *remote,
+            })
+        };
+        self.others.iter().copied().filter_map(of_family).collect()
+    }
+
+    /// Returns whether both are the same uplink in the same network, of any MTU.
+    pub(crate) fn is_like(&self, other: &Uplink) -> bool {
+        let mtu = other.mtu;
+        Uplink {
+            mtu,
+            ..self.clone()
+        } == *other
     }
 
     /// Returns the preferred route to the server; none if they have no family in common.
@@ -85,6 +109,7 @@ pub(crate) fn uplink(interface: &str, cost: u8) -> Uplink {
         interface: interface.to_owned(),
         ipv4: Some([192, 0, 2, 1].into()),
         ipv6: Vec::new(),
+        others: Vec::new(),
         mtu: 1500,
         cost,
         monthly_cap: None,
@@ -115,6 +140,24 @@ mod tests {
         assert_eq!(uplink.route(&server).unwrap().remote, server.addresses[0]);
         (uplink.ipv4, uplink.ipv6) = (None, Vec::new());
         assert_eq!(uplink.route(&server), None);
+    }
+
+    #[test]
+    fn further_addresses_are_used_after_the_preferred_ones() {
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let mut server = server("a");
+        server
+            .addresses
+            .insert(0, (ip("2001:db8::9"), 14752).into());
+        let mut uplink = uplink("eth0", 0);
+        uplink.ipv6 = vec![ip("2001:db8::1")];
+        uplink.others = vec![ip("192.168.100.5"), ip("2001:db8:1::1")];
+        let routes = uplink.routes(&server);
+        let own: Vec<_> = routes.iter().map(|route| route.own).collect();
+        let preferred = [uplink.ipv6[0], uplink.ipv4.unwrap()];
+        assert_eq!(own, [&preferred[..], &uplink.others].concat());
+        let is_possible = |route: &Route| route.own.is_ipv4() == route.remote.is_ipv4();
+        assert!(routes.iter().all(is_possible));
     }
 
     #[test]

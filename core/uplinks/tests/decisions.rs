@@ -25,7 +25,11 @@ fn connected(uplinks: usize, servers: usize) -> World {
 /// Returns the answer of the first server to an uplink without IPv6.
 fn dialed(world: &World) -> Dialed {
     let remote = world.servers[0].server.addresses[0];
-    Dialed { rtt: MS, remote }
+    Dialed {
+        rtt: MS,
+        remote,
+        mtu: 1500,
+    }
 }
 
 fn is_close(command: &Command, expected: CloseReason) -> bool {
@@ -489,7 +493,15 @@ fn a_path_to_another_address_of_the_server_than_the_preferred_one_stays_there() 
     // Not the first one, which has not answered.
     let remote = server.addresses[1];
     assert_ne!(uplink.route(&server).unwrap().remote, remote);
-    supervisor.handle_dialed(now, connection, Some(Dialed { rtt: MS, remote }));
+    supervisor.handle_dialed(
+        now,
+        connection,
+        Some(Dialed {
+            rtt: MS,
+            remote,
+            mtu: 1500,
+        }),
+    );
     supervisor.handle_answer(now, connection, Answer::Accepted);
     while supervisor.poll_command().is_some() {}
 

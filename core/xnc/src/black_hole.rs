@@ -1,46 +1,59 @@
-//! Notices that a path carries small packets only: a hop on it has become narrower, and its answers
-//! (ICMP) do not arrive.
+//! Notices that a path carries packets only up to some size: a hop on it has become narrower, and its
+//! answers (ICMP) do not arrive.
 //!
 //! Losses by chance, and pauses of a radio link, hit packets of all sizes. A hop that is too narrow
-//! loses every large packet while small ones, sent between them, arrive. The outcomes are looked at
-//! in the order of sending, so that a pause is one gap, however long it is.
+//! loses every packet above its limit while smaller ones, sent between them, arrive. The limit can be
+//! any size, and the packets in use can have any size, so each size is judged by itself: all packets
+//! of at least this size are lost, since the last one arrived. The outcomes are looked at in the order
+//! of sending, so that a pause is one gap, however long it is.
+
+use std::collections::BTreeMap;
 
 /// The sizes to which the datagrams of a path are reduced, in bytes: one after the other, until they
 /// arrive. They belong to hops, over IPv4, of 1480, 1400, 1352 (the last one for IPv6 inside) and
-/// 1280 bytes, and to the smallest one that QUIC allows.
+/// 1280 bytes, and to the smallest one that QUIC allows. A larger size is used if it has arrived
+/// while the packets above it were lost.
 const SIZES: [usize; 5] = [1416, 1336, 1288, 1216, 1160];
 
-/// How much evidence there has to be for a narrow hop.
-#[derive(Debug, Clone, Copy)]
+/// Evidence for a narrow hop: packets that were lost in a row, and the gaps that they were in, each
+/// between smaller packets that arrived.
+#[derive(Debug, Clone, Copy, Default)]
 struct Evidence {
-    /// The large packets that have to be lost in a row.
     lost: u32,
-    /// The gaps that they have to be in, each between small packets that arrived.
     gaps: u32,
 }
 
-/// The evidence on a path that has carried large packets: at a loss of 20 % by chance, so many are
-/// lost once in a quarter of a billion packets.
+/// The evidence that is needed for a size that the path may have carried: at a loss of 20 % by chance,
+/// so many are lost once in a quarter of a billion packets.
 const FIRST: Evidence = Evidence { lost: 12, gaps: 4 };
 
-/// The evidence for each further step until a packet of the new size has arrived. By then senders
-/// inside are silent for seconds, and try with single packets.
+/// The evidence for a size that has not arrived since the path was narrowed. By then senders inside
+/// are silent for seconds, and try with single packets.
 const FURTHER: Evidence = Evidence { lost: 2, gaps: 1 };
 
-/// The outcomes of a path's large packets since one of them last arrived.
+/// The packets that were lost since one arrived.
+#[derive(Debug, Clone, Copy)]
+struct Gap {
+    lost: u32,
+    /// The size of the smallest one.
+    smallest: usize,
+}
+
+/// The outcomes of a path's packets, by their sizes.
 #[derive(Debug, Default)]
 pub(crate) struct BlackHole {
     /// The size of datagrams that the path is used with, in bytes.
     size: usize,
-    /// Whether it was narrowed and has not carried a packet of the new size yet.
-    is_narrowing: bool,
-    /// The large packets that were lost in gaps, and the number of these gaps.
-    lost: u32,
-    gaps: u32,
-    /// The large packets that were lost since a small one arrived.
-    in_gap: u32,
-    /// Whether a small packet was lost since one arrived.
-    is_pause: bool,
+    /// Whether it was narrowed to this size.
+    is_narrowed: bool,
+    /// The largest packet that has arrived since then.
+    largest_arrived: usize,
+    /// The gaps since a packet of this size or a larger one last arrived, by the size of the smallest
+    /// packet that was lost in them.
+    gaps: BTreeMap<usize, Evidence>,
+    /// The largest packet that has arrived since the first of these gaps.
+    arrived_between: usize,
+    gap: Option<Gap>,
 }
 
 impl BlackHole {
@@ -49,7 +62,7 @@ impl BlackHole {
         if size != self.size {
             *self = BlackHole {
                 size,
-                is_narrowing: size < self.size,
+                is_narrowed: size < self.size,
                 ..BlackHole::default()
             };
         }
@@ -57,54 +70,77 @@ impl BlackHole {
 
     /// Handles the outcome of a packet, in the order of sending.
     pub(crate) fn handle_outcome(&mut self, bytes: u64, has_arrived: bool) {
-        let Some(next) = self.next() else {
+        let Some(bytes) = self.present_size(bytes) else {
             return;
         };
-        if self.is_older(bytes) {
-            return;
+        if has_arrived {
+            self.end_gap(bytes);
+            return self.handle_arrival(bytes);
         }
-        match (bytes > next as u64, has_arrived) {
-            (true, true) => self.handle_large_arrival(),
-            (true, false) => self.in_gap += 1,
-            (false, false) => self.is_pause = true,
-            (false, true) => {
-                if self.in_gap > 0 && !self.is_pause {
-                    self.lost += self.in_gap;
-                    self.gaps += 1;
-                }
-                (self.in_gap, self.is_pause) = (0, false);
-            }
-        }
+        let gap = self.gap.get_or_insert(Gap {
+            lost: 0,
+            smallest: bytes,
+        });
+        gap.lost += 1;
+        gap.smallest = gap.smallest.min(bytes);
     }
 
     /// Handles the arrival of a packet of `bytes` that had counted as lost.
     pub(crate) fn handle_late_arrival(&mut self, bytes: u64) {
-        if !self.is_older(bytes) && self.next().is_some_and(|next| bytes > next as u64) {
-            self.handle_large_arrival();
+        let Some(bytes) = self.present_size(bytes) else {
+            return;
+        };
+        self.gap.take_if(|gap| gap.smallest <= bytes);
+        self.handle_arrival(bytes);
+    }
+
+    /// Returns the size of a packet; none for one that was sent before the path was narrowed, which
+    /// says nothing about packets of the present size.
+    fn present_size(&self, bytes: u64) -> Option<usize> {
+        let bytes = usize::try_from(bytes).ok()?;
+        (bytes <= self.size).then_some(bytes)
+    }
+
+    /// Ends the gap before a packet of `bytes` that has arrived. If a packet in it was not larger, it
+    /// was a pause or a loss by chance.
+    fn end_gap(&mut self, bytes: usize) {
+        let Some(gap) = self.gap.take().filter(|gap| gap.smallest > bytes) else {
+            return;
+        };
+        if self.gaps.is_empty() {
+            self.arrived_between = 0;
         }
+        let evidence = self.gaps.entry(gap.smallest).or_default();
+        evidence.lost += gap.lost;
+        evidence.gaps += 1;
     }
 
-    /// Returns whether a packet was sent before the path was narrowed: it says nothing about packets
-    /// of the present size.
-    fn is_older(&self, bytes: u64) -> bool {
-        bytes > self.size as u64
+    fn handle_arrival(&mut self, bytes: usize) {
+        self.gaps = self.gaps.split_off(&(bytes + 1));
+        self.largest_arrived = self.largest_arrived.max(bytes);
+        self.arrived_between = self.arrived_between.max(bytes);
     }
 
-    fn handle_large_arrival(&mut self) {
-        self.is_narrowing = false;
-        (self.lost, self.gaps) = (0, 0);
-        (self.in_gap, self.is_pause) = (0, false);
-    }
-
-    /// Returns the next smaller size, if larger packets do not arrive.
+    /// Returns the size of datagrams to be used instead, if larger packets do not arrive.
     pub(crate) fn narrowed(&self) -> Option<usize> {
-        let needed = if self.is_narrowing { FURTHER } else { FIRST };
-        let is_certain = self.lost >= needed.lost && self.gaps >= needed.gaps;
-        self.next().filter(|_| is_certain)
+        let limit = self.limit()?;
+        let step = SIZES.into_iter().find(|size| *size < limit)?;
+        let proven = Some(self.arrived_between).filter(|proven| *proven < limit);
+        Some(step.max(proven.unwrap_or(0)))
     }
 
-    fn next(&self) -> Option<usize> {
-        SIZES.into_iter().find(|size| *size < self.size)
+    /// Returns the largest size from which on there is enough evidence that no packet arrives.
+    fn limit(&self) -> Option<usize> {
+        let mut total = Evidence::default();
+        let mut sizes = self.gaps.iter().rev();
+        let limit = sizes.find(|(size, evidence)| {
+            total.lost += evidence.lost;
+            total.gaps += evidence.gaps;
+            let is_unproven = self.is_narrowed && **size > self.largest_arrived;
+            let needed = if is_unproven { FURTHER } else { FIRST };
+            total.lost >= needed.lost && total.gaps >= needed.gaps
+        });
+        limit.map(|(size, _)| *size)
     }
 }
 
@@ -142,6 +178,61 @@ mod tests {
         assert_eq!(path.narrowed(), None, "there is no smaller size");
     }
 
+    /// Sends packets of sizes that `next` returns over a hop of `limit` until the path is used with
+    /// packets that arrive. Returns their size, and the number of packets.
+    fn settle(limit: usize, mut next: impl FnMut() -> usize) -> (usize, usize) {
+        let mut path = path();
+        for sent in 0..10_000 {
+            // A sender inside that is told the size sends fragments of at most this size.
+            let bytes = next().min(path.size);
+            path.handle_outcome(bytes as u64, bytes <= limit);
+            if let Some(size) = path.narrowed() {
+                assert!(size < path.size);
+                path.set_size(size);
+            }
+            if path.size <= limit {
+                return (path.size, sent);
+            }
+        }
+        panic!("packets above {limit} bytes are lost for good");
+    }
+
+    #[test]
+    fn any_limit_is_found_with_packets_of_any_size() {
+        for limit in (SIZES[4]..FULL).step_by(7) {
+            for media in (limit + 1..=FULL).step_by(23) {
+                let mut sent = 0;
+                let mixed = || {
+                    sent += 1;
+                    if sent % 5 == 0 { 100 } else { media }
+                };
+                let (size, needed) = settle(limit, mixed);
+                assert!(size >= SIZES[4] && needed < 100, "{limit} {media}");
+            }
+        }
+    }
+
+    #[test]
+    fn packets_of_many_sizes_cost_little_of_the_limit() {
+        let mut random = ChaCha8Rng::seed_from_u64(2);
+        for limit in (SIZES[4]..FULL - 20).step_by(7) {
+            let (size, _) = settle(limit, || random.random_range(400..=FULL));
+            let step = SIZES.into_iter().find(|size| *size <= limit).unwrap();
+            assert!(size >= step, "{size} of {limit}");
+        }
+    }
+
+    #[test]
+    fn a_size_that_has_arrived_is_not_given_up() {
+        let mut path = path();
+        for _ in 0..FIRST.lost {
+            path.handle_outcome(1330, true);
+            path.handle_outcome(1331, false);
+        }
+        path.handle_outcome(SMALL, true);
+        assert_eq!(path.narrowed(), Some(1330));
+    }
+
     #[test]
     fn packets_of_an_earlier_size_do_not_count() {
         let mut path = path();
@@ -155,15 +246,17 @@ mod tests {
 
     #[test]
     fn a_size_that_has_arrived_needs_the_full_evidence_again() {
-        let mut path = path();
-        path.set_size(SIZES[0]);
-        path.handle_outcome(SIZES[0] as u64, true);
-        for _ in 0..FIRST.lost {
-            assert_eq!(path.narrowed(), None);
-            path.handle_outcome(SIZES[0] as u64, false);
-            path.handle_outcome(SMALL, true);
+        for bytes in [SIZES[0] as u64, 1180] {
+            let mut path = path();
+            path.set_size(SIZES[0]);
+            path.handle_outcome(bytes, true);
+            for _ in 0..FIRST.lost {
+                assert_eq!(path.narrowed(), None);
+                path.handle_outcome(bytes, false);
+                path.handle_outcome(SMALL, true);
+            }
+            assert!(path.narrowed().is_some());
         }
-        assert_eq!(path.narrowed(), Some(SIZES[1]));
     }
 
     #[test]
@@ -211,6 +304,32 @@ mod tests {
                 SMALL
             };
             path.handle_outcome(bytes, !random.random_bool(0.2));
+            assert_eq!(path.narrowed(), None);
+        }
+    }
+
+    #[test]
+    fn losses_by_chance_of_any_size_are_no_narrow_hop() {
+        let mut random = ChaCha8Rng::seed_from_u64(3);
+        for loss in [0.02, 0.1, 0.2] {
+            let mut path = path();
+            for _ in 0..1_000_000 {
+                let bytes = random.random_range(40..=LARGE);
+                path.handle_outcome(bytes, !random.random_bool(loss));
+                assert_eq!(path.narrowed(), None, "{loss}");
+            }
+        }
+    }
+
+    #[test]
+    fn bursts_of_losses_are_no_narrow_hop() {
+        let mut random = ChaCha8Rng::seed_from_u64(4);
+        let mut path = path();
+        let mut is_bad = false;
+        for _ in 0..1_000_000 {
+            is_bad = random.random_bool(if is_bad { 0.9 } else { 0.01 });
+            let bytes = if random.random_bool(0.2) { 100 } else { 1352 };
+            path.handle_outcome(bytes, !(is_bad && random.random_bool(0.8)));
             assert_eq!(path.narrowed(), None);
         }
     }

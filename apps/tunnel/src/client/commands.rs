@@ -26,7 +26,9 @@ impl Client {
                     let interface = uplink.interface.as_str();
                     debug!(interface, "path silent: trying another connection");
                 }
-                self.connections.dial(connection, uplink, server);
+                // Beside a path, the size is found out by the join, within the time for that.
+                let fits = reason != DialReason::Redial;
+                self.connections.dial(connection, uplink, server, fits);
             }
             Command::Open { connection, path } => self.open(connection, path),
             Command::Join {
@@ -116,6 +118,8 @@ impl Client {
                 superseded: false,
             };
             self.supervisor.handle_notice(time::now(), notice);
+        } else if let Some(current) = &self.current {
+            current.handle.send_command(path.moved()).await;
         }
     }
 
@@ -188,6 +192,7 @@ impl Client {
             Outcome::Dialed(connection, dialed) => {
                 let dialed = self.dialed(connection, dialed);
                 self.supervisor.handle_dialed(now, connection, dialed);
+                self.handle_uplinks();
             }
             Outcome::Opened(connection, answer) => {
                 let answer = self.opened(connection, answer);
@@ -219,9 +224,12 @@ impl Client {
     ) -> Option<hawser_uplinks::Dialed> {
         match dialed {
             Ok(dialed) => {
-                let (rtt, remote) = (dialed.rtt(), dialed.remote);
+                let (rtt, remote, mtu) = (dialed.rtt(), dialed.remote, dialed.uplink.mtu);
+                if dialed.is_narrower {
+                    self.narrow.fit(time::now(), &dialed.uplink);
+                }
                 self.connections.set_dialed(id, dialed);
-                Some(hawser_uplinks::Dialed { rtt, remote })
+                Some(hawser_uplinks::Dialed { rtt, remote, mtu })
             }
             Err(error) => {
                 self.record(id, &error);

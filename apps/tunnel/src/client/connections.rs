@@ -108,7 +108,8 @@ impl Connections {
         self.allowed = Arc::new((OnceCell::new(), servers));
     }
 
-    pub(super) fn dial(&mut self, id: ConnectionId, uplink: Uplink, server: Server) {
+    /// Dials a server. With `fits`, the connection is one whose full packets arrive.
+    pub(super) fn dial(&mut self, id: ConnectionId, uplink: Uplink, server: Server, fits: bool) {
         let (dialer, allowed) = (Arc::clone(&self.dialer), Arc::clone(&self.allowed));
         let (interface, name) = (uplink.interface.clone(), server.name.clone());
         let task = self.tasks.spawn(async move {
@@ -116,7 +117,11 @@ impl Connections {
             // Each attempt reports a failure itself.
             let allow = || async { drop(dialer.allow_servers(servers).await) };
             cell.get_or_init(allow).await;
-            Outcome::Dialed(id, dialer.dial(&uplink, &server).await)
+            let dialed = match dialer.dial(&uplink, &server).await {
+                Ok(dialed) if fits => dialer.fit(dialed).await,
+                dialed => dialed,
+            };
+            Outcome::Dialed(id, dialed)
         });
         let entry = Entry {
             interface,
@@ -300,6 +305,11 @@ impl PathEntry {
         ensure!(!self.over_tcp, "a TCP connection keeps its addresses");
         let socket = dialer.socket(own, interface, &self.marks)?;
         Ok(self.endpoint.rebind_abstract(Box::new(socket))?)
+    }
+
+    /// Returns the command that tells the session of another address.
+    pub(super) fn moved(&self) -> SessionCommand {
+        SessionCommand::Moved(self.index, self.connection.stable_id())
     }
 
     /// Closes the connection and removes the path from the session.

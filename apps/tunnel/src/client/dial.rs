@@ -12,7 +12,7 @@ use crate::socket::set_mark;
 use crate::tcp::{self, TcpSocket};
 use crate::tls;
 use anyhow::{Context, Result, bail};
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::{BoxFuture, Either, join_all, select};
 use hawser_quic::{Live, MarkCounter, MarkedDatagrams};
 use hawser_units::Line;
 use hawser_uplinks::{Route, Server, Uplink};
@@ -48,9 +48,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// [`hawser_uplinks::FAILED_AFTER`] for another connection.
 const TCP_AFTER: Duration = Duration::from_secs(1);
 
-/// The time without an answer after which the server's address of the other family is tried as well: an
-/// uplink may have an address without a way to the Internet.
-const OTHER_FAMILY_AFTER: Duration = Duration::from_secs(1);
+/// The time without an answer after which the next pair of addresses is tried as well, such as those of
+/// the other family: an uplink may have an address without a way to the Internet.
+const OTHER_ADDRESS_AFTER: Duration = Duration::from_secs(1);
 
 /// The interval at which UDP is tried again while a path is one over TCP. It doubles, up to the
 /// maximum, each time that a path over UDP did not last as long as the maximum: some networks let
@@ -102,10 +102,14 @@ pub(crate) struct Dialed {
     /// The UDP payload of a full packet, and the size of the IP and UDP headers, in bytes.
     payload: u16,
     headers: u16,
-    server: Server,
+    pub(super) server: Server,
+    /// The address of the uplink.
+    own: IpAddr,
     /// The address of the server in its list; a connection over TCP goes to another port of it.
     pub(crate) remote: SocketAddr,
-    over_tcp: bool,
+    /// Whether larger packets do not arrive.
+    pub(super) is_narrower: bool,
+    pub(super) over_tcp: bool,
 }
 
 /// A connection that the server has accepted as a path.
@@ -188,28 +192,28 @@ impl Dialer {
     }
 
     /// Connects to the server over the uplink, bound to its interface and address: by the preferred
-    /// address family, and after a while also by the other one, if both ends have it.
+    /// addresses, and after a while also by each of the others.
     pub(crate) async fn dial(&self, uplink: &Uplink, server: &Server) -> Result<Dialed> {
-        let mut routes = uplink.routes(server).into_iter();
-        let route = routes.next().with_context(|| {
+        let mut routes = uplink.routes(server).into_iter().rev();
+        let last = routes.next().with_context(|| {
             format!(
                 "{} and {} have no address family in common",
                 uplink.interface, server.name
             )
         })?;
         self.allow_servers(slice::from_ref(server)).await?;
-        let preferred = self.dial_by(uplink, server, route);
-        let dialed = match routes.next() {
-            Some(other) => {
-                let other = async {
-                    sleep(OTHER_FAMILY_AFTER).await;
-                    self.dial_by(uplink, server, other).await
-                };
-                first_of(("the preferred address", preferred), other, |_| false).await
-            }
-            None => preferred.await,
-        };
-        match dialed {
+        let mut attempt: BoxFuture<'_, _> = Box::pin(self.dial_by(uplink, server, last));
+        for route in routes {
+            let preferred = self.dial_by(uplink, server, route);
+            let others = async {
+                sleep(OTHER_ADDRESS_AFTER).await;
+                attempt.await
+            };
+            attempt = Box::pin(async move {
+                first_of(("the preferred address", preferred), others, |_| false).await
+            });
+        }
+        match attempt.await {
             Ok(dialed) => Ok(dialed),
             Err(error) => Err(self.explain(error, uplink, server).await),
         }
@@ -243,10 +247,15 @@ impl Dialer {
         }
     }
 
-    async fn dial_udp(&self, uplink: &Uplink, server: &Server, route: Route) -> Result<Dialed> {
+    pub(super) async fn dial_udp(
+        &self,
+        uplink: &Uplink,
+        server: &Server,
+        route: Route,
+    ) -> Result<Dialed> {
         let marks = MarkCounter::default();
         let socket = self.socket(route.own, &uplink.interface, &marks)?;
-        let ends = (uplink, server, route.remote);
+        let ends = (uplink, server, route);
         self.connect(ends, Box::new(socket), marks, false).await
     }
 
@@ -267,7 +276,11 @@ impl Dialer {
         let stream = stream.with_context(|| format!("TCP to {remote}"))?;
         let (socket, streams) = TcpSocket::new(SocketAddr::new(route.own, 0));
         let mut carried = tokio::spawn(streams.carry(remote, stream));
-        let (ends, marks) = ((uplink, server, remote), MarkCounter::default());
+        let own = route.own;
+        let (ends, marks) = (
+            (uplink, server, Route { own, remote }),
+            MarkCounter::default(),
+        );
         let mut dialed = tokio::select! {
             dialed = self.connect(ends, Box::new(socket), marks, true) => dialed?,
             ended = &mut carried => bail!("TCP to {remote}: {}", ended?),
@@ -352,7 +365,7 @@ impl Dialer {
     /// Performs the QUIC handshake with a server.
     async fn connect(
         &self,
-        (uplink, server, remote): (&Uplink, &Server, SocketAddr),
+        (uplink, server, Route { own, remote }): (&Uplink, &Server, Route),
         socket: Box<dyn AsyncUdpSocket>,
         marks: MarkCounter,
         over_tcp: bool,
@@ -378,7 +391,9 @@ impl Dialer {
             payload,
             headers: headers(remote.ip()),
             server: server.clone(),
+            own,
             remote,
+            is_narrower: false,
             over_tcp,
         })
     }
@@ -477,6 +492,27 @@ impl Dialed {
         }
     }
 
+    /// Asks whether full packets arrive in both directions.
+    pub(super) async fn probe(mut self) -> Result<Dialed> {
+        match self.ask(&Hello::Probe).await? {
+            Answer::Arrived => Ok(self),
+            answer => Err(self.refused(answer)),
+        }
+    }
+
+    /// Returns the addresses of both ends.
+    pub(super) fn route(&self) -> Route {
+        Route {
+            own: self.own,
+            remote: self.remote,
+        }
+    }
+
+    /// Returns the size of its full packets, with all headers, in bytes.
+    pub(super) fn mtu(&self) -> u16 {
+        self.payload + self.headers
+    }
+
     async fn ask(&mut self, hello: &Hello) -> Result<Answer> {
         join::send_padded(&mut self.send, hello, self.payload).await?;
         match timeout(ANSWER_TIMEOUT, join::receive(&mut self.receive)).await {
@@ -484,7 +520,7 @@ impl Dialed {
             Err(_) if self.over_tcp => bail!("no answer over TCP to the first message"),
             // The handshake has passed, but its packets are smaller.
             Err(_) => Err(TooLarge {
-                mtu: self.payload + self.headers,
+                mtu: self.mtu(),
                 uplink: self.uplink.clone(),
             }
             .into()),

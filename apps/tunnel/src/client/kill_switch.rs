@@ -206,7 +206,8 @@ fn own_packets(destinations: &BTreeSet<Destination>) -> String {
 
 /// Returns the rules for packets that leave through other devices than the tunnel's. They accept
 /// packets to `bypass`, with a mark in `bypass_marks`, and those of this node that an uplink needs to
-/// work. Their priority puts them after all rules that may change the route or mark of a packet.
+/// work. They accept its multicast, which does not leave the networks that it is in unless they forward
+/// it, and by which nodes on one network find each other. Their priority puts them after all rules that may change the route or mark of a packet.
 fn rules(config: &ClientConfig, destinations: &BTreeSet<Destination>) -> String {
     let tun = &config.common.interface;
     let own = own_packets(destinations);
@@ -220,8 +221,8 @@ fn rules(config: &ClientConfig, destinations: &BTreeSet<Destination>) -> String 
 {own}    udp sport 68 udp dport 67 accept
     udp sport 546 udp dport 547 accept
     ip6 hoplimit 255 icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept
-    ip daddr {{ 169.254.0.0/16, 224.0.0.0/24, 255.255.255.255 }} accept
-    ip6 daddr {{ fe80::/10, ff02::/16 }} accept
+    ip daddr {{ 169.254.0.0/16, 224.0.0.0/4, 255.255.255.255 }} accept
+    ip6 daddr {{ fe80::/10, ff00::/8 }} accept
 {controllers}    jump closed
   }}
   chain forward {{

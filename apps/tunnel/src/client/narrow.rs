@@ -54,17 +54,32 @@ impl NarrowUplinks {
             known.retry_at = retry_at;
             return;
         }
-        let Some(smaller) = MTUS.into_iter().find(|smaller| *smaller < mtu) else {
+        let Some(mtu) = smaller_mtus(mtu).next() else {
             self.limits.remove(&uplink.interface);
             return;
         };
-        info!(
-            interface = uplink.interface,
-            mtu_bytes = smaller,
-            "trying smaller packets"
-        );
+        let interface = &uplink.interface;
+        info!(interface, mtu_bytes = mtu, "trying smaller packets");
+        self.set(uplink, mtu, retry_at);
+    }
+
+    /// Limits an uplink to its MTU, with which a connection was made after larger packets did not
+    /// arrive.
+    pub(super) fn fit(&mut self, now: Instant, uplink: &Uplink) {
+        let known = self.limits.get(&uplink.interface);
+        if known.is_none_or(|known| uplink.mtu < known.mtu || known.retry_at <= now) {
+            let (interface, mtu_bytes) = (&uplink.interface, uplink.mtu);
+            info!(
+                interface,
+                mtu_bytes, "larger packets do not arrive: using smaller ones"
+            );
+            self.set(uplink, uplink.mtu, now + self.retry_every);
+        }
+    }
+
+    fn set(&mut self, uplink: &Uplink, mtu: u16, retry_at: Instant) {
         let limit = Limit {
-            mtu: smaller,
+            mtu,
             addresses: addresses(uplink),
             retry_at,
         };
@@ -111,6 +126,11 @@ impl NarrowUplinks {
     }
 }
 
+/// Returns the MTUs that are tried instead of `mtu`.
+pub(super) fn smaller_mtus(mtu: u16) -> impl Iterator<Item = u16> {
+    MTUS.into_iter().filter(move |smaller| *smaller < mtu)
+}
+
 fn addresses(uplink: &Uplink) -> Vec<IpAddr> {
     uplink.ipv4.iter().chain(&uplink.ipv6).copied().collect()
 }
@@ -127,6 +147,7 @@ mod tests {
             interface: "wan0".to_owned(),
             ipv4: Some([192, 0, 2, own].into()),
             ipv6: Vec::new(),
+            others: Vec::new(),
             mtu: 1500,
             cost: 0,
             monthly_cap: None,

@@ -232,6 +232,7 @@ mod tests {
             interface: interface.to_owned(),
             ipv4: None,
             ipv6: Vec::new(),
+            others: Vec::new(),
             mtu: 1500,
             cost,
             monthly_cap: None,

@@ -384,6 +384,7 @@ mod tests {
             interface: interface.to_owned(),
             ipv4: None,
             ipv6: Vec::new(),
+            others: Vec::new(),
             mtu: 1492,
             cost: 2,
             monthly_cap: None,

@@ -1,43 +1,81 @@
 //! The interfaces that the client can use, as the kernel reports them.
 
-use crate::config::UplinkRule;
+use crate::config::{ClientConfig, UplinkRule};
 use crate::interfaces;
 use anyhow::{Context, Result};
-use hawser_io::interface::{OwnAddress, is_reachable, mtu_bytes, own_addresses, running};
+use hawser_io::interface::{OwnAddress, is_reachable, mtu_bytes, own_addresses, route, running};
 use hawser_uplinks::{Uplink, is_unique_local};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
 use tokio::sync::watch;
 
 /// The smallest MTU that QUIC and IPv6 allow, in bytes; assumed of interfaces that report less.
 const MIN_MTU: u16 = 1280;
 
-/// Watches the usable interfaces that match the rules.
-pub(crate) fn watch(rules: Vec<UplinkRule>) -> Result<watch::Receiver<Vec<Uplink>>> {
+/// The largest number of further addresses of an uplink that are tried.
+const MAX_OTHERS: usize = 3;
+
+/// Destinations of which the kernel is asked for the source if the configuration has no server of the
+/// family: the prefixes for documentation, which take the default route.
+const ANYWHERE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+
+/// Watches the usable interfaces that match the rules of the configuration.
+pub(crate) fn watch(config: &ClientConfig) -> Result<watch::Receiver<Vec<Uplink>>> {
+    let rules = config.uplinks.clone();
+    let servers = config.servers.iter();
+    let servers = servers.flat_map(|server| server.addresses.iter().map(|address| address.ip()));
+    let anywhere = ANYWHERE.map(|address| address.parse().expect("an address"));
+    let destinations: Vec<IpAddr> = servers.chain(anywhere).collect();
     interfaces::watch(move || {
         let running = running().context("cannot list the interfaces")?;
+        let sources = sources(&rules, &running, &destinations);
         // An interface that has disappeared since then has no MTU.
         let mtus = running.into_iter().filter_map(|name| {
             let mtu = u16::try_from(mtu_bytes(&name).ok()?).unwrap_or(u16::MAX);
             Some((name, mtu.max(MIN_MTU)))
         });
-        Ok(usable_uplinks(&rules, &mtus.collect(), own_addresses()?))
+        let mtus = mtus.collect();
+        Ok(usable_uplinks(&rules, &mtus, own_addresses()?, &sources))
     })
+}
+
+/// Returns the addresses that the kernel chooses as the sources of packets over the uplinks.
+fn sources(
+    rules: &[UplinkRule],
+    running: &BTreeSet<String>,
+    destinations: &[IpAddr],
+) -> BTreeSet<IpAddr> {
+    let is_uplink = |name: &&String| rules.iter().any(|rule| rule.matches(name));
+    let uplinks = running.iter().filter(is_uplink);
+    let of_uplink = |name: &String| {
+        let first = |is_ipv4| {
+            let mut of_family = destinations.iter().filter(|to| to.is_ipv4() == is_ipv4);
+            // An interface without a route has no source either.
+            of_family.find_map(|to| route(*to, Some(name)).ok()?.source)
+        };
+        [first(true), first(false)].into_iter().flatten()
+    };
+    uplinks.flat_map(of_uplink).collect()
 }
 
 /// Returns the interfaces of `mtus` that have an address and match a rule. The first matching rule
 /// applies. `mtus` are the MTUs, in bytes, of those that are up and have a carrier.
 ///
-/// An uplink has at most one address of each scope. One that is not deprecated is preferred (RFC 6724,
-/// section 5, rule 3), and then one that is not temporary. Rule 7 prefers temporary ones; here the
-/// server knows the client anyway, and the connection would have to move with each change.
+/// An uplink prefers one address of each scope: one that is not deprecated (RFC 6724, section 5, rule 3),
+/// then one that is not temporary, and then one of `sources`, which the kernel chooses. Rule 7 prefers
+/// temporary ones; here the server knows the client anyway, and the connection would have to move with
+/// each change.
 fn usable_uplinks(
     rules: &[UplinkRule],
     mtus: &BTreeMap<String, u16>,
     mut addresses: Vec<OwnAddress>,
+    sources: &BTreeSet<IpAddr>,
 ) -> Vec<Uplink> {
+    let networks: BTreeSet<IpAddr> = sources.iter().copied().map(network).collect();
     addresses.sort_by_key(|own| {
         let is_local = is_unique_local(own.address);
-        (is_local, own.is_deprecated, own.is_temporary)
+        let is_chosen = networks.contains(&network(own.address));
+        (is_local, own.is_deprecated, own.is_temporary, !is_chosen)
     });
     let mut uplinks = BTreeMap::new();
     for OwnAddress {
@@ -57,17 +95,26 @@ fn usable_uplinks(
         let uplink = uplinks
             .entry(interface.clone())
             .or_insert_with_key(|interface| without_address(interface, *mtu, rule));
-        if address.is_ipv4() {
-            uplink.ipv4.get_or_insert(address);
-        } else {
-            let is_local = is_unique_local(address);
-            let mut known = uplink.ipv6.iter();
-            if known.all(|known| is_unique_local(*known) != is_local) {
-                uplink.ipv6.push(address);
-            }
+        let is_local = is_unique_local(address);
+        let mut known = uplink.ipv6.iter();
+        if address.is_ipv4() && uplink.ipv4.is_none() {
+            uplink.ipv4 = Some(address);
+        } else if address.is_ipv6() && known.all(|known| is_unique_local(*known) != is_local) {
+            uplink.ipv6.push(address);
+        } else if uplink.others.len() < MAX_OTHERS {
+            uplink.others.push(address);
         }
     }
     uplinks.into_values().collect()
+}
+
+/// Returns what addresses have in common of which the kernel may choose any: the whole of an IPv4
+/// address, and the /64 of IPv6, in which there are temporary ones.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(ipv6) => Ipv6Addr::from_bits(ipv6.to_bits() & (!0 << 64)).into(),
+    }
 }
 
 fn without_address(interface: &str, mtu: u16, rule: &UplinkRule) -> Uplink {
@@ -75,6 +122,7 @@ fn without_address(interface: &str, mtu: u16, rule: &UplinkRule) -> Uplink {
         interface: interface.to_owned(),
         ipv4: None,
         ipv6: Vec::new(),
+        others: Vec::new(),
         mtu: rule.mtu.map_or(mtu, |configured| configured.min(mtu)),
         cost: rule.cost,
         monthly_cap: rule.monthly_cap,
@@ -112,15 +160,24 @@ mod tests {
             own("192.0.2.2", false, false),
         ];
         let mtus = BTreeMap::from([("wan0".to_owned(), 1500)]);
-        let uplinks = usable_uplinks(&rules, &mtus, addresses.clone());
+        let none = BTreeSet::new();
+        let uplinks = usable_uplinks(&rules, &mtus, addresses.clone(), &none);
         assert_eq!(uplinks.len(), 1);
         let ip = |text: &str| text.parse().unwrap();
         assert_eq!(uplinks[0].ipv4, Some(ip("192.0.2.1")));
         assert_eq!(uplinks[0].ipv6, [ip("2001:db8::1"), ip("fd01::1")]);
         // A deprecated one is better than none.
         let few = addresses[..2].to_vec();
-        let uplinks = usable_uplinks(&rules, &mtus, few);
+        let uplinks = usable_uplinks(&rules, &mtus, few, &none);
         assert_eq!(uplinks[0].ipv6, [ip("fd01::d")]);
-        assert!(usable_uplinks(&rules, &BTreeMap::new(), addresses).is_empty());
+        assert!(usable_uplinks(&rules, &BTreeMap::new(), addresses.clone(), &none).is_empty());
+        // The kernel's choice is preferred, or what has its network and lasts.
+        let chosen = [ip("192.0.2.2"), ip("2001:db8:2::7")].into();
+        let more = own("2001:db8:2::1", false, false);
+        let addresses = [addresses, vec![more]].concat();
+        let uplinks = usable_uplinks(&rules, &mtus, addresses, &chosen);
+        assert_eq!(uplinks[0].ipv4, Some(ip("192.0.2.2")));
+        assert_eq!(uplinks[0].ipv6, [ip("2001:db8:2::1"), ip("fd01::1")]);
+        assert_eq!(uplinks[0].others.len(), MAX_OTHERS);
     }
 }

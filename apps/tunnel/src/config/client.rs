@@ -6,7 +6,7 @@ use hawser_client::Controller;
 use hawser_io::interface::name_matches;
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -61,14 +61,24 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// Returns the destinations that are routed into the tunnel: `routes` without `bypass`.
+    /// Returns the destinations that are routed into the tunnel: `routes` without `bypass`, and without
+    /// multicast, which the tunnel does not carry. The kernel has routes of its own for that of IPv6.
     pub fn inside(&self) -> Vec<Prefix> {
-        let inside: BTreeSet<_> = self
-            .routes
-            .iter()
-            .flat_map(|route| route.without(&self.bypass))
-            .collect();
+        let multicast = Prefix::around(Ipv4Addr::new(224, 0, 0, 0).into(), 4);
+        let outside = [&self.bypass[..], &[multicast]].concat();
+        let routes = self.routes.iter();
+        let inside: BTreeSet<_> = routes.flat_map(|route| route.without(&outside)).collect();
         inside.into_iter().collect()
+    }
+
+    /// Returns the name servers that are asked through the tunnel, whatever network an uplink is in.
+    pub fn name_servers_inside(&self) -> impl Iterator<Item = IpAddr> {
+        let is_routed = |server: &IpAddr| {
+            let mut routes = self.routes.iter();
+            let is_bypassed = self.bypass.iter().any(|prefix| prefix.contains(*server));
+            routes.any(|route| route.contains(*server)) && !is_bypassed
+        };
+        self.dns.iter().copied().filter(is_routed)
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::Result;
 use hawser_io::handshakes::{HandshakeSlot, HandshakeSlots};
 use hawser_quic::MarkCounter;
 use hawser_units::PathId;
-use noq::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig};
+use noq::{Connection, ConnectionError, Endpoint, Incoming, RecvStream, SendStream, ServerConfig};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -164,9 +164,14 @@ async fn handshake(
         }
         Err(reason) => return Err(reason.into()),
     };
-    let outcome = process_hello(server, &connection, remote, &peer, &mut receive).await;
+    let ends = (&mut send, &mut receive);
+    let outcome = process_hello(server, &connection, (remote, payload), &peer, ends).await;
     let (open, number, answer) = match outcome {
         Ok(accepted) => accepted,
+        Err(_) if is_closed_by_peer(&connection) => {
+            debug!(%remote, "the client chose another connection");
+            return Ok(None);
+        }
         Err((reason, explanation)) => {
             return refuse(server, &connection, &mut send, reason, explanation).await;
         }
@@ -215,23 +220,42 @@ async fn complete_tls(
 /// An accepted request, or the reason for refusing it with an explanation.
 type Outcome<T> = Result<T, (Refusal, String)>;
 
+fn is_closed_by_peer(connection: &Connection) -> bool {
+    let reason = connection.close_reason();
+    matches!(reason, Some(ConnectionError::ApplicationClosed(_)))
+}
+
+/// Receives the first message of a client. One that asks whether full packets arrive is answered with
+/// one, and the next message counts.
+async fn receive_hello(
+    (send, receive): (&mut SendStream, &mut RecvStream),
+    payload: u16,
+) -> Result<Hello> {
+    let hello = join::receive(receive).await?;
+    if hello != Hello::Probe {
+        return Ok(hello);
+    }
+    join::send_padded(send, &Answer::Arrived, payload).await?;
+    join::receive(receive).await
+}
+
 /// Processes the first message of a client: opens a session, or finds the one to join.
 async fn process_hello(
     server: &Arc<Server>,
     connection: &Connection,
-    remote: SocketAddr,
+    (remote, payload): (SocketAddr, u16),
     peer: &Peer,
-    receive: &mut RecvStream,
+    ends: (&mut SendStream, &mut RecvStream),
 ) -> Outcome<(Arc<OpenSession>, PathNumber, Answer)> {
     let client = &peer.name;
-    let hello: Hello = join::receive(receive)
-        .await
-        .map_err(|error| (Refusal::Malformed, format!("{error:#}")))?;
+    let hello = receive_hello(ends, payload).await;
+    let hello = hello.map_err(|error| (Refusal::Malformed, format!("{error:#}")))?;
     if !admits(server, peer).await {
         let explanation = format!("client {client} is not admitted by this server");
         return Err((Refusal::NotAdmitted, explanation));
     }
     match hello {
+        Hello::Probe => refused(Refusal::Malformed, "one probe is enough"),
         Hello::Open { addresses, path } => {
             let (open, answer) = open(server, connection, client, &addresses)?;
             info!(client, addresses = ?open.addresses, %remote, "session opened");

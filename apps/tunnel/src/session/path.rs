@@ -117,6 +117,8 @@ pub(super) struct Path {
     datagram_size: usize,
     /// When larger ones are tried again.
     widen_at: Option<Instant>,
+    /// The peer's address when they did not arrive.
+    narrow_remote: Option<SocketAddr>,
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
     reader: JoinHandle<()>,
@@ -141,6 +143,7 @@ impl Path {
             connection_size: size,
             datagram_size: size,
             widen_at: None,
+            narrow_remote: None,
             link,
             standby: number.standby,
             outgoing: Vec::new(),
@@ -166,6 +169,7 @@ impl Path {
     pub(super) fn narrow(&mut self, now: Instant, size: usize, time: Duration) {
         self.datagram_size = size;
         self.widen_at = Some(now + time);
+        self.narrow_remote = self.remote();
         warn!(
             path = self.link.name,
             mtu_bytes = self.largest_packet(),
@@ -173,8 +177,17 @@ impl Path {
         );
     }
 
-    /// Tries the connection's largest datagrams again if it is time; returns whether it is.
+    /// Has larger datagrams tried again at `at`, if smaller ones are in use.
+    pub(super) fn widen_at(&mut self, at: Instant) {
+        self.widen_at = self.widen_at.and(Some(at));
+    }
+
+    /// Tries the connection's largest datagrams again if it is time, or if the peer has moved to
+    /// another network; returns whether that is so.
     pub(super) fn widen(&mut self, now: Instant) -> bool {
+        if self.widen_at.is_some() && self.remote() != self.narrow_remote {
+            self.widen_at = Some(now);
+        }
         let is_due = self.widen_at.take_if(|at| *at <= now).is_some();
         if is_due {
             self.datagram_size = self.connection_size;

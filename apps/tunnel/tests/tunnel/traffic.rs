@@ -1,6 +1,6 @@
 //! Traffic through the tunnel: TCP and UDP, both families, both directions.
 
-use crate::rig::{HOST4, HOST6, PORT, Rig};
+use crate::rig::{HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
 use hawser_io::netns::Namespace;
 use hawser_io::sockopt::{MtuDiscovery, set_mtu_discovery};
 use nix::errno::Errno;
@@ -285,6 +285,84 @@ fn sources_are_rewritten_also_after_the_rules_were_flushed_and_the_rules_go_with
     assert!(server.process.stop(crate::rig::TIMEOUT).unwrap().success());
 
     assert_eq!(crate::rig::nft(&rig.servers[0], "list tables"), "");
+}
+
+/// Sends datagrams to the host over one socket until it is dropped.
+struct Camera {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Camera {
+    fn start(from: &Namespace, to: SocketAddr) -> Camera {
+        let any: IpAddr = if to.is_ipv4() {
+            [0; 4].into()
+        } else {
+            [0; 16].into()
+        };
+        let socket = from.run(|| UdpSocket::bind((any, 0)).unwrap()).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                // Without a route, nothing is sent.
+                let _ = socket.send_to(b"picture", to);
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Camera {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Camera {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+#[test]
+fn flows_that_were_outside_the_tunnel_before_are_translated() {
+    let rig = Rig::new();
+    let behind = rig.network_behind_the_client();
+    // Connection tracking works in a namespace with a rule that needs it.
+    nft(
+        &rig.client,
+        "table inet track {\nchain forward {\ntype filter hook forward priority 0;\nct state established accept\n}\n}",
+    );
+    let _server = rig.server(0, "", "");
+    let hosts: Vec<UdpSocket> = [HOST4, HOST6]
+        .map(|address| {
+            let address: IpAddr = address.parse().unwrap();
+            let socket = rig.host.run(|| UdpSocket::bind((address, 0)).unwrap());
+            socket.unwrap()
+        })
+        .into();
+    let _cameras: Vec<_> = hosts
+        .iter()
+        .map(|host| Camera::start(&behind, host.local_addr().unwrap()))
+        .collect();
+    for _ in 0..2 {
+        let client = rig.client("masquerade = true");
+        for host in &hosts {
+            host.set_read_timeout(Some(TIMEOUT)).unwrap();
+            let mut packet = [0; 16];
+            let (_, from) = host.recv_from(&mut packet).expect("a picture");
+            let inner = client.session().addresses;
+            assert!(inner.contains(&from.ip()), "{from} of {inner:?}");
+        }
+        drop(client);
+        // The next client finds flows of the time without one.
+        for host in &hosts {
+            host.set_nonblocking(true).unwrap();
+            while host.recv(&mut [0; 16]).is_ok() {}
+            host.set_nonblocking(false).unwrap();
+        }
+    }
+    behind.delete().unwrap();
 }
 
 #[test]

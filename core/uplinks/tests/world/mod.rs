@@ -325,6 +325,7 @@ impl World {
             let dialed = delivers.then(|| Dialed {
                 rtt: server.rtt,
                 remote: route.expect("a family in common").remote,
+                mtu: connection.uplink.mtu,
             });
             self.put(id, connection, delivers);
             self.supervisor.handle_dialed(self.now, id, dialed);
@@ -713,6 +714,7 @@ fn uplink(number: usize) -> ModelUplink {
         is_paused: false,
         largest: u16::MAX,
         uplink: Uplink {
+            others: Vec::new(),
             interface: format!("wwan{number}"),
             ipv4: Some([192, 0, 2, last].into()),
             ipv6: Vec::new(),
