@@ -38,7 +38,8 @@ impl Logging {
     /// Starts logging for the whole process.
     pub fn start(&self) {
         let level = match self.verbose {
-            0 => "info",
+            // The programs report what they cannot send in words of their own.
+            0 => "info,noq_udp=error",
             1 => "debug",
             _ => "trace",
         };

@@ -1,54 +1,88 @@
 //! Files of state: read by other processes while they are replaced, and written both by a service and by root.
 //!
 //! A file that root writes into a folder of another user belongs to the folder's owner. A service that runs as this user
-//! can then read and replace it.
+//! can then read and replace it. This user may replace any part of a path at any time, so folders are opened once, and
+//! what is in them is named relative to them.
 
-use nix::unistd::{Gid, Uid, fchown, geteuid};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+mod folder;
+
+use folder::Folder;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// Permission bits of the group and of others.
+const OTHERS: u32 = 0o077;
+
+/// A secret cannot be read from a file.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error from the system.
+        error: io::Error,
+    },
+    /// Not only its owner may read it.
+    #[error("{0} is readable by others: run chmod 600 {0}", path.display())]
+    Readable {
+        /// The file.
+        path: PathBuf,
+    },
+}
 
 /// Creates a folder and those that it is in, as far as they are missing. `mode` is the permissions of the new ones,
 /// restricted by the umask.
 ///
 /// # Errors
-/// If one of them cannot be created, or is not a folder.
+/// If one of them cannot be created, is not a folder, or is a symbolic link of another user than root and the caller.
 pub fn create_folder(path: &Path, mode: u32) -> io::Result<()> {
-    if path.as_os_str().is_empty() || path.is_dir() {
-        return Ok(());
-    }
-    let parent = folder_of(path);
-    create_folder(parent, mode)?;
-    match DirBuilder::new().mode(mode).create(path) {
-        Ok(()) => give_to_owner_of(parent, &File::open(path)?),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        Err(error) => Err(error),
-    }
+    Folder::create(path, mode).map(drop)
 }
 
-/// Opens a file to write to it as it is, and creates it if it does not exist. `mode` is the permissions of the new one,
-/// restricted by the umask.
+/// Opens a file to read it and to write to it as it is, and creates it if it does not exist. `mode` is the permissions of
+/// the new one, restricted by the umask.
 ///
 /// # Errors
-/// If the folder does not exist, or the file can neither be written to nor created.
+/// If the folder does not exist, or the file can neither be opened nor created, or is a symbolic link.
 pub fn open_or_create(path: &Path, mode: u32) -> io::Result<File> {
-    match OpenOptions::new().write(true).open(path) {
+    let (folder, name) = (Folder::open(folder_of(path))?, name_of(path)?);
+    match folder.file(name, OFlag::O_RDWR) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         opened => return opened,
     }
-    let mut options = OpenOptions::new();
-    match options.write(true).create_new(true).mode(mode).open(path) {
-        Ok(file) => {
-            give_to_owner_of(folder_of(path), &file)?;
-            Ok(file)
-        }
+    match folder.create_file(name, OFlag::O_RDWR, mode) {
         // Another process has created it in between.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            OpenOptions::new().write(true).open(path)
-        }
-        Err(error) => Err(error),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => folder.file(name, OFlag::O_RDWR),
+        created => created,
     }
+}
+
+/// Creates a file that a person has named, or empties it. A pipe has to have a reader: without one, this would wait for
+/// ever.
+///
+/// # Errors
+/// If it cannot be written, or is a pipe that nobody reads.
+pub fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    let opened = options.custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(code) if code == Errno::ENXIO as i32 => {
+            io::Error::other("it is a pipe that nobody reads: start its reader first")
+        }
+        _ => error,
+    })?;
+    let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
+    fcntl(&file, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
+    Ok(file)
 }
 
 /// Replaces a file atomically, so that a reader never sees a partial one. `mode` is the file's
@@ -59,7 +93,8 @@ pub fn open_or_create(path: &Path, mode: u32) -> io::Result<File> {
 /// If the folder does not exist or cannot be written to, or the disk is full. The file is then
 /// unchanged.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
-    write(path, contents, mode, false)
+    let folder = Folder::open(folder_of(path))?;
+    write(&folder, name_of(path)?, contents, mode, false)
 }
 
 /// As [`replace`], for contents that must survive a power failure: the file and its folder are on
@@ -68,8 +103,29 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
 /// # Errors
 /// As [`replace`], and if the disk fails; the file is then the previous or the new one.
 pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
-    write(path, contents, mode, true)?;
-    File::open(folder_of(path))?.sync_all()
+    let folder = Folder::open(folder_of(path))?;
+    write(&folder, name_of(path)?, contents, mode, true)?;
+    folder.sync()
+}
+
+/// Reads a secret from a file that nobody but its owner may read. What was read is wiped from memory.
+///
+/// # Errors
+/// If it cannot be read, or others may read it.
+pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
+    let failed = |error| SecretError::Read {
+        path: path.to_owned(),
+        error,
+    };
+    let mut file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.mode() & OTHERS != 0 {
+        return Err(SecretError::Readable {
+            path: path.to_owned(),
+        });
+    }
+    let mut secret = Zeroizing::new(String::new());
+    file.read_to_string(&mut secret).map_err(failed)?;
+    Ok(secret)
 }
 
 /// Returns the path of a file beside another one, whose name is that of the other one and `suffix`.
@@ -85,42 +141,41 @@ fn folder_of(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// Gives an open file or folder to the owner of the folder that it is in. Only root does and can do this.
-fn give_to_owner_of(folder: &Path, file: &File) -> io::Result<()> {
-    if geteuid().is_root() {
-        let owner = fs::metadata(folder)?;
-        fchown(
-            file,
-            Some(Uid::from_raw(owner.uid())),
-            Some(Gid::from_raw(owner.gid())),
-        )?;
-    }
-    Ok(())
+fn name_of(path: &Path) -> io::Result<&OsStr> {
+    let none = || io::Error::new(ErrorKind::InvalidInput, "it does not name a file");
+    path.file_name().ok_or_else(none)
 }
 
-fn write(path: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
-    let draft = with_suffix(path, ".new");
-    write_draft(&draft, contents, mode, durably)
-        .and_then(|()| fs::rename(&draft, path))
+fn write(
+    folder: &Folder,
+    name: &OsStr,
+    contents: &[u8],
+    mode: u32,
+    durably: bool,
+) -> io::Result<()> {
+    let draft = with_suffix(Path::new(name), ".new").into_os_string();
+    write_draft(folder, &draft, contents, mode, durably)
+        .and_then(|()| folder.rename(&draft, name))
         .inspect_err(|_| {
             // Nobody needs a part of a file. The error that counts is the first one.
-            let _ = fs::remove_file(&draft);
+            let _ = folder.remove(&draft);
         })
 }
 
-fn write_draft(draft: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
+fn write_draft(
+    folder: &Folder,
+    draft: &OsStr,
+    contents: &[u8],
+    mode: u32,
+    durably: bool,
+) -> io::Result<()> {
     // The owner of the folder may be another user, so a draft that is there already is not written through: it
     // could be a link to any file.
-    match fs::remove_file(draft) {
+    match folder.remove(draft) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(draft)?;
-    give_to_owner_of(folder_of(draft), &file)?;
+    let mut file = folder.create_file(draft, OFlag::O_WRONLY, mode)?;
     file.write_all(contents)?;
     if durably {
         file.sync_all()?;
@@ -131,6 +186,9 @@ fn write_draft(draft: &Path, contents: &[u8], mode: u32, durably: bool) -> io::R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::unistd::geteuid;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     #[test]
     fn a_file_is_replaced_as_a_whole_and_nothing_else_is_left() {
@@ -160,7 +218,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let other = directory.path().join("other");
         fs::write(&other, "unchanged").unwrap();
-        std::os::unix::fs::symlink(&other, directory.path().join("kept.new")).unwrap();
+        symlink(&other, directory.path().join("kept.new")).unwrap();
         replace(&directory.path().join("kept"), b"contents", 0o600).unwrap();
         assert_eq!(fs::read_to_string(&other).unwrap(), "unchanged");
         assert_eq!(
@@ -176,10 +234,10 @@ mod tests {
         let state = directory.path().join("state");
         fs::create_dir(&state).unwrap();
         if !geteuid().is_root() {
-            assert!(std::os::unix::fs::chown(&state, Some(12345), Some(12346)).is_err());
+            assert!(chown(&state, Some(12345), Some(12346)).is_err());
             return;
         }
-        std::os::unix::fs::chown(&state, Some(12345), Some(12346)).unwrap();
+        chown(&state, Some(12345), Some(12346)).unwrap();
         let folder = state.join("agent/edge-1");
         create_folder(&folder, 0o700).unwrap();
         replace(&folder.join("clock"), b"1", 0o600).unwrap();
@@ -190,5 +248,117 @@ mod tests {
         create_folder(&folder, 0o700).unwrap();
         let blocked = create_folder(&folder.join("clock/below"), 0o700);
         assert!(blocked.is_err());
+    }
+
+    #[test]
+    fn a_link_of_root_is_followed_and_none_of_another_user() {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, link) = (
+            directory.path().join("target"),
+            directory.path().join("link"),
+        );
+        fs::create_dir(&target).unwrap();
+        symlink("target", &link).unwrap();
+        create_folder(&link.join("a"), 0o700).unwrap();
+        replace(&link.join("a/kept"), b"1", 0o600).unwrap();
+        assert_eq!(fs::read_to_string(target.join("a/kept")).unwrap(), "1");
+        if !geteuid().is_root() {
+            return;
+        }
+        std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
+        for outcome in [
+            create_folder(&link, 0o700),
+            create_folder(&link.join("b"), 0o700),
+            replace(&link.join("kept"), b"1", 0o600),
+            open_or_create(&link.join("lock"), 0o600).map(drop),
+        ] {
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains("symbolic link"), "{error}");
+        }
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 1);
+        assert_eq!(fs::metadata(&target).unwrap().uid(), 0);
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_file_is_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let (other, link) = (
+            directory.path().join("other"),
+            directory.path().join("lock"),
+        );
+        for target in ["other", "missing"] {
+            fs::write(&other, "unchanged").unwrap();
+            let _ = fs::remove_file(&link);
+            symlink(target, &link).unwrap();
+            assert!(open_or_create(&link, 0o600).is_err());
+        }
+        assert!(!directory.path().join("missing").exists());
+    }
+
+    /// Swaps a folder for a link to another one again and again, as its owner may. Runs only as root.
+    #[test]
+    fn a_folder_that_is_swapped_gives_nothing_else_away() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (state, target) = (
+            directory.path().join("state"),
+            directory.path().join("target"),
+        );
+        for folder in [&state, &target] {
+            fs::create_dir(folder).unwrap();
+        }
+        chown(&state, Some(12345), Some(12345)).unwrap();
+        let (made, away) = (state.join("made"), state.join("away"));
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    if fs::rename(&made, &away).is_ok() {
+                        let _ = symlink(&target, &made);
+                        let _ = std::os::unix::fs::lchown(&made, Some(12345), None);
+                        let _ = fs::remove_file(&made);
+                        let _ = fs::remove_dir_all(&away);
+                    }
+                }
+            });
+            for _ in 0..2000 {
+                // Fails if it finds a link.
+                let _ = create_folder(&made, 0o700);
+                let _ = replace(&made.join("file"), b"1", 0o600);
+                assert_eq!(fs::metadata(&target).unwrap().uid(), 0);
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_secret_that_others_may_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        replace(&path, b"secret", 0o600).unwrap();
+        assert_eq!(*read_secret(&path).unwrap(), "secret");
+        for mode in [0o640, 0o604, 0o660, 0o777] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let error = read_secret(&path).unwrap_err().to_string();
+            assert!(error.contains("run chmod 600 /"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = create(&path).unwrap_err().to_string();
+        assert!(error.contains("nobody reads"), "{error}");
+        let reader = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(&path)
+            .unwrap();
+        create(&path).unwrap().write_all(b"1").unwrap();
+        drop(reader);
     }
 }

@@ -1,13 +1,11 @@
 //! Files with a secret key in hexadecimal digits, which nobody but their owner may read.
 
+use crate::file;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use zeroize::Zeroizing;
-
-/// Permission bits of the group and of others.
-const OTHERS: u32 = 0o077;
 
 /// Writes a new random key of `length` bytes to a file that must not exist yet. Only the owner can
 /// read it.
@@ -71,15 +69,7 @@ pub fn read_relay(path: &Path) -> Result<Zeroizing<[u8; RELAY]>, String> {
 /// A sentence that names the file, if it cannot be read, others may read it, or it is no key. It
 /// never contains the file's content.
 pub fn read<const N: usize>(path: &Path, made_by: &str) -> Result<Zeroizing<[u8; N]>, String> {
-    let failed = |error: io::Error| format!("key file {}: {error}", path.display());
-    let mode = std::fs::metadata(path).map_err(failed)?.mode();
-    if mode & OTHERS != 0 {
-        return Err(format!(
-            "key file {0}: others may read it; run `chmod 600 {0}`",
-            path.display()
-        ));
-    }
-    let text = Zeroizing::new(std::fs::read_to_string(path).map_err(failed)?);
+    let text = file::read_secret(path).map_err(|error| format!("key file: {error}"))?;
     let mut key = Zeroizing::new([0; N]);
     match hex::decode_to_slice(text.trim(), &mut *key) {
         Ok(()) => Ok(key),
@@ -95,7 +85,7 @@ pub fn read<const N: usize>(path: &Path, made_by: &str) -> Result<Zeroizing<[u8;
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     fn read(path: &Path) -> Result<Zeroizing<[u8; 16]>, String> {
         super::read(path, "make-key FILE")

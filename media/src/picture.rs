@@ -1,7 +1,8 @@
 use crate::ffmpeg::{VideoError, read_text};
 use hawser_cloud::Image;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -116,6 +117,12 @@ impl Mp4Writer {
             return Err(size_error(path, width, height));
         }
         let (encoder, options) = find_encoder()?;
+        let kind = fs::metadata(path).map(|found| found.file_type());
+        if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket()) {
+            let error =
+                io::Error::other("it is a pipe, and an MP4 file is completed at its beginning");
+            return Err(write_error(path, error));
+        }
         File::create(path).map_err(|error| write_error(path, error))?;
         let size = format!("{width}x{height}");
         let mut ffmpeg = Command::new("ffmpeg")

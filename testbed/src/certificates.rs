@@ -24,7 +24,8 @@ pub fn write(folder: &Path, names: &[&str]) -> Result<()> {
             folder.join(format!("{name}.pem")),
             params.signed_by(&key, &issuer)?.pem(),
         )?;
-        fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
+        let file = folder.join(format!("{name}.key"));
+        hawser_io::file::replace(&file, key.serialize_pem().as_bytes(), 0o600)?;
     }
     Ok(())
 }

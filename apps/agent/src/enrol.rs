@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use hawser_client::{Controller, Identity};
 use hawser_control::Name;
 use hawser_control::access::EnrolmentToken;
-use std::fs;
+use hawser_io::file::read_secret;
 use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
 
@@ -63,10 +63,10 @@ fn obtain(folder: &Path, node: &Name, controllers: &[Controller], token: &str) -
         .enable_all()
         .build()?;
     runtime.block_on(hawser_client::enrol_in(folder, node, controllers, token))?;
-    println!(
-        "{node} is enrolled; its certificate is in {}",
+    hawser_command::print(&format!(
+        "{node} is enrolled; its certificate is in {}\n",
         folder.display()
-    );
+    ))?;
     Ok(())
 }
 
@@ -78,5 +78,6 @@ fn read(token: &Path) -> Result<String> {
             .context("cannot read the token from standard input")?;
         return Ok(text);
     }
-    fs::read_to_string(token).with_context(|| format!("cannot read the token {}", token.display()))
+    let text = read_secret(token).context("the token cannot be used")?;
+    Ok(text.to_string())
 }

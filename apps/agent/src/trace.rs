@@ -37,7 +37,7 @@ impl Trace {
             return Ok(Trace(None));
         };
         let begin = || -> io::Result<_> {
-            let mut file = BufWriter::new(File::create(path)?);
+            let mut file = BufWriter::new(hawser_io::file::create(path)?);
             writeln!(file, "{HEADER}")?;
             Ok(file)
         };

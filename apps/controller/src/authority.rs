@@ -7,7 +7,7 @@
 pub(crate) mod rotation;
 
 use crate::record::{Issued, sha256_hex};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use hawser_control::Name;
 use hawser_control::access::TrustedAuthority;
 use hawser_io::clock::{Period, unix_ms};
@@ -23,7 +23,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use time::macros::datetime;
@@ -116,11 +115,9 @@ impl Authority {
             write_private(&certificate, &certificate_pem)?;
             tracing::info!(certificate = %certificate.display(), "authority created; back up its key, all nodes depend on it");
         }
-        check_private(&key)?;
-        let read = |path: &Path| {
-            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-        };
-        Authority::of(&read(&certificate)?, &read(&key)?).with_context(|| {
+        let pem = fs::read_to_string(&certificate)
+            .with_context(|| format!("cannot read {}", certificate.display()))?;
+        Authority::of(&pem, &file::read_secret(&key)?).with_context(|| {
             format!(
                 "{} and {} are not a valid authority",
                 certificate.display(),
@@ -264,20 +261,6 @@ fn create_directory(state: &Path) -> Result<()> {
             state.display()
         )
     })
-}
-
-/// Checks that only its owner can read a file.
-fn check_private(path: &Path) -> Result<()> {
-    let mode = fs::metadata(path)
-        .with_context(|| format!("cannot read {}", path.display()))?
-        .permissions()
-        .mode();
-    ensure!(
-        mode & 0o077 == 0,
-        "{0} is readable by others: run chmod 600 {0}",
-        path.display()
-    );
-    Ok(())
 }
 
 /// Atomically writes a file that only its owner can read.

@@ -6,7 +6,6 @@ use hawser_control::Name;
 use hawser_control::resource::Tenant;
 use hawser_control::tunnel::OwnedSettings;
 use serde::Serialize;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Write tenants, settings of tunnel clients, flows and tracks in the form that `apply` takes
@@ -53,7 +52,8 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
 }
 
 fn write_files(all: &Wanted, folder: &Path, output: Output) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    hawser_io::file::create_folder(folder, 0o777)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
     let written: Result<Vec<Written>> = all
         .tenants
         .iter()

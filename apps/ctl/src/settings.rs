@@ -5,13 +5,10 @@ pub(crate) use contexts::{Command as ContextCommand, run as run_context};
 use anyhow::{Context, Result, bail};
 use contexts::File;
 use hawser_client::{Controller, OperatorClient};
+use hawser_io::file;
 use serde::Deserialize;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// The permission bits that let others than its owner use a file.
-const ACCESS_BY_OTHERS: u32 = 0o077;
 
 /// The address of the controller and the operator's credentials. Arguments override the file.
 #[derive(Debug, Default, clap::Args)]
@@ -170,18 +167,11 @@ fn missing(setting: &Required) -> anyhow::Error {
 }
 
 fn read_token(path: &Path) -> Result<String> {
-    let error = || format!("cannot read the token file {}", path.display());
-    if fs::metadata(path).with_context(error)?.mode() & ACCESS_BY_OTHERS != 0 {
-        bail!(
-            "the token file {0} is readable by others: run chmod 600 {0}",
-            path.display()
-        );
-    }
-    let token = fs::read_to_string(path).with_context(error)?;
+    let token = file::read_secret(path).context("the token file cannot be used")?;
     if token.trim().is_empty() {
         bail!("the token file {} is empty", path.display());
     }
-    Ok(token)
+    Ok(token.to_string())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ impl Lines {
     /// Creates a file with a line of headings.
     pub(crate) fn create(path: &Path, headings: &str) -> anyhow::Result<Self> {
         let create = || {
-            let mut file = BufWriter::new(File::create(path)?);
+            let mut file = BufWriter::new(hawser_io::file::create(path)?);
             writeln!(file, "{headings}")?;
             file.flush()?;
             io::Result::Ok(file)

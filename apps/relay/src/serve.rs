@@ -24,6 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+use tracing::field::display;
 
 /// The time between two renewals of the subscribers' slots.
 const RENEWAL: Duration = Duration::from_millis(500);
@@ -310,20 +311,20 @@ impl<F: Forwarder> Server<F> {
             match event {
                 BroadcastEvent::Opened(announcement) => {
                     let tracks = announcement.tracks.len();
-                    let publisher = relay.link.as_ref().map(|link| link.publisher);
+                    let publisher = relay.link.as_ref().map(|link| display(link.publisher));
                     relay.is_missed = false;
-                    tracing::info!(broadcast, ?publisher, tracks, "publisher found");
+                    tracing::info!(broadcast, publisher, tracks, "publisher found");
                     if self.forwarder.retags() {
                         relay.broadcast.expect_retagged();
                     }
                 }
                 BroadcastEvent::UpstreamEnded(reason) => {
-                    let publisher = relay.link.as_ref().map(|link| link.publisher);
+                    let publisher = relay.link.as_ref().map(|link| display(link.publisher));
                     let is_news = !std::mem::replace(&mut relay.is_missed, true);
                     if is_news {
                         tracing::warn!(
                             broadcast,
-                            ?publisher,
+                            publisher,
                             ?reason,
                             "no session with the publisher any more, or none yet; asking for one until there is"
                         );

@@ -5,6 +5,7 @@ use crate::config::Credentials;
 use crate::join::PROTOCOL;
 use crate::tcp;
 use anyhow::{Context, Result, anyhow};
+use hawser_io::file::read_secret;
 use hawser_quic::tls::{self, Identity};
 use hawser_tls::{ServerVerifier, Subject};
 use noq::Connection;
@@ -131,7 +132,7 @@ impl Texts {
             } => Texts {
                 authority: read(authority)?,
                 certificate: read(certificate)?,
-                key: read(key)?,
+                key: read_secret(key)?.to_string(),
             },
             Credentials::Node(folder) => hawser_client::Identity::load(folder)
                 .context("has the node been enrolled?")?
@@ -168,7 +169,7 @@ mod tests {
         let certificate = params.self_signed(&key).unwrap().pem();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
-            fs::write(&path, text).unwrap();
+            hawser_io::file::replace(&path, text.as_bytes(), 0o600).unwrap();
             path
         };
         let credentials = Credentials::Files {

@@ -8,13 +8,18 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Interval at which a viewer that receives no data checks whether it should stop.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
 /// A publisher that sends no acknowledgement for this long is considered dead.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
+/// The time without the first frame after which the log says what is waited for.
+const SAY_AFTER: Duration = Duration::from_secs(3);
+/// A publisher that sends nothing of what is requested for this long is asked in another connection. The slowest one
+/// sends a frame every 10 s.
+const SILENT_AFTER: Duration = Duration::from_secs(30);
 
 /// A connection to a publisher.
 pub(crate) struct Connection {
@@ -25,6 +30,10 @@ pub(crate) struct Connection {
     requested_ns: VecDeque<u64>,
     decoder: ZstdDecoder,
     last_frame: Option<u64>,
+    /// When something was received last.
+    heard: Instant,
+    /// Whether the log says that nothing is received.
+    has_said: bool,
 }
 
 /// The reason that a connection ended.
@@ -86,6 +95,8 @@ impl Connection {
             requested_ns,
             decoder: ZstdDecoder::new(),
             last_frame: None,
+            heard: Instant::now(),
+            has_said: false,
         })
     }
 
@@ -181,15 +192,38 @@ impl Connection {
                 }
                 Ok(bytes) => {
                     recorder.record_read(bytes);
+                    self.heard = Instant::now();
                     filled += bytes;
                 }
                 Err(error)
                     if matches!(
                         error.kind(),
                         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                    ) => {}
+                    ) =>
+                {
+                    self.check_silence()?;
+                }
                 Err(error) => return Err(Ended::Lost(error)),
             }
+        }
+        Ok(())
+    }
+
+    /// Says what is waited for, and ends the connection after a long silence.
+    fn check_silence(&mut self) -> io::Result<()> {
+        let (silence, limit) = (self.heard.elapsed(), SILENT_AFTER.as_secs());
+        if silence >= SILENT_AFTER {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("the publisher has sent nothing for {limit} s"),
+            ));
+        }
+        if silence >= SAY_AFTER && self.last_frame.is_none() && !self.has_said {
+            self.has_said = true;
+            tracing::warn!(
+                "the publisher has accepted the connection, and sends no frame: is it one of hawser publish without --push? \
+                 Waiting up to {limit} s for the first frame, then connecting again"
+            );
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, bail};
 use hawser_cloud::{Cloud, ply};
+use hawser_io::file;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,7 @@ impl SavedFrames {
     /// # Errors
     /// If it cannot be created, or there is a recording in it: the frames of both would be mixed.
     pub(crate) fn create(directory: &Path) -> anyhow::Result<Self> {
-        fs::create_dir_all(directory)
+        file::create_folder(directory, 0o777)
             .with_context(|| format!("cannot create the directory {}", directory.display()))?;
         let entries = fs::read_dir(directory)
             .with_context(|| format!("cannot read the directory {}", directory.display()))?;
@@ -82,13 +83,8 @@ fn is_of_a_recording(name: &Path) -> bool {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    fs::write(path, bytes)
-        .inspect_err(|_| {
-            // A partial frame would corrupt the recording. If it cannot be removed, the error names
-            // it.
-            let _ = fs::remove_file(path);
-        })
-        .with_context(|| format!("cannot save {}", path.display()))
+    // Whole or not at all: a partial frame would corrupt the recording.
+    file::replace(path, bytes, 0o666).with_context(|| format!("cannot save {}", path.display()))
 }
 
 #[cfg(test)]

@@ -60,22 +60,39 @@ impl CaptureInterval {
     }
 }
 
+/// The median delay, in milliseconds, from which on it is a difference of the clocks: nobody watches what is as late.
+const MAX_DELAY_MS: f64 = 10_000.0;
+
 /// Writes the quality of experience in a duration as the rest of a sentence.
 pub(crate) fn write_qoe(f: &mut fmt::Formatter<'_>, duration: Duration, qoe: &Qoe) -> fmt::Result {
-    let delay = |delay: Option<f64>| delay.unwrap_or(f64::NAN);
     write!(
         f,
-        " in {:.1} s: {:.1} fps, {:.1} Mb/s; delay {:.1} ms (median), {:.1} ms (p95), {:.1} ms (p99); {} stalls of more than {:.0} ms, {:.1} % of the time",
+        " in {:.1} s: {:.1} fps, {:.1} Mb/s; {}; {} stalls of more than {:.0} ms, {:.1} % of the time",
         duration.as_secs_f64(),
         qoe.fps_mean,
         qoe.throughput_mbps,
-        delay(qoe.frame_delay_p50_ms),
-        delay(qoe.frame_delay_p95_ms),
-        delay(qoe.frame_delay_p99_ms),
+        delays([
+            qoe.frame_delay_p50_ms,
+            qoe.frame_delay_p95_ms,
+            qoe.frame_delay_p99_ms,
+        ]),
         qoe.stalls,
         qoe.stall_threshold_ms,
         qoe.stall_ratio * 100.0
     )
+}
+
+/// Describes the delays of frames. Where the clocks of the two machines differ too much, they say nothing about the
+/// network.
+fn delays(percentiles_ms: [Option<f64>; 3]) -> String {
+    let [p50, p95, p99] = percentiles_ms.map(|delay| delay.unwrap_or(f64::NAN));
+    if p50 < 0.0 || p50 >= MAX_DELAY_MS {
+        let seconds = p50.abs() / 1e3;
+        return format!(
+            "delay unknown: the clocks of publisher and viewer differ by about {seconds:.1} s, so synchronize them"
+        );
+    }
+    format!("delay {p50:.1} ms (median), {p95:.1} ms (p95), {p99:.1} ms (p99)")
 }
 
 impl fmt::Display for Summary {
@@ -123,5 +140,15 @@ mod tests {
         assert_eq!(interval.get(), None, "another publisher");
         record(&mut interval, 1);
         assert_eq!(interval.get(), Some(Duration::from_nanos(200)));
+    }
+
+    #[test]
+    fn a_difference_of_clocks_is_not_shown_as_a_delay() {
+        let with = |median_ms: f64| delays([Some(median_ms); 3]);
+        for (median_ms, shown) in [(7_200_002.6, "differ by about 7200.0 s"), (-3000.0, "about 3.0 s")] {
+            let text = with(median_ms);
+            assert!(text.contains(shown) && !text.contains("ms"), "{text}");
+        }
+        assert!(with(81.5).starts_with("delay 81.5 ms (median)"));
     }
 }

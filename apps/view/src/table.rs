@@ -13,7 +13,8 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
-        let csv = csv::Writer::from_path(path)
+        let csv = hawser_io::file::create(path)
+            .map(csv::Writer::from_writer)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Table {
             path: path.to_owned(),

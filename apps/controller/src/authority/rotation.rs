@@ -1,9 +1,10 @@
 //! Replacing the authority while nodes are connected, in three steps. Between them, controllers are
 //! restarted with the files, and nodes learn the certificates to trust.
 
-use super::{CERTIFICATE_FILE, KEY_FILE, belongs, check_private, make, pem_of, write_private};
+use super::{CERTIFICATE_FILE, KEY_FILE, belongs, make, pem_of, write_private};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_command::controller::AuthorityStep as Step;
+use hawser_io::file;
 use hawser_tls::certificates;
 use rcgen::KeyPair;
 use std::fs;
@@ -36,8 +37,7 @@ pub(crate) fn rotate(state: &Path, step: Step) -> Result<&'static str> {
             )
         }
         Step::Switch => {
-            let text = read(&next).context("the step before is `add`")?;
-            check_private(&next)?;
+            let text = file::read_secret(&next).context("the step before is `add`")?;
             trusted_of(&pem, &text)
                 .context("authority-next.key is not trusted yet: remove it, then `add`")?;
             write_private(&key, &text)?;
@@ -50,7 +50,7 @@ pub(crate) fn rotate(state: &Path, step: Step) -> Result<&'static str> {
             if next.exists() {
                 bail!("{} exists: the next step is `switch`", next.display());
             }
-            let issuer = trusted_of(&pem, &read(&key)?)?;
+            let issuer = trusted_of(&pem, &file::read_secret(&key)?)?;
             write_private(&certificate, &issuer)?;
             Ok("copy the files to the other controllers and restart all controllers")
         }

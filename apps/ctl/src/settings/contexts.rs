@@ -245,7 +245,7 @@ fn edit(path: &Path, change: impl FnOnce(&File, &mut DocumentMut) -> Result<()>)
     File::parse(&text, path)?;
     let write = || {
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
+            hawser_io::file::create_folder(folder, 0o777)?;
         }
         hawser_io::file::replace(path, text.as_bytes(), MODE)
     };

@@ -46,12 +46,12 @@ pub struct PushArgs {
     #[arg(long, value_name = "N", requires = "push", default_value_t = 1,
         value_parser = clap::value_parser!(u8).range(1..=2))]
     pub encodings: u8,
-    /// Rate with which a viewer's flow begins, Mb/s, with all headers
-    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = INITIAL_MBPS)]
-    pub initial_rate: f64,
-    /// Lowest rate of a viewer's flow, Mb/s
-    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = MIN_MBPS)]
-    pub min_rate: f64,
+    /// Rate with which a viewer's flow begins, Mb/s, with all headers [default: 12.5, within the other two]
+    #[arg(long, value_name = "MBPS", requires = "push")]
+    pub initial_rate: Option<f64>,
+    /// Lowest rate of a viewer's flow, Mb/s [default: 2, or --max-rate if that is lower]
+    #[arg(long, value_name = "MBPS", requires = "push")]
+    pub min_rate: Option<f64>,
     /// Highest rate of a viewer's flow, Mb/s
     #[arg(long, value_name = "MBPS", requires = "push", default_value_t = MAX_MBPS)]
     pub max_rate: f64,
@@ -148,10 +148,14 @@ impl PushConfig {
     }
 
     pub(crate) fn from_args(args: PushArgs, common: Common) -> anyhow::Result<Self> {
+        let max_rate = args.max_rate;
+        let min_rate = args.min_rate.unwrap_or(MIN_MBPS.min(max_rate));
+        let default = INITIAL_MBPS.max(min_rate).min(max_rate);
+        let initial_rate = args.initial_rate.unwrap_or(default);
         for (name, rate) in [
-            ("--min-rate", args.min_rate),
-            ("--initial-rate", args.initial_rate),
-            ("--max-rate", args.max_rate),
+            ("--min-rate", min_rate),
+            ("--initial-rate", initial_rate),
+            ("--max-rate", max_rate),
         ] {
             let (low, high) = (RATES_MBPS.start(), RATES_MBPS.end());
             ensure!(
@@ -160,11 +164,8 @@ impl PushConfig {
             );
         }
         ensure!(
-            args.min_rate <= args.initial_rate && args.initial_rate <= args.max_rate,
-            "--min-rate {} must not exceed --initial-rate {}, nor that --max-rate {}",
-            args.min_rate,
-            args.initial_rate,
-            args.max_rate
+            min_rate <= initial_rate && initial_rate <= max_rate,
+            "--min-rate {min_rate} must not exceed --initial-rate {initial_rate}, nor that --max-rate {max_rate}"
         );
         ensure!(
             args.pace.is_none_or(|pace| pace < args.lifetime / 2),
@@ -186,7 +187,7 @@ impl PushConfig {
             points: common.level.points(),
             fps: common.fps,
             listen: common.listen,
-            bounds: bounds([args.min_rate, args.initial_rate, args.max_rate]),
+            bounds: bounds([min_rate, initial_rate, max_rate]),
             lifetime: Duration::from_millis(args.lifetime.into()),
             spread: interval.map_or(Spread::BorneRate, Spread::Interval),
             viewers: args.viewers.into(),

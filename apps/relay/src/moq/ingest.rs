@@ -5,6 +5,7 @@ use super::read;
 use crate::config::{BroadcastConfig, FromMoq, MoqSource, MoqTrust, Upstream};
 use crate::status::{MoqSourceStatus, counts};
 use anyhow::{Context, Result};
+use hawser_io::file::read_secret;
 use hawser_moq::{
     Config, Ingest, IngestConfig, IngestSource, ServerStats, SourceUrl, Token, Trust,
 };
@@ -123,7 +124,7 @@ const PUBLISHERS: usize = 4;
 /// If one of them cannot be read or used.
 pub(crate) fn source(from: &FromMoq) -> Result<IngestSource> {
     let token = from.token.as_ref().map(|file| -> Result<(String, Token)> {
-        let text = read(file)?.trim().to_owned();
+        let text = read_secret(file)?.trim().to_owned();
         let token = text.parse().with_context(|| file.display().to_string())?;
         Ok((text, token))
     });
@@ -151,7 +152,7 @@ pub(crate) fn source(from: &FromMoq) -> Result<IngestSource> {
         MoqSource::Publishers { listen, identity } => {
             let identity = identity.as_ref().map(|[chain, key]| -> Result<Identity> {
                 let files = || format!("{} and {}", chain.display(), key.display());
-                Identity::from_pem(&read(chain)?, &read(key)?).with_context(files)
+                Identity::from_pem(&read(chain)?, &read_secret(key)?).with_context(files)
             });
             IngestSource::Publisher(Config {
                 identity: identity.transpose()?,

@@ -42,7 +42,8 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         fs::write(folder.join(format!("{name}.authority.pem")), &self.pem).unwrap();
         fs::write(folder.join(format!("{name}.pem")), certificate.pem()).unwrap();
-        fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+        let file = folder.join(format!("{name}.key"));
+        hawser_io::file::replace(&file, key.serialize_pem().as_bytes(), 0o600).unwrap();
         format!(
             "[tls]\nauthority = \"{name}.authority.pem\"\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\n"
         )

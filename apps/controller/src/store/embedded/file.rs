@@ -2,13 +2,12 @@
 
 use super::index::Stored;
 use crate::store::{OpenError, Revision};
+use hawser_io::file::open_or_create;
 use redb::{
     Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
 };
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -215,14 +214,7 @@ fn open(path: &Path) -> Result<Database, OpenError> {
         file: path.display().to_string(),
         reason,
     };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path);
-    let file = file.map_err(|e| refused(e.to_string()))?;
+    let file = open_or_create(path, 0o600).map_err(|e| refused(e.to_string()))?;
     match redb::Builder::new()
         .set_cache_size(CACHE_BYTES)
         .create_file(file)

@@ -1,0 +1,176 @@
+//! An open folder, and the files in it.
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+/// The number of symbolic links that are followed in a path, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// An open folder. What is done in it is done there, whatever its path leads to meanwhile.
+#[derive(Debug)]
+pub(super) struct Folder(OwnedFd);
+
+impl Folder {
+    /// Opens a folder.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Walk::of(path, None)?.finish()
+    }
+
+    /// Opens a folder, and creates it and those that it is in as far as they are missing.
+    pub(super) fn create(path: &Path, mode: u32) -> io::Result<Self> {
+        Walk::of(path, Some(Mode::from_bits_truncate(mode)))?.finish()
+    }
+
+    /// Opens a file that is there and is no link.
+    pub(super) fn file(&self, name: &OsStr, access: OFlag) -> io::Result<File> {
+        let flags = access | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        Ok(openat(&self.0, name, flags, Mode::empty())?.into())
+    }
+
+    /// Creates a file that must not exist. It belongs to the owner of the folder.
+    pub(super) fn create_file(&self, name: &OsStr, access: OFlag, mode: u32) -> io::Result<File> {
+        let flags = access | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let file = openat(&self.0, name, flags, Mode::from_bits_truncate(mode))?;
+        self.give_to_owner(&file)?;
+        Ok(file.into())
+    }
+
+    pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(renameat(&self.0, from, &self.0, to)?)
+    }
+
+    pub(super) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir)?)
+    }
+
+    /// Waits until names of files are on the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        // It was opened as a place, which cannot be synced.
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        File::from(openat(&self.0, ".", flags, Mode::empty())?).sync_all()
+    }
+
+    /// Gives what was created in it to its owner. Only root does and can do this.
+    fn give_to_owner(&self, created: impl AsFd) -> io::Result<()> {
+        if geteuid().is_root() {
+            let owner = fstat(&self.0)?;
+            let (user, group) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
+            fchown(created, Some(user), Some(group))?;
+        }
+        Ok(())
+    }
+
+    /// Creates a folder in it, and opens that one.
+    fn create_folder(&self, name: &OsStr, mode: Mode) -> io::Result<OwnedFd> {
+        let is_new = match mkdirat(&self.0, name, mode) {
+            Ok(()) => true,
+            // Another process has created it in between.
+            Err(Errno::EEXIST) => false,
+            Err(error) => return Err(error.into()),
+        };
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let created = openat(&self.0, name, flags, Mode::empty())?;
+        // The owner of this folder may have put one of their own in its place, which is not given to anybody.
+        if is_new && fstat(&created)?.st_uid == geteuid().as_raw() {
+            self.give_to_owner(&created)?;
+        }
+        Ok(created)
+    }
+}
+
+/// The way along a path, one folder after the other.
+struct Walk {
+    at: Folder,
+    /// What is left of the path.
+    rest: VecDeque<OsString>,
+    /// The permissions of missing folders, if they are created.
+    create: Option<Mode>,
+    links: usize,
+    path: PathBuf,
+}
+
+impl Walk {
+    fn of(path: &Path, create: Option<Mode>) -> io::Result<Self> {
+        let mut walk = Walk {
+            at: place(".")?,
+            rest: VecDeque::new(),
+            create,
+            links: 0,
+            path: path.to_owned(),
+        };
+        walk.enter(path)?;
+        Ok(walk)
+    }
+
+    /// Goes along this path before the rest.
+    fn enter(&mut self, path: &Path) -> io::Result<()> {
+        if path.is_absolute() {
+            self.at = place("/")?;
+        }
+        for component in path.components().rev() {
+            match component {
+                Component::Normal(name) => self.rest.push_front(name.to_owned()),
+                Component::ParentDir => self.rest.push_front("..".into()),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<Folder> {
+        while let Some(name) = self.rest.pop_front() {
+            self.step(&name)?;
+        }
+        Ok(self.at)
+    }
+
+    fn step(&mut self, name: &OsStr) -> io::Result<()> {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let found = match (openat(&self.at.0, name, flags, Mode::empty()), self.create) {
+            (Err(Errno::ENOENT), Some(mode)) => self.at.create_folder(name, mode)?,
+            (found, _) => found?,
+        };
+        let stat = fstat(&found)?;
+        match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
+            SFlag::S_IFDIR => self.at = Folder(found),
+            SFlag::S_IFLNK => self.follow(&found, &stat)?,
+            _ => return Err(Errno::ENOTDIR.into()),
+        }
+        Ok(())
+    }
+
+    /// Goes on where a link leads to, if it is of a user who may say so.
+    fn follow(&mut self, link: &OwnedFd, stat: &FileStat) -> io::Result<()> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(Errno::ELOOP.into());
+        }
+        let owner = Uid::from_raw(stat.st_uid);
+        if !owner.is_root() && owner != geteuid() {
+            let path = self.path.display();
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "{path} has a symbolic link of user {owner}, which is not followed: name the folder itself"
+                ),
+            ));
+        }
+        let target = readlinkat(link, "")?;
+        self.enter(Path::new(&target))
+    }
+}
+
+/// Opens a folder as a place to start from.
+fn place(path: &str) -> io::Result<Folder> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let here = nix::fcntl::AT_FDCWD;
+    Ok(Folder(openat(here, path, flags, Mode::empty())?))
+}
