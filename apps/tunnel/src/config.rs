@@ -246,7 +246,8 @@ fn addresses<'de, D: Deserializer<'de>>(file: D) -> Result<Vec<SocketAddr>, D::E
         text.parse().map_err(|_| {
             let right = "203.0.113.1:14752 or [2001:db8::1]:14752";
             D::Error::custom(format!(
-                "{text:?} is not an address with a port, such as {right}"
+                "{text:?} is not an address with a port, such as {right}; host names are not accepted, because they \
+                 could only be resolved outside the tunnel"
             ))
         })
     };

@@ -27,7 +27,7 @@ pub(crate) const CLIENT_ID_BYTES: usize = 0;
 const PACKET_OVERHEAD: u16 = 1 + SERVER_ID_BYTES as u16 + 4 + 9 + 16 + 8;
 
 /// The smallest UDP payload that QUIC allows (RFC 9000, section 14), in bytes.
-const MIN_UDP_PAYLOAD: u16 = 1200;
+pub(crate) const MIN_UDP_PAYLOAD: u16 = 1200;
 
 /// The kernel buffers of a socket, in bytes: 10 ms at 3 Gbit/s.
 const SOCKET_BUFFER: usize = 4 << 20;

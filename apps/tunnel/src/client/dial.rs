@@ -5,7 +5,8 @@ use crate::config::{ClientConfig, Credentials, MARK};
 use crate::inspected_socket::InspectedSocket;
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{
-    CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, headers, transport, udp_payload, uplink_socket,
+    CLIENT_ID_BYTES, DATAGRAM_BUFFER, MIN_UDP_PAYLOAD, endpoint, headers, transport, udp_payload,
+    uplink_socket,
 };
 use crate::session::{Link, WakeCell};
 use crate::socket::set_mark;
@@ -13,6 +14,7 @@ use crate::tcp::{self, TcpSocket};
 use crate::tls;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{BoxFuture, Either, join_all, select};
+use hawser_io::interface::mtu_bytes;
 use hawser_quic::{Live, MarkCounter, MarkedDatagrams};
 use hawser_units::Line;
 use hawser_uplinks::{Route, Server, Uplink};
@@ -136,6 +138,18 @@ struct Unanswered {
     interface: String,
 }
 
+/// The interface carries no packets of the size that QUIC needs.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "{interface} has an MTU of {mtu} bytes, and UDP to {remote} needs at least {needed}: increase it"
+)]
+struct SmallMtu {
+    interface: String,
+    mtu: u32,
+    remote: SocketAddr,
+    needed: u16,
+}
+
 /// The handshake was completed, but there was no answer to the first message, which fills a packet.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("small packets arrive but packets of {mtu} bytes do not")]
@@ -227,7 +241,9 @@ impl Dialer {
             Some(port) => {
                 let tcp = self.dial_tcp(uplink, server, route, port);
                 // If the server answers over UDP, it would say the same over TCP.
-                first_of(("UDP", udp), tcp, |error| !error.is::<Unanswered>()).await
+                let is_final =
+                    |error: &anyhow::Error| !error.is::<Unanswered>() && !error.is::<SmallMtu>();
+                first_of(("UDP", udp), tcp, is_final).await
             }
             None => udp.await,
         }
@@ -253,6 +269,7 @@ impl Dialer {
         server: &Server,
         route: Route,
     ) -> Result<Dialed> {
+        check_mtu(&uplink.interface, route.remote)?;
         let marks = MarkCounter::default();
         let socket = self.socket(route.own, &uplink.interface, &marks)?;
         let ends = (uplink, server, route);
@@ -416,6 +433,22 @@ async fn first_of(
         },
     };
     second.map_err(|second| error.context(format!("{second:#}; {first}")))
+}
+
+/// Fails if the interface does not carry the smallest packets of a handshake.
+fn check_mtu(interface: &str, remote: SocketAddr) -> Result<()> {
+    let needed = MIN_UDP_PAYLOAD + headers(remote.ip());
+    match mtu_bytes(interface) {
+        Ok(mtu) if mtu < needed.into() => Err(SmallMtu {
+            interface: interface.to_owned(),
+            mtu,
+            remote,
+            needed,
+        }
+        .into()),
+        // Without the interface, the socket cannot be opened.
+        _ => Ok(()),
+    }
 }
 
 fn client_endpoint(socket: Box<dyn AsyncUdpSocket>, payload: u16) -> Result<Endpoint> {

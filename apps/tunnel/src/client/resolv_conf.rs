@@ -111,8 +111,10 @@ fn read(path: &Path) -> Result<String> {
 
 /// Removes a file if it exists.
 fn remove(path: &Path) -> Result<()> {
-    let removed = fs::remove_file(path).or_else(|error: io::Error| match error.kind() {
-        ErrorKind::NotFound => Ok(()),
+    // A read-only file system refuses also what would change nothing.
+    let absence = || fs::symlink_metadata(path).err().map(|error| error.kind());
+    let removed = fs::remove_file(path).or_else(|error: io::Error| match absence() {
+        Some(ErrorKind::NotFound) => Ok(()),
         _ => Err(error),
     });
     removed.with_context(|| format!("cannot remove {}", path.display()))
