@@ -3,8 +3,9 @@
 use crate::failures::{Change, Failures};
 use crate::udp::UdpSocket;
 use anyhow::{Context, anyhow, ensure};
+use nix::net::if_::if_nametoindex;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -152,11 +153,40 @@ fn is_host_and_port(name: &str) -> bool {
     };
     let named = name.rsplit_once(':');
     let named = named.is_some_and(|(host, port)| is_name(host) && port.parse::<u16>().is_ok());
-    named || name.parse::<SocketAddr>().is_ok()
+    named || zone(name).is_some() || name.parse::<SocketAddr>().is_ok()
 }
 
-fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
-    Ok(name.to_socket_addrs()?.collect())
+/// Returns the addresses of a host and a port. An IPv6 address may name the interface of its link:
+/// `[fe80::1%eth0]:14748`.
+pub fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
+    match zone(name) {
+        Some(_) => parse_address(name)
+            .map(|address| vec![address])
+            .map_err(io::Error::other),
+        None => Ok(name.to_socket_addrs()?.collect()),
+    }
+}
+
+/// Parses an address and a port. An IPv6 address may name the interface of its link.
+///
+/// # Errors
+/// With the reason.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let Some((address, interface)) = zone(text) else {
+        return text.parse().map_err(|error| format!("{error}"));
+    };
+    let index =
+        if_nametoindex(interface).map_err(|_| format!("there is no interface {interface}"))?;
+    Ok(SocketAddrV6::new(*address.ip(), address.port(), 0, index).into())
+}
+
+/// Returns the address and the interface of an IPv6 address of a link whose interface is named, not numbered.
+fn zone(text: &str) -> Option<(SocketAddrV6, &str)> {
+    let (ip, rest) = text.strip_prefix('[')?.split_once('%')?;
+    let (interface, port) = rest.split_once("]:")?;
+    let is_number = interface.bytes().all(|byte| byte.is_ascii_digit());
+    let address = format!("[{ip}]:{port}").parse().ok()?;
+    (!is_number).then_some((address, interface))
 }
 
 /// Opens a socket that is connected to an address.
@@ -197,6 +227,26 @@ mod tests {
         let mut none = known(&["255.255.255.255:9"]);
         let error = none.connect().unwrap_err();
         assert!(error.to_string().contains("no route to 255.255"), "{error}");
+    }
+
+    #[test]
+    fn the_interface_of_a_link_is_named_or_numbered() {
+        let index = if_nametoindex("lo").unwrap();
+        let named = resolve("[fe80::1%lo]:9").unwrap();
+        assert_eq!(named, resolve(&format!("[fe80::1%{index}]:9")).unwrap());
+        assert_eq!(parse_address("[fe80::1%lo]:9"), Ok(named[0]));
+        assert_eq!(parse_address("[::1]:9"), Ok("[::1]:9".parse().unwrap()));
+        assert!(PeerAddresses::parse("[ff02::1%lo]:9").is_ok());
+        let missing = parse_address("[fe80::1%nowhere]:9").unwrap_err();
+        assert_eq!(missing, "there is no interface nowhere");
+        for wrong in [
+            "[fe80::1%lo]:",
+            "[fe80%lo]:9",
+            "fe80::1%lo:9",
+            "[192.0.2.1%lo]:9",
+        ] {
+            assert!(parse_address(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

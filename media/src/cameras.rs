@@ -29,6 +29,8 @@ pub(crate) struct Cameras {
     lost: u64,
     /// Whether this is the first pass, in which missing and damaged images are named.
     is_first_pass: bool,
+    /// Whether a frame was looked at for points that are out of range.
+    is_range_known: bool,
     /// The time between two frames.
     interval: Duration,
     is_live: bool,
@@ -65,6 +67,7 @@ impl Cameras {
             passed: 0,
             lost: 0,
             is_first_pass: true,
+            is_range_known: false,
             interval: Duration::try_from_secs_f64(1.0 / fps).unwrap_or(Duration::MAX),
         })
     }
@@ -83,7 +86,10 @@ impl Cameras {
                     return last.map_or(Ok(false), |error| Err(LoadError::Video(error)));
                 }
                 None => return Ok(false),
-                Some(Read::Image) => return Ok(true),
+                Some(Read::Image) => {
+                    self.report_out_of_range()?;
+                    return Ok(true);
+                }
                 Some(Read::Lost(error)) => {
                     self.lost += 1;
                     if self.is_first_pass {
@@ -93,6 +99,24 @@ impl Cameras {
                 }
             }
         }
+    }
+
+    /// Says of the first frame how many of its points are too far away to be sent as points.
+    fn report_out_of_range(&mut self) -> Result<(), LoadError> {
+        if std::mem::replace(&mut self.is_range_known, true) {
+            return Ok(());
+        }
+        let views = self.views()?;
+        let points: usize = views.iter().map(View::points).sum();
+        let out_of_range = points - View::merge(&views).len();
+        if out_of_range > 0 {
+            tracing::warn!(
+                out_of_range,
+                points,
+                "points of the first frame left out that are farther than 32.767 m; are depth_unit_mm and the extrinsics right?"
+            );
+        }
+        Ok(())
     }
 
     /// Returns whether every frame so far was left out.

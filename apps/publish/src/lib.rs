@@ -36,6 +36,7 @@ pub use push::generate_secret;
 use anyhow::{Context, ensure};
 use capture::Capture;
 use hawser_cloud::Level;
+use hawser_io::peer::parse_address;
 use hawser_media::Recording;
 use push::{PushArgs, PushConfig, PushPublisher};
 use server::Server;
@@ -75,7 +76,7 @@ pub struct Args {
     frames: usize,
     /// Address and port to listen on; other machines can connect only if this is not a loopback
     /// address
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)))]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)), value_parser = parse_address)]
     listen: SocketAddr,
     /// Name of the TCP congestion control
     #[arg(long, value_name = "NAME", default_value = "bbr")]

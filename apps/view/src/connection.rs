@@ -3,11 +3,12 @@ use crate::{Config, Until};
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, PullError, REQUEST};
 use hawser_codec::{DecodeError, ZstdDecoder};
 use hawser_io::clock::unix_ns;
+use hawser_io::peer;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -231,7 +232,7 @@ impl Connection {
 
 fn connect(address: &str, protocol: Protocol) -> io::Result<Socket> {
     let mut failure = io::Error::other("the host name has no address");
-    for address in address.to_socket_addrs()? {
+    for address in peer::resolve(address)? {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;
         match socket.connect_timeout(&address.into(), CONNECT_TIMEOUT) {
             Ok(()) => return Ok(socket),

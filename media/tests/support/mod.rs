@@ -33,10 +33,21 @@ pub(crate) fn read(description: &Path) -> Recording {
     Recording::read(description, Path::new("/data")).unwrap()
 }
 
-/// Writes a lossless video of 16x2 pixels.
+/// Writes a lossless video of 16x2 pixels and 25 images a second.
 pub(crate) fn video(path: &Path, pixel_format: &str, stored_as: &str, frames: &[Vec<u8>]) {
+    video_at("25", path, (pixel_format, stored_as), frames);
+}
+
+/// Writes a lossless video of 16x2 pixels with so many images a second.
+pub(crate) fn video_at(
+    rate: &str,
+    path: &Path,
+    (pixel_format, stored_as): (&str, &str),
+    frames: &[Vec<u8>],
+) {
     let mut ffmpeg = Command::new("ffmpeg")
         .args([
+            "-y",
             "-v",
             "error",
             "-f",
@@ -45,6 +56,8 @@ pub(crate) fn video(path: &Path, pixel_format: &str, stored_as: &str, frames: &[
             pixel_format,
             "-s",
             "16x2",
+            "-r",
+            rate,
             "-i",
             "-",
         ])
