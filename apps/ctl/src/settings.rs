@@ -167,7 +167,8 @@ fn missing(setting: &Required) -> anyhow::Error {
 }
 
 fn read_token(path: &Path) -> Result<String> {
-    let token = file::read_secret(path).context("the token file cannot be used")?;
+    let token = file::read_secret(path)
+        .map_err(|error| anyhow::anyhow!("the token file cannot be used: {error}"))?;
     if token.trim().is_empty() {
         bail!("the token file {} is empty", path.display());
     }

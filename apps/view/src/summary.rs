@@ -145,7 +145,10 @@ mod tests {
     #[test]
     fn a_difference_of_clocks_is_not_shown_as_a_delay() {
         let with = |median_ms: f64| delays([Some(median_ms); 3]);
-        for (median_ms, shown) in [(7_200_002.6, "differ by about 7200.0 s"), (-3000.0, "about 3.0 s")] {
+        for (median_ms, shown) in [
+            (7_200_002.6, "differ by about 7200.0 s"),
+            (-3000.0, "about 3.0 s"),
+        ] {
             let text = with(median_ms);
             assert!(text.contains(shown) && !text.contains("ms"), "{text}");
         }

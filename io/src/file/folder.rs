@@ -1,7 +1,7 @@
 //! An open folder, and the files in it.
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, readlinkat, renameat};
+use nix::fcntl::{AT_FDCWD, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
 use std::collections::VecDeque;
@@ -100,21 +100,18 @@ struct Walk {
 impl Walk {
     fn of(path: &Path, create: Option<Mode>) -> io::Result<Self> {
         let mut walk = Walk {
-            at: place(".")?,
+            at: start(path)?,
             rest: VecDeque::new(),
             create,
             links: 0,
             path: path.to_owned(),
         };
-        walk.enter(path)?;
+        walk.enter(path);
         Ok(walk)
     }
 
     /// Goes along this path before the rest.
-    fn enter(&mut self, path: &Path) -> io::Result<()> {
-        if path.is_absolute() {
-            self.at = place("/")?;
-        }
+    fn enter(&mut self, path: &Path) {
         for component in path.components().rev() {
             match component {
                 Component::Normal(name) => self.rest.push_front(name.to_owned()),
@@ -122,7 +119,6 @@ impl Walk {
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
             }
         }
-        Ok(())
     }
 
     fn finish(mut self) -> io::Result<Folder> {
@@ -163,14 +159,18 @@ impl Walk {
                 ),
             ));
         }
-        let target = readlinkat(link, "")?;
-        self.enter(Path::new(&target))
+        let target = PathBuf::from(readlinkat(link, "")?);
+        if target.is_absolute() {
+            self.at = start(&target)?;
+        }
+        self.enter(&target);
+        Ok(())
     }
 }
 
-/// Opens a folder as a place to start from.
-fn place(path: &str) -> io::Result<Folder> {
+/// Opens the folder at which a path starts.
+fn start(path: &Path) -> io::Result<Folder> {
+    let start = if path.is_absolute() { "/" } else { "." };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let here = nix::fcntl::AT_FDCWD;
-    Ok(Folder(openat(here, path, flags, Mode::empty())?))
+    Ok(Folder(openat(AT_FDCWD, start, flags, Mode::empty())?))
 }

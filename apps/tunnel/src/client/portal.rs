@@ -35,10 +35,7 @@ impl fmt::Display for Portal {
         write!(f, "a captive portal answers in place of {}", self.asked)?;
         match &self.page {
             // Its own words, which anybody may have chosen.
-            Some(page) => write!(
-                f,
-                ": sign in to this network with a browser (its answer names the page \"{page}\")"
-            ),
+            Some(page) => write!(f, ": sign in with a browser (it names \"{page}\")"),
             None => f.write_str(": sign in to this network with a browser"),
         }
     }
@@ -104,7 +101,7 @@ mod tests {
         assert_eq!(
             said(302, Some("http://portal.example/?mac=00:11&token=secret")),
             Some(format!(
-                "{portal}: sign in to this network with a browser (its answer names the page \"http://portal.example/\")"
+                "{portal}: sign in with a browser (it names \"http://portal.example/\")"
             ))
         );
         for status in [200, 511] {

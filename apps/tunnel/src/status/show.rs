@@ -216,3 +216,55 @@ fn modem_text(modem: &ModemStatus) -> String {
     let state = modem.state.as_deref().unwrap_or("unknown");
     format!("; modem {state}: {}", known.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_io::json_file::JsonFile;
+    use std::collections::BTreeMap;
+
+    fn with(foreign: &str) -> Status {
+        let uplink = UplinkStatus {
+            state: foreign.to_owned(),
+            ..UplinkStatus::missing(foreign)
+        };
+        Status {
+            name: "car-1".to_owned(),
+            role: "client".to_owned(),
+            version: "0".to_owned(),
+            pid: 1,
+            written_unix_ms: 0,
+            draining: false,
+            addresses: Vec::new(),
+            sessions: Vec::new(),
+            uplinks: vec![uplink],
+            memory_bytes: 0,
+            tables_restored: 0,
+            device_restored: 0,
+            dns: Some(foreign.to_owned()),
+            dns_restored: 0,
+            uplink_domains: Vec::new(),
+            settings: None,
+            settings_outdated: 0,
+            rejected_file: None,
+            damaged_files: Vec::new(),
+            dropped: BTreeMap::from([(foreign.to_owned(), 1)]),
+        }
+    }
+
+    #[test]
+    fn text_of_others_adds_no_line_to_a_status() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("status.json");
+        let shown = |foreign: &str| {
+            JsonFile::status(file.clone())
+                .write(&with(foreign))
+                .unwrap();
+            text(&Status::read(&file).unwrap(), 0)
+        };
+        let forged = shown("closed\nERROR forged\x1b[2J\u{9b}31m\u{202e}");
+        assert_eq!(forged.lines().count(), shown("closed").lines().count());
+        let is_shown = |char: char| char == '\n' || hawser_units::is_shown(char);
+        assert!(forged.chars().all(is_shown), "{forged:?}");
+    }
+}
