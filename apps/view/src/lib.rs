@@ -222,7 +222,12 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
         bail!("frames: {damaged}");
     }
     if summary.decoded.frames == 0 {
-        bail!("no frame arrived from {}", config.address);
+        let narrow = summary.narrow_path().map(|narrow| format!("; {narrow}"));
+        bail!(
+            "no frame arrived from {}{}",
+            config.address,
+            narrow.unwrap_or_default()
+        );
     }
     Ok(())
 }

@@ -196,7 +196,10 @@ impl Network {
             *handled = (clock.now() - datagram.age).max(*handled);
             let viewer = &mut session.viewer;
             match viewer.handle_datagram(*handled, datagram.bytes, datagram.ecn) {
-                Ok(()) => *heard = *handled,
+                Ok(()) => {
+                    *heard = *handled;
+                    received.longest = received.longest.max(datagram.bytes.len());
+                }
                 Err(error) => tracing::debug!("datagram refused: {error}"),
             }
         });

@@ -6,6 +6,7 @@ use crate::summary::{self, CaptureInterval, write_qoe};
 use hawser_objects::{FrameStats, Receiver, Refusals, Viewer, ViewerStats};
 use hawser_qoe::{Frame, Qoe};
 use hawser_units::{ByteSize, Instant};
+use hawser_wire::media::DEFAULT_DATAGRAM;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub struct Received {
     pub packets: u64,
     /// Bytes of their UDP payloads.
     pub bytes: u64,
+    /// The length of the longest authentic datagram.
+    pub longest: usize,
     /// Those of the bytes that were marked CE.
     pub marked_bytes: u64,
     /// Datagrams that were refused, by reason.
@@ -271,6 +274,28 @@ fn mean_and_p99(mut values: Vec<f64>) -> Option<(f64, f64)> {
     Some((values.iter().sum::<f64>() / values.len() as f64, p99))
 }
 
+impl PushSummary {
+    /// Says if the path seems to carry no packets of the publisher's full length: no frame was whole, and none of the
+    /// packets that arrived was that long.
+    pub fn narrow_path(&self) -> Option<String> {
+        let Received {
+            frames, longest, ..
+        } = &self.received;
+        is_narrow(frames, self.decoded.frames, *longest).then(|| {
+            format!(
+                "no datagram of the full {DEFAULT_DATAGRAM} bytes arrived, the longest had {longest}: the path may \
+                 carry none that are longer; its MTU has to be 1228 with IPv4 and 1248 with IPv6"
+            )
+        })
+    }
+}
+
+/// Returns whether frames arrived in part only, and no datagram of the full length.
+fn is_narrow(frames: &FrameStats, decoded: u64, longest: usize) -> bool {
+    let has_parts_only = frames.whole == 0 && (frames.reduced > 0 || decoded == 0);
+    has_parts_only && (1..DEFAULT_DATAGRAM).contains(&longest)
+}
+
 impl fmt::Display for PushSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PushSummary { received, decoded } = self;
@@ -306,6 +331,9 @@ impl fmt::Display for PushSummary {
             decoded.damaged,
             received.not_decoded
         )?;
+        if let Some(narrow) = self.narrow_path() {
+            write!(f, "\n{narrow}")?;
+        }
         write!(
             f,
             "\n{} packets, {:.2} % of the bytes marked; late: {} packets, {} layers; {}, {} not read in time, {} not sent; {} sessions, publisher unreachable {} times",
@@ -337,6 +365,25 @@ impl fmt::Display for PushSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_without_full_packets_is_noticed() {
+        let is_narrow = |whole, reduced, decoded, longest| {
+            let frames = FrameStats {
+                whole,
+                reduced,
+                ..FrameStats::default()
+            };
+            is_narrow(&frames, decoded, longest)
+        };
+        assert!(is_narrow(0, 20, 20, 1192) && is_narrow(0, 3, 3, 600) && is_narrow(0, 0, 0, 1100));
+        assert!(!is_narrow(1, 20, 21, 1192), "small frames arrive whole");
+        assert!(
+            !is_narrow(0, 20, 20, DEFAULT_DATAGRAM),
+            "it is another loss"
+        );
+        assert!(!is_narrow(0, 0, 0, 0), "nothing arrived");
+    }
 
     #[test]
     fn refused_datagrams_have_their_reasons() {
