@@ -2,7 +2,9 @@
 
 use crate::server::EtcdServer;
 use crate::store_suite::controllers::Pair;
-use hawser_controller::store::Store;
+use crate::store_suite::in_time;
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType};
+use hawser_controller::store::{Store, Write};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -53,4 +55,45 @@ async fn a_node_that_tells_without_end_does_not_fill_the_quota() {
     assert!(events.len() < 1_200, "{} events", events.len());
     assert!(bytes < 1 << 20, "{bytes} bytes");
     pair.stop().await;
+}
+
+/// Does what `etcdctl` does for the words of the error, in their order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_etcd_takes_changes_after_what_the_error_advises() {
+    let server = EtcdServer::start_with(&[&format!("--quota-backend-bytes={QUOTA_BYTES}")]);
+    let store = server.connect("hawser/").await;
+    let write = async || {
+        let writes = vec![Write::put("key", vec![7; 512 << 10])];
+        store.commit(writes).await
+    };
+    let error = in_time(async {
+        loop {
+            if let Err(error) = write().await {
+                break error.to_string();
+            }
+        }
+    })
+    .await;
+    let steps = ["etcdctl compact", "etcdctl defrag", "etcdctl alarm disarm"];
+    let places = steps.map(|step| {
+        error
+            .find(step)
+            .unwrap_or_else(|| panic!("{step}: {error}"))
+    });
+    assert!(places.is_sorted(), "{error}");
+
+    let mut etcd = etcd_client::Client::connect([server.endpoint()], None)
+        .await
+        .expect("connected");
+    let status = etcd.status().await.expect("answered");
+    let revision = status.header().expect("a header").revision();
+    etcd.compact(revision, None).await.expect("compacted");
+    etcd.defragment().await.expect("defragmented");
+    assert!(write().await.is_err(), "the alarm is still on");
+    let mut of_member = AlarmOptions::new();
+    of_member.with_member(status.header().expect("a header").member_id());
+    etcd.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(of_member))
+        .await
+        .expect("disarmed");
+    write().await.expect("there is space");
 }
