@@ -4,6 +4,7 @@
 use crate::controller::{About, Controller};
 use crate::decide::described;
 use crate::lease::{NODE_LOST, message_of_loss};
+use crate::limit::Checked;
 use crate::record::{NodeRecord, SeenRecord, emit, key};
 use crate::retention::surplus;
 use crate::settings;
@@ -35,7 +36,11 @@ const DISCOVERY_STEPS: usize = 4;
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Reacts to changes while this controller is the leader, forever.
-pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedReceiver<Touched>) {
+pub(crate) async fn run(
+    controller: Arc<Controller>,
+    own: Checked,
+    mut inbox: mpsc::UnboundedReceiver<Touched>,
+) {
     let mut role = controller.role.clone();
     let mut cleanup = tokio::time::interval(CLEANUP_INTERVAL);
     let at_once = Arc::new(Semaphore::new(AT_ONCE));
@@ -52,6 +57,7 @@ pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedR
         controller.filled().await;
         let leader = Leader {
             controller: controller.clone(),
+            own: own.clone(),
             leadership,
             at_once: at_once.clone(),
         };
@@ -70,6 +76,7 @@ type Choose = fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Ignored>;
 
 struct Leader {
     controller: Arc<Controller>,
+    own: Checked,
     leadership: Leadership,
     at_once: Arc<Semaphore>,
 }
@@ -115,7 +122,7 @@ impl Leader {
         }
         let write = Write::put(key::SETTINGS, emit(&settings));
         let writes = vec![self.leadership.fence(), write];
-        if let Err(error) = self.controller.store.commit(writes).await {
+        if let Err(error) = self.controller.store(&self.own).commit(writes).await {
             tracing::warn!("cannot make the leader's settings known: {error}");
         }
     }
@@ -222,7 +229,9 @@ impl Leader {
                 ..About::default().node(one)
             };
             let (kind, message) = change.event;
-            self.controller.commit(writes, about, kind, message).await?;
+            self.controller
+                .commit(&self.own, writes, about, kind, message)
+                .await?;
             for flow in change.flows {
                 self.decided(&flow, "policy_fitted", |situation, policy| {
                     Ok(fitted(situation, policy))
@@ -234,8 +243,9 @@ impl Leader {
     }
 
     async fn decide_on_waiting(&self, key: Arc<str>) {
-        let (controller, leadership) = (self.controller.clone(), self.leadership.clone());
-        self.spawn(async move { controller.decide_on_waiting(&key, &leadership).await })
+        let (controller, own) = (self.controller.clone(), self.own.clone());
+        let leadership = self.leadership.clone();
+        self.spawn(async move { controller.decide_on_waiting(&own, &key, &leadership).await })
             .await;
     }
 
@@ -279,12 +289,13 @@ impl Leader {
         if !self.has_decision(&flow, choose) {
             return None;
         }
-        let (controller, fence) = (self.controller.clone(), self.leadership.fence());
+        let (controller, own) = (self.controller.clone(), self.own.clone());
+        let fence = self.leadership.fence();
         Some(async move {
             let describe =
                 |policy: &Policy| (kind, format!("{}: {}", policy.flow, described(policy)));
             controller
-                .decide(&flow, vec![fence], None, &choose, &describe)
+                .decide(&own, &flow, vec![fence], None, &choose, &describe)
                 .await
                 .map(drop)
         })
@@ -310,11 +321,11 @@ impl Leader {
         };
         let Some((tenant, seen)) = found else { return };
         let writes = self.writes_of_loss(&node, &seen);
-        let controller = self.controller.clone();
+        let (controller, own) = (self.controller.clone(), self.own.clone());
         self.spawn(async move {
             let about = About::tenant(&tenant).node(&node);
             controller
-                .commit(writes, about, NODE_LOST, message_of_loss(&node))
+                .commit(&own, writes, about, NODE_LOST, message_of_loss(&node))
                 .await
                 .map(drop)
         })
@@ -365,7 +376,7 @@ impl Leader {
                 trimmed = last;
                 writes.push(Write::put(key::TRIMMED, emit(&trimmed)));
             }
-            self.controller.store.commit(writes).await?;
+            self.controller.store(&self.own).commit(writes).await?;
         }
         self.remove_expired_tokens().await?;
         self.remove_left_settings().await
@@ -386,7 +397,7 @@ impl Leader {
             );
             let removed = self
                 .controller
-                .commit(writes, about, "tunnel_settings_deleted", message)
+                .commit(&self.own, writes, about, "tunnel_settings_deleted", message)
                 .await;
             match removed {
                 // The owner was created concurrently, without these settings.
@@ -406,7 +417,7 @@ impl Leader {
                 .cloned()
                 .chain([self.leadership.fence()])
                 .collect();
-            match self.controller.store.commit(writes).await {
+            match self.controller.store(&self.own).commit(writes).await {
                 // One of them was changed concurrently. The next run removes the tokens.
                 Ok(_) | Err(Error::Conflict { .. }) => {}
                 Err(error) => return Err(error),

@@ -1,9 +1,9 @@
 //! The controller's interface, called directly and over TLS on loopback.
 
 mod audit;
+mod creations;
 mod decisions;
 mod discovery;
-mod idempotency;
 mod keys;
 mod lists;
 mod liveness;
@@ -16,6 +16,7 @@ mod operators;
 mod patch;
 mod plain;
 mod preconditions;
+mod refusals;
 mod reload;
 mod restart;
 mod rig;
