@@ -34,8 +34,6 @@ type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug)]
 pub struct OperatorClient {
     transport: Transport,
-    /// Whether creations have an idempotency key.
-    is_repeating: bool,
 }
 
 impl OperatorClient {
@@ -45,17 +43,7 @@ impl OperatorClient {
         let tls = tls::trusting(authority_pem, Proof::None)?;
         Ok(OperatorClient {
             transport: Transport::new(controllers, tls, Some(token.trim().to_owned()))?,
-            is_repeating: false,
         })
-    }
-
-    /// Returns a client that repeats a creation whose answer is lost, with an idempotency key, by
-    /// which it is done only once. Each creation then takes the controller two more writes.
-    pub fn repeating(self) -> Self {
-        OperatorClient {
-            is_repeating: true,
-            ..self
-        }
     }
 
     /// Returns the identity of the token's bearer as the controller sees it.
@@ -85,7 +73,7 @@ impl OperatorClient {
 
     /// Creates a tenant.
     pub async fn create_tenant(&self, tenant: &Tenant) -> Result<Tenant> {
-        self.post("/v1/tenants", tenant).await
+        self.create("/v1/tenants", tenant).await
     }
 
     /// Returns one tenant with its tag, for changing it.
@@ -136,7 +124,7 @@ impl OperatorClient {
 
     /// Creates a token that enrols the node once.
     pub async fn enrol_node(&self, node: &Name, enrolment: &NewEnrolment) -> Result<Enrolment> {
-        self.post(&format!("/v1/nodes/{node}/enrolment"), enrolment)
+        self.create(&format!("/v1/nodes/{node}/enrolment"), enrolment)
             .await
     }
 
@@ -238,7 +226,7 @@ impl OperatorClient {
 
     /// Creates a flow.
     pub async fn create_flow(&self, flow: &Flow) -> Result<Flow> {
-        self.post("/v1/flows", flow).await
+        self.create("/v1/flows", flow).await
     }
 
     /// Returns one flow with its tag, for changing it.
@@ -277,7 +265,7 @@ impl OperatorClient {
 
     /// Creates a track.
     pub async fn create_track(&self, track: &Track) -> Result<Track> {
-        self.post("/v1/tracks", track).await
+        self.create("/v1/tracks", track).await
     }
 
     /// Returns one track with its tag, for changing it.
@@ -365,12 +353,14 @@ impl OperatorClient {
 
     /// Creates a token. Its secret is shown only in this answer.
     pub async fn create_token(&self, token: &NewToken) -> Result<IssuedToken> {
-        self.post("/v1/tokens", token).await
+        self.create("/v1/tokens", token).await
     }
 
     /// Replaces the secret of a token. The new one is shown only in this answer.
     pub async fn rotate_token(&self, token: &Name, new: &NewSecret) -> Result<IssuedToken> {
-        self.post(&format!("/v1/tokens/{token}/secret"), new).await
+        // A repetition would end the validity of the secret before the lost one.
+        let path = format!("/v1/tokens/{token}/secret");
+        self.transport.json(Method::POST, &path, Some(new)).await
     }
 
     /// Revokes a token.
@@ -394,15 +384,12 @@ impl OperatorClient {
         self.transport.json(Method::GET, path, NOTHING).await
     }
 
-    async fn post<T: DeserializeOwned>(
+    async fn create<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T> {
-        if self.is_repeating {
-            return self.transport.create_once(path, body).await;
-        }
-        self.transport.json(Method::POST, path, Some(body)).await
+        self.transport.create(path, body).await
     }
 
     async fn put<T: DeserializeOwned>(

@@ -1,7 +1,7 @@
 use crate::error::{Error, credentials};
-use hawser_control::answer::{IDEMPOTENCY_KEY, MERGE_PATCH, Problem};
+use hawser_control::answer::{MERGE_PATCH, Problem};
 use hawser_units::Line;
-use reqwest::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH};
+use reqwest::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, RETRY_AFTER};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use rustls::ClientConfig;
 use serde::Serialize;
@@ -22,12 +22,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Interval and timeout of HTTP/2 keep-alive pings on a connection that is silent.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Number of times that a request with an idempotency key is sent, and the pause between.
+/// Number of times that a creation whose answer is lost, or an operator's request that is one too many, is sent, and
+/// the pause between. The controller may demand another pause, up to the maximum.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// The kind of the problem that the outcome of the first request is not known yet.
-const OUTCOME_UNKNOWN: &str = "/problems/outcome-unknown";
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum size of an error response that is read.
 const MAX_PROBLEM_BYTES: usize = 64 * 1024;
@@ -172,30 +171,22 @@ impl Transport {
         parse(response, &controller).await
     }
 
-    /// Creates a resource once, although the request is repeated if its answer is lost.
-    pub(crate) async fn create_once<T: DeserializeOwned>(
+    /// Creates a resource. The request is repeated if its answer is lost: creations are recognised by
+    /// the name, and the controller answers a repetition with what there is.
+    pub(crate) async fn create<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, Error> {
-        let mut key = [0; 16];
-        // Without entropy the request has no key, and is not repeated.
-        let key = getrandom::fill(&mut key).ok().map(|()| hex::encode(key));
-        let key = key.and_then(|key| HeaderValue::try_from(key).ok());
-        let header = key.map(|key| (HeaderName::from_static(IDEMPOTENCY_KEY), key));
         let mut attempt = 1;
-        let (response, controller) = loop {
-            let sent = self.send_for(Method::POST, path, header.clone(), Some(body));
-            match sent.await {
-                Err(Error::Interrupted { .. }) if header.is_some() && attempt < ATTEMPTS => {}
-                Err(Error::Rejected(problem))
-                    if problem.kind == OUTCOME_UNKNOWN && attempt < ATTEMPTS => {}
-                outcome => break outcome?,
+        loop {
+            match self.json(Method::POST, path, Some(body)).await {
+                Err(Error::Interrupted { .. }) if attempt < ATTEMPTS => {}
+                outcome => return outcome,
             }
             attempt += 1;
             tokio::time::sleep(PAUSE).await;
-        };
-        parse(response, &controller).await
+        }
     }
 
     /// Changes a resource by a merge patch (RFC 7396) if it still has the tag.
@@ -234,12 +225,35 @@ impl Transport {
         self.send_for(method, path, None, body).await
     }
 
-    /// As [`Transport::send`], with one more header.
+    /// As [`Transport::send`], with one more header. An operator's request that is one too many is repeated when
+    /// the controller allows it.
     async fn send_for(
         &self,
         method: Method,
         path: &str,
         header: Option<(HeaderName, HeaderValue)>,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> Result<(Response, Controller), Error> {
+        let mut attempt = 1;
+        loop {
+            let sent = self.send_once(&method, path, header.as_ref(), body).await;
+            let (response, controller) = sent?;
+            let pause = too_many(&response);
+            match pause.filter(|_| self.bearer.is_some() && attempt < ATTEMPTS) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None if response.status().is_success() => return Ok((response, controller)),
+                None => return Err(rejection(response).await),
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Returns the response of the first controller that accepts the request, whatever its status.
+    async fn send_once(
+        &self,
+        method: &Method,
+        path: &str,
+        header: Option<&(HeaderName, HeaderValue)>,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<(Response, Controller), Error> {
         let first = self.current.load(Ordering::Relaxed);
@@ -248,7 +262,7 @@ impl Transport {
             let index = (first + offset) % self.controllers.len();
             let controller = &self.controllers[index];
             let is_last = offset + 1 == self.controllers.len();
-            let request = self.request(controller, &method, path, header.clone(), body);
+            let request = self.request(controller, method, path, header.cloned(), body);
             match self.attempt(index, request, is_last).await {
                 Ok(outcome) => return outcome.map(|response| (response, controller.clone())),
                 Err(reason) => reasons.push(format!("{controller}: {reason}")),
@@ -272,11 +286,7 @@ impl Transport {
                     return Err(rejection(response).await.to_string());
                 }
                 self.current.store(index, Ordering::Relaxed);
-                return Ok(if status.is_success() {
-                    Ok(response)
-                } else {
-                    Err(rejection(response).await)
-                });
+                return Ok(Ok(response));
             }
             Ok(Err(error)) if error.is_connect() => return Err(causes(&error)),
             Ok(Err(error)) => causes(&error),
@@ -366,6 +376,14 @@ async fn with_timeout<T>(
         controller: controller.to_string(),
         reason,
     })
+}
+
+/// Returns the pause that a response demands because there were too many requests, if it is a short one.
+fn too_many(response: &Response) -> Option<Duration> {
+    let pause = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
+    let pause = Duration::from_secs(pause.parse().ok()?);
+    let is_short = response.status() == StatusCode::TOO_MANY_REQUESTS && pause <= MAX_PAUSE;
+    is_short.then_some(pause)
 }
 
 /// Returns the error that an unsuccessful response contains.

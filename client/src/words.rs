@@ -3,7 +3,7 @@
 //! The controller names requests, for those who use its interface directly.
 
 /// Requests as the controller names them, and the commands that send them.
-const REQUESTS: [(&str, &str); 13] = [
+const REQUESTS: [(&str, &str); 15] = [
     (
         "POST /v1/nodes/NAME/enrolment",
         "`hawser ctl node enrol NAME --tenant TENANT`",
@@ -13,6 +13,7 @@ const REQUESTS: [(&str, &str); 13] = [
         "`hawser ctl enrolment withdraw NAME ID`",
     ),
     ("GET /v1/enrolments", "`hawser ctl enrolment list`"),
+    ("PATCH /v1/tenants/NAME", "`hawser ctl tenant set NAME`"),
     ("POST /v1/tenants", "`hawser ctl tenant create NAME`"),
     ("GET /v1/tenants", "`hawser ctl tenant list`"),
     ("GET /v1/nodes", "`hawser ctl node list`"),
@@ -21,6 +22,10 @@ const REQUESTS: [(&str, &str); 13] = [
     ("GET /v1/tracks", "`hawser ctl track list`"),
     ("PUT /v1/tracks/NAME", "`hawser ctl track set NAME`"),
     ("GET /v1/tokens", "`hawser ctl token list`"),
+    (
+        "POST /v1/tokens/NAME/secret",
+        "`hawser ctl token rotate NAME`",
+    ),
     ("POST /v1/tokens", "`hawser ctl token create NAME`"),
     ("?tenant= or ?node=", "--tenant or --node"),
 ];
@@ -60,7 +65,7 @@ mod tests {
         let controller = Path::new(env!("CARGO_MANIFEST_DIR")).join("../apps/controller/src");
         let mut named = 0;
         lines(&controller, &mut |line| {
-            let methods = ["GET /v1", "POST /v1", "PUT /v1", "DELETE /v1"];
+            let methods = ["GET /v1", "POST /v1", "PUT /v1", "PATCH /v1", "DELETE /v1"];
             if methods.iter().any(|method| line.contains(method)) {
                 named += 1;
                 let translated = translate(line);

@@ -6,9 +6,10 @@ use crate::audit::Origin;
 use crate::authority::Presented;
 use crate::controller::Controller;
 use crate::decide::unreadable;
-use crate::limit::source;
+use crate::limit::{Checked, Unchecked};
 use crate::record::{Issued, TokenUseRecord, emit, key, sha256_hex};
-use crate::store::{Error, Expect, Revision, Write};
+use crate::store::{Error, Expect, Write};
+use crate::token_use::TokenUse;
 use crate::view::View;
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
@@ -32,6 +33,7 @@ pub struct Peer {
 
 /// A node with a valid certificate.
 pub(crate) struct Certified {
+    pub(crate) checked: Checked,
     pub(crate) node: Presented,
     pub(crate) origin: Origin,
     pub(crate) tenant: Name,
@@ -43,16 +45,11 @@ pub(crate) struct Renewing(pub(crate) Certified);
 
 /// The bearer of a token with the scope that `N` needs.
 pub(crate) struct Operator<N> {
+    pub(crate) checked: Checked,
     pub(crate) token: Token,
     pub(crate) origin: Origin,
     secret_sha256: String,
     needs: PhantomData<N>,
-}
-
-/// The bearer of a token, whatever its scope.
-pub(crate) struct Bearer {
-    pub(crate) token: Name,
-    pub(crate) secret: String,
 }
 
 /// The scope that a request needs.
@@ -122,16 +119,10 @@ impl<N: Needs> FromRequestParts<Arc<Controller>> for Operator<N> {
         parts: &mut Parts,
         controller: &Arc<Controller>,
     ) -> Result<Self, Refusal> {
-        let (token, secret_sha256) = controller.operator(parts)?;
-        if token.scope < N::SCOPE {
-            controller.metrics.refused("scope");
-            let (has, needs) = (scope_name(token.scope), scope_name(N::SCOPE));
-            return Err(Refusal::forbidden(format!(
-                "this token has the scope {has}; use one with {needs}"
-            )));
-        }
+        let (checked, token, secret_sha256) = controller.operator(parts, N::SCOPE)?;
         let origin = Origin::operator(&token.name, peer(parts).address, request(parts));
         Ok(Operator {
+            checked,
             token,
             origin,
             secret_sha256,
@@ -187,7 +178,8 @@ impl FromRequestParts<Arc<Controller>> for Anyone {
         controller: &Arc<Controller>,
     ) -> Result<Self, Refusal> {
         if parts.headers.contains_key(AUTHORIZATION) || peer(parts).presented.is_none() {
-            return Ok(Anyone(Caller::Operator(controller.operator(parts)?.0)));
+            let (_, token, _) = controller.operator(parts, Scope::Read)?;
+            return Ok(Anyone(Caller::Operator(token)));
         }
         let Certified {
             node,
@@ -284,16 +276,24 @@ impl Controller {
         refusal: Refusal,
     ) -> Refusal {
         self.metrics.refused(reason);
-        match self.limits.failures.take(source(address)) {
+        match self.limits.failure(address) {
             Ok(()) => refusal,
             Err(after) => too_many_failures(after),
         }
     }
 
-    /// Refuses an address from which there were too many failures.
-    pub(crate) fn may_fail(&self, address: IpAddr) -> Result<(), Refusal> {
-        let checked = self.limits.failures.check(source(address));
-        checked.map_err(too_many_failures)
+    /// Checks a request whose identity only the store can confirm.
+    pub(crate) fn stranger(&self, address: IpAddr) -> Result<Checked, Refusal> {
+        self.metrics.refused("unconfirmed");
+        self.limits.stranger(address).map_err(too_many_failures)
+    }
+
+    /// Checks the rate of the requests of a node.
+    pub(crate) fn node_rate(&self, node: &Name) -> Result<Checked, Refusal> {
+        self.limits.node(node).map_err(|after| {
+            self.metrics.refused("node_rate");
+            Refusal::too_many("requests by this node", after)
+        })
     }
 
     /// Returns whether leaders have not run for the lifetime of a certificate since it was issued. Its
@@ -332,12 +332,10 @@ impl Controller {
             let refusal = expired(presented, &issued);
             return Err(self.failed(peer.address, "expired_certificate", refusal));
         }
-        if let Err(after) = self.limits.nodes.take(presented.node.clone()) {
-            self.metrics.refused("node_rate");
-            return Err(Refusal::too_many("requests by this node", after));
-        }
+        let checked = self.node_rate(&presented.node)?;
         let origin = Origin::node(&presented.node, peer.address, request(parts));
         Ok(Certified {
+            checked,
             node: presented.clone(),
             origin,
             tenant,
@@ -345,8 +343,11 @@ impl Controller {
         })
     }
 
-    /// Writes that a token is used, if that is not known yet. `revision` wrote the token.
-    fn note_use(&self, token: &Name, revision: Revision) {
+    /// Writes that the token of a request is used, if that is not known yet.
+    pub(crate) fn note_use(&self, used: &TokenUse) {
+        let Some((checked, token, revision)) = used.get() else {
+            return;
+        };
         let at_unix_ms = unix_ms();
         let known_unix_ms = self.view().token_used_unix_ms(token).unwrap_or(0);
         let is_due = (self.token_uses).begin_write(token, known_unix_ms, at_unix_ms);
@@ -354,13 +355,13 @@ impl Controller {
             return;
         }
         let writes = vec![
-            Write::check(key::of(key::TOKEN, token), Expect::Revision(revision)),
+            Write::check(key::of(key::TOKEN, token), Expect::Revision(*revision)),
             Write::put(
                 key::of(key::TOKEN_USE, token),
                 emit(&TokenUseRecord { at_unix_ms }),
             ),
         ];
-        let (store, token) = (self.store.clone(), token.clone());
+        let (store, token) = (self.store(checked).clone(), token.clone());
         self.tasks.spawn(async move {
             match store.commit(writes).await {
                 // The token was changed or deleted.
@@ -370,19 +371,9 @@ impl Controller {
         });
     }
 
-    /// Returns the bearer of a valid token, without counting the request.
-    pub(crate) fn bearer(&self, parts: &Parts) -> Option<Bearer> {
-        let secret = bearer_token(parts)?;
-        let view = self.view();
-        let record = view.token(&sha256_hex(secret))?;
-        (!record.value.is_expired()).then(|| Bearer {
-            token: record.value.token.name.clone(),
-            secret: secret.to_owned(),
-        })
-    }
-
-    /// Returns the token of the caller and the digest of its secret.
-    fn operator(&self, parts: &Parts) -> Result<(Token, String), Refusal> {
+    /// Checks the identity of an operator, the scope and the rate. Returns the proof, the token of the
+    /// caller and the digest of its secret.
+    fn operator(&self, parts: &Parts, needs: Scope) -> Result<(Checked, Token, String), Refusal> {
         let address = peer(parts).address;
         let Some(secret) = bearer_token(parts) else {
             let what = "only operators may do this: send `Authorization: Bearer TOKEN`";
@@ -399,14 +390,26 @@ impl Controller {
             return Err(self.failed(address, "expired_token", Refusal::unauthorized(what)));
         }
         let token = Token::clone(&record.value.token);
-        match self.limits.operators.take(token.name.clone()) {
-            Ok(()) => {
-                self.note_use(&token.name, record.revision);
-                Ok((token, digest))
+        let checked = self.limits.operator(&token, needs);
+        let checked = checked.map_err(|failed| self.unchecked(&token, needs, failed))?;
+        if let Some(used) = parts.extensions.get::<TokenUse>() {
+            used.set(&checked, &token.name, record.revision);
+        }
+        Ok((checked, token, digest))
+    }
+
+    fn unchecked(&self, token: &Token, needs: Scope, failed: Unchecked) -> Refusal {
+        match failed {
+            Unchecked::Scope => {
+                self.metrics.refused("scope");
+                let (has, needs) = (scope_name(token.scope), scope_name(needs));
+                Refusal::forbidden(format!(
+                    "this token has the scope {has}; use one with {needs}"
+                ))
             }
-            Err(after) => {
+            Unchecked::Rate(after) => {
                 self.metrics.refused("operator_rate");
-                Err(Refusal::too_many("requests with this token", after))
+                Refusal::too_many("requests with this token", after)
             }
         }
     }

@@ -9,7 +9,6 @@ pub(crate) mod extract;
 mod filter;
 mod flows;
 pub(crate) mod health;
-mod idempotency;
 mod keys;
 mod node;
 mod nodes;
@@ -28,12 +27,14 @@ mod tunnel_settings;
 mod tunnels;
 mod version;
 
+use crate::config::LimitsConfig;
 use crate::controller::Controller;
+use crate::token_use::TokenUse;
 use arrival::Arrival;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -73,7 +74,7 @@ struct Document;
 
 /// Returns all routes. Requests need a [`Peer`](crate::Peer) in their extensions.
 pub fn router(controller: &Arc<Controller>) -> Router {
-    let (routes, document) = documented().split_for_parts();
+    let (routes, document) = documented(controller.config.limits.body_bytes).split_for_parts();
     // The document is serialized once, because unauthenticated clients may request it.
     let document = Bytes::from(completed(&document).to_string());
     let document = (
@@ -90,8 +91,6 @@ pub fn router(controller: &Arc<Controller>) -> Router {
             let what = "this resource does not support the method; the header Allow lists the supported ones";
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, what)
         })
-        .layer(DefaultBodyLimit::max(controller.config.limits.body_bytes))
-        .layer(from_fn_with_state(controller.clone(), idempotency::once))
         .layer(from_fn_with_state(controller.clone(), tracked))
         .layer(from_fn(request::identified))
         .with_state(controller.clone())
@@ -99,7 +98,7 @@ pub fn router(controller: &Arc<Controller>) -> Router {
 
 /// Returns the OpenAPI 3.1 document of the interface.
 pub fn document() -> Value {
-    completed(&documented().into_openapi())
+    completed(&documented(LimitsConfig::default().body_bytes).into_openapi())
 }
 
 /// Adds the constraints that the generator omits.
@@ -107,7 +106,6 @@ fn completed(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("a document is JSON");
     limit_values(&mut document);
     close_input(&mut document);
-    idempotency::describe(&mut document);
     describe_responses(&mut document);
     document
 }
@@ -235,13 +233,34 @@ fn empty_document() -> utoipa::openapi::OpenApi {
     document
 }
 
-fn documented() -> OpenApiRouter<Arc<Controller>> {
-    OpenApiRouter::with_openapi(empty_document())
-        .merge(routes_of_operators())
-        .merge(routes_of_nodes())
+fn documented(body_bytes: usize) -> OpenApiRouter<Arc<Controller>> {
+    let service = OpenApiRouter::new()
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
-        .routes(routes!(health::metrics))
+        .routes(routes!(health::metrics));
+    OpenApiRouter::with_openapi(empty_document())
+        .merge(sized(routes_of_operators(), body_bytes))
+        .merge(routes_of_nodes(body_bytes))
+        .merge(sized(service, body_bytes))
+}
+
+/// Refuses requests to these routes whose body is too large: if its size is declared, before anything else is
+/// examined, and otherwise when it is read.
+fn sized(
+    routes: OpenApiRouter<Arc<Controller>>,
+    max_bytes: usize,
+) -> OpenApiRouter<Arc<Controller>> {
+    let declared = move |request: Request, next: Next| async move {
+        let length = request.headers().get(CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if length.is_some_and(|length| length > max_bytes as u64) {
+            return extract::too_large().into_response();
+        }
+        next.run(request).await
+    };
+    routes
+        .layer(DefaultBodyLimit::max(max_bytes))
+        .layer(from_fn(declared))
 }
 
 fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
@@ -301,23 +320,21 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
 
 /// Returns the routes of nodes. Unauthenticated requests have a smaller limit of their body, reports
 /// of nodes with many flows a larger one.
-fn routes_of_nodes() -> OpenApiRouter<Arc<Controller>> {
-    let enrol = OpenApiRouter::new()
-        .routes(routes!(enrol::enrol))
-        .layer(DefaultBodyLimit::max(ENROL_BYTES));
-    let report = OpenApiRouter::new()
-        .routes(routes!(node::report))
-        .layer(DefaultBodyLimit::max(Report::MAX_BYTES));
-    OpenApiRouter::new()
-        .merge(enrol)
-        .merge(report)
+fn routes_of_nodes(body_bytes: usize) -> OpenApiRouter<Arc<Controller>> {
+    let enrol = OpenApiRouter::new().routes(routes!(enrol::enrol));
+    let report = OpenApiRouter::new().routes(routes!(node::report));
+    let others = OpenApiRouter::new()
         .routes(routes!(enrol::renew, nodes::revoke))
         .routes(routes!(node::register))
         .routes(routes!(node::stream))
         .routes(routes!(keys::state))
         .routes(routes!(tracks::key))
         .routes(routes!(tunnels::report_server))
-        .routes(routes!(tunnels::list_servers))
+        .routes(routes!(tunnels::list_servers));
+    OpenApiRouter::new()
+        .merge(sized(enrol, ENROL_BYTES))
+        .merge(sized(report, Report::MAX_BYTES))
+        .merge(sized(others, body_bytes))
 }
 
 /// Counts every request, and aborts those that do not arrive in time.
@@ -333,13 +350,19 @@ async fn tracked(
         .get::<MatchedPath>()
         .map_or("none".to_owned(), |path| path.as_str().to_owned());
     let timeout = controller.config.request_timeout();
-    let (request, arrival) = Arrival::of(request);
+    let (mut request, arrival) = Arrival::of(request);
+    let used = TokenUse::default();
+    request.extensions_mut().insert(used.clone());
     let response = tokio::time::timeout(timeout, next.run(request)).await;
     let mut response = response.unwrap_or_else(|_| late(&controller, &arrival).into_response());
     let took = started.elapsed();
     let status = response.status().as_u16();
     controller.metrics.request(&method, &route, status, took);
     tracing::debug!(%method, route, status, ?took);
+    if response.status().is_success() {
+        controller.note_use(&used);
+    }
+    arrival.discard_rest();
     protect(response.headers_mut());
     response
 }

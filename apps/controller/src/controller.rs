@@ -4,14 +4,14 @@ use crate::audit::Change;
 use crate::authority::{Authority, Presented};
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::limit::Limits;
+use crate::limit::{Checked, CheckedStore, Limits};
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
 use crate::session::Session;
 use crate::settings;
 use crate::store::{
-    Error, Follow, Noted, Progress, Revision, Role, Store, Update, Write, WriteFailures,
+    Error, Expect, Follow, Noted, Progress, Revision, Role, Store, Update, Write, WriteFailures,
 };
 use crate::streams::Streams;
 use crate::tasks::Tasks;
@@ -45,7 +45,7 @@ const CHANGES_AT_ONCE: usize = 256;
 pub struct Controller {
     pub(crate) name: String,
     pub(crate) config: Config,
-    pub(crate) store: Arc<dyn Store>,
+    store: CheckedStore,
     pub(crate) authority: Authority,
     pub(crate) metrics: Metrics,
     pub(crate) limits: Limits,
@@ -156,23 +156,26 @@ impl About {
 }
 
 impl Controller {
-    /// Creates a controller, and the queue of changes for the task of the leader.
+    /// Creates a controller, the proof for its own work, and the queue of changes for the task of the
+    /// leader.
     pub(crate) fn new(
         name: String,
         config: Config,
         store: Arc<dyn Store>,
         authority: Authority,
         role: watch::Receiver<Role>,
-    ) -> (Arc<Controller>, mpsc::UnboundedReceiver<Touched>) {
+    ) -> (Arc<Controller>, Checked, mpsc::UnboundedReceiver<Touched>) {
         let (work, inbox) = mpsc::unbounded_channel();
         let metrics = Metrics::new();
         let failed_writes = metrics.failed_writes();
         let failures = WriteFailures::new(failed_writes);
         let store: Arc<dyn Store> = Arc::new(Noted::new(store, failures.clone()));
+        let session = Session::new(store.clone(), config.lease());
+        let (store, own) = CheckedStore::new(store);
         let controller = Controller {
             limits: Limits::new(&config.limits),
             budget: Budget::new(&config.limits),
-            session: Session::new(store.clone(), config.lease()),
+            session,
             liveness: Liveness::default(),
             token_uses: TokenUses::default(),
             metrics,
@@ -193,7 +196,7 @@ impl Controller {
             role,
             work,
         };
-        (Arc::new(controller), inbox)
+        (Arc::new(controller), own, inbox)
     }
 
     /// Returns the view of the store's content. The guard must not be held over an await.
@@ -234,18 +237,35 @@ impl Controller {
     /// them.
     pub(crate) async fn commit(
         &self,
+        checked: &Checked,
         mut writes: Vec<Write>,
         about: About,
         kind: &str,
         message: String,
     ) -> Result<Revision, Error> {
         let audit = about.document(&mut writes, kind, message);
-        let revision = self.store.commit(writes).await?;
+        let revision = self.store(checked).commit(writes).await?;
         if let Some(audit) = audit {
             audit.log(revision);
         }
         self.wait_until_applied(revision).await;
         Ok(revision)
+    }
+
+    /// Checks that the entry of a key is still that of a revision: the view may be behind the store.
+    pub(crate) async fn still(
+        &self,
+        checked: &Checked,
+        key: String,
+        revision: Revision,
+    ) -> Result<(), Error> {
+        let check = Write::check(key, Expect::Revision(revision));
+        self.store(checked).commit(vec![check]).await.map(drop)
+    }
+
+    /// Returns the store. Requests reach it only after all of their checks.
+    pub(crate) fn store(&self, checked: &Checked) -> &Arc<dyn Store> {
+        self.store.after(checked)
     }
 
     /// Returns why the last change was not written, for a minute: then another one may have to find out whether the
@@ -303,8 +323,8 @@ impl Controller {
     }
 
     /// Applies the store's changes to the view, forever.
-    pub(crate) async fn follow(self: Arc<Self>) {
-        let mut follow = Follow::new(self.store.clone(), "");
+    pub(crate) async fn follow(self: Arc<Self>, own: Checked) {
+        let mut follow = Follow::new(self.store(&own).clone(), "");
         *self.progress.lock() = follow.progress();
         loop {
             let mut updates = vec![follow.next().await];

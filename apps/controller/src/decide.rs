@@ -4,9 +4,10 @@
 //! epoch. It is written only if flow and policy are unchanged since they were read, so that epochs
 //! rise without gaps regardless of which controller decides.
 
-use crate::api::precondition::IfMatch;
+use crate::api::precondition::Precondition;
 use crate::audit::Origin;
 use crate::controller::{About, Controller};
+use crate::limit::Checked;
 use crate::record::{emit, key};
 use crate::store::{Error, Expect, Revision, Write};
 use crate::view::Versioned;
@@ -39,11 +40,11 @@ pub(crate) enum Outcome {
 pub(crate) struct OperatorRequest<'a> {
     origin: &'a Origin,
     /// The precondition on the policy to be replaced.
-    matching: &'a IfMatch,
+    matching: &'a Precondition,
 }
 
 impl<'a> OperatorRequest<'a> {
-    pub(crate) fn new(origin: &'a Origin, matching: &'a IfMatch) -> Self {
+    pub(crate) fn new(origin: &'a Origin, matching: &'a Precondition) -> Self {
         OperatorRequest { origin, matching }
     }
 }
@@ -94,6 +95,7 @@ impl Controller {
     /// Returns an error if the store does not respond, or one of the other writes conflicts.
     pub(crate) async fn decide(
         &self,
+        checked: &Checked,
         flow: &Name,
         with: Vec<Write>,
         by: Option<OperatorRequest<'_>>,
@@ -108,7 +110,10 @@ impl Controller {
                 Ok(choice) => choice,
                 Err(outcome) => return Ok(outcome),
             };
-            match self.carry_out(choice, &keys, with.clone(), describe).await {
+            match self
+                .carry_out(checked, choice, &keys, with.clone(), describe)
+                .await
+            {
                 Err(Error::Conflict { key, found })
                     if keys.contains(&key) && attempt < ATTEMPTS =>
                 {
@@ -151,6 +156,7 @@ impl Controller {
     /// Commits a choice together with other writes. `keys` are those of the flow and its policy.
     async fn carry_out(
         &self,
+        checked: &Checked,
         choice: Choice,
         keys: &[String; 2],
         mut with: Vec<Write>,
@@ -162,14 +168,16 @@ impl Controller {
                 with.push(Write::check(&keys[0], read_flow));
                 with.push(Write::put(&keys[1], emit(&policy)).when(read_policy));
                 let (kind, message) = describe(&policy);
-                let revision = self.commit(with, choice.about, kind, message).await?;
+                let revision = self
+                    .commit(checked, with, choice.about, kind, message)
+                    .await?;
                 Ok(self.decided(policy, revision))
             }
             Err(outcome) => {
                 // The view may be behind the store, so check that nothing has changed.
                 let flow = Write::check(&keys[0], read_flow);
                 let policy = Write::check(&keys[1], read_policy);
-                self.store.commit(vec![flow, policy]).await?;
+                self.store(checked).commit(vec![flow, policy]).await?;
                 Ok(outcome)
             }
         }

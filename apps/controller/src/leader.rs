@@ -4,6 +4,7 @@
 use crate::controller::{About, Controller};
 use crate::decide::described;
 use crate::lease::{NODE_LOST, message_of_loss};
+use crate::limit::Checked;
 use crate::record::{SeenRecord, emit, key};
 use crate::retention::surplus;
 use crate::settings;
@@ -36,7 +37,11 @@ const CLEANUP_INTERVAL: Duration = Duration::from_secs(30);
 const AGE_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Reacts to changes while this controller is the leader, forever.
-pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedReceiver<Touched>) {
+pub(crate) async fn run(
+    controller: Arc<Controller>,
+    own: Checked,
+    mut inbox: mpsc::UnboundedReceiver<Touched>,
+) {
     let mut role = controller.role.clone();
     let mut cleanup = tokio::time::interval(CLEANUP_INTERVAL);
     let at_once = Arc::new(Semaphore::new(AT_ONCE));
@@ -53,6 +58,7 @@ pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedR
         controller.filled().await;
         let leader = Leader {
             controller: controller.clone(),
+            own: own.clone(),
             leadership,
             at_once: at_once.clone(),
         };
@@ -71,6 +77,7 @@ type Choose = fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Ignored>;
 
 struct Leader {
     controller: Arc<Controller>,
+    own: Checked,
     leadership: Leadership,
     at_once: Arc<Semaphore>,
 }
@@ -119,7 +126,7 @@ impl Leader {
         }
         let write = Write::put(key::SETTINGS, emit(&settings));
         let writes = vec![self.leadership.fence(), write];
-        if let Err(error) = self.controller.store.commit(writes).await {
+        if let Err(error) = self.controller.store(&self.own).commit(writes).await {
             tracing::warn!("cannot make the leader's settings known: {error}");
         }
     }
@@ -226,7 +233,9 @@ impl Leader {
                 ..About::default().node(one)
             };
             let (kind, message) = change.event;
-            self.controller.commit(writes, about, kind, message).await?;
+            self.controller
+                .commit(&self.own, writes, about, kind, message)
+                .await?;
             for flow in change.flows {
                 self.decided(&flow, "policy_fitted", |situation, policy| {
                     Ok(fitted(situation, policy))
@@ -238,8 +247,9 @@ impl Leader {
     }
 
     async fn decide_on_waiting(&self, key: Arc<str>) {
-        let (controller, leadership) = (self.controller.clone(), self.leadership.clone());
-        self.spawn(async move { controller.decide_on_waiting(&key, &leadership).await })
+        let (controller, own) = (self.controller.clone(), self.own.clone());
+        let leadership = self.leadership.clone();
+        self.spawn(async move { controller.decide_on_waiting(&own, &key, &leadership).await })
             .await;
     }
 
@@ -283,12 +293,13 @@ impl Leader {
         if !self.has_decision(&flow, choose) {
             return None;
         }
-        let (controller, fence) = (self.controller.clone(), self.leadership.fence());
+        let (controller, own) = (self.controller.clone(), self.own.clone());
+        let fence = self.leadership.fence();
         Some(async move {
             let describe =
                 |policy: &Policy| (kind, format!("{}: {}", policy.flow, described(policy)));
             controller
-                .decide(&flow, vec![fence], None, &choose, &describe)
+                .decide(&own, &flow, vec![fence], None, &choose, &describe)
                 .await
                 .map(drop)
         })
@@ -314,11 +325,11 @@ impl Leader {
         };
         let Some((tenant, seen)) = found else { return };
         let writes = self.writes_of_loss(&node, &seen);
-        let controller = self.controller.clone();
+        let (controller, own) = (self.controller.clone(), self.own.clone());
         self.spawn(async move {
             let about = About::tenant(&tenant).node(&node);
             controller
-                .commit(writes, about, NODE_LOST, message_of_loss(&node))
+                .commit(&own, writes, about, NODE_LOST, message_of_loss(&node))
                 .await
                 .map(drop)
         })
@@ -369,7 +380,7 @@ impl Leader {
                 trimmed = last;
                 writes.push(Write::put(key::TRIMMED, emit(&trimmed)));
             }
-            self.controller.store.commit(writes).await?;
+            self.controller.store(&self.own).commit(writes).await?;
         }
         self.remove_left_settings().await
     }
@@ -389,7 +400,7 @@ impl Leader {
             );
             let removed = self
                 .controller
-                .commit(writes, about, "tunnel_settings_deleted", message)
+                .commit(&self.own, writes, about, "tunnel_settings_deleted", message)
                 .await;
             match removed {
                 // The owner was created concurrently, without these settings.
@@ -411,7 +422,7 @@ impl Leader {
         };
         let write = Write::put(key::RUN_TIME, emit(&run_time));
         let writes = vec![self.leadership.fence(), write];
-        match self.controller.store.commit(writes).await {
+        match self.controller.store(&self.own).commit(writes).await {
             Ok(_) => *added = now,
             Err(error) => tracing::warn!("cannot store how long leaders have run: {error}"),
         }

@@ -12,6 +12,7 @@
 use crate::access::Certified;
 use crate::api::refusal::HandlerError;
 use crate::controller::{About, Controller};
+use crate::limit::Checked;
 use crate::record::{AliveRecord, HealthRecord, SeenRecord, emit, key};
 use crate::store::{Error, Expect, LeaseId, MAX_WRITES, Write};
 use crate::view::{NodeView, Versioned};
@@ -109,17 +110,18 @@ impl Controller {
         let writes = vec![self.certificate_check(&caller.node)?, alive, seen];
         let message = format!("node {node} reports to {}", self.name);
         let about = About::tenant(&caller.tenant).node(node);
-        self.commit(writes, about, "node_alive", message).await?;
+        self.commit(&caller.checked, writes, about, "node_alive", message)
+            .await?;
         Ok(())
     }
 
     /// Periodically reports the loss of the nodes that no longer report to this controller.
-    pub(crate) async fn report_silent_periodically(self: Arc<Self>) {
+    pub(crate) async fn report_silent_periodically(self: Arc<Self>, own: Checked) {
         let mut often = tokio::time::interval(self.config.lease() / EXAMINATIONS);
         often.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             often.tick().await;
-            if let Err(error) = self.report_silent().await {
+            if let Err(error) = self.report_silent(&own).await {
                 tracing::warn!("cannot report lost nodes, retrying: {error}");
             }
         }
@@ -127,7 +129,7 @@ impl Controller {
 
     /// Reports the loss of the nodes that were silent for the time of the lease, several in one
     /// commit.
-    async fn report_silent(&self) -> Result<(), Error> {
+    async fn report_silent(&self, own: &Checked) -> Result<(), Error> {
         let silent = {
             let view = self.view();
             let here = view
@@ -139,9 +141,9 @@ impl Controller {
                 .silent(names, Instant::now(), self.config.lease())
         };
         for part in silent.chunks(MAX_WRITES / WRITES_OF_LOSS) {
-            match self.report_loss(part).await {
+            match self.report_loss(own, part).await {
                 // One of them was deleted, or has reported to another controller.
-                Err(Error::Conflict { .. }) => self.report_each_loss(part).await?,
+                Err(Error::Conflict { .. }) => self.report_each_loss(own, part).await?,
                 outcome => outcome?,
             }
         }
@@ -149,9 +151,9 @@ impl Controller {
     }
 
     /// Commits the loss of nodes one by one. The next examination repeats those that conflict.
-    async fn report_each_loss(&self, nodes: &[Name]) -> Result<(), Error> {
+    async fn report_each_loss(&self, own: &Checked, nodes: &[Name]) -> Result<(), Error> {
         for node in nodes {
-            match self.report_loss(std::slice::from_ref(node)).await {
+            match self.report_loss(own, std::slice::from_ref(node)).await {
                 Ok(()) | Err(Error::Conflict { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -160,7 +162,7 @@ impl Controller {
     }
 
     /// Commits that nodes are lost, except those that are no longer alive by this controller.
-    async fn report_loss(&self, nodes: &[Name]) -> Result<(), Error> {
+    async fn report_loss(&self, own: &Checked, nodes: &[Name]) -> Result<(), Error> {
         let (mut writes, mut events) = (Vec::new(), Vec::new());
         {
             let view = self.view();
@@ -178,7 +180,7 @@ impl Controller {
         if writes.is_empty() {
             return Ok(());
         }
-        self.store.commit(writes).await.map(drop)
+        self.store(own).commit(writes).await.map(drop)
     }
 
     /// Returns the writes by which a node is no longer alive by this controller.
@@ -204,12 +206,12 @@ impl Controller {
     }
 
     /// Periodically writes the times of the last reports.
-    pub(crate) async fn write_seen_periodically(self: Arc<Self>) {
+    pub(crate) async fn write_seen_periodically(self: Arc<Self>, own: Checked) {
         let mut often = tokio::time::interval(SEEN_EVERY);
         often.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             often.tick().await;
-            if let Err(error) = self.write_seen().await {
+            if let Err(error) = self.write_seen(&own).await {
                 tracing::warn!(
                     "cannot store the times of the last reports, retrying later: {error}"
                 );
@@ -219,11 +221,11 @@ impl Controller {
 
     /// Writes the times of the last reports of the nodes that report to this controller, many in
     /// one commit.
-    pub(crate) async fn write_seen(&self) -> Result<(), Error> {
+    pub(crate) async fn write_seen(&self, own: &Checked) -> Result<(), Error> {
         for part in self.times_of_last_reports().chunks(MAX_WRITES) {
-            match self.store.commit(part.to_vec()).await {
+            match self.store(own).commit(part.to_vec()).await {
                 // One of the nodes was lost, deleted or has reported to another controller.
-                Err(Error::Conflict { .. }) => self.write_each(part).await?,
+                Err(Error::Conflict { .. }) => self.write_each(own, part).await?,
                 outcome => drop(outcome?),
             }
         }
@@ -247,9 +249,9 @@ impl Controller {
     }
 
     /// Commits writes one by one, except those that conflict.
-    async fn write_each(&self, writes: &[Write]) -> Result<(), Error> {
+    async fn write_each(&self, own: &Checked, writes: &[Write]) -> Result<(), Error> {
         for write in writes {
-            match self.store.commit(vec![write.clone()]).await {
+            match self.store(own).commit(vec![write.clone()]).await {
                 Ok(_) | Err(Error::Conflict { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -280,7 +282,7 @@ impl Controller {
         let Some(lease) = self.liveness.lease(node).filter(|_| must_write) else {
             return Ok(());
         };
-        if !self.admits_change(node, &caller.tenant).await? {
+        if !self.admits_change(caller).await? {
             // The next report repeats it.
             return Ok(());
         }
@@ -296,7 +298,7 @@ impl Controller {
     ) -> Result<(), HandlerError> {
         // The key of this write marks the revision as complete in the view, see `View::apply`.
         match self
-            .store
+            .store(&caller.checked)
             .commit(vec![self.certificate_check(&caller.node)?, write])
             .await
         {

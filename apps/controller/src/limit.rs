@@ -1,10 +1,19 @@
-//! Rate limits of requests and of failed authentications.
+//! Rate limits of requests and of failed authentications, and the proof that a request has passed its
+//! checks.
+//!
+//! Every request passes the same checks in the same order: its route and its declared size (`api.rs`), its identity
+//! (`access.rs`), and then its scope and its rate here. Only then may it cost the store anything: the last check returns
+//! the [`Checked`] without which nothing reaches the [`CheckedStore`].
 
 use crate::config::LimitsConfig;
+use crate::store::Store;
 use hawser_control::Name;
+use hawser_control::access::{Scope, Token};
 use hawser_io::rate_limit::RateLimit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The minimum burst size.
 const MIN_BURST: f64 = 20.0;
@@ -15,12 +24,38 @@ const MAX_SOURCES: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 /// The number of names whose requests are remembered: more than a controller has nodes or tokens.
 const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(1 << 18).unwrap();
 
+/// The proof that a request has passed its checks.
+#[derive(Debug, Clone)]
+pub(crate) struct Checked(());
+
+/// The store, for the holders of the proof.
+pub(crate) struct CheckedStore(Arc<dyn Store>);
+
+impl CheckedStore {
+    /// Also returns the proof for the work of the controller itself, which no client has requested.
+    pub(crate) fn new(store: Arc<dyn Store>) -> (CheckedStore, Checked) {
+        (CheckedStore(store), Checked(()))
+    }
+
+    pub(crate) fn after(&self, _checks: &Checked) -> &Arc<dyn Store> {
+        &self.0
+    }
+}
+
+/// The check that a request with a valid token has not passed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unchecked {
+    Scope,
+    /// There were too many requests; the time until the next one.
+    Rate(Duration),
+}
+
 pub(crate) struct Limits {
-    pub(crate) operators: RateLimit<Name>,
-    pub(crate) nodes: RateLimit<Name>,
+    operators: RateLimit<Name>,
+    nodes: RateLimit<Name>,
     /// Failed authentications. Valid credentials are accepted from any address: secrets have 256
     /// random bits, so guessing is infeasible, and no client can lock out another.
-    pub(crate) failures: RateLimit<IpAddr>,
+    failures: RateLimit<IpAddr>,
 }
 
 impl Limits {
@@ -37,6 +72,33 @@ impl Limits {
             ),
             failures: RateLimit::new(failures_per_s, burst(failures_per_s), MAX_SOURCES),
         }
+    }
+
+    /// Checks the scope and the rate of a request by the bearer of a token.
+    pub(crate) fn operator(&self, token: &Token, needs: Scope) -> Result<Checked, Unchecked> {
+        if token.scope < needs {
+            return Err(Unchecked::Scope);
+        }
+        let taken = self.operators.take(token.name.clone());
+        taken.map(|()| Checked(())).map_err(Unchecked::Rate)
+    }
+
+    /// Checks the rate of a request by a node, or with a token that enrols it. Returns the time until
+    /// the next one if there were too many.
+    pub(crate) fn node(&self, node: &Name) -> Result<Checked, Duration> {
+        self.nodes.take(node.clone()).map(|()| Checked(()))
+    }
+
+    /// Counts a failed authentication from an address. Returns the time until the next one if there
+    /// were too many.
+    pub(crate) fn failure(&self, address: IpAddr) -> Result<(), Duration> {
+        self.failures.take(source(address))
+    }
+
+    /// Checks the rate of requests from an address whose identity only the store can confirm. Each counts
+    /// as a failure.
+    pub(crate) fn stranger(&self, address: IpAddr) -> Result<Checked, Duration> {
+        self.failure(address).map(|()| Checked(()))
     }
 }
 

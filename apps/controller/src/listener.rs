@@ -2,12 +2,12 @@
 
 mod answer;
 mod certificates;
+mod places;
 
 use crate::access::Peer;
 use crate::authority::Presented;
 use crate::config::TlsConfig;
 use crate::controller::Controller;
-use crate::limit::source;
 use crate::tasks::Tasks;
 use answer::{Responses, TrackedBody};
 use anyhow::{Context, Result};
@@ -21,15 +21,13 @@ use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use parking_lot::Mutex;
+use places::{Place, Places};
 use rustls::ServerConfig;
 use rustls::sign::CertifiedKey;
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -186,59 +184,25 @@ fn follow_outside(
     Ok(())
 }
 
-/// The number of open connections, in total and per address.
-#[derive(Default)]
-struct Connections {
-    by_address: Mutex<HashMap<IpAddr, usize>>,
-    all: AtomicUsize,
-}
-
-/// The slot of one connection, released when dropped.
+/// The place of one connection, which is counted until it is dropped.
 struct Slot {
-    connections: Arc<Connections>,
+    place: Place,
     controller: Arc<Controller>,
-    address: IpAddr,
 }
 
-impl Connections {
-    fn enter(
-        self: &Arc<Self>,
-        controller: &Arc<Controller>,
-        address: IpAddr,
-    ) -> Result<Slot, &'static str> {
-        let limits = &controller.config.limits;
-        if self.all.load(Ordering::Relaxed) >= limits.connections {
-            return Err("connections");
-        }
-        let mut by_address = self.by_address.lock();
-        let count = by_address.entry(source(address)).or_insert(0);
-        if *count >= limits.connections_per_address {
-            return Err("connections_per_address");
-        }
-        *count += 1;
-        drop(by_address);
-        self.all.fetch_add(1, Ordering::Relaxed);
+impl Slot {
+    fn of(place: Place, controller: &Arc<Controller>) -> Slot {
         controller.metrics.connection_opened();
-        Ok(Slot {
-            connections: self.clone(),
+        Slot {
+            place,
             controller: controller.clone(),
-            address,
-        })
+        }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut by_address = self.connections.by_address.lock();
-        if let Some(count) = by_address.get_mut(&source(self.address)) {
-            *count -= 1;
-            if *count == 0 {
-                by_address.remove(&source(self.address));
-            }
-        }
-        drop(by_address);
         self.controller.metrics.connection_closed();
-        self.connections.all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -250,13 +214,17 @@ pub(crate) async fn serve(
     router: Router,
 ) {
     let server = HttpServer::new(controller, router);
-    let connections = Arc::new(Connections::default());
+    let limits = &server.controller.config.limits;
+    let places = Places::new(limits.connections, limits.connections_per_address);
     let on_connection = |socket, address: SocketAddr| {
         let controller = &server.controller;
-        match connections.enter(controller, address.ip().to_canonical()) {
-            Ok(slot) => server
-                .tasks
-                .spawn(connection(slot, socket, tls.clone(), server.clone())),
+        match places.take(address.ip().to_canonical()) {
+            Ok(place) => server.tasks.spawn(connection(
+                Slot::of(place, controller),
+                socket,
+                tls.clone(),
+                server.clone(),
+            )),
             Err(reason) => controller.metrics.refused(reason),
         }
     };
@@ -354,7 +322,7 @@ fn is_set_up(socket: &TcpStream, controller: &Controller) -> bool {
         .is_ok()
 }
 
-async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, server: HttpServer) {
+async fn connection(mut slot: Slot, socket: TcpStream, tls: TlsAcceptor, server: HttpServer) {
     if !is_set_up(&socket, &server.controller) {
         return;
     }
@@ -364,9 +332,12 @@ async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, server: Htt
     let session = stream.get_ref().1;
     let certificate = session.peer_certificates().and_then(|chain| chain.first());
     let peer = Peer {
-        address: slot.address,
+        address: slot.place.address(),
         presented: certificate.and_then(|der| Presented::of(der)),
     };
+    if peer.presented.is_some() {
+        slot.place.is_known();
+    }
     // ALPN is authoritative; detection from the first bytes would have to wait for them.
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     serve_http(&server, stream, is_http2, peer).await;
@@ -388,7 +359,7 @@ async fn handshake(
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             controller.metrics.refused("handshake");
-            tracing::debug!(address = %slot.address, "TLS handshake failed: {error}");
+            tracing::debug!(address = %slot.place.address(), "TLS handshake failed: {error}");
             None
         }
         Err(_) => {

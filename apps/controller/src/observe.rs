@@ -3,8 +3,10 @@
 //! The leader decides immediately. Another controller writes observations that need a decision to
 //! the store, where the leader finds them.
 
+use crate::access::Certified;
 use crate::controller::{About, Controller};
 use crate::decide::{Outcome, described};
+use crate::limit::Checked;
 use crate::record::{FlowRecord, emit, key, parse, random_hex};
 use crate::store::{Error, Expect, Leadership, Write};
 use crate::view::Versioned;
@@ -135,10 +137,10 @@ impl Controller {
     /// Handles an observation of a node.
     pub(crate) async fn on_observation(
         &self,
-        node: &Name,
-        tenant: &Name,
+        caller: &Certified,
         observation: Observation,
     ) -> Result<(), Error> {
+        let (node, tenant) = (&caller.node.node, &caller.tenant);
         if observation == Observation::Unknown {
             self.metrics.ignored("unknown_observation");
             return Ok(());
@@ -150,28 +152,35 @@ impl Controller {
             return Ok(());
         }
         if let Some((kind, message)) = event_for(node, &observation) {
-            if !self.admits_event(node, tenant).await? {
+            if !self.admits_event(caller).await? {
                 return Ok(());
             }
             let about = About {
                 flow,
                 ..About::tenant(tenant).node(node)
             };
-            return self.commit(vec![], about, kind, message).await.map(drop);
+            let committed = self.commit(&caller.checked, vec![], about, kind, message);
+            return committed.await.map(drop);
         }
-        if !self.admits_change(node, tenant).await? {
+        if !self.admits_change(caller).await? {
             return Ok(());
         }
-        self.decide_or_leave(node, observation).await
+        self.decide_or_leave(&caller.checked, node, observation)
+            .await
     }
 
     /// Decides on an observation if this controller is the leader, and leaves it for the leader
     /// otherwise.
-    async fn decide_or_leave(&self, node: &Name, observation: Observation) -> Result<(), Error> {
+    async fn decide_or_leave(
+        &self,
+        checked: &Checked,
+        node: &Name,
+        observation: Observation,
+    ) -> Result<(), Error> {
         let leadership = self.role.borrow().leadership().cloned();
         if let Some(leadership) = leadership {
             match self
-                .decide_on(node, &observation, &leadership, vec![])
+                .decide_on(checked, node, &observation, &leadership, vec![])
                 .await
             {
                 // Another controller has become the leader. It finds the observation in the store.
@@ -179,11 +188,16 @@ impl Controller {
                 outcome => return outcome,
             }
         }
-        self.leave_for_leader(node, observation).await
+        self.leave_for_leader(checked, node, observation).await
     }
 
     /// Stores an observation, on which the leader decides.
-    async fn leave_for_leader(&self, node: &Name, observation: Observation) -> Result<(), Error> {
+    async fn leave_for_leader(
+        &self,
+        checked: &Checked,
+        node: &Name,
+        observation: Observation,
+    ) -> Result<(), Error> {
         if self.view().observations.len() >= MAX_WAITING {
             return Err(Error::Unavailable(
                 "there is no leader, and too many observations wait for one".into(),
@@ -199,7 +213,7 @@ impl Controller {
             node: node.clone(),
             observation,
         };
-        self.store
+        self.store(checked)
             .commit(vec![Write::put(key, emit(&record)).when(Expect::Absent)])
             .await
             .map(drop)
@@ -207,7 +221,11 @@ impl Controller {
 
     /// Handles the part of a report that lists the flows whose copies the node deduplicates. Flows
     /// that waited for that become ready for the leader.
-    pub(crate) async fn on_received_report(&self, report: &Report) -> Result<(), Error> {
+    pub(crate) async fn on_received_report(
+        &self,
+        checked: &Checked,
+        report: &Report,
+    ) -> Result<(), Error> {
         let writes: Vec<Write> = {
             let view = self.view();
             let awaited = report
@@ -216,20 +234,20 @@ impl Controller {
                 .filter_map(|part| view.awaited(&part.flow, report.revision));
             awaited.map(received).collect()
         };
-        let commits =
-            writes
-                .into_iter()
-                .map(async |write| match self.store.commit(vec![write]).await {
-                    // The flow was changed concurrently. The next report repeats this.
-                    Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-                    Err(error) => Err(error),
-                });
+        let commits = writes.into_iter().map(async |write| {
+            match self.store(checked).commit(vec![write]).await {
+                // The flow was changed concurrently. The next report repeats this.
+                Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+                Err(error) => Err(error),
+            }
+        });
         try_join_all(commits).await.map(drop)
     }
 
     /// Decides on an observation that waits in the store, and removes it.
     pub(crate) async fn decide_on_waiting(
         &self,
+        own: &Checked,
         key: &Arc<str>,
         leadership: &Leadership,
     ) -> Result<(), Error> {
@@ -240,6 +258,7 @@ impl Controller {
         match parse::<ObservationRecord>(key, &waiting.value) {
             Some(record) => {
                 self.decide_on(
+                    own,
                     &record.node,
                     &record.observation,
                     leadership,
@@ -247,13 +266,14 @@ impl Controller {
                 )
                 .await
             }
-            None => self.store.commit(vec![taken_out]).await.map(drop),
+            None => self.store(own).commit(vec![taken_out]).await.map(drop),
         }
     }
 
     /// Decides on an observation. `with` is written together with the decision.
     async fn decide_on(
         &self,
+        checked: &Checked,
         node: &Name,
         observation: &Observation,
         leadership: &Leadership,
@@ -267,7 +287,7 @@ impl Controller {
         let choose =
             |situation: Situation<'_>, policy: &Policy| observed(situation, policy, observation);
         let outcome = self
-            .decide(flow, with.clone(), None, &choose, &describe)
+            .decide(checked, flow, with.clone(), None, &choose, &describe)
             .await?;
         if let Outcome::Ignored(ignored) = outcome {
             self.metrics.ignored(reason(ignored));
@@ -276,7 +296,10 @@ impl Controller {
         match outcome {
             Outcome::Decided(_) => Ok(()),
             // No policy was written, and neither was `with`.
-            _ => self.record_undecided(node, flow, observation, with).await,
+            _ => {
+                self.record_undecided(checked, node, flow, observation, with)
+                    .await
+            }
         }
     }
 
@@ -284,6 +307,7 @@ impl Controller {
     /// recorded as an event.
     async fn record_undecided(
         &self,
+        checked: &Checked,
         node: &Name,
         flow: &Name,
         observation: &Observation,
@@ -294,16 +318,16 @@ impl Controller {
             .flow(flow)
             .map(|record| record.value.flow.tenant.clone());
         if let (Observation::Degraded { .. }, Some(tenant)) = (observation, tenant)
-            && self.admits_event(node, &tenant).await?
+            && self.admits_event_of(checked, node, &tenant).await?
         {
             let message = format!("requests of {flow} are late; its policy stays");
             let about = About::tenant(&tenant).flow(flow);
-            let committed = self.commit(with, about, "flow_degraded", message);
+            let committed = self.commit(checked, with, about, "flow_degraded", message);
             return committed.await.map(drop);
         }
         // The fence alone changes nothing.
         if with.len() > 1 {
-            self.store.commit(with).await?;
+            self.store(checked).commit(with).await?;
         }
         Ok(())
     }

@@ -461,26 +461,6 @@ pub(crate) struct AuditRecord {
     pub(crate) is_removal: bool,
 }
 
-/// The time for which requests with idempotency keys are kept, milliseconds.
-pub(crate) const IDEMPOTENCY_MS: u64 = 24 * 3600 * 1000;
-
-/// A request with an idempotency key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct IdempotencyRecord {
-    pub(crate) at_unix_ms: u64,
-    /// The digest of path and body.
-    pub(crate) request_sha256: String,
-    /// The encrypted response, hexadecimal; `None` if it is not known.
-    pub(crate) response: Option<String>,
-}
-
-impl IdempotencyRecord {
-    /// Returns whether the record is older than the time for which it is kept.
-    pub(crate) fn is_expired(&self, now_unix_ms: u64) -> bool {
-        now_unix_ms.saturating_sub(self.at_unix_ms) > IDEMPOTENCY_MS
-    }
-}
-
 /// The format of the store, see [`crate::format`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FormatRecord {

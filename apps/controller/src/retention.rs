@@ -1,8 +1,6 @@
 //! Retention of events and audit entries.
 
 use crate::config::Config;
-use crate::record::IDEMPOTENCY_MS;
-use crate::store::Revision;
 use crate::view::{Journal, View};
 use hawser_control::Name;
 use hawser_control::audit::{Actor, AuditEntry, Role};
@@ -11,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Returns the keys of the events, audit entries and requests with idempotency keys to be removed.
+/// Returns the keys of the events and audit entries to be removed.
 pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc<str>> {
     let mut keys = surplus_events(
         &view.events,
@@ -20,9 +18,6 @@ pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc
     );
     let old = view.run_time.older_than(config.audit.age());
     keys.extend(surplus_entries(&view.audit, config.audit.entries, old));
-    let requests = view.idempotency.iter();
-    let expired = requests.filter(|(_, at)| now_unix_ms.saturating_sub(**at) > IDEMPOTENCY_MS);
-    keys.extend(expired.map(|(key, _)| key.clone()));
     keys
 }
 

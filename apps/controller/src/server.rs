@@ -5,6 +5,7 @@ use crate::audit::Origin;
 use crate::authority::{Authority, write_private};
 use crate::config::{Config, EtcdConfig, StoreConfig};
 use crate::controller::{About, Controller};
+use crate::limit::Checked;
 use crate::record::{key, random_hex};
 use crate::store::{
     Election, Embedded, Entry, Error, Etcd, EtcdSettings, EtcdTls, Expect, Revision, Store, Write,
@@ -40,6 +41,8 @@ const TASKS_TIMEOUT: Duration = Duration::from_secs(10);
 /// no longer follows the store.
 pub struct Server {
     controller: Arc<Controller>,
+    /// The proof for writes that no client has requested.
+    own: Checked,
     election: Election,
     /// The names and addresses for its certificate, which is reissued for each new list.
     names: watch::Sender<Vec<String>>,
@@ -83,24 +86,26 @@ impl Server {
         // that the leader's lease has expired, and the next leader to examine all flows. A new
         // leader decides within the lease time of nodes.
         let election = Election::start(store.clone(), key::LEADER, &name, config.lease() * 2 / 3);
-        let (controller, work) = Controller::new(name, config, store, authority, election.role());
-        let following = JoinSet::from_iter([controller.clone().follow()]);
+        let (controller, own, work) =
+            Controller::new(name, config, store, authority, election.role());
+        let following = JoinSet::from_iter([controller.clone().follow(own.clone())]);
         tokio::time::timeout(STORE_START_TIMEOUT, controller.filled())
             .await
             .context("the store did not respond in time; see the log")?;
         let mut deciding = JoinSet::new();
-        deciding.spawn(leader::run(controller.clone(), work));
-        deciding.spawn(controller.clone().write_seen_periodically());
-        deciding.spawn(controller.clone().report_silent_periodically());
+        deciding.spawn(leader::run(controller.clone(), own.clone(), work));
+        deciding.spawn(controller.clone().write_seen_periodically(own.clone()));
+        deciding.spawn(controller.clone().report_silent_periodically(own.clone()));
         let keeper = controller.clone();
         deciding.spawn(async move { keeper.session.keep().await });
-        make_first_token(&controller).await?;
+        make_first_token(&controller, &own).await?;
 
         let names = watch::Sender::new(controller.config.names.clone());
         let listening = Listening::start(&controller, names.subscribe()).await?;
         tracing::info!(name = controller.name, address = %listening.address, "controller ready");
         Ok(Server {
             controller,
+            own,
             election,
             names,
             listening,
@@ -175,7 +180,9 @@ impl Server {
     }
 
     async fn write_seen(&self) {
-        match tokio::time::timeout(STORE_REQUEST_TIMEOUT, self.controller.write_seen()).await {
+        match tokio::time::timeout(STORE_REQUEST_TIMEOUT, self.controller.write_seen(&self.own))
+            .await
+        {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!("cannot store the times of the last reports: {error}")
@@ -344,7 +351,7 @@ pub(crate) fn first_token() -> IssuedToken {
 
 /// Creates the first operator's token if there is none; without one, no operator could create
 /// others.
-async fn make_first_token(controller: &Controller) -> Result<()> {
+async fn make_first_token(controller: &Controller, own: &Checked) -> Result<()> {
     if !controller.view().tokens.is_empty() {
         return Ok(());
     }
@@ -352,7 +359,7 @@ async fn make_first_token(controller: &Controller) -> Result<()> {
     let file = controller.config.state.join(FIRST_TOKEN_FILE);
     // The file is written first: a stored token whose secret is lost would lock out all operators.
     write_private(&file, &format!("{}\n", issued.secret))?;
-    match store_first_token(controller, &issued).await {
+    match store_first_token(controller, own, &issued).await {
         Ok(_) => {
             tracing::info!(file = %file.display(), "first operator's token created");
             Ok(())
@@ -367,12 +374,19 @@ async fn make_first_token(controller: &Controller) -> Result<()> {
 
 async fn store_first_token(
     controller: &Controller,
+    own: &Checked,
     issued: &IssuedToken,
 ) -> Result<Revision, Error> {
     let by = Origin::controller(&controller.name).makes(&issued.token.name);
     let message = format!("{} created the first token", controller.name);
     let writes = vec![api::tokens::put(issued).when(Expect::Absent)];
     controller
-        .commit(writes, About::default().by(by), "token_created", message)
+        .commit(
+            own,
+            writes,
+            About::default().by(by),
+            "token_created",
+            message,
+        )
         .await
 }

@@ -1,12 +1,31 @@
 //! The times of the last uses of operators' tokens.
 
+use crate::limit::Checked;
+use crate::store::Revision;
 use hawser_control::Name;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 /// The time between two writes of a token's last use, milliseconds: an hour, so that requests cost
 /// no writes.
 const WRITE_EVERY_MS: u64 = 3600 * 1000;
+
+/// The token of a request and the revision that wrote it, once they are known. Its use is stored when the
+/// request has succeeded, so that a refused one costs no write.
+#[derive(Clone, Default)]
+pub(crate) struct TokenUse(Arc<OnceLock<(Checked, Name, Revision)>>);
+
+impl TokenUse {
+    pub(crate) fn set(&self, checked: &Checked, token: &Name, revision: Revision) {
+        // A request has one token.
+        let _ = self.0.set((checked.clone(), token.clone(), revision));
+    }
+
+    pub(crate) fn get(&self) -> Option<&(Checked, Name, Revision)> {
+        self.0.get()
+    }
+}
 
 /// The times of the last writes by this controller, milliseconds since 1970.
 #[derive(Default)]

@@ -53,8 +53,6 @@ pub(crate) struct View {
     pub(crate) audit: Journal<AuditEntry>,
     /// Observations of nodes to controllers that do not lead, by key.
     pub(crate) observations: BTreeMap<Arc<str>, Versioned<Arc<[u8]>>>,
-    /// The times of requests with idempotency keys, by key in the store.
-    pub(crate) idempotency: BTreeMap<Arc<str>, u64>,
     /// The owners of the inner addresses of tunnels, by the offset of the address within each
     /// prefix, and the reverse.
     inner: BTreeMap<u64, Name>,

@@ -64,8 +64,11 @@ impl ConnectionArgs {
                 authority.display()
             )
         })?;
-        let client = OperatorClient::new(&controllers, &authority, &read_token(token)?)?;
-        Ok(client.repeating())
+        Ok(OperatorClient::new(
+            &controllers,
+            &authority,
+            &read_token(token)?,
+        )?)
     }
 
     fn controllers(&self, settings: &Settings) -> Result<Vec<Controller>> {

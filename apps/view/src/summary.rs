@@ -86,7 +86,7 @@ pub(crate) fn write_qoe(f: &mut fmt::Formatter<'_>, duration: Duration, qoe: &Qo
 /// network.
 fn delays(percentiles_ms: [Option<f64>; 3]) -> String {
     let [p50, p95, p99] = percentiles_ms.map(|delay| delay.unwrap_or(f64::NAN));
-    if p50 < 0.0 || p50 >= MAX_DELAY_MS {
+    if !(0.0..MAX_DELAY_MS).contains(&p50) {
         let seconds = p50.abs() / 1e3;
         return format!(
             "delay unknown: the clocks of publisher and viewer differ by about {seconds:.1} s, so synchronize them"

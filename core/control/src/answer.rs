@@ -2,9 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The header by which a repeated POST is recognised.
-pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
-
 /// The media type of a JSON merge patch (RFC 7396), the body of a PATCH request.
 pub const MERGE_PATCH: &str = "application/merge-patch+json";
 

@@ -5,17 +5,22 @@ use crate::access::{Certified, Peer, Renewing};
 use crate::audit::Origin;
 use crate::authority::{NodeCertificate, SigningRequest};
 use crate::controller::{About, Controller};
+use crate::limit::Checked;
 use crate::record::{EnrolmentRecord, NodeRecord, UsedRecord, emit, key, parse, sha256_hex};
 use crate::store::{Error, Expect, Write};
 use crate::view::Versioned;
-use axum::extract::State;
+use axum::Json;
+use axum::extract::{FromRequest, Request, State};
 use axum::http::StatusCode;
-use axum::{Extension, Json};
 use hawser_control::Name;
 use hawser_control::access::{Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
 use hawser_io::clock::unix_ms;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// The reason to refuse a token of which there is no record.
+const UNKNOWN_TOKEN: &str =
+    "this token is unknown: it was withdrawn, or its node was revoked or deleted";
 
 /// The number of attempts at an enrolment while the node is changed concurrently.
 const ATTEMPTS: usize = 8;
@@ -29,19 +34,60 @@ const ATTEMPTS: usize = 8;
     responses((status = 201, body = Certificate), CommonErrors, BodyErrors))]
 pub(super) async fn enrol(
     State(controller): State<Arc<Controller>>,
-    Extension(peer): Extension<Peer>,
-    Extension(request): Extension<RequestId>,
-    Message(enrol): Message<Enrol>,
+    mut enrolling: Enrolling,
 ) -> Result<(StatusCode, Json<Certificate>), HandlerError> {
-    let token = controller.enrolment_token(&enrol.token, peer.address)?;
-    let origin = Origin::node(&token.node, peer.address, request);
     for _ in 0..ATTEMPTS {
-        let outcome = controller.enrol(&token, &enrol, peer.address, &origin);
-        if let Some(certificate) = outcome.await? {
+        let found = controller.node_of_token(&mut enrolling).await?;
+        if let Some(certificate) = controller.enrol(&enrolling, found).await? {
             return Ok((StatusCode::CREATED, Json(certificate)));
         }
     }
     Err(Refusal::unavailable("the node is being changed by other requests; try again").into())
+}
+
+/// A node with an enrolment token, after all checks that need no store.
+pub(super) struct Enrolling {
+    checked: Checked,
+    token: EnrolmentToken,
+    csr: SigningRequest,
+    address: IpAddr,
+    origin: Origin,
+    /// The token and its node as the view contains them; `None` once they are to be read from the store.
+    known: Option<NodeOfToken>,
+}
+
+/// The node that a token enrols, and the record of the token.
+type NodeOfToken = (Versioned<NodeRecord>, EnrolmentRecord);
+
+impl FromRequest<Arc<Controller>> for Enrolling {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+        let extensions = request.extensions();
+        let address = extensions
+            .get::<Peer>()
+            .expect("the listener sets it")
+            .address;
+        let id = extensions.get::<RequestId>().expect("it is set").clone();
+        let Message(enrol) = Message::<Enrol>::from_request(request, controller).await?;
+        let token = controller.enrolment_token(&enrol.token, address)?;
+        let known = controller.known_token(&token, address)?;
+        controller.check_node(&token.node, &enrol)?;
+        let csr = controller.signing_request(&enrol.csr)?;
+        // Another controller may have created a token that the view does not contain, so the store is asked.
+        let checked = match &known {
+            Some(_) => controller.node_rate(&token.node)?,
+            None => controller.stranger(address)?,
+        };
+        Ok(Enrolling {
+            checked,
+            origin: Origin::node(&token.node, address, id),
+            token,
+            csr,
+            address,
+            known,
+        })
+    }
 }
 
 impl Controller {
@@ -55,12 +101,28 @@ impl Controller {
             let what = "this token is for a controller with another authority";
             return Err(refused(what));
         }
-        if !self.knows(&token) {
-            // Another controller may have created it since. The store is asked, but not by an
-            // address with too many failures.
-            self.may_fail(address)?;
-        }
         Ok(token)
+    }
+
+    /// Returns what the view contains of a token; `None` if it contains no token of this identifier.
+    fn known_token(
+        &self,
+        token: &EnrolmentToken,
+        address: IpAddr,
+    ) -> Result<Option<NodeOfToken>, Refusal> {
+        let record = self
+            .view()
+            .node(&token.node)
+            .map(|(_, record)| record.clone());
+        let enrolments = record.iter().flat_map(|record| &record.value.enrolments);
+        let Some(known) = enrolments.clone().find(|known| known.id == token.id) else {
+            return Ok(None);
+        };
+        if !is_token(known, token) {
+            return Err(self.invalid_token(address, UNKNOWN_TOKEN));
+        }
+        let enrolment = known.clone();
+        Ok(record.map(|record| (record, enrolment)))
     }
 
     /// Counts a failure of the address, and returns the refusal of its token.
@@ -75,26 +137,18 @@ impl Controller {
     /// concurrently.
     async fn enrol(
         &self,
-        token: &EnrolmentToken,
-        enrol: &Enrol,
-        address: IpAddr,
-        origin: &Origin,
+        enrolling: &Enrolling,
+        (record, enrolment): NodeOfToken,
     ) -> Result<Option<Certificate>, HandlerError> {
-        let refused = |what: &str| self.invalid_token(address, what);
-        let Some((record, enrolment)) = self.node_of_token(token).await? else {
-            let what =
-                "this token is unknown: it was withdrawn, or its node was revoked or deleted";
-            return Err(refused(what).into());
-        };
+        let refused = |what: &str| self.invalid_token(enrolling.address, what);
         if enrolment.expires_unix_ms <= unix_ms() {
             return Err(refused("this token has expired").into());
         }
-        self.check_node(&token.node, enrol)?;
-        let csr = self.signing_request(&enrol.csr)?;
         let Some(used) = enrolment.used else {
-            return self.use_token(token, record, &csr, origin).await;
+            return self.use_token(enrolling, record).await;
         };
-        let again = self.repeated_response(&record.value, &used, &token.node, &csr);
+        let (node, csr) = (&enrolling.token.node, &enrolling.csr);
+        let again = self.repeated_response(&record.value, &used, node, csr);
         let again = again.ok_or_else(|| refused("this token was already used"))?;
         Ok(Some(again))
     }
@@ -103,11 +157,16 @@ impl Controller {
     /// concurrently.
     async fn use_token(
         &self,
-        token: &EnrolmentToken,
+        enrolling: &Enrolling,
         record: Versioned<NodeRecord>,
-        csr: &SigningRequest,
-        origin: &Origin,
     ) -> Result<Option<Certificate>, HandlerError> {
+        let Enrolling {
+            checked,
+            token,
+            csr,
+            origin,
+            ..
+        } = enrolling;
         let (node, read) = (&token.node, Expect::Revision(record.revision));
         let by = origin.changes(node, record.value.changed_in(record.revision));
         let about = About::tenant(&record.value.tenant).node(node).by(by);
@@ -118,10 +177,13 @@ impl Controller {
         record.use_token(&token.id, used, certificate.issued.clone());
         let writes = vec![put_node(node, record, read)];
         let message = format!("node {node} was enrolled with the token {}", token.id);
-        match self.commit(writes, about, "node_enrolled", message).await {
+        match self
+            .commit(checked, writes, about, "node_enrolled", message)
+            .await
+        {
             Ok(_) => {
                 if is_again {
-                    self.lock_out_earlier(node, origin).await;
+                    self.lock_out_earlier(node, checked, origin).await;
                 }
                 Ok(Some(self.answer(node, certificate)))
             }
@@ -133,9 +195,13 @@ impl Controller {
 
     /// Replaces the secrets of the tracks of a node that was enrolled again: those who had its earlier
     /// certificates know them. The node is enrolled even if that fails.
-    async fn lock_out_earlier(&self, node: &Name, origin: &Origin) {
+    async fn lock_out_earlier(&self, node: &Name, checked: &Checked, origin: &Origin) {
         let by = format!("the node {node}, enrolled again,");
-        if self.rekey_tracks_of(node, origin, &by).await.is_err() {
+        if self
+            .rekey_tracks_of(node, checked, origin, &by)
+            .await
+            .is_err()
+        {
             tracing::error!(
                 %node,
                 "the node was enrolled again, but not every secret of its tracks was replaced: \
@@ -181,6 +247,12 @@ pub(super) async fn renew(
     ))
 }
 
+/// Returns whether the record is that of the token. Digests are compared, so the time of the comparison
+/// reveals nothing about the secret.
+fn is_token(known: &EnrolmentRecord, token: &EnrolmentToken) -> bool {
+    known.id == token.id && known.secret_sha256 == sha256_hex(&token.secret)
+}
+
 fn used(request: &SigningRequest, certificate: &NodeCertificate) -> UsedRecord {
     UsedRecord {
         at_unix_ms: unix_ms(),
@@ -204,35 +276,22 @@ pub(super) fn put_node(name: &Name, node: NodeRecord, read: Expect) -> Write {
 }
 
 impl Controller {
-    /// Returns whether this controller's view of the store contains a token with this identifier.
-    fn knows(&self, token: &EnrolmentToken) -> bool {
-        let view = self.view();
-        let enrolments = view
-            .node(&token.node)
-            .map(|(_, record)| &record.value.enrolments);
-        enrolments.is_some_and(|enrolments| enrolments.iter().any(|known| known.id == token.id))
-    }
-
-    /// Returns the node that a token enrols, and the record of the token. They are read from the
-    /// store, because another controller may just have created the token.
-    async fn node_of_token(
-        &self,
-        token: &EnrolmentToken,
-    ) -> Result<Option<(Versioned<NodeRecord>, EnrolmentRecord)>, Error> {
+    /// Returns the node that a token enrols, and the record of the token: as the view contains them at first, and
+    /// then from the store.
+    async fn node_of_token(&self, enrolling: &mut Enrolling) -> Result<NodeOfToken, HandlerError> {
+        if let Some(known) = enrolling.known.take() {
+            return Ok(known);
+        }
+        let token = &enrolling.token;
         let key = key::of(key::NODE, &token.node);
-        let Some(entry) = self.store.get(&key).await? else {
-            return Ok(None);
-        };
-        let Some(value) = parse::<NodeRecord>(&key, &entry.value) else {
-            return Ok(None);
-        };
-        // Digests are compared, so the time of the comparison reveals nothing about the secret.
-        let secret_sha256 = sha256_hex(&token.secret);
-        let is_one =
-            |known: &&EnrolmentRecord| known.id == token.id && known.secret_sha256 == secret_sha256;
-        let revision = entry.revision;
-        let enrolment = value.enrolments.iter().find(is_one).cloned();
-        Ok(enrolment.map(|enrolment| (Versioned { value, revision }, enrolment)))
+        let entry = self.store(&enrolling.checked).get(&key).await?;
+        let found = entry.and_then(|entry| {
+            let value = parse::<NodeRecord>(&key, &entry.value)?;
+            let enrolment = value.enrolments.iter().find(|known| is_token(known, token));
+            let (enrolment, revision) = (enrolment?.clone(), entry.revision);
+            Some((Versioned { value, revision }, enrolment))
+        });
+        Ok(found.ok_or_else(|| self.invalid_token(enrolling.address, UNKNOWN_TOKEN))?)
     }
 
     /// Returns the response to the first use of the token by the same key, if its certificate is
@@ -278,8 +337,14 @@ impl Controller {
         let about = About::tenant(&record.tenant).node(node).by(by);
         let write = put_node(node, record, Expect::Revision(revision));
         let message = format!("node {node} renewed its certificate");
-        self.commit(vec![write], about, "certificate_renewed", message)
-            .await?;
+        self.commit(
+            &caller.checked,
+            vec![write],
+            about,
+            "certificate_renewed",
+            message,
+        )
+        .await?;
         Ok(certificate)
     }
 

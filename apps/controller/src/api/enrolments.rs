@@ -1,6 +1,6 @@
 use super::enrol::put_node;
 use super::extract::{PageQuery, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, PreconditionError};
+use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError};
 use super::refusal::{CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
@@ -52,6 +52,7 @@ pub(super) async fn withdraw(
     matching: IfMatch,
     Path((name, id)): Path<(Name, String)>,
 ) -> Result<StatusCode, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     controller
         .retrying(|| try_withdraw(&controller, &operator, &matching, &name, &id))
         .await
@@ -60,7 +61,7 @@ pub(super) async fn withdraw(
 async fn try_withdraw(
     controller: &Controller,
     operator: &Operator<Operate>,
-    matching: &IfMatch,
+    matching: &Precondition,
     name: &Name,
     id: &str,
 ) -> Result<StatusCode, HandlerError> {
@@ -79,7 +80,13 @@ async fn try_withdraw(
     let message = format!("{by} withdrew the token {id} to enrol {name}");
     let writes = vec![put_node(name, record, Expect::Revision(revision))];
     controller
-        .commit(writes, about, "enrolment_withdrawn", message)
+        .commit(
+            &operator.checked,
+            writes,
+            about,
+            "enrolment_withdrawn",
+            message,
+        )
         .await?;
     Ok(StatusCode::NO_CONTENT)
 }

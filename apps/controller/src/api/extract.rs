@@ -182,12 +182,15 @@ pub(super) async fn declared(
     }
     let bytes = Bytes::from_request(request, controller).await;
     bytes.map_err(|error| match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let what = "the body is too large; docs/controller.md lists the limits";
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what)
-        }
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         _ => bad(format!("cannot read the body: {}", error.body_text())),
     })
+}
+
+/// Returns the refusal of a body that is larger than its resource allows.
+pub(super) fn too_large() -> Refusal {
+    let what = "the body is too large; docs/controller.md lists the limits";
+    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what)
 }
 
 /// Parses a body all of whose fields have to be known.

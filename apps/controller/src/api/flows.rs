@@ -1,12 +1,12 @@
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
 use super::patch::MergePatch;
-use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
 use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
-use super::tenants::{Created, created};
+use super::tenants::{Created, Creation};
 use crate::access::{Operate, Operator, Read};
 use crate::check::{self, overlap};
 use crate::controller::{About, Controller};
@@ -66,7 +66,8 @@ pub(super) async fn show(
 
 /// Create a flow between two nodes of a tenant
 #[utoipa::path(operation_id = "create_flow", post, path = "/v1/flows", tag = "operators", request_body = Flow, security(("token" = [])),
-    responses((status = 201, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
+    responses((status = 201, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))),
+        (status = 200, body = Flow, description = "It exists with this content; nothing was changed"), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
@@ -74,19 +75,48 @@ pub(super) async fn create(
 ) -> Result<Created<Flow>, HandlerError> {
     operator.must_be_of(&flow.tenant)?;
     check::flow(&flow).map_err(Refusal::meaningless)?;
-    let (controller, operator, flow_ref) = (&*controller, &operator, &flow);
-    let message = &format!("{} created the flow {}", operator.token.name, flow.name);
-    let revision = controller
-        .retrying(|| async move {
-            let writes = writes_to_create(&controller.view(), flow_ref)?;
-            let by = operator.origin.makes(&flow_ref.name);
-            let about = About::tenant(&flow_ref.tenant).flow(&flow_ref.name).by(by);
-            Ok(controller
-                .commit(writes, about, "flow_created", message.clone())
-                .await?)
-        })
+    let creation = controller
+        .retrying(|| try_create(&controller, &operator, &flow))
         .await?;
-    Ok(created(format!("/v1/flows/{}", flow.name), revision, flow))
+    Ok(creation.response(format!("/v1/flows/{}", flow.name), flow))
+}
+
+async fn try_create(
+    controller: &Controller,
+    operator: &Operator<Operate>,
+    flow: &Flow,
+) -> Result<Creation, HandlerError> {
+    let name = &flow.name;
+    let known = controller.view().flow(name).cloned();
+    if let Some(Versioned { value, revision }) = known {
+        check_same(&value.flow, flow)?;
+        let key = key::of(key::FLOW, name);
+        controller.still(&operator.checked, key, revision).await?;
+        return Ok(Creation::Before(value.changed_in(revision)));
+    }
+    let writes = writes_to_create(&controller.view(), flow)?;
+    let message = format!("{} created the flow {name}", operator.token.name);
+    let by = operator.origin.makes(name);
+    let about = About::tenant(&flow.tenant).flow(name).by(by);
+    let revision = controller
+        .commit(&operator.checked, writes, about, "flow_created", message)
+        .await?;
+    Ok(Creation::New(revision))
+}
+
+/// Rejects the creation of a flow of which there is another one.
+fn check_same(known: &Flow, new: &Flow) -> Result<(), Refusal> {
+    let name = &new.name;
+    if known.tenant != new.tenant {
+        return Err(Refusal::taken(name, &new.tenant));
+    }
+    if known != new {
+        let what = format!(
+            "the flow {name} already exists with other content; PUT /v1/flows/NAME changes it"
+        );
+        return Err(Refusal::conflict(what).kind(Kind::AlreadyExists));
+    }
+    Ok(())
 }
 
 /// Change a flow; its policy is reset unless an operator has fixed it
@@ -101,6 +131,7 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     Body(flow): Body<Flow>,
 ) -> Result<Tagged<Flow>, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let replaced = |_: &Extended<Flow>| Ok(flow.clone().into());
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &replaced))
@@ -119,6 +150,7 @@ pub(super) async fn patch(
     Path(name): Path<Name>,
     patch: MergePatch,
 ) -> Result<Tagged<Flow>, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let patched = |before: &Extended<Flow>| Ok(before.with_known(patch.applied_to(&**before)?));
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &patched))
@@ -128,7 +160,7 @@ pub(super) async fn patch(
 async fn try_change(
     controller: &Controller,
     operator: &Operator<Operate>,
-    matching: &IfMatch,
+    matching: &Precondition,
     name: &Name,
     changed: &impl Fn(&Extended<Flow>) -> Result<Extended<Flow>, Refusal>,
 ) -> Result<Tagged<Flow>, HandlerError> {
@@ -140,9 +172,10 @@ async fn try_change(
     matching.check(changed_in)?;
     check_unchangeable(&before.value.flow, &new)?;
     if *new == *before.value.flow {
-        // The view may be behind the store, so check that nothing has changed.
-        let check = Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
-        controller.store.commit(vec![check]).await?;
+        let key = key::of(key::FLOW, name);
+        controller
+            .still(&operator.checked, key, before.revision)
+            .await?;
         return Ok(Tagged(changed_in, new.into_known()));
     }
     let writes = {
@@ -157,7 +190,7 @@ async fn try_change(
     let by = operator.origin.changes(name, changed_in);
     let about = About::tenant(&new.tenant).flow(name).by(by);
     let revision = controller
-        .commit(writes, about, "flow_changed", message)
+        .commit(&operator.checked, writes, about, "flow_changed", message)
         .await?;
     Ok(Tagged(revision, new.into_known()))
 }
@@ -210,6 +243,7 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     controller
         .retrying(|| try_delete(&controller, &operator, &matching, &name))
         .await
@@ -218,7 +252,7 @@ pub(super) async fn delete(
 async fn try_delete(
     controller: &Controller,
     operator: &Operator<Operate>,
-    matching: &IfMatch,
+    matching: &Precondition,
     name: &Name,
 ) -> Result<StatusCode, HandlerError> {
     let record = controller.flow_of(operator, name)?;
@@ -229,7 +263,7 @@ async fn try_delete(
     let by = operator.origin.removes(name, changed_in);
     let about = About::tenant(&record.value.flow.tenant).flow(name).by(by);
     controller
-        .commit(writes, about, "flow_deleted", message)
+        .commit(&operator.checked, writes, about, "flow_deleted", message)
         .await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -257,13 +291,6 @@ fn writes_to_delete(view: &View, record: &Versioned<FlowRecord>) -> Vec<Write> {
 /// Returns the writes that create a flow with its number at both nodes and its first policy.
 fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     let name = &flow.name;
-    if let Some(other) = view.flow(name) {
-        if other.value.flow.tenant != flow.tenant {
-            return Err(Refusal::taken(name, &flow.tenant));
-        }
-        let what = format!("the flow {name} already exists; PUT /v1/flows/NAME changes it");
-        return Err(Refusal::conflict(what).kind(Kind::AlreadyExists));
-    }
     check_overlap(view, flow)?;
     check_adjacent(view, flow)?;
     let references = references(view, flow)?;

@@ -63,13 +63,13 @@ async fn try_state(
     ];
     let Some(message) = message else {
         // The key of this write marks the revision as complete in the view, see `View::apply`.
-        let revision = controller.store.commit(writes).await?;
+        let revision = controller.store(&caller.checked).commit(writes).await?;
         controller.wait_until_applied(revision).await;
         return Ok(());
     };
     let about = About::tenant(&caller.tenant).node(node);
     controller
-        .commit(writes, about, "node_keys_changed", message)
+        .commit(&caller.checked, writes, about, "node_keys_changed", message)
         .await?;
     Ok(())
 }
@@ -99,7 +99,13 @@ pub(super) async fn rekey(
             let by = operator.origin.changes(node, revision);
             let about = About::tenant(&tenant).node(node).by(by);
             controller
-                .commit(vec![write], about, "node_rekeyed", message)
+                .commit(
+                    &operator.checked,
+                    vec![write],
+                    about,
+                    "node_rekeyed",
+                    message,
+                )
                 .await?;
             Ok(StatusCode::NO_CONTENT)
         })

@@ -56,7 +56,7 @@ async fn try_register(
     let about = About::tenant(&caller.tenant).node(node);
     let writes = vec![controller.certificate_check(&caller.node)?, write];
     controller
-        .commit(writes, about, "node_registered", message)
+        .commit(&caller.checked, writes, about, "node_registered", message)
         .await?;
     Ok(())
 }
@@ -100,7 +100,9 @@ pub(super) async fn report(
     check::report(&report).map_err(Refusal::meaningless)?;
     controller.is_own(&node, &report)?;
     controller.note_alive(&caller).await?;
-    controller.on_received_report(&report).await?;
+    controller
+        .on_received_report(&caller.checked, &report)
+        .await?;
     let observations = std::mem::take(&mut report.observations);
     controller.complete_paths(&node, &mut report);
     let health = HealthRecord {
@@ -109,11 +111,10 @@ pub(super) async fn report(
     };
     controller.on_path_health(&caller, health).await?;
     controller.keep_report(&caller.node, report);
-    let (controller, node) = (&controller, &node);
     try_join_all(
         observations
             .into_iter()
-            .map(|observation| controller.on_observation(node, &caller.tenant, observation)),
+            .map(|observation| controller.on_observation(&caller, observation)),
     )
     .await?;
     Ok(StatusCode::NO_CONTENT)

@@ -3,7 +3,7 @@ use super::enrolments::enrolment_name;
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, NodeFilter, OwnerFilter};
 use super::patch::MergePatch;
-use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
 use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
@@ -126,6 +126,7 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     patch: MergePatch,
 ) -> Result<Tagged<Node>, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &patch))
         .await?;
@@ -135,7 +136,7 @@ pub(super) async fn change(
 async fn try_change(
     controller: &Controller,
     operator: &Operator<Operate>,
-    matching: &IfMatch,
+    matching: &Precondition,
     name: &Name,
     patch: &MergePatch,
 ) -> Result<(), HandlerError> {
@@ -154,7 +155,13 @@ async fn try_change(
     let write = put_node(name, node, Expect::Revision(revision));
     let message = format!("{} changed the node {name}", operator.token.name);
     controller
-        .commit(vec![write], about, "node_changed", message)
+        .commit(
+            &operator.checked,
+            vec![write],
+            about,
+            "node_changed",
+            message,
+        )
         .await?;
     Ok(())
 }
@@ -168,6 +175,7 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
@@ -179,7 +187,7 @@ pub(super) async fn delete(
             let by = operator.origin.removes(name, changed_in);
             let about = About::tenant(&record.value.tenant).node(name).by(by);
             controller
-                .commit(writes, about, "node_deleted", message)
+                .commit(&operator.checked, writes, about, "node_deleted", message)
                 .await?;
             Ok(StatusCode::NO_CONTENT)
         })
@@ -281,7 +289,13 @@ async fn try_enrolment(
     let by = operator.origin.makes(enrolment_name(name, &enrolment.id));
     let about = About::tenant(tenant).node(name).by(by);
     controller
-        .commit(writes, about, "enrolment_created", message)
+        .commit(
+            &operator.checked,
+            writes,
+            about,
+            "enrolment_created",
+            message,
+        )
         .await?;
     Ok(())
 }
@@ -310,6 +324,7 @@ pub(super) async fn revoke(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
@@ -326,14 +341,20 @@ pub(super) async fn revoke(
             let by = operator.origin.removes(name, changed_in);
             let about = About::tenant(&tenant).node(name).by(by);
             controller
-                .commit(writes, about, "certificate_revoked", message)
+                .commit(
+                    &operator.checked,
+                    writes,
+                    about,
+                    "certificate_revoked",
+                    message,
+                )
                 .await?;
             Ok(())
         })
         .await?;
     let by = operator.token.name.as_str();
     controller
-        .rekey_tracks_of(name, &operator.origin, by)
+        .rekey_tracks_of(name, &operator.checked, &operator.origin, by)
         .await?;
     Ok(StatusCode::NO_CONTENT)
 }

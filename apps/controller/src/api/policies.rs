@@ -66,6 +66,7 @@ pub(super) async fn override_policy(
     Path(name): Path<Name>,
     Body(Override { code }): Body<Override>,
 ) -> Result<Tagged<Policy>, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     controller.flow_of(&operator, &name)?;
     controller.check_code(&name, code)?;
     let choose = |_: Situation<'_>, policy: &Policy| -> Result<_, Ignored> {
@@ -79,7 +80,14 @@ pub(super) async fn override_policy(
     };
     let request = Some(OperatorRequest::new(&operator.origin, &matching));
     let outcome = controller
-        .decide(&name, vec![], request, &choose, &describe)
+        .decide(
+            &operator.checked,
+            &name,
+            vec![],
+            request,
+            &choose,
+            &describe,
+        )
         .await?;
     answer(&name, outcome)
 }
@@ -93,6 +101,7 @@ pub(super) async fn release(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<Tagged<Policy>, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     controller.flow_of(&operator, &name)?;
     let choose = |situation: Situation<'_>, policy: &Policy| -> Result<_, Ignored> {
         Ok((policy.reason == Cause::Operator).then(|| situation.initial()))
@@ -104,7 +113,14 @@ pub(super) async fn release(
     };
     let request = Some(OperatorRequest::new(&operator.origin, &matching));
     let outcome = controller
-        .decide(&name, vec![], request, &choose, &describe)
+        .decide(
+            &operator.checked,
+            &name,
+            vec![],
+            request,
+            &choose,
+            &describe,
+        )
         .await?;
     answer(&name, outcome)
 }

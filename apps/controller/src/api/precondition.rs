@@ -7,6 +7,8 @@
 
 use super::refusal::Refusal;
 use crate::controller::Controller;
+use crate::limit::Checked;
+use crate::record::key;
 use crate::store::Revision;
 use axum::Json;
 use axum::extract::FromRequestParts;
@@ -23,33 +25,33 @@ use utoipa::{IntoParams, IntoResponses};
 
 /// The revisions that a request accepts.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum IfMatch {
+pub(crate) enum Precondition {
     /// Any revision: no header, or `*`.
     Any,
     /// One of these revisions.
     OneOf(Vec<Revision>),
 }
 
-impl IfMatch {
-    fn parse<'a>(values: impl Iterator<Item = &'a str>) -> Result<IfMatch, Refusal> {
+impl Precondition {
+    fn parse<'a>(values: impl Iterator<Item = &'a str>) -> Result<Precondition, Refusal> {
         let mut values = values.peekable();
         if values.peek().is_none() {
-            return Ok(IfMatch::Any);
+            return Ok(Precondition::Any);
         }
         let mut revisions = Vec::new();
         for value in values.map(str::trim) {
             if value == "*" {
-                return Ok(IfMatch::Any);
+                return Ok(Precondition::Any);
             }
             revisions.extend(revisions_in(value)?);
         }
-        Ok(IfMatch::OneOf(revisions))
+        Ok(Precondition::OneOf(revisions))
     }
 
     pub(crate) fn matches(&self, current: Revision) -> bool {
         match self {
-            IfMatch::Any => true,
-            IfMatch::OneOf(revisions) => revisions.contains(&current),
+            Precondition::Any => true,
+            Precondition::OneOf(revisions) => revisions.contains(&current),
         }
     }
 
@@ -103,32 +105,44 @@ pub(crate) fn changed(current: Revision) -> Refusal {
     Refusal::new(StatusCode::PRECONDITION_FAILED, what)
 }
 
+/// The header `If-Match` of a request.
+#[derive(Debug)]
+pub(crate) struct IfMatch(Precondition);
+
 impl FromRequestParts<Arc<Controller>> for IfMatch {
     type Rejection = Refusal;
 
-    async fn from_request_parts(
-        parts: &mut Parts,
-        controller: &Arc<Controller>,
-    ) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Controller>) -> Result<Self, Refusal> {
         let values = parts.headers.get_all(IF_MATCH).iter();
-        let found = IfMatch::parse(values.map(|value| value.to_str().unwrap_or("")))?;
-        if let IfMatch::OneOf(revisions) = &found
+        let values = values.map(|value| value.to_str().unwrap_or(""));
+        Precondition::parse(values).map(IfMatch)
+    }
+}
+
+impl IfMatch {
+    /// Returns the precondition when the view contains the revisions that it names: they may come from
+    /// another controller.
+    pub(crate) async fn known_to(
+        self,
+        controller: &Controller,
+        checked: &Checked,
+    ) -> Result<Precondition, Refusal> {
+        if let Precondition::OneOf(revisions) = &self.0
             && let Some(newest) = revisions.iter().max()
         {
-            controller.catch_up_with(*newest).await?;
+            controller.catch_up_with(checked, *newest).await?;
         }
-        Ok(found)
+        Ok(self.0)
     }
 }
 
 impl Controller {
-    /// Waits until the view contains a revision that may come from another controller, if the store
-    /// has reached it.
-    async fn catch_up_with(&self, revision: Revision) -> Result<(), Refusal> {
+    /// Waits until the view contains a revision, if the store has reached it.
+    async fn catch_up_with(&self, checked: &Checked, revision: Revision) -> Result<(), Refusal> {
         if revision <= self.view().complete {
             return Ok(());
         }
-        let now = self.store.list_all(crate::record::key::LEADER).await;
+        let now = self.store(checked).list_all(key::LEADER).await;
         let (_, now) = now.map_err(|error| {
             Refusal::unavailable(format!("the store does not respond: {error}"))
         })?;
@@ -180,28 +194,28 @@ impl IntoResponses for PreconditionError {
 mod tests {
     use super::*;
 
-    fn parse(values: &[&str]) -> Result<IfMatch, u16> {
-        IfMatch::parse(values.iter().copied()).map_err(|refusal| refusal.status.as_u16())
+    fn parse(values: &[&str]) -> Result<Precondition, u16> {
+        Precondition::parse(values.iter().copied()).map_err(|refusal| refusal.status.as_u16())
     }
 
     #[test]
     fn tags_are_parsed_as_in_rfc_9110() {
-        assert_eq!(parse(&[]), Ok(IfMatch::Any));
-        assert_eq!(parse(&["*"]), Ok(IfMatch::Any));
-        assert_eq!(parse(&["\"5\""]), Ok(IfMatch::OneOf(vec![5])));
+        assert_eq!(parse(&[]), Ok(Precondition::Any));
+        assert_eq!(parse(&["*"]), Ok(Precondition::Any));
+        assert_eq!(parse(&["\"5\""]), Ok(Precondition::OneOf(vec![5])));
         assert_eq!(
             parse(&["\"5\", \"6\"", "\"7\""]),
-            Ok(IfMatch::OneOf(vec![5, 6, 7]))
+            Ok(Precondition::OneOf(vec![5, 6, 7]))
         );
         assert_eq!(
             parse(&["W/\"5\""]),
-            Ok(IfMatch::OneOf(vec![])),
+            Ok(Precondition::OneOf(vec![])),
             "a weak tag matches nothing"
         );
-        assert_eq!(parse(&["\"another's\""]), Ok(IfMatch::OneOf(vec![])));
+        assert_eq!(parse(&["\"another's\""]), Ok(Precondition::OneOf(vec![])));
         assert_eq!(
             parse(&["W/\"a,b\", \"5\""]),
-            Ok(IfMatch::OneOf(vec![5])),
+            Ok(Precondition::OneOf(vec![5])),
             "commas may be in tags"
         );
         for wrong in ["", "5", "\"5", "5\"", "\"5\"6\"", "\"5\",", "*, \"5\""] {

@@ -15,13 +15,11 @@ pub(crate) enum Kind {
     AlreadyExists,
     InUse,
     Contended,
-    OutcomeUnknown,
     Overlapping,
     PreconditionFailed,
     TooLarge,
     NotJson,
     Invalid,
-    KeyReused,
     TooManyRequests,
     Unavailable,
     Internal,
@@ -29,7 +27,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     #[cfg(test)]
-    const ALL: [Kind; 20] = [
+    const ALL: [Kind; 18] = [
         Kind::Malformed,
         Kind::Unauthenticated,
         Kind::Forbidden,
@@ -40,13 +38,11 @@ impl Kind {
         Kind::AlreadyExists,
         Kind::InUse,
         Kind::Contended,
-        Kind::OutcomeUnknown,
         Kind::Overlapping,
         Kind::PreconditionFailed,
         Kind::TooLarge,
         Kind::NotJson,
         Kind::Invalid,
-        Kind::KeyReused,
         Kind::TooManyRequests,
         Kind::Unavailable,
         Kind::Internal,

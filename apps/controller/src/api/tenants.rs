@@ -1,6 +1,6 @@
 use super::extract::{Body, PageQuery, Path, Query};
 use super::patch::MergePatch;
-use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged, tag};
+use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged, tag};
 use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
@@ -12,7 +12,7 @@ use crate::decide::unreadable;
 use crate::record::{emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
-use crate::view::View;
+use crate::view::{Versioned, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
@@ -28,13 +28,27 @@ const MAX_NAMED: usize = 10;
 pub(super) type Created<T> = (StatusCode, [(HeaderName, String); 2], Json<T>);
 
 pub(super) fn created<T>(place: String, revision: Revision, what: T) -> Created<T> {
-    (
-        StatusCode::CREATED,
-        [(header::LOCATION, place), tag(revision)],
-        Json(what),
-    )
+    Creation::New(revision).response(place, what)
 }
 
+/// The outcome of a creation, with the revision of the resource. Clients repeat creations whose response
+/// was lost.
+pub(super) enum Creation {
+    New(Revision),
+    /// The resource existed with the same content. Nothing was written.
+    Before(Revision),
+}
+
+impl Creation {
+    pub(super) fn response<T>(self, place: String, what: T) -> Created<T> {
+        let (status, revision) = match self {
+            Creation::New(revision) => (StatusCode::CREATED, revision),
+            Creation::Before(revision) => (StatusCode::OK, revision),
+        };
+        let headers = [(header::LOCATION, place), tag(revision)];
+        (status, headers, Json(what))
+    }
+}
 /// List tenants, ordered by name
 #[utoipa::path(operation_id = "list_tenants", get, path = "/v1/tenants", tag = "operators", params(PageQuery), security(("token" = [])),
     responses((status = 200, body = Page<Tenant>), CommonErrors))]
@@ -55,7 +69,8 @@ pub(super) async fn list(
 
 /// Create a tenant
 #[utoipa::path(operation_id = "create_tenant", post, path = "/v1/tenants", tag = "operators", request_body = Tenant, security(("token" = [])),
-    responses((status = 201, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, ConflictError))]
+    responses((status = 201, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))),
+        (status = 200, body = Tenant, description = "It exists with this content; nothing was changed"), CommonErrors, BodyErrors, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
@@ -63,25 +78,41 @@ pub(super) async fn create(
 ) -> Result<Created<Tenant>, HandlerError> {
     operator.must_see_all()?;
     check::description(&tenant.description).map_err(Refusal::meaningless)?;
-    if controller.view().tenants.contains_key(&tenant.name) {
-        let what = format!("the tenant {} already exists", tenant.name);
-        return Err(Refusal::conflict(what).kind(Kind::AlreadyExists).into());
+    let creation = controller
+        .retrying(|| try_create(&controller, &operator, &tenant))
+        .await?;
+    Ok(creation.response(format!("/v1/tenants/{}", tenant.name), tenant))
+}
+
+async fn try_create(
+    controller: &Controller,
+    operator: &Operator<Admin>,
+    tenant: &Tenant,
+) -> Result<Creation, HandlerError> {
+    let known = controller.view().tenants.get(&tenant.name).cloned();
+    if let Some(Versioned { value, revision }) = known {
+        if *value != *tenant {
+            let what = format!(
+                "the tenant {} already exists with another description; PATCH /v1/tenants/NAME changes it",
+                tenant.name
+            );
+            return Err(Refusal::conflict(what).kind(Kind::AlreadyExists).into());
+        }
+        let key = key::of(key::TENANT, &tenant.name);
+        controller.still(&operator.checked, key, revision).await?;
+        return Ok(Creation::Before(revision));
     }
     let writes = vec![
-        Write::put(key::of(key::TENANT, &tenant.name), emit(&tenant)).when(Expect::Absent),
+        Write::put(key::of(key::TENANT, &tenant.name), emit(tenant)).when(Expect::Absent),
         // A controller that knows no settings has left those of an earlier tenant of the name.
         Write::delete(key::of(key::TUNNEL_TENANT, &tenant.name)),
     ];
     let message = format!("{} created the tenant {}", operator.token.name, tenant.name);
     let about = About::tenant(&tenant.name).by(operator.origin.makes(&tenant.name));
     let revision = controller
-        .commit(writes, about, "tenant_created", message)
+        .commit(&operator.checked, writes, about, "tenant_created", message)
         .await?;
-    Ok(created(
-        format!("/v1/tenants/{}", tenant.name),
-        revision,
-        tenant,
-    ))
+    Ok(Creation::New(revision))
 }
 
 /// Get a tenant
@@ -111,6 +142,7 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     patch: MergePatch,
 ) -> Result<Tagged<Tenant>, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     operator.must_see_all()?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     let patch = &patch;
@@ -127,7 +159,13 @@ pub(super) async fn change(
             let about = About::tenant(name).by(operator.origin.changes(name, before.revision));
             let message = format!("{} changed the tenant {name}", operator.token.name);
             let revision = controller
-                .commit(vec![write], about, "tenant_changed", message)
+                .commit(
+                    &operator.checked,
+                    vec![write],
+                    about,
+                    "tenant_changed",
+                    message,
+                )
                 .await?;
             Ok(Tagged(revision, changed))
         })
@@ -152,6 +190,7 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     operator.must_see_all()?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
@@ -160,7 +199,7 @@ pub(super) async fn delete(
             let about = About::tenant(name).by(operator.origin.removes(name, revision));
             let message = format!("{} deleted the tenant {name}", operator.token.name);
             controller
-                .commit(writes, about, "tenant_deleted", message)
+                .commit(&operator.checked, writes, about, "tenant_deleted", message)
                 .await?;
             Ok(StatusCode::NO_CONTENT)
         })
@@ -170,7 +209,7 @@ pub(super) async fn delete(
 /// Returns the writes that delete a tenant, and the revision of the tenant.
 fn writes_to_delete(
     view: &View,
-    matching: &IfMatch,
+    matching: &Precondition,
     name: &Name,
 ) -> Result<(Vec<Write>, Revision), Refusal> {
     let tenant = view.tenants.get(name).ok_or_else(|| missing(name))?;

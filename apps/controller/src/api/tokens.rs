@@ -1,5 +1,5 @@
 use super::extract::{Body, PageQuery, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, PreconditionError};
+use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError};
 use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
@@ -96,14 +96,21 @@ async fn try_create(
         ..About::default()
     };
     Ok(controller
-        .commit(writes, about, "token_created", message)
+        .commit(&operator.checked, writes, about, "token_created", message)
         .await?)
 }
 
 fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Refusal> {
     let Token { name, tenant, .. } = &issued.token;
-    if view.tokens.contains_key(name) {
-        let what = format!("the token {name} already exists; delete it first");
+    if let Some(known) = view.tokens.get(name) {
+        let known = &known.value.token;
+        let is_same = (known.scope, &known.tenant) == (issued.token.scope, tenant);
+        let what = if is_same {
+            "with this scope; if the response with its secret was lost, POST /v1/tokens/NAME/secret gives it a new one"
+        } else {
+            "with another scope or tenant; choose another name"
+        };
+        let what = format!("the token {name} already exists {what}");
         return Err(Refusal::conflict(what).kind(Kind::AlreadyExists));
     }
     let mut writes = vec![put(issued).when(Expect::Absent)];
@@ -126,6 +133,7 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let (writes, token) = writes_to_delete(&controller.view(), &operator, &matching, &name)?;
     let message = format!("{} deleted the token {name}", operator.token.name);
     let about = About {
@@ -134,7 +142,7 @@ pub(super) async fn delete(
         ..About::default()
     };
     controller
-        .commit(writes, about, "token_deleted", message)
+        .commit(&operator.checked, writes, about, "token_deleted", message)
         .await?;
     controller.token_uses.forget(&name);
     Ok(StatusCode::NO_CONTENT)
@@ -144,7 +152,7 @@ pub(super) async fn delete(
 fn writes_to_delete(
     view: &View,
     operator: &Operator<Admin>,
-    matching: &IfMatch,
+    matching: &Precondition,
     name: &Name,
 ) -> Result<(Vec<Write>, Versioned<TokenRecord>), Refusal> {
     let token = seen_token(view, operator, name)?;
@@ -230,7 +238,7 @@ async fn try_rotate(
     };
     let writes = vec![write.when(Expect::Revision(revision))];
     let revision = controller
-        .commit(writes, about, "token_rotated", message)
+        .commit(&operator.checked, writes, about, "token_rotated", message)
         .await?;
     Ok((issued, revision))
 }

@@ -1,15 +1,16 @@
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
-use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
 use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
-use super::tenants::{Created, created};
+use super::tenants::{Created, Creation};
 use crate::access::{Certified, Operate, Operator, Read};
 use crate::audit::Origin;
 use crate::check;
 use crate::controller::{About, Controller};
+use crate::limit::Checked;
 use crate::record::{TrackRecord, emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
@@ -60,7 +61,8 @@ pub(super) async fn show(
 
 /// Create a track with a new secret, which its writers and readers get
 #[utoipa::path(operation_id = "create_track", post, path = "/v1/tracks", tag = "operators", request_body = Track, security(("token" = [])),
-    responses((status = 201, body = Track, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
+    responses((status = 201, body = Track, headers(("ETag" = String, description = "Its revision, for `If-Match`"))),
+        (status = 200, body = Track, description = "It exists with this content; nothing was changed"), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
@@ -68,31 +70,27 @@ pub(super) async fn create(
 ) -> Result<Created<Track>, HandlerError> {
     operator.must_be_of(&track.tenant)?;
     check::track(&track).map_err(Refusal::meaningless)?;
-    let revision = controller
+    let creation = controller
         .retrying(|| try_create(&controller, &operator, &track))
         .await?;
-    Ok(created(
-        format!("/v1/tracks/{}", track.name),
-        revision,
-        track,
-    ))
+    Ok(creation.response(format!("/v1/tracks/{}", track.name), track))
 }
 
 async fn try_create(
     controller: &Controller,
     operator: &Operator<Operate>,
     track: &Track,
-) -> Result<Revision, HandlerError> {
+) -> Result<Creation, HandlerError> {
     let name = &track.name;
+    let known = controller.view().tracks.get(name).cloned();
+    if let Some(Versioned { value, revision }) = known {
+        check_same(&value.track, track)?;
+        let key = key::of(key::TRACK, name);
+        controller.still(&operator.checked, key, revision).await?;
+        return Ok(Creation::Before(revision));
+    }
     let writes = {
         let view = controller.view();
-        if let Some(other) = view.tracks.get(name) {
-            if other.value.track.tenant != track.tenant {
-                return Err(Refusal::taken(name, &track.tenant).into());
-            }
-            let what = format!("the track {name} already exists; PUT /v1/tracks/NAME changes it");
-            return Err(Refusal::conflict(what).kind(Kind::AlreadyExists).into());
-        }
         let record = emit(&TrackRecord::of(track.clone()));
         let mut writes = vec![Write::put(key::of(key::TRACK, name), record).when(Expect::Absent)];
         writes.extend(references(&view, track, None)?);
@@ -100,9 +98,25 @@ async fn try_create(
     };
     let message = format!("{} created the track {name}", operator.token.name);
     let about = About::tenant(&track.tenant).by(operator.origin.makes(name));
-    Ok(controller
-        .commit(writes, about, "track_created", message)
-        .await?)
+    let revision = controller
+        .commit(&operator.checked, writes, about, "track_created", message)
+        .await?;
+    Ok(Creation::New(revision))
+}
+
+/// Rejects the creation of a track of which there is another one.
+fn check_same(known: &Track, new: &Track) -> Result<(), Refusal> {
+    let name = &new.name;
+    if known.tenant != new.tenant {
+        return Err(Refusal::taken(name, &new.tenant));
+    }
+    if known != new {
+        let what = format!(
+            "the track {name} already exists with other content; PUT /v1/tracks/NAME changes it"
+        );
+        return Err(Refusal::conflict(what).kind(Kind::AlreadyExists));
+    }
+    Ok(())
 }
 
 /// Change the writers, readers and relays of a track
@@ -117,6 +131,7 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     Body(track): Body<Track>,
 ) -> Result<Tagged<Track>, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     check::track(&track).map_err(Refusal::meaningless)?;
     let revision = controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &track))
@@ -127,7 +142,7 @@ pub(super) async fn change(
 async fn try_change(
     controller: &Controller,
     operator: &Operator<Operate>,
-    matching: &IfMatch,
+    matching: &Precondition,
     name: &Name,
     new: &Track,
 ) -> Result<Revision, HandlerError> {
@@ -141,9 +156,8 @@ async fn try_change(
     }
     let read = Expect::Revision(revision);
     if *new == **old {
-        // The view may be behind the store, so check that nothing has changed.
-        let check = Write::check(key::of(key::TRACK, name), read);
-        controller.store.commit(vec![check]).await?;
+        let key = key::of(key::TRACK, name);
+        controller.still(&operator.checked, key, revision).await?;
         return Ok(revision);
     }
     let references = references(&controller.view(), new, Some(old))?;
@@ -171,7 +185,7 @@ async fn try_change(
     let message = format!("{} changed the track {name}{also}", operator.token.name);
     let about = About::tenant(&new.tenant).by(operator.origin.changes(name, revision));
     Ok(controller
-        .commit(writes, about, "track_changed", message)
+        .commit(&operator.checked, writes, about, "track_changed", message)
         .await?)
 }
 
@@ -184,6 +198,7 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
@@ -194,7 +209,13 @@ pub(super) async fn delete(
             let by = operator.origin.removes(name, revision);
             let about = About::tenant(&value.track.tenant).by(by);
             controller
-                .commit(vec![write], about, "track_deleted", message)
+                .commit(
+                    &operator.checked,
+                    vec![write],
+                    about,
+                    "track_deleted",
+                    message,
+                )
                 .await?;
             Ok(StatusCode::NO_CONTENT)
         })
@@ -215,7 +236,7 @@ pub(super) async fn rekey(
     controller.track_of(&operator, &name)?;
     let by = operator.token.name.as_str();
     controller
-        .replace_secret(&name, &operator.origin, by)
+        .replace_secret(&name, &operator.checked, &operator.origin, by)
         .await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -308,6 +329,7 @@ impl Controller {
     pub(super) async fn rekey_tracks_of(
         &self,
         node: &Name,
+        checked: &Checked,
         origin: &Origin,
         by: &str,
     ) -> Result<(), HandlerError> {
@@ -316,7 +338,7 @@ impl Controller {
             view.tracks_of(node).map(|(name, _)| name.clone()).collect()
         };
         for track in &tracks {
-            self.replace_secret(track, origin, by).await?;
+            self.replace_secret(track, checked, origin, by).await?;
         }
         Ok(())
     }
@@ -324,10 +346,11 @@ impl Controller {
     async fn replace_secret(
         &self,
         name: &Name,
+        checked: &Checked,
         origin: &Origin,
         by: &str,
     ) -> Result<(), HandlerError> {
-        self.retrying(|| self.try_replace_secret(name, origin, by))
+        self.retrying(|| self.try_replace_secret(name, checked, origin, by))
             .await
     }
 
@@ -335,6 +358,7 @@ impl Controller {
     async fn try_replace_secret(
         &self,
         name: &Name,
+        checked: &Checked,
         origin: &Origin,
         by: &str,
     ) -> Result<(), HandlerError> {
@@ -351,7 +375,7 @@ impl Controller {
             Write::put(key::of(key::TRACK, name), emit(&record)).when(Expect::Revision(revision));
         let message = format!("{by} replaced the secret of the track {name}");
         let about = About::tenant(&record.track.tenant).by(origin.changes(name, revision));
-        self.commit(vec![write], about, "track_rekeyed", message)
+        self.commit(checked, vec![write], about, "track_rekeyed", message)
             .await?;
         Ok(())
     }

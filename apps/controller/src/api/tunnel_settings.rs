@@ -3,7 +3,7 @@
 
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
-use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
@@ -117,6 +117,7 @@ pub(super) async fn set_for_tenant(
     Path(tenant): Path<Name>,
     Body(settings): Body<TunnelSettings>,
 ) -> Result<Tagged<TunnelSettings>, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let owner = Owner::Tenant(&tenant);
     controller
         .set_settings(&operator, &matching, owner, settings)
@@ -132,6 +133,7 @@ pub(super) async fn unset_for_tenant(
     matching: IfMatch,
     Path(tenant): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let owner = Owner::Tenant(&tenant);
     controller
         .change_settings(&operator, &matching, owner, None)
@@ -161,6 +163,7 @@ pub(super) async fn set_for_node(
     Path(node): Path<Name>,
     Body(settings): Body<TunnelSettings>,
 ) -> Result<Tagged<TunnelSettings>, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let owner = Owner::Node(&node);
     controller
         .set_settings(&operator, &matching, owner, settings)
@@ -176,6 +179,7 @@ pub(super) async fn unset_for_node(
     matching: IfMatch,
     Path(node): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
+    let matching = matching.known_to(&controller, &operator.checked).await?;
     let owner = Owner::Node(&node);
     controller
         .change_settings(&operator, &matching, owner, None)
@@ -269,7 +273,7 @@ impl Controller {
     async fn set_settings(
         &self,
         operator: &Operator<Operate>,
-        matching: &IfMatch,
+        matching: &Precondition,
         owner: Owner<'_>,
         settings: TunnelSettings,
     ) -> Result<Tagged<TunnelSettings>, HandlerError> {
@@ -284,7 +288,7 @@ impl Controller {
     async fn change_settings(
         &self,
         operator: &Operator<Operate>,
-        matching: &IfMatch,
+        matching: &Precondition,
         owner: Owner<'_>,
         new: Option<&TunnelSettings>,
     ) -> Result<Revision, HandlerError> {
@@ -295,7 +299,7 @@ impl Controller {
     async fn try_change_settings(
         &self,
         operator: &Operator<Operate>,
-        matching: &IfMatch,
+        matching: &Precondition,
         owner: Owner<'_>,
         new: Option<&TunnelSettings>,
     ) -> Result<Revision, HandlerError> {
@@ -310,7 +314,9 @@ impl Controller {
         if known == new {
             // The view may be behind the store, so check that nothing has changed.
             let check = Write::check(owner.key(), read);
-            self.store.commit(vec![stored.owner_check, check]).await?;
+            self.store(&operator.checked)
+                .commit(vec![stored.owner_check, check])
+                .await?;
             return Ok(revision);
         }
         let origin = &operator.origin;
@@ -343,7 +349,9 @@ impl Controller {
             ),
         };
         let writes = vec![stored.owner_check, write.when(read)];
-        Ok(self.commit(writes, about, kind, message).await?)
+        Ok(self
+            .commit(&operator.checked, writes, about, kind, message)
+            .await?)
     }
 
     /// Returns the settings for a client; `None` if they cannot be read.
@@ -392,7 +400,7 @@ impl Controller {
             // Of a client that takes no settings, it only matters if there are some.
             None => report.is_none() && !has_settings,
         };
-        if is_known || !self.admits_change(node, &caller.tenant).await? {
+        if is_known || !self.admits_change(caller).await? {
             return Ok(());
         }
         let refused = report.as_ref().and_then(|report| report.refused.clone());
@@ -407,15 +415,21 @@ impl Controller {
             Write::put(key::of(key::TUNNEL_CLIENT, node), emit(&record)),
         ];
         match news {
-            Some(refused) if self.admits_event(node, &caller.tenant).await? => {
+            Some(refused) if self.admits_event(caller).await? => {
                 let message = format!("{node} cannot apply its settings: {}", refused.reason);
                 let about = About::tenant(&caller.tenant).node(node);
-                self.commit(writes, about, "tunnel_settings_refused", message)
-                    .await?;
+                self.commit(
+                    &caller.checked,
+                    writes,
+                    about,
+                    "tunnel_settings_refused",
+                    message,
+                )
+                .await?;
             }
             _ => {
                 // The key of this write marks the revision as complete in the view, see `View::apply`.
-                let revision = self.store.commit(writes).await?;
+                let revision = self.store(&caller.checked).commit(writes).await?;
                 self.wait_until_applied(revision).await;
             }
         }

@@ -152,7 +152,7 @@ impl Controller {
         let Some(lease) = self.liveness.lease(node).filter(|_| !is_known) else {
             return Ok(());
         };
-        if !self.admits_change(node, &caller.tenant).await? {
+        if !self.admits_change(caller).await? {
             // The next report repeats it.
             return Ok(());
         }
@@ -228,8 +228,14 @@ impl Controller {
         // include the address.
         let used = Write::put(key::used(key::NODE, node), node.as_str().as_bytes());
         let writes = vec![self.certificate_check(&caller.node)?, write, used];
-        self.commit(writes, about, "tunnel_addresses_given", message)
-            .await?;
+        self.commit(
+            &caller.checked,
+            writes,
+            about,
+            "tunnel_addresses_given",
+            message,
+        )
+        .await?;
         Ok(())
     }
 

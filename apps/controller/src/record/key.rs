@@ -37,8 +37,6 @@ pub(crate) const TUNNEL_CLIENT: &str = "tunnel_client/";
 pub(crate) const TUNNEL_TENANT: &str = "tunnel_tenant/";
 pub(crate) const TUNNEL_NODE: &str = "tunnel_node/";
 pub(crate) const INNER: &str = "inner/";
-/// `TOKEN/DIGEST` of the key.
-pub(crate) const IDEMPOTENCY: &str = "idempotency/";
 pub(crate) const USED: &str = "used/";
 
 pub(crate) fn of(kind: &str, name: &Name) -> String {

@@ -2,8 +2,8 @@
 
 use super::{FlowView, NodeView, Versioned, View};
 use crate::record::{
-    AliveRecord, AuditRecord, EventRecord, FlowRecord, IdempotencyRecord, NodeRecord, PathsRecord,
-    TokenRecord, decode, key,
+    AliveRecord, AuditRecord, EventRecord, FlowRecord, NodeRecord, PathsRecord, TokenRecord,
+    decode, key,
 };
 use crate::store::{Change, Revision};
 use hawser_control::Name;
@@ -92,7 +92,6 @@ impl View {
             key::EVENT => self.apply_event(key, bytes, revision),
             key::AUDIT => self.apply_audit(key, bytes, revision),
             key::OBSERVATION => Ok(self.apply_observation(key.clone(), value, revision)),
-            key::IDEMPOTENCY => self.apply_idempotency(key, bytes),
             key::INNER => self.apply_inner(rest, bytes),
             key::USED => Ok(self.apply_used(key.clone(), value.is_some().then_some(revision))),
             key::NUMBER => self.apply_number(rest, bytes, revision),
@@ -152,13 +151,6 @@ impl View {
             Some(record) => self.audit.insert(key, revision, record.entry(revision)),
             None => self.audit.remove(key),
         }
-        Ok(Touched::Nothing)
-    }
-
-    fn apply_idempotency(&mut self, key: &Arc<str>, value: Option<&[u8]>) -> Applied {
-        let record = value.map(decode::<IdempotencyRecord>).transpose()?;
-        let at_unix_ms = record.map(|record| record.at_unix_ms);
-        set(&mut self.idempotency, key, at_unix_ms);
         Ok(Touched::Nothing)
     }
 

@@ -14,13 +14,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The kinds of records that no decision depends on.
-const INFORMATIVE: [&str; 6] = [
+const INFORMATIVE: [&str; 5] = [
     key::EVENT,
     key::AUDIT,
     key::OBSERVATION,
     key::TOKEN_USE,
     key::TUNNEL_CLIENT,
-    key::IDEMPOTENCY,
 ];
 
 /// The keys of the records that cannot be read, and whether the view has an earlier value.

@@ -2,9 +2,9 @@
 
 mod audit;
 mod certificates;
+mod creations;
 mod decisions;
 mod discovery;
-mod idempotency;
 mod keys;
 mod lists;
 mod liveness;
@@ -17,6 +17,7 @@ mod operators;
 mod patch;
 mod plain;
 mod preconditions;
+mod refusals;
 mod reload;
 mod restart;
 mod rig;

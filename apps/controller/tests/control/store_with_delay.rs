@@ -18,6 +18,8 @@ pub(crate) struct SlowStore {
     delay: Mutex<Duration>,
     fault: Mutex<Option<String>>,
     pub(crate) in_flight: watch::Sender<usize>,
+    /// The commits and the reads of single entries.
+    pub(crate) uses: Mutex<Vec<String>>,
     /// The leases that were granted or renewed.
     pub(crate) leases: Mutex<BTreeSet<LeaseId>>,
 }
@@ -29,6 +31,7 @@ impl SlowStore {
             delay: Mutex::default(),
             fault: Mutex::default(),
             in_flight: watch::Sender::default(),
+            uses: Mutex::default(),
             leases: Mutex::default(),
         })
     }
@@ -68,6 +71,7 @@ impl Drop for InFlight<'_> {
 #[async_trait]
 impl Store for SlowStore {
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
+        self.uses.lock().push(format!("get {key}"));
         self.store.get(key).await
     }
 
@@ -80,6 +84,7 @@ impl Store for SlowStore {
     }
 
     async fn commit(&self, writes: Vec<Write>) -> Result<Revision, Error> {
+        self.uses.lock().push(format!("commit {writes:?}"));
         let _in_flight = InFlight::begin(&self.in_flight);
         let delay = *self.delay.lock();
         tokio::time::sleep(delay).await;

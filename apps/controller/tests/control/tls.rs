@@ -94,6 +94,46 @@ async fn curl_alone_enrols_a_node_and_speaks_for_it() {
     assert_eq!(rig.me(&identity).await.unwrap().0, 403);
 }
 
+/// curl 7.88 takes the end of a stream that it still sends on for a failure, even with a complete response.
+#[tokio::test(flavor = "multi_thread")]
+async fn curl_sees_the_refusal_of_a_body_that_is_not_read() {
+    let rig = Rig::new().await;
+    let header = format!("Authorization: Bearer {}", rig.admin);
+    for (status, bytes, path, header) in [
+        (401, 2_000, "/v1/flows", "X-None: 1"),
+        (401, 200_000, "/v1/flows", "X-None: 1"),
+        (404, 200_000, "/v1/nothing", &header),
+        (405, 200_000, "/v1/version", &header),
+        (413, 900_000, "/v1/flows", &header),
+        (413, 100_000, "/v1/enrol", "X-None: 1"),
+    ] {
+        let body = rig.write("body", &"x".repeat(bytes));
+        let body = format!("@{}", body.display());
+        let url = format!("URL{path}");
+        for version in ["--http1.1", "--http2"] {
+            let kind = "Content-Type: application/json";
+            let request = [
+                version,
+                "--header",
+                header,
+                "--header",
+                kind,
+                "--data-binary",
+                &body,
+                &url,
+            ];
+            for _ in 0..4 {
+                let seen = rig.curl(&request).await;
+                assert_eq!(
+                    seen.map(|seen| seen.0),
+                    Ok(status),
+                    "{version} {path} {bytes}"
+                );
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_of_another_authority_does_not_get_through_the_handshake() {
     let rig = Rig::new().await;
