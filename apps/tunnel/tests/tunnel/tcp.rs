@@ -206,7 +206,7 @@ fn a_captive_portal_is_named() {
     // The portal answers over IPv4 only.
     let addresses = format!("\"[fd20:0::1]:{PORT}\", \"{SERVER}:{PORT}\"");
     let client = start_client_to(&rig, "kill_switch = true", &addresses);
-    let page = "sign in at http://portal.example/login";
+    let page = "it names \"http://portal.example/login\"";
     client.within(Duration::from_secs(40), page, |status| {
         let mut uplinks = status.uplinks.iter();
         !status.uplinks.is_empty() && uplinks.all(|uplink| uplink.state.contains(page))
