@@ -6,13 +6,15 @@ use super::{MAX_UPLINKS, ReceiveArgs, SILENCE, read_key, say};
 use anyhow::{Context, Result, ensure};
 use hawser_io::{file, sockopt};
 use hawser_testbed::topology::Stop;
-use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce};
+use nix::libc;
+use nix::sys::socket::sockopt::{Ipv4PacketInfo, Ipv6RecvPacketInfo, RcvBuf, RcvBufForce};
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, SockaddrStorage, getsockopt, recvmsg, setsockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, getsockopt, recvmsg, sendmsg,
+    setsockopt,
 };
 use nix::sys::time::TimeSpec;
-use std::io::{self, ErrorKind, IoSliceMut};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -44,6 +46,11 @@ fn listen(address: SocketAddr) -> Result<UdpSocket> {
     let socket = UdpSocket::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     socket.set_read_timeout(Some(POLL))?;
     sockopt::stamp_arrivals(&socket)?;
+    // An answer from another address of this machine would not be taken for one.
+    match address.is_ipv4() {
+        true => setsockopt(&socket, Ipv4PacketInfo, &true)?,
+        false => setsockopt(&socket, Ipv6RecvPacketInfo, &true)?,
+    }
     say(format!(
         "waiting for the sending end at {}",
         socket.local_addr()?
@@ -76,6 +83,8 @@ struct Receiver<'a> {
     drives: u32,
     /// Datagrams of others, and of earlier runs.
     ignored: u64,
+    /// The address of this machine that the latest datagram was sent to, and from which it is answered.
+    asked_at: Option<IpAddr>,
 }
 
 /// The run that is heard.
@@ -99,6 +108,7 @@ impl<'a> Receiver<'a> {
             run: None,
             drives: 0,
             ignored: 0,
+            asked_at: None,
         })
     }
 
@@ -120,7 +130,10 @@ impl<'a> Receiver<'a> {
         let mut buffer = [0; LENGTH + 1];
         while !stop.requested() && !self.has_ended(Instant::now())? {
             match receive(self.socket, &mut buffer) {
-                Ok((length, from, at)) => self.handle(&buffer[..length], from, at)?,
+                Ok(arrival) => {
+                    self.asked_at = arrival.to;
+                    self.handle(&buffer[..arrival.length], arrival.from, arrival.at)?;
+                }
                 Err(error) if is_no_datagram(error.kind()) => {}
                 Err(error) => {
                     self.finish(None, Instant::now())?;
@@ -244,27 +257,89 @@ impl<'a> Receiver<'a> {
             ..datagram
         };
         // The next answer replaces one that cannot be sent.
-        let _ = self.socket.send_to(&answer.emit(&self.key), to);
+        let _ = send_from(self.socket, self.asked_at, &answer.emit(&self.key), to);
     }
 }
 
-/// Receives a datagram. Returns its length, where it came from, and when it arrived at this machine: this process may have
-/// been writing, or waiting for a processor.
-fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, Instant)> {
+/// A datagram that was received.
+struct Arrival {
+    length: usize,
+    from: SocketAddr,
+    /// The address of this machine that it was sent to.
+    to: Option<IpAddr>,
+    /// When it arrived at this machine: this process may have been writing, or waiting for a processor.
+    at: Instant,
+}
+
+fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<Arrival> {
     let mut parts = [IoSliceMut::new(buffer)];
-    let mut space = nix::cmsg_space!(TimeSpec);
+    let mut space = nix::cmsg_space!(TimeSpec, libc::in6_pktinfo);
     let (descriptor, flags) = (socket.as_raw_fd(), MsgFlags::empty());
     let message = recvmsg::<SockaddrStorage>(descriptor, &mut parts, Some(&mut space), flags)?;
-    let stamp = message.cmsgs()?.find_map(|control| match control {
-        ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
-        _ => None,
-    });
+    let (mut stamp, mut to) = (None, None);
+    for control in message.cmsgs()? {
+        match control {
+            ControlMessageOwned::ScmTimestampns(at) => stamp = Some(Duration::from(at)),
+            ControlMessageOwned::Ipv4PacketInfo(info) => {
+                to = Some(Ipv4Addr::from(info.ipi_addr.s_addr.to_ne_bytes()).into());
+            }
+            ControlMessageOwned::Ipv6PacketInfo(info) => {
+                to = Some(Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
+            }
+            _ => {}
+        }
+    }
     let age = stamp.and_then(|stamp| UNIX_EPOCH.elapsed().ok()?.checked_sub(stamp));
     let now = Instant::now();
     let from = message.address.as_ref().and_then(address);
     let from = from.ok_or(ErrorKind::AddrNotAvailable)?;
     let at = now.checked_sub(age.unwrap_or_default()).unwrap_or(now);
-    Ok((message.bytes, from, at))
+    Ok(Arrival {
+        length: message.bytes,
+        from,
+        to,
+        at,
+    })
+}
+
+/// Sends a datagram from an address of this machine, or from the one that the kernel chooses.
+fn send_from(
+    socket: &UdpSocket,
+    from: Option<IpAddr>,
+    bytes: &[u8],
+    to: SocketAddr,
+) -> io::Result<()> {
+    let (mut ipv4, mut ipv6) = (None, None);
+    match from {
+        // The kernel chooses the interface.
+        Some(IpAddr::V4(own)) => {
+            let own = libc::in_addr {
+                s_addr: u32::from_ne_bytes(own.octets()),
+            };
+            ipv4 = Some(libc::in_pktinfo {
+                ipi_ifindex: 0,
+                ipi_spec_dst: own,
+                ipi_addr: own,
+            });
+        }
+        Some(IpAddr::V6(own)) => {
+            let own = libc::in6_addr {
+                s6_addr: own.octets(),
+            };
+            ipv6 = Some(libc::in6_pktinfo {
+                ipi6_addr: own,
+                ipi6_ifindex: 0,
+            });
+        }
+        None => {}
+    }
+    let ipv4 = ipv4.iter().map(ControlMessage::Ipv4PacketInfo);
+    let ipv6 = ipv6.iter().map(ControlMessage::Ipv6PacketInfo);
+    let controls: Vec<_> = ipv4.chain(ipv6).collect();
+    let (parts, to) = ([IoSlice::new(bytes)], SockaddrStorage::from(to));
+    let flags = MsgFlags::empty();
+    sendmsg(socket.as_raw_fd(), &parts, &controls, flags, Some(&to))?;
+    Ok(())
 }
 
 fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
@@ -335,11 +410,41 @@ mod tests {
         let sent = Instant::now();
         std::thread::sleep(Duration::from_millis(50));
         let mut buffer = [0; 10];
-        let (length, from, at) = receive(&socket, &mut buffer).unwrap();
+        let Arrival {
+            length, from, at, ..
+        } = receive(&socket, &mut buffer).unwrap();
         assert_eq!((&buffer[..length], from), (&b"early"[..], own));
         // The time of day may be adjusted meanwhile.
         let error = Duration::from_millis(5);
         assert!(at + error >= before && at <= sent + error);
+    }
+
+    #[test]
+    fn an_answer_comes_from_the_address_that_was_asked() {
+        for (any, asked) in [
+            ("0.0.0.0:0", "127.0.0.7"),
+            ("[::]:0", "::1"),
+            ("[::]:0", "127.0.0.7"),
+        ] {
+            let socket = listen(any.parse().unwrap()).unwrap();
+            let to = SocketAddr::new(asked.parse().unwrap(), socket.local_addr().unwrap().port());
+            let peer = match to.is_ipv4() {
+                true => UdpSocket::bind("127.0.0.1:0").unwrap(),
+                false => UdpSocket::bind("[::1]:0").unwrap(),
+            };
+            peer.set_read_timeout(Some(Duration::from_secs(20)))
+                .unwrap();
+            peer.send_to(b"question", to).unwrap();
+            let mut buffer = [0; 10];
+            let arrival = loop {
+                match receive(&socket, &mut buffer) {
+                    Err(error) if is_no_datagram(error.kind()) => {}
+                    arrival => break arrival.unwrap(),
+                }
+            };
+            send_from(&socket, arrival.to, b"answer", arrival.from).unwrap();
+            assert_eq!(peer.recv_from(&mut buffer).unwrap(), (6, to), "{any}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::{MAX_UPLINKS, say};
 use anyhow::{Context, Result};
 use hawser_io::{file, sockopt};
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -147,13 +148,15 @@ impl<'a> Recording<'a> {
             Some((*number, round_trip, &uplink.arrivals))
         });
         let known: Vec<_> = known.collect();
-        replace(&path, &drive(&known, length))?;
-        for (number, _, arrivals) in known {
-            if let Some(trace) = arrivals.mahimahi(length) {
-                replace(&path.with_extension(format!("{number}.up")), &trace)?;
-            }
-        }
-        replace(&path.with_extension("txt"), &notes)?;
+        let traces = known.iter().filter_map(|(number, _, arrivals)| {
+            let trace = arrivals.mahimahi(length)?;
+            Some((path.with_extension(format!("{number}.up")), trace))
+        });
+        let files = traces.chain([
+            (path.with_extension("txt"), notes.clone()),
+            (path.clone(), drive(&known, length)),
+        ]);
+        replace_all(&files.collect::<Vec<_>>())?;
         say(format!("{}\n{}", path.display(), notes.trim_end()));
 
         self.drives += 1;
@@ -207,6 +210,19 @@ fn free(out: &Path) -> PathBuf {
     free.expect("fewer drives than numbers")
 }
 
+/// Writes the files of a drive, or none of them.
+fn replace_all(files: &[(PathBuf, String)]) -> Result<()> {
+    let mut written = files.iter().map(|(path, text)| replace(path, text));
+    let result = written.try_for_each(|written| written);
+    if result.is_err() {
+        for (path, _) in files {
+            // Those that come later do not exist.
+            let _ = fs::remove_file(path);
+        }
+    }
+    result
+}
+
 fn replace(path: &Path, text: &str) -> Result<()> {
     file::replace(path, text.as_bytes(), 0o644)
         .with_context(|| format!("cannot write {}", path.display()))
@@ -215,7 +231,6 @@ fn replace(path: &Path, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     /// A recording of two uplinks, of which only the first has a round trip.
     struct Run<'a> {
@@ -274,6 +289,21 @@ mod tests {
 
     fn rows(out: &Path, name: &str) -> usize {
         fs::read_to_string(out.join(name)).unwrap().lines().count() - 1
+    }
+
+    #[test]
+    fn a_drive_that_cannot_be_written_whole_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| (folder.path().join(name), "text".to_owned());
+        let files = [
+            file("drive-000.0.up"),
+            file("drive-000.txt"),
+            file("missing/drive-000.csv"),
+        ];
+        assert!(replace_all(&files).is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        replace_all(&files[..2]).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]
