@@ -200,6 +200,9 @@ mod tests {
             cache.add(at(0), packet(index, 0, 0, 500));
             assert!(cache.bytes() <= ByteSize(10_000));
         }
-        assert_eq!(cache.next() - cache.oldest(), 10_000 / (500 + OVERHEAD + OBJECT) as u64);
+        assert_eq!(
+            cache.next() - cache.oldest(),
+            10_000 / (500 + OVERHEAD + OBJECT) as u64
+        );
     }
 }
