@@ -273,7 +273,8 @@ fn read_layer<'a>(
 ) -> Result<&'a [u8], DecodeError> {
     let malformed = DecodeError::Malformed("not the depths of a view");
     let (bits, symbols, color) = sections(bytes).ok_or(malformed.clone())?;
-    let read = depth::read(plane, pixels, &mut BitReader::new(bits), symbols);
+    let most = color::max_pixels(color);
+    let read = depth::read(plane, pixels, &mut BitReader::new(bits), symbols, most);
     read.map(|()| color).map_err(|_| malformed)
 }
 

@@ -107,6 +107,51 @@ fn a_base_layer_is_a_quarter_of_the_points_in_their_place() {
     }
 }
 
+/// Returns a layer without its JPEG image.
+fn without_colours(layer: &[u8]) -> Vec<u8> {
+    // The length of the image is the second one after the header.
+    let header = if layer[1] == 2 { 8 } else { 76 };
+    let length = layer[header + 4..].first_chunk().unwrap();
+    let length = u32::from_be_bytes(*length) as usize;
+    let mut short = layer[..layer.len() - length].to_vec();
+    short[header + 4..header + 8].fill(0);
+    short
+}
+
+#[test]
+fn a_view_of_more_pixels_than_its_bytes_justify_is_refused() {
+    let (width, height) = (1024, 1024);
+    let pixels = width * height;
+    let camera = Camera {
+        intrinsics: Intrinsics::centred(width, height, 1000.0),
+        extrinsics: Extrinsics {
+            rotation: [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+            translation_mm: [0.0; 3],
+        },
+    };
+    let view = View::new(camera, 1.0, vec![0; 3 * pixels], vec![900; pixels]).unwrap();
+    for layers in [Layers::One, Layers::Two] {
+        let encoded = RgbdEncoder::new(layers).encode(&view, Setting::BEST);
+        let parts = encoded.parts();
+        assert!(RgbdDecoder::new().decode(&parts).is_ok());
+        for bomb in 0..parts.len() {
+            let short = without_colours(parts[bomb]);
+            assert!(
+                short.len() < 1000,
+                "{} bytes for {pixels} pixels",
+                short.len()
+            );
+            let mut parts = parts.clone();
+            parts[bomb] = &short;
+            let refused = RgbdDecoder::new().decode(&parts);
+            assert_eq!(
+                refused,
+                Err(DecodeError::Malformed("not the depths of a view"))
+            );
+        }
+    }
+}
+
 #[test]
 fn a_refinement_without_its_base_is_refused() {
     let mut other = sphere();

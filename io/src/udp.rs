@@ -21,6 +21,9 @@ use std::time::Duration;
 /// The number of reads of the socket before its caller may do other things.
 const READS: usize = 16;
 
+/// The number of datagrams after which nothing more is read, for the same reason: a read may have 500 short ones.
+const DATAGRAMS: usize = 1024;
+
 /// The number of buffers of a read, and the size of each: the longest run of datagrams that the
 /// kernel joins.
 const BUFFERS: usize = 8;
@@ -163,7 +166,11 @@ impl UdpSocket {
     /// the socket is connected.
     pub fn receive(&mut self, mut handle: impl FnMut(Received<'_>)) -> io::Result<bool> {
         let mut metas = [RecvMeta::default(); BUFFERS];
+        let mut datagrams = 0;
         for read in 0..READS {
+            if datagrams >= DATAGRAMS {
+                break;
+            }
             let mut slices: Vec<IoSliceMut<'_>> = self
                 .buffers
                 .chunks_mut(BUFFER_BYTES)
@@ -182,7 +189,10 @@ impl UdpSocket {
                 if let (Some(heard_at), Some(own)) = (&mut self.heard_at, meta.dst_ip) {
                     heard_at.put(meta.addr, own);
                 }
-                hand_over(meta, buffer, &mut handle);
+                hand_over(meta, buffer, &mut |datagram| {
+                    datagrams += 1;
+                    handle(datagram);
+                });
             }
         }
         Ok(true)

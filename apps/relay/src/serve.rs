@@ -517,6 +517,8 @@ fn refused(stats: &HostStats, too_long: u64) -> Counts {
     status::counts([
         ("without_key", stats.unauthorised),
         ("no_room", stats.full),
+        ("too_many_requests", stats.too_many_requests),
+        ("not_answered", stats.not_sent),
         ("forged", stats.forged),
         ("repeated", stats.replayed),
         ("invalid", stats.invalid),

@@ -8,6 +8,9 @@ use hawser_io::scheduling;
 use hawser_media::{Mp4Writer, encode_png};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,8 +22,9 @@ const FOCAL: f32 = 831.0;
 /// The factor by which pictures from in front of the first frame show more than that frame, of which the
 /// edges are filled otherwise: raised hands reach 0.5 m above the head of an adult, of whom a quarter of 2 m is.
 const MARGIN: f32 = 1.6;
-/// The number of frames that wait for being drawn.
+/// The number of frames that wait for being drawn, and the bytes of their points. A larger one waits alone.
 const QUEUE: usize = 3;
+const QUEUE_BYTES: usize = 64 << 20;
 /// The time between two snapshots.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest time without a frame that the video shows. A longer one is shortened to this, since
@@ -102,6 +106,13 @@ struct Frame {
     pose: Option<Pose>,
 }
 
+impl Frame {
+    /// Returns the bytes of the points.
+    fn bytes(&self) -> usize {
+        self.cloud.packed().len()
+    }
+}
+
 /// The counts of a thread that has ended, and the errors that ended the snapshot or the video.
 type Finished = (Drawn, Vec<anyhow::Error>);
 
@@ -109,6 +120,8 @@ type Finished = (Drawn, Vec<anyhow::Error>);
 pub(crate) struct PictureThread {
     /// `None` when no more frames follow.
     frames: Option<SyncSender<Frame>>,
+    /// The bytes of the points that wait in the thread's queue.
+    bytes: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Finished>>,
     /// The newest frame, if there was no room for it.
     waiting: Option<Frame>,
@@ -127,6 +140,8 @@ impl PictureThread {
         let (frames, received) = mpsc::sync_channel(QUEUE);
         let (opened, is_open) = mpsc::channel();
         let pictures = pictures.clone();
+        let bytes: Arc<AtomicUsize> = Arc::default();
+        let waiting = Arc::clone(&bytes);
         let thread = thread::Builder::new()
             .name("pictures".to_owned())
             .spawn(move || {
@@ -139,7 +154,7 @@ impl PictureThread {
                 };
                 // The other end waits for it.
                 let _ = opened.send(error.map_or(Ok(()), Err));
-                studio.map_or_else(Finished::default, |studio| studio.run(&received))
+                studio.map_or_else(Finished::default, |studio| studio.run(&received, &waiting))
             })
             .context("cannot start a thread for pictures")?;
         is_open
@@ -147,13 +162,15 @@ impl PictureThread {
             .context("the thread for pictures panicked")??;
         Ok(Some(PictureThread {
             frames: Some(frames),
+            bytes,
             thread: Some(thread),
             waiting: None,
             skipped: 0,
         }))
     }
 
-    /// Takes a frame without waiting. If there is no room, the newest frame is kept until there is.
+    /// Takes a frame without waiting. If there is no room, the newest frame is kept until there is, unless it is
+    /// a large one.
     pub(crate) fn show(&mut self, captured_ns: u64, cloud: Cloud, pose: Option<Pose>) {
         let frame = Frame {
             captured_ns,
@@ -165,16 +182,33 @@ impl PictureThread {
         {
             drop(waiting);
             self.skipped += 1;
+            self.keep(frame);
+        } else if let Some(frame) = self.offer(frame) {
+            self.keep(frame);
+        }
+    }
+
+    fn keep(&mut self, frame: Frame) {
+        if frame.bytes() <= QUEUE_BYTES {
             self.waiting = Some(frame);
         } else {
-            self.waiting = self.offer(frame);
+            self.skipped += 1;
         }
     }
 
     /// Passes a frame to the thread. Returns it if there is no room.
     fn offer(&self, frame: Frame) -> Option<Frame> {
+        let (bytes, waiting) = (frame.bytes(), self.bytes.load(Relaxed));
+        if waiting > 0 && waiting + bytes > QUEUE_BYTES {
+            return Some(frame);
+        }
+        // Counted first, so that the thread never counts below zero.
+        self.bytes.fetch_add(bytes, Relaxed);
         match self.frames.as_ref()?.try_send(frame) {
-            Err(TrySendError::Full(frame)) => Some(frame),
+            Err(TrySendError::Full(frame)) => {
+                self.bytes.fetch_sub(bytes, Relaxed);
+                Some(frame)
+            }
             // If the thread has panicked, the end says so.
             Ok(()) | Err(TrySendError::Disconnected(_)) => None,
         }
@@ -183,6 +217,7 @@ impl PictureThread {
     /// Waits until all files are complete. Also returns the errors that ended some of them.
     pub(crate) fn finish(mut self) -> (Drawn, Vec<anyhow::Error>) {
         if let (Some(frames), Some(frame)) = (&self.frames, self.waiting.take()) {
+            self.bytes.fetch_add(frame.bytes(), Relaxed);
             // If the thread has panicked, the end says so.
             let _ = frames.send(frame);
         }
@@ -238,11 +273,14 @@ impl Studio {
     }
 
     /// Draws frames until no more follow.
-    fn run(mut self, frames: &Receiver<Frame>) -> Finished {
+    fn run(mut self, frames: &Receiver<Frame>, bytes: &AtomicUsize) -> Finished {
         loop {
             let wait = self.snapshot.as_ref().map(Snapshot::wait);
             match frames.recv_timeout(wait.unwrap_or(SNAPSHOT_INTERVAL)) {
-                Ok(frame) => self.show(frame),
+                Ok(frame) => {
+                    bytes.fetch_sub(frame.bytes(), Relaxed);
+                    self.show(frame);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
@@ -628,6 +666,7 @@ mod tests {
         let thread = thread::spawn(Finished::default);
         let mut pictures = PictureThread {
             frames: Some(frames),
+            bytes: Arc::default(),
             thread: Some(thread),
             waiting: None,
             skipped: 0,
@@ -639,6 +678,27 @@ mod tests {
         let (drawn, _) = pictures.finish();
         let last: Vec<u64> = received.try_iter().map(|f| f.captured_ns).collect();
         assert_eq!((first, last, drawn.skipped), (vec![0, 1, 2], vec![7], 4));
+    }
+
+    #[test]
+    fn frames_that_wait_for_being_drawn_are_bounded_by_bytes() {
+        let (frames, received) = mpsc::sync_channel(QUEUE);
+        let thread = thread::spawn(Finished::default);
+        let mut pictures = PictureThread {
+            frames: Some(frames),
+            bytes: Arc::default(),
+            thread: Some(thread),
+            waiting: None,
+            skipped: 0,
+        };
+        let large = || Cloud::from_packed(vec![0; (QUEUE_BYTES / 9 + 1) * 9]).unwrap();
+        for captured_ns in 0..3 {
+            pictures.show(captured_ns, large(), None);
+        }
+        assert!(pictures.waiting.is_none());
+        let (drawn, _) = pictures.finish();
+        let held: Vec<u64> = received.try_iter().map(|f| f.captured_ns).collect();
+        assert_eq!((held, drawn.skipped), (vec![0], 2));
     }
 
     proptest! {

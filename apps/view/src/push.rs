@@ -202,7 +202,7 @@ fn watch_and_record(
                 clock, publishers, connected, key, viewpoint, to_decoder, figures,
             )
         });
-        let (received, watched) = match opened {
+        let (mut received, watched) = match opened {
             Some(Ok(mut network)) => {
                 let watched = network.run(is_over);
                 (network.finish(), watched)
@@ -210,8 +210,9 @@ fn watch_and_record(
             Some(Err(error)) => (Received::default(), Err(error)),
             None => (Received::default(), Ok(())),
         };
-        let (decoded, mut errors) = decoding.join().expect("the decoder does not panic");
+        let (recorded, mut errors) = decoding.join().expect("the decoder does not panic");
+        received.not_decoded += decoded.lock().passed_over;
         errors.extend(watched.err());
-        Ok((PushSummary::new(received, decoded), errors))
+        Ok((PushSummary::new(received, recorded), errors))
     })
 }

@@ -5,7 +5,8 @@ use super::order::{Keyed, Positions};
 use super::parity::Parity;
 use super::run::{self, RunDecoder};
 use crate::{DecodeError, Decoder};
-use hawser_cloud::{Cloud, MAX_POINTS, Point};
+use hawser_cloud::{Cloud, MAX_POINTS, POINT_BYTES, Point};
+use hawser_units::{ALLOCATION, Held};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -33,6 +34,25 @@ pub struct PartialCloud {
 
 type ChunkId = (SliceId, u16);
 
+/// The bytes that the record of a chunk takes in a map whose nodes may be half empty, and those of its first
+/// node.
+const RECORD: usize = 16;
+const FIRST_RECORD: usize = 128;
+
+impl Held for PartialCloud {
+    fn held(&self) -> usize {
+        let points = match self.cloud.capacity() {
+            0 => 0,
+            points => points * POINT_BYTES + ALLOCATION,
+        };
+        let records = match self.tried.len() {
+            0 => 0,
+            chunks => chunks * RECORD + FIRST_RECORD,
+        };
+        points + records
+    }
+}
+
 impl PartialCloud {
     /// Returns the number of points.
     pub fn len(&self) -> usize {
@@ -42,6 +62,24 @@ impl PartialCloud {
     /// Returns whether there is no point.
     pub fn is_empty(&self) -> bool {
         self.cloud.is_empty()
+    }
+
+    /// Returns by how many bytes [`ChunkDecoder::decode_ahead`] lets the frame grow with a part; `None` if it
+    /// changes nothing.
+    pub fn growth_with(&self, part: &[u8]) -> Option<usize> {
+        let (place, rest) = Place::parse(part)?;
+        let is_known = self.tried.contains_key(&(place.slice, place.number));
+        if place.is_parity || is_known {
+            return None;
+        }
+        let (header, _) = Header::parse(rest)?;
+        let (points, capacity) = (usize::from(header.points), self.cloud.capacity());
+        // Memory that does not suffice is doubled.
+        let grown = match self.len() + points <= capacity {
+            true => 0,
+            false => capacity.max(points) * POINT_BYTES + ALLOCATION,
+        };
+        Some(grown + RECORD + FIRST_RECORD)
     }
 
     /// Returns a number of points that the frame does not exceed with further parts.

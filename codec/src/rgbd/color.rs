@@ -161,6 +161,15 @@ pub(super) fn decode(jpeg: &[u8], depth: &[u16], width: usize) -> Option<Vec<u8>
     Some(color)
 }
 
+/// The least number of bytes of a block: four parts of luma of 6 bits and two of chroma of 4, with the Huffman
+/// tables of T.81, annex K.3, if all of their coefficients are 0.
+const MIN_BLOCK_BYTES: usize = (4 * 6 + 2 * 4) / 8;
+
+/// Returns the largest number of pixels with depth that a view with this JPEG image can have.
+pub(super) const fn max_pixels(jpeg: &[u8]) -> usize {
+    jpeg.len() / MIN_BLOCK_BYTES * BLOCK * BLOCK
+}
+
 /// Decodes a JPEG image of known columns and rows to RGB.
 fn decode_jpeg(jpeg: &[u8], (columns, rows): (usize, usize)) -> Option<Vec<u8>> {
     let jpeg = with_huffman_tables(jpeg, (columns, rows))?;
@@ -180,6 +189,7 @@ const DHT: u8 = 0xc4;
 const SOF0: u8 = 0xc0;
 const SOS: u8 = 0xda;
 const SOI: [u8; 2] = [0xff, 0xd8];
+const EOI: [u8; 2] = [0xff, 0xd9];
 
 /// Returns the marker segments up to the scan, and the scan; `None` if they are not valid.
 fn segments(jpeg: &[u8]) -> Option<(Vec<Segment<'_>>, &[u8])> {
@@ -219,14 +229,19 @@ fn without_huffman_tables(jpeg: &[u8]) -> Vec<u8> {
     stripped
 }
 
-/// Returns the image with the tables; `None` if it is not a baseline image of three components and
-/// this size, so that a decoder's memory and time are bounded.
+/// Returns the image with the tables; `None` if it is not a baseline image of this size with one scan of three
+/// components that can have all of its blocks, so that a decoder's memory and time are bounded by its bytes.
 fn with_huffman_tables(jpeg: &[u8], (width, height): (usize, usize)) -> Option<Vec<u8>> {
     let (segments, scan) = segments(jpeg)?;
     let mut frames = segments.iter().filter(|segment| segment.marker == SOF0);
-    let [_, _, _, _, 8, h0, h1, w0, w1, 3, ..] = *frames.next()?.bytes else {
+    let frame = frames.next()?.bytes.get(4..)?;
+    let [8, h0, h1, w0, w1, 3, _, 0x22, _, _, 0x11, _, _, 0x11, _] = *frame else {
         return None;
     };
+    let blocks = width * height / (BLOCK * BLOCK);
+    if !is_one_scan(scan) || scan.len() < blocks * MIN_BLOCK_BYTES {
+        return None;
+    }
     let found = [[w0, w1], [h0, h1]].map(|side| usize::from(u16::from_be_bytes(side)));
     let is_known = |segment: &Segment<'_>| matches!(segment.marker, SOF0 | 0xdb | 0xe0);
     if found != [width, height] || frames.next().is_some() || !segments.iter().all(is_known) {
@@ -239,6 +254,21 @@ fn with_huffman_tables(jpeg: &[u8], (width, height): (usize, usize)) -> Option<V
     whole.extend_from_slice(&HUFFMAN_TABLES);
     whole.extend_from_slice(scan);
     Some(whole)
+}
+
+/// Returns whether nothing follows the first scan of an image but its end: no restarts, no further scans, no
+/// tables.
+fn is_one_scan(scan: &[u8]) -> bool {
+    let header = scan.get(2..4).and_then(|length| length.first_chunk());
+    let length = header.map_or(usize::MAX, |length| {
+        usize::from(u16::from_be_bytes(*length))
+    });
+    let coded = scan.get(2_usize.saturating_add(length)..);
+    let Some(coded) = coded.and_then(|coded| coded.strip_suffix(&EOI)) else {
+        return false;
+    };
+    let mut markers = coded.windows(2).filter(|pair| pair[0] == 0xff);
+    markers.all(|pair| pair[1] == 0) && coded.last() != Some(&0xff)
 }
 
 #[cfg(test)]
@@ -340,6 +370,45 @@ mod tests {
             decode(&without_huffman_tables(&progressive), &depth, WIDTH),
             None
         );
+    }
+
+    /// Returns the image of a disc with other bytes before its end.
+    fn with_before_end(bytes: &[u8]) -> (Vec<u8>, Vec<u16>) {
+        let (color, depth) = disc();
+        let mut jpeg = encode(&color, &depth, WIDTH, 50);
+        jpeg.truncate(jpeg.len() - EOI.len());
+        jpeg.extend_from_slice(bytes);
+        jpeg.extend(EOI);
+        (jpeg, depth)
+    }
+
+    #[test]
+    fn an_image_with_more_than_one_scan_is_refused() {
+        let (color, depth) = disc();
+        let jpeg = encode(&color, &depth, WIDTH, 50);
+        let (_, scan) = segments(&jpeg).unwrap();
+        let restart = [0xff, 0xd0];
+        let tables = [0xff, DHT, 0, 2];
+        let dangling = [0xff];
+        for further in [scan, &restart, &tables, &dangling] {
+            let (jpeg, depth) = with_before_end(further);
+            assert_eq!(decode(&jpeg, &depth, WIDTH), None, "{:?}", &further[..1]);
+        }
+        let (same, depth) = with_before_end(&[]);
+        assert!(decode(&same, &depth, WIDTH).is_some());
+    }
+
+    #[test]
+    fn an_image_cut_before_its_last_block_is_refused() {
+        let (color, depth) = (vec![90; 3 << 20], vec![900; 1 << 20]);
+        let mut jpeg = encode(&color, &depth, 1024, 1);
+        assert!(
+            decode(&jpeg, &depth, 1024).is_some(),
+            "the smallest there is"
+        );
+        jpeg.truncate(jpeg.len() / 2);
+        jpeg.extend(EOI);
+        assert_eq!(decode(&jpeg, &depth, 1024), None);
     }
 
     proptest! {

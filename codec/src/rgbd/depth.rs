@@ -220,14 +220,20 @@ fn each_pixel(rows: &[Changes], pixels: Pixels, mut each: impl FnMut(usize, usiz
 }
 
 /// Reads the pixels of a plane of at most 32,767 columns. For a refinement the plane has the pixels
-/// that are known already.
+/// that are known already. More than `most` pixels with a depth are refused before they are read, because a few
+/// bytes may have all of them.
 pub(super) fn read(
     plane: &mut Plane,
     pixels: Pixels,
     from: &mut BitReader<'_>,
     symbols: &[u8],
+    most: usize,
 ) -> Result<(), InvalidCode> {
     let rows = mask::read(plane.width, plane.height(), from)?;
+    let runs = rows.iter().flat_map(mask::runs);
+    if runs.map(|run| run.len()).sum::<usize>() > most {
+        return Err(InvalidCode);
+    }
     let models: Result<Vec<_>, _> = (0..CONTEXTS)
         .map(|_| Model::<SYMBOLS>::read(from))
         .collect();
@@ -258,7 +264,7 @@ mod tests {
             }
         }
         let mut reader = BitReader::new(bits);
-        read(&mut found, pixels, &mut reader, symbols).expect("an encoded plane");
+        read(&mut found, pixels, &mut reader, symbols, usize::MAX).expect("an encoded plane");
         found
     }
 
@@ -302,7 +308,7 @@ mod tests {
             width in 1usize..60,
         ) {
             let mut plane = Plane { width, depth: vec![0; width * 30] };
-            let _ = read(&mut plane, Pixels::All, &mut BitReader::new(&bits), &symbols);
+            let _ = read(&mut plane, Pixels::All, &mut BitReader::new(&bits), &symbols, usize::MAX);
             prop_assert_eq!(plane.depth.len(), width * 30);
         }
     }

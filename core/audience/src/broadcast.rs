@@ -371,11 +371,15 @@ impl Broadcast {
             return Some(Outgoing::message(None, message));
         }
         if let Some(serving) = &mut self.serving
-            && let Some((to, message)) = serving.host.poll_transmit()
+            && let Some((to, message)) = serving.host.poll_message()
         {
             return Some(Outgoing::message(Some(to), message));
         }
-        self.poll_cached(now)
+        // What strangers ask for waits for what subscribers get.
+        self.poll_cached(now).or_else(|| {
+            let (to, answer) = self.serving.as_mut()?.host.poll_answer()?;
+            Some(Outgoing::message(Some(to), answer))
+        })
     }
 
     /// Returns the next event.
@@ -455,7 +459,7 @@ impl Broadcast {
     pub fn host_stats(&self) -> HostStats {
         let mut stats = self.ended.host;
         if let Some(serving) = &self.serving {
-            stats += *serving.host.stats();
+            stats += serving.host.stats();
         }
         stats
     }

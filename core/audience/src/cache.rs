@@ -1,5 +1,5 @@
 use hawser_objects::RelayedPacket;
-use hawser_units::{ByteSize, Instant};
+use hawser_units::{ALLOCATION, ByteSize, Instant};
 use hawser_wire::media::{Header, ObjectId, PacketId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct CacheConfig {
     /// The time for which packets are kept.
     pub age: Duration,
-    /// The maximum number of bytes of packets, each with 128 bytes more.
+    /// The maximum number of bytes of packets, each with 200 bytes more, and 300 for each object.
     pub bytes: usize,
 }
 
@@ -39,8 +39,14 @@ pub struct CachedPacket {
     pub datagram: Arc<[u8]>,
 }
 
-/// The bytes that a packet takes besides its datagram.
-const OVERHEAD: usize = 128;
+/// The bytes that a packet takes besides its datagram: twice in the queue, which may be half empty, the counts
+/// and the allocation of the datagram, and its place in the object.
+const OVERHEAD: usize = 200;
+const _: () =
+    assert!(2 * size_of::<CachedPacket>() + 2 * size_of::<usize>() + ALLOCATION + 20 <= OVERHEAD);
+
+/// The bytes that an object takes besides its packets: a node of a map of its own, and a place in one.
+const OBJECT: usize = 300;
 
 impl Default for CacheConfig {
     /// Two seconds of 90 Mb/s.
@@ -69,6 +75,9 @@ impl Cache {
         let RelayedPacket { header, datagram } = packet;
         let number = self.oldest + self.packets.len() as u64;
         let object = self.objects.entry(header.id.object).or_default();
+        if object.is_empty() {
+            self.bytes += OBJECT;
+        }
         object.insert(header.id.index, number);
         self.bytes += datagram.len() + OVERHEAD;
         self.packets.push_back(CachedPacket {
@@ -93,6 +102,7 @@ impl Cache {
                 packets.remove(&index);
                 if packets.is_empty() {
                     self.objects.remove(&object);
+                    self.bytes -= OBJECT;
                 }
             }
             self.packets.pop_front();
@@ -190,6 +200,9 @@ mod tests {
             cache.add(at(0), packet(index, 0, 0, 500));
             assert!(cache.bytes() <= ByteSize(10_000));
         }
-        assert_eq!(cache.next() - cache.oldest(), 10_000 / (500 + 128));
+        assert_eq!(
+            cache.next() - cache.oldest(),
+            10_000 / (500 + OVERHEAD + OBJECT) as u64
+        );
     }
 }

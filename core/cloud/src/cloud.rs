@@ -100,6 +100,11 @@ impl Cloud {
         self.packed.reserve(points * POINT_BYTES);
     }
 
+    /// Returns the number of points for which there is memory.
+    pub fn capacity(&self) -> usize {
+        self.packed.capacity() / POINT_BYTES
+    }
+
     /// Takes packed points (see [`Point::to_bytes`]). Any bytes are valid as long as the last point
     /// is complete.
     pub fn from_packed(packed: Vec<u8>) -> Result<Self, PartialPoint> {

@@ -21,7 +21,7 @@ use crate::packetiser::{Packetiser, PacketiserConfig};
 use crate::session::{Host, HostConfig, HostError, HostEvent, HostStats};
 use frame::CurrentFrame;
 use hawser_congestion::RateControl;
-use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
+use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::feedback::{Feedback, Pose};
 use hawser_wire::session::{Announcement, Goodbye, MessageError};
 use hop::HopKey;
@@ -128,19 +128,18 @@ impl Publication {
 
     /// Returns the next datagram that leaves now.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
-        if let Some((to, message)) = self.host.poll_transmit() {
+        if let Some((to, message)) = self.host.poll_message() {
             let mut viewer = self.viewers_at(to);
             let at = viewer.find_map(|viewer| viewer.poll_trial(now));
-            return Some(Outgoing {
-                to,
-                datagram: message.into(),
-                ecn: Ecn::NotEct,
-                at,
-                is_stamped: at.is_some(),
-            });
+            return Some(Outgoing::message(to, message, at));
         }
         let mut viewers = self.viewers.values_mut();
-        viewers.find_map(|viewer| viewer.poll_transmit(now))
+        let media = viewers.find_map(|viewer| viewer.poll_transmit(now));
+        // What strangers ask for waits for what viewers get.
+        media.or_else(|| {
+            let (to, answer) = self.host.poll_answer()?;
+            Some(Outgoing::message(to, answer, None))
+        })
     }
 
     /// Takes the time at which a datagram to an address left that was to leave at `planned`.
@@ -244,7 +243,7 @@ impl Publication {
     }
 
     /// Returns the counts of the sessions.
-    pub const fn host_stats(&self) -> &HostStats {
+    pub const fn host_stats(&self) -> HostStats {
         self.host.stats()
     }
 

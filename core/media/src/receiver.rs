@@ -52,6 +52,8 @@ pub struct Receiver {
 
 #[derive(Debug)]
 struct TrackState {
+    /// The number of layers that were announced.
+    layers: u8,
     keys: EpochKeys,
     reassembly: Reassembly,
     gaps: Gaps,
@@ -123,7 +125,8 @@ impl Receiver {
         let tracks = announcement.tracks.iter().map(|track| {
             let epoch = accept.status.epoch(track.alias);
             let keys = EpochKeys::new(secret, announcement.incarnation, track.alias, epoch);
-            (track.alias, TrackState::new(keys, config.bounds()))
+            let state = TrackState::new(track.layers, keys, config.bounds());
+            (track.alias, state)
         });
         Receiver {
             config,
@@ -348,8 +351,9 @@ impl Receiver {
 }
 
 impl TrackState {
-    fn new(keys: EpochKeys, bounds: Bounds) -> Self {
+    fn new(layers: u8, keys: EpochKeys, bounds: Bounds) -> Self {
         TrackState {
+            layers,
             keys,
             reassembly: Reassembly::new(bounds),
             gaps: Gaps::default(),
@@ -364,6 +368,9 @@ impl TrackState {
         let payload = key
             .open(header.nonce(), &header.immutable(), packet.sealed)
             .map_err(|_| Refusal::Forged)?;
+        if header.id.object.layer >= self.layers {
+            return Err(Refusal::UnknownLayer);
+        }
         self.keys.advance(header.epoch);
         Ok((payload, usefulness))
     }

@@ -15,6 +15,9 @@ pub enum Refusal {
     /// The track was not announced.
     #[error("the track was not announced")]
     UnknownTrack,
+    /// The track was announced without this layer.
+    #[error("the layer was not announced")]
+    UnknownLayer,
     /// The key epoch is not the current one, the one before or the one after.
     #[error("the key epoch is not in use")]
     UnknownEpoch,
@@ -52,6 +55,8 @@ pub struct Refusals {
     pub hop_tag: u64,
     /// Packets refused with [`Refusal::UnknownTrack`].
     pub unknown_track: u64,
+    /// Packets refused with [`Refusal::UnknownLayer`].
+    pub unknown_layer: u64,
     /// Packets refused with [`Refusal::UnknownEpoch`].
     pub unknown_epoch: u64,
     /// Packets refused with [`Refusal::Duplicate`].
@@ -77,6 +82,7 @@ impl Refusals {
             Refusal::TooLong => &mut self.too_long,
             Refusal::HopTag => &mut self.hop_tag,
             Refusal::UnknownTrack => &mut self.unknown_track,
+            Refusal::UnknownLayer => &mut self.unknown_layer,
             Refusal::UnknownEpoch => &mut self.unknown_epoch,
             Refusal::Duplicate => &mut self.duplicate,
             Refusal::TooOld => &mut self.too_old,
@@ -94,6 +100,7 @@ impl Refusals {
             + self.too_long
             + self.hop_tag
             + self.unknown_track
+            + self.unknown_layer
             + self.unknown_epoch
             + self.duplicate
             + self.too_old

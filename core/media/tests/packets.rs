@@ -201,6 +201,19 @@ fn no_bit_of_a_packet_can_be_changed() {
 }
 
 #[test]
+fn a_layer_that_was_not_announced_is_refused_and_not_kept() {
+    let mut receiver = receiver();
+    for (group, layer) in (0..1000u32).zip((2..8u8).cycle()) {
+        let info = info(group, 0, layer, START + ms(100));
+        let object = packetiser().packetise(info, &[7]).unwrap();
+        let refused = take(&mut receiver, &object.packets[0]);
+        assert_eq!(refused, Err(Refusal::UnknownLayer), "layer {layer}");
+    }
+    assert_eq!((receiver.buffered(), receiver.poll_event()), (0, None));
+    assert_eq!(receiver.refusals().unknown_layer, 1000);
+}
+
+#[test]
 fn wrong_keys_are_refused_by_the_check_that_knows_them() {
     let refused = |secret: [u8; 32], incarnation, salt: [u8; 16], hop_of: [u8; 32]| {
         let hop = TrackSecret::new(hop_of).access().hop(&salt, 0);

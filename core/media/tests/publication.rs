@@ -591,6 +591,114 @@ fn a_viewer_that_has_selected_nothing_learns_that_the_publisher_leaves() {
     assert_eq!(exchange(&mut publication), ended);
 }
 
+/// Returns what leaves now.
+fn leaving(world: &mut World) -> Vec<Outgoing> {
+    let now = world.now;
+    std::iter::from_fn(|| world.publication.poll_transmit(now)).collect()
+}
+
+/// Returns a request for a session, as one on the path can capture it.
+fn captured_hello() -> Vec<u8> {
+    let mut viewer = Viewer::new(ViewerConfig::default(), secret(), [0x77; 16]);
+    viewer.poll_transmit(Instant::ZERO + ms(1000)).unwrap()
+}
+
+/// Publishes a frame while captured requests come from an address for each number. Returns what leaves.
+fn leaving_in_a_flood(world: &mut World, from: impl Fn(u16) -> SocketAddr) -> Vec<Outgoing> {
+    let hello = captured_hello();
+    for number in 0..60_000 {
+        let taken = world
+            .publication
+            .handle_datagram(world.now, from(number), &hello);
+        assert!(matches!(taken, Ok(()) | Err(HostError::TooManyRequests)));
+    }
+    world.now += ms(40);
+    let contents = [0; 4000];
+    let layers = [0, 1].map(|number| layer(number, &contents));
+    let now = world.now;
+    world.publication.publish(now, now, &layers).unwrap();
+    leaving(world)
+}
+
+#[test]
+fn media_leaves_before_answers_to_captured_requests() {
+    let one_source = |port| SocketAddr::from(([198, 51, 100, 1], port));
+    let many_sources = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        SocketAddr::from(([198, 51, high, low], 9))
+    };
+    let sources: [&dyn Fn(u16) -> SocketAddr; 2] = [&one_source, &many_sources];
+    for from in sources {
+        let mut world = World::new(&[60.0]);
+        world.run(Duration::from_secs(2));
+        let _ = leaving(&mut world);
+        let left = leaving_in_a_flood(&mut world, from);
+        let viewer = world.watchers[0].address;
+        let is_of_viewer = |outgoing: &Outgoing| outgoing.to == viewer;
+        let media = left
+            .iter()
+            .filter(|outgoing| is_of_viewer(outgoing))
+            .count();
+        assert!(media > 0, "the frame leaves");
+        assert!(left[..media].iter().all(is_of_viewer), "and leaves first");
+        let answers: usize = left[media..].iter().map(|o| o.datagram.len()).sum();
+        assert!(
+            answers > 0 && answers <= 1 << 20,
+            "{answers} bytes of answers"
+        );
+        let stats = world.publication.host_stats();
+        assert!(stats.too_many_requests > 40_000, "{stats:?}");
+        assert_eq!(
+            stats.not_sent + (left.len() - media) as u64,
+            stats.retries - 1
+        );
+    }
+}
+
+#[test]
+fn the_share_of_a_source_is_its_own() {
+    let mut world = World::new(&[]);
+    let flooding = |port| SocketAddr::from(([198, 51, 100, 1], port));
+    leaving_in_a_flood(&mut world, flooding);
+    let hello = captured_hello();
+    let others = (1..=20u8).map(|host| SocketAddr::from(([203, 0, 113, host], 9)));
+    let now = world.now;
+    let answered = others.filter(|other| {
+        let taken = world.publication.handle_datagram(now, *other, &hello);
+        let left = world.publication.poll_transmit(now);
+        taken.is_ok() && left.is_some_and(|outgoing| outgoing.to == *other)
+    });
+    assert!(answered.count() >= 18);
+}
+
+#[test]
+fn tracks_and_layers_that_do_not_exist_are_not_kept() {
+    let mut world = World::new(&[60.0]);
+    world.run(ms(500));
+    let watcher = &mut world.watchers[0];
+    for first in (100..100_000u32).step_by(1000) {
+        let unknown = (first..first + 15).map(|alias| (alias, 1));
+        let known = [(ALIAS, u8::MAX)];
+        let now = world.now;
+        watcher
+            .viewer
+            .subscribe(now, unknown.chain(known).collect());
+        while let Some(message) = watcher.viewer.poll_transmit(now) {
+            let _ = world
+                .publication
+                .handle_datagram(now, watcher.address, &message);
+        }
+    }
+    let debug = format!("{:?}", world.publication);
+    let selected = debug.split("selected: {").nth(1).unwrap();
+    assert!(
+        selected.starts_with(&format!("{ALIAS}: 2}}")),
+        "{selected:.60}"
+    );
+    let most = debug.split("most: {").nth(1).unwrap();
+    assert!(most.starts_with(&format!("{ALIAS}: 2}}")), "{most:.60}");
+}
+
 #[test]
 fn layers_out_of_order_or_of_no_track_are_refused() {
     let mut world = World::new(&[]);

@@ -14,6 +14,7 @@
 //! ```
 
 mod backoff;
+mod bounded;
 mod ecn;
 mod id;
 mod line;
@@ -23,6 +24,7 @@ mod selector;
 mod time;
 
 pub use backoff::Backoff;
+pub use bounded::{ALLOCATION, BoundedMap, BoundedQueue, Held, NotHeld, NotHeldCounts};
 pub use ecn::Ecn;
 pub use id::{FlowId, MAX_FLOWS, MAX_PATHS, OutOfRange, PathId, PathSet, PolicyCode};
 pub use line::{Line, is_shown, printable};

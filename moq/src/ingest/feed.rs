@@ -10,7 +10,7 @@ use clock::PublisherClock;
 use hawser_objects::{
     AccessSecret, Clock, Host, HostConfig, HostError, HostEvent, Seed, TrackTiming,
 };
-use hawser_units::Instant;
+use hawser_units::{BoundedQueue, ByteSize, Instant};
 use hawser_wire::feedback::Feedback;
 use hawser_wire::media::Hop;
 use hawser_wire::session::{Announcement, Goodbye};
@@ -44,7 +44,8 @@ pub(crate) struct Feed {
     hosts: u64,
     /// The datagrams of the object that is being sent.
     packets: VecDeque<Vec<u8>>,
-    messages: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// What hosts that have ended had to say.
+    messages: BoundedQueue<(SocketAddr, Vec<u8>)>,
     stats: FeedStats,
 }
 
@@ -101,6 +102,9 @@ const REPORT_INTERVAL_MS: NonZeroU8 = NonZeroU8::new(10).expect("not zero");
 /// The time after which the relay is told that the source is away.
 const GONE: Duration = Duration::from_secs(10);
 
+/// The bytes of messages of hosts that have ended.
+const MESSAGES: ByteSize = ByteSize(256 << 10);
+
 /// The number of the hop key. It does not rotate: a new host has another one.
 const HOP: u16 = 0;
 
@@ -115,7 +119,7 @@ impl Feed {
             session: None,
             hosts: 0,
             packets: VecDeque::new(),
-            messages: VecDeque::new(),
+            messages: BoundedQueue::new(MESSAGES),
             stats: FeedStats::default(),
         }
     }
@@ -248,7 +252,7 @@ impl Feed {
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<(SocketAddr, Vec<u8>)> {
         loop {
             let host = self.on_air.as_mut().map(|on_air| &mut on_air.host);
-            let message = self.messages.pop_front();
+            let message = self.messages.pop();
             if let Some(message) = message.or_else(|| host?.poll_transmit()) {
                 return Some(message);
             }
@@ -328,8 +332,10 @@ impl Feed {
     pub(crate) fn close(&mut self, reason: Goodbye) {
         if let Some(mut on_air) = self.on_air.take() {
             on_air.host.close_all(reason);
-            let messages = std::iter::from_fn(|| on_air.host.poll_transmit());
-            self.messages.extend(messages);
+            while let Some(message) = on_air.host.poll_message() {
+                // One for which there is no room is as good as lost on the way.
+                let _ = self.messages.push(message);
+            }
         }
         self.session = None;
         self.packets.clear();

@@ -193,11 +193,13 @@ fn dropped(sent: &Sent) -> [Reason; 6] {
     ]
 }
 
-fn refused(sent: &Sent) -> [Reason; 11] {
+fn refused(sent: &Sent) -> [Reason; 13] {
     let sessions = &sent.sessions;
     [
         ("without_key", sessions.unauthorised),
         ("no_room", sessions.full),
+        ("too_many_requests", sessions.too_many_requests),
+        ("not_answered", sessions.not_sent),
         ("forged", sessions.forged),
         ("repeated", sessions.replayed),
         ("invalid", sessions.invalid),

@@ -115,7 +115,7 @@ impl Network {
         drop(over);
         self.end_sessions(Goodbye::Ended);
         self.report
-            .finish(self.publication.host_stats(), &self.socket);
+            .finish(&self.publication.host_stats(), &self.socket);
         let errors = self.table_error.into_iter().chain(served);
         (self.report, errors.collect())
     }
@@ -188,7 +188,7 @@ impl Network {
             return Ok(());
         };
         self.end_sessions(Goodbye::Revoked);
-        self.report.sessions_before += *self.publication.host_stats();
+        self.report.sessions_before += self.publication.host_stats();
         // Of a frame that has begun, nothing is sent under the new secret.
         self.publication = next;
         Ok(())
@@ -333,7 +333,7 @@ impl Network {
         if let Some(figures) = &self.figures {
             let mut sent = self.report.clone();
             sent.add_viewers(&viewers);
-            sent.finish(self.publication.host_stats(), &self.socket);
+            sent.finish(&self.publication.host_stats(), &self.socket);
             let mut figures = figures.lock();
             figures.captured = *self.captured.lock();
             figures.sent = sent;

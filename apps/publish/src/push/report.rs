@@ -158,10 +158,11 @@ impl fmt::Display for PushReport {
         )?;
         writeln!(
             f,
-            "refused: {} requests without the key, {} for lack of room, {} forged, {} repeated and {} \
+            "refused: {} requests without the key, {} beyond the share of their source, {} for lack of room, {} forged, {} repeated and {} \
              other messages, {} impossible reports, {} excessive totals, {} acknowledgements of \
              packets that were never sent, {} impossible times, {} parts of reports by the rate control",
             sent.sessions.unauthorised,
+            sent.sessions.too_many_requests,
             sent.sessions.full,
             sent.sessions.forged,
             sent.sessions.replayed,

@@ -40,6 +40,8 @@ pub(super) struct FrameToDecode {
     pub(super) session: u64,
     /// The time of its capture by the own clock; `None` if the clocks are not related yet.
     pub(super) captured: Option<Instant>,
+    /// The time of its deadline by the own clock, likewise.
+    pub(super) deadline: Option<Instant>,
     pub(super) frame: ReceivedFrame,
     pub(super) tracks: Arc<BTreeMap<u32, Track>>,
     /// Whether the viewer looks at it.
@@ -79,6 +81,10 @@ pub(super) enum NotTaken {
 /// The number of frames that wait to be decoded, and that of chunks: 5 MB of datagrams.
 const WAITING_FRAMES: usize = 4;
 const WAITING_CHUNKS: usize = 4096;
+
+/// The time after its deadline from which on a frame is passed over if a later one waits: a few bytes may take
+/// long to decode, and what is shown is not to fall behind ever more.
+const TOO_LATE: Duration = Duration::from_secs(1);
 
 /// The time between two looks at where the points are.
 const EXTENT_INTERVAL: Duration = Duration::from_millis(100);
@@ -195,7 +201,7 @@ impl Decoding {
         Decoding {
             clock,
             work,
-            ahead: Ahead::default(),
+            ahead: Ahead::new(max_points),
             decoders: BTreeMap::new(),
             recorder,
             max_points,
@@ -214,16 +220,28 @@ impl Decoding {
                     bytes,
                 } => {
                     self.work.waiting.chunks.fetch_sub(1, Relaxed);
-                    self.ahead.add(session, &object, &bytes);
+                    // It is no gain any more when a frame waits that is to be decoded as a whole.
+                    if self.work.waiting.frames.load(Relaxed) == 0 {
+                        self.ahead.add(session, &object, &bytes);
+                    }
                 }
                 ToDecode::Frame(frame) => {
                     self.work.waiting.frames.fetch_sub(1, Relaxed);
-                    self.finish_frame(&frame);
+                    if self.is_passed_over(&frame) {
+                        self.decoded.lock().passed_over += 1;
+                    } else {
+                        self.finish_frame(&frame);
+                    }
                 }
             }
         }
         let damaged = self.decoded.lock().damaged;
         self.recorder.finish(damaged, self.clock.now())
+    }
+
+    fn is_passed_over(&self, frame: &FrameToDecode) -> bool {
+        let is_late = |deadline: Instant| deadline + TOO_LATE < self.clock.now();
+        self.work.waiting.frames.load(Relaxed) > 0 && frame.deadline.is_some_and(is_late)
     }
 
     fn finish_frame(&mut self, to_decode: &FrameToDecode) {
@@ -269,7 +287,13 @@ impl Decoding {
             ..
         } = to_decode;
         let mut ahead = self.ahead.take(*session, frame.id);
-        for alias in frame.tracks.keys() {
+        // A publisher that starts again may have other tracks.
+        self.decoders.retain(|alias, _| tracks.contains_key(alias));
+        for alias in frame
+            .tracks
+            .keys()
+            .filter(|alias| tracks.contains_key(alias))
+        {
             self.decoders.entry(*alias).or_default();
         }
         let jobs = self.decoders.iter_mut().filter_map(|(alias, decoder)| {
@@ -286,11 +310,14 @@ impl Decoding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::push::PushConfig;
+    use std::path::PathBuf;
 
     fn frame() -> FrameToDecode {
         FrameToDecode {
             session: 0,
             captured: None,
+            deadline: None,
             frame: ReceivedFrame {
                 id: (1, 0),
                 deadline: None,
@@ -324,6 +351,31 @@ mod tests {
         let chunks = work.work.try_iter();
         let chunks = chunks.filter(|work| matches!(work, ToDecode::Chunk { .. }));
         assert_eq!(chunks.count(), WAITING_CHUNKS);
+    }
+
+    #[test]
+    fn late_frames_are_passed_over_while_later_ones_wait() {
+        let (to_decoder, work) = work();
+        let clock = SteadyClock::start();
+        let decoded: Arc<Mutex<DecodedFrames>> = Arc::default();
+        let recorder =
+            Recorder::create(&PushConfig::new("192.0.2.1:1", PathBuf::from("media.key")));
+        let recorder = recorder.unwrap();
+        let decoding = Decoding::new(clock, work, recorder, 1, Arc::clone(&decoded), None);
+        let late = clock.now() - 2 * TOO_LATE;
+        let later = clock.now() + 1000 * TOO_LATE;
+        for deadline in [Some(late), Some(later), None, Some(late)] {
+            let frame = FrameToDecode {
+                deadline,
+                ..frame()
+            };
+            assert_eq!(to_decoder.send_frame(frame), Ok(()));
+        }
+        drop(to_decoder);
+        decoding.run();
+        // Nothing waits behind the last one.
+        let decoded = *decoded.lock();
+        assert_eq!((decoded.passed_over, decoded.frames), (1, 3));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(super) struct Figures {
 pub(super) struct DecodedFrames {
     pub(super) frames: u64,
     pub(super) damaged: Damaged,
+    /// Frames that were late and not decoded because later ones waited.
+    pub(super) passed_over: u64,
     /// The time from capture to the end of decoding, of the newest frame.
     pub(super) delay: Option<Duration>,
 }
@@ -113,7 +115,7 @@ const PROGRAM: [Metric<Figures>; 17] = [
     counter(
         "frames_not_decoded",
         "Frames that were not decoded because earlier ones still were",
-        |f| f.received.not_decoded,
+        |f| f.received.not_decoded + f.decoded.passed_over,
     ),
     counter(
         "receive_drops",

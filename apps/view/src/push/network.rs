@@ -354,6 +354,7 @@ impl Network {
             let to_decode = FrameToDecode {
                 session,
                 captured: self.session.captured(now, &frame),
+                deadline: self.session.deadline(now, &frame),
                 tracks: Arc::clone(&self.session.tracks),
                 is_looked_at: self.viewpoint.is_looked_at(),
                 pose: self.viewpoint.moving(now),

@@ -163,8 +163,12 @@ impl Session {
 
     /// Returns the time of a frame's capture by the own clock.
     pub(super) fn captured(&self, now: Instant, frame: &ReceivedFrame) -> Option<Instant> {
+        Some(self.deadline(now, frame)? - self.lifetime?)
+    }
+
+    /// Returns the time of a frame's deadline by the own clock.
+    pub(super) fn deadline(&self, now: Instant, frame: &ReceivedFrame) -> Option<Instant> {
         let receiver = self.viewer.receiver()?;
-        let deadline = receiver.local_time_of_deadline(now, frame.deadline?)?;
-        Some(deadline - self.lifetime?)
+        receiver.local_time_of_deadline(now, frame.deadline?)
     }
 }

@@ -99,7 +99,10 @@ impl Refused {
             ("forged", messages.forged + packets.forged),
             ("wrong_hop_tag", packets.hop_tag),
             ("repeated", messages.repeated + packets.duplicate),
-            ("unexpected", messages.unexpected + packets.unknown_track),
+            (
+                "unexpected",
+                messages.unexpected + packets.unknown_track + packets.unknown_layer,
+            ),
             ("unknown_epoch", packets.unknown_epoch),
             ("too_old", packets.too_old),
             ("contradictory", packets.contradiction),
@@ -127,6 +130,7 @@ impl Refused {
         packets.header += refusals.header;
         packets.hop_tag += refusals.hop_tag;
         packets.unknown_track += refusals.unknown_track;
+        packets.unknown_layer += refusals.unknown_layer;
         packets.unknown_epoch += refusals.unknown_epoch;
         packets.duplicate += refusals.duplicate;
         packets.too_old += refusals.too_old;

@@ -2,8 +2,10 @@
 
 use hawser_cloud::Cloud;
 use hawser_codec::{Codec, DecodeError, Frame, FrameDecoder, PartialCloud};
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::mem;
+use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
@@ -54,19 +56,27 @@ fn merge(mut frames: Vec<Frame>) -> Cloud {
     cloud
 }
 
-/// Decodes tracks at the same time, the last one in this thread.
-fn decode_all(mut jobs: Vec<TrackJob<'_>>) -> Vec<Result<Frame, DecodeError>> {
-    let Some(last) = jobs.pop() else {
-        return Vec::new();
+/// Decodes tracks, as many at the same time as there are processors: each needs memory besides that of its
+/// points.
+fn decode_all(jobs: Vec<TrackJob<'_>>) -> Vec<Result<Frame, DecodeError>> {
+    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let further = processors.min(jobs.len()).saturating_sub(1);
+    let waiting = Mutex::new(jobs.into_iter().enumerate());
+    let decode = || {
+        let next = || waiting.lock().next();
+        let decoded = std::iter::from_fn(next).map(|(number, job)| (number, job.decode()));
+        decoded.collect::<Vec<_>>()
     };
-    thread::scope(|scope| {
-        let jobs = jobs.into_iter();
-        let started: Vec<_> = jobs.map(|job| scope.spawn(|| job.decode())).collect();
-        let last = last.decode();
-        let joined = started.into_iter().map(thread::ScopedJoinHandle::join);
-        let joined = joined.map(|done| done.unwrap_or_else(|panic| resume_unwind(panic)));
-        joined.chain([last]).collect()
-    })
+    let mut decoded = thread::scope(|scope| {
+        let started: Vec<_> = (0..further).map(|_| scope.spawn(decode)).collect();
+        let mut decoded = decode();
+        for thread in started {
+            decoded.extend(thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        decoded
+    });
+    decoded.sort_unstable_by_key(|(number, _)| *number);
+    decoded.into_iter().map(|(_, frame)| frame).collect()
 }
 
 impl<'a> TrackJob<'a> {

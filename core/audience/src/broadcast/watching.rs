@@ -40,11 +40,8 @@ impl Broadcast {
         let Some(address) = serving.host.address(session) else {
             return;
         };
-        let known = tracks.into_iter().filter_map(|(alias, layers)| {
-            let announced = *serving.tracks.get(&alias)?;
-            Some((alias, layers.min(announced))).filter(|(_, layers)| *layers > 0)
-        });
-        let selected: BTreeMap<u32, u8> = known.collect();
+        let selected = tracks.into_iter().filter(|(_, layers)| *layers > 0);
+        let selected: BTreeMap<u32, u8> = selected.collect();
         if !self.watchers.contains_key(&session) {
             self.add(now, session, address);
         }

@@ -43,7 +43,7 @@ pub fn check_session(input: &[u8]) {
                 for viewer in &mut ends.viewers {
                     viewer.subscribe(ends.now, tracks.clone());
                 }
-                ends.selected.push(tracks);
+                ends.selected.push(announced(tracks));
             }
             _ => {
                 let length = usize::from(at).min(input.0.len());
@@ -61,6 +61,19 @@ pub fn check_session(input: &[u8]) {
     }
 }
 
+/// Returns those of the selected tracks and layers that were announced.
+fn announced(mut selected: Vec<(u32, u8)>) -> Vec<(u32, u8)> {
+    let tracks = announcement().tracks;
+    selected.retain_mut(|(alias, layers)| {
+        let track = tracks.iter().find(|track| track.alias == *alias);
+        track.is_some_and(|track| {
+            *layers = track.layers.min(*layers);
+            true
+        })
+    });
+    selected
+}
+
 /// Returns the address of a viewer.
 fn address(viewer: usize) -> SocketAddr {
     ([192, 0, 2, 1], viewer as u16).into()
@@ -76,7 +89,7 @@ struct Ends {
     now: Instant,
     host: Host,
     viewers: [Viewer; VIEWERS],
-    /// The tracks that each viewer has selected, with their layers.
+    /// The tracks that each viewer has selected, with their layers, as far as they were announced.
     selected: Vec<Vec<(u32, u8)>>,
 }
 

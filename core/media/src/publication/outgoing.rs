@@ -17,3 +17,16 @@ pub struct Outgoing {
     /// Whether the driver says when it left ([`Publication::handle_left`](super::Publication::handle_left)).
     pub is_stamped: bool,
 }
+
+impl Outgoing {
+    /// Returns a message, which leaves at a time if it is to show when it left.
+    pub(super) fn message(to: SocketAddr, message: Vec<u8>, at: Option<Instant>) -> Self {
+        Outgoing {
+            to,
+            datagram: message.into(),
+            ecn: Ecn::NotEct,
+            at,
+            is_stamped: at.is_some(),
+        }
+    }
+}

@@ -1,6 +1,7 @@
 mod config;
 mod error;
 mod session;
+mod strangers;
 
 pub use config::HostConfig;
 pub use error::{HostError, HostStats};
@@ -10,18 +11,22 @@ use super::allowance::Allowance;
 use super::channel::{Channel, UsedUp};
 use super::cookie::Cookies;
 use crate::keys::Seed;
-use hawser_units::Instant;
+use hawser_units::{BoundedQueue, ByteSize, Instant};
 use hawser_wire::feedback::{ClockStamp, Feedback};
 use hawser_wire::session::{
-    Accept, Goodbye, Hello, Kind, Message, Retry, Sealed, Status, Subscribe,
+    Accept, Announcement, Goodbye, Hello, Kind, Message, Retry, Sealed, Status, Subscribe,
 };
 use session::Session;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
+use strangers::Strangers;
 
 /// The number of answers to one request, so that nobody who repeats it makes the sender send more.
 const MAX_ACCEPTS: u8 = 4;
+
+/// The bytes of messages to viewers that wait until they are sent: 3000 of the longest ones.
+const MESSAGES: ByteSize = ByteSize(4 << 20);
 
 /// The sender's end of the sessions of all viewers.
 ///
@@ -30,12 +35,17 @@ const MAX_ACCEPTS: u8 = 4;
 #[derive(Debug)]
 pub struct Host {
     config: HostConfig,
+    broadcast: [u8; 16],
     cookies: Cookies,
     seed: Seed,
     opened: u64,
+    /// The number of layers of each announced track.
+    tracks: BTreeMap<u32, u8>,
     sessions: BTreeMap<u32, Session>,
     shared: SharedStatus,
-    outgoing: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// Messages of sessions.
+    messages: BoundedQueue<(SocketAddr, Vec<u8>)>,
+    strangers: Strangers,
     events: VecDeque<HostEvent>,
     stats: HostStats,
 }
@@ -63,7 +73,7 @@ pub enum HostEvent {
     Subscribed {
         /// The session.
         session: u32,
-        /// The aliases, and the number of layers of each.
+        /// The aliases, and the number of layers of each, as far as they were announced.
         tracks: Vec<(u32, u8)>,
         /// Whether one track of each name is enough, and the sender chooses.
         any_encoding: bool,
@@ -92,11 +102,14 @@ impl Host {
         Host {
             cookies: Cookies::new(config.seed.part(b"cookies"), config.cookie_lifetime),
             seed: config.seed.part(b"sessions"),
+            strangers: Strangers::new(&config.seed),
+            broadcast: config.access.broadcast(),
+            tracks: layers_by_alias(&config.announcement),
             config,
             opened: 0,
             sessions: BTreeMap::new(),
             shared: SharedStatus::default(),
-            outgoing: VecDeque::new(),
+            messages: BoundedQueue::new(MESSAGES),
             events: VecDeque::new(),
             stats: HostStats::default(),
         }
@@ -172,7 +185,17 @@ impl Host {
 
     /// Returns the next datagram and the address to which it is sent.
     pub fn poll_transmit(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
-        self.outgoing.pop_front()
+        self.poll_message().or_else(|| self.poll_answer())
+    }
+
+    /// Returns the next datagram to one who has shown that it receives at its address. It goes before media.
+    pub fn poll_message(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        self.messages.pop()
+    }
+
+    /// Returns the next datagram to one who has not. Media goes before it.
+    pub fn poll_answer(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        self.strangers.poll_answer()
     }
 
     /// Returns the next event.
@@ -210,8 +233,11 @@ impl Host {
     }
 
     /// Returns the counts.
-    pub const fn stats(&self) -> &HostStats {
-        &self.stats
+    pub const fn stats(&self) -> HostStats {
+        HostStats {
+            not_sent: self.messages.refused().total() + self.strangers.refused().total(),
+            ..self.stats
+        }
     }
 
     fn handle_hello(
@@ -220,10 +246,17 @@ impl Host {
         from: SocketAddr,
         hello: &Hello,
     ) -> Result<(), HostError> {
-        let access = &self.config.access;
-        if hello.broadcast != access.broadcast() || !access.has_made(hello) {
+        if hello.broadcast != self.broadcast {
             return Err(HostError::Unauthorised);
         }
+        // Before anything that costs more than the request did.
+        if !self.strangers.has_share(now, from) {
+            return Err(HostError::TooManyRequests);
+        }
+        if !self.config.access.has_made(hello) {
+            return Err(HostError::Unauthorised);
+        }
+        self.strangers.take(now, from);
         let random = &hello.viewer_random;
         if !self.cookies.accept(now, from, random, &hello.cookie) {
             self.retry(now, from, random);
@@ -243,7 +276,7 @@ impl Host {
             cookie: self.cookies.make(now, from, random),
         };
         self.stats.retries += 1;
-        self.outgoing.push_back((from, retry.emit()));
+        self.strangers.answer(from, retry.emit());
     }
 
     fn open(&mut self, now: Instant, from: SocketAddr, viewer: &[u8; 16]) -> Result<(), HostError> {
@@ -390,6 +423,11 @@ impl Host {
         }
         if is_newer && session.subscription != number {
             session.subscription = number;
+            let announced = |(alias, layers): (u32, u8)| {
+                let announced = *self.tracks.get(&alias)?;
+                Some((alias, layers.min(announced)))
+            };
+            let tracks = tracks.into_iter().filter_map(announced).collect();
             self.events.push_back(HostEvent::Subscribed {
                 session: sealed.session,
                 tracks,
@@ -401,7 +439,7 @@ impl Host {
 
     fn send_or_end(&mut self, session: u32, sealed: Result<Vec<u8>, UsedUp>) {
         match (sealed, self.address(session)) {
-            (Ok(datagram), Some(address)) => self.outgoing.push_back((address, datagram)),
+            (Ok(datagram), Some(address)) => self.send(address, datagram),
             _ => {
                 self.send_goodbye(session, Goodbye::Restarting);
                 self.end(session, EndReason::KeyUsedUp);
@@ -413,8 +451,14 @@ impl Host {
         if let Some(open) = self.sessions.get_mut(&session)
             && let Ok(goodbye) = open.channel.seal(Kind::Goodbye, reason.emit().to_vec())
         {
-            self.outgoing.push_back((open.address, goodbye));
+            let address = open.address;
+            self.send(address, goodbye);
         }
+    }
+
+    /// Adds a message. The queue counts one that it does not hold, which is as good as lost on the way.
+    fn send(&mut self, to: SocketAddr, message: Vec<u8>) {
+        let _ = self.messages.push((to, message));
     }
 
     fn end(&mut self, session: u32, reason: EndReason) {
@@ -424,6 +468,16 @@ impl Host {
             self.events.push_back(HostEvent::Ended { session, reason });
         }
     }
+}
+
+/// Returns the number of layers of each track of an announcement with its authenticator; none if it is not
+/// valid.
+fn layers_by_alias(announced: &[u8]) -> BTreeMap<u32, u8> {
+    let parsed =
+        Announcement::split(announced).and_then(|(covered, _)| Announcement::parse(covered));
+    let tracks = parsed.map(|announcement| announcement.tracks);
+    let tracks = tracks.unwrap_or_default().into_iter();
+    tracks.map(|track| (track.alias, track.layers)).collect()
 }
 
 impl SharedStatus {

@@ -56,6 +56,8 @@ struct Open {
 
 #[derive(Debug)]
 struct Track {
+    /// The number of layers that were announced.
+    layers: u8,
     seen: SeenPackets,
     gaps: Gaps,
 }
@@ -276,18 +278,20 @@ impl Upstream {
         let accept = Accept::parse(plaintext)?;
         let (covered, _) = Announcement::split(accept.announcement)?;
         let announcement = Announcement::parse(covered)?;
-        let track = |alias| {
-            let seen = SeenPackets::new(self.config.objects);
-            let gaps = Gaps::default();
-            (alias, Track { seen, gaps })
-        };
-        let aliases = announcement.tracks.iter().map(|track| track.alias);
+        let tracks = announcement.tracks.iter().map(|announced| {
+            let track = Track {
+                layers: announced.layers,
+                seen: SeenPackets::new(self.config.objects),
+                gaps: Gaps::default(),
+            };
+            (announced.alias, track)
+        });
         let (salt, hop) = (accept.hop_salt, accept.status.hop);
         self.open = Some(Box::new(Open {
             hops: HopKeys::new(self.access.clone(), salt, hop),
             retagged: None,
             reports: Reports::new(self.config.reports, &accept.status),
-            tracks: aliases.map(track).collect(),
+            tracks: tracks.collect(),
             refusals: Refusals::default(),
             status: accept.status,
         }));
@@ -357,6 +361,9 @@ impl Open {
         }
         let track = self.tracks.get_mut(&header.id.object.alias);
         let track = track.ok_or(Refusal::UnknownTrack)?;
+        if header.id.object.layer >= track.layers {
+            return Err(Refusal::UnknownLayer);
+        }
         if let Err(refusal) = track.seen.add(header.id) {
             if refusal == Refusal::Duplicate {
                 self.reports.count_again(now, header.id, ecn);

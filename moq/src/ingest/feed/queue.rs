@@ -2,7 +2,7 @@
 
 use super::FeedStats;
 use bytes::Bytes;
-use hawser_units::Instant;
+use hawser_units::{ALLOCATION, Instant};
 use hawser_wire::media::{DEFAULT_DATAGRAM, Header, Hop, MediaTime};
 use hawser_wire::moq::{self, PayloadError};
 use hawser_wire::session::Announcement;
@@ -80,6 +80,11 @@ impl Object {
         })
     }
 
+    /// Returns the bytes that the object takes, with a place in a queue that may be half empty.
+    fn size(&self) -> usize {
+        2 * size_of::<Object>() + self.payload.len() + ALLOCATION
+    }
+
     /// Returns the packets as datagrams with the tag of a hop.
     pub(super) fn datagrams<'a>(&'a self, hop: &'a Hop) -> impl Iterator<Item = Vec<u8>> + 'a {
         let packets = moq::packets(&self.payload).filter_map(Result::ok);
@@ -114,7 +119,7 @@ pub(super) struct Queue {
     sequences: BTreeMap<(u32, u8), Sequences>,
 }
 
-/// The maximum number of bytes that wait.
+/// The maximum number of bytes that wait, with what holds them.
 const MAX_BYTES: usize = 16 << 20;
 
 /// The time for which an object waits.
@@ -143,7 +148,7 @@ impl Queue {
     }
 
     pub(super) fn add(&mut self, object: Object, stats: &mut FeedStats) {
-        self.bytes += object.payload.len();
+        self.bytes += object.size();
         self.waiting.push_back(object);
         while self.bytes > MAX_BYTES && self.drop_oldest() {
             stats.full += 1;
@@ -163,7 +168,7 @@ impl Queue {
                 continue;
             }
             let object = self.waiting.remove(at)?;
-            self.bytes -= object.payload.len();
+            self.bytes -= object.size();
             if place == Ordering::Equal {
                 return Some(object);
             }
@@ -187,7 +192,7 @@ impl Queue {
 
     fn drop_oldest(&mut self) -> bool {
         let oldest = self.waiting.pop_front();
-        self.bytes -= oldest.as_ref().map_or(0, |oldest| oldest.payload.len());
+        self.bytes -= oldest.as_ref().map_or(0, Object::size);
         oldest.is_some()
     }
 }

@@ -21,6 +21,9 @@ pub enum HostError {
     /// There are as many sessions as there may be.
     #[error("there are too many sessions")]
     Full,
+    /// More requests for sessions come from there than are looked at.
+    #[error("too many requests for sessions come from this network")]
+    TooManyRequests,
     /// The session does not exist, or is of another address.
     #[error("the session does not exist at this address")]
     UnknownSession,
@@ -52,6 +55,10 @@ pub struct HostStats {
     pub unauthorised: u64,
     /// Datagrams refused with [`HostError::Full`].
     pub full: u64,
+    /// Datagrams refused with [`HostError::TooManyRequests`].
+    pub too_many_requests: u64,
+    /// Answers and messages for which there was no room until they could be sent.
+    pub not_sent: u64,
     /// Datagrams refused with [`HostError::UnknownSession`].
     pub unknown_session: u64,
     /// Datagrams refused with [`HostError::TooMany`].
@@ -70,6 +77,8 @@ impl AddAssign for HostStats {
         self.replayed += other.replayed;
         self.unauthorised += other.unauthorised;
         self.full += other.full;
+        self.too_many_requests += other.too_many_requests;
+        self.not_sent += other.not_sent;
         self.unknown_session += other.unknown_session;
         self.too_many += other.too_many;
         self.unexpected += other.unexpected;
@@ -84,6 +93,7 @@ impl HostStats {
             HostError::Open(OpenError::Replayed) => self.replayed += 1,
             HostError::Unauthorised => self.unauthorised += 1,
             HostError::Full => self.full += 1,
+            HostError::TooManyRequests => self.too_many_requests += 1,
             HostError::UnknownSession => self.unknown_session += 1,
             HostError::TooMany => self.too_many += 1,
             HostError::Unexpected => self.unexpected += 1,
