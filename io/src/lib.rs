@@ -1,8 +1,10 @@
 //! Sockets, TUN devices, interfaces and routes, network namespaces, packet rings, files of
-//! configuration and state, the time of day, limits of rates and of open files.
+//! configuration and state, the time of day, limits of rates and of open files, what has to stay as it
+//! was set in the kernel.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
+pub mod boot;
 pub mod clock;
 pub mod config;
 mod departures;
@@ -11,6 +13,7 @@ pub mod failures;
 pub mod file;
 pub mod interface;
 pub mod json_file;
+pub mod kept;
 pub mod key_file;
 mod lifetime;
 pub mod netlink;

@@ -7,6 +7,7 @@ mod dial_errors;
 mod dns;
 mod files;
 mod inner_addresses;
+mod kept;
 pub(crate) mod kill_switch;
 mod modems;
 mod narrow;
@@ -43,6 +44,7 @@ use hawser_uplinks::{
 };
 use hawser_wire::xnc::PacketBuffer;
 use inner_addresses::InnerAddresses;
+use kept::Kept;
 use kill_switch::KillSwitch;
 use modems::Modems;
 use narrow::NarrowUplinks;
@@ -134,6 +136,7 @@ struct Client {
     tables: Vec<Arc<Table>>,
     _nat: Option<Nat>,
     dns: Dns,
+    kept: Arc<Kept>,
 }
 
 /// The current session.
@@ -158,7 +161,10 @@ impl Client {
         let mut tables: Vec<_> = kill_switch.iter().map(KillSwitch::table).collect();
         // First, because removals before this are not noticed.
         tables::watch(tables.clone())?;
-        let dialer = Arc::new(Dialer::new(&config, kill_switch.map(Arc::new))?);
+        // Before uplinks are used.
+        let kept = Arc::new(Kept::watch(&config)?);
+        let dialer = Dialer::new(&config, kill_switch.map(Arc::new), Arc::clone(&kept))?;
+        let dialer = Arc::new(dialer);
         let mut usage_file = UsageFile::read(config.usage_file.clone())?;
         let usage = usage_file.stored().cloned().unwrap_or_default();
         let damaged_files = usage_file.damaged_files().to_vec();
@@ -169,7 +175,7 @@ impl Client {
         if config.table.is_some() {
             device.accept_other_routes()?;
         }
-        Device::watch(&device)?;
+        kept.watch_device(Device::watch(&device)?);
         let nat = masquerade(&config)?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
@@ -209,6 +215,7 @@ impl Client {
             tables,
             _nat: nat,
             dns,
+            kept,
             config,
         })
     }
@@ -380,6 +387,7 @@ impl Client {
         self.carry_out_commands().await;
         self.show().await;
         self.reader.abort();
+        self.kept.end();
         // Leaves time for the packets that close the connections. A server that misses them closes
         // the session later.
         sleep(Duration::from_millis(50)).await;

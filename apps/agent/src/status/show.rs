@@ -115,6 +115,9 @@ fn obstacles(status: &Status) -> String {
     for (interface, reason) in &status.unattached {
         let _ = writeln!(text, "NOT ATTACHED TO {interface}: {reason}");
     }
+    for deviation in &status.deviations {
+        let _ = writeln!(text, "{deviation}");
+    }
     text
 }
 
@@ -361,6 +364,7 @@ mod tests {
             not_deduplicated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
             controller: None,
             device: None,
+            deviations: Vec::new(),
             arrival_records_overflowed: 0,
         }
     }
