@@ -218,6 +218,11 @@ impl Attachments {
         self.pins.is_none() || !self.links.is_empty()
     }
 
+    /// Returns whether a program is attached to an interface: another process may have detached it.
+    pub(crate) fn is_attached(&self, ifindex: u32) -> bool {
+        self.links.get(&ifindex).is_some_and(Link::is_attached)
+    }
+
     /// Detaches the programs that earlier processes left on other interfaces. Returns these
     /// interfaces.
     pub(crate) fn release_others(&self) -> io::Result<Vec<u32>> {

@@ -185,6 +185,11 @@ impl Link {
         Ok((ifindex != 0).then_some(ifindex))
     }
 
+    /// Returns whether the program is still attached.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.interface().is_ok_and(|interface| interface.is_some())
+    }
+
     /// Returns the hook of an attachment to an interface; `None` if it has ended.
     pub(crate) fn hook(&self, ifindex: u32) -> io::Result<Option<ReceiveHook>> {
         if self.info()?.type_ == libbpf_sys::BPF_LINK_TYPE_TCX {

@@ -233,6 +233,11 @@ impl Receiver {
         Ok(switched)
     }
 
+    /// Returns whether the program is attached to an interface: another process may have detached it.
+    pub fn is_attached(&self, ifindex: u32) -> bool {
+        self.attachments.is_attached(ifindex)
+    }
+
     /// Ends the deduplication on all but these interfaces. Returns the others.
     pub fn keep_only(&mut self, interfaces: &BTreeSet<u32>) -> io::Result<Vec<u32>> {
         self.attachments.keep_only(interfaces)

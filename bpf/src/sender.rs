@@ -468,6 +468,17 @@ impl Sender {
         table.set(&ends.exit, &row).map_err(failed_at(ends.device))
     }
 
+    /// Returns whether all programs of an interface and its loops are attached: another process may have
+    /// detached some.
+    pub fn is_attached(&self, ifindex: u32) -> bool {
+        let loops = [&self.loops, &self.transit_loops];
+        let exits = loops.map(|loops| loops.get(&ifindex).map(|ends| ends.exit));
+        let is_of = |number: u32| number == ifindex || exits.contains(&Some(number));
+        let links = self.links.iter().chain(&self.entrances);
+        let mut links = links.filter(|(number, _)| is_of(*number));
+        links.all(|(_, link)| link.is_attached())
+    }
+
     /// Detaches everything from an interface and removes its loops. Also call this for an interface
     /// that no longer exists: the kernel does not reuse interface numbers, so its table entries
     /// would accumulate.

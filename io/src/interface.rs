@@ -266,6 +266,17 @@ pub fn route(destination: IpAddr, interface: Option<&str>) -> Result<Route, Erro
     find_route(route_question(destination, interface)?, destination)
 }
 
+/// Returns whether the routing tables have a route to `destination` by `interface`. Without one, the
+/// kernel takes an IPv4 destination for one on the link.
+pub fn has_route(destination: IpAddr, interface: &str) -> bool {
+    let Ok(mut question) = route_question(destination, Some(interface)) else {
+        return false;
+    };
+    question.header.flags |= RouteFlags::FibMatch;
+    let description = format_args!("find the route to {destination}");
+    netlink::ask(description, GetRoute(question)).is_ok()
+}
+
 /// Returns the route to `destination` by `interface` for packets from `source`, an address of this
 /// machine: rules of the routing policy (`ip rule`) may depend on it.
 pub fn route_from(source: IpAddr, destination: IpAddr, interface: &str) -> Result<Route, Error> {
@@ -353,6 +364,48 @@ fn having(wanted: InterfaceFlags) -> io::Result<BTreeSet<String>> {
         .filter(|entry| entry.flags.contains(wanted))
         .map(|entry| entry.interface_name)
         .collect())
+}
+
+/// An address of an interface, with its network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InNetwork {
+    /// The interface.
+    pub interface: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The length of the network's prefix, in bits.
+    pub prefix_length: u8,
+}
+
+impl InNetwork {
+    /// Returns whether two addresses are in the same network of more than one address.
+    pub fn is_same_network(&self, other: &InNetwork) -> bool {
+        let first = |address: IpAddr, length: u8| match address {
+            IpAddr::V4(v4) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+                IpAddr::from(std::net::Ipv4Addr::from(u32::from(v4) & mask))
+            }
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+                IpAddr::from(std::net::Ipv6Addr::from(u128::from(v6) & mask))
+            }
+        };
+        self.prefix_length < whole(self.address)
+            && self.prefix_length == other.prefix_length
+            && first(self.address, self.prefix_length) == first(other.address, other.prefix_length)
+    }
+}
+
+/// Returns every address of every interface, with its network.
+pub fn networks() -> io::Result<Vec<InNetwork>> {
+    let found = nix::ifaddrs::getifaddrs()?.filter_map(|entry| {
+        Some(InNetwork {
+            address: ip(entry.address.as_ref()?)?,
+            prefix_length: entry.netmask.as_ref().and_then(ip).map(leading_ones)?,
+            interface: entry.interface_name,
+        })
+    });
+    Ok(found.collect())
 }
 
 /// Returns every address of every interface, with the length of its link's prefix.

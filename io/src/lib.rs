@@ -1,8 +1,10 @@
 //! Sockets, TUN devices, interfaces and routes, network namespaces, packet rings, files of
-//! configuration and state, the time of day, limits of rates, of open files and of handshakes.
+//! configuration and state, the time of day, limits of rates, of open files and of handshakes, and what has to
+//! stay as it was set in the kernel.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
+pub mod boot;
 pub mod clock;
 pub mod config;
 mod departures;
@@ -12,6 +14,7 @@ pub mod file;
 pub mod handshakes;
 pub mod interface;
 pub mod json_file;
+pub mod kept;
 pub mod key_file;
 mod lifetime;
 pub mod netlink;

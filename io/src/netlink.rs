@@ -19,13 +19,14 @@ pub use conntrack::{TrackedFlow, forget_flows};
 pub use link::{LinkChange, create_veth, delete_link};
 pub use monitor::Monitor;
 pub use offloads::{STRIPS_VLAN_TAGS, offloads};
-pub use route::Route;
+pub use route::{KERNEL_METRIC, KERNEL_PROTOCOL, Route, routes_by};
 pub use xdp::{XdpFeatures, xdp_features};
 
 use netlink_packet_core::{
-    ErrorMessage, NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, NlasIterator,
-    parse_string,
+    ErrorMessage, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NlasIterator, parse_string,
 };
+use netlink_packet_route::RouteNetlinkMessage::GetRoute;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -146,6 +147,9 @@ fn exchange(message: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlink
     socket.set_ext_ack(true)?;
     // Errors come without a copy of the request.
     socket.set_cap_ack(true)?;
+    // Makes the kernel select the routes to list: there may be a million others.
+    let lists_routes = flags == NLM_F_DUMP && matches!(message, GetRoute(_));
+    socket.set_netlink_get_strict_chk(lists_routes)?;
     let mut message = NetlinkMessage::from(message);
     message.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
     message.finalize();

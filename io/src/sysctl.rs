@@ -28,8 +28,18 @@ pub fn reverse_path_filter(interface: &str) -> u8 {
 
 /// Returns the reverse path filter of one interface, or the one for `all`.
 pub fn own_reverse_path_filter(interface: &str) -> io::Result<u8> {
-    let value = fs::read_to_string(reverse_path_filter_file(interface))?;
-    value.trim().parse().map_err(io::Error::other)
+    of_interface("rp_filter", interface)
+}
+
+/// Returns a parameter of IPv4 of one interface, or the one for `all`.
+pub fn of_interface(parameter: &str, interface: &str) -> io::Result<u8> {
+    let file = Path::new("/proc/sys/net/ipv4/conf")
+        .join(interface)
+        .join(parameter);
+    fs::read_to_string(file)?
+        .trim()
+        .parse()
+        .map_err(io::Error::other)
 }
 
 /// Sets the reverse path filter of an interface. This needs root or CAP_NET_ADMIN, and a `/proc/sys`

@@ -13,13 +13,13 @@
 
 #[cfg(test)]
 mod any_bytes;
-mod boot;
 pub mod config;
 mod controlled;
 mod device;
 mod echo;
 pub mod enrol;
 mod flows;
+mod kept;
 mod link;
 mod metrics;
 mod node;
@@ -43,13 +43,14 @@ use controlled::{Controlled, Restored};
 use device::Device;
 use hawser_io::file;
 use hawser_io::interface;
+use hawser_io::kept::{Filters, Watch};
 use hawser_io::netlink::Monitor;
 use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
-use node::{Filters, Node, pins, remove_pins};
+use node::{Node, pins, remove_pins};
 use observer::Observer;
 use rejected::RejectedCopies;
 use signal_hook::consts::SIGHUP;
@@ -126,6 +127,7 @@ struct Agent {
     status_file: StatusFile,
     rejected: RejectedCopies,
     monitor: Monitor,
+    kept: Watch,
 }
 
 impl Agent {
@@ -157,6 +159,7 @@ impl Agent {
             // Only now: a refused start leaves the entries of an earlier agent's device in place.
             Device::remove(&node.config().remains());
         }
+        let kept = kept::watch(&node)?;
         info!(status = %status_file, "agent running");
         let mut agent = Agent {
             device,
@@ -166,6 +169,7 @@ impl Agent {
             status_file,
             rejected: RejectedCopies::default(),
             monitor,
+            kept,
         };
         agent.follow_device(monotonic_now());
         Ok(agent)
@@ -296,6 +300,7 @@ impl Agent {
             self.observer.as_ref(),
             controller,
             self.device.as_ref(),
+            [self.kept.deviations(), self.node.deviations()].concat(),
         );
     }
 }

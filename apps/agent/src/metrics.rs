@@ -4,6 +4,7 @@ use crate::status::{
     Copies, DeviceStatus, LastStatus, PathState, ReceiveStatus, SendStatus, Status,
 };
 use anyhow::{Context, Result};
+use hawser_io::kept::Deviation;
 use hawser_metrics::{Metric, NO_LABELS, Sink, counter, counts, gauge, page, server};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +29,7 @@ fn text(status: Option<Status>) -> String {
     })
 }
 
-const NODE: [Metric<Status>; 4] = [
+const NODE: [Metric<Status>; 6] = [
     gauge(
         "configuration_valid",
         "1 if the configuration file was valid when it was last read",
@@ -38,6 +39,16 @@ const NODE: [Metric<Status>; 4] = [
         "interfaces_unattached",
         "Interfaces to which a program is not attached",
         |status| status.unattached.len() as f64,
+    ),
+    gauge(
+        "deviations",
+        "Parameters, firewall rules and other things in the kernel that are not as the node needs them",
+        |status| deviations(status).filter(|found| !found.restored).count() as f64,
+    ),
+    counter(
+        "deviations_seen",
+        "Times that another program changed what the node needs in the kernel",
+        |status| deviations(status).map(|found| found.count).sum(),
     ),
     gauge(
         "controller_connected",
@@ -55,6 +66,10 @@ const NODE: [Metric<Status>; 4] = [
         |status| status.arrival_records_overflowed,
     ),
 ];
+
+fn deviations(status: &Status) -> impl Iterator<Item = &Deviation> {
+    status.deviations.iter()
+}
 
 const PATH: [Metric<PathState>; 3] = [
     gauge("path_up", "1 if the path can be used", |path| {

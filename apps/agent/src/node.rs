@@ -1,11 +1,11 @@
 //! A node in the kernel: loads and attaches the eBPF programs, and fills their tables from a
 //! configuration.
 
+mod attachments;
 mod clock;
 mod devices;
 mod environment;
 mod exits;
-mod filters;
 mod locals;
 mod mtus;
 mod own;
@@ -19,11 +19,11 @@ use devices::Devices;
 pub(crate) use devices::{Modes, Use};
 use environment::{Interfaces, load_receiver, tell_of_forwarding, warn_of_large_packets};
 pub(crate) use environment::{next_hop, pins, remove_pins};
-pub(crate) use filters::Filters;
 use hawser_bpf::{
     Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode,
 };
 use hawser_io::clock::unix_ms;
+use hawser_io::kept::{Filters, Keeper};
 use hawser_io::segmenter::Segmenter;
 use hawser_io::xdp::Mode;
 use hawser_io::{interface, netlink};
@@ -31,9 +31,11 @@ use hawser_units::{FlowId, PathId};
 use locals::Locals;
 pub(crate) use locals::current_local;
 use own::OwnTraffic;
+use parking_lot::Mutex;
 use paths::{Paths, Surroundings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use tracing::{info, warn};
 
 /// The index of an interface that does not exist. The kernel's indices start at 1.
@@ -71,7 +73,8 @@ pub(crate) struct Node {
     /// is dropped.
     segmenters: BTreeMap<(Hook, String), Segmenter>,
     devices: Devices,
-    filters: Filters,
+    filters: Arc<Mutex<Filters>>,
+    attachments: Keeper,
 }
 
 /// A change of a path while the agent runs.
@@ -131,7 +134,8 @@ impl Node {
             epoch: 0,
             segmenters: BTreeMap::new(),
             devices: Devices::default(),
-            filters: Filters::read(&config.directory()),
+            filters: Arc::new(Mutex::new(Filters::read(&config.directory()))),
+            attachments: Keeper::default(),
             clock: None,
             remains: Flows::default(),
             config,
@@ -169,7 +173,7 @@ impl Node {
                     "removed the deduplication of an earlier agent: no flow is received here any more"
                 );
             }
-            self.filters.restore_except(&BTreeSet::new());
+            self.filters.lock().restore_except(&BTreeSet::new());
             return Ok(());
         }
         // A controller may assign received flows later.
@@ -178,6 +182,11 @@ impl Node {
         } else {
             self.attach_receiver()
         }
+    }
+
+    /// Returns the reverse path filters of the interfaces where copies are deduplicated.
+    pub(crate) fn filters(&self) -> Arc<Mutex<Filters>> {
+        Arc::clone(&self.filters)
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -307,7 +316,7 @@ impl Node {
             .keep_only(&kept)
             .context("cannot end deduplication on an interface that no path uses any more")?;
         let held = paths.values().map(|path| path.interface.clone()).collect();
-        self.filters.restore_except(&held);
+        self.filters.lock().restore_except(&held);
         Ok(())
     }
 
@@ -523,6 +532,7 @@ impl Node {
     pub(crate) fn follow(&mut self) -> Result<()> {
         self.interfaces = Interfaces::read(&self.config)?;
         self.devices.forget_others(&self.interfaces);
+        self.notice_detached();
         self.detach_changed()?;
         let moved = |(key, attached): (&(Hook, String), &Attached)| {
             let now = self.interfaces.number(&key.1)?;
@@ -540,6 +550,7 @@ impl Node {
                 }
             }
         }
+        self.record_attachments();
         self.follow_locals()?;
         let exits = self.choose_exits()?;
         if let Some(sender) = &mut self.sender {
@@ -763,9 +774,9 @@ impl Node {
             Ok(()) => {
                 let of_paths = self.config.paths.values();
                 let held = of_paths.map(|path| path.interface.clone()).collect();
-                self.filters.restore_except(&held);
+                self.filters.lock().restore_except(&held);
             }
-            Err(_) => self.filters.restore(|name| loosened.contains(name)),
+            Err(_) => self.filters.lock().restore(|name| loosened.contains(name)),
         }
         attached
     }
@@ -778,7 +789,7 @@ impl Node {
         loosened: &mut BTreeSet<String>,
     ) -> Result<()> {
         for name in names {
-            if self.filters.loosen(name)? {
+            if self.filters.lock().loosen(name)? {
                 loosened.insert(name.clone());
             }
         }

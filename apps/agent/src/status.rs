@@ -17,6 +17,7 @@ use hawser_bpf::{FallbackStats, RxStats, Sender, TxStats};
 use hawser_io::clock::unix_ms;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
+use hawser_io::kept::Deviation;
 use hawser_pathset::PathTotals;
 use hawser_units::{FlowId, Line, PathId};
 use parking_lot::Mutex;
@@ -75,6 +76,9 @@ pub struct Status {
     /// The agent's own interface. `None` without one.
     #[serde(default)]
     pub device: Option<DeviceStatus>,
+    /// What the node needs in the kernel and was changed by other programs since the agent was started.
+    #[serde(default)]
+    pub deviations: Vec<Deviation>,
     /// Arrival records that were lost because they were not read in time. `only_copy`, `missing`
     /// and the skews do not include them.
     pub arrival_records_overflowed: u64,
@@ -215,6 +219,7 @@ impl Status {
         observer: Option<&Observer>,
         controller: Option<ControllerStatus>,
         device: Option<&Device>,
+        deviations: Vec<Deviation>,
         configuration: &ConfigurationStatus,
     ) -> Result<Self> {
         let config = node.config();
@@ -240,6 +245,7 @@ impl Status {
             not_deduplicated: receiver.not_deduplicated,
             controller,
             device: device.map(DeviceStatus::of).transpose()?,
+            deviations,
             arrival_records_overflowed: observer.map_or(0, Observer::overflowed),
         })
     }
@@ -376,8 +382,17 @@ impl StatusFile {
         observer: Option<&Observer>,
         controller: Option<ControllerStatus>,
         device: Option<&Device>,
+        deviations: Vec<Deviation>,
     ) {
-        let status = Status::of(node, observer, controller, device, &self.configuration);
+        let configuration = &self.configuration;
+        let status = Status::of(
+            node,
+            observer,
+            controller,
+            device,
+            deviations,
+            configuration,
+        );
         let outcome = status.and_then(|status| {
             let written = self.file.write(&status);
             *self.last.lock() = Some(status);

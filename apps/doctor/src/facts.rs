@@ -1,4 +1,5 @@
 use hawser_io::interface::{Described, Route};
+use hawser_io::kept::Problem;
 use hawser_io::netlink::XdpFeatures;
 use hawser_io::xdp::Wanted;
 use std::collections::BTreeSet;
@@ -38,6 +39,8 @@ pub struct Facts {
     pub is_proc_read_only: Fact<bool>,
     /// The reverse path filter for IPv6 of firewalld (`IPv6_rpfilter`), if it runs.
     pub firewalld: Option<Fact<String>>,
+    /// What programs need in the kernel, examined by the code with which they keep it.
+    pub kept: Vec<KeptFacts>,
     /// Whether the kernel has the queueing discipline `fq`.
     pub has_fq: Fact<bool>,
     /// Whether the clock is synchronized.
@@ -65,6 +68,23 @@ pub struct InterfaceFacts {
     pub has_vlans: bool,
     /// The reverse path filter that is in force.
     pub reverse_path_filter: u8,
+}
+
+/// Something that a program needs in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptFacts {
+    /// The check.
+    pub id: &'static str,
+    /// The interface or parameter, if the check has several.
+    pub subject: Option<String>,
+    /// The parts that need it.
+    pub parts: &'static [crate::Part],
+    /// Whether the configuration makes it necessary.
+    pub is_needed: bool,
+    /// The difference from what should be.
+    pub problem: Option<Problem>,
+    /// The finding if there is no difference.
+    pub fine: String,
 }
 
 /// A transport protocol.
@@ -217,6 +237,14 @@ pub(crate) mod tests {
             buffers: vec![("net.core.rmem_max", Ok(212_992))],
             is_proc_read_only: Ok(false),
             firewalld: None,
+            kept: vec![KeptFacts {
+                id: "firewall.rules",
+                subject: None,
+                parts: &[Part::Agent, Part::Tunnel],
+                is_needed: false,
+                problem: None,
+                fine: "No rule of nftables filters by the route back.".to_owned(),
+            }],
             has_fq: Ok(true),
             is_synchronized: Ok(true),
             ports: vec![port(Protocol::Udp, 14747, Part::Agent, "replicas")],

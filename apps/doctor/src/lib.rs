@@ -13,7 +13,8 @@ mod show;
 
 pub use checks::findings;
 pub use facts::{
-    Answer, Fact, Facts, Holder, InterfaceFacts, PeerFacts, Port, PortFacts, Protocol, Way,
+    Answer, Fact, Facts, Holder, InterfaceFacts, KeptFacts, PeerFacts, Port, PortFacts, Protocol,
+    Way,
 };
 pub use finding::{Finding, Part, Verdict};
 

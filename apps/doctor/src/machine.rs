@@ -1,5 +1,6 @@
 //! Reads the facts of this machine. Nothing here decides.
 
+mod kept;
 mod ports;
 mod way;
 
@@ -48,6 +49,7 @@ pub(crate) fn read(plan: &Plan) -> Facts {
             .into(),
         is_proc_read_only: sysctl::is_read_only().map_err(|error| error.to_string()),
         firewalld: firewalld(),
+        kept: kept::read(plan),
         has_fq: has_fq(),
         is_synchronized: clock::is_synchronized().map_err(|error| error.to_string()),
         ports: plan

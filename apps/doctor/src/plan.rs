@@ -4,6 +4,7 @@ use crate::Part::{self, Agent, Controller, Publish, Relay, Tunnel};
 use crate::facts::Port;
 use crate::facts::Protocol::{self, Tcp, Udp};
 use hawser_io::xdp::Wanted;
+use std::net::{IpAddr, SocketAddr};
 use toml::{Table, Value};
 
 /// The ports and interfaces that are used.
@@ -14,6 +15,84 @@ pub(crate) struct Plan {
     pub(crate) interfaces: Vec<String>,
     /// The XDP mode that an agent's configuration asks for.
     pub(crate) xdp: Wanted,
+    /// What a tunnel's configuration names.
+    pub(crate) tunnel: Option<TunnelPlan>,
+}
+
+/// What the configuration of a tunnel client or server names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TunnelPlan {
+    /// The TUN device.
+    pub(crate) interface: String,
+    /// The networks whose packets are forwarded.
+    pub(crate) networks: Vec<String>,
+    /// Whether packets are forwarded between the tunnel and other interfaces.
+    pub(crate) forwards: bool,
+    /// The uplinks of a client, which can be patterns.
+    pub(crate) uplinks: Vec<String>,
+    /// The addresses of a client's servers.
+    pub(crate) peers: Vec<IpAddr>,
+}
+
+impl Default for TunnelPlan {
+    fn default() -> Self {
+        TunnelPlan {
+            interface: "hawser-tun".to_owned(),
+            networks: Vec::new(),
+            forwards: false,
+            uplinks: Vec::new(),
+            peers: Vec::new(),
+        }
+    }
+}
+
+impl TunnelPlan {
+    fn of(file: &Table) -> Option<Self> {
+        let tunnel = file.get("tunnel")?.as_table()?;
+        let texts = |table: &Table, key: &str| -> Vec<String> {
+            let list = table.get(key).and_then(Value::as_array);
+            let texts = list.into_iter().flatten().filter_map(Value::as_str);
+            texts.map(str::to_owned).collect()
+        };
+        let rows = |key: &str| {
+            file.get(key)
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+        };
+        let is_set = |key: &str| tunnel.get(key).and_then(Value::as_bool);
+        let default = TunnelPlan::default();
+        let interface = tunnel.get("interface").and_then(Value::as_str);
+        let servers = rows("server").filter_map(Value::as_table);
+        let addresses = servers.flat_map(|server| texts(server, "addresses"));
+        let peers = addresses.filter_map(|address| Some(address.parse::<SocketAddr>().ok()?.ip()));
+        let is_client = file.contains_key("server");
+        let lan = texts(tunnel, "lan");
+        let (networks, forwards) = match is_client {
+            true => {
+                let masquerades = is_set("masquerade") == Some(true);
+                let routes = if masquerades {
+                    texts(tunnel, "routes")
+                } else {
+                    Vec::new()
+                };
+                (
+                    routes.into_iter().chain(lan.clone()).collect(),
+                    masquerades || !lan.is_empty(),
+                )
+            }
+            false => (texts(tunnel, "addresses"), is_set("nat") != Some(false)),
+        };
+        Some(TunnelPlan {
+            interface: interface.map_or(default.interface, str::to_owned),
+            networks,
+            forwards,
+            uplinks: rows("uplink")
+                .filter_map(|row| Some(row.get("interface")?.as_str()?.to_owned()))
+                .collect(),
+            peers: peers.collect(),
+        })
+    }
 }
 
 const MOQ: u16 = 14754;
@@ -36,6 +115,7 @@ impl Plan {
             ports,
             interfaces: Vec::new(),
             xdp: Wanted::Best,
+            tunnel: None,
         }
     }
 
@@ -95,6 +175,7 @@ impl Plan {
             xdp: Wanted::of(generic),
             ports,
             interfaces: interfaces(&file),
+            tunnel: TunnelPlan::of(&file),
         })
     }
 }

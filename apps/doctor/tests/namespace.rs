@@ -106,6 +106,71 @@ fn a_port_in_use_and_a_peer_without_a_route_fail() {
 }
 
 #[test]
+fn what_keeps_a_tunnel_from_passing_packets_is_found() {
+    let machine = Machine::create("tunnel");
+    let namespace = &machine.0;
+    namespace.sysctl("net.ipv4.ip_forward", "0").unwrap();
+    namespace
+        .ip("addr add 192.0.2.7/24 dev lan0\nlink add down0 type veth peer name down1")
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("client.toml");
+    let config = "[tunnel]\nname = \"car\"\nroutes = [\"0.0.0.0/0\"]\nmasquerade = true\n\
+                  [[server]]\naddresses = [\"203.0.113.1:14752\"]\n[[uplink]]\ninterface = \"wan0\"\n\
+                  [[uplink]]\ninterface = \"lan0\"\n[[uplink]]\ninterface = \"down0\"\n";
+    std::fs::write(&file, config).unwrap();
+    let tunnel = || {
+        machine.examine(&Args {
+            parts: vec![Part::Tunnel],
+            config: Some(file.clone()),
+            ..args()
+        })
+    };
+    let of = |findings: &[Finding], id: &str| {
+        let found = findings.iter().filter(|found| found.id == id);
+        found.map(|found| found.result).collect::<Vec<_>>()
+    };
+    let findings = tunnel();
+    assert_eq!(of(&findings, "firewall.rules"), [Verdict::Ok]);
+    assert_eq!(of(&findings, "firewall.forwarding"), [Verdict::Ok]);
+    for (id, subject, result) in [
+        ("uplink.state", "wan0", Verdict::Ok),
+        ("uplink.state", "down0", Verdict::Failed),
+        ("uplink.route", "wan0", Verdict::Failed),
+        ("uplink.arp", "wan0", Verdict::Warning),
+        ("tunnel.forwarding", "net.ipv4.ip_forward", Verdict::Failed),
+    ] {
+        let found = find(&findings, id, subject);
+        assert_eq!(found.result, result, "{found:?}");
+    }
+    namespace
+        .ip("route add default via 192.0.2.9 dev wan0")
+        .unwrap();
+    let route = tunnel();
+    assert_eq!(
+        find(&route, "uplink.route", "wan0").result,
+        Verdict::Ok,
+        "{route:?}"
+    );
+    for (rules, id) in [
+        (
+            "add table ip6 n { chain rp { type filter hook prerouting priority -140 ; policy drop ; \
+             fib saddr . mark . iif oif exists accept ; } ; }",
+            "firewall.rules",
+        ),
+        (
+            "add table inet f { chain forward { type filter hook forward priority 0 ; \
+             ct state established accept ; reject ; } ; }",
+            "firewall.forwarding",
+        ),
+    ] {
+        let mut nft = namespace.command("nft").unwrap();
+        assert!(nft.arg(rules).status().unwrap().success(), "{rules}");
+        assert_ne!(of(&tunnel(), id), [Verdict::Ok], "{rules}");
+    }
+}
+
+#[test]
 fn a_peer_on_the_link_has_a_route_and_an_mtu() {
     let machine = Machine::create("peer");
     machine.0.ip("link set wan0 mtu 1300").unwrap();

@@ -8,6 +8,7 @@ mod dns;
 mod files;
 mod fit;
 mod inner_addresses;
+mod kept;
 pub(crate) mod kill_switch;
 mod modems;
 mod narrow;
@@ -45,6 +46,7 @@ use hawser_uplinks::{
 };
 use hawser_wire::xnc::PacketBuffer;
 use inner_addresses::InnerAddresses;
+use kept::Kept;
 use kill_switch::KillSwitch;
 use modems::Modems;
 use narrow::NarrowUplinks;
@@ -138,6 +140,7 @@ struct Client {
     /// How often routes and rules were restored when stale flows were last forgotten.
     flows_forgotten_at: u64,
     dns: Dns,
+    kept: Arc<Kept>,
 }
 
 /// The current session.
@@ -162,7 +165,10 @@ impl Client {
         let mut tables: Vec<_> = kill_switch.iter().map(KillSwitch::table).collect();
         // First, because removals before this are not noticed.
         tables::watch(tables.clone())?;
-        let dialer = Arc::new(Dialer::new(&config, kill_switch.map(Arc::new))?);
+        // Before uplinks are used.
+        let kept = Arc::new(Kept::watch(&config)?);
+        let dialer = Dialer::new(&config, kill_switch.map(Arc::new), Arc::clone(&kept))?;
+        let dialer = Arc::new(dialer);
         let mut usage_file = UsageFile::read(config.usage_file.clone())?;
         let usage = usage_file.stored().cloned().unwrap_or_default();
         let damaged_files = usage_file.damaged_files().to_vec();
@@ -173,7 +179,7 @@ impl Client {
         if config.table.is_some() {
             device.accept_other_routes()?;
         }
-        Device::watch(&device)?;
+        kept.watch_device(Device::watch(&device)?);
         let nat = masquerade(&config)?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
@@ -214,6 +220,7 @@ impl Client {
             _nat: nat,
             flows_forgotten_at: 0,
             dns,
+            kept,
             config,
         })
     }
@@ -386,6 +393,7 @@ impl Client {
         self.carry_out_commands().await;
         self.show().await;
         self.reader.abort();
+        self.kept.end();
         // Leaves time for the packets that close the connections. A server that misses them closes
         // the session later.
         sleep(Duration::from_millis(50)).await;

@@ -3,15 +3,13 @@
 mod configured;
 
 use crate::config::Prefix;
-use crate::netlink::{Changes, LINKS_AND_ADDRESSES, ROUTES};
-use crate::tables::MIN_CHECK_PAUSE;
 use anyhow::{Context, Result, ensure};
-use configured::Configured;
-use hawser_io::netlink::{Address, LinkChange, Route};
+use configured::{Configured, KeptDevice, MIN_IPV6_MTU};
+use hawser_io::kept::{Item, Rules, Watch};
+use hawser_io::netlink::{Address, KERNEL_METRIC, KERNEL_PROTOCOL, LinkChange, Route};
 use hawser_io::sysctl;
 use hawser_io::tun::{Buffer, Tun};
 use hawser_wire::xnc::PacketBuffer;
-use nix::sys::socket::SockProtocol;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,10 +17,8 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::time::{sleep, timeout};
 
 /// Packets read from the kernel at once.
 pub(crate) type Batch = Vec<PacketBuffer>;
@@ -48,9 +44,6 @@ pub(crate) struct Device {
     configured: Mutex<Configured>,
 }
 
-/// The smallest MTU for IPv6 (RFC 8200, section 5), in bytes.
-const MIN_IPV6_MTU: u16 = 1280;
-
 impl Device {
     /// Creates the device with `addresses` and their prefix lengths. Must be called within a Tokio
     /// runtime.
@@ -74,13 +67,13 @@ impl Device {
             without_session: AtomicU64::new(0),
             with_session: AtomicU64::new(0),
             has_ipv6,
-            configured: Mutex::new(Configured::of(name, has_ipv6)),
+            configured: Mutex::new(Configured::of(name, mtu, has_ipv6)),
         };
         device.set_up(mtu, addresses)?;
         Ok(device)
     }
 
-    /// Brings the device up with its first addresses.
+    /// Brings the device up with its first addresses, and the routes that the kernel adds with them.
     fn set_up(&self, mtu: u16, addresses: &[(IpAddr, u8)]) -> Result<()> {
         let usable = LinkChange {
             mtu_bytes: Some(mtu.into()),
@@ -89,10 +82,25 @@ impl Device {
             ..LinkChange::default()
         };
         usable.apply(self.name())?;
-        for address in addresses {
-            self.address(*address).replace()?;
-        }
-        Ok(())
+        let networks = addresses
+            .iter()
+            .filter_map(|address| self.network(*address));
+        let routes = networks.collect();
+        let addresses = addresses.iter().map(|address| self.address(*address));
+        let mut configured = self.configured.lock();
+        Ok(configured.replace(addresses.collect(), routes)?)
+    }
+
+    /// Returns the route to the network of an address that the kernel adds with it.
+    fn network(&self, (address, prefix_length): (IpAddr, u8)) -> Option<Route> {
+        let network = Prefix::around(address, prefix_length);
+        let route = Route::new(network.address(0)?, prefix_length, self.name());
+        (network != Prefix::host(address)).then_some(Route {
+            source: address.is_ipv4().then_some(address),
+            metric: address.is_ipv6().then_some(KERNEL_METRIC),
+            protocol: Some(KERNEL_PROTOCOL),
+            ..route
+        })
     }
 
     fn name(&self) -> &str {
@@ -126,30 +134,19 @@ impl Device {
         Ok(configured.replace(addresses.collect(), routes.collect())?)
     }
 
-    /// Restores the addresses and routes of the device whenever another program removes some or sets
-    /// the device down, as long as the device exists. Must be called within a Tokio runtime.
-    pub(crate) fn watch(device: &Arc<Device>) -> Result<()> {
-        let groups = LINKS_AND_ADDRESSES | ROUTES;
-        let changes = Changes::subscribe(SockProtocol::NetlinkRoute, groups)
-            .context("cannot subscribe to changes of addresses and routes")?;
-        // The task must not keep the device open.
+    /// Restores the addresses, routes, state and MTU of the device whenever another program changes
+    /// them, as long as the device and the returned value exist.
+    pub(crate) fn watch(device: &Arc<Device>) -> Result<Watch> {
+        // The thread must not keep the device open.
         let device = Arc::downgrade(device);
-        tokio::spawn(async move {
-            while let Some(check_again) = device
-                .upgrade()
-                .map(|device| device.configured.lock().check())
-            {
-                sleep(MIN_CHECK_PAUSE).await;
-                // A timeout is as good a reason to check as a notification.
-                let _ = timeout(check_again, changes.next(Duration::ZERO)).await;
-            }
-        });
-        Ok(())
-    }
-
-    /// Returns how often addresses and routes were restored.
-    pub(crate) fn restored(&self) -> u64 {
-        self.configured.lock().restored()
+        let items = move |_: &mut Rules| {
+            let device = device.upgrade().map(KeptDevice);
+            device
+                .into_iter()
+                .map(|device| Box::new(device) as Box<dyn Item>)
+                .collect()
+        };
+        Watch::start(items).context("cannot watch addresses and routes")
     }
 
     /// Configures the device for a server: sets its interface group, which firewall rules can
@@ -166,22 +163,14 @@ impl Device {
 
     /// Sets the MTU of the device. The kernel reports it to senders of larger packets.
     pub(crate) fn set_mtu(&self, mtu: u16) -> Result<()> {
-        let change = LinkChange {
-            mtu_bytes: Some(mtu.into()),
-            ..LinkChange::default()
-        };
         let mut configured = self.configured.lock();
-        let takes_ipv6 = self.has_ipv6 && mtu >= MIN_IPV6_MTU;
-        let took_ipv6 = std::mem::replace(&mut configured.takes_ipv6, takes_ipv6);
-        if took_ipv6 && !takes_ipv6 {
+        let took_ipv6 = configured.takes_ipv6();
+        configured.set_mtu(mtu)?;
+        if took_ipv6 && !configured.takes_ipv6() {
             tracing::warn!(
                 mtu,
                 "no IPv6 inside the tunnel: it needs an MTU of {MIN_IPV6_MTU} bytes"
             );
-        }
-        change.apply(self.name())?;
-        if takes_ipv6 && !took_ipv6 {
-            configured.add_missing().1?;
         }
         Ok(())
     }
@@ -194,16 +183,16 @@ impl Device {
             is_mtu_locked: mtu.is_some(),
             ..Route::new(*address, Prefix::host(*address).length(), self.name())
         };
-        let (set, gone): (Vec<_>, Vec<_>) = changes.iter().partition(|(_, mtu)| mtu.is_some());
-        for change in gone {
-            // A missing route was removed together with the device's addresses.
-            let _ = route(change).delete();
+        let mut configured = self.configured.lock();
+        let mut errors = Vec::new();
+        for change in changes {
+            let (address, route) = (change.0, route(change));
+            match change.1 {
+                Some(_) => errors.extend(configured.set_client(address, route).err()),
+                None => configured.remove_client(address, &route),
+            }
         }
-        let errors: Vec<_> = set
-            .into_iter()
-            .filter_map(|change| route(change).replace().err())
-            .map(|error| error.to_string())
-            .collect();
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
         ensure!(errors.is_empty(), "{}", errors.join("; "));
         Ok(())
     }

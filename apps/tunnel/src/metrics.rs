@@ -24,7 +24,7 @@ fn text(status: Status) -> String {
     page("hawser_tunnel", move |sink| write(&status, sink))
 }
 
-const STATUS_METRICS: [Metric<Status>; 6] = [
+const STATUS_METRICS: [Metric<Status>; 8] = [
     gauge("sessions", "Sessions", |s| s.sessions.len() as f64),
     counter(
         "tables_restored",
@@ -35,6 +35,16 @@ const STATUS_METRICS: [Metric<Status>; 6] = [
         "device_restored",
         "Times that addresses and routes of the device were restored after another program removed some",
         |s| s.device_restored,
+    ),
+    gauge(
+        "deviations",
+        "Parameters, firewall rules and other things in the kernel that are not as this end needs them",
+        |s| s.deviations.iter().filter(|found| !found.restored).count() as f64,
+    ),
+    counter(
+        "deviations_seen",
+        "Times that another program changed what this end needs in the kernel, or it was not so at the start",
+        |s| s.deviations.iter().map(|found| found.count).sum(),
     ),
     counter(
         "dns_restored",
@@ -259,7 +269,7 @@ mod tests {
     #[test]
     fn the_metrics_are_those_of_the_documentation() {
         let served = served(&text(status()));
-        assert_eq!(served.len(), 30);
+        assert_eq!(served.len(), 32);
         assert_eq!(served, documented(DOCUMENTATION, "hawser_tunnel"));
     }
 

@@ -9,9 +9,8 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
-/// `linux/rtnetlink.h`: the groups for links and addresses, and for routes, of both families.
+/// `linux/rtnetlink.h`: the groups for links and addresses of both families.
 pub(crate) const LINKS_AND_ADDRESSES: u32 = 0x1 | 0x10 | 0x100;
-pub(crate) const ROUTES: u32 = 0x40 | 0x400;
 
 /// A subscription to netlink groups. It reports only that something changed; the caller then asks
 /// the kernel for the current state.

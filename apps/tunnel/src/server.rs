@@ -3,6 +3,7 @@
 mod addresses;
 pub(crate) mod allowlist;
 mod connection;
+mod kept;
 mod registry;
 mod revocation;
 mod routes;
@@ -24,6 +25,7 @@ use allowlist::Allowlist;
 use anyhow::{Context, Result};
 use hawser_io::handshakes::HandshakeSlots;
 use hawser_io::json_file::StatusFile;
+use hawser_io::kept::Watch;
 use hawser_io::tun::Buffer;
 use hawser_quic::MarkedDatagrams;
 use noq::{AsyncUdpSocket, Endpoint};
@@ -84,6 +86,9 @@ pub(crate) struct Server {
     pub(crate) routes: Arc<Routes>,
     /// The nftables tables that are restored when another program changes or removes them.
     tables: Vec<Arc<Table>>,
+    /// Of the device.
+    device_watch: Watch,
+    kept: Watch,
     /// Notified when sessions or paths have changed.
     pub(crate) changed: Notify,
 }
@@ -168,6 +173,8 @@ impl Server {
         let nat = set_up_rules(&config)?;
         let tables: Vec<_> = nat.iter().map(Nat::table).collect();
         tables::watch(tables.clone())?;
+        let device_watch = Device::watch(&device)?;
+        let kept = kept::watch(&config)?;
         let registration = config.registration.as_ref();
         let allowlist = registration.map(Allowlist::read).transpose()?;
         let server = Server {
@@ -182,6 +189,8 @@ impl Server {
             allowlist: allowlist.map(Arc::new),
             draining: watch::Sender::new(false),
             tables,
+            device_watch,
+            kept,
             changed: Notify::new(),
             client_list: RwLock::new(config.client_list.clone()),
             rejected_file: Mutex::default(),
@@ -434,6 +443,9 @@ impl Server {
         status.addresses = self.registry.own_ips();
         status.memory_bytes = self.budget.used().0;
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
+        status.device_restored = self.device_watch.restored();
+        status.deviations = self.kept.deviations();
+        status.deviations.extend(self.device_watch.deviations());
         status.rejected_file = self.rejected_file.lock().clone();
         if let Some(allowlist) = &self.allowlist {
             status.damaged_files = allowlist.damaged_files().to_vec();

@@ -11,6 +11,7 @@ use crate::session::{DenyReason, Dropped, PathReport, Report};
 use anyhow::{Context, Result};
 use hawser_io::clock;
 use hawser_io::json_file::JsonFile;
+use hawser_io::kept::Deviation;
 use hawser_xnc::{Liveness, RejectReason, Stats};
 use interval::{Counted, Reports};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,9 @@ pub struct Status {
     /// program had removed some or set the device down.
     #[serde(default)]
     pub device_restored: u64,
+    /// What this end needs in the kernel and was changed by other programs, or never was as it should be.
+    #[serde(default)]
+    pub deviations: Vec<Deviation>,
     /// Where a client has set its name servers, or why it has not; none without `dns`, and before
     /// the first session.
     #[serde(default)]
@@ -248,6 +252,7 @@ impl Status {
             memory_bytes: 0,
             tables_restored: 0,
             device_restored: 0,
+            deviations: Vec::new(),
             dns: None,
             dns_restored: 0,
             uplink_domains: Vec::new(),

@@ -1,11 +1,13 @@
 use super::{Error, added, family, index, request};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
-use netlink_packet_route::RouteNetlinkMessage::{DelRoute, NewRoute};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::RouteNetlinkMessage::{DelRoute, GetRoute, NewRoute};
 use netlink_packet_route::route::{
-    RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
+    RouteScope, RouteType, RouteVia,
 };
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// `linux/rtnetlink.h`: the bit that locks a route's MTU.
 const LOCK_MTU: u32 = 1 << 2;
@@ -127,6 +129,77 @@ impl Route {
     fn metrics(&self, mtu: u32) -> RouteAttribute {
         let lock = self.is_mtu_locked.then_some(RouteMetric::Lock(LOCK_MTU));
         RouteAttribute::Metrics([RouteMetric::Mtu(mtu)].into_iter().chain(lock).collect())
+    }
+}
+
+/// The protocol number of a route that the kernel adds with an address (`linux/rtnetlink.h`).
+pub const KERNEL_PROTOCOL: u8 = 2;
+
+/// The metric of such a route of IPv6 (`IP6_RT_PRIO_ADDRCONF` in `linux/ipv6_route.h`).
+pub const KERNEL_METRIC: u32 = 256;
+
+/// Returns the routes by an interface in all tables, with the numbers of their tables.
+pub fn routes_by(interface: &str) -> Result<Vec<Route>, Error> {
+    let number = index(interface)?;
+    let mut found = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut question = RouteMessage::default();
+        question.header.address_family = family;
+        question.attributes.push(RouteAttribute::Oif(number));
+        let description = format_args!("list the routes of {interface}");
+        let answers = request(description, GetRoute(question), NLM_F_DUMP)?;
+        found.extend(answers.into_iter().filter_map(|answer| match answer {
+            NewRoute(route) => listed(route, number, interface),
+            _ => None,
+        }));
+    }
+    Ok(found)
+}
+
+/// Returns a route of a listing if it is by the interface with this number.
+fn listed(message: RouteMessage, number: u32, interface: &str) -> Option<Route> {
+    let header = message.header;
+    let first = match header.address_family {
+        AddressFamily::Inet => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        _ => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let mut route = Route {
+        prefix_length: header.destination_prefix_length,
+        protocol: Some(header.protocol.into()),
+        table: Some(header.table.into()),
+        ..Route::new(first, 0, interface)
+    };
+    let mut is_by = false;
+    for attribute in message.attributes {
+        match attribute {
+            RouteAttribute::Destination(destination) => route.destination = ip(&destination)?,
+            RouteAttribute::Gateway(next_hop) => route.next_hop = ip(&next_hop),
+            RouteAttribute::Via(RouteVia::Inet(v4)) => route.next_hop = Some(v4.into()),
+            RouteAttribute::Via(RouteVia::Inet6(v6)) => route.next_hop = Some(v6.into()),
+            RouteAttribute::PrefSource(source) => route.source = ip(&source),
+            RouteAttribute::Priority(metric) => route.metric = Some(metric),
+            RouteAttribute::Table(table) => route.table = Some(table),
+            RouteAttribute::Oif(by) => is_by = by == number,
+            RouteAttribute::Metrics(metrics) => {
+                for metric in metrics {
+                    match metric {
+                        RouteMetric::Mtu(mtu) => route.mtu_bytes = Some(mtu),
+                        RouteMetric::Lock(locks) => route.is_mtu_locked = locks & LOCK_MTU != 0,
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    is_by.then_some(route)
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
     }
 }
 

@@ -1,5 +1,5 @@
 use super::entry::Entry;
-use crate::boot;
+use hawser_io::boot;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
 use serde::{Deserialize, Serialize};

@@ -70,6 +70,7 @@ impl Node {
             })
             .filter(|((_, name), attached)| {
                 interfaces.number(name) != Some(attached.number)
+                    || !sender.is_attached(attached.number)
                     || is_other_mode(name).unwrap_or(false)
             });
         let changed: BTreeSet<(String, u32)> = replicating

@@ -125,6 +125,9 @@ fn obstacles(status: &Status) -> String {
     for (interface, reason) in &status.unattached {
         let _ = writeln!(text, "NOT ATTACHED TO {interface}: {reason}");
     }
+    for deviation in &status.deviations {
+        let _ = writeln!(text, "{deviation}");
+    }
     text
 }
 
@@ -371,6 +374,7 @@ mod tests {
             not_deduplicated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
             controller: None,
             device: None,
+            deviations: Vec::new(),
             arrival_records_overflowed: 0,
         }
     }

@@ -53,6 +53,88 @@ fn a_strict_reverse_path_filter_is_loose_while_copies_are_deduplicated() {
 }
 
 #[test]
+fn a_reverse_path_filter_that_is_made_strict_is_loosened_again() {
+    let mut rig = Rig::new();
+    let set = |rig: &Rig, scope: &str, value| {
+        let key = format!("net.ipv4.conf.{scope}.rp_filter");
+        rig.lab.egress().sysctl(&key, value).unwrap();
+    };
+    // The filter of `all` is in force where that of the interface is smaller.
+    for (scope, expected) in [
+        ("path2", [("path2", 1)].as_slice()),
+        ("all", &[("path1", 1), ("path2", 2)]),
+        ("path1", &[("path1", 2)]),
+    ] {
+        for (path, _) in expected {
+            set(&rig, path, "0");
+        }
+        set(&rig, scope, "1");
+        let is_loose = |status: &hawser_agent::Status| {
+            expected.iter().all(|(path, count)| {
+                let name = format!("net.ipv4.conf.{path}.rp_filter");
+                let mut found = status.deviations.iter();
+                found.any(|found| found.name == name && found.restored && found.count == *count)
+            })
+        };
+        rig.edges
+            .egress_agent
+            .wait_until("loosened it", is_loose)
+            .unwrap();
+        for (path, _) in expected {
+            assert_eq!(reverse_path_filter(rig.lab.egress(), path), "2");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_another_one_detaches_is_attached_again() {
+    let mut rig = Rig::new();
+    let index = || hawser_io::interface::index("path1").unwrap();
+    let number = rig.lab.egress().run(index).unwrap();
+    let config = hawser_agent::Config::read(&rig.file("egress.toml")).unwrap();
+    let pin = config
+        .pins
+        .join(&config.name)
+        .join(format!("link-{number}"));
+    hawser_bpf::Link::open(&pin).unwrap().detach().unwrap();
+    let is_attached = |status: &hawser_agent::Status| {
+        let mut found = status.deviations.iter();
+        found.any(|found| found.name == "deduplication on path1" && found.restored)
+    };
+    rig.edges
+        .egress_agent
+        .wait_until("attached it", is_attached)
+        .unwrap();
+    let link = hawser_bpf::Link::open(&pin).unwrap();
+    assert_eq!(link.interface().unwrap(), Some(number));
+}
+
+#[test]
+fn rules_and_parameters_that_drop_packets_are_named() {
+    let mut rig = Rig::new();
+    let rules = "table inet firewalld { chain filter_PREROUTING { type filter hook prerouting priority 10 ; \
+                 meta nfproto ipv6 fib saddr . mark . iif oif missing drop ; } ; } ; \
+                 table ip filter { chain FORWARD { type filter hook forward priority 0 ; policy drop ; } ; }";
+    let mut nft = rig.lab.egress().command("nft").unwrap();
+    assert!(nft.arg(rules).status().unwrap().success());
+    rig.lab.egress().sysctl("net.ipv4.ip_forward", "0").unwrap();
+    const NAMES: [&str; 3] = [
+        "reverse path filter of the firewall",
+        "forwarding of path1 through the firewall",
+        "net.ipv4.ip_forward",
+    ];
+    let named = |status: &hawser_agent::Status| {
+        let unrestored = status.deviations.iter().filter(|found| !found.restored);
+        let names: Vec<_> = unrestored.map(|found| found.name.as_str()).collect();
+        NAMES.iter().all(|name| names.contains(name))
+    };
+    rig.edges
+        .egress_agent
+        .wait_until("named them", named)
+        .unwrap();
+}
+
+#[test]
 fn a_strict_reverse_path_filter_that_cannot_be_changed_is_refused_with_the_command() {
     let mut rig = Rig::new();
     rig.edges.egress_agent.terminate().unwrap();

@@ -1,4 +1,4 @@
-use crate::Part::{self, Agent, Publish, Relay, View};
+use crate::Part::{self, Agent, Publish, Relay, Tunnel, View};
 use crate::facts::{Facts, InterfaceFacts};
 use crate::finding::{Check, Finding};
 use hawser_io::interface::LinkHeader;
@@ -225,7 +225,7 @@ fn offloads(facts: &InterfaceFacts) -> Finding {
 
 fn reverse_path_filter(facts: &InterfaceFacts, machine: &Facts) -> Finding {
     let name = &facts.interface.name;
-    let check = Check::new("interface.reverse-path-filter", &[Agent]).of(name);
+    let check = Check::new("interface.reverse-path-filter", &[Agent, Tunnel]).of(name);
     if facts.reverse_path_filter != STRICT {
         return check.ok(format!("The reverse path filter of {name} is not strict."));
     }
@@ -236,18 +236,18 @@ fn reverse_path_filter(facts: &InterfaceFacts, machine: &Facts) -> Finding {
     let can_be_set = machine.is_proc_read_only == Ok(false);
     match facts.is_named || several {
         _ if can_be_set => check.ok(format!(
-            "The reverse path filter of {name} is strict; an agent makes it loose where it deduplicates."
+            "The reverse path filter of {name} is strict; an agent makes it loose where it deduplicates, a tunnel client on its uplinks."
         )),
         true => check.failed_if(
             facts.is_named,
             format!(
-                "The reverse path filter of {name} is strict and drops copies that do not arrive on the route back, and parameters \
+                "The reverse path filter of {name} is strict and drops packets that do not arrive on the route back, and parameters \
                  cannot be set here, because /proc/sys is read-only."
             ),
             format!("Run `sysctl -w net.ipv4.conf.{name}.rp_filter=2` outside the container."),
         ),
         false => check.ok(format!(
-            "The reverse path filter of {name} is strict, which only an interface of a path may not be."
+            "The reverse path filter of {name} is strict, which only an interface of a path and an uplink may not be."
         )),
     }
 }

@@ -1,5 +1,5 @@
 use crate::Part::{self, Agent, Controller, Publish, Relay, Tunnel, View};
-use crate::facts::{Fact, Facts};
+use crate::facts::{Fact, Facts, KeptFacts};
 use crate::finding::{Check, Finding};
 use hawser_io::udp::KERNEL_BUFFER;
 
@@ -11,6 +11,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let buffers = facts.buffers.iter().map(|(key, bytes)| buffer(key, bytes));
     let mut findings = forwarding.chain(buffers).collect::<Vec<_>>();
     findings.extend(facts.firewalld.as_ref().map(firewalld));
+    findings.extend(facts.kept.iter().map(kept));
     findings.push(clock(&facts.is_synchronized));
     findings
 }
@@ -28,6 +29,28 @@ fn forwarding(key: &str, is_on: &Fact<bool>) -> Finding {
             "Look whether the kernel has this version of IP.",
         ),
     }
+}
+
+/// Reports what a program needs and names in its status, too.
+fn kept(facts: &KeptFacts) -> Finding {
+    let mut check = Check::new(facts.id, facts.parts);
+    if let Some(subject) = &facts.subject {
+        check = check.of(subject);
+    }
+    match &facts.problem {
+        None => check.ok(&facts.fine),
+        Some(problem) => check.failed_if(
+            facts.is_needed,
+            sentence(&problem.what),
+            sentence(&problem.advice),
+        ),
+    }
+}
+
+fn sentence(clause: &str) -> String {
+    let mut letters = clause.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(letters).chain(['.']).collect()
 }
 
 /// Reports the filter of firewalld (firewalld.conf(5)); older versions say `yes` for `strict`.

@@ -1,4 +1,5 @@
 use super::dial_errors::DialErrors;
+use super::kept::Kept;
 use super::kill_switch::KillSwitch;
 use super::portal::{self, Portal};
 use crate::config::{ClientConfig, Credentials, MARK};
@@ -89,6 +90,7 @@ pub(crate) struct Dialer {
     kill_switch: Option<Arc<KillSwitch>>,
     pub(crate) dial_errors: DialErrors,
     udp_pauses: Mutex<UdpPauses>,
+    kept: Arc<Kept>,
 }
 
 /// A connection to a server over one uplink, before the first message.
@@ -132,10 +134,24 @@ pub(crate) struct Attached {
 
 /// The server did not answer over UDP.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("no answer from {remote}: check the route over {interface} and that UDP is not blocked")]
+#[error("no answer from {remote}: {}", self.reason())]
 struct Unanswered {
     remote: SocketAddr,
     interface: String,
+    /// The reason, if it is known.
+    problem: Option<String>,
+}
+
+impl Unanswered {
+    fn reason(&self) -> String {
+        let unknown = || {
+            format!(
+                "check the route over {} and that UDP is not blocked",
+                self.interface
+            )
+        };
+        self.problem.clone().unwrap_or_else(unknown)
+    }
 }
 
 /// The interface carries no packets of the size that QUIC needs.
@@ -172,6 +188,7 @@ impl Dialer {
     pub(crate) fn new(
         config: &ClientConfig,
         kill_switch: Option<Arc<KillSwitch>>,
+        kept: Arc<Kept>,
     ) -> Result<Dialer> {
         let credentials = config.common.credentials.clone();
         tls::client(&credentials)?;
@@ -181,6 +198,7 @@ impl Dialer {
             kill_switch,
             dial_errors: DialErrors::default(),
             udp_pauses: Mutex::default(),
+            kept,
         })
     }
 
@@ -357,9 +375,13 @@ impl Dialer {
         if let Some(wrong) = tls::wrong_time(&self.credentials, SystemTime::now()) {
             return error.context(wrong);
         }
-        if !error.is::<Unanswered>() {
-            return error;
-        }
+        let error = match error.downcast::<Unanswered>() {
+            Ok(unanswered) => anyhow::Error::from(Unanswered {
+                problem: self.kept.problem_of(&uplink.interface),
+                ..unanswered
+            }),
+            Err(error) => return error,
+        };
         // Many portals answer by one address family only.
         let routes = uplink.routes(server).into_iter();
         let portals = join_all(routes.map(|route| self.find_portal(uplink, route))).await;
@@ -470,6 +492,7 @@ async fn complete(
         .map_err(|_| Unanswered {
             remote,
             interface: uplink.interface.clone(),
+            problem: None,
         })??;
     if connection.max_datagram_size().is_none() {
         bail!("the server does not support QUIC datagrams");

@@ -9,7 +9,8 @@ impl Client {
         status.addresses = self.addresses.own.clone();
         status.dropped = self.device.drop_counts();
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
-        status.device_restored = self.device.restored();
+        status.device_restored = self.kept.device_restored();
+        status.deviations = self.kept.deviations();
         let dns = self.dns.shown();
         (status.dns, status.dns_restored) = (dns.state, dns.restored);
         status.uplink_domains = dns.uplink_domains;

@@ -1,39 +1,60 @@
-//! The addresses and routes of a client's device, and what restores them when another program
+//! The properties, addresses and routes of a device, which are restored when another program changes or
 //! removes some.
 
-use crate::tables::{CHECK_INTERVAL, RESTORE_PAUSE, RETRY};
-use hawser_io::failures::{Change, Failures};
+use super::Device;
 use hawser_io::interface;
+use hawser_io::kept::{Item, Problem};
 use hawser_io::netlink::{self, Address, Error, LinkChange, Route};
-use std::time::{Duration, Instant};
-use tracing::{error, warn};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
 
-/// The addresses and routes of a client's device.
+/// The properties, addresses and routes of a device.
 #[derive(Debug)]
 pub(super) struct Configured {
     interface: String,
+    /// The largest packet, in bytes.
+    mtu: u16,
     addresses: Vec<Address>,
+    /// Routes beside which others to the same destinations stay.
     routes: Vec<Route>,
-    /// Whether the MTU is large enough for IPv6, which is enabled on the host. The kernel removes
-    /// addresses and routes of IPv6 otherwise.
-    pub(super) takes_ipv6: bool,
-    /// How often another program's removals were undone, and when last.
-    restored: u64,
-    restored_at: Option<Instant>,
-    failures: Failures,
+    /// A server's routes to its clients.
+    clients: BTreeMap<IpAddr, Route>,
+    /// Whether IPv6 is enabled on the host.
+    has_ipv6: bool,
 }
 
+/// What the kernel lacks of a device.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Missing {
+    link: LinkChange,
+    addresses: Vec<Address>,
+    routes: Vec<Route>,
+    clients: Vec<Route>,
+}
+
+/// The smallest MTU for IPv6 (RFC 8200, section 5), in bytes.
+pub(super) const MIN_IPV6_MTU: u16 = 1280;
+
+/// The number of the routing table `main`.
+const MAIN: u32 = 254;
+
 impl Configured {
-    pub(super) fn of(interface: &str, takes_ipv6: bool) -> Configured {
+    pub(super) fn of(interface: &str, mtu: u16, has_ipv6: bool) -> Configured {
         Configured {
             interface: interface.to_owned(),
+            mtu,
             addresses: Vec::new(),
             routes: Vec::new(),
-            takes_ipv6,
-            restored: 0,
-            restored_at: None,
-            failures: Failures::default(),
+            clients: BTreeMap::new(),
+            has_ipv6,
         }
+    }
+
+    /// Returns whether the kernel has IPv6 addresses and routes on the device. It removes them where the
+    /// MTU is too small.
+    pub(super) fn takes_ipv6(&self) -> bool {
+        self.has_ipv6 && self.mtu >= MIN_IPV6_MTU
     }
 
     /// Replaces the addresses and the routes. If the addresses stay, routes that stay are never
@@ -51,76 +72,138 @@ impl Configured {
             netlink::flush_addresses(&self.interface)?;
         }
         (self.addresses, self.routes) = (addresses, routes);
-        self.add_missing().1
+        self.restore()
     }
 
-    /// Adds the addresses and routes that the device does not have. Returns whether there were such,
-    /// and the first error; others are added nevertheless.
-    pub(super) fn add_missing(&self) -> (bool, Result<(), Error>) {
+    /// Sets the MTU.
+    pub(super) fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
+        self.mtu = mtu;
+        self.restore()
+    }
+
+    /// Sets a route to a client, or removes it.
+    pub(super) fn set_client(&mut self, address: IpAddr, route: Route) -> Result<(), Error> {
+        let set = route.replace();
+        self.clients.insert(address, route);
+        set
+    }
+
+    pub(super) fn remove_client(&mut self, address: IpAddr, route: &Route) {
+        self.clients.remove(&address);
+        // A missing route was removed together with the device's addresses.
+        let _ = route.delete();
+    }
+
+    /// Adds what is missing. Returns the first error; the rest is added nevertheless.
+    pub(super) fn restore(&self) -> Result<(), Error> {
+        let link = self.missing()?.link;
+        if link != LinkChange::default() {
+            link.apply(&self.interface)?;
+        }
+        // The kernel removes routes when a device is set down, and those of IPv6 when its MTU is too
+        // small.
+        let missing = self.missing()?;
+        let addresses = missing
+            .addresses
+            .iter()
+            .map(|address| address.add().map(drop));
+        let routes = missing.routes.iter().map(|route| route.prepend().map(drop));
+        let clients = missing.clients.iter().map(Route::replace);
+        let added = addresses.chain(routes).chain(clients);
+        added.fold(Ok(()), |result, added| result.and(added))
+    }
+
+    /// Returns what the kernel lacks.
+    pub(super) fn missing(&self) -> Result<Missing, Error> {
+        let link = interface::link(&self.interface)?;
+        let has_other_mtu = link.mtu_bytes != u32::from(self.mtu);
+        let networks = interface::networks().unwrap_or_default().into_iter();
+        let own = networks.filter(|own| own.interface == self.interface);
+        let own: BTreeSet<_> = own.map(|own| (own.address, own.prefix_length)).collect();
+        let routes = netlink::routes_by(&self.interface)?;
+        let key = |route: &Route| {
+            let table = route.table.unwrap_or(MAIN);
+            let Route {
+                destination,
+                prefix_length,
+                mtu_bytes,
+                ..
+            } = route;
+            (table, *destination, *prefix_length, *mtu_bytes)
+        };
+        let known: BTreeSet<_> = routes.iter().map(key).collect();
+        let is_missing = |wanted: &&Route| {
+            let takes = self.takes_ipv6() || wanted.destination.is_ipv4();
+            takes && !known.contains(&key(wanted))
+        };
+        let addresses = self.addresses.iter().filter(|address| {
+            let takes = self.takes_ipv6() || address.address.is_ipv4();
+            takes && !own.contains(&(address.address, address.prefix_length))
+        });
+        Ok(Missing {
+            link: LinkChange {
+                up: !link.is_up,
+                mtu_bytes: has_other_mtu.then_some(self.mtu.into()),
+                ..LinkChange::default()
+            },
+            addresses: addresses.cloned().collect(),
+            routes: self.routes.iter().filter(is_missing).cloned().collect(),
+            clients: self.clients.values().filter(is_missing).cloned().collect(),
+        })
+    }
+}
+
+impl Missing {
+    /// Returns the differences, in words.
+    fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if self.link.up {
+            words.push("it was down".to_owned());
+        }
+        if self.link.mtu_bytes.is_some() {
+            words.push("it had another MTU".to_owned());
+        }
         let addresses = self.addresses.iter();
-        let addresses = addresses.filter(|address| self.takes_ipv6 || address.address.is_ipv4());
-        let routes = self.routes.iter();
-        let routes = routes.filter(|route| self.takes_ipv6 || route.destination.is_ipv4());
-        let (mut were_missing, mut result) = (false, Ok(()));
-        for added in addresses
-            .map(Address::add)
-            .chain(routes.map(Route::prepend))
-        {
-            match added {
-                Ok(added) => were_missing |= added,
-                Err(error) => result = result.and(Err(error)),
-            }
+        words.extend(addresses.map(|own| format!("the address {} was missing", own.address)));
+        let routes: Vec<_> = self.routes.iter().chain(&self.clients).collect();
+        match routes.as_slice() {
+            [] => {}
+            [route] => words.push(format!(
+                "the route `{route}` was missing or had another MTU"
+            )),
+            [first, rest @ ..] => words.push(format!(
+                "the route `{first}` and {} others were missing or had another MTU",
+                rest.len()
+            )),
         }
-        (were_missing, result)
+        words
+    }
+}
+
+/// A device, which should be as it was configured.
+pub(super) struct KeptDevice(pub(super) Arc<Device>);
+
+impl Item for KeptDevice {
+    fn name(&self) -> String {
+        format!("device {}", self.0.name())
     }
 
-    /// Sets the device up and adds what it does not have. Returns the time after which to check again
-    /// at the latest.
-    pub(super) fn check(&mut self) -> Duration {
-        let since = self.restored_at.map(|at| at.elapsed());
-        if let Some(wait) = since.and_then(|since| RESTORE_PAUSE.checked_sub(since)) {
-            return wait;
-        }
-        let (was_incomplete, result) = match self.set_up() {
-            Ok(was_down) => {
-                let (were_missing, result) = self.add_missing();
-                (was_down || were_missing, result)
-            }
-            Err(error) => (false, Err(error)),
-        };
-        let interface = self.interface.as_str();
-        if was_incomplete {
-            self.restored_at = Some(Instant::now());
-            self.restored += 1;
-            warn!(
-                interface,
-                "addresses and routes restored: another program had removed some or set the device down"
-            );
-        }
-        let is_failing = result.is_err();
-        if let Some(Change::Failed(error)) = self.failures.record(result) {
-            error!(
-                interface,
-                "cannot restore addresses or routes, without which packets leave outside the tunnel: {error}"
-            );
-        }
-        if is_failing { RETRY } else { CHECK_INTERVAL }
+    fn examine(&self) -> Option<Problem> {
+        // The device may have been removed, which its reader notices.
+        let missing = self.0.configured.lock().missing().ok()?;
+        let words = missing.words();
+        (!words.is_empty()).then(|| Problem {
+            what: format!(
+                "another program has changed {}, which carries the tunnel: {}",
+                self.0.name(),
+                words.join(", ")
+            ),
+            advice: "restart the program that owns the device".to_owned(),
+        })
     }
 
-    /// Sets the device up; returns whether it was down.
-    fn set_up(&self) -> Result<bool, Error> {
-        if interface::link(&self.interface)?.is_up {
-            return Ok(false);
-        }
-        let up = LinkChange {
-            up: true,
-            ..LinkChange::default()
-        };
-        up.apply(&self.interface).map(|()| true)
-    }
-
-    /// Returns how often another program's removals were undone.
-    pub(super) fn restored(&self) -> u64 {
-        self.restored
+    fn restore(&mut self) -> Result<bool, String> {
+        let restored = self.0.configured.lock().restore();
+        restored.map(|()| true).map_err(|error| error.to_string())
     }
 }

@@ -86,6 +86,9 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
             status.device_restored
         );
     }
+    for deviation in &status.deviations {
+        text += &format!("{deviation}\n");
+    }
     for (reason, count) in &status.dropped {
         text += &format!("not passed on, {reason}: {count}\n");
     }

@@ -1,6 +1,6 @@
 //! Servers that fail, exit, or come back, and devices that other programs change or remove.
 
-use crate::rig::{HOST4, HOST6, Rig, TIMEOUT};
+use crate::rig::{HOST4, HOST6, Rig, TIMEOUT, nft};
 use crate::traffic::{Connection, Flood, echo};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -201,6 +201,117 @@ fn addresses_and_routes_that_another_program_removes_are_restored_and_counted() 
         }
     }
     assert_eq!(client.session().paths.len(), 2);
+}
+
+#[test]
+fn what_another_program_changes_of_a_servers_device_is_restored() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let client = rig.client("");
+    client.session();
+    let mut restored = server.until("a status", |_| true).device_restored;
+    assert_eq!(restored, 0, "only the server has changed it");
+    for change in [
+        "route flush dev hawser-tun",
+        "-6 route flush dev hawser-tun",
+        "route del 10.77.0.2 dev hawser-tun",
+        "addr del 10.77.0.1/16 dev hawser-tun",
+        "link set hawser-tun mtu 1200",
+        "link set hawser-tun down",
+    ] {
+        let mut command = rig.servers[0].command("ip").unwrap();
+        let status = command.args(change.split(' ')).status();
+        assert!(status.unwrap().success(), "{change}");
+        let status = server.until(&format!("restored after {change}"), |status| {
+            let mut deviations = status.deviations.iter();
+            status.device_restored > restored && deviations.all(|found| found.restored)
+        });
+        restored = status.device_restored;
+        for address in [HOST4, HOST6] {
+            echo(&rig.client, &rig.host, address);
+        }
+    }
+}
+
+#[test]
+fn a_reverse_path_filter_of_an_uplink_is_loose_while_a_client_runs() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let set = |scope: &str, value: &str| {
+        let key = format!("net.ipv4.conf.{scope}.rp_filter");
+        rig.client.sysctl(&key, value).unwrap();
+    };
+    let filter = |uplink: &str| {
+        let read = || hawser_io::sysctl::own_reverse_path_filter(uplink).unwrap();
+        rig.client.run(read).unwrap()
+    };
+    set("all", "1");
+    set("wan0", "1");
+    set("wan1", "0");
+    let client = rig.client("");
+    assert_eq!(["wan0", "wan1"].map(filter), [2, 2]);
+    set("wan1", "1");
+    let is_loose = |status: &hawser_tunnel::status::Status| {
+        let name = "net.ipv4.conf.wan1.rp_filter";
+        let mut found = status.deviations.iter();
+        found.any(|found| found.name == name && found.restored)
+    };
+    client.until("it is loose again", is_loose);
+    for address in [HOST4, HOST6] {
+        echo(&rig.client, &rig.host, address);
+    }
+    assert!(client.process.stop(TIMEOUT).unwrap().success());
+    assert_eq!(
+        ["wan0", "wan1"].map(filter),
+        [1, 1],
+        "as last set by another program"
+    );
+}
+
+#[test]
+fn what_keeps_packets_from_passing_is_named_by_both_ends() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    rig.client.sysctl("net.ipv4.ip_forward", "0").unwrap();
+    let client = rig.client("masquerade = true\n");
+    let names = |status: &hawser_tunnel::status::Status, name: &str| {
+        let mut found = status.deviations.iter();
+        found.any(|found| found.name == name && !found.restored)
+    };
+    client.until("forwarding is off", |status| {
+        names(status, "net.ipv4.ip_forward")
+    });
+    nft(
+        &rig.servers[0],
+        "table ip filter { chain FORWARD { type filter hook forward priority 0 ; policy drop ; } ; }",
+    );
+    let through = "forwarding of hawser-tun through the firewall";
+    server.until("the policy drops", |status| names(status, through));
+    nft(
+        &rig.servers[0],
+        "insert rule ip filter FORWARD iifname hawser-tun accept",
+    );
+    server.until("a rule accepts", |status| !names(status, through));
+    rig.servers[0]
+        .sysctl("net.ipv6.conf.all.forwarding", "0")
+        .unwrap();
+    server.until("forwarding is off", |status| {
+        names(status, "net.ipv6.conf.all.forwarding")
+    });
+    nft(
+        &rig.client,
+        "table inet fw { chain pre { type filter hook prerouting priority 10 ; \
+         fib saddr . iif oif missing drop ; } ; }",
+    );
+    client.until("a rule filters", |status| {
+        names(status, "reverse path filter of the firewall")
+    });
+    let routes =
+        "route del default via 10.1.1.2 dev wan1\nroute del default via fd01:1::2 dev wan1";
+    rig.client.ip(routes).unwrap();
+    client.until("an uplink has no route", |status| {
+        names(status, "route over wan1")
+    });
 }
 
 #[test]

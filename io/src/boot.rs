@@ -7,7 +7,7 @@ use tracing::warn;
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Returns the identifier of the current boot.
-pub(crate) fn current() -> String {
+pub fn current() -> String {
     let boot = fs::read_to_string(BOOT).unwrap_or_else(|error| {
         warn!("cannot identify this boot of the machine: {BOOT}: {error}");
         String::new()

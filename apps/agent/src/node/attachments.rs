@@ -1,0 +1,90 @@
+//! The attachments of the programs to interfaces, which other programs may end.
+
+use super::{Attached, Hook, NO_INTERFACE, Node};
+use hawser_io::kept::{Deviation, Item, Problem};
+
+/// A program that should be attached to an interface.
+struct Attachment {
+    hook: Hook,
+    interface: String,
+    is_attached: bool,
+}
+
+impl Item for Attachment {
+    fn name(&self) -> String {
+        let program = match self.hook {
+            Hook::Deduplicate => "deduplication",
+            Hook::ReplicateTransit => "replication of transit traffic",
+            Hook::ReplicateLocal => "replication of local traffic",
+        };
+        format!("{program} on {}", self.interface)
+    }
+
+    fn interface(&self) -> Option<&str> {
+        Some(&self.interface)
+    }
+
+    fn examine(&self) -> Option<Problem> {
+        (!self.is_attached).then(|| Problem {
+            what: format!(
+                "{}: another program has detached the eBPF program",
+                self.name()
+            ),
+            advice: "the agent attaches it again".to_owned(),
+        })
+    }
+}
+
+impl Node {
+    /// Marks the programs that another program has detached as not attached.
+    pub(super) fn notice_detached(&mut self) {
+        self.record_attachments();
+        let Node {
+            attached, receiver, ..
+        } = self;
+        let Some(receiver) = receiver else { return };
+        let ended = attached.iter_mut().filter(|((hook, _), attached)| {
+            *hook == Hook::Deduplicate && !receiver.is_attached(attached.number)
+        });
+        ended.for_each(|(_, attached)| attached.number = NO_INTERFACE);
+    }
+
+    /// Records which programs are attached to interfaces that exist.
+    pub(super) fn record_attachments(&mut self) {
+        let items = self.attached.iter().filter_map(|((hook, name), attached)| {
+            let number = self.interfaces.number(name)?;
+            // It is attached to a new interface as soon as that is noticed.
+            if attached.number != NO_INTERFACE && attached.number != number {
+                return None;
+            }
+            Some(Box::new(Attachment {
+                hook: *hook,
+                interface: name.clone(),
+                is_attached: self.is_attached(*hook, attached),
+            }) as Box<dyn Item>)
+        });
+        let mut items: Vec<_> = items.collect();
+        self.attachments.keep(&mut items);
+    }
+
+    fn is_attached(&self, hook: Hook, attached: &Attached) -> bool {
+        let number = attached.number;
+        let is_attached = match hook {
+            Hook::Deduplicate => {
+                let receiver = self.receiver.as_ref();
+                receiver.is_some_and(|receiver| receiver.is_attached(number))
+            }
+            Hook::ReplicateTransit | Hook::ReplicateLocal => {
+                let sender = self.sender.as_ref();
+                sender.is_some_and(|sender| sender.is_attached(number))
+            }
+        };
+        // Why a program is not attached yet is in the status.
+        is_attached || number == NO_INTERFACE
+    }
+
+    /// Returns the attachments that other programs have ended since the agent was started.
+    pub(crate) fn deviations(&self) -> Vec<Deviation> {
+        self.attachments.deviations()
+    }
+}

@@ -1,0 +1,153 @@
+//! What programs keep in the kernel while they run, examined without changing it.
+
+use crate::Part::{self, Agent, Tunnel};
+use crate::facts::KeptFacts;
+use crate::plan::{Plan, TunnelPlan};
+use hawser_io::interface;
+use hawser_io::kept::{
+    ForwardedPass, Forwarding, Item, NoReversePathRule, OwnArp, Rules, UplinkRoute, UplinkState,
+};
+
+const BOTH: &[Part] = &[Agent, Tunnel];
+
+/// Examines what the programs of the plan need.
+pub(super) fn read(plan: &Plan) -> Vec<KeptFacts> {
+    let tunnel = plan.tunnel.clone().unwrap_or_default();
+    let all = interface::all().unwrap_or_default();
+    let names = all.iter().filter(|known| !known.is_loopback);
+    let names: Vec<_> = names.map(|known| known.name.clone()).collect();
+    let matching = |wanted: &[String]| -> Vec<String> {
+        let is_wanted = |name: &&String| {
+            let mut wanted = wanted.iter();
+            wanted.any(|pattern| interface::name_matches(pattern, name))
+        };
+        names.iter().filter(is_wanted).cloned().collect()
+    };
+    let used = match (plan.interfaces.as_slice(), tunnel.uplinks.as_slice()) {
+        ([], []) => names.clone(),
+        (named, uplinks) => matching(&[named, uplinks].concat()),
+    };
+    let mut rules = Rules::default();
+    let filter = NoReversePathRule {
+        interfaces: used,
+        rules: rules.current(),
+    };
+    let pass = ForwardedPass {
+        interface: tunnel.interface.clone(),
+        networks: tunnel.networks.clone(),
+        consequence: "a tunnel's clients, and hosts behind an end, reach nothing but that end"
+            .to_owned(),
+        rules: rules.current(),
+    };
+    let mut found = vec![
+        facts(
+            "firewall.rules",
+            None,
+            BOTH,
+            &filter,
+            "No rule of nftables filters by the route back.",
+        ),
+        KeptFacts {
+            is_needed: tunnel.forwards,
+            ..facts(
+                "firewall.forwarding",
+                None,
+                &[Tunnel],
+                &pass,
+                "nftables lets forwarded packets of a tunnel pass.",
+            )
+        },
+    ];
+    if tunnel.forwards {
+        found.extend(
+            [false, true]
+                .map(|is_ipv6| forwarding(is_ipv6, &tunnel))
+                .into_iter()
+                .flatten(),
+        );
+    }
+    found.extend(uplinks(&tunnel, &matching(&tunnel.uplinks)));
+    found
+}
+
+/// Examines the forwarding that the configuration needs.
+fn forwarding(is_ipv6: bool, tunnel: &TunnelPlan) -> Option<KeptFacts> {
+    let mut networks = tunnel.networks.iter();
+    networks
+        .any(|network| network.contains(':') == is_ipv6)
+        .then(|| {
+            let item = Forwarding {
+                is_ipv6,
+                consequence: "the configuration forwards packets between the tunnel and others"
+                    .to_owned(),
+            };
+            let fine = "This machine forwards packets, as the configuration needs.";
+            KeptFacts {
+                is_needed: true,
+                ..facts(
+                    "tunnel.forwarding",
+                    Some(item.name()),
+                    &[Tunnel],
+                    &item,
+                    fine,
+                )
+            }
+        })
+}
+
+/// Examines the uplinks of a tunnel client.
+fn uplinks(tunnel: &TunnelPlan, uplinks: &[String]) -> Vec<KeptFacts> {
+    let mut found = Vec::new();
+    let named = tunnel.uplinks.iter().filter(|name| !name.contains('*'));
+    for name in named {
+        let item = UplinkState {
+            interface: name.clone(),
+        };
+        let fine = format!("The uplink {name} is up and has a carrier.");
+        found.push(KeptFacts {
+            is_needed: true,
+            ..facts("uplink.state", Some(name.clone()), &[Tunnel], &item, &fine)
+        });
+    }
+    for name in uplinks {
+        let route = UplinkRoute {
+            interface: name.clone(),
+            peers: tunnel.peers.clone(),
+        };
+        let fine = format!("There is no server without a route over {name} alone.");
+        found.push(KeptFacts {
+            is_needed: true,
+            ..facts("uplink.route", Some(name.clone()), &[Tunnel], &route, &fine)
+        });
+        let arp = OwnArp {
+            interface: name.clone(),
+            uplinks: uplinks.to_vec(),
+        };
+        let fine = format!("{name} answers ARP requests as it should.");
+        found.push(facts(
+            "uplink.arp",
+            Some(name.clone()),
+            &[Tunnel],
+            &arp,
+            &fine,
+        ));
+    }
+    found
+}
+
+fn facts(
+    id: &'static str,
+    subject: Option<String>,
+    parts: &'static [Part],
+    item: &dyn Item,
+    fine: &str,
+) -> KeptFacts {
+    KeptFacts {
+        id,
+        subject,
+        parts,
+        is_needed: false,
+        problem: item.examine(),
+        fine: fine.to_owned(),
+    }
+}

@@ -1,0 +1,154 @@
+//! What a client needs in the kernel beside its device and its tables, and other programs change.
+
+use crate::config::ClientConfig;
+use anyhow::{Context, Result};
+use hawser_io::interface;
+use hawser_io::kept::{
+    Deviation, Filters, ForwardedPass, Forwarding, Item, LooseFilter, NoReversePathRule, Rules,
+    UplinkRoute, UplinkState, Watch,
+};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The consequence for hosts behind a client.
+const BEHIND: &str = "hosts behind this client, for which `masquerade` and `lan` are, reach nothing through the tunnel";
+
+/// Keeps what a client needs until it has ended.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// `None` when the client has ended.
+    watch: Mutex<Option<Watch>>,
+    device: Mutex<Option<Watch>>,
+    filters: Arc<Mutex<Filters>>,
+}
+
+impl Kept {
+    pub(super) fn watch(config: &ClientConfig) -> Result<Kept> {
+        let status = config.common.status_file();
+        let folder = status.parent().unwrap_or(Path::new("."));
+        let filters = Arc::new(Mutex::new(Filters::read(folder)));
+        let (config, used) = (config.clone(), Arc::clone(&filters));
+        let watch = Watch::start(move |rules| items(&config, &used, rules))
+            .context("cannot start the thread that restores settings of the kernel")?;
+        Ok(Kept {
+            watch: Mutex::new(Some(watch)),
+            device: Mutex::default(),
+            filters,
+        })
+    }
+
+    /// Takes the watch of the client's device.
+    pub(super) fn watch_device(&self, watch: Watch) {
+        *self.device.lock() = Some(watch);
+    }
+
+    /// Returns the deviations since the client was started.
+    pub(super) fn deviations(&self) -> Vec<Deviation> {
+        let (watch, device) = (self.watch.lock(), self.device.lock());
+        let watches = [watch.as_ref(), device.as_ref()].into_iter().flatten();
+        watches.flat_map(Watch::deviations).collect()
+    }
+
+    /// Returns how often the device was restored.
+    pub(super) fn device_restored(&self) -> u64 {
+        let device = self.device.lock();
+        device.as_ref().map_or(0, Watch::restored)
+    }
+
+    /// Returns what is wrong with an uplink now, if that is known.
+    pub(super) fn problem_of(&self, uplink: &str) -> Option<String> {
+        let found = self.deviations().into_iter().find(|found| {
+            let interface = found.interface.as_deref();
+            !found.restored && interface.is_none_or(|interface| interface == uplink)
+        });
+        found.map(|found| found.what)
+    }
+
+    /// Puts back what was found when the client was started.
+    pub(super) fn end(&self) {
+        (*self.watch.lock(), *self.device.lock()) = (None, None);
+        self.filters.lock().restore_except(&BTreeSet::new());
+    }
+}
+
+fn items(
+    config: &ClientConfig,
+    filters: &Arc<Mutex<Filters>>,
+    rules: &mut Rules,
+) -> Vec<Box<dyn Item>> {
+    let uplinks = uplinks(config);
+    filters.lock().set_used(uplinks.clone());
+    let loose = uplinks.iter().map(|interface| LooseFilter {
+        interface: interface.clone(),
+        filters: Some(Arc::clone(filters)),
+    });
+    let mut items: Vec<Box<dyn Item>> = loose.map(boxed).collect();
+    let named = config.uplinks.iter().map(|rule| rule.interface.clone());
+    // A pattern may match nothing.
+    let named = named.filter(|rule| !rule.contains('*'));
+    items.extend(named.map(|interface| boxed(UplinkState { interface })));
+    items.push(boxed(NoReversePathRule {
+        interfaces: uplinks.iter().cloned().collect(),
+        rules: rules.current(),
+    }));
+    let peers: Vec<IpAddr> = peers(config).collect();
+    items.extend(uplinks.into_iter().map(|interface| {
+        let peers = peers.clone();
+        boxed(UplinkRoute { interface, peers })
+    }));
+    if config.masquerade || !config.lan.is_empty() {
+        items.push(boxed(ForwardedPass {
+            interface: config.common.interface.clone(),
+            networks: config.lan.iter().map(ToString::to_string).collect(),
+            consequence: BEHIND.to_owned(),
+            rules: rules.current(),
+        }));
+    }
+    items.extend(forwarding(config).map(boxed));
+    items
+}
+
+fn boxed<I: Item + 'static>(item: I) -> Box<dyn Item> {
+    Box::new(item)
+}
+
+/// Returns the interfaces that match a rule, whether they are up or not.
+fn uplinks(config: &ClientConfig) -> BTreeSet<String> {
+    // The next check lists them again.
+    let all = interface::all().unwrap_or_default();
+    let names = all.into_iter().map(|interface| interface.name);
+    let matches = |name: &String| config.uplinks.iter().any(|rule| rule.matches(name));
+    names
+        .filter(|name| *name != config.common.interface && matches(name))
+        .collect()
+}
+
+/// Returns the addresses of the configuration that uplinks connect to.
+fn peers(config: &ClientConfig) -> impl Iterator<Item = IpAddr> {
+    let servers = config.servers.iter().flat_map(|server| &server.addresses);
+    let servers = servers.map(|address| address.ip().to_canonical());
+    let controllers = config.controllers.iter();
+    servers.chain(controllers.filter_map(|controller| Some(controller.address()?.ip())))
+}
+
+/// Returns the forwarding that hosts behind the client need.
+fn forwarding(config: &ClientConfig) -> impl Iterator<Item = Forwarding> {
+    let has_hosts = |is_ipv6: bool| {
+        let routed = config
+            .routes
+            .iter()
+            .any(|prefix| prefix.is_ipv4() != is_ipv6);
+        let lan = config.lan.iter().any(|prefix| prefix.is_ipv4() != is_ipv6);
+        lan || config.masquerade && routed
+    };
+    let families = [false, true]
+        .into_iter()
+        .filter(move |is_ipv6| has_hosts(*is_ipv6));
+    families.map(|is_ipv6| Forwarding {
+        is_ipv6,
+        consequence: BEHIND.to_owned(),
+    })
+}

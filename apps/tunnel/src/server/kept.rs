@@ -1,0 +1,35 @@
+//! What a server needs in the kernel beside its device and its tables, and other programs change.
+
+use crate::config::ServerConfig;
+use anyhow::{Context, Result};
+use hawser_io::kept::{ForwardedPass, Forwarding, Item, Rules, Watch};
+
+/// The consequence for clients.
+const CLIENTS: &str = "clients reach nothing but this server";
+
+/// Watches the forwarding of clients' packets, which a server without `nat` may not want.
+pub(super) fn watch(config: &ServerConfig) -> Result<Watch> {
+    let (nat, prefixes) = (config.nat, config.prefixes.clone());
+    let interface = config.common.interface.clone();
+    let items = move |rules: &mut Rules| -> Vec<Box<dyn Item>> {
+        if !nat {
+            return Vec::new();
+        }
+        let has = |is_ipv6: &bool| prefixes.iter().any(|prefix| prefix.is_ipv4() != *is_ipv6);
+        let families = [false, true].into_iter().filter(has);
+        let forwarding = families.map(|is_ipv6| Forwarding {
+            is_ipv6,
+            consequence: CLIENTS.to_owned(),
+        });
+        let pass = ForwardedPass {
+            interface: interface.clone(),
+            networks: prefixes.iter().map(ToString::to_string).collect(),
+            consequence: CLIENTS.to_owned(),
+            rules: rules.current(),
+        };
+        let mut items: Vec<Box<dyn Item>> = vec![Box::new(pass)];
+        items.extend(forwarding.map(|item| Box::new(item) as Box<dyn Item>));
+        items
+    };
+    Watch::start(items).context("cannot start the thread that watches settings of the kernel")
+}
