@@ -1,7 +1,7 @@
 //! The properties of a video file, which ffprobe reads without decoding it.
 
-use hawser_units::Line;
 use crate::ffmpeg::{MAX_SIDE, PixelFormat, VideoError, file_argument, read_error};
+use hawser_units::Line;
 use serde::Deserialize;
 use std::fs::File;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! Retention of events and audit entries.
 
 use crate::config::Config;
+use crate::store::Revision;
 use crate::view::{Journal, View};
 use hawser_control::Name;
 use hawser_control::audit::{Actor, AuditEntry, Role};

@@ -131,7 +131,9 @@ async fn follow(client: &OperatorClient, filter: &Filter, output: Output) -> Res
         };
         last = stream.position().or(last);
         if last.is_none() {
-            hawser_command::complain("hawser: events that happen until the connection is back are not shown");
+            hawser_command::complain(
+                "hawser: events that happen until the connection is back are not shown",
+            );
         }
         stream = reconnect(client, last, error, &mut backoff).await?;
     }

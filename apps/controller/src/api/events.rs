@@ -99,7 +99,7 @@ pub(super) async fn stream(
     let mut after = last.or(from.after).unwrap_or(newest);
     let mut read = VecDeque::new();
     if after > complete
-        && let Some(event) = controller.ahead_of_store(after).await?
+        && let Some(event) = controller.ahead_of_store(&operator.checked, after).await?
     {
         after = event.number;
         read.push_back(event);
@@ -125,8 +125,12 @@ impl Controller {
     /// Returns the event for a client that continues after a number which the store has not reached: the
     /// store was restored from a backup, and its numbers were given again. `None` if only this controller
     /// has not reached it yet.
-    async fn ahead_of_store(&self, after: u64) -> Result<Option<Event>, HandlerError> {
-        let (_, reached) = self.store.list_all(key::INCARNATION).await?;
+    async fn ahead_of_store(
+        &self,
+        checked: &Checked,
+        after: u64,
+    ) -> Result<Option<Event>, HandlerError> {
+        let (_, reached) = self.store(checked).list_all(key::INCARNATION).await?;
         let restored = || Event {
             message: format!(
                 "the store was restored from a backup: events until {reached} may be missing, and {after} is not in it"
