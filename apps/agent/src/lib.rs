@@ -39,6 +39,7 @@ use anyhow::{Context, Result, bail};
 use config::Remains;
 use controlled::{Controlled, Restored};
 use device::Device;
+use echo::Echoes;
 use hawser_io::file;
 use hawser_io::interface;
 use hawser_io::netlink::Monitor;
@@ -51,7 +52,7 @@ use node::{Filters, Node, pins, remove_pins};
 use observer::Observer;
 use rejected::RejectedCopies;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use status::StatusFile;
+use status::{StatusFile, Unselected};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -121,8 +122,11 @@ struct Agent {
     node: Node,
     observer: Option<Observer>,
     controlled: Option<Controlled>,
+    /// The measurements of the paths. `None` under a controller, whose part of the agent has them.
+    echoes: Option<Echoes>,
     status_file: StatusFile,
     rejected: RejectedCopies,
+    unselected: Unselected,
     monitor: Monitor,
 }
 
@@ -155,14 +159,20 @@ impl Agent {
             // Only now: a refused start leaves the entries of an earlier agent's device in place.
             Device::remove(&node.config().remains());
         }
+        let echoes = match &controlled {
+            None => Some(measured(&node)),
+            Some(_) => None,
+        };
         info!(status = %status_file, "agent running");
         let mut agent = Agent {
             device,
             node,
             observer,
             controlled,
+            echoes,
             status_file,
             rejected: RejectedCopies::default(),
+            unselected: Unselected::default(),
             monitor,
         };
         agent.follow_device(monotonic_now());
@@ -192,6 +202,9 @@ impl Agent {
                 (next_follow, next_reaction) = (now + FOLLOW_EVERY, now + REACT_EVERY);
                 self.follow();
             }
+            if status_is_due {
+                self.check_reach(now);
+            }
             self.wait();
         }
         self.stop(file);
@@ -207,6 +220,16 @@ impl Agent {
         self.follow_device(now);
         self.node.persist_clock();
         self.rejected.check(&self.node);
+        self.unselected.check(&self.node);
+    }
+
+    /// Checks whether copies arrive at the other ends of the paths.
+    fn check_reach(&mut self, now: Instant) {
+        let controlled = self.controlled.as_ref();
+        let echoes = self.echoes.as_ref();
+        if let Some(echoes) = echoes.or(controlled.map(Controlled::echoes)) {
+            self.node.check_reach(echoes, now);
+        }
     }
 
     /// Waits until the kernel has to be polled again.
@@ -238,8 +261,12 @@ impl Agent {
             node,
             observer,
             controlled,
+            echoes,
             ..
         } = self;
+        if let Some(echoes) = echoes {
+            echoes.handle(now, |path| node.last_echo_request(path));
+        }
         if let Some(observer) = observer {
             observer.observe(now, |packet| {
                 if let Some(controlled) = controlled {
@@ -255,6 +282,9 @@ impl Agent {
     /// Reloads the configuration. The error says why the previous one stays in force.
     fn reconfigure(&mut self, file: &Path) -> Result<()> {
         self.node.reload(Config::read(file)?)?;
+        if let Some(echoes) = &mut self.echoes {
+            echoes.set_peers(&self.node.config().peers);
+        }
         match &mut self.controlled {
             Some(controlled) => {
                 controlled.reload(&mut self.node, self.observer.as_ref(), monotonic_now())
@@ -272,6 +302,9 @@ impl Agent {
             .unwrap_or_else(|error| warn!("{error:#}"));
         if let Some(controlled) = &mut self.controlled {
             controlled.follow(&mut self.node);
+        }
+        if let Some(echoes) = &mut self.echoes {
+            follow_paths(echoes, &self.node);
         }
     }
 
@@ -296,6 +329,20 @@ impl Agent {
             self.device.as_ref(),
         );
     }
+}
+
+/// Returns the measurements of the paths of a node without a controller.
+fn measured(node: &Node) -> Echoes {
+    let mut echoes = Echoes::new(node.config());
+    echoes.set_peers(&node.config().peers);
+    follow_paths(&mut echoes, node);
+    echoes
+}
+
+/// Uses the current interfaces and addresses.
+fn follow_paths(echoes: &mut Echoes, node: &Node) {
+    let number_of = |name: &str| node.interface_number(name);
+    echoes.follow(number_of, |path| node.local(path));
 }
 
 fn detach(remains: &Remains) -> Result<()> {
