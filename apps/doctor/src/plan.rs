@@ -4,6 +4,7 @@ use crate::Part::{self, Agent, Controller, Publish, Relay, Tunnel};
 use crate::facts::Port;
 use crate::facts::Protocol::{self, Tcp, Udp};
 use hawser_io::xdp::Wanted;
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// The ports and interfaces that are used.
@@ -14,7 +15,12 @@ pub(crate) struct Plan {
     pub(crate) interfaces: Vec<String>,
     /// The XDP mode that an agent's configuration asks for.
     pub(crate) xdp: Wanted,
+    /// The file to which the agent of the configuration writes its status.
+    pub(crate) status: Option<PathBuf>,
 }
+
+/// The default of an agent's `state`.
+const AGENT_STATE: &str = "/run/hawser/agent";
 
 const MOQ: u16 = 14754;
 const TUNNEL: u16 = 14752;
@@ -36,6 +42,7 @@ impl Plan {
             ports,
             interfaces: Vec::new(),
             xdp: Wanted::Best,
+            status: None,
         }
     }
 
@@ -93,10 +100,19 @@ impl Plan {
         let generic = node.and_then(|node| node.get("generic_xdp")?.as_bool());
         Ok(Plan {
             xdp: Wanted::of(generic),
+            status: node.and_then(status_file),
             ports,
             interfaces: interfaces(&file),
         })
     }
+}
+
+/// Returns the status file of an agent with this table `node`.
+fn status_file(node: &Value) -> Option<PathBuf> {
+    let name = node.get("name")?.as_str()?;
+    let state = node.get("state").and_then(Value::as_str);
+    let state = Path::new(state.unwrap_or(AGENT_STATE));
+    Some(state.join(name).join("status.json"))
 }
 
 fn or(found: Vec<Port>, default: Port) -> Vec<Port> {
