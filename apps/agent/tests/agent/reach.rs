@@ -53,7 +53,7 @@ fn block(lab: &Lab, path: usize, port: u16) {
     let path = lab.paths().nth(path - 1).unwrap();
     let rules = format!(
         "table bridge firewall {{ chain forward {{ type filter hook forward priority 0; \
-         iifname {} udp dport {port} drop; }} }}",
+         iifname \"{}\" udp dport {port} drop; }}; }}",
         network_ingress(path)
     );
     run_nft(lab, &[&rules]);
