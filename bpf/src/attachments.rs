@@ -18,8 +18,15 @@ pub(crate) struct Attachments {
 #[derive(Clone, Copy)]
 pub(crate) struct Programs<'p> {
     pub(crate) xdp: BorrowedFd<'p>,
-    /// Present if it has been loaded.
-    pub(crate) tc: Option<BorrowedFd<'p>>,
+    /// Those at TC. Present if they have been loaded.
+    pub(crate) tc: Option<TcPrograms<'p>>,
+}
+
+/// The programs that deduplicate at TC.
+#[derive(Clone, Copy)]
+pub(crate) struct TcPrograms<'p> {
+    pub(crate) with_ethernet: BorrowedFd<'p>,
+    pub(crate) without_ethernet: BorrowedFd<'p>,
 }
 
 impl Programs<'_> {
@@ -27,7 +34,13 @@ impl Programs<'_> {
     fn at(&self, hook: ReceiveHook) -> BorrowedFd<'_> {
         match hook {
             ReceiveHook::Xdp(_) => self.xdp,
-            ReceiveHook::Tc => self.tc.expect("is loaded before it is attached"),
+            ReceiveHook::Tc { has_ethernet } => {
+                let programs = self.tc.expect("is loaded before it is attached");
+                match has_ethernet {
+                    true => programs.with_ethernet,
+                    false => programs.without_ethernet,
+                }
+            }
         }
     }
 }
@@ -140,7 +153,7 @@ impl Attachments {
                 continue;
             };
             match link.hook(ifindex).map_err(failed)? {
-                Some(hook) if hook != wanted => at_other_hook.push(AtOtherHook {
+                Some(hook) if !hook.is_at_place_of(wanted) => at_other_hook.push(AtOtherHook {
                     ifindex,
                     link,
                     hook,

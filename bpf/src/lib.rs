@@ -47,7 +47,7 @@ pub use reason::{REASONS, Reason};
 pub use receiver::{Receiver, ReceiverOptions, RxStats};
 pub use selector::{MAX_RULES, NotAPrefix, Ports, Prefix, Rule};
 pub use sender::{
-    Endpoint, Loop, MANAGEMENT_PORTS, SendFlow, SendPath, Sender, SenderOptions, TxStats,
+    Endpoint, Loop, MANAGEMENT_PORTS, Missed, SendFlow, SendPath, Sender, SenderOptions, TxStats,
 };
 pub use signals::{SignalEvent, SignalEvents, SignalOptions, SignalOutcome, SignalsError};
 pub use table::TableError;

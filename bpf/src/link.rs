@@ -21,8 +21,19 @@ pub enum XdpMode {
 pub enum ReceiveHook {
     /// XDP, for packets with an Ethernet header.
     Xdp(XdpMode),
-    /// TC ingress, for packets without one (Linux 6.6).
-    Tc,
+    /// TC ingress (Linux 6.6).
+    Tc {
+        /// Whether the packets have an Ethernet header.
+        has_ethernet: bool,
+    },
+}
+
+impl ReceiveHook {
+    /// Returns whether an attachment at this hook can get the program of the other one.
+    pub(crate) fn is_at_place_of(self, other: Self) -> bool {
+        let is_tc = |hook| matches!(hook, ReceiveHook::Tc { .. });
+        self == other || is_tc(self) && is_tc(other)
+    }
 }
 
 impl From<XdpMode> for ReceiveHook {
@@ -34,9 +45,10 @@ impl From<XdpMode> for ReceiveHook {
 /// The reason that a program was not attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The driver does not support XDP.
+    /// The driver does not support XDP, or not with its present settings.
     #[error(
-        "interface {ifindex} has no native XDP ({source}); remove `generic_xdp = false` from the configuration or use another interface"
+        "interface {ifindex} has no native XDP: {} ({source}); remove `generic_xdp = false` from the configuration or use another interface",
+        refusal(source)
     )]
     NoNativeXdp {
         /// The interface.
@@ -44,9 +56,20 @@ pub enum AttachError {
         /// The error from the kernel.
         source: io::Error,
     },
+    /// The kernel does not run generic XDP on the interface.
+    #[error(
+        "interface {ifindex} has no generic XDP: {} ({source})",
+        refusal(source)
+    )]
+    NoGenericXdp {
+        /// The interface.
+        ifindex: u32,
+        /// The error from the kernel.
+        source: io::Error,
+    },
     /// Another program is attached.
     #[error(
-        "interface {ifindex} already has an XDP program; detach it first (`bpftool net` shows it)"
+        "interface {ifindex} already has an XDP program; detach it first: if a bpf file system was mounted over the pins of an earlier agent, unmount it and start again; otherwise, `bpftool link show` names the program's link, and `bpftool link detach id NUMBER` ends it"
     )]
     Occupied {
         /// The interface.
@@ -80,11 +103,50 @@ impl AttachError {
     pub fn interface(&self) -> Option<u32> {
         match self {
             Self::NoNativeXdp { ifindex, .. }
+            | Self::NoGenericXdp { ifindex, .. }
             | Self::Occupied { ifindex }
             | Self::Other { ifindex, .. } => Some(*ifindex),
             Self::Pin { .. } | Self::NoTcx => None,
         }
     }
+
+    /// Returns the reason that the kernel or the driver refuses the program at this hook, about the
+    /// interface as "it". Another hook may work. `None` for any other failure.
+    pub fn refusal(&self) -> Option<String> {
+        match self {
+            Self::NoNativeXdp { source, .. } => Some(format!(
+                "native XDP is refused: {} ({source})",
+                refusal(source)
+            )),
+            Self::NoGenericXdp { source, .. } => Some(format!(
+                "generic XDP is refused: {} ({source})",
+                refusal(source)
+            )),
+            Self::NoTcx => Some("this kernel has no TCX (Linux 6.6)".to_owned()),
+            Self::Occupied { .. } | Self::Pin { .. } | Self::Other { .. } => None,
+        }
+    }
+}
+
+/// Describes the errors with which drivers refuse an XDP program.
+fn refusal(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => "its driver does not support it, or not with its offloads",
+        Some(libc::ERANGE | libc::E2BIG | libc::EMSGSIZE) => {
+            "its MTU, or that of its other end, is too large"
+        }
+        Some(libc::ENOSPC | libc::ENOMEM) => "it has not enough queues or memory",
+        Some(libc::EINVAL) => "its driver rejects its MTU, queues or offloads",
+        _ => "the kernel rejects it",
+    }
+}
+
+/// Returns whether an XDP program was refused because of the interface and the mode, so that another
+/// mode may work.
+fn is_refusal(source: &io::Error) -> bool {
+    let of_another_kind = [libc::ENODEV, libc::EPERM, libc::EACCES, libc::EBADF];
+    let code = source.raw_os_error();
+    code.is_some_and(|code| !of_another_kind.contains(&code))
 }
 
 /// The attachment of a program to an interface. Dropping the last reference detaches it; a pinned
@@ -102,10 +164,9 @@ impl Link {
         create(program, ifindex, libbpf_sys::BPF_XDP, flags).map_err(|source| {
             match source.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => AttachError::Occupied { ifindex },
-                Some(libc::EOPNOTSUPP) if mode == XdpMode::Native => {
-                    AttachError::NoNativeXdp { ifindex, source }
-                }
-                _ => AttachError::Other { ifindex, source },
+                _ if !is_refusal(&source) => AttachError::Other { ifindex, source },
+                _ if mode == XdpMode::Native => AttachError::NoNativeXdp { ifindex, source },
+                _ => AttachError::NoGenericXdp { ifindex, source },
             }
         })
     }
@@ -118,7 +179,7 @@ impl Link {
     ) -> Result<Self, AttachError> {
         match hook {
             ReceiveHook::Xdp(mode) => Self::xdp(program, ifindex, mode),
-            ReceiveHook::Tc => Self::tcx_ingress(program, ifindex),
+            ReceiveHook::Tc { .. } => Self::tcx_ingress(program, ifindex),
         }
     }
 
@@ -190,10 +251,11 @@ impl Link {
         self.interface().is_ok_and(|interface| interface.is_some())
     }
 
-    /// Returns the hook of an attachment to an interface; `None` if it has ended.
+    /// Returns the hook of an attachment to an interface, at TC whatever the packets' header is; `None` if
+    /// it has ended.
     pub(crate) fn hook(&self, ifindex: u32) -> io::Result<Option<ReceiveHook>> {
         if self.info()?.type_ == libbpf_sys::BPF_LINK_TYPE_TCX {
-            return Ok(Some(ReceiveHook::Tc));
+            return Ok(Some(ReceiveHook::Tc { has_ethernet: true }));
         }
         Ok(xdp_mode(ifindex)?.map(ReceiveHook::Xdp))
     }

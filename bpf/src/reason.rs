@@ -26,7 +26,7 @@ reasons! {
     PASSED_VLAN, "passed_vlan", "a VLAN-tagged frame; the kernel handled it";
     PASSED_MALFORMED, "passed_malformed", "not a complete IP packet, or on the replicas' port and too short for a shim; the kernel handled it";
     PASSED_NOT_IDENTIFIABLE, "passed_not_identifiable", "IPv6, IPv4 ID 0 or a fragment in a transparent flow: the receiver could not identify its copies";
-    PASSED_GSO, "passed_gso", "a GSO packet, a transparent flow, a tag that covers the whole packet or an IPv6 path from a local sender, and no loop device";
+    PASSED_GSO, "passed_gso", "a GSO packet, a packet in a packet, a transparent flow, a tag that covers the whole packet or an IPv6 path from a local sender, and no loop device to prepare it";
     PASSED_NO_ROOM, "passed_no_room", "no room in the buffer for the headers; the kernel forwarded it";
     PASSED_NO_PATH, "passed_no_path", "none of the policy's paths is configured; the kernel forwarded it";
     PASSED_UNKNOWN_VERSION, "passed_unknown_version", "on the replicas' port, but with another version; the kernel handled it";

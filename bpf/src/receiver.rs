@@ -1,5 +1,5 @@
 use crate::address::family_and_address;
-use crate::attachments::{Attachments, Programs};
+use crate::attachments::{Attachments, Programs, TcPrograms};
 use crate::keys::shim_keys;
 use crate::pins::Pins;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
@@ -82,7 +82,7 @@ pub struct RxStats {
 /// Deduplication of replicas at an egress edge.
 pub struct Receiver {
     pub(crate) skeleton: DedupSkel<'static>,
-    /// The program for packets without an Ethernet header. Loaded when it is first needed.
+    /// The programs at TC. Loaded when one is first needed.
     link: Option<DedupLinkSkel<'static>>,
     options: ReceiverOptions,
     attachments: Attachments,
@@ -207,8 +207,8 @@ impl Receiver {
             .iter()
             .map(|(ifindex, hook)| (*ifindex, (*hook).into()))
             .collect::<Vec<(u32, ReceiveHook)>>();
-        let without_ethernet = |(_, hook): &&(u32, ReceiveHook)| *hook == ReceiveHook::Tc;
-        if let (None, Some((ifindex, _))) = (&self.link, interfaces.iter().find(without_ethernet)) {
+        let at_tc = |(_, hook): &&(u32, ReceiveHook)| matches!(hook, ReceiveHook::Tc { .. });
+        if let (None, Some((ifindex, _))) = (&self.link, interfaces.iter().find(at_tc)) {
             let loaded = load_link(&self.options, self.skeleton.object());
             self.link = Some(loaded.map_err(|error| AttachError::Other {
                 ifindex: *ifindex,
@@ -217,7 +217,10 @@ impl Receiver {
         }
         let programs = Programs {
             xdp: fd(&self.skeleton.progs.dedup),
-            tc: self.link.as_ref().map(|link| fd(&link.progs.dedup_link)),
+            tc: self.link.as_ref().map(|link| TcPrograms {
+                with_ethernet: fd(&link.progs.dedup_frame),
+                without_ethernet: fd(&link.progs.dedup_link),
+            }),
         };
         let switched = self
             .attachments
@@ -285,6 +288,13 @@ impl Receiver {
         })
     }
 
+    /// Returns the number of the last echo request that arrived on a path at the port of replicas,
+    /// whether the node's firewall lets it in or not; `None` if none has arrived.
+    pub fn last_echo_request(&self, path: PathId) -> Result<Option<u32>, TableError> {
+        let last: u64 = self.skeleton.maps.rx_echoes.get(path.index() as u32)?;
+        Ok(last.checked_sub(1).map(|number| number as u32))
+    }
+
     /// Returns the number of frames that were not handled as replicas, by reason.
     pub fn reasons(&self) -> Result<Vec<(Reason, u64)>, TableError> {
         reasons(&self.skeleton.maps.reasons)
@@ -301,7 +311,7 @@ impl Receiver {
     }
 }
 
-/// Loads the program for packets without an Ethernet header, with the tables of the other one. Leaks as
+/// Loads the programs at TC, with the tables of the other one. Leaks as
 /// [`Receiver::load`] does.
 fn load_link(options: &ReceiverOptions, xdp: &Object) -> Result<DedupLinkSkel<'static>, LoadError> {
     let storage = Box::leak(Box::new(MaybeUninit::uninit()));

@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 plain!(
@@ -39,6 +39,7 @@ plain!(
     types::tx_path,
     types::tx_stats,
     types::route,
+    types::missed,
     tc_types::transit,
     tc_types::loop_device
 );
@@ -150,6 +151,19 @@ pub struct TxStats {
     pub packets: u64,
     /// Bytes of inner packets.
     pub bytes: u64,
+}
+
+/// Packets to a destination of flows that matched none of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missed {
+    /// Their number.
+    pub packets: u64,
+    /// The destination of the last one.
+    pub destination: IpAddr,
+    /// The number of its protocol.
+    pub protocol: u8,
+    /// Its destination port, if it has one.
+    pub port: Option<u16>,
 }
 
 /// Replication at an ingress edge.
@@ -411,7 +425,7 @@ impl Sender {
             .links
             .iter()
             .any(|(ifindex, _)| *ifindex == ends.device);
-        self.attach_exit(ends, true)?;
+        self.attach_exit(ends, true, false)?;
         self.transit_loops.insert(ends.device, ends);
         let row = tc_types::transit {
             entry: ends.entry,
@@ -445,9 +459,16 @@ impl Sender {
         let failed = failed_at(ends.device);
         self.remove_loop(ends.device).map_err(&failed)?;
         let program = fd(&self.xdp.progs.replicate_looped);
-        let exit = Link::xdp(program, ends.exit, XdpMode::Native)?;
-        self.links.push((ends.exit, exit));
-        self.attach_exit(ends, false)?;
+        // Without XDP, as with a large MTU, the program at TC makes all copies.
+        let behind_xdp = match Link::xdp(program, ends.exit, XdpMode::Native) {
+            Ok(exit) => {
+                self.links.push((ends.exit, exit));
+                true
+            }
+            Err(error) if error.refusal().is_some() => false,
+            Err(error) => return Err(error),
+        };
+        self.attach_exit(ends, false, behind_xdp)?;
         self.loops.insert(ends.device, ends);
         self.tc
             .maps
@@ -456,13 +477,19 @@ impl Sender {
             .map_err(failed)
     }
 
-    /// Attaches the TC program to the exit of a loop.
-    fn attach_exit(&mut self, ends: Loop, is_transit: bool) -> Result<(), AttachError> {
+    /// Attaches the TC program to the exit of a loop, `behind_xdp` if an XDP program is attached there.
+    fn attach_exit(
+        &mut self,
+        ends: Loop,
+        is_transit: bool,
+        behind_xdp: bool,
+    ) -> Result<(), AttachError> {
         let link = Link::tcx_ingress(fd(&self.tc.progs.replicate_exit), ends.exit)?;
         self.links.push((ends.exit, link));
         let row = tc_types::loop_device {
             ifindex: ends.device,
             is_transit: is_transit.into(),
+            behind_xdp: behind_xdp.into(),
         };
         let table = &self.tc.maps.loop_devices;
         table.set(&ends.exit, &row).map_err(failed_at(ends.device))
@@ -628,6 +655,18 @@ impl Sender {
     /// Returns the number of frames that were not replicated, by reason.
     pub fn reasons(&self) -> Result<Vec<(Reason, u64)>, TableError> {
         reasons(&self.xdp.maps.reasons)
+    }
+
+    /// Returns the packets to a destination of flows that matched none of them; `None` if there were
+    /// none.
+    pub fn missed(&self) -> Result<Option<Missed>, TableError> {
+        let row: types::missed = self.xdp.maps.tx_missed.get(0)?;
+        Ok((row.packets > 0).then(|| Missed {
+            packets: row.packets,
+            destination: Ipv6Addr::from(row.destination).to_canonical(),
+            protocol: row.protocol,
+            port: (row.destination_port != 0).then_some(row.destination_port),
+        }))
     }
 
     /// Runs the transit program on a frame without a network. The resulting frame is `[handover |

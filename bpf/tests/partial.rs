@@ -115,3 +115,162 @@ fn transparent_copies_have_complete_checksums() {
     assert_eq!(run.action, XDP_REDIRECT);
     assert!(is_complete(&run.frame[14..], UDP));
 }
+
+/// Adds an IPv4 header for `protocol` to a payload.
+fn in_ipv4(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let packet = udp4("203.0.113.9", &payload[8.min(payload.len())..]);
+    let mut packet = with_ipv4(packet, |packet| packet[9] = protocol);
+    packet[20..].copy_from_slice(payload);
+    packet
+}
+
+/// Adds an IPv6 header for `protocol` to a payload.
+fn in_ipv6(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = udp6("2001:db8:b::9", &payload[8.min(payload.len())..]);
+    packet[6] = protocol;
+    packet[40..].copy_from_slice(payload);
+    packet
+}
+
+/// Adds a UDP header without a checksum.
+fn in_udp(port: u16, payload: &[u8]) -> Vec<u8> {
+    let bytes = (payload.len() + 8) as u16;
+    let words = [49_152, port, bytes, 0].map(u16::to_be_bytes);
+    [&words.concat(), payload].concat()
+}
+
+/// Adds an Ethernet header to an IP packet.
+fn in_ethernet(packet: &[u8]) -> Vec<u8> {
+    let kind = if packet[0] >> 4 == 4 {
+        [8, 0]
+    } else {
+        [0x86, 0xdd]
+    };
+    [&[2; 12], &kind[..], packet].concat()
+}
+
+fn headed(header: &[u8], packet: &[u8]) -> Vec<u8> {
+    [header, packet].concat()
+}
+
+/// Puts a packet into packets of every kind.
+fn encapsulated(inner: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let frame = in_ethernet(inner);
+    let tagged = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+    let vxlan = |frame: &[u8]| headed(&[8, 0, 0, 0, 0, 0, 7, 0], frame);
+    let own = if inner[0] >> 4 == 4 { 4 } else { 41 };
+    let ether_type = if own == 4 { [8, 0] } else { [0x86, 0xdd] };
+    let gre = |flags: u8, kind: [u8; 2], rest: &[u8], inner: &[u8]| {
+        [&[flags, 0][..], &kind, rest, inner].concat()
+    };
+    let options = [
+        &[2, 0, 0x65, 0x58, 0, 0, 7, 0][..],
+        &[0, 1, 0x80, 1, 1, 2, 3, 4],
+    ]
+    .concat();
+    let gtp = [0x34, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x85, 1, 0, 9, 0];
+    let mpls = [0, 0, 0x71, 64];
+    vec![
+        ("VXLAN", in_ipv4(UDP, &in_udp(4789, &vxlan(&frame)))),
+        (
+            "VXLAN of Linux, tagged",
+            in_ipv4(UDP, &in_udp(8472, &vxlan(&tagged))),
+        ),
+        (
+            "VXLAN over IPv6",
+            in_ipv6(UDP, &in_udp(4789, &vxlan(&frame))),
+        ),
+        (
+            "Geneve",
+            in_ipv4(UDP, &in_udp(6081, &headed(&options, &frame))),
+        ),
+        (
+            "GTP-U",
+            in_ipv4(UDP, &in_udp(2152, &headed(&gtp[..8], inner))),
+        ),
+        (
+            "GTP-U with an extension",
+            in_ipv4(UDP, &in_udp(2152, &headed(&gtp, inner))),
+        ),
+        (
+            "L2TPv3 over UDP",
+            in_ipv4(
+                UDP,
+                &in_udp(1701, &headed(&[0, 3, 0, 0, 0, 0, 0, 1], &frame)),
+            ),
+        ),
+        ("FOU", in_ipv4(UDP, &in_udp(5555, inner))),
+        ("GRE", in_ipv4(47, &gre(0, ether_type, &[], inner))),
+        (
+            "GRE with key and sequence",
+            in_ipv6(47, &gre(0x30, ether_type, &[7; 8], inner)),
+        ),
+        (
+            "Ethernet in GRE",
+            in_ipv4(47, &gre(0, [0x65, 0x58], &[], &frame)),
+        ),
+        ("IP in IPv4", in_ipv4(own, inner)),
+        ("IP in IPv6", in_ipv6(own, inner)),
+        ("EtherIP", in_ipv4(97, &headed(&[0x30, 0], &frame))),
+        ("L2TPv3", in_ipv4(115, &headed(&[0, 0, 0, 1], &frame))),
+        ("MPLS", in_ipv4(137, &headed(&mpls, inner))),
+        (
+            "MPLS in UDP",
+            in_ipv4(UDP, &in_udp(6635, &headed(&mpls, inner))),
+        ),
+        (
+            "IP in GRE in IP",
+            in_ipv4(4, &in_ipv4(47, &gre(0, ether_type, &[], inner))),
+        ),
+    ]
+}
+
+#[test]
+fn partial_checksums_of_packets_in_packets_are_completed() {
+    let sender = replicating_all(&send_flow(7));
+    for (inner, protocol) in packets() {
+        let sent = partial(inner, protocol);
+        for (kind, packet) in encapsulated(&sent) {
+            let run = sender.run(&transit(&packet), 1).unwrap();
+            assert_eq!(run.action, XDP_REDIRECT, "{kind}");
+            let copy = Shim::parse(&run.frame[HANDOVER..]).unwrap().1;
+            let start = copy.len() - sent.len();
+            assert!(
+                is_complete(&copy[start..], protocol),
+                "{kind} of protocol {protocol}"
+            );
+            let (_, _, at) = parts(&sent, protocol);
+            let mut expected = one_hop_on(&packet);
+            let check = start + at..start + at + 2;
+            expected[check.clone()].copy_from_slice(&copy[check]);
+            assert_eq!(copy, expected, "{kind}: nothing else has changed");
+        }
+    }
+}
+
+#[test]
+fn complete_packets_in_packets_stay_as_they_are() {
+    let sender = replicating_all(&send_flow(7));
+    for (inner, _) in packets() {
+        for (kind, packet) in encapsulated(&inner) {
+            let run = sender.run(&transit(&packet), 1).unwrap();
+            let copy = Shim::parse(&run.frame[HANDOVER..]).unwrap().1;
+            assert_eq!(copy, one_hop_on(&packet), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn options_and_extension_headers_hide_no_partial_checksum() {
+    let sender = replicating_all(&send_flow(7));
+    let (inner, protocol) = packets().remove(0);
+    let ([from, to], _, _) = parts(&inner, protocol);
+    let segment = &partial(inner, protocol)[20..];
+    let mut packet = in_ipv4(protocol, &headed(&[1; 8], segment));
+    packet[0] = 0x47;
+    let packet = with_ipv4(packet, |_| ());
+    let run = sender.run(&transit(&packet), 1).unwrap();
+    assert_eq!(run.action, XDP_REDIRECT);
+    let copy = Shim::parse(&run.frame[HANDOVER..]).unwrap().1;
+    assert_eq!(ip::transport_checksum(from, to, protocol, &copy[28..]), 0);
+}

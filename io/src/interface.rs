@@ -3,7 +3,8 @@
 use crate::netlink::{self, Error};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage::{
-    GetAddress, GetLink, GetNeighbour, GetRoute, NewAddress, NewLink, NewNeighbour, NewRoute,
+    DelNeighbour, GetAddress, GetLink, GetNeighbour, GetRoute, NewAddress, NewLink, NewNeighbour,
+    NewRoute,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -505,6 +506,32 @@ pub fn follow_neighbour(address: IpAddr, interface: &Interface) -> Result<Option
         _ => None,
     });
     Ok(macs.next())
+}
+
+/// Makes the kernel resolve the link-layer address of a next hop again, whatever it knows, because
+/// packets to it seem to be lost. Returns whether it does: an entry that was set by hand stays.
+///
+/// A verification would ask only the known address, for seconds.
+pub fn renew_neighbour(address: IpAddr, interface: &Interface) -> Result<bool, Error> {
+    match neighbour(address, interface)?.map(|found| found.header.state) {
+        Some(NeighbourState::Permanent | NeighbourState::Noarp) => return Ok(false),
+        Some(NeighbourState::Incomplete) => return Ok(true),
+        Some(_) => forget(address, interface)?,
+        None => {}
+    }
+    probe(address, interface)?;
+    Ok(true)
+}
+
+/// Removes the kernel's entry of a neighbour, if there is one.
+fn forget(address: IpAddr, interface: &Interface) -> Result<(), Error> {
+    let description = format_args!("forget neighbour {address} dev {}", interface.name);
+    let message = DelNeighbour(neighbour_message(address, interface));
+    match netlink::request(description, message, 0) {
+        Ok(_) => Ok(()),
+        Err(error) if error.is(Errno::ENOENT) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns whether a neighbour was set by hand, is confirmed, or is being probed.

@@ -6,6 +6,8 @@
 
 use crate::interface::LinkHeader;
 use crate::netlink::XdpFeatures;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The mode that a configuration asks for.
@@ -21,13 +23,13 @@ pub enum Wanted {
 }
 
 /// The mode in which a program or copies use an interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// XDP in the driver.
     Native,
     /// Generic XDP to deduplicate; TC to replicate and to send copies.
     Generic,
-    /// TC to deduplicate, on interfaces whose packets have no Ethernet header.
+    /// TC to deduplicate, on interfaces whose packets have no Ethernet header or that refuse XDP.
     Tc,
 }
 
@@ -37,7 +39,7 @@ pub struct Choice {
     /// The mode.
     pub mode: Mode,
     /// The reason, about the interface as "it".
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// The consequence that an operator has to know, and what to do.
     pub warning: Option<&'static str>,
 }
@@ -54,7 +56,12 @@ pub struct Device {
     pub strips_vlan_tags: bool,
     /// The header of its packets before the IP header.
     pub header: LinkHeader,
+    /// The modes in which it refused a program, with the reason.
+    pub refused: Refused,
 }
+
+/// The modes that were tried in vain, with the reason, about the interface as "it".
+pub type Refused = BTreeMap<Mode, String>;
 
 impl Wanted {
     /// Returns the mode for a value of `generic_xdp`.
@@ -120,20 +127,47 @@ impl Device {
                 ),
                 ..generic(FORCED_GENERIC)
             },
-            Wanted::Best if self.features.native => native("its driver has native XDP"),
-            Wanted::Best => generic(NO_NATIVE),
+            Wanted::Best if self.is_native() => native("its driver has native XDP"),
+            Wanted::Best => self.deduplicating_otherwise(),
         }
+    }
+
+    /// Returns the mode for deduplicating where native XDP does not work: the first one of the others
+    /// that was not refused. On a veth interface, generic XDP is the last one, because it does not see
+    /// the copies that a node at the other end makes at TC.
+    fn deduplicating_otherwise(&self) -> Choice {
+        let order = match self.is_veth && self.refused.contains_key(&Mode::Native) {
+            true => [Mode::Tc, Mode::Generic],
+            false => [Mode::Generic, Mode::Tc],
+        };
+        let is_refused = |mode: &Mode| self.refused.contains_key(mode);
+        let mode = order.into_iter().find(|mode| !is_refused(mode));
+        let mode = mode.unwrap_or(Mode::Generic);
+        let reason = match mode {
+            Mode::Tc => self.refused.get(&Mode::Generic),
+            _ => None,
+        };
+        Choice {
+            mode,
+            ..generic(reason.map_or_else(|| self.no_native(), |why| why.clone().into()))
+        }
+    }
+
+    /// Returns whether native XDP works, as far as is known.
+    fn is_native(&self) -> bool {
+        self.features.native && !self.refused.contains_key(&Mode::Native)
+    }
+
+    fn no_native(&self) -> Cow<'static, str> {
+        let refused = self.refused.get(&Mode::Native);
+        refused.map_or(NO_NATIVE.into(), |why| why.clone().into())
     }
 
     /// Returns the mode for replicating packets that arrive and pass through the node.
     pub fn replicating(&self, wanted: Wanted) -> Choice {
         const TAGS: &str =
             "its driver takes out VLAN tags, so XDP cannot tell the frames of VLANs from others";
-        let XdpFeatures {
-            native: is_native,
-            redirect,
-            ..
-        } = self.features;
+        let redirect = self.features.redirect;
         match wanted {
             Wanted::Native => Choice {
                 warning: self.strips_vlan_tags.then_some(
@@ -143,7 +177,7 @@ impl Device {
                 ..native(FORCED_NATIVE)
             },
             Wanted::Generic => generic(FORCED_GENERIC),
-            Wanted::Best if !is_native => generic(NO_NATIVE),
+            Wanted::Best if !self.is_native() => generic(self.no_native()),
             Wanted::Best if !redirect => generic("its driver cannot redirect frames from XDP"),
             Wanted::Best if self.strips_vlan_tags => generic(TAGS),
             Wanted::Best => native("its driver has native XDP"),
@@ -191,15 +225,15 @@ impl Device {
     }
 }
 
-fn native(reason: &'static str) -> Choice {
+fn native(reason: impl Into<Cow<'static, str>>) -> Choice {
     Choice {
         mode: Mode::Native,
-        reason,
+        reason: reason.into(),
         warning: None,
     }
 }
 
-fn generic(reason: &'static str) -> Choice {
+fn generic(reason: impl Into<Cow<'static, str>>) -> Choice {
     Choice {
         mode: Mode::Generic,
         ..native(reason)
@@ -291,6 +325,35 @@ mod tests {
     }
 
     #[test]
+    fn the_next_mode_is_used_where_one_is_refused() {
+        let mut device = device(true, true, true);
+        let receiving = |device: &Device| device.deduplicating(Wanted::Best).unwrap();
+        for (mode, why, next) in [
+            (Mode::Native, "its MTU is too large", Mode::Generic),
+            (Mode::Generic, "not here", Mode::Tc),
+            (Mode::Tc, "too old", Mode::Generic),
+        ] {
+            device.refused.insert(mode, why.to_owned());
+            assert_eq!(receiving(&device).mode, next, "{why}");
+        }
+        let replicating = device.replicating(Wanted::Best);
+        assert_eq!(replicating.mode, Generic);
+        assert_eq!(replicating.reason, "its MTU is too large");
+        assert_eq!(device.replicating(Wanted::Native).mode, Native);
+        assert_eq!(device.deduplicating(Wanted::Native).unwrap().mode, Native);
+    }
+
+    #[test]
+    fn a_veth_that_refuses_native_xdp_is_handled_at_tc() {
+        let mut device = device(true, true, true);
+        device.is_veth = true;
+        let why = "it has not enough queues".to_owned();
+        device.refused.insert(Mode::Native, why.clone());
+        let receiving = device.deduplicating(Wanted::Best).unwrap();
+        assert_eq!((receiving.mode, &*receiving.reason), (Mode::Tc, &*why));
+    }
+
+    #[test]
     fn packets_without_an_ethernet_header_are_handled_at_tc() {
         let modem = Device {
             header: LinkHeader::None,
@@ -298,7 +361,7 @@ mod tests {
         };
         for wanted in [Wanted::Best, Wanted::Generic] {
             let receiving = modem.deduplicating(wanted).unwrap();
-            assert_eq!((receiving.mode, receiving.reason), (Mode::Tc, NO_HEADER));
+            assert_eq!((receiving.mode, &*receiving.reason), (Mode::Tc, NO_HEADER));
             assert_eq!(modem.sending(wanted), Ok(generic(NO_HEADER)));
         }
         for refused in [

@@ -156,6 +156,11 @@ impl Controlled {
             .unwrap_or_else(|error| warn!("in-band signals cannot be configured: {error:#}"));
     }
 
+    /// Returns the measurements of the paths.
+    pub(crate) fn echoes(&self) -> &Echoes {
+        &self.echoes
+    }
+
     /// Applies reloaded keys.
     pub(crate) fn reload(
         &mut self,
@@ -170,7 +175,7 @@ impl Controlled {
 
     /// Polls the kernel, and carries out what follows from it.
     pub(crate) fn poll(&mut self, node: &mut Node, observer: Option<&Observer>, now: Instant) {
-        self.echoes.handle(now);
+        (self.echoes).handle(now, |path| node.last_echo_request(path));
         for signal in self.signals.poll(node) {
             self.decisions.handle_signal(now, signal);
         }

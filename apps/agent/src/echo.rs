@@ -1,5 +1,10 @@
 //! Measures the round-trip time of every path, and finds out on which candidates for paths the other
-//! node answers. Both nodes send requests and reply to those of the other.
+//! node answers, and on which paths copies arrive. Both nodes send requests and reply to those of the
+//! other.
+//!
+//! Requests are sent on two ports of every path: their own, and that of the copies. A request on the
+//! port of the copies is answered on both, also if this node's firewall drops it, which copies do not pass. If only requests on the other port are answered, something
+//! on the path drops copies alone, such as a firewall.
 //!
 //! A request is answered in the next iteration of the loop. The reply contains how long the request
 //! was held, which is subtracted, and the kernel timestamps the arrival of datagrams. The
@@ -13,6 +18,7 @@ use hawser_io::stamped::StampedSocket;
 use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::echo::{Echo, EchoKind};
 use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 use tracing::{debug, warn};
@@ -32,6 +38,18 @@ const MAX_OUTSTANDING: usize = 25;
 /// A path has no round-trip time if no reply arrived for this long.
 const SILENT_AFTER: Duration = Duration::from_secs(2);
 
+/// Copies on a path do not arrive if this many requests on the other port were answered since the last
+/// one on the port of the copies: in 4 s. So many are hardly ever lost by chance, whatever share of
+/// packets the path loses.
+const OTHERS_ANSWERED: u32 = 20;
+
+/// The next hop of a path is looked for again if no reply arrived for this long.
+const NEXT_HOP_AFTER: Duration = Duration::from_secs(1);
+
+/// The next hop of a path is no longer looked for if the last reply is this old: the kernel probes the
+/// next hops of its own packets, such as these requests, at least as often.
+const NEXT_HOP_WITHIN: Duration = Duration::from_secs(60);
+
 /// Maximum number of requests of the peer that are answered between two of our own: twenty times as
 /// many as we send.
 const MAX_REPLIES: u32 = 20;
@@ -46,8 +64,32 @@ pub(crate) struct Echoes {
     candidates: BTreeMap<Candidate, PathEcho>,
     /// The candidates that are paths.
     discovered: BTreeMap<PathId, Candidate>,
+    /// The requests on the port of the copies.
+    copies: BTreeMap<PathId, CopyEcho>,
+    copy_port: u16,
     next: Instant,
     next_probe: Instant,
+}
+
+/// The requests on the port of the copies of one path.
+#[derive(Debug)]
+struct CopyEcho {
+    echo: PathEcho,
+    /// The number of the last request that was seen in front of the firewall.
+    last_request: Option<u32>,
+    /// The requests on the other port that were answered since the last one on this port.
+    others_answered: u32,
+}
+
+/// The echoes that arrived at a socket.
+#[derive(Debug, Default)]
+struct Arrived {
+    /// The replies, with the times of their arrival.
+    replies: Vec<(Echo, SystemTime)>,
+    /// The replies that were sent.
+    sent: Vec<Echo>,
+    /// Whether the other node has no socket at this port.
+    is_refused: bool,
 }
 
 /// The measurement of one path.
@@ -78,7 +120,7 @@ struct RoundTrip {
 
 impl Echoes {
     pub(crate) fn new(config: &Config) -> Self {
-        let mut paths = BTreeMap::new();
+        let (mut paths, mut copies) = (BTreeMap::new(), BTreeMap::new());
         for (path, description) in config.paths.iter().filter(|(_, path)| !path.discovered) {
             let Some(peer) = &description.peer else {
                 warn!(
@@ -87,13 +129,18 @@ impl Echoes {
                 );
                 continue;
             };
-            let remote = SocketAddr::new(description.remote, config.echo_port);
-            let path_echo = PathEcho::new(*path, &description.interface, remote, peer);
-            paths.insert(*path, path_echo);
+            let echo = |port| {
+                let remote = SocketAddr::new(description.remote, port);
+                PathEcho::new(*path, &description.interface, remote, peer)
+            };
+            paths.insert(*path, echo(config.echo_port));
+            copies.insert(*path, CopyEcho::new(echo(config.port)));
         }
         Echoes {
             port: config.echo_port,
+            copy_port: config.port,
             paths,
+            copies,
             candidates: BTreeMap::new(),
             discovered: BTreeMap::new(),
             next: Instant::ZERO,
@@ -136,11 +183,38 @@ impl Echoes {
         self.discovered = discovered
             .filter_map(|(number, path)| Some((*number, candidate_of(path)?)))
             .collect();
+        self.set_discovered_copies();
+    }
+
+    /// Sends requests on the port of the copies of the paths that are candidates now.
+    fn set_discovered_copies(&mut self) {
+        let Echoes {
+            paths,
+            discovered,
+            copies,
+            copy_port,
+            ..
+        } = self;
+        let wanted = |candidate: &Candidate| {
+            let remote = SocketAddr::new(candidate.ends.remote, *copy_port);
+            let peer = candidate.peer.as_str();
+            PathEcho::new(path_of_candidates(), &candidate.interface, remote, peer)
+        };
+        copies.retain(|path, copies| {
+            let now = discovered.get(path).map(&wanted);
+            paths.contains_key(path) || now.is_some_and(|now| copies.echo.is_to_same(&now))
+        });
+        for (path, candidate) in discovered {
+            let copies = copies.entry(*path);
+            copies.or_insert_with(|| CopyEcho::new(wanted(candidate)));
+        }
     }
 
     /// Uses the keys that are shared with the peers now.
     pub(crate) fn set_peers(&mut self, peers: &BTreeMap<String, Peer>) {
-        for path_echo in self.paths.values_mut().chain(self.candidates.values_mut()) {
+        let copies = self.copies.values_mut().map(|copies| &mut copies.echo);
+        let others = self.paths.values_mut().chain(self.candidates.values_mut());
+        for path_echo in others.chain(copies) {
             path_echo.peer = peers.get(&path_echo.peer_name).cloned();
         }
     }
@@ -154,6 +228,10 @@ impl Echoes {
         for path_echo in self.paths.values_mut() {
             path_echo.follow(number_of(&path_echo.interface).zip(local_of(path_echo.path)));
         }
+        for (path, copies) in &mut self.copies {
+            let echo = &mut copies.echo;
+            echo.follow(number_of(&echo.interface).zip(local_of(*path)));
+        }
         for (candidate, path_echo) in &mut self.candidates {
             let number = interface::index(&candidate.interface);
             path_echo.follow(number.map(|number| (number, candidate.ends.local)));
@@ -161,7 +239,8 @@ impl Echoes {
     }
 
     /// Handles requests and replies, and sends requests that are due.
-    pub(crate) fn handle(&mut self, now: Instant) {
+    /// `last_request` returns the number of the last request on the port of a path's copies.
+    pub(crate) fn handle(&mut self, now: Instant, last_request: impl Fn(PathId) -> Option<u32>) {
         let is_due = now >= self.next;
         if is_due {
             self.next = now + REQUEST_EVERY;
@@ -170,13 +249,65 @@ impl Echoes {
         if probe_is_due {
             self.next_probe = now + PROBE_EVERY;
         }
-        for path_echo in self.paths.values_mut() {
-            path_echo.handle(now, is_due);
+        for (path, path_echo) in &mut self.paths {
+            let arrived = path_echo.handle(is_due);
+            let others = path_echo.take_replies(arrived.replies, now);
+            if let Some(copies) = self.copies.get_mut(path) {
+                copies.handle_others(others, now);
+            }
         }
         for (candidate, path_echo) in &mut self.candidates {
-            let is_path = self.discovered.values().any(|path| path == candidate);
-            path_echo.handle(now, if is_path { is_due } else { probe_is_due });
+            let mut discovered = self.discovered.iter();
+            let path = discovered.find(|(_, path)| *path == candidate);
+            let is_due = if path.is_some() { is_due } else { probe_is_due };
+            let arrived = path_echo.handle(is_due);
+            let others = path_echo.take_replies(arrived.replies, now);
+            if let Some(copies) = path.and_then(|(path, _)| self.copies.get_mut(path)) {
+                copies.handle_others(others, now);
+            }
         }
+        self.handle_copies(now, is_due, last_request);
+    }
+
+    /// Handles what arrived on the ports of the copies, and answers it on the other ports too.
+    fn handle_copies(
+        &mut self,
+        now: Instant,
+        is_due: bool,
+        last_request: impl Fn(PathId) -> Option<u32>,
+    ) {
+        for (path, copies) in &mut self.copies {
+            let mut sent = copies.handle(now, is_due);
+            if is_due {
+                sent.extend(copies.answer(last_request(*path)));
+            }
+            let other = match self.discovered.get(path) {
+                Some(candidate) => self.candidates.get(candidate),
+                None => self.paths.get(path),
+            };
+            if let Some(other) = other {
+                sent.iter().for_each(|reply| other.send(reply));
+            }
+        }
+    }
+
+    /// Returns whether copies on a path do not arrive although other packets do.
+    pub(crate) fn loses_copies(&self, path: PathId) -> bool {
+        let copies = self.copies.get(&path);
+        copies.is_some_and(|copies| copies.others_answered >= OTHERS_ANSWERED)
+    }
+
+    /// Returns whether the other node has become silent on a path, so that its next hop may have
+    /// moved.
+    pub(crate) fn has_become_silent(&self, path: PathId, now: Instant) -> bool {
+        let copies = self.copies.get(&path).map(|copies| &copies.echo);
+        let replies = |echo: &PathEcho| echo.round_trip.last_reply;
+        let last = self.echo(path).and_then(replies);
+        let last = last.max(copies.and_then(replies));
+        last.is_some_and(|last| {
+            let age = now.saturating_since(last);
+            age >= NEXT_HOP_AFTER && age < NEXT_HOP_WITHIN
+        })
     }
 
     /// Returns the candidates, whether the other node answers on each, and the path that it is.
@@ -207,13 +338,72 @@ impl Echoes {
     /// Returns the smoothed round-trip time of a path, or `None` while the other node does not
     /// reply.
     pub(crate) fn round_trip(&self, path: PathId, now: Instant) -> Option<Duration> {
-        let discovered = self.discovered.get(&path);
-        let path_echo = match discovered {
+        self.echo(path)?.round_trip.at(now)
+    }
+
+    /// Returns the measurement of a path.
+    fn echo(&self, path: PathId) -> Option<&PathEcho> {
+        match self.discovered.get(&path) {
             Some(candidate) => self.candidates.get(candidate),
             None => self.paths.get(&path),
-        };
-        path_echo?.round_trip.at(now)
+        }
     }
+}
+
+impl CopyEcho {
+    fn new(echo: PathEcho) -> Self {
+        CopyEcho {
+            echo,
+            last_request: None,
+            others_answered: 0,
+        }
+    }
+
+    /// Returns a reply to the last request that was seen in front of the firewall, unless it was
+    /// answered before.
+    fn answer(&mut self, last_request: Option<u32>) -> Option<Echo> {
+        let before = std::mem::replace(&mut self.last_request, last_request);
+        let number = last_request.filter(|_| before != last_request)?;
+        Some(Echo {
+            kind: EchoKind::Reply,
+            path: self.echo.path,
+            number,
+            held_micros: 0,
+        })
+    }
+
+    /// Handles what has arrived, and sends a request if one is due. Returns the replies that were
+    /// sent.
+    fn handle(&mut self, now: Instant, is_due: bool) -> Vec<Echo> {
+        let arrived = self.echo.handle(is_due);
+        let count = arrived.replies.len();
+        let unknown = self.echo.take_replies(arrived.replies, now).unknown;
+        // A refusal has come all the way, too: the other node's agent has not opened its socket.
+        if unknown.len() < count || arrived.is_refused {
+            self.others_answered = 0;
+        }
+        arrived.sent
+    }
+
+    /// Handles the replies on the other port, which may be to requests on this one.
+    fn handle_others(&mut self, others: Taken, now: Instant) {
+        let count = others.unknown.len();
+        let unknown = self.echo.take_replies(others.unknown, now).unknown;
+        if unknown.len() < count {
+            self.others_answered = 0;
+        } else if self.echo.is_open() {
+            self.others_answered = self.others_answered.saturating_add(others.known);
+        }
+    }
+}
+
+/// Replies that were compared with the outstanding requests.
+#[derive(Debug, Default)]
+struct Taken {
+    /// The number of those to a request.
+    known: u32,
+    /// The others.
+    unknown: Vec<(Echo, SystemTime)>,
 }
 
 impl PathEcho {
@@ -240,12 +430,37 @@ impl PathEcho {
         }
     }
 
-    /// Handles what has arrived, and sends a request if one is due.
-    fn handle(&mut self, now: Instant, is_due: bool) {
-        self.receive(now);
+    /// Returns whether this is a measurement of the same path as another one.
+    fn is_to_same(&self, other: &PathEcho) -> bool {
+        let way = |echo: &PathEcho| (echo.remote, echo.interface.clone(), echo.peer_name.clone());
+        way(self) == way(other)
+    }
+
+    /// Returns whether requests are sent.
+    fn is_open(&self) -> bool {
+        self.socket.is_some() && self.peer.is_some()
+    }
+
+    /// Returns what has arrived, answers requests in it, and sends a request if one is due.
+    fn handle(&mut self, is_due: bool) -> Arrived {
+        let arrived = self.receive();
         if is_due {
             self.send_request();
         }
+        arrived
+    }
+
+    /// Finishes the measurements of the requests that these replies are to.
+    fn take_replies(&mut self, replies: Vec<(Echo, SystemTime)>, now: Instant) -> Taken {
+        let mut taken = Taken::default();
+        for (reply, at) in replies {
+            if self.round_trip.handle_reply(&reply, at, now) {
+                taken.known += 1;
+            } else {
+                taken.unknown.push((reply, at));
+            }
+        }
+        taken
     }
 
     fn open(&self, local: IpAddr) -> Option<StampedSocket> {
@@ -257,15 +472,17 @@ impl PathEcho {
             .ok()
     }
 
-    fn receive(&mut self, now: Instant) {
+    fn receive(&mut self) -> Arrived {
+        let mut arrived = Arrived::default();
         let mut buffer = [0; Echo::LEN + 1];
         while let Some((_, socket)) = &self.socket {
             let received = match socket.receive(&mut buffer) {
                 Ok(Some(received)) => received,
-                Ok(None) => return,
+                Ok(None) => break,
                 // An ICMP error for an earlier request, for example port unreachable.
                 Err(error) => {
                     debug!(path = %self.path, "{error}");
+                    arrived.is_refused |= error.kind() == ErrorKind::ConnectionRefused;
                     continue;
                 }
             };
@@ -275,10 +492,11 @@ impl PathEcho {
                 continue;
             };
             match echo.kind {
-                EchoKind::Request => self.send_reply(echo, received.at),
-                EchoKind::Reply => self.round_trip.handle_reply(&echo, received.at, now),
+                EchoKind::Request => arrived.sent.extend(self.send_reply(echo, received.at)),
+                EchoKind::Reply => arrived.replies.push((echo, received.at)),
             }
         }
+        arrived
     }
 
     fn send_request(&mut self) {
@@ -295,18 +513,18 @@ impl PathEcho {
         });
     }
 
-    fn send_reply(&mut self, request: Echo, since: SystemTime) {
-        let Some(left) = self.replies_left.checked_sub(1) else {
-            return;
-        };
-        self.replies_left = left;
+    /// Returns the reply.
+    fn send_reply(&mut self, request: Echo, since: SystemTime) -> Option<Echo> {
+        self.replies_left = self.replies_left.checked_sub(1)?;
         let held = since.elapsed().unwrap_or_default();
         let held_micros = u32::try_from(held.as_micros()).unwrap_or(u32::MAX);
-        self.send(&Echo {
+        let reply = Echo {
             kind: EchoKind::Reply,
             held_micros,
             ..request
-        });
+        };
+        self.send(&reply);
+        Some(reply)
     }
 
     fn send(&self, echo: &Echo) {
@@ -336,29 +554,27 @@ impl RoundTrip {
         number
     }
 
-    fn handle_reply(&mut self, reply: &Echo, at: SystemTime, now: Instant) {
+    /// Returns whether the reply is to an outstanding request.
+    fn handle_reply(&mut self, reply: &Echo, at: SystemTime, now: Instant) -> bool {
         let Some(index) = self
             .outstanding
             .iter()
             .position(|(number, _)| *number == reply.number)
         else {
-            return;
+            return false;
         };
         let (_, asked) = self
             .outstanding
             .remove(index)
             .expect("the position was found");
         let held = Duration::from_micros(reply.held_micros.into());
+        let all = at.duration_since(asked).ok();
         // The sample is wrong if the clock was set meanwhile. The next one will not be.
-        let Some(sample) = at
-            .duration_since(asked)
-            .ok()
-            .and_then(|all| all.checked_sub(held))
-        else {
-            return;
-        };
-        self.smoothed = Some(smoothed_rtt(self.at(now), sample));
-        self.last_reply = Some(now);
+        if let Some(sample) = all.and_then(|all| all.checked_sub(held)) {
+            self.smoothed = Some(smoothed_rtt(self.at(now), sample));
+            self.last_reply = Some(now);
+        }
+        true
     }
 
     fn at(&self, now: Instant) -> Option<Duration> {

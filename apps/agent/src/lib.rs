@@ -41,6 +41,7 @@ use anyhow::{Context, Result, bail};
 use config::Remains;
 use controlled::{Controlled, Restored};
 use device::Device;
+use echo::Echoes;
 use hawser_io::file;
 use hawser_io::interface;
 use hawser_io::kept::{Filters, Watch};
@@ -54,7 +55,7 @@ use node::{Node, pins, remove_pins};
 use observer::Observer;
 use rejected::RejectedCopies;
 use signal_hook::consts::SIGHUP;
-use status::StatusFile;
+use status::{StatusFile, Unselected};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -124,8 +125,11 @@ struct Agent {
     node: Node,
     observer: Option<Observer>,
     controlled: Option<Controlled>,
+    /// The measurements of the paths. `None` under a controller, whose part of the agent has them.
+    echoes: Option<Echoes>,
     status_file: StatusFile,
     rejected: RejectedCopies,
+    unselected: Unselected,
     monitor: Monitor,
     kept: Watch,
 }
@@ -160,14 +164,20 @@ impl Agent {
             Device::remove(&node.config().remains());
         }
         let kept = kept::watch(&node)?;
+        let echoes = match &controlled {
+            None => Some(measured(&node)),
+            Some(_) => None,
+        };
         info!(status = %status_file, "agent running");
         let mut agent = Agent {
             device,
             node,
             observer,
             controlled,
+            echoes,
             status_file,
             rejected: RejectedCopies::default(),
+            unselected: Unselected::default(),
             monitor,
             kept,
         };
@@ -198,6 +208,9 @@ impl Agent {
                 (next_follow, next_reaction) = (now + FOLLOW_EVERY, now + REACT_EVERY);
                 self.follow();
             }
+            if status_is_due {
+                self.check_reach(now);
+            }
             self.wait();
         }
         self.stop(file);
@@ -213,6 +226,16 @@ impl Agent {
         self.follow_device(now);
         self.node.persist_clock();
         self.rejected.check(&self.node);
+        self.unselected.check(&self.node);
+    }
+
+    /// Checks whether copies arrive at the other ends of the paths.
+    fn check_reach(&mut self, now: Instant) {
+        let controlled = self.controlled.as_ref();
+        let echoes = self.echoes.as_ref();
+        if let Some(echoes) = echoes.or(controlled.map(Controlled::echoes)) {
+            self.node.check_reach(echoes, now);
+        }
     }
 
     /// Waits until the kernel has to be polled again.
@@ -244,8 +267,12 @@ impl Agent {
             node,
             observer,
             controlled,
+            echoes,
             ..
         } = self;
+        if let Some(echoes) = echoes {
+            echoes.handle(now, |path| node.last_echo_request(path));
+        }
         if let Some(observer) = observer {
             observer.observe(now, |packet| {
                 if let Some(controlled) = controlled {
@@ -261,6 +288,9 @@ impl Agent {
     /// Reloads the configuration. The error says why the previous one stays in force.
     fn reconfigure(&mut self, file: &Path) -> Result<()> {
         self.node.reload(Config::read(file)?)?;
+        if let Some(echoes) = &mut self.echoes {
+            echoes.set_peers(&self.node.config().peers);
+        }
         match &mut self.controlled {
             Some(controlled) => {
                 controlled.reload(&mut self.node, self.observer.as_ref(), monotonic_now())
@@ -278,6 +308,9 @@ impl Agent {
             .unwrap_or_else(|error| warn!("{error:#}"));
         if let Some(controlled) = &mut self.controlled {
             controlled.follow(&mut self.node);
+        }
+        if let Some(echoes) = &mut self.echoes {
+            follow_paths(echoes, &self.node);
         }
     }
 
@@ -303,6 +336,20 @@ impl Agent {
             [self.kept.deviations(), self.node.deviations()].concat(),
         );
     }
+}
+
+/// Returns the measurements of the paths of a node without a controller.
+fn measured(node: &Node) -> Echoes {
+    let mut echoes = Echoes::new(node.config());
+    echoes.set_peers(&node.config().peers);
+    follow_paths(&mut echoes, node);
+    echoes
+}
+
+/// Uses the current interfaces and addresses.
+fn follow_paths(echoes: &mut Echoes, node: &Node) {
+    let number_of = |name: &str| node.interface_number(name);
+    echoes.follow(number_of, |path| node.local(path));
 }
 
 fn detach(remains: &Remains) -> Result<()> {

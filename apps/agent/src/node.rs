@@ -10,6 +10,7 @@ mod locals;
 mod mtus;
 mod own;
 mod paths;
+mod reach;
 
 use crate::config::{Config, PathConfig};
 use crate::flows::{Flows, Selectors, Sent};
@@ -20,12 +21,14 @@ pub(crate) use devices::{Modes, Use};
 use environment::{Interfaces, load_receiver, tell_of_forwarding, warn_of_large_packets};
 pub(crate) use environment::{next_hop, pins, remove_pins};
 use hawser_bpf::{
-    Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions, XdpMode,
+    AttachError, Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions,
+    XdpMode,
 };
 use hawser_io::clock::unix_ms;
+use hawser_io::interface::LinkHeader;
 use hawser_io::kept::{Filters, Keeper};
 use hawser_io::segmenter::Segmenter;
-use hawser_io::xdp::Mode;
+use hawser_io::xdp::{Choice, Mode};
 use hawser_io::{interface, netlink};
 use hawser_units::{FlowId, PathId};
 use locals::Locals;
@@ -33,6 +36,7 @@ pub(crate) use locals::current_local;
 use own::OwnTraffic;
 use parking_lot::Mutex;
 use paths::{Paths, Surroundings};
+use reach::Searches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -61,6 +65,9 @@ pub(crate) struct Node {
     /// The reason that ICMP errors are not heard.
     deaf_because: Option<String>,
     paths: Paths,
+    searches: Searches,
+    /// Whether the paths have to be looked up again.
+    must_follow: bool,
     own: OwnTraffic,
     /// Whether a change of the discovered paths has failed, so that the kernel may have others.
     must_set_discovered: bool,
@@ -130,6 +137,8 @@ impl Node {
             changes: BTreeMap::new(),
             deaf_because: None,
             paths: Paths::default(),
+            searches: Searches::default(),
+            must_follow: false,
             must_set_discovered: false,
             epoch: 0,
             segmenters: BTreeMap::new(),
@@ -507,7 +516,8 @@ impl Node {
     /// deleted, replaced, or went up or down, or the address of a path changed since
     /// [`follow`](Node::follow).
     pub(crate) fn should_follow(&self) -> bool {
-        self.paths.has_obstacles()
+        self.must_follow
+            || self.paths.has_obstacles()
             || Interfaces::read(&self.config).is_ok_and(|now| now != self.interfaces)
             || Locals::read(&self.config).is_ok_and(|now| now != self.locals)
     }
@@ -530,6 +540,7 @@ impl Node {
     /// Updates the programs and paths after interfaces were created, deleted or replaced, and after
     /// next hops changed their link-layer address.
     pub(crate) fn follow(&mut self) -> Result<()> {
+        self.must_follow = false;
         self.interfaces = Interfaces::read(&self.config)?;
         self.devices.forget_others(&self.interfaces);
         self.notice_detached();
@@ -797,17 +808,7 @@ impl Node {
             .iter()
             .filter_map(|name| self.interfaces.number(name))
             .collect();
-        let mut modes = Vec::new();
-        for (name, number) in names.iter().zip(&numbers) {
-            let device = self.devices.examine(&self.interfaces, name);
-            let choice = device.context("it is gone")?.deduplicating(self.config.xdp);
-            let choice = choice.map_err(|why| anyhow!("interface {name}: {why}"))?;
-            self.devices.make_way(name, *number);
-            modes.push(choice);
-        }
-        let programs = numbers.iter().copied();
-        let programs = programs.zip(modes.iter().map(|choice| receive_hook(choice.mode)));
-        self.attach_dedup(&programs.collect::<Vec<_>>())?;
+        let modes = self.attach_in_a_mode_that_works(names, &numbers)?;
         for ((name, number), choice) in names.iter().zip(numbers).zip(modes) {
             info!(interface = name, "deduplicating copies");
             self.devices.record(name, Use::Deduplicate, choice);
@@ -816,23 +817,49 @@ impl Node {
         self.release_others()
     }
 
-    /// Attaches the programs that deduplicate to the interfaces with these indices, at these hooks.
-    fn attach_dedup(&mut self, programs: &[(u32, ReceiveHook)]) -> Result<()> {
-        let interfaces = &self.interfaces;
-        let receiver = self
-            .receiver
-            .as_mut()
-            .context("programs are attached after they are loaded")?;
-        let switched = receiver.attach(programs);
-        let switched = switched.map_err(|error| {
-            let number = error.interface();
-            match number.and_then(|number| interfaces.name(number)) {
-                Some(name) => anyhow::Error::from(error).context(format!("interface {name}")),
-                None => error.into(),
+    /// Attaches the programs that deduplicate to these interfaces, to each in the first mode that it
+    /// does not refuse. Returns the modes.
+    fn attach_in_a_mode_that_works(
+        &mut self,
+        names: &[String],
+        numbers: &[u32],
+    ) -> Result<Vec<Choice>> {
+        loop {
+            let (mut modes, mut hooks) = (Vec::new(), Vec::new());
+            for (name, number) in names.iter().zip(numbers) {
+                let device = self.devices.examine(&self.interfaces, name);
+                let device = device.context("it is gone")?;
+                let choice = device.deduplicating(self.config.xdp);
+                let choice = choice.map_err(|why| anyhow!("interface {name}: {why}"))?;
+                self.devices.make_way(name, *number);
+                hooks.push((*number, receive_hook(choice.mode, device.header)));
+                modes.push(choice);
             }
-        })?;
-        for (number, gap) in switched {
-            let interface = interfaces.name(number);
+            let Err(error) = self.attach_dedup(&hooks) else {
+                return Ok(modes);
+            };
+            // An error without an interface is that of the kernel's lack of TC hooks.
+            let number = error.interface();
+            let is_refused = |(own, choice): &(&u32, &Choice)| match number {
+                Some(number) => **own == number,
+                None => choice.mode == Mode::Tc,
+            };
+            let Some((number, choice)) = numbers.iter().zip(&modes).find(is_refused) else {
+                return Err(error.into());
+            };
+            let name = self.interfaces.name(*number).unwrap_or_default();
+            (self.devices)
+                .refuse((name, *number), choice.mode, self.config.xdp, error)
+                .with_context(|| format!("interface {name}"))?;
+        }
+    }
+
+    /// Attaches the programs that deduplicate to the interfaces with these indices, at these hooks.
+    fn attach_dedup(&mut self, programs: &[(u32, ReceiveHook)]) -> Result<(), AttachError> {
+        let receiver = self.receiver.as_mut();
+        let receiver = receiver.expect("programs are attached after they are loaded");
+        for (number, gap) in receiver.attach(programs)? {
+            let interface = self.interfaces.name(number);
             warn!(
                 interface,
                 "deduplication is in another mode now; copies were not deduplicated for {gap:?}"
@@ -890,11 +917,13 @@ fn sender_options(config: &Config, clock: &SendClock) -> SenderOptions {
     }
 }
 
-fn receive_hook(mode: Mode) -> ReceiveHook {
+fn receive_hook(mode: Mode, header: LinkHeader) -> ReceiveHook {
     match mode {
         Mode::Native => XdpMode::Native.into(),
         Mode::Generic => XdpMode::Generic.into(),
-        Mode::Tc => ReceiveHook::Tc,
+        Mode::Tc => ReceiveHook::Tc {
+            has_ethernet: header == LinkHeader::Ethernet,
+        },
     }
 }
 

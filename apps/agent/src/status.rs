@@ -2,12 +2,14 @@
 
 mod controlled;
 mod show;
+mod unselected;
 
 pub use controlled::{
     CandidateStatus, ControllerStatus, JudgedStatus, PathStatus, PathWindowStatus, PeerStatus,
     PolicyStatus, WatchStatus, WindowStatus,
 };
 pub use show::{Args, run};
+pub(crate) use unselected::Unselected;
 
 use crate::device::Device;
 use crate::node::Node;
@@ -67,6 +69,9 @@ pub struct Status {
     /// Number of frames that were not replicated, by reason. Reasons that did not occur are left
     /// out.
     pub not_replicated: BTreeMap<String, u64>,
+    /// Packets to a destination of flows that matched none of them. `None` if there were none.
+    #[serde(default)]
+    pub unselected: Option<UnselectedStatus>,
     /// Number of frames on path interfaces that were not deduplicated or passed on as replicas, by
     /// reason.
     pub not_deduplicated: BTreeMap<String, u64>,
@@ -130,12 +135,21 @@ pub struct ChangeStatus {
 /// The mode in which an interface is used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeStatus {
-    /// `native` or `generic`.
+    /// `native`, `generic` or `tc`.
     pub mode: String,
     /// The reason for this mode.
     pub reason: String,
     /// The consequence that an operator has to know, and what to do.
     pub warning: Option<String>,
+}
+
+/// Packets to a destination of flows that matched none of them and took the default route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnselectedStatus {
+    /// Their number.
+    pub packets: u64,
+    /// The protocol, port and destination of the last one.
+    pub example: String,
 }
 
 /// Packets, or trains of segments, that left through the agent's own interface without being
@@ -242,6 +256,7 @@ impl Status {
             dropped_by_device: sender.dropped_by_device,
             lost_copies: sender.lost_copies,
             not_replicated: sender.not_replicated,
+            unselected: sender.unselected,
             not_deduplicated: receiver.not_deduplicated,
             controller,
             device: device.map(DeviceStatus::of).transpose()?,
@@ -256,7 +271,7 @@ fn modes(node: &Node) -> BTreeMap<String, BTreeMap<String, ModeStatus>> {
     for ((name, usage), choice) in node.modes() {
         let status = ModeStatus {
             mode: choice.mode.name().to_owned(),
-            reason: choice.reason.to_owned(),
+            reason: choice.reason.clone().into_owned(),
             warning: choice.warning.map(str::to_owned),
         };
         let uses = modes.entry(name.clone()).or_default();
@@ -272,6 +287,7 @@ struct SenderCounters {
     dropped_by_device: BTreeMap<u8, u64>,
     lost_copies: BTreeMap<u8, BTreeMap<String, u64>>,
     not_replicated: BTreeMap<String, u64>,
+    unselected: Option<UnselectedStatus>,
 }
 
 /// The parts of [`Status`] that come from the program that deduplicates.
@@ -301,6 +317,10 @@ fn sender_counters(node: &Node) -> Result<SenderCounters> {
         dropped_by_device,
         lost_copies,
         not_replicated: occurred(sender.reasons()?),
+        unselected: sender.missed()?.as_ref().map(|missed| UnselectedStatus {
+            packets: missed.packets,
+            example: unselected::describe(missed),
+        }),
     })
 }
 

@@ -1,5 +1,6 @@
 //! The decisions: what a fact means for the parts of Hawser, and what to do about it. No I/O.
 
+mod agent;
 mod interface;
 mod peer;
 mod ports;
@@ -14,6 +15,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = system::findings(facts);
     findings.extend(interface::findings(facts));
     findings.extend(settings::findings(facts));
+    findings.extend(agent::findings(facts));
     findings.extend(facts.ports.iter().map(ports::finding));
     if let Some(peer) = &facts.peer {
         findings.extend(peer::findings(peer));

@@ -2,7 +2,7 @@ use hawser_io::interface::{Described, Route};
 use hawser_io::kept::Problem;
 use hawser_io::netlink::XdpFeatures;
 use hawser_io::xdp::Wanted;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 /// A fact of the machine, or the reason that it is not known.
@@ -49,6 +49,8 @@ pub struct Facts {
     pub ports: Vec<PortFacts>,
     /// The XDP mode that the configuration asks for.
     pub wanted_xdp: Wanted,
+    /// The paths that the running agent of the configuration does not use, by number, with the reason.
+    pub unused_paths: BTreeMap<String, String>,
     /// The peer, if one was named.
     pub peer: Option<PeerFacts>,
 }
@@ -249,6 +251,7 @@ pub(crate) mod tests {
             is_synchronized: Ok(true),
             ports: vec![port(Protocol::Udp, 14747, Part::Agent, "replicas")],
             wanted_xdp: Wanted::Best,
+            unused_paths: BTreeMap::new(),
             peer: None,
         }
     }

@@ -12,9 +12,13 @@ use hawser_io::interface::{self, Described};
 use hawser_io::{clock, netlink, sysctl};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, eaccess};
-use std::collections::BTreeSet;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+
+/// The age from which a status is one of an agent that has exited, milliseconds.
+const STALE_STATUS_MS: u64 = 5_000;
 
 /// Reads everything but the peer, of the calling thread's network namespace.
 pub(crate) fn read(plan: &Plan) -> Facts {
@@ -61,8 +65,31 @@ pub(crate) fn read(plan: &Plan) -> Facts {
             })
             .collect(),
         wanted_xdp: plan.xdp,
+        unused_paths: plan.status.as_deref().map(unused_paths).unwrap_or_default(),
         peer: None,
     }
+}
+
+/// Returns the paths that an agent does not use, by its status file. None if the agent does not run or this
+/// user may not read the file: `hawser status` says so.
+fn unused_paths(status: &Path) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(status).unwrap_or_default();
+    let status: Value = serde_json::from_str(&text).unwrap_or_default();
+    let written = status["written_unix_ms"].as_u64().unwrap_or_default();
+    if clock::unix_ms().saturating_sub(written) > STALE_STATUS_MS {
+        return BTreeMap::new();
+    }
+    let paths = status["paths"].as_object().into_iter().flatten();
+    let unused = paths.filter(|(_, state)| state["up"] == Value::Bool(false));
+    let reason = |state: &Value| {
+        state["reason"]
+            .as_str()
+            .unwrap_or("not checked yet")
+            .to_owned()
+    };
+    unused
+        .map(|(path, state)| (path.clone(), reason(state)))
+        .collect()
 }
 
 fn file(path: &str) -> Fact<String> {

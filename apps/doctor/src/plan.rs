@@ -5,6 +5,7 @@ use crate::facts::Port;
 use crate::facts::Protocol::{self, Tcp, Udp};
 use hawser_io::xdp::Wanted;
 use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// The ports and interfaces that are used.
@@ -17,6 +18,8 @@ pub(crate) struct Plan {
     pub(crate) xdp: Wanted,
     /// What a tunnel's configuration names.
     pub(crate) tunnel: Option<TunnelPlan>,
+    /// The file to which the agent of the configuration writes its status.
+    pub(crate) status: Option<PathBuf>,
 }
 
 /// What the configuration of a tunnel client or server names.
@@ -93,7 +96,9 @@ impl TunnelPlan {
             peers: peers.collect(),
         })
     }
-}
+
+/// The default of an agent's `state`.
+const AGENT_STATE: &str = "/run/hawser/agent";
 
 const MOQ: u16 = 14754;
 const TUNNEL: u16 = 14752;
@@ -116,6 +121,7 @@ impl Plan {
             interfaces: Vec::new(),
             xdp: Wanted::Best,
             tunnel: None,
+            status: None,
         }
     }
 
@@ -173,11 +179,20 @@ impl Plan {
         let generic = node.and_then(|node| node.get("generic_xdp")?.as_bool());
         Ok(Plan {
             xdp: Wanted::of(generic),
+            status: node.and_then(status_file),
             ports,
             interfaces: interfaces(&file),
             tunnel: TunnelPlan::of(&file),
         })
     }
+}
+
+/// Returns the status file of an agent with this table `node`.
+fn status_file(node: &Value) -> Option<PathBuf> {
+    let name = node.get("name")?.as_str()?;
+    let state = node.get("state").and_then(Value::as_str);
+    let state = Path::new(state.unwrap_or(AGENT_STATE));
+    Some(state.join(name).join("status.json"))
 }
 
 fn or(found: Vec<Port>, default: Port) -> Vec<Port> {

@@ -19,6 +19,10 @@ enum limit {
  * output bytes.
  */
 #define SHIM_VERSION 2
+
+/* Of core/wire's echo, which the agents exchange on the replicas' port too. */
+#define ECHO_VERSION 1
+#define ECHO_REQUEST 0
 #define SHIM_TAGGED 0x1
 #define SHIM_KEY_SLOT 0x2
 #define SHIM_WHOLE 0x4 /* the tag covers every byte of the inner packet */
@@ -175,7 +179,18 @@ struct transit {
 struct loop_device {
 	__u32 ifindex;
 	__u32 is_transit; /* they arrived on it; otherwise they were routed to it */
+	__u32 behind_xdp; /* an XDP program at the exit replicates where all copies can be frames */
 };
+
+/* Packets to a destination of flows that matched none of them. */
+struct missed {
+	__u64 packets;
+	__u8 destination[16];	/* of the last one; IPv4 mapped */
+	__u16 destination_port; /* host byte order; 0 if there is none */
+	__u8 protocol;
+	__u8 reserved[5];
+};
+_Static_assert(sizeof(struct missed) == 32, "missed");
 
 /* A remote endpoint of the node's own traffic: management services and path measurements. */
 struct endpoint {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* A packet that has arrived: in XDP with its Ethernet header, and at TC without one, on devices whose
- * packets have none (LTE modems, WireGuard, PPP, TUN). Generic XDP cannot change the length of such
- * packets: it takes the bytes that change for an Ethernet header.
+/* A packet that has arrived: in XDP with its Ethernet header, and at TC with or without one. Devices
+ * whose packets have none are LTE modems, WireGuard, PPP and TUN. Generic XDP cannot change the length of
+ * such packets: it takes the bytes that change for an Ethernet header.
  */
 #ifndef HAWSER_ARRIVED_H
 #define HAWSER_ARRIVED_H
@@ -10,27 +10,28 @@
 #include "parse.h"
 #include "skb.h"
 
-#ifdef WITHOUT_ETHERNET
+#ifdef AT_TC
 
 #define CONTEXT struct __sk_buff
-#define LINK_BYTES 0
 
 /* Since Linux 6.3, in linux/bpf.h. */
 #define ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7)
 #define ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
 
-/* Returns the packet at its IP header. A train of segments is not copied into one piece: it is not one
- * replica, and its lengths say so.
+/* Returns the packet at its IP header, which is after `link_bytes`. A train of segments is not copied into
+ * one piece: it is not one replica, and its lengths say so.
  */
-static __always_inline bool open_arrived(struct __sk_buff *skb, struct cursor *cursor, __be16 *protocol)
+static __always_inline bool open_arrived(struct __sk_buff *skb, __u32 link_bytes, struct cursor *cursor,
+					 __be16 *protocol)
 {
 	*cursor = (struct cursor){ (void *)(long)skb->data, (void *)(long)skb->data_end };
 	if (remaining(cursor) < skb->len && !skb->gso_size) {
 		bpf_skb_pull_data(skb, skb->len);
 		*cursor = (struct cursor){ (void *)(long)skb->data, (void *)(long)skb->data_end };
 	}
-	*protocol = skb->protocol;
-	return true;
+	/* The kernel has taken the tag out of the frame. */
+	*protocol = skb->vlan_present ? bpf_htons(ETH_P_8021Q) : skb->protocol;
+	return take(cursor, link_bytes) != NULL;
 }
 
 /* Returns whether the kernel takes the packet. */
@@ -40,25 +41,34 @@ static __always_inline bool is_for_node(struct __sk_buff *skb)
 }
 
 /* Removes the outer headers; false if the kernel cannot. */
-static __always_inline bool leave_inner(struct __sk_buff *skb, __u32 outer_bytes, bool inner_is_ipv6)
+static __always_inline bool leave_inner(struct __sk_buff *skb, __u32 link_bytes, __u32 outer_bytes, bool inner_is_ipv6)
 {
 	__u64 flags = inner_is_ipv6 ? ADJ_ROOM_DECAP_L3_IPV6 : ADJ_ROOM_DECAP_L3_IPV4;
+	struct ethhdr *ethernet;
 
-	return !bpf_skb_adjust_room(skb, -(__s32)outer_bytes, BPF_ADJ_ROOM_MAC, flags);
+	if (bpf_skb_adjust_room(skb, -(__s32)outer_bytes, BPF_ADJ_ROOM_MAC, flags))
+		return false;
+	if (!link_bytes)
+		return true;
+	ethernet = (void *)(long)skb->data;
+	if ((void *)(ethernet + 1) > (void *)(long)skb->data_end)
+		return false;
+	ethernet->h_proto = inner_is_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	return true;
 }
 
 #else
 
 #define CONTEXT struct xdp_md
-#define LINK_BYTES sizeof(struct ethhdr)
 
 /* Returns the packet at its IP header; false if it has none. */
-static __always_inline bool open_arrived(struct xdp_md *ctx, struct cursor *cursor, __be16 *protocol)
+static __always_inline bool open_arrived(struct xdp_md *ctx, __u32 link_bytes, struct cursor *cursor,
+					 __be16 *protocol)
 {
 	struct ethhdr *ethernet;
 
 	*cursor = (struct cursor){ (void *)(long)ctx->data, (void *)(long)ctx->data_end };
-	ethernet = take(cursor, sizeof(*ethernet));
+	ethernet = take(cursor, link_bytes);
 	if (!ethernet)
 		return false;
 	*protocol = ethernet->h_proto;
@@ -78,10 +88,11 @@ static __always_inline bool is_for_node(struct xdp_md *ctx)
 /* Leaves [Ethernet | inner packet], with the Ethernet header of the replica; false if there is no
  * room.
  */
-static __always_inline bool leave_inner(struct xdp_md *ctx, __u32 outer_bytes, bool inner_is_ipv6)
+static __always_inline bool leave_inner(struct xdp_md *ctx, __u32 link_bytes, __u32 outer_bytes, bool inner_is_ipv6)
 {
 	struct ethhdr *ethernet = (void *)(long)ctx->data, header;
 
+	(void)link_bytes;
 	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
 		return false;
 	header = *ethernet;

@@ -56,7 +56,7 @@ static __always_inline int undo(struct xdp_md *ctx, __u32 outer_bytes)
 
 static __always_inline int accept(struct xdp_md *ctx, __u32 outer_bytes)
 {
-	if (!prepare(ctx, outer_bytes) || deduplicate(ctx) != XDP_PASS)
+	if (!prepare(ctx, outer_bytes) || deduplicate(ctx, sizeof(struct ethhdr)) != XDP_PASS)
 		return XDP_ABORTED;
 	return undo(ctx, outer_bytes);
 }

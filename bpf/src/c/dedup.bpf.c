@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* Deduplication of replicas at the egress edge: XDP on every path-facing device, and TC where packets
- * have no Ethernet header (dedup_link.bpf.c). The inner packet of the first copy is passed to the
+ * have no Ethernet header or XDP is refused (dedup_link.bpf.c). The inner packet of the first copy is passed to the
  * kernel's own forwarding; the other copies are dropped.
  */
 #include "arrived.h"
@@ -56,6 +56,16 @@ struct {
 	__type(value, struct seen);
 	__uint(max_entries, 1);
 } seen SEC(".maps");
+
+/* Index: path. The number of the last echo request on the replicas' port, plus one: the node's firewall
+ * may drop the request, unlike replicas. The agent answers it.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, MAX_PATHS);
+} rx_echoes SEC(".maps");
 
 /* The key of the fingerprints in `seen`. */
 struct {
@@ -131,6 +141,7 @@ struct replica {
 	__u8 *local; /* destination address of the outer header */
 	__u32 ip_bytes; /* of the outer packet, by its own length field */
 	__u32 udp_bytes;
+	__u32 link_bytes;  /* of the Ethernet header; 0 = there is none */
 	__u32 outer_bytes; /* from the end of the Ethernet header to the inner packet */
 	__u8 traffic_class;
 	bool is_ipv6;
@@ -170,6 +181,49 @@ static __always_inline bool parse_outer_ip(struct cursor *cursor, __be16 protoco
 	return false;
 }
 
+static __always_inline bool addressed_here(const struct replica *replica, const struct rx_path *path)
+{
+	const __u64 *got = WORDS(replica->local), *want = WORDS(path->local);
+
+	if (replica->is_ipv6 != (path->family == AF_INET6))
+		return false;
+	if (!replica->is_ipv6)
+		return *(__be32 *)replica->local == *(__be32 *)path->local;
+	return got[0] == want[0] && got[1] == want[1];
+}
+
+/* The start of an echo of core/wire. */
+struct echo {
+	__u8 version_flags;
+	__u8 kind;
+	__u8 path;
+	__u8 reserved;
+	__be32 number_be;
+};
+
+static __always_inline bool is_echo(const struct cursor *cursor)
+{
+	const __u8 *first = cursor->at;
+
+	return (void *)(first + 1) <= cursor->end && *first >> 4 == ECHO_VERSION;
+}
+
+static __always_inline void note_echo(const struct cursor *cursor, const struct replica *replica)
+{
+	const struct echo *echo = cursor->at;
+
+	if ((void *)(echo + 1) > cursor->end || echo->kind != ECHO_REQUEST)
+		return;
+	for (__u32 path = 0; path < MAX_PATHS; path++) {
+		__u32 key = path;
+		const struct rx_path *here = bpf_map_lookup_elem(&rx_paths, &key);
+		__u64 *last = bpf_map_lookup_elem(&rx_echoes, &key);
+
+		if (here && last && here->family && addressed_here(replica, here))
+			*last = (__u64)bpf_ntohl(echo->number_be) + 1;
+	}
+}
+
 static __always_inline bool parse_replica(struct cursor *cursor, __be16 protocol, struct replica *replica)
 {
 	struct udphdr *udp;
@@ -184,6 +238,10 @@ static __always_inline bool parse_replica(struct cursor *cursor, __be16 protocol
 		count(PASSED_OUTER_FRAGMENT);
 		return false;
 	}
+	if (is_echo(cursor)) {
+		note_echo(cursor, replica);
+		return false;
+	}
 	replica->shim = take(cursor, sizeof(struct shim));
 	if (!replica->shim) {
 		count(PASSED_MALFORMED);
@@ -194,17 +252,6 @@ static __always_inline bool parse_replica(struct cursor *cursor, __be16 protocol
 		return false;
 	}
 	return true;
-}
-
-static __always_inline bool addressed_here(const struct replica *replica, const struct rx_path *path)
-{
-	const __u64 *got = WORDS(replica->local), *want = WORDS(path->local);
-
-	if (replica->is_ipv6 != (path->family == AF_INET6))
-		return false;
-	if (!replica->is_ipv6)
-		return *(__be32 *)replica->local == *(__be32 *)path->local;
-	return got[0] == want[0] && got[1] == want[1];
 }
 
 static __always_inline __u32 inner_bytes(const struct replica *replica)
@@ -275,7 +322,7 @@ static __always_inline bool tag_valid(CONTEXT *ctx, const struct replica *replic
 	if (!seal_headers(&sealing, &keys->seal, shim + 1, end, inner_bytes(replica)))
 		return false;
 	if (shim->version_flags & SHIM_WHOLE)
-		seal_digest(&sealing, digest_of_packet(ctx, LINK_BYTES + replica->outer_bytes,
+		seal_digest(&sealing, digest_of_packet(ctx, replica->link_bytes + replica->outer_bytes,
 						       inner_bytes(replica), keys->digest.k0, keys->digest.k1));
 	seal_shim(&sealing, shim);
 	return *tag == seal_copy(&sealing, *first_word);
@@ -299,7 +346,7 @@ static __always_inline int decapsulate(CONTEXT *ctx, const struct replica *repli
 {
 	bool inner_is_ipv6 = *(__u8 *)(replica->shim + 1) >> 4 == 6;
 
-	return leave_inner(ctx, replica->outer_bytes, inner_is_ipv6) ? XDP_PASS : drop(DROPPED_NO_ROOM);
+	return leave_inner(ctx, replica->link_bytes, replica->outer_bytes, inner_is_ipv6) ? XDP_PASS : drop(DROPPED_NO_ROOM);
 }
 
 /* Handles a packet that is not an encapsulated replica: a copy of a transparent flow, or unrelated
@@ -346,10 +393,10 @@ static __always_inline int dedup_transparent(CONTEXT *ctx, void *header, void *e
 }
 
 /* Returns XDP_PASS or XDP_DROP. */
-static __always_inline int deduplicate(CONTEXT *ctx)
+static __always_inline int deduplicate(CONTEXT *ctx, __u32 link_bytes)
 {
 	struct cursor cursor;
-	struct replica replica = {};
+	struct replica replica = { .link_bytes = link_bytes };
 	struct arrival arrival = {};
 	struct rx_stats *stats;
 	struct window *window;
@@ -359,7 +406,7 @@ static __always_inline int deduplicate(CONTEXT *ctx)
 	__be16 protocol;
 	void *header;
 
-	if (!open_arrived(ctx, &cursor, &protocol))
+	if (!open_arrived(ctx, link_bytes, &cursor, &protocol))
 		return XDP_PASS;
 	header = cursor.at;
 	if (!parse_replica(&cursor, protocol, &replica))
@@ -426,11 +473,11 @@ static __always_inline int deduplicate(CONTEXT *ctx)
 	return arrival.verdict == VERDICT_DUPLICATE ? XDP_DROP : decapsulate(ctx, &replica);
 }
 
-#ifndef WITHOUT_ETHERNET
+#ifndef AT_TC
 SEC("xdp")
 int dedup(struct xdp_md *ctx)
 {
-	return deduplicate(ctx);
+	return deduplicate(ctx, sizeof(struct ethhdr));
 }
 #endif
 

@@ -7,6 +7,8 @@
 #define LOAD_BYTES bpf_skb_load_bytes
 #include "cloning.h"
 
+#include <asm-generic/errno.h>
+
 #include "digest.h"
 #include "extensions.h"
 #include "fitting.h"
@@ -174,21 +176,31 @@ static __always_inline bool seal_packet(struct __sk_buff *skb, const struct tx_f
 	return true;
 }
 
-/* Makes room for the outer headers of the largest kind among the paths, and prepares the shim. On
- * failure, returns the reason, and REASONS otherwise.
+/* Makes room for the outer headers of the largest kind among the paths. The kernel keeps the offsets of one
+ * inner packet for devices that complete checksums: it refuses a packet that is already one in another, unless
+ * nothing is left to a device, as behind a loop. Returns 0 or a negative error.
+ */
+static __always_inline long make_room(struct __sk_buff *skb, const struct place *place, bool over_ipv6)
+{
+	__u64 flags = BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+		      (over_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
+	__u32 outer_bytes = over_ipv6 ? OUTER_V6 : OUTER_V4;
+	long error = bpf_skb_adjust_room(skb, outer_bytes, BPF_ADJ_ROOM_MAC, flags);
+
+	return error == -EALREADY && place->is_exit ? bpf_skb_adjust_room(skb, outer_bytes, BPF_ADJ_ROOM_MAC, 0)
+						    : error;
+}
+
+/* Prepares the shim and what is the same in all copies, for which there is room. On failure, returns the
+ * reason, and REASONS otherwise.
  */
 static __always_inline enum reason open_packet(struct __sk_buff *skb, const struct place *place,
 					       const struct packet *packet, const struct tx_flow *flow, bool over_ipv6,
 					       struct copies *copies)
 {
-	__u64 flags = BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
-		      (over_ipv6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4);
-	__u32 outer_bytes = over_ipv6 ? OUTER_V6 : OUTER_V4;
-	__u32 offset = sizeof(struct ethhdr) + outer_bytes;
+	__u32 offset = sizeof(struct ethhdr) + (over_ipv6 ? OUTER_V6 : OUTER_V4);
 	void *inner, *end;
 
-	if (bpf_skb_adjust_room(skb, outer_bytes, BPF_ADJ_ROOM_MAC, flags))
-		return PASSED_NO_ROOM;
 	inner = (void *)(long)skb->data + offset;
 	end = (void *)(long)skb->data_end;
 	if (place->is_transit && !forward_once(inner, end, packet->is_ipv6))
@@ -214,6 +226,7 @@ static __always_inline int clone_encapsulated(struct __sk_buff *skb, const struc
 	__u32 over_ipv6, over_ipv4;
 	enum reason reason;
 	__u64 number;
+	long error;
 
 	if (!sequence)
 		return pass(PASSED_NO_PATH);
@@ -224,14 +237,22 @@ static __always_inline int clone_encapsulated(struct __sk_buff *skb, const struc
 	/* A checksum or a digest of the whole packet is computed only at the exit of a loop. */
 	if (place->is_exit && bpf_skb_pull_data(skb, skb->len))
 		return pass(PASSED_NO_ROOM);
+	/* Before a packet in a packet takes a number: a loop prepares it first. */
+	if (!place->is_exit) {
+		error = make_room(skb, place, false);
+		if (error == -EALREADY)
+			return segment(place);
+		if (error)
+			return pass(PASSED_NO_ROOM);
+	}
 	number = __sync_fetch_and_add(sequence, 1);
 	probe(packet, policy, number, place->is_exit ? 0 : ROUTE_OUTER_IPV6, route);
 	fill_shim(&copies.shim, flow, route->paths, policy->epoch, number);
 	over_ipv6 = place->is_exit ? route->ipv6_paths : 0;
 	over_ipv4 = route->paths & ~over_ipv6;
+	if (place->is_exit && make_room(skb, place, over_ipv6))
+		return pass(PASSED_NO_ROOM);
 	reason = open_packet(skb, place, packet, flow, over_ipv6, &copies);
-	if (reason == PASSED_NO_ROOM)
-		return pass(reason);
 	if (reason != REASONS)
 		return drop(reason);
 	account(&tx_flow_stats, index, packet->bytes);
@@ -260,7 +281,7 @@ static __always_inline int replicate_skb(struct __sk_buff *skb, const struct pla
 	struct tx_flow *flow;
 	struct route route;
 	enum reason reason;
-	bool transparent;
+	bool transparent, is_selected;
 	__u32 index;
 	__u8 why;
 
@@ -281,15 +302,21 @@ static __always_inline int replicate_skb(struct __sk_buff *skb, const struct pla
 	find_transport(skb, &packet);
 	if (!place->is_transit && is_replica(&packet))
 		return TC_ACT_UNSPEC;
-	if (!select_packet(&packet, !place->behind_xdp, &selected))
+	is_selected = select_packet(&packet, !place->behind_xdp, &selected);
+	if (!is_selected && (!selected.is_missed || place->is_exit || place->behind_xdp))
 		return TC_ACT_UNSPEC;
+	why = exclusion(place, skb, &packet, cursor.end, is_selected ? selected.flags : 0);
+	if (!is_selected) {
+		if (!why)
+			note_missed(&packet);
+		return TC_ACT_UNSPEC;
+	}
 	index = selected.flow;
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
 	if (!flow || !read_policy(index, &policy) || !replicates(&policy) || !read_route(policy.code, &route))
 		return TC_ACT_UNSPEC;
 	if (place->behind_xdp && !is_cloned(&policy, &route))
 		return TC_ACT_UNSPEC;
-	why = exclusion(place, skb, &packet, cursor.end, selected.flags);
 	if (why)
 		return pass(why);
 	if (place->is_transit && packet.ttl <= 1)
@@ -341,10 +368,9 @@ int replicate_transit(struct __sk_buff *skb)
 	return replicate_skb(skb, &place);
 }
 
-static __always_inline int replicate_looped_skb(struct __sk_buff *skb, bool is_transit)
+static __always_inline int replicate_looped_skb(struct __sk_buff *skb, bool is_transit, bool behind_xdp)
 {
-	/* A loop for transit traffic has no XDP program. */
-	struct place place = { .is_exit = true, .is_transit = is_transit, .behind_xdp = !is_transit };
+	struct place place = { .is_exit = true, .is_transit = is_transit, .behind_xdp = behind_xdp };
 
 	return replicate_skb(skb, &place);
 }
@@ -362,7 +388,8 @@ int replicate_exit(struct __sk_buff *skb)
 
 	if (!device)
 		return TC_ACT_UNSPEC;
-	action = device->is_transit ? replicate_looped_skb(skb, true) : replicate_looped_skb(skb, false);
+	action = device->is_transit ? replicate_looped_skb(skb, true, false)
+				    : replicate_looped_skb(skb, false, device->behind_xdp);
 	if (action != TC_ACT_UNSPEC)
 		return action;
 	skb->tc_index = LOOPED;

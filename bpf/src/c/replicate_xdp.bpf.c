@@ -74,8 +74,8 @@ static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struc
 		return pass(PASSED_NO_PATH);
 	if (transit && !forward_once(ip, end, false))
 		return pass(PASSED_MALFORMED);
-	if (transit && !packet->padding_bytes && is_partial(packet, end))
-		complete_checksum(ctx, sizeof(struct ethhdr), false, packet->protocol);
+	if (transit && !packet->padding_bytes)
+		complete_partial(ctx, sizeof(struct ethhdr));
 	handover->kind = HANDOVER_TRANSPARENT;
 	handover->flow = index;
 	account(&tx_flow_stats, index, packet->bytes);
@@ -106,7 +106,6 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 						  const struct tx_flow *flow, __u32 index,
 						  const struct policy *policy, struct route *route, bool transit)
 {
-	bool partial = transit && is_partial(packet, (void *)(long)ctx->data_end);
 	__u64 *sequence = bpf_map_lookup_elem(&sequences, &index);
 	struct handover *handover;
 	struct sealing sealing = {};
@@ -128,8 +127,8 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 	end = (void *)(long)ctx->data_end;
 	if ((void *)(shim + 1) > end || (transit && !forward_once(shim + 1, end, packet->is_ipv6)))
 		return drop(DROPPED_MALFORMED);
-	if (partial)
-		complete_checksum(ctx, sizeof(*handover) + sizeof(*shim), packet->is_ipv6, packet->protocol);
+	if (transit)
+		complete_partial(ctx, sizeof(*handover) + sizeof(*shim));
 	number = __sync_fetch_and_add(sequence, 1);
 	probe(packet, policy, number, 0, route);
 	paths = route->paths;
@@ -180,8 +179,11 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 		return XDP_PASS;
 	}
 	find_transport(ctx, &packet);
-	if (!select_packet(&packet, true, &selected))
+	if (!select_packet(&packet, true, &selected)) {
+		if (transit && selected.is_missed && !transit_exclusion(ctx, ethernet, &packet, 0))
+			note_missed(&packet);
 		return XDP_PASS;
+	}
 	index = selected.flow;
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
 	if (!flow || !read_policy(index, &policy) || !replicates(&policy) || !read_route(policy.code, &route))

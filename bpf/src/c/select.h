@@ -30,6 +30,7 @@ static __always_inline bool ports_match(const struct rule *rule, const struct pa
 struct selected {
 	__u16 flow;
 	__u8 flags;
+	bool is_missed; /* there are rules for the packet's destination, and none for its protocol and ports */
 };
 
 /* Finds the flow of a packet; returns whether there is one. A fragment carries no ports, so it
@@ -42,6 +43,7 @@ static __always_inline bool select_packet(const struct packet *packet, bool coun
 	struct selector *selector;
 	bool skipped = false, hidden = false;
 
+	selected->is_missed = false;
 	__builtin_memcpy(key.address, packet->destination, sizeof(key.address));
 	selector = bpf_map_lookup_elem(&selectors, &key);
 	if (!selector || (selector->is_ipv6 && !packet->is_ipv6))
@@ -70,6 +72,8 @@ static __always_inline bool select_packet(const struct packet *packet, bool coun
 		count(PASSED_FRAGMENT);
 	else if (hidden && counts)
 		count(PASSED_EXTENSIONS);
+	else
+		selected->is_missed = selector->count != 0;
 	return false;
 }
 

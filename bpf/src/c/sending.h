@@ -101,6 +101,27 @@ static __always_inline void count_lost_copy(__u32 path, enum reason reason)
 		(*counter)++;
 }
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct missed);
+	__uint(max_entries, 1);
+} tx_missed SEC(".maps");
+
+/* Counts a packet to a destination of flows that matches none of them. */
+static __always_inline void note_missed(const struct packet *packet)
+{
+	__u32 zero = 0;
+	struct missed *missed = bpf_map_lookup_elem(&tx_missed, &zero);
+
+	if (!missed)
+		return;
+	__sync_fetch_and_add(&missed->packets, 1);
+	__builtin_memcpy(missed->destination, packet->destination, sizeof(missed->destination));
+	missed->destination_port = packet->destination_port;
+	missed->protocol = packet->protocol;
+}
+
 /* Reading the clock takes as long as the rest of the first program, so it is read once per tick. */
 struct send_clock {
 	__u64 tick;

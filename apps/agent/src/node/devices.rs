@@ -4,7 +4,7 @@
 use super::environment::Interfaces;
 use hawser_bpf::{AttachError, Link, Passing, XdpMode, xdp_mode};
 use hawser_io::netlink::XdpFeatures;
-use hawser_io::xdp::{Choice, Device, Mode};
+use hawser_io::xdp::{Choice, Device, Mode, Refused, Wanted};
 use std::collections::BTreeMap;
 use tracing::{debug, info, warn};
 
@@ -28,6 +28,8 @@ pub(super) struct Devices {
     passing: Option<Passing>,
     /// Whether interfaces have native XDP, by number, where the kernel does not tell.
     trials: BTreeMap<u32, bool>,
+    /// The modes that interfaces have refused, by number.
+    refused: BTreeMap<u32, Refused>,
     /// The programs that make drivers accept frames, by number of the interface; `None` where one
     /// made no difference.
     passes: BTreeMap<u32, Option<Link>>,
@@ -67,7 +69,30 @@ impl Devices {
             is_veth: found.is_veth,
             strips_vlan_tags: found.strips_vlan_tags,
             header: found.header,
+            refused: self.refused.get(&number).cloned().unwrap_or_default(),
         })
+    }
+
+    /// Records that an interface was to be used in a mode and a program could not be attached.
+    ///
+    /// # Errors
+    /// If another mode would not help, was refused before, or the configuration demands this one.
+    pub(super) fn refuse(
+        &mut self,
+        (name, number): (&str, u32),
+        mode: Mode,
+        wanted: Wanted,
+        error: AttachError,
+    ) -> Result<(), AttachError> {
+        let refused = self.refused.entry(number).or_default();
+        match error.refusal() {
+            Some(why) if wanted == Wanted::Best && !refused.contains_key(&mode) => {
+                warn!(interface = name, "{mode} mode does not work: {why}");
+                refused.insert(mode, why);
+                Ok(())
+            }
+            _ => Err(error),
+        }
     }
 
     /// Returns whether a driver has native XDP, by attaching a program for a moment.
@@ -132,6 +157,7 @@ impl Devices {
         let exists = |number: &u32| interfaces.name(*number).is_some();
         self.trials.retain(|number, _| exists(number));
         self.passes.retain(|number, _| exists(number));
+        self.refused.retain(|number, _| exists(number));
         let modes = &mut self.modes;
         modes.retain(|(name, _), _| interfaces.number(name).is_some());
     }
@@ -146,8 +172,8 @@ impl Devices {
             mode,
             reason,
             warning,
-        } = choice;
-        let doing = match (usage, mode) {
+        } = &choice;
+        let doing = match (usage, *mode) {
             (Use::Deduplicate, Mode::Native) => "copies are deduplicated in native XDP",
             (Use::Deduplicate, Mode::Generic) => "copies are deduplicated in generic XDP",
             (Use::Deduplicate, Mode::Tc) => "copies are deduplicated at TC",

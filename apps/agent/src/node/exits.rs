@@ -27,16 +27,21 @@ impl Node {
             info!(interface = name, "replicating local traffic");
             return Ok(());
         }
-        let device = self.devices.examine(&self.interfaces, name);
-        let choice = device.context("it is gone")?.replicating(self.config.xdp);
+        let place = (name.as_str(), interface.index);
         self.devices.make_way(name, interface.index);
-        match choice.mode {
-            Mode::Native => sender.attach_transit(interface.index)?,
-            Mode::Generic | Mode::Tc => {
+        let choice = loop {
+            let device = self.devices.examine(&self.interfaces, name);
+            let choice = device.context("it is gone")?.replicating(self.config.xdp);
+            if choice.mode != Mode::Native {
                 let segmenter = attach_transit_loop(sender, interface)?;
                 self.segmenters.insert((hook, name.clone()), segmenter);
+                break choice;
             }
-        }
+            match sender.attach_transit(interface.index) {
+                Ok(()) => break choice,
+                Err(error) => (self.devices).refuse(place, choice.mode, self.config.xdp, error)?,
+            }
+        };
         info!(interface = name, "replicating transit traffic");
         self.devices.record(name, Use::Replicate, choice);
         Ok(())

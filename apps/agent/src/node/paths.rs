@@ -28,6 +28,8 @@ pub(super) struct Paths {
     resolved: BTreeMap<PathId, SendPath>,
     /// The reason that a path is not used, or not tracked.
     obstacles: BTreeMap<PathId, String>,
+    /// The paths on which copies do not arrive, with the reason.
+    losing: BTreeMap<PathId, String>,
     /// The MTUs that ICMP errors have told.
     learned: LearnedMtus,
     /// Changes since the last call of [`Paths::take_changes`].
@@ -44,6 +46,8 @@ enum Obstacle {
     Silent(String),
     /// There is no route, or it could not be read.
     Unknown(String),
+    /// Copies do not arrive, although other packets do.
+    Loses(String),
 }
 
 type Found = Result<SendPath, Obstacle>;
@@ -110,6 +114,14 @@ impl Paths {
         std::mem::take(&mut self.changes)
     }
 
+    /// Sets the paths on which copies do not arrive, with the reason; [`follow`](Paths::follow) leaves
+    /// them out. Returns whether there is a change.
+    pub(super) fn set_losing(&mut self, losing: BTreeMap<PathId, String>) -> bool {
+        let has_changed = losing != self.losing;
+        self.losing = losing;
+        has_changed
+    }
+
     pub(super) fn is_used(&self, path: PathId) -> bool {
         self.resolved.contains_key(&path)
     }
@@ -133,10 +145,14 @@ impl Paths {
         found: Found,
     ) -> Result<()> {
         let before = self.resolved.get(&path).copied();
+        let found = found.and_then(|now| match self.losing.get(&path) {
+            Some(why) => Err(Obstacle::Loses(why.clone())),
+            None => Ok(now),
+        });
         let found = found.map(|now| self.narrowed(path, before, now));
         let now = match &found {
             Ok(now) => Some(*now),
-            Err(Obstacle::NoInterface(_) | Obstacle::NoAddress(_)) => None,
+            Err(Obstacle::NoInterface(_) | Obstacle::NoAddress(_) | Obstacle::Loses(_)) => None,
             // While nothing newer is known, copies are sent to the last known next hop.
             Err(Obstacle::Silent(_) | Obstacle::Unknown(_)) => {
                 before.filter(|before| Some(before.ifindex) == interface)
@@ -271,7 +287,8 @@ impl Obstacle {
             Obstacle::NoInterface(why)
             | Obstacle::NoAddress(why)
             | Obstacle::Silent(why)
-            | Obstacle::Unknown(why) => why,
+            | Obstacle::Unknown(why)
+            | Obstacle::Loses(why) => why,
         }
     }
 }

@@ -1,6 +1,6 @@
 mod controlled;
 
-use super::{DeviceStatus, PathState, ReceiveStatus, Status};
+use super::{DeviceStatus, PathState, ReceiveStatus, Status, UnselectedStatus};
 use crate::config::Remains;
 use anyhow::{Result, ensure};
 use hawser_io::clock::unix_ms;
@@ -59,6 +59,12 @@ fn describe(status: &Status, now_ms: u64) -> String {
         text += &reasons(&format!("copies not sent on path {path}"), counts);
     }
     text += &reasons("not replicated", &status.not_replicated);
+    if let Some(UnselectedStatus { packets, example }) = &status.unselected {
+        let _ = writeln!(
+            text,
+            "\n{packets} packets matched no flow and took the default route without copies, the last one {example}"
+        );
+    }
     text += &reasons("not deduplicated", &status.not_deduplicated);
     if let Some(device) = &status.device {
         text += &bypassed(device);
@@ -371,6 +377,7 @@ mod tests {
             dropped_by_device: BTreeMap::new(),
             lost_copies: BTreeMap::new(),
             not_replicated: BTreeMap::new(),
+            unselected: None,
             not_deduplicated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
             controller: None,
             device: None,

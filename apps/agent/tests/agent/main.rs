@@ -8,6 +8,7 @@ mod modem;
 mod modes;
 mod narrow;
 mod parameters;
+mod reach;
 mod refusals;
 mod replay;
 mod rig;

@@ -3,6 +3,7 @@ use super::filter::{EventFilter, Filtered};
 use super::refusal::{CommonErrors, HandlerError};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
+use crate::limit::Checked;
 use crate::record::key;
 use axum::Json;
 use axum::extract::State;

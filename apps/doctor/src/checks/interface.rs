@@ -4,7 +4,7 @@ use crate::finding::{Check, Finding};
 use hawser_io::interface::LinkHeader;
 use hawser_io::netlink::STRIPS_VLAN_TAGS;
 use hawser_io::sysctl::STRICT;
-use hawser_io::xdp::{Device, Mode, Wanted};
+use hawser_io::xdp::{Device, Mode, Refused, Wanted};
 
 /// The bytes that the outer headers add to a packet (`docs/agent.md`).
 const OUTER_V4: u32 = 56;
@@ -100,6 +100,9 @@ fn mtu(facts: &InterfaceFacts) -> Finding {
     ))
 }
 
+/// The largest MTU with which all drivers accept native XDP, bytes: that of ixgbe.
+const LARGEST_NATIVE_MTU: u32 = 3050;
+
 /// Reports the mode that the agent chooses, with the agent's own rule.
 fn xdp(facts: &InterfaceFacts, machine: &Facts) -> Finding {
     let name = &facts.interface.name;
@@ -118,6 +121,7 @@ fn xdp(facts: &InterfaceFacts, machine: &Facts) -> Finding {
         is_veth: facts.interface.is_veth(),
         strips_vlan_tags: strips_vlan_tags(facts),
         header: facts.interface.header,
+        refused: Refused::default(),
     };
     let receiving = match device.deduplicating(machine.wanted_xdp) {
         Ok(receiving) => receiving,
@@ -144,6 +148,13 @@ fn xdp(facts: &InterfaceFacts, machine: &Facts) -> Finding {
         return check.ok(format!(
             "{name} has native XDP, and accepts no copies now; some drivers do while a program is attached, which the agent does."
         ));
+    }
+    if receiving.mode == Mode::Native && facts.interface.mtu_bytes > LARGEST_NATIVE_MTU {
+        let (name, mtu) = (name, facts.interface.mtu_bytes);
+        return check.warning(
+            format!("The MTU of {name} is {mtu}, and many drivers refuse native XDP with frames of more than a page: the agent then uses generic XDP or TC, which are slower."),
+            format!("Look at the mode in `hawser status`. Run `ip link set {name} mtu 1500` on both ends if it is too slow."),
+        );
     }
     match device.sending(machine.wanted_xdp).map(|choice| choice.mode) {
         Err(why) => check.failed_if(

@@ -1,0 +1,143 @@
+//! Paths that refuse native XDP, and paths on which something drops copies alone.
+
+use crate::rig::{RATE_PPS, Rig, assert_losses, brings_copies};
+use hawser_agent::Status;
+use hawser_io::netns::Namespace;
+use hawser_testbed::edges::{Replication, Sender};
+use hawser_testbed::topology::{Lab, network_egress, network_ingress};
+use hawser_testbed::traffic::Kind;
+use hawser_units::PathSet;
+
+const PAYLOAD_BYTES: usize = 200;
+
+/// Gives the interfaces of all paths an MTU with which veth devices refuse native XDP.
+fn make_jumbo(lab: &Lab) {
+    for path in lab.paths() {
+        let set = |namespace: &Namespace, device: &str| {
+            namespace
+                .ip(&format!("link set {device} mtu 9000"))
+                .unwrap();
+        };
+        set(lab.network(), &network_ingress(path));
+        set(lab.network(), &network_egress(path));
+        set(lab.ingress(), &lab.path(path).near.device);
+        set(lab.egress(), &lab.path(path).far.device);
+    }
+}
+
+#[test]
+fn an_interface_that_refuses_native_xdp_is_used_otherwise() {
+    for sender in [Sender::Source, Sender::Ingress] {
+        let replication = Replication {
+            sender,
+            both_ways: true,
+            ..Replication::on(PathSet::from_bits(0b11))
+        };
+        let mut rig = Rig::prepared(&replication, make_jumbo);
+        let kind = (RATE_PPS, PAYLOAD_BYTES);
+        let reports = rig.under_traffic_of(sender, Kind::UdpConnected, kind, |edges, _| {
+            (1..=2).for_each(|path| brings_copies(edges, path));
+        });
+        assert_losses(&reports, 0, 0);
+        let status = rig.edges.egress().unwrap();
+        let mode = &status.modes["path1"]["deduplicate"];
+        assert_ne!(mode.mode, "native");
+        assert!(mode.reason.contains("native XDP is refused"), "{mode:?}");
+        let log = rig.edges.egress_agent.log();
+        assert!(log.contains("native mode does not work"), "{log}");
+    }
+}
+
+/// Drops packets to a UDP port on a path, and nothing else.
+fn block(lab: &Lab, path: usize, port: u16) {
+    let path = lab.paths().nth(path - 1).unwrap();
+    let rules = format!(
+        "table bridge firewall {{ chain forward {{ type filter hook forward priority 0; \
+         iifname \"{}\" udp dport {port} drop; }}; }}",
+        network_ingress(path)
+    );
+    run_nft(lab, &[&rules]);
+}
+
+fn unblock(lab: &Lab) {
+    run_nft(lab, &["delete table bridge firewall"]);
+}
+
+fn run_nft(lab: &Lab, rules: &[&str]) {
+    let command = lab.network().command("nft").unwrap().args(rules).status();
+    assert!(command.unwrap().success(), "{rules:?}");
+}
+
+#[test]
+fn a_firewall_that_drops_copies_alone_is_named_and_its_path_left_out() {
+    let mut rig = Rig::new();
+    let blocked = |status: &Status| {
+        let path = &status.paths[&2];
+        let reason = path.reason.as_deref().unwrap_or_default();
+        !path.up && reason.contains("copies do not arrive: UDP 14747 seems to be dropped")
+    };
+    let works = |status: &Status| status.paths[&2].up;
+    // Without traffic, too.
+    block(&rig.lab, 2, 14747);
+    let agent = &mut rig.edges.ingress_agent;
+    let status = agent.wait_until("named the firewall", blocked).unwrap();
+    assert!(status.paths[&1].up);
+    agent.wait_until_logged("copies do not arrive").unwrap();
+    let reports = rig.under_traffic(|edges, lab| {
+        brings_copies(edges, 1);
+        unblock(lab);
+        (edges.ingress_agent)
+            .wait_until("used the path again", works)
+            .unwrap();
+        brings_copies(edges, 2);
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn a_flow_whose_only_path_drops_copies_takes_the_default_route() {
+    let only_path_2 = Replication::on(PathSet::from_bits(0b10));
+    let mut rig = Rig::replicating(&only_path_2);
+    block(&rig.lab, 2, 14747);
+    let left_out = |status: &Status| !status.paths[&2].up;
+    let agent = &mut rig.edges.ingress_agent;
+    agent.wait_until("left the path out", left_out).unwrap();
+    let reports = rig.under_traffic(|edges, _| {
+        let passes = |status: &Status| status.not_replicated.contains_key("passed_no_path");
+        (edges.ingress_agent)
+            .wait_until("passed packets on", passes)
+            .unwrap();
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn a_firewall_in_front_of_measurements_alone_changes_nothing() {
+    let mut rig = Rig::new();
+    block(&rig.lab, 2, 14751);
+    let reports = rig.under_traffic(|edges, _| {
+        (1..=2).for_each(|path| brings_copies(edges, path));
+    });
+    assert_losses(&reports, 0, 0);
+    assert!(rig.edges.ingress().unwrap().paths[&2].up);
+}
+
+#[test]
+fn packets_that_no_flow_selects_are_said_with_an_example() {
+    let mut rig = Rig::new();
+    let status = rig.edges.ingress_agent.reconfigure(|text| {
+        let tcp_alone = "protocol = \"tcp\", destination = ";
+        text.replace("destination = ", tcp_alone)
+    });
+    assert_eq!(status.unwrap().configuration.error, None);
+    let reports = rig.under_traffic(|edges, _| {
+        let is_said = |status: &Status| {
+            let unselected = status.unselected.as_ref();
+            unselected.is_some_and(|found| found.packets > 0 && found.example.contains("UDP port"))
+        };
+        let agent = &mut edges.ingress_agent;
+        agent.wait_until("named an example", is_said).unwrap();
+        agent.wait_until_logged("packets match no flow").unwrap();
+    });
+    assert_losses(&reports, 0, 0);
+}
