@@ -13,7 +13,6 @@ use crate::view::{Touched, Versioned, View};
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Ignored, Situation, fitted, health_changed};
 use hawser_control::resource::{Mode, Policy};
-use hawser_io::clock::unix_ms;
 use std::collections::HashSet;
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -368,7 +367,7 @@ impl Leader {
     async fn try_remove_old(&self) -> Result<(), Error> {
         let (keys, mut trimmed) = {
             let (view, config) = (self.controller.view(), &self.controller.config);
-            let keys = surplus(&view, config, unix_ms()).into_iter();
+            let keys = surplus(&view, config).into_iter();
             let keys = keys.map(|key| (view.events.number(&key), key.to_string()));
             (keys.collect::<Vec<_>>(), view.trimmed)
         };

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Returns the keys of the events and audit entries to be removed.
-pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc<str>> {
+pub(crate) fn surplus(view: &View, config: &Config) -> Vec<Arc<str>> {
     let mut keys = surplus_events(
         &view.events,
         config.max_events,
@@ -252,7 +252,7 @@ mod tests {
             view.audit.insert(&key, number, entry);
         }
         let config = Config::default();
-        let removed = |view: &View| texts(surplus(view, &config, 1 << 43));
+        let removed = |view: &View| texts(surplus(view, &config));
         assert!(removed(&view).is_empty());
         let age = config.audit.age();
         view.run_time.add(Duration::ZERO, 1, age);

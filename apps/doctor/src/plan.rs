@@ -96,6 +96,7 @@ impl TunnelPlan {
             peers: peers.collect(),
         })
     }
+}
 
 /// The default of an agent's `state`.
 const AGENT_STATE: &str = "/run/hawser/agent";

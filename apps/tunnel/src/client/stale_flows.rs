@@ -36,7 +36,7 @@ impl Client {
     /// Forgets stale flows after another program's removals of routes or rules were undone.
     pub(super) fn follow_restorations(&mut self) {
         let tables = self.tables.iter().map(|table| table.restored());
-        let restored = self.device.restored() + tables.sum::<u64>();
+        let restored = self.kept.device_restored() + tables.sum::<u64>();
         if std::mem::replace(&mut self.flows_forgotten_at, restored) != restored {
             self.forget_stale_flows();
         }

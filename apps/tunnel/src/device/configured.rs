@@ -110,7 +110,7 @@ impl Configured {
         let routes = missing.routes.iter().map(|route| route.prepend().map(drop));
         let clients = missing.clients.iter().map(Route::replace);
         let added = addresses.chain(routes).chain(clients);
-        added.fold(Ok(()), |result, added| result.and(added))
+        added.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// Returns what the kernel lacks.

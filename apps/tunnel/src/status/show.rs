@@ -244,6 +244,7 @@ mod tests {
             memory_bytes: 0,
             tables_restored: 0,
             device_restored: 0,
+            deviations: Vec::new(),
             dns: Some(foreign.to_owned()),
             dns_restored: 0,
             uplink_domains: Vec::new(),
