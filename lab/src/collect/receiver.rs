@@ -407,8 +407,8 @@ mod tests {
         let before = Instant::now();
         let own = socket.local_addr().unwrap();
         socket.send_to(b"early", own).unwrap();
-        let sent = Instant::now();
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(500));
+        let read = Instant::now();
         let mut buffer = [0; 10];
         let Arrival {
             length, from, at, ..
@@ -416,7 +416,7 @@ mod tests {
         assert_eq!((&buffer[..length], from), (&b"early"[..], own));
         // The time of day may be adjusted meanwhile.
         let error = Duration::from_millis(5);
-        assert!(at + error >= before && at <= sent + error);
+        assert!(at + error >= before && at < read);
     }
 
     #[test]

@@ -212,7 +212,7 @@ mod tests {
         .unwrap();
         let modems = by_interface(&modem.modem, &[bearer.bearer]);
         let first = &modems["wwan0"];
-        assert_eq!(first.operator.as_deref(), Some("Example[2J"));
+        assert_eq!(first.operator.as_deref(), Some("Example\\u{1b}[2J"));
         assert_eq!(first.technology.as_deref(), Some("lte, 5gnr"));
         assert_eq!(
             (first.signal_percent, first.apn.as_deref()),
