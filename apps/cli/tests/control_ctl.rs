@@ -730,7 +730,8 @@ fn exit_codes_tell_failures_apart() {
         rig.fails("tenant show none", 3)
             .contains("`hawser ctl tenant list`")
     );
-    rig.fails("tenant create acme", 4);
+    rig.says("tenant create acme");
+    rig.fails("tenant create acme --description other", 4);
     rig.fails("tenant delete acme", 4);
     rig.says("token create eyes --scope read --out eyes.token");
     rig.fails("tenant create more --token-file eyes.token", 5);
