@@ -69,7 +69,7 @@ pub enum AttachError {
     },
     /// Another program is attached.
     #[error(
-        "interface {ifindex} already has an XDP program; detach it first: if a bpf file system was mounted over the pins of an earlier agent, unmount it and start again; otherwise, `bpftool link show` names the program's link, and `bpftool link detach id NUMBER` ends it"
+        "interface {ifindex} already has an XDP program; detach it first: if a bpf file system was mounted over the pins of an earlier agent, unmount it and start again; otherwise, `bpftool net` names the program, and `bpftool link show` its link, which `bpftool link detach id NUMBER` ends"
     )]
     Occupied {
         /// The interface.

@@ -224,13 +224,10 @@ fn a_node_asks_for_names_by_itself_and_replicates_what_others_ask_through_it() {
         let between = agent
             .wait_until("replicated what it forwards", forwarded)
             .unwrap();
-        assert_eq!(
-            passed(&between, "passed_management"),
-            passed(&before, "passed_management")
-        );
         ask(&node);
         let passed_by = |status: &Status| {
-            passed(status, "passed_management") == passed(&between, "passed_management") + QUESTIONS
+            // The agent measures its paths at the same time.
+            passed(status, "passed_management") >= passed(&between, "passed_management") + QUESTIONS
         };
         let after = agent.wait_until("passed its own", passed_by).unwrap();
         assert_eq!(replicated(&after), replicated(&between));
