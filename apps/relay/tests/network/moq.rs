@@ -7,11 +7,19 @@ use crate::machines::{Machines, Place, SetOnDrop};
 use crate::{count, end};
 use client::{Client, Opener, Over};
 use hawser_objects::TrackSecret;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
 const MOQ: &str = "198.51.100.1:14754";
+
+/// Writes a token that only its owner may read.
+fn write_token(file: &Path) {
+    fs::write(file, "0123456789abcdef\n").unwrap();
+    fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
+}
 
 /// Takes objects until some frames have both layers.
 async fn open_frames(certificate: &str, secret: &TrackSecret) {
@@ -41,7 +49,7 @@ fn a_moq_client_opens_what_a_relay_serves() {
     thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
         machines.publish(scope, &stop);
-        fs::write(machines.path("moq.token"), "0123456789abcdef\n").unwrap();
+        write_token(&machines.path("moq.token"));
         let moq = format!("[broadcast.moq]\nlisten = \"{MOQ}\"\ntoken = \"moq.token\"\n");
         let relay = machines.relay_with(0, &moq);
         let status = machines.wait_for_status(0, |status| status.broadcasts[0].moq.is_some());
@@ -71,7 +79,7 @@ fn a_viewer_sees_every_frame_that_a_relay_takes_over_moq_from_another_one() {
     thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
         machines.publish(scope, &stop);
-        fs::write(machines.path("moq.token"), "0123456789abcdef\n").unwrap();
+        write_token(&machines.path("moq.token"));
         let moq =
             "[broadcast.moq]\nlisten = \"192.0.3.1:14754\"\ntoken = \"moq.token\"\n".to_owned();
         let first = machines.relay_with(0, &moq);

@@ -7,7 +7,9 @@ use hawser_io::netns::Namespace;
 use hawser_quic::tls;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::BindToDevice;
-use noq::{Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime};
+use noq::{
+    Connection, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig, TokioRuntime,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -335,19 +337,17 @@ async fn send_packets(
     packets: &[Vec<u8>],
 ) -> Option<()> {
     let (mut send, mut receive) = connection.accept_bi().await.ok()?;
-    let mut length = [0; 2];
-    receive.read_exact(&mut length).await.ok()?;
-    let mut hello = vec![0; u16::from_be_bytes(length).into()];
-    receive.read_exact(&mut hello).await.ok()?;
-    let hello: Value = serde_json::from_slice(&hello).ok()?;
+    let mut hello = receive_message(&mut receive).await?;
+    if hello == "probe" {
+        send_message(&mut send, &json!("arrived")).await?;
+        hello = receive_message(&mut receive).await?;
+    }
     let opened = json!({ "opened": {
         "session": "00112233445566778899aabbccddeeff", "addresses": addresses,
         "server_addresses": ["10.77.0.1", "fd77::1"], "mtu": 1400, "coding": {}
     } });
-    let answer = hello.get("open").map(|_| opened.to_string())?;
-    send.write_all(&[&(answer.len() as u16).to_be_bytes()[..], answer.as_bytes()].concat())
-        .await
-        .ok()?;
+    hello.get("open")?;
+    send_message(&mut send, &opened).await?;
     for number in 0u32.. {
         let [_, high, middle, low] = number.to_be_bytes();
         let packet = &packets[number as usize % packets.len()];
@@ -357,6 +357,22 @@ async fn send_packets(
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     Some(())
+}
+
+async fn receive_message(from: &mut RecvStream) -> Option<Value> {
+    let mut length = [0; 2];
+    from.read_exact(&mut length).await.ok()?;
+    let mut message = vec![0; u16::from_be_bytes(length).into()];
+    from.read_exact(&mut message).await.ok()?;
+    serde_json::from_slice(&message).ok()
+}
+
+async fn send_message(to: &mut SendStream, message: &Value) -> Option<()> {
+    let message = message.to_string();
+    let length = (message.len() as u16).to_be_bytes();
+    to.write_all(&[&length[..], message.as_bytes()].concat())
+        .await
+        .ok()
 }
 
 /// Returns a UDP datagram to port 9.
