@@ -68,7 +68,7 @@ fn a_status_with_text_of_others_controls_no_terminal() {
 }
 
 #[test]
-fn an_error_with_the_name_of_a_file_is_one_line() {
+fn an_error_with_the_name_of_a_file_controls_no_terminal() {
     let file = format!("/no/such{FOREIGN}");
     for arguments in [
         &["publish", "--recording", &file][..],
@@ -79,7 +79,7 @@ fn an_error_with_the_name_of_a_file_is_one_line() {
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{text:?}");
         assert_eq!(output.status.code(), Some(1), "{text}");
-        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("/no/such"), "{text}");
     }
 }
 
