@@ -60,10 +60,11 @@ impl Broadcast {
                 .unwrap()
                 .success()
         );
-        let reader = path.clone();
+        // Also for writing, as this does not wait for the other end, which is refused without a reader.
+        let mut both_ends = fs::File::options();
+        let file = both_ends.read(true).write(true).open(&path).unwrap();
         thread::spawn(move || {
             let mut line = String::new();
-            let file = fs::File::open(reader).unwrap();
             BufReader::new(file).read_line(&mut line).unwrap();
         });
         path
@@ -452,9 +453,11 @@ fn a_viewer_whose_files_find_no_room_goes_on_and_reports() {
         ..broadcast.viewer_config(publishing.address)
     };
     // The directory goes away with its first frames.
+    let ended = Arc::new(AtomicBool::new(false));
+    let watching = ended.clone();
     let removing = thread::spawn(move || {
         let has_frames = || fs::read_dir(&saved).is_ok_and(|mut entries| entries.next().is_some());
-        while !has_frames() {
+        while !has_frames() && !watching.load(Relaxed) {
             thread::sleep(Duration::from_millis(1));
         }
         // A file that gets its name meanwhile makes it fail.
@@ -463,6 +466,7 @@ fn a_viewer_whose_files_find_no_room_goes_on_and_reports() {
         }
     });
     let failure = push::watch(&config, &AtomicBool::new(false)).unwrap_err();
+    ended.store(true, Relaxed);
     removing.join().unwrap();
     publishing.stop();
     let summary = failure.summary.as_ref().unwrap();
