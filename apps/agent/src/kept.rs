@@ -1,4 +1,4 @@
-//! What an agent needs in the kernel beside its programs, and other programs change.
+//! The settings of the kernel that an agent needs beside its programs, and that other programs may change.
 
 use crate::node::Node;
 use anyhow::{Context, Result};

@@ -81,7 +81,7 @@ pub struct Status {
     /// The agent's own interface. `None` without one.
     #[serde(default)]
     pub device: Option<DeviceStatus>,
-    /// What the node needs in the kernel and was changed by other programs since the agent was started.
+    /// The settings of the kernel that other programs have changed since the agent was started.
     #[serde(default)]
     pub deviations: Vec<Deviation>,
     /// Arrival records that were lost because they were not read in time. `only_copy`, `missing`

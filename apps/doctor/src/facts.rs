@@ -39,7 +39,7 @@ pub struct Facts {
     pub is_proc_read_only: Fact<bool>,
     /// The reverse path filter for IPv6 of firewalld (`IPv6_rpfilter`), if it runs.
     pub firewalld: Option<Fact<String>>,
-    /// What programs need in the kernel, examined by the code with which they keep it.
+    /// The settings of the kernel that programs need, examined by the code with which they keep them.
     pub kept: Vec<KeptFacts>,
     /// Whether the kernel has the queueing discipline `fq`.
     pub has_fq: Fact<bool>,

@@ -16,13 +16,13 @@ pub(crate) struct Plan {
     pub(crate) interfaces: Vec<String>,
     /// The XDP mode that an agent's configuration asks for.
     pub(crate) xdp: Wanted,
-    /// What a tunnel's configuration names.
+    /// The interfaces and addresses in a tunnel's configuration.
     pub(crate) tunnel: Option<TunnelPlan>,
     /// The file to which the agent of the configuration writes its status.
     pub(crate) status: Option<PathBuf>,
 }
 
-/// What the configuration of a tunnel client or server names.
+/// The interfaces and addresses in the configuration of a tunnel client or server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TunnelPlan {
     /// The TUN device.

@@ -86,7 +86,7 @@ pub(crate) struct Server {
     pub(crate) routes: Arc<Routes>,
     /// The nftables tables that are restored when another program changes or removes them.
     tables: Vec<Arc<Table>>,
-    /// Of the device.
+    /// The watch that restores the device.
     device_watch: Watch,
     kept: Watch,
     /// Notified when sessions or paths have changed.

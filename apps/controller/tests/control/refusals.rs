@@ -32,7 +32,7 @@ impl Rig {
     }
 }
 
-/// What a hostile client sends.
+/// A request of a hostile client.
 struct Attack<'a> {
     status: u16,
     caller: Caller<'a>,

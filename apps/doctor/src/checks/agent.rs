@@ -1,4 +1,4 @@
-//! What the running agent of the configuration says of its paths.
+//! The paths that the running agent of the configuration reports as unused.
 
 use crate::Part::Agent;
 use crate::facts::Facts;

@@ -1,4 +1,4 @@
-//! What programs keep in the kernel while they run, examined without changing it.
+//! The settings of the kernel that programs keep while they run, examined without changing them.
 
 use crate::Part::{self, Agent, Tunnel};
 use crate::facts::KeptFacts;

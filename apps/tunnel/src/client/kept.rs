@@ -1,4 +1,4 @@
-//! What a client needs in the kernel beside its device and its tables, and other programs change.
+//! The settings of the kernel that a client needs beside its device and tables, and that other programs may change.
 
 use crate::config::ClientConfig;
 use anyhow::{Context, Result};

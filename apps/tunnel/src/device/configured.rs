@@ -24,7 +24,7 @@ pub(super) struct Configured {
     has_ipv6: bool,
 }
 
-/// What the kernel lacks of a device.
+/// The properties, addresses and routes of a device that are missing in the kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Missing {
     link: LinkChange,

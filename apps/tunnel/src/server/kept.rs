@@ -1,4 +1,4 @@
-//! What a server needs in the kernel beside its device and its tables, and other programs change.
+//! The settings of the kernel that a server needs beside its device and tables, and that other programs may change.
 
 use crate::config::ServerConfig;
 use anyhow::{Context, Result};
