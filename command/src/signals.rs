@@ -2,12 +2,17 @@
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_shutdown};
+use signal_hook::low_level::{exit, register};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
-/// Returns a flag that the first SIGINT or SIGTERM sets, so that the program ends in order. The second one ends it
-/// at once, whatever it is doing.
+/// Signals that are closer together are one wish: `timeout`, and a terminal that is closed, signal a program and then
+/// its group.
+const ONE_WISH_MS: u64 = 1_000;
+
+/// Returns a flag that the first SIGINT or SIGTERM sets, so that the program ends in order. One that comes a second
+/// later ends it at once, whatever it is doing.
 ///
 /// # Errors
 /// If signals cannot be handled.
@@ -21,13 +26,25 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
 /// As [`stop_flag`].
 pub fn stop_flag_of(signals: &[i32]) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in signals {
-        // As a shell reports a process that a signal has ended.
-        let status = 128 + signal;
-        // In this order: the first signal finds the flag unset.
-        register_conditional_shutdown(*signal, status, Arc::clone(&stop))
-            .and_then(|_| register(*signal, Arc::clone(&stop)))
-            .context("cannot handle signals")?;
+    let (start, first_ms) = (Instant::now(), Arc::new(AtomicU64::new(u64::MAX)));
+    for &signal in signals {
+        let (stop, first_ms) = (Arc::clone(&stop), Arc::clone(&first_ms));
+        let handle = move || {
+            let now_ms = start.elapsed().as_millis() as u64;
+            match first_ms.compare_exchange(u64::MAX, now_ms, Relaxed, Relaxed) {
+                Ok(_) => stop.store(true, Relaxed),
+                // As a shell reports a process that a signal has ended.
+                Err(first) if now_ms >= first + ONE_WISH_MS => exit(128 + signal),
+                Err(_) => {}
+            }
+        };
+        #[expect(
+            unsafe_code,
+            reason = "sound: it reads the clock, changes atomics, and ends the process"
+        )]
+        // SAFETY: all of these may be done in a signal handler.
+        let registered = unsafe { register(signal, handle) };
+        registered.context("cannot handle signals")?;
     }
     Ok(stop)
 }

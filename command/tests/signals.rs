@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// The variable that makes the test a program which is told to stop, and does not.
 const PLAYS: &str = "HAWSER_TEST_PLAYS";
@@ -20,7 +21,9 @@ fn is_a_program_that_hangs_when_told_to() {
     }
     writeln!(out, "told to stop").unwrap();
     // Until its input is closed, as it is when the test fails.
-    let _ = std::io::stdin().read_line(&mut String::new());
+    for line in std::io::stdin().lines() {
+        writeln!(out, "heard {}", line.unwrap()).unwrap();
+    }
 }
 
 fn start() -> (Child, Lines<BufReader<ChildStdout>>) {
@@ -39,9 +42,10 @@ fn start() -> (Child, Lines<BufReader<ChildStdout>>) {
     (child, out.lines())
 }
 
-fn signal(child: &Child, name: &str) {
-    let id = child.id().to_string();
-    let sent = Command::new("kill").args(["-s", name, &id]).status();
+/// Sends a signal so many times in a row.
+fn signal(child: &Child, name: &str, times: usize) {
+    let ids = vec![child.id().to_string(); times];
+    let sent = Command::new("kill").args(["-s", name]).args(ids).status();
     assert!(sent.unwrap().success());
 }
 
@@ -55,12 +59,32 @@ fn a_second_signal_ends_a_program_that_hangs() {
         let (mut child, mut lines) = start();
         let mut until = |text: &str| assert!(lines.any(|line| line.unwrap() == text), "{text}");
         until("started");
-        signal(&child, first);
+        signal(&child, first, 1);
         until("told to stop");
-        signal(&child, second);
         // `wait` would close its input first.
         let input = child.stdin.take();
-        assert_eq!(child.wait().unwrap().code(), Some(status));
+        let ended = loop {
+            if let Some(ended) = child.try_wait().unwrap() {
+                break ended;
+            }
+            signal(&child, second, 1);
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        assert_eq!(ended.code(), Some(status));
         drop(input);
     }
+}
+
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one() {
+    let (mut child, mut lines) = start();
+    let mut until = |text: &str| assert!(lines.any(|line| line.unwrap() == text), "{text}");
+    until("started");
+    signal(&child, "TERM", 2);
+    until("told to stop");
+    let mut input = child.stdin.take().unwrap();
+    writeln!(input, "me").unwrap();
+    until("heard me");
+    drop(input);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
