@@ -228,7 +228,7 @@ fn decode_jpeg(bytes: &[u8]) -> Result<Vec<u8>, ImageFileError> {
     } else {
         ColorSpace::RGB
     };
-    let options = DecoderOptions::default().jpeg_set_out_colorspace(wanted);
+    let options = decoder.options().jpeg_set_out_colorspace(wanted);
     decoder.set_options(options);
     let pixels = decoder.decode().map_err(jpeg_error)?;
     Ok(rgb(pixels, wanted.num_components()))

@@ -272,6 +272,8 @@ struct PlyFiles {
     cloud: Cloud,
     /// Number of files that could not be read.
     lost: u64,
+    /// Number of them since the last one that could.
+    lost_in_a_row: usize,
     /// Number of vertices of the files read so far that are not finite or out of range.
     out_of_range: u64,
 }
@@ -305,6 +307,7 @@ impl PlyFiles {
             read: 0,
             cloud: Cloud::new(),
             lost: 0,
+            lost_in_a_row: 0,
             out_of_range: 0,
         })
     }
@@ -325,11 +328,13 @@ impl PlyFiles {
                     }
                     self.out_of_range += out_of_range as u64;
                     self.cloud = cloud;
+                    self.lost_in_a_row = 0;
                     return Ok(true);
                 }
                 Err(error) => {
                     self.lost += 1;
-                    if self.lost == self.paths.len() as u64 {
+                    self.lost_in_a_row += 1;
+                    if self.lost_in_a_row == self.paths.len() {
                         return Err(error);
                     }
                     tracing::warn!(%error, "a frame is left out");

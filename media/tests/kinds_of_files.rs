@@ -202,6 +202,30 @@ fn a_damaged_image_costs_its_frame_only() {
 }
 
 #[test]
+fn a_damaged_jpeg_is_not_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    three(&directory);
+    ffmpeg(&directory, "-i color.mkv -q:v 1 c-%03d.jpg");
+    ffmpeg(&directory, "-i depth.mkv d-%03d.png");
+    let damaged = directory.path().join("c-002.jpg");
+    let mut file = fs::read(&damaged).unwrap();
+    let scan = file
+        .windows(2)
+        .position(|bytes| bytes == [0xff, 0xda])
+        .unwrap();
+    let data = scan + 14;
+    // No code is as long as these bits, and an image that is cut off has the end of another one.
+    file.truncate(data);
+    file.extend([0xff, 0x00, 0xff, 0x00, 0xff, 0xd9]);
+    fs::write(&damaged, file).unwrap();
+    let mut player = recording(&directory, "c-%03d.jpg", "d-%03d.png", 25)
+        .open()
+        .unwrap();
+    assert_eq!(played(&mut player).len(), 2);
+    assert_eq!(player.lost(), 1);
+}
+
+#[test]
 fn names_are_no_protocols_options_or_patterns() {
     let directory = tempfile::tempdir().unwrap();
     three(&directory);
@@ -280,12 +304,43 @@ fn depth_is_exact_in_every_format_that_has_it() {
 }
 
 #[test]
+fn a_damaged_ply_file_costs_its_frame_only_in_every_pass() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, body) in [("1.ply", "1 0 0"), ("2.ply", "2 x 0"), ("3.ply", "3 0 0")] {
+        write_ply(&directory, name, body);
+    }
+    let text = "fps = 30\n[ply-sequence]\ndirectory = \".\"\nunit_mm = 1\n";
+    let recording = read(&description(&directory, text));
+    let mut player = recording.open_looped().unwrap();
+    for _ in 0..20 {
+        assert!(player.next_frame().unwrap().is_some());
+    }
+    assert!(player.lost() > 6, "{}", player.lost());
+    for name in ["1.ply", "3.ply"] {
+        write_ply(&directory, name, "x 0 0");
+    }
+    assert!(
+        error_of(&recording).contains("ply"),
+        "nothing is left to play"
+    );
+}
+
+/// Writes a file with one vertex.
+fn write_ply(directory: &TempDir, name: &str, vertex: &str) {
+    let header = "ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float y\nproperty float z\n";
+    let file = format!("{header}end_header\n{vertex}\n");
+    fs::write(directory.path().join(name), file).unwrap();
+}
+
+#[test]
 fn ply_files_are_in_the_order_of_their_numbers() {
     let directory = tempfile::tempdir().unwrap();
-    for (name, x) in [("f10.PLY", 10), ("f9.ply", 9), ("f2.Ply", 2)] {
-        let header = "ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float y\nproperty float z\n";
-        let file = format!("{header}end_header\n{x} 0 0\n");
-        fs::write(directory.path().join(name), file).unwrap();
+    for (name, vertex) in [
+        ("f10.PLY", "10 0 0"),
+        ("f9.ply", "9 0 0"),
+        ("f2.Ply", "2 0 0"),
+    ] {
+        write_ply(&directory, name, vertex);
     }
     fs::write(directory.path().join("._f2.ply"), [0, 5, 22, 7]).unwrap();
     let text = "fps = 30\n[ply-sequence]\ndirectory = \".\"\nunit_mm = 1\n";
