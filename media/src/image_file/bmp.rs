@@ -5,6 +5,8 @@ use crate::ffmpeg::{MAX_SIDE, PixelFormat};
 use std::io::{BufRead, Cursor, Seek, SeekFrom};
 
 const HEADER_BYTES: usize = 54;
+/// The masks of red, green and blue that follow a header with bit fields, as Windows and ImageMagick write them.
+const MASKS: [u32; 3] = [0xff_0000, 0xff00, 0xff];
 
 /// The header of a file.
 pub(super) struct Header {
@@ -24,13 +26,20 @@ impl Header {
         let long = |at: usize| i32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
         let (width, height) = (long(18), long(22));
         let bits = u16::from_le_bytes([header[28], header[29]]);
-        // Bit fields of 32 bits are those that Windows and ImageMagick write: blue, green, red, alpha.
         let compression = long(30);
         if !matches!((bits, compression), (24, 0) | (32, 0 | 3)) || width <= 0 {
             let kind = format!(
                 "{bits} bits a pixel and compression {compression}; BMP is read with 24 or 32 and none"
             );
             return Err(ImageFileError::Unsupported(kind));
+        }
+        if compression == 3 {
+            let mut masks = [0; 12];
+            read_exact(file, &mut masks)?;
+            if masks.as_chunks::<4>().0 != MASKS.map(u32::to_le_bytes) {
+                let kind = "bit fields in another order than blue, green, red, alpha".to_owned();
+                return Err(ImageFileError::Unsupported(kind));
+            }
         }
         Ok(Header {
             size: (width as usize, height.unsigned_abs() as usize),
