@@ -339,6 +339,13 @@ mod tests {
         assert!(check(&text, text.len() as u64 - 2).is_err());
     }
 
+    #[test]
+    fn any_number_of_elements_without_properties_is_skipped_at_once() {
+        let elements = format!("element nothing {}\nelement vertex 1\n{XYZ}", u64::MAX);
+        let cloud = read(&file("ascii", &elements, b"1 2 3\n"), 1.0).unwrap();
+        assert_eq!(cloud.len(), 1);
+    }
+
     proptest! {
         #[test]
         fn written_files_are_read_back(packed in prop::collection::vec(any::<[u8; crate::POINT_BYTES]>(), 0..200)) {

@@ -43,6 +43,10 @@ impl<'a> Values<'a> {
             row: Vec::new(),
         };
         for element in &header.elements[..header.elements.len() - 1] {
+            // Without properties they take no bytes, and no length bounds their number.
+            if element.properties.is_empty() {
+                continue;
+            }
             for _ in 0..element.count {
                 let read = values.source.read(element, &mut values.row);
                 read.map_err(|_| PlyError::List(element.name.clone()))?;
