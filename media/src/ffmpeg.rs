@@ -161,6 +161,10 @@ pub(crate) struct Log {
     changed: Condvar,
 }
 
+/// The most lines of errors that are kept, and their length.
+const COMPLAINTS: usize = 32;
+const COMPLAINT_CHARS: usize = 1_000;
+
 #[derive(Default)]
 struct LogState {
     complaints: Vec<String>,
@@ -205,7 +209,12 @@ impl Log {
             let text = text
                 .iter()
                 .fold(line.to_owned(), |line, level| line.replace(level, ""));
-            state.complaints.push(text.trim_end().to_owned());
+            let text = text.trim_end().chars().take(COMPLAINT_CHARS).collect();
+            // The first ones and the newest say the most.
+            if state.complaints.len() == COMPLAINTS {
+                state.complaints.remove(COMPLAINTS / 2);
+            }
+            state.complaints.push(text);
         }
     }
 }
