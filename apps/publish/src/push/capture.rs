@@ -20,6 +20,9 @@ use std::time::Duration;
 /// The number of frames that wait for the network.
 const WAITING: usize = 2;
 
+/// The most missed frames that a recording leaves out at once to play in real time: reading them takes time, too.
+const CATCH_UP: u64 = 4;
+
 /// What the camera has for the network.
 pub(super) enum Message {
     /// A frame was captured then. Its slices follow.
@@ -139,7 +142,9 @@ impl Capture {
         let mut ticks = Ticks::start(self.interval, self.duration);
         while ticks.wait(stop).is_some() && !self.is_over() {
             self.capture()?;
-            self.report.missed += ticks.advance();
+            let missed = ticks.advance();
+            self.place += self.step * missed.min(CATCH_UP) as f64;
+            self.report.missed += missed;
             *self.network.captured.lock() = self.report;
         }
         Ok(())
