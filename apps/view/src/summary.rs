@@ -85,11 +85,16 @@ pub(crate) fn write_qoe(f: &mut fmt::Formatter<'_>, duration: Duration, qoe: &Qo
 /// Describes the delays of frames. Where the clocks of the two machines differ too much, they say nothing about the
 /// network.
 fn delays(percentiles_ms: [Option<f64>; 3]) -> String {
-    let [p50, p95, p99] = percentiles_ms.map(|delay| delay.unwrap_or(f64::NAN));
+    let [Some(p50), Some(p95), Some(p99)] = percentiles_ms else {
+        return "delay unknown".to_owned();
+    };
     if !(0.0..MAX_DELAY_MS).contains(&p50) {
-        let seconds = p50.abs() / 1e3;
+        let difference = match p50.abs() {
+            ms if ms < 1e3 => format!("{ms:.1} ms"),
+            ms => format!("{:.1} s", ms / 1e3),
+        };
         return format!(
-            "delay unknown: the clocks of publisher and viewer differ by about {seconds:.1} s, so synchronize them"
+            "delay unknown: the clocks of publisher and viewer differ by about {difference}, so synchronize them"
         );
     }
     format!("delay {p50:.1} ms (median), {p95:.1} ms (p95), {p99:.1} ms (p99)")
