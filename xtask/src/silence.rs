@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result};
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -17,8 +18,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The same for a program that has closed its output, which is usually about to exit.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The time for output of a program that has exited to arrive.
+/// The time without output after which all of a program that has exited has arrived.
 const DRAIN: Duration = Duration::from_millis(500);
+
+/// The longest time for that: another process may go on writing.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// The argument of this program that makes it the runner of a test program.
 pub(crate) const RUNNER: &str = "run-test";
@@ -33,8 +37,9 @@ pub(crate) fn run(program: &[String]) -> Result<ExitCode> {
         Some(status) => code(status),
         None => {
             let seconds = LIMIT.as_secs();
+            // The name of the test that hangs may be on a line without an end.
             println!(
-                "test result: FAILED. 0 passed; 1 failed; 0 ignored; ended {program}, which printed nothing for {seconds} s"
+                "\ntest result: FAILED. 0 passed; 1 failed; 0 ignored; ended {program}, which printed nothing for {seconds} s"
             );
             println!("test {program} ... FAILED");
             ExitCode::FAILURE
@@ -42,8 +47,11 @@ pub(crate) fn run(program: &[String]) -> Result<ExitCode> {
     })
 }
 
-/// A program that was ended by a signal has no code.
+/// A program that was ended by a signal has no code, so the signal is printed.
 fn code(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        println!("\nthe test program was ended by signal {signal}");
+    }
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
@@ -98,7 +106,8 @@ fn pass_on(
 
 /// Waits until all output is passed on. Another process that holds the pipe is not waited for.
 fn drain(signs: &Receiver<()>) {
-    while signs.recv_timeout(DRAIN).is_ok() {}
+    let end = Instant::now() + DRAIN_LIMIT;
+    while Instant::now() < end && signs.recv_timeout(DRAIN).is_ok() {}
 }
 
 #[cfg(test)]
