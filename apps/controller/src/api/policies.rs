@@ -1,12 +1,14 @@
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
-use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged, changed};
+use super::precondition::{
+    IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged, changed,
+};
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
 use crate::access::{Operate, Operator, Read};
 use crate::controller::Controller;
-use crate::decide::{OperatorRequest, Outcome, described};
+use crate::decide::{Choose, OperatorRequest, Outcome, described};
 use crate::view::Versioned;
 use axum::Json;
 use axum::extract::State;
@@ -73,23 +75,8 @@ pub(super) async fn override_policy(
         let is_in_force = policy.reason == Cause::Operator && policy.code == code;
         Ok((!is_in_force).then(|| Decision::fixed(code)))
     };
-    let by = &operator.token.name;
-    let describe = |policy: &Policy| {
-        let text = format!("{by} fixed {name}: {}", described(policy));
-        ("policy_fixed", text)
-    };
-    let request = Some(OperatorRequest::new(&operator.origin, &matching));
-    let outcome = controller
-        .decide(
-            &operator.checked,
-            &name,
-            vec![],
-            request,
-            &choose,
-            &describe,
-        )
-        .await?;
-    answer(&name, outcome)
+    let kind = "policy_fixed";
+    decide(&controller, &operator, &matching, &name, &choose, kind).await
 }
 
 /// Return the choice of a flow's paths to the controller
@@ -106,23 +93,25 @@ pub(super) async fn release(
     let choose = |situation: Situation<'_>, policy: &Policy| -> Result<_, Ignored> {
         Ok((policy.reason == Cause::Operator).then(|| situation.initial()))
     };
-    let by = &operator.token.name;
-    let describe = |policy: &Policy| {
-        let text = format!("{by} released {name}: {}", described(policy));
-        ("policy_released", text)
-    };
-    let request = Some(OperatorRequest::new(&operator.origin, &matching));
-    let outcome = controller
-        .decide(
-            &operator.checked,
-            &name,
-            vec![],
-            request,
-            &choose,
-            &describe,
-        )
-        .await?;
-    answer(&name, outcome)
+    let kind = "policy_released";
+    decide(&controller, &operator, &matching, &name, &choose, kind).await
+}
+
+/// Carries out what an operator chose for the flow `name`; `policy_<verb>` is the kind of its event.
+async fn decide(
+    controller: &Controller,
+    operator: &Operator<Operate>,
+    matching: &Precondition,
+    name: &Name,
+    choose: &Choose<'_>,
+    kind: &'static str,
+) -> Result<Tagged<Policy>, HandlerError> {
+    let (by, verb) = (&operator.token.name, kind.trim_start_matches("policy_"));
+    let describe = |policy: &Policy| (kind, format!("{by} {verb} {name}: {}", described(policy)));
+    let request = Some(OperatorRequest::new(&operator.origin, matching));
+    let checked = &operator.checked;
+    let outcome = controller.decide(checked, name, vec![], request, choose, &describe);
+    answer(name, outcome.await?)
 }
 
 impl Controller {
