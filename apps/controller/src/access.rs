@@ -16,7 +16,7 @@ use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use hawser_control::Name;
-use hawser_control::access::{Caller, Scope, Token};
+use hawser_control::access::{Caller, EnrolmentToken, Scope, Token};
 use hawser_io::clock::unix_ms;
 use std::marker::PhantomData;
 use std::net::IpAddr;
@@ -293,6 +293,14 @@ impl Controller {
         self.limits.node(node).map_err(|after| {
             self.metrics.refused("node_rate");
             Refusal::too_many("requests by this node", after)
+        })
+    }
+
+    /// Checks the rate of the requests with an enrolment token.
+    pub(crate) fn enrolment_rate(&self, token: &EnrolmentToken) -> Result<Checked, Refusal> {
+        self.limits.enrolment(&token.id).map_err(|after| {
+            self.metrics.refused("enrolment_rate");
+            Refusal::too_many("requests with this enrolment token", after)
         })
     }
 
