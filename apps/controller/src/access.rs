@@ -52,6 +52,9 @@ pub(crate) struct Operator<N> {
     needs: PhantomData<N>,
 }
 
+/// The proof that an operator may see a resource, as far as the view contains it.
+pub(crate) struct Sight(());
+
 /// The scope that a request needs.
 pub(crate) trait Needs {
     const SCOPE: Scope;
@@ -90,10 +93,22 @@ impl<N> Operator<N> {
         tenant.map_or(self.token.tenant.is_none(), |tenant| self.sees(tenant))
     }
 
+    /// Returns the proof that the operator may see a resource of the tenant that `tenant` returns, or of no
+    /// tenant; `None` if it may not. The view may not contain the resource yet: another controller may
+    /// have created it.
+    pub(crate) fn sight<R>(
+        &self,
+        known: Option<&R>,
+        tenant: impl FnOnce(&R) -> Option<&Name>,
+    ) -> Option<Sight> {
+        let is_seen = known.is_none_or(|known| self.sees_optional(tenant(known)));
+        is_seen.then_some(Sight(()))
+    }
+
     /// Rejects access to another tenant than the operator's.
-    pub(crate) fn must_be_of(&self, tenant: &Name) -> Result<(), Refusal> {
+    pub(crate) fn must_be_of(&self, tenant: &Name) -> Result<Sight, Refusal> {
         if self.sees(tenant) {
-            return Ok(());
+            return Ok(Sight(()));
         }
         let own = self.token.tenant.as_ref().map_or("", |own| own.as_str());
         Err(Refusal::forbidden(format!(
@@ -102,9 +117,9 @@ impl<N> Operator<N> {
     }
 
     /// Rejects operators that are limited to one tenant.
-    pub(crate) fn must_see_all(&self) -> Result<(), Refusal> {
+    pub(crate) fn must_see_all(&self) -> Result<Sight, Refusal> {
         match &self.token.tenant {
-            None => Ok(()),
+            None => Ok(Sight(())),
             Some(own) => Err(Refusal::forbidden(format!(
                 "this token is limited to the tenant {own}; use one for all tenants"
             ))),
