@@ -127,6 +127,27 @@ async fn there_are_no_more_sessions_than_there_may_be() {
 }
 
 #[tokio::test]
+async fn sessions_of_a_source_leave_places_to_others() {
+    let (server, mut egress) = open(|config| config.sessions = 4);
+    Publisher::new(1).announce(&mut egress, 0);
+    let fingerprint = server.fingerprint();
+    let connect = |from: [u8; 4]| {
+        let (address, version) = (server.local_address(), version("moq-lite-06"));
+        Client::connect_from(from.into(), address, &fingerprint, version)
+    };
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let client = connect([127, 0, 0, 1]).await.unwrap();
+        catalog(&client.broadcast(NAME).await).await;
+        clients.push(client);
+    }
+    assert!(connect([127, 0, 0, 1]).await.is_err());
+    assert_eq!(server.stats().full, 1);
+    let other = connect([127, 9, 0, 1]).await.unwrap();
+    catalog(&other.broadcast(NAME).await).await;
+}
+
+#[tokio::test]
 async fn silent_handshakes_of_a_source_shut_out_nobody_else() {
     let (server, mut egress) = open(|config| {
         config.sessions = 4;
