@@ -20,6 +20,7 @@ mod catalog;
 mod certificate;
 mod egress;
 mod ingest;
+mod places;
 mod server;
 mod transport;
 mod trust;

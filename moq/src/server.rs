@@ -3,18 +3,19 @@
 use crate::authorisation::{Denied, Target, Token};
 use crate::certificate::{self, RECEIVE_WINDOW, RENEW_AGAIN};
 use crate::egress::Egress;
+use crate::places::{Place, Places};
 use crate::transport::{ALPN, Asked, GroupTotals, Transport, alpn};
 use hawser_io::handshakes::{HandshakeSlots, TimeLimits};
 use hawser_tls::Identity;
 use moq_net::{cache, origin, stats};
 use parking_lot::Mutex;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use web_transport_proto::http::StatusCode;
 
@@ -63,7 +64,7 @@ pub struct ServerStats {
     pub offered_bytes: u64,
     /// Bytes of objects that are kept for sessions.
     pub cached_bytes: u64,
-    /// Clients that were refused because there were as many as there may be.
+    /// Clients that were refused because there were as many as there may be, in all or of their network.
     pub full: u64,
     /// Clients that were refused because too many handshakes, of all or of their source, were in progress.
     pub handshakes: u64,
@@ -125,7 +126,7 @@ struct Admission {
     name: String,
     window: u32,
     /// The places of sessions, which clients take once they have shown their token.
-    sessions: Arc<Semaphore>,
+    sessions: Arc<Places>,
     shared: Arc<Shared>,
 }
 
@@ -133,7 +134,7 @@ struct Admission {
 struct Joined {
     session: moq_net::Session,
     driver: moq_net::Driver<Transport>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 /// A connection that becomes no session.
@@ -297,7 +298,7 @@ impl Listener {
             token: config.token,
             name: config.name,
             window,
-            sessions: Arc::new(Semaphore::new(config.sessions)),
+            sessions: Places::new(config.sessions),
             shared,
         };
         Ok(Listener {
@@ -344,18 +345,18 @@ impl Listener {
     /// Serves a client, unless there are too many handshakes or sessions.
     fn take(&self, incoming: noq::Incoming) {
         let (admission, from) = (Arc::clone(&self.admission), incoming.remote_address());
-        if admission.sessions.available_permits() == 0 {
+        let source = from.ip().to_canonical();
+        if !admission.sessions.has_room(source) {
             admission.shared.full.fetch_add(1, Relaxed);
             return incoming.refuse();
         }
-        let source = from.ip().to_canonical();
         let Ok(slot) = self.handshakes.take(source) else {
             admission.shared.handshakes.fetch_add(1, Relaxed);
             return incoming.refuse();
         };
         let handshakes = Arc::clone(&self.handshakes);
         tokio::spawn(async move {
-            let refusal = match admission.admit(incoming, slot.time_limits()).await {
+            let refusal = match admission.admit(incoming, source, slot.time_limits()).await {
                 Ok(joined) => {
                     drop(slot);
                     handshakes.remember(source);
@@ -371,11 +372,16 @@ impl Listener {
 
 impl Admission {
     /// Opens the session of a client that has the right token, within its time limits.
-    async fn admit(&self, incoming: noq::Incoming, limits: TimeLimits) -> Result<Joined, Refusal> {
+    async fn admit(
+        &self,
+        incoming: noq::Incoming,
+        source: IpAddr,
+        limits: TimeLimits,
+    ) -> Result<Joined, Refusal> {
         let late = || Refusal::Failed("it did not end its handshake in time".to_owned());
         let opened = async {
             let connection = timeout(limits.tls_handshake, incoming.into_future()).await;
-            self.open(connection.map_err(|_| late())??).await
+            self.open(connection.map_err(|_| late())??, source).await
         };
         let opened = timeout(limits.first_message, opened).await;
         opened.map_err(|_| late())?
@@ -389,7 +395,7 @@ impl Admission {
         tracing::info!(broadcast = self.name, %from, "MoQ client left: {ended}");
     }
 
-    async fn open(&self, connection: noq::Connection) -> Result<Joined, Refusal> {
+    async fn open(&self, connection: noq::Connection, source: IpAddr) -> Result<Joined, Refusal> {
         let (transport, target) = if alpn(&connection).as_deref() == Some(ALPN) {
             let asked = Asked::accept(connection).await?;
             let offered = asked.request.protocols.iter();
@@ -419,7 +425,7 @@ impl Admission {
             });
             return Err(Refusal::Denied(denied));
         }
-        let Ok(place) = Arc::clone(&self.sessions).try_acquire_owned() else {
+        let Some(place) = self.sessions.take(source) else {
             handshake.close(moq_net::Error::Cancel);
             return Err(Refusal::Full);
         };
@@ -513,7 +519,9 @@ impl<E: std::error::Error> From<E> for Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Full => f.write_str("there are as many sessions as there may be"),
+            Refusal::Full => {
+                f.write_str("there are as many sessions as there may be, in all or of its network")
+            }
             Refusal::Denied(Denied::Path) => f.write_str("the path is not the root"),
             Refusal::Denied(Denied::Token) => f.write_str("the token is missing or wrong"),
             Refusal::Failed(reason) => f.write_str(reason),

@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use support::*;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 const TOKEN: &str = "0123456789abcdef";
 
@@ -125,6 +127,27 @@ async fn there_are_no_more_sessions_than_there_may_be() {
 }
 
 #[tokio::test]
+async fn sessions_of_a_source_leave_places_to_others() {
+    let (server, mut egress) = open(|config| config.sessions = 4);
+    Publisher::new(1).announce(&mut egress, 0);
+    let fingerprint = server.fingerprint();
+    let connect = |from: [u8; 4]| {
+        let (address, version) = (server.local_address(), version("moq-lite-06"));
+        Client::connect_from(from.into(), address, &fingerprint, version)
+    };
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let client = connect([127, 0, 0, 1]).await.unwrap();
+        catalog(&client.broadcast(NAME).await).await;
+        clients.push(client);
+    }
+    assert!(connect([127, 0, 0, 1]).await.is_err());
+    assert_eq!(server.stats().full, 1);
+    let other = connect([127, 9, 0, 1]).await.unwrap();
+    catalog(&other.broadcast(NAME).await).await;
+}
+
+#[tokio::test]
 async fn silent_handshakes_of_a_source_shut_out_nobody_else() {
     let (server, mut egress) = open(|config| {
         config.sessions = 4;
@@ -133,11 +156,21 @@ async fn silent_handshakes_of_a_source_shut_out_nobody_else() {
     Publisher::new(1).announce(&mut egress, 0);
     let (address, fingerprint) = (server.local_address(), server.fingerprint());
     let mut silent = Vec::new();
-    while server.stats().handshakes == 0 {
-        let from = [127, 0, 0, 2].into();
-        silent.push(connect_in_silence(from, address, &fingerprint).await);
-    }
-    assert!(silent.iter().flatten().count() > 4);
+    let connecting = async {
+        while server.stats().handshakes == 0 {
+            // At the same time, so that none ends before the last one begins.
+            let mut connecting = JoinSet::new();
+            for _ in 0..48 {
+                let fingerprint = fingerprint.clone();
+                let from = [127, 0, 0, 2].into();
+                connecting
+                    .spawn(async move { connect_in_silence(from, address, &fingerprint).await });
+            }
+            silent.extend(connecting.join_all().await.into_iter().flatten());
+        }
+    };
+    timeout(LONG, connecting).await.unwrap();
+    assert!(silent.len() > 4);
     let (version, target) = (version("moq-transport-22"), format!("/?token={TOKEN}"));
     let client = Client::connect(address, &fingerprint, Over::Quic, version, &target);
     catalog(&client.await.unwrap().broadcast(NAME).await).await;

@@ -16,7 +16,7 @@ use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use hawser_control::Name;
-use hawser_control::access::{Caller, Scope, Token};
+use hawser_control::access::{Caller, EnrolmentToken, Scope, Token};
 use hawser_io::clock::unix_ms;
 use std::marker::PhantomData;
 use std::net::IpAddr;
@@ -51,6 +51,9 @@ pub(crate) struct Operator<N> {
     secret_sha256: String,
     needs: PhantomData<N>,
 }
+
+/// The proof that an operator may see a resource, as far as the view contains it.
+pub(crate) struct Sight(());
 
 /// The scope that a request needs.
 pub(crate) trait Needs {
@@ -90,10 +93,22 @@ impl<N> Operator<N> {
         tenant.map_or(self.token.tenant.is_none(), |tenant| self.sees(tenant))
     }
 
+    /// Returns the proof that the operator may see a resource of the tenant that `tenant` returns, or of no
+    /// tenant; `None` if it may not. The view may not contain the resource yet: another controller may
+    /// have created it.
+    pub(crate) fn sight<R>(
+        &self,
+        known: Option<&R>,
+        tenant: impl FnOnce(&R) -> Option<&Name>,
+    ) -> Option<Sight> {
+        let is_seen = known.is_none_or(|known| self.sees_optional(tenant(known)));
+        is_seen.then_some(Sight(()))
+    }
+
     /// Rejects access to another tenant than the operator's.
-    pub(crate) fn must_be_of(&self, tenant: &Name) -> Result<(), Refusal> {
+    pub(crate) fn must_be_of(&self, tenant: &Name) -> Result<Sight, Refusal> {
         if self.sees(tenant) {
-            return Ok(());
+            return Ok(Sight(()));
         }
         let own = self.token.tenant.as_ref().map_or("", |own| own.as_str());
         Err(Refusal::forbidden(format!(
@@ -102,9 +117,9 @@ impl<N> Operator<N> {
     }
 
     /// Rejects operators that are limited to one tenant.
-    pub(crate) fn must_see_all(&self) -> Result<(), Refusal> {
+    pub(crate) fn must_see_all(&self) -> Result<Sight, Refusal> {
         match &self.token.tenant {
-            None => Ok(()),
+            None => Ok(Sight(())),
             Some(own) => Err(Refusal::forbidden(format!(
                 "this token is limited to the tenant {own}; use one for all tenants"
             ))),
@@ -293,6 +308,14 @@ impl Controller {
         self.limits.node(node).map_err(|after| {
             self.metrics.refused("node_rate");
             Refusal::too_many("requests by this node", after)
+        })
+    }
+
+    /// Checks the rate of the requests with an enrolment token.
+    pub(crate) fn enrolment_rate(&self, token: &EnrolmentToken) -> Result<Checked, Refusal> {
+        self.limits.enrolment(&token.id).map_err(|after| {
+            self.metrics.refused("enrolment_rate");
+            Refusal::too_many("requests with this enrolment token", after)
         })
     }
 

@@ -143,7 +143,7 @@ pub struct LimitsConfig {
     pub body_bytes: usize,
     /// The maximum request rate per operator's token, requests per second.
     pub operator_requests_per_s: f64,
-    /// The maximum request rate per node, requests per second.
+    /// The maximum request rate per node and per enrolment token, requests per second.
     pub node_requests_per_s: f64,
     /// The maximum rate of failed authentications per address, per minute. Beyond it, the response
     /// is 429.

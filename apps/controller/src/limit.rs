@@ -53,6 +53,9 @@ pub(crate) enum Unchecked {
 pub(crate) struct Limits {
     operators: RateLimit<Name>,
     nodes: RateLimit<Name>,
+    /// Requests with enrolment tokens, by identifier. They are not counted as requests of the node: with
+    /// an old token, which anyone may find, nobody uses up what the node needs for its reports.
+    enrolments: RateLimit<String>,
     /// Failed authentications. Valid credentials are accepted from any address: secrets have 256
     /// random bits, so guessing is infeasible, and no client can lock out another.
     failures: RateLimit<IpAddr>,
@@ -70,6 +73,10 @@ impl Limits {
                 config.node_requests_per_s,
                 burst(config.node_requests_per_s),
             ),
+            enrolments: by_name(
+                config.node_requests_per_s,
+                burst(config.node_requests_per_s),
+            ),
             failures: RateLimit::new(failures_per_s, burst(failures_per_s), MAX_SOURCES),
         }
     }
@@ -83,10 +90,16 @@ impl Limits {
         taken.map(|()| Checked(())).map_err(Unchecked::Rate)
     }
 
-    /// Checks the rate of a request by a node, or with a token that enrols it. Returns the time until
-    /// the next one if there were too many.
+    /// Checks the rate of a request by a node. Returns the time until the next one if there were too
+    /// many.
     pub(crate) fn node(&self, node: &Name) -> Result<Checked, Duration> {
         self.nodes.take(node.clone()).map(|()| Checked(()))
+    }
+
+    /// Checks the rate of a request with the enrolment token of that identifier. Returns the time until
+    /// the next one if there were too many.
+    pub(crate) fn enrolment(&self, id: &str) -> Result<Checked, Duration> {
+        self.enrolments.take(id.to_owned()).map(|()| Checked(()))
     }
 
     /// Counts a failed authentication from an address. Returns the time until the next one if there
@@ -103,7 +116,10 @@ impl Limits {
 }
 
 /// Returns a limit by the name of a node or of a token.
-pub(crate) fn by_name(per_s: f64, burst: NonZeroU32) -> RateLimit<Name> {
+pub(crate) fn by_name<K: Clone + Eq + std::hash::Hash>(
+    per_s: f64,
+    burst: NonZeroU32,
+) -> RateLimit<K> {
     RateLimit::new(per_s, burst, MAX_NAMES)
 }
 

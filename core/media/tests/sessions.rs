@@ -200,6 +200,31 @@ fn a_cookie_of_another_address_is_worth_nothing() {
 }
 
 #[test]
+fn a_viewer_with_a_cookie_joins_during_a_flood_of_captured_requests() {
+    let (mut host, mut viewer) = (host(), viewer(ViewerConfig::default()));
+    let captured = viewer.poll_transmit(START).unwrap();
+    host.handle_datagram(START, viewer_address(), &captured)
+        .unwrap();
+    to_viewer(&mut host, &mut viewer, START);
+    for number in 0..60_000u16 {
+        let [high, low] = number.to_be_bytes();
+        let forged = SocketAddr::from(([198, 51, high, low], 9));
+        let _ = host.handle_datagram(START, forged, &captured);
+    }
+    assert!(host.stats().too_many_requests > 40_000);
+    let hello = viewer.poll_transmit(START).unwrap();
+    let mut join = || host.handle_datagram(START, viewer_address(), &hello);
+    assert_eq!(join(), Ok(()));
+    let too_many = Err(HostError::TooManyRequests);
+    let repeated = (0..300).filter(|_| join() == too_many);
+    assert!(
+        repeated.count() > 0,
+        "requests with a cookie have shares, too"
+    );
+    assert_eq!(host.sessions(), 1);
+}
+
+#[test]
 fn a_repeated_request_is_answered_four_times_at_most_and_confirmed_by_nobody_else() {
     let (mut host, mut viewer) = (host(), viewer(ViewerConfig::default()));
     to_host(&mut viewer, &mut host, START);

@@ -14,7 +14,7 @@ use moq_net::{Version, broadcast, origin, track};
 use noq::crypto::rustls::QuicClientConfig;
 use rustls::version;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU8;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -78,6 +78,27 @@ impl Client {
         Client::connect_as(client, server, fingerprint, over, version, target).await
     }
 
+    /// Connects from an address, over QUIC.
+    pub(crate) async fn connect_from(
+        from: IpAddr,
+        server: SocketAddr,
+        fingerprint: &str,
+        version: Version,
+    ) -> Result<Self, String> {
+        let endpoint = noq::Endpoint::client((from, 0).into()).unwrap();
+        let client = moq_net::Client::new();
+        Client::connect_on(
+            endpoint,
+            client,
+            server,
+            fingerprint,
+            Over::Quic,
+            version,
+            "/",
+        )
+        .await
+    }
+
     /// Connects as [`Client::connect`], with what a client has to publish.
     pub(crate) async fn connect_as(
         client: moq_net::Client,
@@ -87,8 +108,20 @@ impl Client {
         version: Version,
         target: &str,
     ) -> Result<Self, String> {
-        let config = quic(fingerprint, over, version);
         let endpoint = noq::Endpoint::client("0.0.0.0:0".parse().unwrap()).unwrap();
+        Client::connect_on(endpoint, client, server, fingerprint, over, version, target).await
+    }
+
+    async fn connect_on(
+        endpoint: noq::Endpoint,
+        client: moq_net::Client,
+        server: SocketAddr,
+        fingerprint: &str,
+        over: Over,
+        version: Version,
+        target: &str,
+    ) -> Result<Self, String> {
+        let config = quic(fingerprint, over, version);
         let connecting = endpoint.connect_with(config, server, "localhost").unwrap();
         let connection = connecting.await.map_err(|error| error.to_string())?;
         let mut silent = None;
@@ -158,7 +191,7 @@ fn quic(fingerprint: &str, over: Over, version: Version) -> noq::ClientConfig {
 
 /// Connects from a source and says nothing; returns none if the server refuses the connection.
 pub(crate) async fn connect_in_silence(
-    from: std::net::IpAddr,
+    from: IpAddr,
     server: SocketAddr,
     fingerprint: &str,
 ) -> Option<(noq::Endpoint, noq::Connection)> {

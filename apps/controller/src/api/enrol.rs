@@ -73,12 +73,13 @@ impl FromRequest<Arc<Controller>> for Enrolling {
         let token = controller.enrolment_token(&enrol.token, address)?;
         let known = controller.known_token(&token, address)?;
         controller.check_node(&token.node, &enrol)?;
-        let csr = controller.signing_request(&enrol.csr)?;
         // Another controller may have created a token that the view does not contain, so the store is asked.
         let checked = match &known {
-            Some(_) => controller.node_rate(&token.node)?,
+            Some(_) => controller.enrolment_rate(&token)?,
             None => controller.stranger(address)?,
         };
+        // It costs more than all checks before.
+        let csr = controller.signing_request(&enrol.csr)?;
         Ok(Enrolling {
             checked,
             origin: Origin::node(&token.node, address, id),
@@ -121,8 +122,17 @@ impl Controller {
         if !is_token(known, token) {
             return Err(self.invalid_token(address, UNKNOWN_TOKEN));
         }
+        self.check_expiry(known, address)?;
         let enrolment = known.clone();
         Ok(record.map(|record| (record, enrolment)))
+    }
+
+    /// Rejects a token that has expired.
+    fn check_expiry(&self, known: &EnrolmentRecord, address: IpAddr) -> Result<(), Refusal> {
+        if known.expires_unix_ms <= unix_ms() {
+            return Err(self.invalid_token(address, "this token has expired"));
+        }
+        Ok(())
     }
 
     /// Counts a failure of the address, and returns the refusal of its token.
@@ -140,17 +150,13 @@ impl Controller {
         enrolling: &Enrolling,
         (record, enrolment): NodeOfToken,
     ) -> Result<Option<Certificate>, HandlerError> {
-        let refused = |what: &str| self.invalid_token(enrolling.address, what);
-        if enrolment.expires_unix_ms <= unix_ms() {
-            return Err(refused("this token has expired").into());
-        }
         let Some(used) = enrolment.used else {
             return self.use_token(enrolling, record).await;
         };
         let (node, csr) = (&enrolling.token.node, &enrolling.csr);
         let again = self.repeated_response(&record.value, &used, node, csr);
-        let again = again.ok_or_else(|| refused("this token was already used"))?;
-        Ok(Some(again))
+        let refused = || self.invalid_token(enrolling.address, "this token was already used");
+        Ok(Some(again.ok_or_else(refused)?))
     }
 
     /// Issues the certificate for an unused token. Returns `None` if the node was changed
@@ -291,7 +297,10 @@ impl Controller {
             let (enrolment, revision) = (enrolment?.clone(), entry.revision);
             Some((Versioned { value, revision }, enrolment))
         });
-        Ok(found.ok_or_else(|| self.invalid_token(enrolling.address, UNKNOWN_TOKEN))?)
+        let unknown = || self.invalid_token(enrolling.address, UNKNOWN_TOKEN);
+        let (record, enrolment) = found.ok_or_else(unknown)?;
+        self.check_expiry(&enrolment, enrolling.address)?;
+        Ok((record, enrolment))
     }
 
     /// Returns the response to the first use of the token by the same key, if its certificate is

@@ -52,7 +52,10 @@ pub(super) async fn withdraw(
     matching: IfMatch,
     Path((name, id)): Path<(Name, String)>,
 ) -> Result<StatusCode, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_node(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     controller
         .retrying(|| try_withdraw(&controller, &operator, &matching, &name, &id))
         .await

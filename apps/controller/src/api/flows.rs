@@ -7,7 +7,7 @@ use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
 use super::tenants::{Created, Creation};
-use crate::access::{Operate, Operator, Read};
+use crate::access::{Operate, Operator, Read, Sight};
 use crate::check::{self, overlap};
 use crate::controller::{About, Controller};
 use crate::record::{Extended, FlowRecord, Later, NumberRecord, emit, key};
@@ -131,7 +131,10 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     Body(flow): Body<Flow>,
 ) -> Result<Tagged<Flow>, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_flow(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     let replaced = |_: &Extended<Flow>| Ok(flow.clone().into());
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &replaced))
@@ -150,7 +153,10 @@ pub(super) async fn patch(
     Path(name): Path<Name>,
     patch: MergePatch,
 ) -> Result<Tagged<Flow>, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_flow(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     let patched = |before: &Extended<Flow>| Ok(before.with_known(patch.applied_to(&**before)?));
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &patched))
@@ -243,7 +249,10 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_flow(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     controller
         .retrying(|| try_delete(&controller, &operator, &matching, &name))
         .await
@@ -464,10 +473,23 @@ impl Controller {
         let record = view
             .flow(name)
             .filter(|record| operator.sees(&record.value.flow.tenant));
-        record.cloned().ok_or_else(|| {
-            Refusal::not_found(format!(
-                "there is no flow {name}; GET /v1/flows lists all flows"
-            ))
-        })
+        record.cloned().ok_or_else(|| missing(name))
     }
+
+    /// Rejects access to a flow that the operator may not see.
+    pub(super) fn sight_of_flow<N>(
+        &self,
+        operator: &Operator<N>,
+        name: &Name,
+    ) -> Result<Sight, Refusal> {
+        let view = self.view();
+        let sight = operator.sight(view.flow(name), |record| Some(&record.value.flow.tenant));
+        sight.ok_or_else(|| missing(name))
+    }
+}
+
+fn missing(name: &Name) -> Refusal {
+    Refusal::not_found(format!(
+        "there is no flow {name}; GET /v1/flows lists all flows"
+    ))
 }

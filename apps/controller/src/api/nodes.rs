@@ -9,7 +9,7 @@ use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
 use super::tenants;
-use crate::access::{Operate, Operator, Read};
+use crate::access::{Operate, Operator, Read, Sight};
 use crate::check;
 use crate::controller::{About, Controller};
 use crate::record::{EnrolmentRecord, NodeRecord, key, random_hex, sha256_hex};
@@ -126,7 +126,10 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     patch: MergePatch,
 ) -> Result<Tagged<Node>, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_node(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &patch))
         .await?;
@@ -175,7 +178,10 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_node(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
@@ -324,7 +330,10 @@ pub(super) async fn revoke(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_node(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
@@ -488,6 +497,18 @@ impl Controller {
             .map(|(_, record)| record)
             .filter(|record| operator.sees(&record.value.tenant));
         record.cloned().ok_or_else(|| Refusal::missing_node(name))
+    }
+
+    /// Rejects access to a node that the operator may not see.
+    pub(super) fn sight_of_node<N>(
+        &self,
+        operator: &Operator<N>,
+        name: &Name,
+    ) -> Result<Sight, Refusal> {
+        let view = self.view();
+        let record = view.node(name).map(|(_, record)| record);
+        let sight = operator.sight(record, |record| Some(&record.value.tenant));
+        sight.ok_or_else(|| Refusal::missing_node(name))
     }
 }
 

@@ -68,7 +68,10 @@ pub(super) async fn override_policy(
     Path(name): Path<Name>,
     Body(Override { code }): Body<Override>,
 ) -> Result<Tagged<Policy>, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_flow(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     controller.flow_of(&operator, &name)?;
     controller.check_code(&name, code)?;
     let choose = |_: Situation<'_>, policy: &Policy| -> Result<_, Ignored> {
@@ -88,7 +91,10 @@ pub(super) async fn release(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<Tagged<Policy>, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_flow(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     controller.flow_of(&operator, &name)?;
     let choose = |situation: Situation<'_>, policy: &Policy| -> Result<_, Ignored> {
         Ok((policy.reason == Cause::Operator).then(|| situation.initial()))

@@ -6,6 +6,7 @@
 //! store's transaction expects that revision.
 
 use super::refusal::Refusal;
+use crate::access::Sight;
 use crate::controller::Controller;
 use crate::limit::Checked;
 use crate::record::key;
@@ -121,11 +122,12 @@ impl FromRequestParts<Arc<Controller>> for IfMatch {
 
 impl IfMatch {
     /// Returns the precondition when the view contains the revisions that it names: they may come from
-    /// another controller.
+    /// another controller. The store is asked only for those who may see the resource.
     pub(crate) async fn known_to(
         self,
         controller: &Controller,
         checked: &Checked,
+        _sight: Sight,
     ) -> Result<Precondition, Refusal> {
         if let Precondition::OneOf(revisions) = &self.0
             && let Some(newest) = revisions.iter().max()

@@ -142,8 +142,10 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     patch: MergePatch,
 ) -> Result<Tagged<Tenant>, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
-    operator.must_see_all()?;
+    let sight = operator.must_see_all()?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     let patch = &patch;
     controller
@@ -190,8 +192,10 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
-    operator.must_see_all()?;
+    let sight = operator.must_see_all()?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {

@@ -5,7 +5,7 @@ use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
 use super::tenants::{self, Created, created};
-use crate::access::{Admin, Anyone, Operator, scope_name};
+use crate::access::{Admin, Anyone, Operator, Sight, scope_name};
 use crate::controller::{About, Controller};
 use crate::record::{Later, PreviousSecret, TokenRecord, emit, key, random_hex, sha256_hex};
 use crate::reference;
@@ -56,7 +56,7 @@ pub(super) async fn create(
     match &new.tenant {
         None => operator.must_see_all()?,
         Some(tenant) => operator.must_be_of(tenant)?,
-    }
+    };
     check_validity(new.valid_s)?;
     let issued = issue(Token {
         name: new.name,
@@ -133,7 +133,10 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = sight_of_token(&controller.view(), &operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     let (writes, token) = writes_to_delete(&controller.view(), &operator, &matching, &name)?;
     let message = format!("{} deleted the token {name}", operator.token.name);
     let about = About {
@@ -172,11 +175,21 @@ fn seen_token<'a>(
 ) -> Result<&'a Versioned<TokenRecord>, Refusal> {
     let token = view.tokens.get(name);
     let token = token.filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
-    token.ok_or_else(|| {
-        Refusal::not_found(format!(
-            "there is no token {name}; GET /v1/tokens lists all tokens"
-        ))
-    })
+    token.ok_or_else(|| missing(name))
+}
+
+/// Rejects access to a token that the operator may not see.
+fn sight_of_token(view: &View, operator: &Operator<Admin>, name: &Name) -> Result<Sight, Refusal> {
+    let sight = operator.sight(view.tokens.get(name), |token| {
+        token.value.token.tenant.as_ref()
+    });
+    sight.ok_or_else(|| missing(name))
+}
+
+fn missing(name: &Name) -> Refusal {
+    Refusal::not_found(format!(
+        "there is no token {name}; GET /v1/tokens lists all tokens"
+    ))
 }
 
 /// Replace the secret of a token; the new one is shown only once

@@ -6,7 +6,7 @@ use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
 use super::tenants::{Created, Creation};
-use crate::access::{Certified, Operate, Operator, Read};
+use crate::access::{Certified, Operate, Operator, Read, Sight};
 use crate::audit::Origin;
 use crate::check;
 use crate::controller::{About, Controller};
@@ -131,8 +131,11 @@ pub(super) async fn change(
     Path(name): Path<Name>,
     Body(track): Body<Track>,
 ) -> Result<Tagged<Track>, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
     check::track(&track).map_err(Refusal::meaningless)?;
+    let sight = controller.sight_of_track(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     let revision = controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &track))
         .await?;
@@ -198,7 +201,10 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
+    let sight = controller.sight_of_track(&operator, &name)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
@@ -314,11 +320,16 @@ impl Controller {
             .tracks
             .get(name)
             .filter(|record| operator.sees(&record.value.track.tenant));
-        record.cloned().ok_or_else(|| {
-            Refusal::not_found(format!(
-                "there is no track {name}; GET /v1/tracks lists all tracks"
-            ))
-        })
+        record.cloned().ok_or_else(|| missing(name))
+    }
+
+    /// Rejects access to a track that the operator may not see.
+    fn sight_of_track<N>(&self, operator: &Operator<N>, name: &Name) -> Result<Sight, Refusal> {
+        let view = self.view();
+        let sight = operator.sight(view.tracks.get(name), |record| {
+            Some(&record.value.track.tenant)
+        });
+        sight.ok_or_else(|| missing(name))
     }
 
     /// Replaces the secrets of all tracks that a node may publish, watch or relay. `by` names the author for
@@ -379,4 +390,10 @@ impl Controller {
             .await?;
         Ok(())
     }
+}
+
+fn missing(name: &Name) -> Refusal {
+    Refusal::not_found(format!(
+        "there is no track {name}; GET /v1/tracks lists all tracks"
+    ))
 }

@@ -8,7 +8,7 @@ use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
 use super::tenants;
-use crate::access::{Certified, Operate, Operator, Read};
+use crate::access::{Certified, Operate, Operator, Read, Sight};
 use crate::controller::{About, Controller};
 use crate::decide::unreadable;
 use crate::observe::short;
@@ -117,8 +117,11 @@ pub(super) async fn set_for_tenant(
     Path(tenant): Path<Name>,
     Body(settings): Body<TunnelSettings>,
 ) -> Result<Tagged<TunnelSettings>, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
     let owner = Owner::Tenant(&tenant);
+    let sight = controller.sight_of_owner(&operator, owner)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     controller
         .set_settings(&operator, &matching, owner, settings)
         .await
@@ -133,8 +136,11 @@ pub(super) async fn unset_for_tenant(
     matching: IfMatch,
     Path(tenant): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
     let owner = Owner::Tenant(&tenant);
+    let sight = controller.sight_of_owner(&operator, owner)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     controller
         .change_settings(&operator, &matching, owner, None)
         .await?;
@@ -163,8 +169,11 @@ pub(super) async fn set_for_node(
     Path(node): Path<Name>,
     Body(settings): Body<TunnelSettings>,
 ) -> Result<Tagged<TunnelSettings>, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
     let owner = Owner::Node(&node);
+    let sight = controller.sight_of_owner(&operator, owner)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     controller
         .set_settings(&operator, &matching, owner, settings)
         .await
@@ -179,8 +188,11 @@ pub(super) async fn unset_for_node(
     matching: IfMatch,
     Path(node): Path<Name>,
 ) -> Result<StatusCode, HandlerError> {
-    let matching = matching.known_to(&controller, &operator.checked).await?;
     let owner = Owner::Node(&node);
+    let sight = controller.sight_of_owner(&operator, owner)?;
+    let matching = matching
+        .known_to(&controller, &operator.checked, sight)
+        .await?;
     controller
         .change_settings(&operator, &matching, owner, None)
         .await?;
@@ -257,6 +269,21 @@ impl Controller {
             owner_check: Write::check(owner_key, Expect::Revision(revision)),
             settings: settings.cloned(),
         })
+    }
+
+    /// Rejects access to the settings of an owner that the operator may not see.
+    fn sight_of_owner<N>(
+        &self,
+        operator: &Operator<N>,
+        owner: Owner<'_>,
+    ) -> Result<Sight, Refusal> {
+        match owner {
+            Owner::Tenant(name) => {
+                let sight = operator.sight(Some(name), |tenant| Some(tenant));
+                sight.ok_or_else(|| tenants::missing(name))
+            }
+            Owner::Node(name) => self.sight_of_node(operator, name),
+        }
     }
 
     fn show_settings(

@@ -92,6 +92,38 @@ async fn tokens_that_are_not_good_any_more_or_never_were_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_an_old_token_of_a_node_does_not_silence_it() {
+    let rig = Rig::with(|config| {
+        config.limits.node_requests_per_s = 0.001;
+        config.limits.failures_per_minute = 1e6;
+    })
+    .await;
+    rig.tenant("acme").await;
+    let used = rig.invite("in").await;
+    let (key, csr) = key_and_request();
+    let enrol = async |token: &str, csr: &str| {
+        let body = json!({ "token": token, "csr": csr });
+        rig.call(Caller::Anonymous, "POST", "/v1/enrol", Some(body))
+            .await
+    };
+    let node = Identity::of(&key, &enrol(&used, &csr).await.body);
+    let short = json!({ "tenant": "acme", "valid_s": 1 });
+    let expired = rig.post("/v1/nodes/in/enrolment", short).await.body;
+    let expired = expired["token"].as_str().unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(1001)).await;
+
+    let other = key_and_request().1;
+    for _ in 0..30 {
+        enrol(expired, "no request").await.is_problem(403);
+    }
+    let attacks = join_all((0..30).map(|_| enrol(&used, &other))).await;
+    let too_many = |answer: &Answer| answer.status == StatusCode::TOO_MANY_REQUESTS;
+    assert!(attacks.iter().any(too_many));
+    let report = rig.report(&node, json!({ "revision": 0 })).await;
+    assert_eq!(report.status, StatusCode::NO_CONTENT, "{}", report.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_can_only_report_about_itself() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("evidence", true)).await;

@@ -18,7 +18,7 @@ pub(crate) struct SlowStore {
     delay: Mutex<Duration>,
     fault: Mutex<Option<String>>,
     pub(crate) in_flight: watch::Sender<usize>,
-    /// The commits and the reads of single entries.
+    /// The commits and the reads.
     pub(crate) uses: Mutex<Vec<String>>,
     /// The leases that were granted or renewed.
     pub(crate) leases: Mutex<BTreeSet<LeaseId>>,
@@ -76,10 +76,12 @@ impl Store for SlowStore {
     }
 
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page, Error> {
+        self.uses.lock().push(format!("list {prefix}"));
         self.store.list(prefix, after, limit).await
     }
 
     async fn list_all(&self, prefix: &str) -> Result<(Vec<Entry>, Revision), Error> {
+        self.uses.lock().push(format!("list {prefix}"));
         self.store.list_all(prefix).await
     }
 

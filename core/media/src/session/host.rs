@@ -249,16 +249,17 @@ impl Host {
         if hello.broadcast != self.broadcast {
             return Err(HostError::Unauthorised);
         }
+        let random = &hello.viewer_random;
+        let has_cookie = self.cookies.accept(now, from, random, &hello.cookie);
         // Before anything that costs more than the request did.
-        if !self.strangers.has_share(now, from) {
+        if !self.strangers.has_share(now, from, has_cookie) {
             return Err(HostError::TooManyRequests);
         }
         if !self.config.access.has_made(hello) {
             return Err(HostError::Unauthorised);
         }
-        self.strangers.take(now, from);
-        let random = &hello.viewer_random;
-        if !self.cookies.accept(now, from, random, &hello.cookie) {
+        self.strangers.take(now, from, has_cookie);
+        if !has_cookie {
             self.retry(now, from, random);
             return Ok(());
         }

@@ -9,17 +9,18 @@ use std::time::Duration;
 ///
 /// A request is repeated by anyone who has captured it, from any address, and authenticating it costs more
 /// than it costs to send it. Each source therefore has a share of the requests that are looked at, which it
-/// shares with those that have the same place in a table.
+/// shares with those that have the same place in a table. Requests with a valid cookie have shares of their own,
+/// which nobody uses up from addresses at which nothing is received.
 #[derive(Debug)]
 pub(super) struct Strangers {
     /// Chooses the places, so that nobody can choose to have that of another.
     seed: [u8; 16],
-    /// When each share would be whole again.
+    /// When each share would be whole again: those of requests without a cookie, and then those with one.
     whole_at: Vec<Instant>,
     answers: BoundedQueue<(SocketAddr, Vec<u8>)>,
 }
 
-/// The number of shares.
+/// The number of shares of requests with a cookie, and without.
 const SHARES: usize = 64;
 
 /// The time for each request of a share, and that for which requests may be saved up: 128 in a second, and 256
@@ -34,19 +35,19 @@ impl Strangers {
     pub(super) fn new(seed: &Seed) -> Self {
         Strangers {
             seed: seed.mac(&[b"shares"]),
-            whole_at: vec![Instant::ZERO; SHARES],
+            whole_at: vec![Instant::ZERO; 2 * SHARES],
             answers: BoundedQueue::new(ANSWERS),
         }
     }
 
     /// Returns whether a request from this address is to be looked at.
-    pub(super) fn has_share(&self, now: Instant, from: SocketAddr) -> bool {
-        self.whole_at[self.place(from)].saturating_since(now) + PER_REQUEST <= SAVED
+    pub(super) fn has_share(&self, now: Instant, from: SocketAddr, has_cookie: bool) -> bool {
+        self.whole_at[self.place(from, has_cookie)].saturating_since(now) + PER_REQUEST <= SAVED
     }
 
     /// Uses a share for an authentic request.
-    pub(super) fn take(&mut self, now: Instant, from: SocketAddr) {
-        let place = self.place(from);
+    pub(super) fn take(&mut self, now: Instant, from: SocketAddr, has_cookie: bool) {
+        let place = self.place(from, has_cookie);
         self.whole_at[place] = self.whole_at[place].max(now) + PER_REQUEST;
     }
 
@@ -63,7 +64,7 @@ impl Strangers {
         self.answers.refused()
     }
 
-    fn place(&self, from: SocketAddr) -> usize {
+    fn place(&self, from: SocketAddr, has_cookie: bool) -> usize {
         let mut hasher = DefaultHasher::new();
         self.seed.hash(&mut hasher);
         match from.ip().to_canonical() {
@@ -71,7 +72,8 @@ impl Strangers {
             // One host has all addresses of a network of 64 bits.
             IpAddr::V6(address) => address.octets()[..8].hash(&mut hasher),
         }
-        (hasher.finish() % SHARES as u64) as usize
+        let place = (hasher.finish() % SHARES as u64) as usize;
+        place + if has_cookie { SHARES } else { 0 }
     }
 }
 
@@ -83,8 +85,8 @@ mod tests {
 
     fn taken(strangers: &mut Strangers, now: Instant, from: SocketAddr) -> usize {
         let mut count = 0;
-        while strangers.has_share(now, from) {
-            strangers.take(now, from);
+        while strangers.has_share(now, from, false) {
+            strangers.take(now, from, false);
             count += 1;
         }
         count
@@ -97,7 +99,7 @@ mod tests {
         assert_eq!(taken(&mut strangers, START, own(1)), 256);
         assert_eq!(taken(&mut strangers, START, own(2)), 0);
         let others = (2..100).map(|host| SocketAddr::from(([192, 0, 2, host], 1)));
-        let served = others.filter(|other| strangers.has_share(START, *other));
+        let served = others.filter(|other| strangers.has_share(START, *other, false));
         assert!(served.count() > 80);
         let second = START + Duration::from_secs(1);
         assert_eq!(taken(&mut strangers, second, own(1)), 128);
