@@ -26,6 +26,7 @@ pub mod ring;
 pub mod scheduling;
 pub mod segmenter;
 pub mod sockopt;
+pub mod sources;
 pub mod stamped;
 pub mod sysctl;
 pub mod tap;
