@@ -7,9 +7,9 @@ mod checks;
 mod mutation;
 
 use checks::*;
-use hawser_cloud::Performer;
-use hawser_codec::ZstdEncoder;
+use hawser_cloud::{Cloud, MAX_POINTS, Performer, Point};
 use hawser_codec::pull::{HEADER_BYTES, REQUEST, REQUEST_BYTES, parse_request};
+use hawser_codec::{ChunkDecoder, ChunkEncoder, Decoder, Encoder, Setting, ZstdEncoder};
 use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,6 +17,40 @@ use std::time::Duration;
 
 /// The first bytes of a zstd frame (RFC 8878, section 3.1.1).
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Returns a chunk of the most points in the fewest bytes: all are the same.
+fn shortest_chunk() -> Vec<u8> {
+    let point = Point::at([1.0; 3], [7; 3]).unwrap();
+    let cloud: Cloud = std::iter::repeat_n(point, 30_000).collect();
+    let encoded = ChunkEncoder::default().encode(&cloud, Setting::BEST);
+    let parts = encoded.parts().into_iter();
+    let longest = parts.max_by_key(|part| [part[6], part[7]]).unwrap();
+    assert!(longest.len() < 60, "{}", longest.len());
+    longest.to_vec()
+}
+
+/// Returns the chunk with another number in its slice.
+fn numbered(chunk: &[u8], number: usize) -> Vec<u8> {
+    let mut chunk = chunk.to_vec();
+    chunk[2..4].copy_from_slice(&(number as u16).to_be_bytes());
+    chunk[4..6].copy_from_slice(&u16::MAX.to_be_bytes());
+    chunk
+}
+
+#[test]
+fn refused_chunks_count_as_points_of_their_frame() {
+    let valid = shortest_chunk();
+    // It is found only after all points have been decoded.
+    let damaged = [&valid[..], &[0]].concat();
+    let points = usize::from(u16::from_be_bytes([valid[6], valid[7]]));
+    for (refused, found) in [(1, Some(points)), (MAX_POINTS / points, None)] {
+        let chunks = (0..refused).map(|number| numbered(&damaged, number));
+        let chunks: Vec<_> = chunks.chain([numbered(&valid, refused)]).collect();
+        let parts: Vec<&[u8]> = chunks.iter().map(Vec::as_slice).collect();
+        let decoded = ChunkDecoder::new().decode(&parts);
+        assert_eq!(decoded.ok().map(|cloud| cloud.len()), found, "{refused}");
+    }
+}
 
 proptest! {
     #[test]

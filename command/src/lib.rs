@@ -10,7 +10,6 @@ pub use logging::Logging;
 pub use output::{complain, is_screen, print, print_json, print_over, printable_json, show};
 pub use signals::{stop_flag, stop_flag_of};
 
-use hawser_io::config::ConfigError;
 use hawser_units::{Line, printable};
 use std::error::Error;
 use std::fmt;
@@ -72,20 +71,19 @@ fn chain(error: &anyhow::Error) -> String {
     text
 }
 
-/// Returns an error's message. It may contain text of others, such as the name of a file.
+/// Returns an error's message in one line: it may contain text of others, such as the name of a file. Only the lines of a
+/// configuration that it ends with stay lines.
 fn message(error: &(dyn Error + 'static)) -> String {
     let text = error.to_string();
-    match has_lines(error) {
-        true => printable(&text).into_owned(),
-        false => Line::within(&text, MAX_MESSAGE).into_string(),
+    if error.is::<toml::de::Error>() || error.is::<Box<toml::de::Error>>() {
+        return printable(&text).into_owned();
     }
-}
-
-/// Returns whether the message of an error shows lines of a configuration.
-fn has_lines(error: &(dyn Error + 'static)) -> bool {
-    error.is::<ConfigError>()
-        || error.is::<toml::de::Error>()
-        || error.source().is_some_and(has_lines)
+    let own_and_cause = error.source().and_then(|cause| {
+        let own = text.strip_suffix(&cause.to_string())?;
+        Some((own, message(cause)))
+    });
+    let (own, cause) = own_and_cause.unwrap_or((&text, String::new()));
+    format!("{}{cause}", Line::within(own, MAX_MESSAGE))
 }
 
 #[cfg(test)]
@@ -117,6 +115,20 @@ mod tests {
         let error = source.parse::<toml::Table>().unwrap_err();
         let error = anyhow::Error::from(error).context("not started");
         assert!(chain(&error).lines().count() > 2, "{}", chain(&error));
+    }
+
+    #[test]
+    fn only_a_configuration_has_lines_in_an_error() {
+        let name = "a\nERROR.toml";
+        let source = hawser_io::config::Source::of(name.as_ref(), "a = \n");
+        let error = source.parse::<toml::Table>().unwrap_err();
+        let error = anyhow::Error::from(error).context("not started\nfor b");
+        let text = chain(&error);
+        assert!(
+            text.starts_with("not started\\nfor b: a\\nERROR.toml: "),
+            "{text}"
+        );
+        assert!(text.lines().count() > 2, "{text}");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Limits the number of handshakes in progress, and their time, so that no single allocation of addresses can
 //! occupy all slots. A server takes a slot before it knows who connects, and frees it once it does.
 
+use crate::sources::{KnownSources, Shares};
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SLOTS: usize = 512;
 const SHARED_SLOTS: usize = 384;
 
 /// The number of handshakes, in total and from one source, from which on clients have to validate
-/// their address (Retry). A source is the first of the networks in [`NETWORK_SLOTS`].
+/// their address (Retry).
 const MAX_UNVALIDATED: usize = 32;
 const MAX_UNVALIDATED_OF_SOURCE: usize = 8;
 
@@ -32,9 +32,6 @@ const NETWORK_SLOTS: [&[(u8, usize)]; 2] = [
     &[(32, 32), (24, 48), (16, 96)],
     &[(64, 32), (56, 32), (48, 48), (32, 96)],
 ];
-
-/// The minimum number of known sources that are remembered.
-const MIN_REMEMBERED: usize = 16_384;
 
 /// The reason why there is no free slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,19 +59,27 @@ pub struct HandshakeSlots {
     known_sources: Arc<Mutex<KnownSources>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct TakenSlots {
     shared: usize,
     reserved: usize,
-    /// The shared slots taken, by network and prefix length.
-    shared_by_network: HashMap<(IpAddr, u8), usize>,
-    /// The reserved slots taken, by source.
-    reserved_by_source: HashMap<IpAddr, usize>,
+    /// The shared slots taken.
+    shared_by_network: Shares,
+    /// The reserved slots taken.
+    reserved_by_source: Shares,
 }
 
-/// Known sources: recent ones, and those before them.
-#[derive(Debug, Default)]
-struct KnownSources([HashSet<IpAddr>; 2]);
+impl Default for TakenSlots {
+    fn default() -> Self {
+        let [ipv4, ipv6] = NETWORK_SLOTS;
+        TakenSlots {
+            shared: 0,
+            reserved: 0,
+            shared_by_network: Shares::new(ipv4, ipv6),
+            reserved_by_source: Shares::of_sources(RESERVED_SLOTS_OF_SOURCE),
+        }
+    }
+}
 
 /// A slot taken by a handshake; it is free again when the value is dropped.
 #[derive(Debug)]
@@ -131,11 +136,8 @@ impl HandshakeSlots {
     /// Returns whether clients have to validate this address.
     pub fn is_crowded(&self, address: IpAddr) -> bool {
         let taken = self.taken.lock();
-        let of_source = taken
-            .shared_by_network
-            .get(&networks(address).next().expect("a source").0);
         taken.shared + taken.reserved >= MAX_UNVALIDATED
-            || of_source.is_some_and(|count| *count >= MAX_UNVALIDATED_OF_SOURCE)
+            || taken.shared_by_network.of_source(address) >= MAX_UNVALIDATED_OF_SOURCE
     }
 
     /// Takes a slot for a handshake from this address.
@@ -143,7 +145,7 @@ impl HandshakeSlots {
     /// # Errors
     /// If there is none for it.
     pub fn take(self: &Arc<Self>, address: IpAddr) -> Result<HandshakeSlot, Full> {
-        let is_known = self.known_sources.lock().contains(source(address));
+        let is_known = self.known_sources.lock().contains(address);
         let (is_reserved, has_less_time) = self.taken.lock().take(address, is_known)?;
         Ok(HandshakeSlot {
             of: Arc::clone(self),
@@ -155,7 +157,7 @@ impl HandshakeSlots {
 
     /// Remembers that a client has, or had, a session from this address.
     pub fn remember(&self, address: IpAddr) {
-        self.known_sources.lock().insert(source(address));
+        self.known_sources.lock().insert(address);
     }
 }
 
@@ -166,19 +168,14 @@ impl TakenSlots {
             Ok(()) => return Ok((false, !is_known && self.shared > MANY_SHARED)),
             Err(full) => full,
         };
-        let count = self
-            .reserved_by_source
-            .get(&source(address))
-            .copied()
-            .unwrap_or(0);
-        if !is_known || count >= RESERVED_SLOTS_OF_SOURCE {
+        if !is_known || !self.reserved_by_source.has_room(address) {
             return Err(full);
         }
         if self.reserved >= SLOTS - SHARED_SLOTS {
             return Err(Full::Server);
         }
         self.reserved += 1;
-        self.reserved_by_source.insert(source(address), count + 1);
+        self.reserved_by_source.take(address);
         Ok((true, false))
     }
 
@@ -186,13 +183,11 @@ impl TakenSlots {
         if self.shared >= SHARED_SLOTS {
             return Err(Full::Server);
         }
-        let count = |network| self.shared_by_network.get(&network).copied().unwrap_or(0);
-        if networks(address).any(|(network, share)| count(network) >= share) {
+        if !self.shared_by_network.has_room(address) {
             return Err(Full::Source);
         }
         self.shared += 1;
-        networks(address)
-            .for_each(|(network, _)| *self.shared_by_network.entry(network).or_default() += 1);
+        self.shared_by_network.take(address);
         Ok(())
     }
 }
@@ -202,61 +197,10 @@ impl Drop for HandshakeSlot {
         let mut taken = self.of.taken.lock();
         if self.is_reserved {
             taken.reserved -= 1;
-            decrement(&mut taken.reserved_by_source, source(self.address));
+            taken.reserved_by_source.give_back(self.address);
         } else {
             taken.shared -= 1;
-            networks(self.address)
-                .for_each(|(network, _)| decrement(&mut taken.shared_by_network, network));
-        }
-    }
-}
-
-/// Decrements the count of `key`, and removes it at zero.
-fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
-        }
-    }
-}
-
-impl KnownSources {
-    fn contains(&self, source: IpAddr) -> bool {
-        self.0.iter().any(|sources| sources.contains(&source))
-    }
-
-    fn insert(&mut self, source: IpAddr) {
-        let [recent, older] = &mut self.0;
-        if recent.len() >= MIN_REMEMBERED && !recent.contains(&source) {
-            *older = std::mem::take(recent);
-        }
-        recent.insert(source);
-    }
-}
-
-/// Returns the networks that the address is in, each with its number of slots.
-fn networks(address: IpAddr) -> impl Iterator<Item = ((IpAddr, u8), usize)> {
-    NETWORK_SLOTS[usize::from(address.is_ipv6())]
-        .iter()
-        .map(move |(length, share)| ((network(address, *length), *length), *share))
-}
-
-/// Returns the source that an address belongs to: an IPv4 address, or the /64 of an IPv6 address.
-fn source(address: IpAddr) -> IpAddr {
-    let (length, _) = NETWORK_SLOTS[usize::from(address.is_ipv6())][0];
-    network(address, length)
-}
-
-fn network(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(address) => {
-            let host = 32 - u32::from(length);
-            Ipv4Addr::from_bits(address.to_bits() >> host << host).into()
-        }
-        IpAddr::V6(address) => {
-            let host = 128 - u32::from(length);
-            Ipv6Addr::from_bits(address.to_bits() >> host << host).into()
+            taken.shared_by_network.give_back(self.address);
         }
     }
 }
@@ -264,6 +208,7 @@ fn network(address: IpAddr, length: u8) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv6Addr;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -393,17 +338,5 @@ mod tests {
             !slots.take(ip("203.0.113.1")).unwrap().has_less_time,
             "one that had a session"
         );
-    }
-
-    #[test]
-    fn sources_are_forgotten_when_many_others_have_come() {
-        let mut known_sources = KnownSources::default();
-        let address = |number: u32| IpAddr::from(Ipv4Addr::from_bits(number));
-        (0..MIN_REMEMBERED as u32).for_each(|number| known_sources.insert(address(number)));
-        assert!(known_sources.contains(address(0)));
-        (0..4 * MIN_REMEMBERED as u32)
-            .for_each(|number| known_sources.insert(address(1 << 24 | number)));
-        assert!(!known_sources.contains(address(0)));
-        assert!(known_sources.0.iter().map(HashSet::len).sum::<usize>() <= 2 * MIN_REMEMBERED);
     }
 }

@@ -44,7 +44,7 @@ pub struct UdpSocket {
     buffers: Vec<u8>,
     waker: Waker,
     /// The own address at which each peer was heard last, if the socket is bound to all of them: the
-    /// peer expects its answers from there.
+    /// peer expects its answers from there. Forged sources are no peers.
     heard_at: Option<LruCache<SocketAddr, IpAddr>>,
     /// Those with departure times, if they are allowed.
     departures: Option<Departures>,
@@ -165,6 +165,21 @@ impl UdpSocket {
     /// As of `recvmsg(2)`: [`ErrorKind::ConnectionRefused`] if nobody listens at the address to which
     /// the socket is connected.
     pub fn receive(&mut self, mut handle: impl FnMut(Received<'_>)) -> io::Result<bool> {
+        self.receive_checked(|datagram| {
+            handle(datagram);
+            true
+        })
+    }
+
+    /// Hands over datagrams as [`UdpSocket::receive`], where anyone may send some. `handle` returns whether a datagram
+    /// is valid: only the sources of such are remembered as peers.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::receive`].
+    pub fn receive_checked(
+        &mut self,
+        mut handle: impl FnMut(Received<'_>) -> bool,
+    ) -> io::Result<bool> {
         let mut metas = [RecvMeta::default(); BUFFERS];
         let mut datagrams = 0;
         for read in 0..READS {
@@ -186,13 +201,16 @@ impl UdpSocket {
                 Err(error) => return Err(error),
             };
             for (meta, buffer) in metas.iter().zip(&slices).take(count) {
-                if let (Some(heard_at), Some(own)) = (&mut self.heard_at, meta.dst_ip) {
-                    heard_at.put(meta.addr, own);
-                }
+                let mut is_valid = false;
                 hand_over(meta, buffer, &mut |datagram| {
                     datagrams += 1;
-                    handle(datagram);
+                    is_valid |= handle(datagram);
                 });
+                if let (Some(heard_at), Some(own)) = (&mut self.heard_at, meta.dst_ip)
+                    && is_valid
+                {
+                    heard_at.put(meta.addr, own);
+                }
             }
         }
         Ok(true)
@@ -385,6 +403,36 @@ mod tests {
             let answer = (second, Ecn::Ect1, b"answer".to_vec());
             assert_eq!(received(&mut asking), [answer], "{any}");
         }
+    }
+
+    #[test]
+    fn sources_of_invalid_datagrams_displace_no_peer() {
+        let mut asked = UdpSocket::bind("0.0.0.0:0".parse().unwrap()).unwrap();
+        let port = asked.local_address().unwrap().port();
+        let mut asking = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let second = ([127, 0, 0, 5], port).into();
+        asking.send(second, Ecn::NotEct, b"question").unwrap();
+        let (from, ..) = received(&mut asked).remove(0);
+        let mut others = 0;
+        for host in 0..PEERS.get() + 10 {
+            let [.., high, low] = host.to_be_bytes();
+            let other = std::net::UdpSocket::bind(SocketAddr::from(([127, 1, high, low], 0)));
+            let first = SocketAddr::from(([127, 0, 0, 1], port));
+            other.unwrap().send_to(b"garbage", first).unwrap();
+            while others <= host {
+                asked.wait(Some(Duration::from_secs(1))).unwrap();
+                let count = |_: Received<'_>| {
+                    others += 1;
+                    false
+                };
+                asked.receive_checked(count).unwrap();
+            }
+        }
+        asked.send(from, Ecn::Ect1, b"answer").unwrap();
+        assert_eq!(
+            received(&mut asking),
+            [(second, Ecn::Ect1, b"answer".to_vec())]
+        );
     }
 
     #[test]

@@ -69,6 +69,9 @@ enum Drop {
 /// The time after its first object for which a group is kept open, if its last object does not come.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The number of groups of a track that are kept open, whatever a publisher sends: those of a second at 240 frames/s.
+const MAX_OPEN: usize = 256;
+
 /// The priority of the catalog. In moq-net, higher ones are more urgent.
 const CATALOG_PRIORITY: u8 = 255;
 
@@ -235,6 +238,7 @@ impl Track {
         let payload = moq::emit(datagrams).map(Bytes::from).ok_or(Drop::TooLong)?;
         self.finish_old(now);
         if !self.open.contains_key(&id.group) {
+            self.make_room();
             let sequence = self.first.saturating_add(id.group.into());
             let info = group::Info { sequence };
             let producer = self.producer.create_group(info).map_err(|_| Drop::Late)?;
@@ -270,6 +274,15 @@ impl Track {
         let groups: Vec<u32> = groups.map(|(number, _)| *number).collect();
         for number in groups {
             self.finish(number);
+        }
+    }
+
+    /// Finishes the lowest group if there are as many as may be open.
+    fn make_room(&mut self) {
+        if self.open.len() >= MAX_OPEN
+            && let Some((lowest, _)) = self.open.first_key_value()
+        {
+            self.finish(*lowest);
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod support;
 
+use hawser_audience::WholeObject;
 use hawser_moq::{Catalog, versions};
 use hawser_wire::media::ObjectId;
 use hawser_wire::moq::{CATALOG, track_name};
@@ -120,4 +121,26 @@ async fn what_cannot_be_published_is_counted() {
     egress.publish(&object);
     let stats = egress.stats();
     assert_eq!((stats.objects, stats.late, stats.unknown_track), (1, 1, 1));
+}
+
+#[tokio::test]
+async fn groups_without_an_end_are_kept_open_up_to_a_number() {
+    let (_server, mut egress) = open(|_| {});
+    let mut publisher = Publisher::new(1);
+    publisher.announce(&mut egress, 0);
+    let mut objects: Vec<_> = (0..1000)
+        .map(|group| publisher.object(group, 0, b"one of several"))
+        .collect();
+    for object in &mut objects {
+        object.header.flags.last_in_group = false;
+        object.arrived = at(0);
+        egress.publish(object);
+    }
+    let mut publish_next = |object: &mut WholeObject| {
+        object.header.id.object.object = 1;
+        egress.publish(object);
+        egress.stats()
+    };
+    assert_eq!(publish_next(&mut objects[999]).objects, 1001);
+    assert_eq!(publish_next(&mut objects[0]).late, 1);
 }

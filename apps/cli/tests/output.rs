@@ -67,19 +67,37 @@ fn a_status_with_text_of_others_controls_no_terminal() {
     }
 }
 
+/// Checks that an error names the file on one line, and controls no terminal.
+fn names_the_file_on_one_line(arguments: &[&str]) {
+    let output = hawser(arguments).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{text:?}");
+    assert!(
+        !text.lines().any(|line| line.starts_with("ERROR")),
+        "{text}"
+    );
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("closed\\nERROR forged"), "{text}");
+}
+
 #[test]
 fn an_error_with_the_name_of_a_file_controls_no_terminal() {
-    let file = format!("/no/such{FOREIGN}");
-    for arguments in [
-        &["publish", "--recording", &file][..],
-        &["agent", "--config", &file],
-        &["tunnel", "status", "--config", &file],
-    ] {
-        let output = hawser(arguments).output().unwrap();
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{text:?}");
-        assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(text.contains("/no/such"), "{text}");
+    let folder = tempfile::tempdir().unwrap();
+    let damaged = folder.path().join(FOREIGN);
+    fs::write(&damaged, "name = \n").unwrap();
+    let missing = folder.path().join(format!("missing {FOREIGN}"));
+    for file in [missing, damaged] {
+        let file = file.to_str().unwrap();
+        for arguments in [
+            &["publish", "--recording", file][..],
+            &["agent", "--config", file],
+            &["tunnel", "status", "--config", file],
+            &["relay", "--config", file],
+            &["controller", "--config", file],
+            &["view", "127.0.0.1:1", "--push", "--key", file],
+        ] {
+            names_the_file_on_one_line(arguments);
+        }
     }
 }
 

@@ -10,7 +10,8 @@ use crate::store::Store;
 use hawser_control::Name;
 use hawser_control::access::{Scope, Token};
 use hawser_io::rate_limit::RateLimit;
-use std::net::{IpAddr, Ipv6Addr};
+use hawser_io::sources::source;
+use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,15 +130,6 @@ fn burst(per_s: f64) -> NonZeroU32 {
     NonZeroU32::new((2.0 * per_s).max(MIN_BURST) as u32).expect("the minimum is not zero")
 }
 
-/// Returns the address under which a source is counted: the /64 prefix for IPv6, because a customer
-/// has at least that many addresses.
-pub(crate) fn source(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
-        v4 => v4,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,12 +139,5 @@ mod tests {
         assert_eq!(burst(50.0).get(), 100);
         assert_eq!(burst(1.0).get(), 20);
         assert_eq!(burst(1e300).get(), u32::MAX);
-    }
-
-    #[test]
-    fn addresses_of_one_customer_are_one_source() {
-        let source = |text: &str| source(text.parse().unwrap()).to_string();
-        assert_eq!(source("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
-        assert_eq!(source("::ffff:192.0.2.1"), "192.0.2.1");
     }
 }

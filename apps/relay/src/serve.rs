@@ -291,15 +291,17 @@ impl<F: Forwarder> Server<F> {
             name,
             ..
         } = &mut self.relays[index];
-        let received = viewers.receive(|datagram| {
+        let received = viewers.receive_checked(|datagram| {
             if datagram.bytes.len() > DEFAULT_DATAGRAM {
                 stats.too_long += 1;
-                return;
+                return false;
             }
             let now = clock::monotonic();
-            if let Err(error) = broadcast.handle_viewer(now, datagram.from, datagram.bytes) {
+            let taken = broadcast.handle_viewer(now, datagram.from, datagram.bytes);
+            if let Err(error) = &taken {
                 tracing::debug!(broadcast = name, from = %datagram.from, "datagram of a viewer refused: {error}");
             }
+            taken.is_ok()
         });
         udp::unless_of_a_peer(received).context("cannot receive from viewers")
     }

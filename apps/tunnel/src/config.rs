@@ -49,7 +49,7 @@ const OUTER_MTU: RangeInclusive<u16> = 1280..=9000;
 
 /// The valid MTUs inside the tunnel, in bytes: IPv6 needs the smallest, and larger packets cannot
 /// be coded.
-const INNER_MTU: RangeInclusive<u16> = 1280..=1500;
+pub(crate) const INNER_MTU: RangeInclusive<u16> = 1280..=1500;
 
 /// The valid times for which a session without a path is kept, in seconds.
 const SESSION_TIMEOUT_S: RangeInclusive<u64> = 1..=86_400;

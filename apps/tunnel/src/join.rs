@@ -6,11 +6,11 @@
 //! connection. So the secret itself is never sent, a proof is valid for one connection only, and
 //! the ends of a joined connection are the same as those of the session.
 
-use crate::config::Parameters;
+use crate::config::{INNER_MTU, Parameters};
 use anyhow::{Context, Result, ensure};
 use noq::{Connection, ConnectionError, RecvStream, SendStream};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 
@@ -130,8 +130,21 @@ pub(crate) struct Opened {
     /// The server's inner addresses.
     pub(crate) server_addresses: Vec<IpAddr>,
     /// The largest inner packet if the uplinks have room for it, in bytes.
+    #[serde(deserialize_with = "inner_mtu")]
     pub(crate) mtu: u16,
     pub(crate) coding: Parameters,
+}
+
+/// Reads an MTU that a server can have. With a smaller one, IPv6 would leave outside the tunnel.
+fn inner_mtu<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    let mtu = u16::deserialize(deserializer)?;
+    if !INNER_MTU.contains(&mtu) {
+        let [least, most] = [INNER_MTU.start(), INNER_MTU.end()];
+        return Err(D::Error::custom(format!(
+            "an MTU of {mtu} bytes; {least} to {most} are valid"
+        )));
+    }
+    Ok(mtu)
 }
 
 /// The reason for refusing a connection.
@@ -309,6 +322,26 @@ mod tests {
             let id = String::from_utf8(id).expect("ASCII");
             let is_valid = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
             prop_assert_eq!(check_message::<SessionId>(format!("\"{id}\"").as_bytes()), is_valid);
+        }
+    }
+
+    #[test]
+    fn a_server_cannot_make_the_tunnel_too_small_for_ipv6() {
+        for (mtu, is_valid) in [
+            (0, false),
+            (68, false),
+            (1279, false),
+            (1280, true),
+            (1500, true),
+            (1501, false),
+        ] {
+            let opened = ANSWERS.iter().find(|text| text.contains("mtu")).unwrap();
+            let opened = opened.replace("\"mtu\":1400", &format!("\"mtu\":{mtu}"));
+            assert_eq!(
+                check_message::<Answer>(opened.as_bytes()),
+                is_valid,
+                "{mtu}"
+            );
         }
     }
 

@@ -30,6 +30,8 @@ pub struct PartialCloud {
     cloud: Cloud,
     /// The chunks whose points are there, and those that were refused.
     tried: BTreeMap<ChunkId, bool>,
+    /// The number of points of chunks that were refused when they had been decoded.
+    refused: usize,
 }
 
 type ChunkId = (SliceId, u16);
@@ -168,19 +170,25 @@ impl ChunkDecoder {
     /// Adds the points of a chunk, unless they are there. Returns `false`, and adds none, if the chunk
     /// is damaged or they are too many.
     fn add_chunk(&mut self, id: ChunkId, chunk: &[u8], frame: &mut PartialCloud) -> bool {
-        let PartialCloud { cloud, tried } = frame;
+        let PartialCloud {
+            cloud,
+            tried,
+            refused,
+        } = frame;
         *tried
             .entry(id)
-            .or_insert_with(|| self.decode_chunk(chunk, cloud).is_some())
+            .or_insert_with(|| self.decode_chunk(chunk, cloud, refused).is_some())
     }
 
-    fn decode_chunk(&mut self, chunk: &[u8], cloud: &mut Cloud) -> Option<()> {
+    /// Adds the points of a chunk. Those that are refused count, too: what it takes to decode a frame is bounded,
+    /// whatever its chunks are.
+    fn decode_chunk(&mut self, chunk: &[u8], cloud: &mut Cloud, refused: &mut usize) -> Option<()> {
         let (header, run) = Header::parse(chunk.get(COMMON_BYTES..)?)?;
         let (before, count) = (cloud.len(), usize::from(header.points));
         if count == 0 {
             return run.is_empty().then_some(());
         }
-        if before + count > MAX_POINTS {
+        if before + *refused + count > MAX_POINTS {
             return None;
         }
         let mut positions = Positions::new(header.grid);
@@ -190,7 +198,12 @@ impl ChunkDecoder {
         };
         let to = cloud.grow(count);
         let decoded = self.runs.decode(run, header.color_shift, to, packed);
-        decoded.map_err(|_| cloud.truncate(before)).ok()
+        decoded
+            .map_err(|_| {
+                cloud.truncate(before);
+                *refused += count;
+            })
+            .ok()
     }
 }
 

@@ -7,6 +7,10 @@ use std::time::Duration;
 /// 6.1.1).
 const REORDERING: u64 = 3;
 
+/// The number of packets that are waited for: those that a rate control remembers. A publisher of short packets fills
+/// no more memory for each subscriber.
+const CAPACITY: usize = 16_384;
+
 /// The packets that were sent to a subscriber and are not known to have arrived, in the order of
 /// sending.
 #[derive(Debug, Default)]
@@ -72,10 +76,14 @@ impl InFlight {
         lost
     }
 
-    /// Forgets packets with numbers below this one. Returns how many of them were not acknowledged.
+    /// Forgets packets with numbers below this one, and the oldest of too many. Returns how many of them were not
+    /// acknowledged.
     pub(crate) fn forget(&mut self, oldest: u64) -> usize {
         let mut unknown = 0;
-        while let Some(sent) = self.packets.front().filter(|sent| sent.number < oldest) {
+        let is_over = |sent: &Sent, count: usize| sent.number < oldest || count > CAPACITY;
+        while let Some(sent) = self.packets.front()
+            && is_over(sent, self.packets.len())
+        {
             unknown += usize::from(!sent.is_acknowledged);
             self.packets.pop_front();
             self.before += 1;
@@ -127,6 +135,19 @@ mod tests {
             sent.lost(now + MS * 1000, MS * 30).is_empty(),
             "the last ones"
         );
+    }
+
+    #[test]
+    fn no_more_packets_are_waited_for_than_a_rate_control_remembers() {
+        let id = packet(0, 0, 0, 10).header.id;
+        let mut sent = InFlight::default();
+        for number in 0..CAPACITY as u64 + 100 {
+            sent.add(number, id, Instant::ZERO);
+        }
+        assert!(sent.acknowledge(50));
+        assert_eq!(sent.forget(0), 99);
+        assert_eq!(sent.packets.len(), CAPACITY);
+        assert!(!sent.acknowledge(99) && sent.acknowledge(100));
     }
 
     #[test]

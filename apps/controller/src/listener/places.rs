@@ -1,30 +1,33 @@
 //! The places of open connections, so that no single allocation of addresses can take all of them.
 //!
 //! A client that has presented no certificate may have any address of its network: an owner of IPv6 has 65,536 networks
-//! of the size that counts as one address. So strangers of wider networks share places too.
+//! of the size that counts as one address. So strangers of wider networks share places too. Sources that have presented a
+//! certificate before have places of their own when strangers have taken all others.
 
-use crate::limit::source;
+use hawser_io::sources::{KnownSources, Shares};
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The networks in which strangers share places, by prefix length, with their share in halves of that of
 /// an address.
 const SHARES: [&[(u8, usize)]; 2] = [&[(24, 3), (16, 6)], &[(56, 2), (48, 3), (32, 6)]];
 
+/// The places that only known sources can take, as a part of the others.
+const RESERVED: usize = 4;
+
 /// The places of connections.
 pub(super) struct Places {
     max: usize,
-    max_of_address: usize,
     taken: Mutex<Taken>,
 }
 
-#[derive(Default)]
 struct Taken {
     all: usize,
-    by_address: HashMap<IpAddr, usize>,
-    strangers: HashMap<(IpAddr, u8), usize>,
+    by_address: Shares,
+    strangers: Shares,
+    /// The sources that have presented a certificate.
+    known: KnownSources,
 }
 
 /// A place, free again when dropped.
@@ -36,10 +39,17 @@ pub(super) struct Place {
 
 impl Places {
     pub(super) fn new(max: usize, max_of_address: usize) -> Arc<Places> {
+        let share =
+            |(length, halves): &(u8, usize)| (*length, max_of_address.saturating_mul(*halves) / 2);
+        let [ipv4, ipv6] = SHARES.map(|shares| shares.iter().map(share).collect::<Vec<_>>());
         Arc::new(Places {
             max,
-            max_of_address,
-            taken: Mutex::default(),
+            taken: Mutex::new(Taken {
+                all: 0,
+                by_address: Shares::of_sources(max_of_address),
+                strangers: Shares::new(&ipv4, &ipv6),
+                known: KnownSources::default(),
+            }),
         })
     }
 
@@ -49,28 +59,26 @@ impl Places {
     /// The limit that is reached.
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Result<Place, &'static str> {
         let taken = &mut *self.taken.lock();
-        if taken.all >= self.max {
+        let is_stranger = !taken.known.contains(address);
+        let reserved = if is_stranger { 0 } else { self.max / RESERVED };
+        if taken.all >= self.max.saturating_add(reserved) {
             return Err("connections");
         }
-        let of_address = taken.by_address.get(&source(address));
-        if of_address.is_some_and(|count| *count >= self.max_of_address) {
+        if !taken.by_address.has_room(address) {
             return Err("connections_per_address");
         }
-        let is_full = |(network, halves)| {
-            let count = taken.strangers.get(&network).copied().unwrap_or(0);
-            count >= self.max_of_address.saturating_mul(halves) / 2
-        };
-        if networks(address).any(is_full) {
+        if is_stranger && !taken.strangers.has_room(address) {
             return Err("connections_per_network");
         }
         taken.all += 1;
-        *taken.by_address.entry(source(address)).or_default() += 1;
-        networks(address)
-            .for_each(|(network, _)| *taken.strangers.entry(network).or_default() += 1);
+        taken.by_address.take(address);
+        if is_stranger {
+            taken.strangers.take(address);
+        }
         Ok(Place {
             of: self.clone(),
             address,
-            is_stranger: true,
+            is_stranger,
         })
     }
 }
@@ -80,10 +88,13 @@ impl Place {
         self.address
     }
 
-    /// The client has presented a valid certificate: it no longer counts in its network.
+    /// The client has presented a valid certificate: it no longer counts in its network, nor do those that come from
+    /// there later.
     pub(super) fn is_known(&mut self) {
+        let mut taken = self.of.taken.lock();
+        taken.known.insert(self.address);
         if std::mem::take(&mut self.is_stranger) {
-            self.of.taken.lock().forget_stranger(self.address);
+            taken.strangers.give_back(self.address);
         }
     }
 }
@@ -92,40 +103,10 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.of.taken.lock();
         taken.all -= 1;
-        decrement(&mut taken.by_address, source(self.address));
+        taken.by_address.give_back(self.address);
         if self.is_stranger {
-            taken.forget_stranger(self.address);
+            taken.strangers.give_back(self.address);
         }
-    }
-}
-
-impl Taken {
-    fn forget_stranger(&mut self, address: IpAddr) {
-        networks(address).for_each(|(network, _)| decrement(&mut self.strangers, network));
-    }
-}
-
-/// Decrements the count of `key`, and removes it at zero.
-fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
-        }
-    }
-}
-
-/// Returns the networks that the address is in, each with its share.
-fn networks(address: IpAddr) -> impl Iterator<Item = ((IpAddr, u8), usize)> {
-    let address = address.to_canonical();
-    let shares = SHARES[usize::from(address.is_ipv6())].iter();
-    shares.map(move |(length, halves)| ((network(address, *length), *length), *halves))
-}
-
-fn network(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & u32::MAX << (32 - length)).into(),
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & u128::MAX << (128 - length)).into(),
     }
 }
 
@@ -183,10 +164,27 @@ mod tests {
         assert_eq!(take(4).map(drop), Err("connections_per_network"));
         held[0].is_known();
         held[0].is_known();
+        held.push(take(4).unwrap());
+        assert_eq!(take(5).map(drop), Err("connections_per_network"));
         held.push(take(1).unwrap());
         assert_eq!(take(1).map(drop), Err("connections_per_address"));
-        assert_eq!(take(4).map(drop), Err("connections_per_network"));
         drop(held);
         assert!(places.taken.lock().by_address.is_empty());
+        assert!(places.taken.lock().strangers.is_empty());
+    }
+
+    #[test]
+    fn a_known_source_finds_a_place_when_strangers_have_all_others() {
+        let places = Places::new(100, 20);
+        let known = "2001:db8::1".parse().unwrap();
+        places.take(known).unwrap().is_known();
+        let strangers = take_all(&places, (1..=200).map(|n| format!("{n}.1.1.1")));
+        assert_eq!(strangers.len(), 100);
+        assert_eq!(
+            places.take([203, 0, 113, 1].into()).map(drop),
+            Err("connections")
+        );
+        let back = take_all(&places, ["2001:db8::2".to_owned()].into_iter());
+        assert_eq!(back.len(), 20);
     }
 }

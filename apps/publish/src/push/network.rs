@@ -213,15 +213,16 @@ impl Network {
             report,
             ..
         } = self;
-        let received = socket.receive(|datagram| {
+        let received = socket.receive_checked(|datagram| {
             if datagram.bytes.len() > DEFAULT_DATAGRAM {
                 report.too_long += 1;
-                return;
+                return false;
             }
             let taken = publication.handle_datagram(clock.now(), datagram.from, datagram.bytes);
-            if let Err(error) = taken {
+            if let Err(error) = &taken {
                 tracing::debug!(from = %datagram.from, "datagram refused: {error}");
             }
+            taken.is_ok()
         });
         // The network may say that a viewer has gone.
         udp::unless_of_a_peer(received).context("cannot receive")?;

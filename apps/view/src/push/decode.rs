@@ -311,6 +311,7 @@ impl Decoding {
 mod tests {
     use super::*;
     use crate::push::PushConfig;
+    use hawser_codec::{Encoder, Setting, ZstdEncoder};
     use std::path::PathBuf;
 
     fn frame() -> FrameToDecode {
@@ -331,6 +332,51 @@ mod tests {
             is_looked_at: true,
             pose: None,
         }
+    }
+
+    fn decoding(work: Work) -> Decoding {
+        let recorder =
+            Recorder::create(&PushConfig::new("192.0.2.1:1", PathBuf::from("media.key")));
+        let clock = SteadyClock::start();
+        Decoding::new(clock, work, recorder.unwrap(), 1, Arc::default(), None)
+    }
+
+    /// A frame of a session whose tracks have these aliases, with an empty cloud in each.
+    fn frame_of(session: u64, aliases: std::ops::Range<u32>) -> FrameToDecode {
+        let track = |alias: u32| Track {
+            alias,
+            codec: Codec::Zstd.tag(),
+            layers: 1,
+            name: alias.to_string(),
+            parameters: Vec::new(),
+        };
+        let encoded = ZstdEncoder::new().encode(&Cloud::new(), Setting::BEST);
+        let base: Vec<Arc<[u8]>> = vec![encoded.layers[0][0].as_slice().into()];
+        let mut of = frame();
+        of.session = session;
+        of.frame.tracks = aliases
+            .clone()
+            .map(|alias| (alias, vec![base.clone()]))
+            .collect();
+        of.tracks = Arc::new(aliases.map(|alias| (alias, track(alias))).collect());
+        of
+    }
+
+    #[test]
+    fn a_publisher_that_starts_again_leaves_no_decoders_behind() {
+        let mut decoding = decoding(work().1);
+        for session in 0..100 {
+            let first = 16 * session as u32;
+            let cloud = decoding.decode(&frame_of(session, first..first + 16));
+            assert_eq!(cloud.unwrap().len(), 0);
+            let aliases: Vec<u32> = decoding.decoders.keys().copied().collect();
+            assert_eq!(aliases, Vec::from_iter(first..first + 16));
+        }
+        // What was not announced is not decoded, even if it was received.
+        let mut unannounced = frame_of(100, 0..16);
+        unannounced.tracks = Arc::default();
+        assert_eq!(decoding.decode(&unannounced).unwrap().len(), 0);
+        assert!(decoding.decoders.is_empty());
     }
 
     #[test]
