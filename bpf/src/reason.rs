@@ -27,7 +27,7 @@ reasons! {
     PASSED_MALFORMED, "passed_malformed", "not a complete IP packet, or on the replicas' port and too short for a shim; the kernel handled it";
     PASSED_NOT_IDENTIFIABLE, "passed_not_identifiable", "IPv6, IPv4 ID 0 or a fragment in a transparent flow: the receiver could not identify its copies";
     PASSED_GSO, "passed_gso", "a GSO packet, a packet in a packet, a transparent flow, a tag that covers the whole packet or an IPv6 path from a local sender, and no loop device to prepare it";
-    PASSED_NO_ROOM, "passed_no_room", "no room in the buffer for the headers; the kernel forwarded it";
+    PASSED_NO_ROOM, "passed_no_room", "no room in the buffer for the headers, and no memory for a larger one; the kernel forwarded it";
     PASSED_NO_PATH, "passed_no_path", "none of the policy's paths is configured; the kernel forwarded it";
     PASSED_UNKNOWN_VERSION, "passed_unknown_version", "on the replicas' port, but with another version; the kernel handled it";
     PASSED_OUTER_FRAGMENT, "passed_outer_fragment", "the first fragment of a replica; the kernel handled it";
@@ -37,7 +37,7 @@ reasons! {
     DROPPED_MALFORMED, "dropped_malformed", "a replica whose lengths are inconsistent";
     DROPPED_ECN, "dropped_ecn", "a congestion mark on a replica whose inner packet is not ECN-capable (RFC 6040)";
     DROPPED_PATH_NOT_CONFIGURED, "dropped_path_not_configured", "a copy on a path without addresses";
-    DROPPED_NO_ROOM, "dropped_no_room", "no room in the buffer for the headers";
+    DROPPED_NO_ROOM, "dropped_no_room", "no room in the buffer for the headers, and no memory for a larger one";
     DROPPED_CLONE_FAILED, "dropped_clone_failed", "the kernel could not clone a copy, or its device was gone or down";
     PASSED_LOCAL, "passed_local", "to an address of this node; the kernel delivered it";
     PASSED_NOT_UNICAST, "passed_not_unicast", "to or from an address that is not unicast: multicast, broadcast, unspecified; the kernel handled it";
@@ -50,6 +50,8 @@ reasons! {
     DROPPED_EXPIRED, "dropped_expired", "a tagged replica that was sent too long ago";
     DROPPED_BY_QUEUE, "dropped_by_queue", "a copy that the queue of its device did not take, which was full, or whose device was down";
     PASSED_EXTENSIONS, "passed_extensions", "IPv6 with so many extension headers that the protocol, which selects the flow, was not found; the kernel forwarded it";
+    PASSED_REFUSED, "passed_refused", "the kernel does not make room for headers in such a packet, for example one of more than 16 kB in one piece; the kernel forwarded it";
+    DROPPED_REFUSED, "dropped_refused", "the kernel does not change the headers of such a packet";
 }
 
 #[cfg(test)]

@@ -58,9 +58,10 @@ const BY_DEVICE: [types::reason; 2] = [
 ];
 
 /// The reasons of copies that a program has not made.
-const BY_PROGRAM: [types::reason; 3] = [
+const BY_PROGRAM: [types::reason; 4] = [
     types::reason::DROPPED_PATH_NOT_CONFIGURED,
     types::reason::DROPPED_NO_ROOM,
+    types::reason::DROPPED_REFUSED,
     types::reason::DROPPED_MALFORMED,
 ];
 

@@ -14,6 +14,8 @@ use paths::*;
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 use support::*;
 
 const FIRST: u64 = 1 << 40;
@@ -145,6 +147,33 @@ fn transit_packets_over_ipv4_are_cloned_without_a_detour() {
             assert_eq!(Replica::parse(&frame).unwrap().inner, one_hop_on(&packet));
         }
         assert_eq!(exit.receiver.receive(|_| ()), 0);
+    });
+}
+
+/// The kernel makes no room in a packet that fills the largest buffer.
+#[test]
+fn a_packet_that_the_kernel_refuses_is_passed_for_that_reason() {
+    in_namespace("refused", || {
+        for device in ["lan", "far-lan"] {
+            run(&format!("ip link set {device} mtu 65535"));
+        }
+        let lan = Port::open("far-lan").unwrap();
+        let mut sender = replicating();
+        let end = SendPath {
+            takes_frames: false,
+            mtu_bytes: u16::MAX,
+            ..path_end(0)
+        };
+        sender.set_path(path(0), Some(end)).unwrap();
+        attach(&mut sender, Transit::Tc);
+        let packet = udp4("203.0.113.9", &[7; 20_000]);
+        lan.sender.send(&[arriving(&packet)]).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let reasons = || counted(sender.reasons().unwrap());
+        while reasons().is_empty() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(reasons(), [("passed_refused", 1)]);
     });
 }
 

@@ -12,7 +12,7 @@ mod uplink;
 mod watch;
 
 pub use filters::{Filters, LooseFilter};
-pub use firewall::{ForwardedPass, NoReversePathRule, Rules, Ruleset};
+pub use firewall::{AllRules, ForwardedPass, NoReversePathRule, Rules, Ruleset};
 pub use forwarding::Forwarding;
 pub use uplink::{OwnArp, UplinkRoute, UplinkState};
 pub use watch::Watch;

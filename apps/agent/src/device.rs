@@ -9,24 +9,27 @@
 
 mod entry;
 mod installed;
+mod kept;
 mod quiet;
 
 use crate::config::{Config, DeviceConfig, DeviceRoute, PathConfig, Remains};
 use crate::node::Node;
 use anyhow::{Context, Result};
 use entry::Entry;
-use hawser_bpf::{Fallback, FallbackStats, Prefix};
+use hawser_bpf::{Fallback, FallbackStats};
 use hawser_io::interface;
+use hawser_io::kept::{Deviation, Item, Keeper};
 use hawser_io::netlink::{Address, LinkChange, Route};
 use hawser_io::segmenter::Segmenter;
 use hawser_io::tap::Tap;
 use hawser_units::{Instant, PathId};
 use installed::InstalledEntries;
+use kept::{KeptEntry, KeptLink, Present};
 use quiet::QuietPaths;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use tracing::{info, warn};
+use tracing::info;
 
 /// Metric of the routes through the interface. Other routes to the same prefixes need a greater
 /// one.
@@ -38,9 +41,9 @@ const FALLBACK_METRIC: u32 = 1_000;
 /// Smallest metric of the routes through uplinks that seem not to deliver.
 const LAST_RESORT_METRIC: u32 = 2_000;
 
-/// Interval at which all addresses and routes are installed again, because other programs may have
-/// removed them.
-const REPEAT_EVERY: Duration = Duration::from_secs(5);
+/// Interval at which all addresses and routes are checked, because other programs may have removed or
+/// changed them.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// Protocol number that marks routes as the agent's (`ip route show proto 72`). One of the numbers
 /// that rtnetlink(7) leaves to users.
@@ -54,13 +57,14 @@ pub(crate) struct Device {
     mtu_bytes: u16,
     /// Whether traffic is routed to the interface.
     is_routed: bool,
-    /// Destinations for which the kernel refused the route through the interface.
-    refused_routes: BTreeSet<Prefix>,
+    link: Keeper,
+    /// The routes through the interface.
+    routes: Keeper,
     /// Forwards the packets that are not replicated.
     program: Fallback,
     installed: InstalledEntries,
     quiet_paths: QuietPaths,
-    repeat_at: Instant,
+    check_at: Instant,
 }
 
 /// An uplink that traffic can take without replication.
@@ -87,9 +91,10 @@ impl Device {
             mtu_bytes: device.mtu_bytes,
             config: device,
             is_routed: false,
-            refused_routes: BTreeSet::new(),
+            link: Keeper::default(),
+            routes: Keeper::default(),
             quiet_paths: QuietPaths::default(),
-            repeat_at: Instant::ZERO,
+            check_at: Instant::ZERO,
         }))
     }
 
@@ -98,38 +103,69 @@ impl Device {
         InstalledEntries::read(&remains.directory()).set(BTreeSet::new());
     }
 
-    /// Creates the interface again if it was deleted.
-    pub(crate) fn restore(&mut self) -> Result<()> {
-        if !self.tap.exists() {
-            warn!(
-                interface = self.config.name,
-                "interface was deleted; creating it again"
-            );
-            self.is_routed = false;
-            self.tap = make(&self.config)?;
-            self.mtu_bytes = self.config.mtu_bytes;
-        }
-        Ok(())
+    /// Restores the interface if another program has deleted it, set it down or changed its MTU.
+    pub(crate) fn restore(&mut self) {
+        let Device {
+            config,
+            tap,
+            mtu_bytes,
+            is_routed,
+            link,
+            ..
+        } = self;
+        let (exists, mtu) = (tap.exists(), *mtu_bytes);
+        let config = &*config;
+        let mut restore = || -> Result<()> {
+            if exists {
+                let change = LinkChange {
+                    mtu_bytes: Some(mtu.into()),
+                    up: true,
+                    ..LinkChange::default()
+                };
+                return Ok(change.apply(&config.name)?);
+            }
+            *is_routed = false;
+            *tap = make(config)?;
+            *mtu_bytes = config.mtu_bytes;
+            Ok(())
+        };
+        link.keep(&mut [Box::new(KeptLink {
+            name: &config.name,
+            mtu_bytes: mtu,
+            exists,
+            restore: &mut restore,
+        })]);
+    }
+
+    /// Returns what other programs have changed of the interface, its addresses and its routes since the
+    /// agent was started.
+    pub(crate) fn deviations(&self) -> Vec<Deviation> {
+        [
+            self.link.deviations(),
+            self.installed.deviations(),
+            self.routes.deviations(),
+        ]
+        .concat()
     }
 
     /// Updates the order of the uplinks, and routes traffic to the interface as soon as `node`
     /// replicates there. Call this about once a second.
     pub(crate) fn follow(&mut self, node: &Node, now: Instant) -> Result<()> {
-        let repeats = now >= self.repeat_at;
-        if repeats {
-            self.repeat_at = now + REPEAT_EVERY;
+        self.restore();
+        let checks = now >= self.check_at;
+        if checks {
+            self.check_at = now + CHECK_EVERY;
         }
         self.quiet_paths.update(copies(node)?);
         let uplinks = self.all_uplinks(node)?;
         let mut wanted: BTreeSet<_> = self.config.addresses.iter().map(address).collect();
         wanted.extend(uplinks.iter().flatten().map(|uplink| uplink.route.clone()));
-        if repeats || !self.installed.is(&wanted) {
+        if checks || !self.installed.is(&wanted) {
             self.installed.set(wanted);
         }
         self.set_fallback(&uplinks)?;
         self.follow_mtu(node)?;
-        if node.replicates_local(&self.config.name, self.tap.index())
-            && (repeats || !self.is_routed)
+        if node.replicates_local(&self.config.name, self.tap.index()) && (checks || !self.is_routed)
         {
             self.add_routes()?;
         }
@@ -192,16 +228,17 @@ impl Device {
                 "traffic is routed to the agent's interface"
             );
         }
-        for route in &self.config.routes {
-            let destination = &route.destination;
-            match through(name, route).replace() {
-                Ok(()) => drop(self.refused_routes.remove(destination)),
-                Err(error) if self.refused_routes.insert(*destination) => {
-                    warn!(interface = name, %destination, "cannot route to the interface: {error}");
-                }
-                Err(_) => {}
-            }
-        }
+        let routes = self.config.routes.iter();
+        let entries: Vec<_> = routes
+            .map(|route| Entry::Route(through(name, route)))
+            .collect();
+        let present = Present::read(entries.iter());
+        let items = entries.iter().map(|entry| KeptEntry {
+            entry,
+            present: &present,
+        });
+        let mut items: Vec<_> = items.map(|item| Box::new(item) as Box<dyn Item>).collect();
+        self.routes.keep(&mut items);
         Ok(())
     }
 

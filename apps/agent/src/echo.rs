@@ -3,8 +3,9 @@
 //! other.
 //!
 //! Requests are sent on two ports of every path: their own, and that of the copies. A request on the
-//! port of the copies is answered on both, also if this node's firewall drops it, which copies do not pass. If only requests on the other port are answered, something
-//! on the path drops copies alone, such as a firewall.
+//! port of the copies is answered on both, also if this node's firewall drops it, which copies do not
+//! pass. If only requests on the other port are answered, something on the path drops copies alone, such
+//! as a firewall. If none are, and those on another path to the same node are, the path carries nothing.
 //!
 //! A request is answered in the next iteration of the loop. The reply contains how long the request
 //! was held, which is subtracted, and the kernel timestamps the arrival of datagrams. The
@@ -42,6 +43,10 @@ const SILENT_AFTER: Duration = Duration::from_secs(2);
 /// one on the port of the copies: in 4 s. So many are hardly ever lost by chance, whatever share of
 /// packets the path loses.
 const OTHERS_ANSWERED: u32 = 20;
+
+/// A path carries nothing if this many requests on each port were not answered, which takes 4 s, and
+/// those on another path to the same node are.
+const UNANSWERED: u32 = 20;
 
 /// The next hop of a path is looked for again if no reply arrived for this long.
 const NEXT_HOP_AFTER: Duration = Duration::from_secs(1);
@@ -116,6 +121,8 @@ struct RoundTrip {
     outstanding: VecDeque<(u32, SystemTime)>,
     smoothed: Option<Duration>,
     last_reply: Option<Instant>,
+    /// The requests since the last reply.
+    unanswered: u32,
 }
 
 impl Echoes {
@@ -297,6 +304,21 @@ impl Echoes {
         copies.is_some_and(|copies| copies.others_answered >= OTHERS_ANSWERED)
     }
 
+    /// Returns whether the other node answers on other paths, and on this one on no port.
+    pub(crate) fn is_unanswered(&self, path: PathId, now: Instant) -> bool {
+        let is_silent = |echo: &PathEcho| echo.round_trip.unanswered >= UNANSWERED;
+        let Some(own) = self.echo(path).filter(|own| is_silent(own)) else {
+            return false;
+        };
+        let copies = self.copies.get(&path);
+        let others = self.paths.keys().chain(self.discovered.keys());
+        let mut others = others.filter_map(|other| self.echo(*other));
+        copies.is_none_or(|copies| is_silent(&copies.echo))
+            && others.any(|other| {
+                other.peer_name == own.peer_name && other.round_trip.is_answered(now, SILENT_AFTER)
+            })
+    }
+
     /// Returns whether the other node has become silent on a path, so that its next hop may have
     /// moved.
     pub(crate) fn has_become_silent(&self, path: PathId, now: Instant) -> bool {
@@ -427,6 +449,7 @@ impl PathEcho {
     fn follow(&mut self, place: Option<(u32, IpAddr)>) {
         if self.socket.as_ref().map(|(place, _)| *place) != place {
             self.socket = place.and_then(|place| Some((place, self.open(place.1)?)));
+            self.round_trip.unanswered = 0;
         }
     }
 
@@ -551,6 +574,7 @@ impl RoundTrip {
             self.outstanding.pop_front();
         }
         self.outstanding.push_back((number, now));
+        self.unanswered = self.unanswered.saturating_add(1);
         number
     }
 
@@ -567,6 +591,7 @@ impl RoundTrip {
             .outstanding
             .remove(index)
             .expect("the position was found");
+        self.unanswered = 0;
         let held = Duration::from_micros(reply.held_micros.into());
         let all = at.duration_since(asked).ok();
         // The sample is wrong if the clock was set meanwhile. The next one will not be.

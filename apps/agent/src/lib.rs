@@ -301,7 +301,7 @@ impl Agent {
 
     fn follow(&mut self) {
         if let Some(device) = &mut self.device {
-            device.restore().unwrap_or_else(|error| warn!("{error:#}"));
+            device.restore();
         }
         self.node
             .follow()
@@ -328,12 +328,14 @@ impl Agent {
             .controlled
             .as_ref()
             .map(|controlled| controlled.status(&self.node, now));
+        let device = self.device.as_ref();
+        let of_device = device.map(Device::deviations).unwrap_or_default();
         self.status_file.write(
             &self.node,
             self.observer.as_ref(),
             controller,
-            self.device.as_ref(),
-            [self.kept.deviations(), self.node.deviations()].concat(),
+            device,
+            [self.kept.deviations(), self.node.deviations(), of_device].concat(),
         );
     }
 }

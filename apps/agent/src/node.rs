@@ -480,7 +480,9 @@ impl Node {
             None => {
                 let interface = &self.config.paths.get(&path)?.interface;
                 let address = || self.locals.obstacle(path).map(str::to_owned);
-                self.interfaces.obstacle(interface).or_else(address)
+                let unanswered = || self.paths.unanswered(path).map(str::to_owned);
+                let obstacle = self.interfaces.obstacle(interface);
+                obstacle.or_else(address).or_else(unanswered)
             }
         }
     }

@@ -51,6 +51,8 @@ pub struct Facts {
     pub wanted_xdp: Wanted,
     /// The paths that the running agent of the configuration does not use, by number, with the reason.
     pub unused_paths: BTreeMap<String, String>,
+    /// What the running agent of the configuration needs in the kernel and cannot restore, by name.
+    pub deviations: BTreeMap<String, String>,
     /// The peer, if one was named.
     pub peer: Option<PeerFacts>,
 }
@@ -252,6 +254,7 @@ pub(crate) mod tests {
             ports: vec![port(Protocol::Udp, 14747, Part::Agent, "replicas")],
             wanted_xdp: Wanted::Best,
             unused_paths: BTreeMap::new(),
+            deviations: BTreeMap::new(),
             peer: None,
         }
     }

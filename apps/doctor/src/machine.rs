@@ -29,6 +29,7 @@ pub(crate) fn read(plan: &Plan) -> Facts {
     };
     let missing_interfaces = plan.interfaces.iter().filter(is_missing).cloned();
     let holders = ports::Holders::read();
+    let status = plan.status.as_deref().map(status_of).unwrap_or_default();
     Facts {
         kernel: kernel(),
         has_btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
@@ -65,20 +66,37 @@ pub(crate) fn read(plan: &Plan) -> Facts {
             })
             .collect(),
         wanted_xdp: plan.xdp,
-        unused_paths: plan.status.as_deref().map(unused_paths).unwrap_or_default(),
+        unused_paths: unused_paths(&status),
+        deviations: deviations(&status),
         peer: None,
     }
 }
 
-/// Returns the paths that an agent does not use, by its status file. None if the agent does not run or this
-/// user may not read the file: `hawser status` says so.
-fn unused_paths(status: &Path) -> BTreeMap<String, String> {
-    let text = fs::read_to_string(status).unwrap_or_default();
+/// Reads the status of an agent. Nothing if the agent does not run or this user may not read the file:
+/// `hawser status` says so.
+fn status_of(file: &Path) -> Value {
+    let text = fs::read_to_string(file).unwrap_or_default();
     let status: Value = serde_json::from_str(&text).unwrap_or_default();
     let written = status["written_unix_ms"].as_u64().unwrap_or_default();
-    if clock::unix_ms().saturating_sub(written) > STALE_STATUS_MS {
-        return BTreeMap::new();
+    match clock::unix_ms().saturating_sub(written) > STALE_STATUS_MS {
+        true => Value::Null,
+        false => status,
     }
+}
+
+/// Returns what an agent needs in the kernel and cannot restore, by name.
+fn deviations(status: &Value) -> BTreeMap<String, String> {
+    let all = status["deviations"].as_array().into_iter().flatten();
+    let present = all.filter(|found| found["restored"] == Value::Bool(false));
+    let named =
+        present.filter_map(|found| Some((found["name"].as_str()?, found["what"].as_str()?)));
+    named
+        .map(|(name, what)| (name.to_owned(), what.to_owned()))
+        .collect()
+}
+
+/// Returns the paths that an agent does not use.
+fn unused_paths(status: &Value) -> BTreeMap<String, String> {
     let paths = status["paths"].as_object().into_iter().flatten();
     let unused = paths.filter(|(_, state)| state["up"] == Value::Bool(false));
     let reason = |state: &Value| {

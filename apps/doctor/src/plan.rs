@@ -146,8 +146,7 @@ impl Plan {
                     number: port_of(address).unwrap_or(signals.number),
                     ..signals
                 });
-            let echo = controller.map(|_| echo);
-            let ports = [Some(replicas), signals, echo].into_iter().flatten();
+            let ports = [Some(replicas), signals, Some(echo)].into_iter().flatten();
             (Agent, ports.collect())
         } else if file.contains_key("broadcast") {
             (Relay, listen(Udp, Relay, "viewers"))
@@ -296,19 +295,22 @@ mod tests {
             "[node]\nname = \"a\"\nport = 5000\ntransit = [\"lan0\"]\n\
              [[path]]\ninterface = \"wan0\"\n[[path]]\ninterface = \"wan1\"\n",
         );
-        assert_eq!(ports, [(Udp, 5000, Agent)]);
+        assert_eq!(ports, [(Udp, 5000, Agent), (Udp, 14751, Agent)]);
         assert_eq!(interfaces, ["wan0", "wan1", "lan0"]);
     }
 
     #[test]
-    fn an_agent_under_a_controller_measures_and_hears_signals() {
-        let numbers = |controller| {
-            let (ports, _) = plan(&format!("[node]\n[controller]\n{controller}"));
+    fn an_agent_measures_and_one_with_a_controller_hears_signals() {
+        let numbers = |tables: &str| {
+            let (ports, _) = plan(&format!("[node]\n{tables}"));
             ports.iter().map(|port| port.1).collect::<Vec<_>>()
         };
         assert_eq!(numbers(""), [14747, 14751]);
-        assert_eq!(numbers("signals = \"192.0.2.1\""), [14747, 14749, 14751]);
-        assert_eq!(numbers("signals = \"192.0.2.1:8\""), [14747, 8, 14751]);
+        assert_eq!(numbers("echo_port = 9"), [14747, 9]);
+        assert_eq!(numbers("[controller]\n"), [14747, 14751]);
+        let signals = |at: &str| numbers(&format!("[controller]\nsignals = \"{at}\""));
+        assert_eq!(signals("192.0.2.1"), [14747, 14749, 14751]);
+        assert_eq!(signals("192.0.2.1:8"), [14747, 8, 14751]);
     }
 
     #[test]

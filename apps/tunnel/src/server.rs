@@ -446,6 +446,8 @@ impl Server {
         status.device_restored = self.device_watch.restored();
         status.deviations = self.kept.deviations();
         status.deviations.extend(self.device_watch.deviations());
+        let of_tables = self.tables.iter().flat_map(|table| table.deviations());
+        status.deviations.extend(of_tables);
         status.rejected_file = self.rejected_file.lock().clone();
         if let Some(allowlist) = &self.allowlist {
             status.damaged_files = allowlist.damaged_files().to_vec();

@@ -3,6 +3,7 @@
 
 use crate::netlink::Changes;
 use anyhow::{Context, Result, ensure};
+use hawser_io::kept::{Deviation, Item, Keeper, Problem};
 use hawser_units::Line;
 use nix::sys::socket::SockProtocol;
 use parking_lot::Mutex;
@@ -10,10 +11,10 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
-use tracing::{error, warn};
+use tracing::warn;
 
 /// `linux/netfilter/nfnetlink.h`: `NFNLGRP_NFTABLES`, as a mask.
 const NFTABLES_GROUP: u32 = 1 << 6;
@@ -25,16 +26,15 @@ pub(crate) const RETRY: Duration = Duration::from_secs(2);
 /// The minimum time between two checks, however often something changes.
 pub(crate) const MIN_CHECK_PAUSE: Duration = Duration::from_millis(100);
 
-/// The minimum time between two restorations of the same thing, so that this program and another one
-/// that wants it otherwise do not replace it all the time.
-pub(crate) const RESTORE_PAUSE: Duration = Duration::from_secs(1);
-
 /// A table of the family `inet`. It stays in the kernel when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Table {
     name: String,
     /// None if the table should not exist.
     desired: Mutex<Option<Desired>>,
+    /// Locked while the table is checked.
+    keeper: Mutex<Keeper>,
+    deviations: Mutex<Vec<Deviation>>,
     restored: AtomicU64,
     /// Whether it was already logged that nftables cannot list the table.
     unlisted: AtomicBool,
@@ -45,9 +45,6 @@ struct Desired {
     contents: String,
     /// The table as nftables lists it; none if listing it failed.
     listing: Option<String>,
-    restored_at: Option<Instant>,
-    /// The error of the last check or restoration, if it failed.
-    failure: Option<String>,
 }
 
 impl Table {
@@ -56,6 +53,8 @@ impl Table {
         Table {
             name,
             desired: Mutex::new(None),
+            keeper: Mutex::default(),
+            deviations: Mutex::default(),
             restored: AtomicU64::new(0),
             unlisted: AtomicBool::new(false),
         }
@@ -72,8 +71,6 @@ impl Table {
         *desired = Some(Desired {
             listing: self.listing(),
             contents,
-            restored_at: None,
-            failure: None,
         });
         Ok(())
     }
@@ -90,51 +87,27 @@ impl Table {
         self.restored.load(Relaxed)
     }
 
+    /// Returns the changes and removals by other programs.
+    pub(crate) fn deviations(&self) -> Vec<Deviation> {
+        self.deviations.lock().clone()
+    }
+
     /// Restores the table unless it is unchanged. Returns the time after which to check again at
     /// the latest.
     fn check(&self) -> Duration {
         let mut desired = self.desired.lock();
+        let mut keeper = self.keeper.lock();
         let Some(desired) = &mut *desired else {
             return CHECK_INTERVAL;
         };
-        match self.restore(desired) {
-            Ok(check_again) => {
-                desired.failure = None;
-                check_again
-            }
-            Err(error) => {
-                let failure = format!("{error:#}");
-                if desired.failure.as_ref() != Some(&failure) {
-                    error!(
-                        table = self.name,
-                        "cannot check or restore an nftables table, which may be missing: {failure}"
-                    );
-                }
-                desired.failure = Some(failure);
-                RETRY
-            }
-        }
-    }
-
-    fn restore(&self, desired: &mut Desired) -> Result<Duration> {
-        if self.is_unchanged(desired.listing.as_deref())? {
-            return Ok(CHECK_INTERVAL);
-        }
-        if let Some(wait) = desired
-            .restored_at
-            .and_then(|at| RESTORE_PAUSE.checked_sub(at.elapsed()))
-        {
-            return Ok(wait);
-        }
-        replace(&self.name, &desired.contents)?;
-        desired.restored_at = Some(Instant::now());
-        desired.listing = self.listing();
-        self.restored.fetch_add(1, Relaxed);
-        warn!(
-            table = self.name,
-            "nftables table restored: another program had changed or removed it"
-        );
-        Ok(CHECK_INTERVAL)
+        keeper.keep(&mut [Box::new(KeptTable {
+            table: self,
+            desired,
+        })]);
+        let deviations = keeper.deviations();
+        let are_restored = deviations.iter().all(|found| found.restored);
+        *self.deviations.lock() = deviations;
+        if are_restored { CHECK_INTERVAL } else { RETRY }
     }
 
     /// Returns whether the table is unchanged, or, if it could not be listed before, whether it
@@ -164,6 +137,42 @@ impl Table {
             );
         }
         listing.ok()
+    }
+}
+
+/// A table, which should be as it was created.
+struct KeptTable<'a> {
+    table: &'a Table,
+    desired: &'a mut Desired,
+}
+
+impl Item for KeptTable<'_> {
+    fn name(&self) -> String {
+        format!("nftables table {}", self.table.name)
+    }
+
+    fn examine(&self) -> Option<Problem> {
+        let what = match self.table.is_unchanged(self.desired.listing.as_deref()) {
+            Ok(true) => return None,
+            Ok(false) => "another program has changed or removed it".to_owned(),
+            Err(error) => format!("it cannot be listed: {error:#}"),
+        };
+        Some(Problem {
+            what: format!("{}: {what}", self.name()),
+            advice: "look at the output of `nft list ruleset`".to_owned(),
+        })
+    }
+
+    fn restore(&mut self) -> Result<bool, String> {
+        let listing = self.desired.listing.as_deref();
+        let is_unchanged = self.table.is_unchanged(listing);
+        if is_unchanged.map_err(|error| format!("{error:#}"))? {
+            return Ok(true);
+        }
+        replace(&self.table.name, &self.desired.contents).map_err(|error| format!("{error:#}"))?;
+        self.desired.listing = self.table.listing();
+        self.table.restored.fetch_add(1, Relaxed);
+        Ok(true)
     }
 }
 

@@ -445,6 +445,9 @@ enum reason {
 	DROPPED_BY_QUEUE,
 	/* selected, but excluded by what hides the protocol: passed to the kernel */
 	PASSED_EXTENSIONS,
+	/* the kernel does not change the size of such a packet */
+	PASSED_REFUSED,
+	DROPPED_REFUSED,
 	REASONS,
 };
 

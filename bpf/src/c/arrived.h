@@ -6,6 +6,8 @@
 #ifndef HAWSER_ARRIVED_H
 #define HAWSER_ARRIVED_H
 
+#include <asm-generic/errno.h>
+
 #include "foreign.h"
 #include "parse.h"
 #include "skb.h"
@@ -40,21 +42,23 @@ static __always_inline bool is_for_node(struct __sk_buff *skb)
 	return skb->pkt_type == PACKET_HOST;
 }
 
-/* Removes the outer headers; false if the kernel cannot. */
-static __always_inline bool leave_inner(struct __sk_buff *skb, __u32 link_bytes, __u32 outer_bytes, bool inner_is_ipv6)
+/* Removes the outer headers. Returns REASONS, or why the kernel cannot. */
+static __always_inline enum reason leave_inner(struct __sk_buff *skb, __u32 link_bytes, __u32 outer_bytes,
+					       bool inner_is_ipv6)
 {
 	__u64 flags = inner_is_ipv6 ? ADJ_ROOM_DECAP_L3_IPV6 : ADJ_ROOM_DECAP_L3_IPV4;
+	long error = bpf_skb_adjust_room(skb, -(__s32)outer_bytes, BPF_ADJ_ROOM_MAC, flags);
 	struct ethhdr *ethernet;
 
-	if (bpf_skb_adjust_room(skb, -(__s32)outer_bytes, BPF_ADJ_ROOM_MAC, flags))
-		return false;
+	if (error)
+		return error == -ENOMEM ? DROPPED_NO_ROOM : DROPPED_REFUSED;
 	if (!link_bytes)
-		return true;
+		return REASONS;
 	ethernet = (void *)(long)skb->data;
 	if ((void *)(ethernet + 1) > (void *)(long)skb->data_end)
-		return false;
+		return DROPPED_MALFORMED;
 	ethernet->h_proto = inner_is_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
-	return true;
+	return REASONS;
 }
 
 #else
@@ -85,25 +89,26 @@ static __always_inline bool is_for_node(struct xdp_md *ctx)
 	return (void *)(ethernet + 1) <= (void *)(long)ctx->data_end && is_for_device(ctx, ethernet);
 }
 
-/* Leaves [Ethernet | inner packet], with the Ethernet header of the replica; false if there is no
- * room.
+/* Leaves [Ethernet | inner packet], with the Ethernet header of the replica. Returns REASONS, or why it
+ * cannot.
  */
-static __always_inline bool leave_inner(struct xdp_md *ctx, __u32 link_bytes, __u32 outer_bytes, bool inner_is_ipv6)
+static __always_inline enum reason leave_inner(struct xdp_md *ctx, __u32 link_bytes, __u32 outer_bytes,
+					       bool inner_is_ipv6)
 {
 	struct ethhdr *ethernet = (void *)(long)ctx->data, header;
 
 	(void)link_bytes;
 	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
-		return false;
+		return DROPPED_MALFORMED;
 	header = *ethernet;
 	header.h_proto = inner_is_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	if (bpf_xdp_adjust_head(ctx, outer_bytes))
-		return false;
+		return DROPPED_REFUSED;
 	ethernet = (void *)(long)ctx->data;
 	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
-		return false;
+		return DROPPED_MALFORMED;
 	*ethernet = header;
-	return true;
+	return REASONS;
 }
 
 #endif

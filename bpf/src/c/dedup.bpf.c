@@ -345,8 +345,9 @@ static __always_inline int pass_foreign(void)
 static __always_inline int decapsulate(CONTEXT *ctx, const struct replica *replica)
 {
 	bool inner_is_ipv6 = *(__u8 *)(replica->shim + 1) >> 4 == 6;
+	enum reason reason = leave_inner(ctx, replica->link_bytes, replica->outer_bytes, inner_is_ipv6);
 
-	return leave_inner(ctx, replica->link_bytes, replica->outer_bytes, inner_is_ipv6) ? XDP_PASS : drop(DROPPED_NO_ROOM);
+	return reason == REASONS ? XDP_PASS : drop(reason);
 }
 
 /* Handles a packet that is not an encapsulated replica: a copy of a transparent flow, or unrelated

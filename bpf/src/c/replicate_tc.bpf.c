@@ -191,6 +191,12 @@ static __always_inline long make_room(struct __sk_buff *skb, const struct place 
 						    : error;
 }
 
+/* Returns the reason that a packet is passed whose size cannot be changed, from the helper's negative error. */
+static __always_inline enum reason passed_because(long error)
+{
+	return error == -ENOMEM ? PASSED_NO_ROOM : PASSED_REFUSED;
+}
+
 /* Prepares the shim and what is the same in all copies, for which there is room. On failure, returns the
  * reason, and REASONS otherwise.
  */
@@ -232,26 +238,35 @@ static __always_inline int clone_encapsulated(struct __sk_buff *skb, const struc
 		return pass(PASSED_NO_PATH);
 	if (flow->flags & FLOW_WHOLE && packet->bytes > DIGEST_BYTES_MAX)
 		return pass(PASSED_OVERSIZE);
-	if (packet->padding_bytes && bpf_skb_change_tail(skb, skb->len - packet->padding_bytes, 0))
-		return pass(PASSED_NO_ROOM);
+	if (packet->padding_bytes) {
+		error = bpf_skb_change_tail(skb, skb->len - packet->padding_bytes, 0);
+		if (error)
+			return pass(passed_because(error));
+	}
 	/* A checksum or a digest of the whole packet is computed only at the exit of a loop. */
-	if (place->is_exit && bpf_skb_pull_data(skb, skb->len))
-		return pass(PASSED_NO_ROOM);
+	if (place->is_exit) {
+		error = bpf_skb_pull_data(skb, skb->len);
+		if (error)
+			return pass(passed_because(error));
+	}
 	/* Before a packet in a packet takes a number: a loop prepares it first. */
 	if (!place->is_exit) {
 		error = make_room(skb, place, false);
 		if (error == -EALREADY)
 			return segment(place);
 		if (error)
-			return pass(PASSED_NO_ROOM);
+			return pass(passed_because(error));
 	}
 	number = __sync_fetch_and_add(sequence, 1);
 	probe(packet, policy, number, place->is_exit ? 0 : ROUTE_OUTER_IPV6, route);
 	fill_shim(&copies.shim, flow, route->paths, policy->epoch, number);
 	over_ipv6 = place->is_exit ? route->ipv6_paths : 0;
 	over_ipv4 = route->paths & ~over_ipv6;
-	if (place->is_exit && make_room(skb, place, over_ipv6))
-		return pass(PASSED_NO_ROOM);
+	if (place->is_exit) {
+		error = make_room(skb, place, over_ipv6);
+		if (error)
+			return pass(passed_because(error));
+	}
 	reason = open_packet(skb, place, packet, flow, over_ipv6, &copies);
 	if (reason != REASONS)
 		return drop(reason);
@@ -261,9 +276,10 @@ static __always_inline int clone_encapsulated(struct __sk_buff *skb, const struc
 		make_copies(skb, &copies, over_ipv6, AF_INET6);
 		if (over_ipv4) {
 			flush(skb, &copies.waiting);
-			if (bpf_skb_adjust_room(skb, (__s32)OUTER_V4 - (__s32)OUTER_V6, BPF_ADJ_ROOM_MAC,
-						BPF_F_ADJ_ROOM_DECAP_L3_IPV4))
-				return lose_copies(over_ipv4, DROPPED_NO_ROOM);
+			error = bpf_skb_adjust_room(skb, (__s32)OUTER_V4 - (__s32)OUTER_V6, BPF_ADJ_ROOM_MAC,
+						    BPF_F_ADJ_ROOM_DECAP_L3_IPV4);
+			if (error)
+				return lose_copies(over_ipv4, error == -ENOMEM ? DROPPED_NO_ROOM : DROPPED_REFUSED);
 		}
 	}
 	if (over_ipv4)

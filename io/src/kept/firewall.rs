@@ -1,9 +1,12 @@
-//! The rules of nftables, among them those of `iptables-nft`, that drop what a program depends on.
+//! The rules of nftables and of `iptables-legacy` that drop what a program depends on.
+
+mod saved;
 
 use super::{Item, Problem};
 use crate::interface::name_matches;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +23,7 @@ impl Rules {
     pub fn current(&mut self) -> Arc<Ruleset> {
         let (read, rules) = match self.0.take() {
             Some((read, rules)) if read.elapsed() < REREAD => (read, rules),
-            _ => (
-                Instant::now(),
-                Arc::new(Ruleset::read().unwrap_or_default()),
-            ),
+            _ => (Instant::now(), Arc::new(Ruleset::read())),
         };
         self.0 = Some((read, Arc::clone(&rules)));
         rules
@@ -34,10 +34,24 @@ impl Rules {
     }
 }
 
-/// The rules of the calling thread's network namespace, as `nft --json list ruleset` shows them.
+/// The programs that print the rules of the older kernel interface of `iptables`, with the family of
+/// nftables and the file that names the tables.
+const LEGACY: [(&str, &str, &str); 2] = [
+    ("iptables-legacy-save", "ip", "ip_tables_names"),
+    ("ip6tables-legacy-save", "ip6", "ip6_tables_names"),
+];
+
+/// The programs that print the rules of `iptables-nft` whole. In the listing of nftables, some matches
+/// have no parameters.
+const TRANSLATED: [(&str, &str); 2] = [("iptables-nft-save", "ip"), ("ip6tables-nft-save", "ip6")];
+
+/// The rules of the calling thread's network namespace, as `nft --json list ruleset` and
+/// `iptables-legacy-save` show them.
 #[derive(Debug, Clone, Default)]
 pub struct Ruleset {
     chains: Vec<Chain>,
+    /// The programs that are missing, or failed, although there are rules that they show.
+    unread: Vec<&'static str>,
 }
 
 /// A chain with its rules.
@@ -50,16 +64,68 @@ struct Chain {
     hook: Option<String>,
     is_dropping: bool,
     rules: Vec<Value>,
+    /// The program that changes the rules, if it is another one than `nft`.
+    tool: Option<&'static str>,
 }
 
 impl Ruleset {
-    /// Reads the rules. `None` if there is no nftables, or this process may not read them.
-    pub fn read() -> Option<Ruleset> {
-        let mut command = Command::new("nft");
-        command.args(["--json", "--stateless", "--terse", "list", "ruleset"]);
-        let output = command.output().ok()?;
-        let is_listed = output.status.success();
-        is_listed.then(|| Ruleset::parse(&output.stdout)).flatten()
+    /// Reads the rules. Without nftables, or if this process may not read them, there are none.
+    pub fn read() -> Ruleset {
+        let listing = output(
+            "nft",
+            &["--json", "--stateless", "--terse", "list", "ruleset"],
+        );
+        let mut rules = listing
+            .and_then(|json| Ruleset::parse(json.as_bytes()))
+            .unwrap_or_default();
+        for (program, family) in TRANSLATED {
+            if rules.has_opaque_filters(family) {
+                let text = output(program, &[]);
+                rules.add(program, family, "iptables", text);
+            }
+        }
+        for (program, family, names) in LEGACY {
+            let names = fs::read_to_string(format!("/proc/thread-self/net/{names}"));
+            if names.is_ok_and(|names| !names.is_empty()) {
+                let text = output(program, &[]);
+                rules.add(program, family, "iptables-legacy", text);
+            }
+        }
+        rules
+    }
+
+    /// Returns whether a reverse path filter of a family is shown without its parameters.
+    fn has_opaque_filters(&self, family: &str) -> bool {
+        let chains = self.chains.iter().filter(|chain| chain.family == family);
+        let mut rules = chains.flat_map(|chain| &chain.rules);
+        rules.any(|rule| expressions(rule).any(|found| found["xt"]["name"] == "rpfilter"))
+    }
+
+    /// Adds the rules that a program has printed, in place of those of nftables with the same chains.
+    fn add(
+        &mut self,
+        program: &'static str,
+        family: &str,
+        tool: &'static str,
+        text: Option<String>,
+    ) {
+        let Some(text) = text else {
+            self.unread.push(program);
+            return;
+        };
+        let added = saved::chains(&text, family, tool);
+        let key = |chain: &Chain| {
+            (
+                chain.family.clone(),
+                chain.table.clone(),
+                chain.name.clone(),
+            )
+        };
+        if tool == "iptables" {
+            let is_added = |chain: &Chain| added.iter().any(|added| key(added) == key(chain));
+            self.chains.retain(|chain| !is_added(chain));
+        }
+        self.chains.extend(added);
     }
 
     fn parse(json: &[u8]) -> Option<Ruleset> {
@@ -83,6 +149,7 @@ impl Ruleset {
                 hook: chain.get("hook").and_then(Value::as_str).map(str::to_owned),
                 is_dropping: text(chain, "policy") == "drop",
                 rules: Vec::new(),
+                tool: None,
             });
         }
         for rule in objects.iter().filter_map(|object| object.get("rule")) {
@@ -96,7 +163,10 @@ impl Ruleset {
                 chain.rules.push(expressions.clone());
             }
         }
-        Some(Ruleset { chains })
+        Some(Ruleset {
+            chains,
+            unread: Vec::new(),
+        })
     }
 
     /// Returns the chains of a hook and those that they jump to.
@@ -111,7 +181,7 @@ impl Ruleset {
             next += 1;
             let targets: BTreeSet<&str> = chain.rules.iter().flat_map(targets).collect();
             for other in &self.chains {
-                let is_same_table = (&other.family, &other.table) == (&chain.family, &chain.table);
+                let is_same_table = other.table() == chain.table();
                 let is_known = found.iter().any(|known| std::ptr::eq(*known, other));
                 if is_same_table && targets.contains(other.name.as_str()) && !is_known {
                     found.push(other);
@@ -124,10 +194,27 @@ impl Ruleset {
 
 impl Chain {
     fn place(&self) -> String {
-        format!(
-            "chain {} of the nftables table {} {}",
-            self.name, self.family, self.table
-        )
+        let Chain {
+            name,
+            family,
+            table,
+            ..
+        } = self;
+        match self.command() {
+            None => format!("chain {name} of the nftables table {family} {table}"),
+            Some(command) => format!("chain {name} of the table {table} of {command}"),
+        }
+    }
+
+    /// Returns the program that changes the rules, if it is another one than `nft`.
+    fn command(&self) -> Option<String> {
+        let version = if self.family == "ip6" { "ip6" } else { "ip" };
+        Some(self.tool?.replacen("ip", version, 1))
+    }
+
+    /// Returns the table, which chains jump within.
+    fn table(&self) -> (&str, &str, Option<&str>) {
+        (&self.family, &self.table, self.tool)
     }
 
     /// Returns whether the chain drops packets that no rule has accepted: by its policy or by its last
@@ -153,8 +240,19 @@ fn expressions(rule: &Value) -> impl Iterator<Item = &Value> {
     rule.as_array().into_iter().flatten()
 }
 
+/// Returns the conditions of a rule. That of an extension of `iptables` has no parameters.
 fn matches(rule: &Value) -> impl Iterator<Item = &Value> {
-    expressions(rule).filter_map(|expression| expression.get("match"))
+    expressions(rule).filter_map(|expression| {
+        let of_extension = || expression.get("xt").filter(|xt| xt["type"] == "match");
+        expression.get("match").or_else(of_extension)
+    })
+}
+
+/// Returns the output of a program that reads rules, if it can.
+fn output(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    let is_read = output.status.success();
+    is_read.then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn has(rule: &Value, statement: &str) -> bool {
@@ -231,12 +329,20 @@ impl Item for NoReversePathRule {
         });
         let (chain, version) = found?;
         let place = chain.place();
+        let words = match chain.tool {
+            None => "fib saddr . iif",
+            Some(_) => "-m rpfilter",
+        };
         Some(Problem {
             what: format!(
-                "a rule in {place} (`fib saddr . iif`) drops {version}packets that arrive on another interface than the route \
+                "a rule in {place} (`{words}`) drops {version}packets that arrive on another interface than the route \
                  back takes"
             ),
             advice: match chain.table.as_str() {
+                _ if chain.tool.is_some() => format!(
+                    "add `--loose` to the rule, or accept packets of {} before it",
+                    self.interfaces.join(", ")
+                ),
                 "firewalld" => "set `IPv6_rpfilter=loose` (`no` before firewalld 2.2) in /etc/firewalld/firewalld.conf, and \
                      restart firewalld"
                     .to_owned(),
@@ -297,9 +403,7 @@ impl Item for ForwardedPass {
         let chains = self.rules.at("forward");
         let base = chains.iter().filter(|chain| chain.hook.is_some());
         let mut blocking = base.filter(|chain| {
-            let same = chains
-                .iter()
-                .filter(|other| (&other.family, &other.table) == (&chain.family, &chain.table));
+            let same = chains.iter().filter(|other| other.table() == chain.table());
             let mut rules = same.flat_map(|chain| &chain.rules);
             chain.drops_the_rest() && !rules.any(|rule| self.accepts(rule))
         });
@@ -317,10 +421,16 @@ impl Item for ForwardedPass {
                 chain.place(),
                 self.consequence
             ),
-            advice: format!(
-                "accept those of {interface}: `nft insert rule {family} {table} {name} iifname {interface} accept` and `nft \
-                 insert rule {family} {table} {name} oifname {interface} accept`, and so in the configuration of the firewall"
-            ),
+            advice: match chain.command() {
+                None => format!(
+                    "accept those of {interface}: `nft insert rule {family} {table} {name} iifname {interface} accept` and `nft \
+                     insert rule {family} {table} {name} oifname {interface} accept`, and so in the configuration of the firewall"
+                ),
+                Some(command) => format!(
+                    "accept those of {interface}: `{command} -t {table} -I {name} -i {interface} -j ACCEPT` and `{command} -t \
+                     {table} -I {name} -o {interface} -j ACCEPT`, and so in the configuration of the firewall"
+                ),
+            },
         })
     }
 }
@@ -342,5 +452,142 @@ impl ForwardedPass {
             strings(right).iter().any(names) || right.get("prefix").is_some_and(is_network)
         };
         has(rule, "accept") && (is_for_all || found.any(concerns))
+    }
+}
+
+/// The rules that are present, which should all have been read.
+#[derive(Debug)]
+pub struct AllRules {
+    /// The rules.
+    pub rules: Arc<Ruleset>,
+}
+
+impl Item for AllRules {
+    fn name(&self) -> String {
+        "rules of iptables".to_owned()
+    }
+
+    fn examine(&self) -> Option<Problem> {
+        let unread = &self.rules.unread;
+        (!unread.is_empty()).then(|| Problem {
+            what: "there are rules of iptables that are not read, so that it is unknown whether they drop packets"
+                .to_owned(),
+            advice: format!("install {}", unread.join(" and ")),
+        })
+    }
+}
+
+/// The listings are those of nftables 1.0.6 and iptables 1.8.9.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nftables(json: &str) -> Ruleset {
+        Ruleset::parse(json.as_bytes()).unwrap()
+    }
+
+    fn saved(text: &str, family: &str, tool: &'static str) -> Ruleset {
+        let mut rules = Ruleset::default();
+        rules.add("iptables-save", family, tool, Some(text.to_owned()));
+        rules
+    }
+
+    fn strict(rules: &Ruleset, interface: &str) -> Option<Problem> {
+        let item = NoReversePathRule {
+            interfaces: vec![interface.to_owned()],
+            rules: Arc::new(rules.clone()),
+        };
+        item.examine()
+    }
+
+    fn blocked(rules: &Ruleset, interface: &str, network: &str) -> Option<Problem> {
+        let item = ForwardedPass {
+            interface: interface.to_owned(),
+            networks: vec![network.to_owned()],
+            consequence: "nothing is forwarded".to_owned(),
+            rules: Arc::new(rules.clone()),
+        };
+        item.examine()
+    }
+
+    #[test]
+    fn rules_of_firewalld_are_understood() {
+        let rules = nftables(include_str!("firewall/firewalld.json"));
+        let Problem { what, advice } = strict(&rules, "eth0").unwrap();
+        let place = "chain filter_PREROUTING of the nftables table inet firewalld";
+        assert!(
+            what.contains(place) && what.contains("drops IPv6 packets"),
+            "{what}"
+        );
+        assert!(advice.contains("IPv6_rpfilter=loose"), "{advice}");
+        let Problem { what, .. } = blocked(&rules, "tun0", "10.77.0.0/16").unwrap();
+        assert!(
+            what.contains("filter_FORWARD"),
+            "a reject rule is the last: {what}"
+        );
+    }
+
+    #[test]
+    fn rules_of_nixos_accept_what_has_a_route_back() {
+        let rules = nftables(include_str!("firewall/nixos.json"));
+        let Problem { what, advice } = strict(&rules, "eth0").unwrap();
+        assert!(
+            what.contains("chain rpfilter of the nftables table inet nixos-fw"),
+            "{what}"
+        );
+        assert!(advice.contains("checkReversePath"), "{advice}");
+        assert_eq!(blocked(&rules, "tun0", "10.77.0.0/16"), None);
+    }
+
+    #[test]
+    fn rules_of_iptables_legacy_are_understood() {
+        let rules = saved(include_str!("firewall/legacy.txt"), "ip", "iptables-legacy");
+        let Problem { what, advice } = strict(&rules, "wan0").unwrap();
+        assert!(
+            what.contains("PREROUTING of the table raw of iptables-legacy (`-m rpfilter`)"),
+            "{what}"
+        );
+        assert!(advice.contains("--loose"), "{advice}");
+        assert_eq!(strict(&rules, "lan0"), None, "the other rule is loose");
+        let Problem { advice, .. } = blocked(&rules, "tun0", "10.78.0.0/16").unwrap();
+        assert!(
+            advice.contains("`iptables-legacy -t filter -I FORWARD -i tun0 -j ACCEPT`"),
+            "{advice}"
+        );
+        assert_eq!(
+            blocked(&rules, "tun0", "10.77.0.0/16"),
+            None,
+            "a rule accepts the network"
+        );
+        assert_eq!(blocked(&rules, "docker0", "10.78.0.0/16"), None);
+    }
+
+    #[test]
+    fn rules_of_iptables_nft_are_read_from_what_it_prints() {
+        let mut rules = nftables(include_str!("firewall/iptables-nft.json"));
+        assert!(rules.has_opaque_filters("ip") && !rules.has_opaque_filters("ip6"));
+        assert_eq!(strict(&rules, "wan0"), None, "parameters are not shown");
+        let of_ipv6 = blocked(&rules, "tun0", "fd77::/64").unwrap().what;
+        assert!(
+            of_ipv6.contains("ip6 filter"),
+            "only connections are accepted: {of_ipv6}"
+        );
+        let text = include_str!("firewall/iptables-nft.txt").to_owned();
+        rules.add("iptables-nft-save", "ip", "iptables", Some(text));
+        let what = strict(&rules, "wan0").unwrap().what;
+        assert!(what.contains("table raw of iptables"), "{what}");
+        assert_eq!(strict(&rules, "lan0"), None, "the other rule is loose");
+    }
+
+    #[test]
+    fn rules_that_no_program_shows_are_named() {
+        let all = |rules: &Ruleset| {
+            let rules = Arc::new(rules.clone());
+            AllRules { rules }.examine()
+        };
+        let mut rules = Ruleset::default();
+        assert_eq!(all(&rules), None);
+        rules.add("iptables-legacy-save", "ip", "iptables-legacy", None);
+        assert_eq!(all(&rules).unwrap().advice, "install iptables-legacy-save");
     }
 }

@@ -19,6 +19,14 @@ pub(super) enum Entry {
 pub(super) struct NotAnEntry(String);
 
 impl Entry {
+    /// Returns the route; `None` if it is an address.
+    pub(super) fn route(&self) -> Option<&Route> {
+        match self {
+            Entry::Address(_) => None,
+            Entry::Route(route) => Some(route),
+        }
+    }
+
     /// Installs the entry, or updates it if it is installed.
     pub(super) fn replace(&self) -> Result<(), Error> {
         match self {

@@ -1,7 +1,9 @@
 use super::entry::Entry;
+use super::kept::{KeptEntry, Present};
 use hawser_io::boot;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
+use hawser_io::kept::{Deviation, Item, Keeper};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,8 +17,7 @@ pub(super) struct InstalledEntries {
     file: JsonFile,
     boot: String,
     entries: BTreeSet<Entry>,
-    /// The entries that the kernel rejected.
-    refused: BTreeSet<Entry>,
+    kept: Keeper,
     failures: Failures,
 }
 
@@ -51,7 +52,7 @@ impl InstalledEntries {
             entries: of_this_boot
                 .map(|record| record.entries)
                 .unwrap_or_default(),
-            refused: BTreeSet::new(),
+            kept: Keeper::default(),
             failures: Failures::default(),
         }
     }
@@ -63,30 +64,35 @@ impl InstalledEntries {
 
     /// Returns whether the kernel rejected this entry when it was last installed.
     pub(super) fn is_refused(&self, entry: &Entry) -> bool {
-        self.refused.contains(entry)
+        let name = entry.to_string();
+        let mut deviations = self.kept.deviations().into_iter();
+        deviations.any(|found| found.name == name && !found.restored)
     }
 
-    /// Installs `wanted`, and removes all other entries that were installed before. New entries are
-    /// installed before old ones are removed. An entry that the kernel rejects is logged once.
+    /// Returns the entries that another program has removed or changed, or that the kernel rejected.
+    pub(super) fn deviations(&self) -> Vec<Deviation> {
+        self.kept.deviations()
+    }
+
+    /// Installs `wanted` where it is missing, and removes all other entries that were installed before.
+    /// New entries are installed before old ones are removed.
     pub(super) fn set(&mut self, wanted: BTreeSet<Entry>) {
         let removed: Vec<_> = self.entries.difference(&wanted).cloned().collect();
         self.record(self.entries.union(&wanted).cloned().collect());
         // In this order, an address is installed before the routes that have it as source, and
         // removed after them.
-        for entry in &wanted {
-            match entry.replace() {
-                Ok(()) => drop(self.refused.remove(entry)),
-                Err(error) if self.refused.insert(entry.clone()) => {
-                    warn!(%entry, "cannot install an address or a route: {error}");
-                }
-                Err(_) => {}
-            }
-        }
+        let present = Present::read(wanted.iter());
+        let items = wanted.iter().map(|entry| KeptEntry {
+            entry,
+            present: &present,
+        });
+        let mut items: Vec<_> = items.map(|item| Box::new(item) as Box<dyn Item>).collect();
+        self.kept.keep(&mut items);
+        drop(items);
         for entry in removed.iter().rev() {
             // The kernel removes routes with their interface, so this may fail.
             let _ = entry.delete();
         }
-        self.refused.retain(|entry| wanted.contains(entry));
         self.record(wanted);
     }
 

@@ -7,6 +7,7 @@ use super::mtus::LearnedMtus;
 use crate::config::{Config, PathConfig};
 use anyhow::Result;
 use hawser_bpf::{PathError, SendPath, Sender};
+use hawser_io::kept::{Deviation, Item, Keeper, Problem};
 use hawser_io::xdp::Mode;
 use hawser_units::PathId;
 use std::collections::BTreeMap;
@@ -30,6 +31,10 @@ pub(super) struct Paths {
     obstacles: BTreeMap<PathId, String>,
     /// The paths on which copies do not arrive, with the reason.
     losing: BTreeMap<PathId, String>,
+    /// The paths on which nothing seems to arrive, with the reason. Copies are sent on them, as the
+    /// silence may be that of the way back.
+    unanswered: BTreeMap<PathId, String>,
+    next_hops: Keeper,
     /// The MTUs that ICMP errors have told.
     learned: LearnedMtus,
     /// Changes since the last call of [`Paths::take_changes`].
@@ -71,12 +76,16 @@ impl Paths {
         config: &Config,
         around: &Surroundings<'_>,
     ) -> Result<()> {
-        look_up_all(config, around)
-            .into_iter()
-            .try_for_each(|(path, found)| {
-                let number = around.interfaces.number(&config.paths[&path].interface);
-                self.apply(sender, path, number, found)
-            })
+        let mut next_hops = Vec::new();
+        for (path, found) in look_up_all(config, around) {
+            let description = &config.paths[&path];
+            let next_hop = self.next_hop(path, description, &found);
+            let number = around.interfaces.number(&description.interface);
+            self.apply(sender, path, number, found)?;
+            next_hops.push(next_hop);
+        }
+        self.keep(next_hops);
+        Ok(())
     }
 
     /// Updates paths whose interface was created, deleted or replaced, and next hops that appeared
@@ -87,16 +96,48 @@ impl Paths {
         config: &Config,
         around: &Surroundings<'_>,
     ) {
+        let mut next_hops = Vec::new();
         for (path, description) in &config.paths {
             let found = look_up(*path, description, around);
+            let mut next_hop = self.next_hop(*path, description, &found);
             let number = around.interfaces.number(&description.interface);
             if let Err(error) = self.apply(sender, *path, number, found) {
                 warn!(
                     path = path.number(),
                     "cannot change the path in the kernel: {error:#}"
                 );
+                next_hop.is_followed = false;
             }
+            next_hops.push(next_hop);
         }
+        self.keep(next_hops);
+    }
+
+    /// Compares the next hop to which copies are sent with that of the kernel's neighbour table.
+    fn next_hop(&self, path: PathId, description: &PathConfig, found: &Found) -> NextHop {
+        let before = self.resolved.get(&path);
+        let (problem, is_followed) = match (found, before) {
+            (Err(Obstacle::Silent(_)), _) => (Some(silent(description)), false),
+            (Ok(now), Some(before)) => (moved(before, now), true),
+            _ => (None, true),
+        };
+        NextHop {
+            path,
+            interface: description.interface.clone(),
+            problem,
+            is_followed,
+        }
+    }
+
+    fn keep(&mut self, next_hops: Vec<NextHop>) {
+        let items = next_hops.into_iter();
+        let mut items: Vec<_> = items.map(|item| Box::new(item) as Box<dyn Item>).collect();
+        self.next_hops.keep(&mut items);
+    }
+
+    /// Returns the next hops that moved or do not answer since the agent was started.
+    pub(super) fn deviations(&self) -> Vec<Deviation> {
+        self.next_hops.deviations()
     }
 
     /// Removes a path that the node does not have any more.
@@ -120,6 +161,19 @@ impl Paths {
         let has_changed = losing != self.losing;
         self.losing = losing;
         has_changed
+    }
+
+    /// Sets the paths on which nothing seems to arrive, with the reason. Returns whether there is a
+    /// change.
+    pub(super) fn set_unanswered(&mut self, unanswered: BTreeMap<PathId, String>) -> bool {
+        let has_changed = unanswered != self.unanswered;
+        self.unanswered = unanswered;
+        has_changed
+    }
+
+    /// Returns the reason that nothing seems to arrive on a path.
+    pub(super) fn unanswered(&self, path: PathId) -> Option<&str> {
+        self.unanswered.get(&path).map(String::as_str)
     }
 
     pub(super) fn is_used(&self, path: PathId) -> bool {
@@ -162,8 +216,19 @@ impl Paths {
             self.set(sender, path, now)?;
         }
         match found {
-            Err(obstacle) => self.record_obstacle(path, obstacle.into_text(), now.is_some()),
-            Ok(now) => self.record_usable(path, before, &now),
+            Err(obstacle) => {
+                let then = match now {
+                    Some(_) => "copies on this path are sent to its last known address",
+                    None => "no copies are sent on this path",
+                };
+                self.record_obstacle(path, obstacle.into_text(), then);
+            }
+            Ok(now) => match self.unanswered.get(&path).cloned() {
+                Some(why) if before == Some(now) => {
+                    self.record_obstacle(path, why, "copies are still sent on this path");
+                }
+                _ => self.record_usable(path, before, &now),
+            },
         }
         Ok(())
     }
@@ -230,16 +295,12 @@ impl Paths {
         Ok(())
     }
 
-    /// Records and logs the reason that a path is not used, or not tracked if it `is_used`.
-    fn record_obstacle(&mut self, path: PathId, why: String, is_used: bool) {
+    /// Records and logs the reason that a path is not used, not tracked or not working, with the
+    /// consequence.
+    fn record_obstacle(&mut self, path: PathId, why: String, then: &str) {
         if self.obstacles.get(&path) == Some(&why) {
             return;
         }
-        let then = if is_used {
-            "copies on this path are sent to its last known address"
-        } else {
-            "no copies are sent on this path"
-        };
         warn!(path = path.number(), "{why}; {then}");
         self.obstacles.insert(path, why);
     }
@@ -257,6 +318,53 @@ impl Paths {
             _ => info!(path = path.number(), "the path can be used"),
         }
     }
+}
+
+/// The next hop of a path, whose link-layer address copies should be sent to.
+struct NextHop {
+    path: PathId,
+    interface: String,
+    problem: Option<Problem>,
+    /// Whether copies are sent to the address in the neighbour table.
+    is_followed: bool,
+}
+
+impl Item for NextHop {
+    fn name(&self) -> String {
+        format!("next hop of path {}", self.path.number())
+    }
+
+    fn interface(&self) -> Option<&str> {
+        Some(&self.interface)
+    }
+
+    fn examine(&self) -> Option<Problem> {
+        self.problem.clone()
+    }
+
+    fn restore(&mut self) -> Result<bool, String> {
+        Ok(self.is_followed)
+    }
+}
+
+fn silent(path: &PathConfig) -> Problem {
+    Problem {
+        what: format!(
+            "next hop {} does not answer on {}",
+            path.next_hop.unwrap_or(path.remote),
+            path.interface
+        ),
+        advice: "check the cable, the address and the route".to_owned(),
+    }
+}
+
+fn moved(before: &SendPath, now: &SendPath) -> Option<Problem> {
+    let is_same_way = (before.ifindex, before.remote) == (now.ifindex, now.remote);
+    let has_moved = is_same_way && before.next_hop_mac != now.next_hop_mac;
+    has_moved.then(|| Problem {
+        what: "the next hop had another link-layer address, or was another one".to_owned(),
+        advice: "look at the neighbour table with `ip neigh`".to_owned(),
+    })
 }
 
 /// Describes what is different about a path.
@@ -335,11 +443,7 @@ fn look_up(number: PathId, path: &PathConfig, around: &Surroundings<'_>) -> Foun
     };
     match resolve(path, local, takes_frames) {
         Ok(Some(found)) => Ok(found),
-        Ok(None) => Err(Obstacle::Silent(format!(
-            "next hop {} does not answer on {}: check the cable, the address and the route",
-            path.next_hop.unwrap_or(path.remote),
-            path.interface
-        ))),
+        Ok(None) => Err(Obstacle::Silent(silent(path).to_string())),
         Err(error) => Err(Obstacle::Unknown(format!("{error:#}"))),
     }
 }

@@ -1,8 +1,9 @@
 //! The paths that do not carry copies although everything here is in order: something on the way drops
-//! them, or the next hop has moved.
+//! them or all packets, or the next hop has moved.
 
 use super::Node;
 use super::environment::next_hop;
+use crate::config::Config;
 use crate::echo::Echoes;
 use anyhow::Result;
 use hawser_io::interface;
@@ -53,7 +54,9 @@ impl Node {
     /// next hops that may have moved. Call this every second.
     pub(crate) fn check_reach(&mut self, echoes: &Echoes, now: Instant) {
         let numbers = self.config.paths.keys().copied().collect::<Vec<_>>();
-        let port = self.config.port;
+        let Config {
+            port, echo_port, ..
+        } = self.config;
         let why = || {
             format!(
                 "copies do not arrive: UDP {port} seems to be dropped on the way, where other packets pass; allow it in \
@@ -64,6 +67,17 @@ impl Node {
         let losing = losing
             .map(|path| (*path, why()))
             .collect::<BTreeMap<_, _>>();
+        let nothing = || {
+            format!(
+                "nothing arrives: the other node answers on other paths, and on this one neither on UDP {port} nor on UDP \
+                 {echo_port}; allow both in the firewalls of both nodes and between them, and look at its next hop"
+            )
+        };
+        let unanswered = numbers
+            .iter()
+            .filter(|path| echoes.is_unanswered(**path, now));
+        let unanswered = unanswered.map(|path| (*path, nothing()));
+        self.must_follow |= self.paths.set_unanswered(unanswered.collect());
         let are_all = !numbers.is_empty() && losing.len() == numbers.len();
         self.must_follow |= self.paths.set_losing(losing);
         if are_all && self.must_follow && self.sender.is_some() {

@@ -304,6 +304,37 @@ fn detaching_leaves_a_folder_that_is_not_in_a_bpf_file_system() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
+/// The pins of the earlier agent are below the other file system, as the refusal supposes.
+#[test]
+fn pins_below_another_file_system_are_used_when_that_is_unmounted() {
+    const SCRIPT: &str = "mount -t bpf bpf \"$2\"; \"$0\" agent --config \"$1\" 2> \"$3\" && exit 9; umount \"$2\"; \
+                          exec \"$0\" agent --config \"$1\"";
+    let mut rig = Rig::new();
+    assert!(rig.edges.egress_agent.terminate().unwrap().success());
+    let (file, refusal) = (rig.file("egress.toml"), rig.file("refusal"));
+    let pins = hawser_agent::Config::read(&file).unwrap().pins;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", SCRIPT]).arg(hawser());
+    command.arg(&file).arg(pins).arg(&refusal);
+    let mut agent = Process::spawn(rig.lab.egress(), command).unwrap();
+    let own = agent.id();
+    wait("an agent that runs", || {
+        assert_eq!(
+            agent.ended().unwrap(),
+            None,
+            "{:?}",
+            fs::read_to_string(&refusal)
+        );
+        let is_own = |status: Status| (status.pid == own).then_some(());
+        rig.edges.egress().ok().and_then(is_own)
+    });
+    let refusal = fs::read_to_string(&refusal).unwrap();
+    let advice = "mounted over the pins of an earlier agent, unmount it and start again";
+    assert!(refusal.contains(advice), "{refusal}");
+    assert_losses(&rig.under_traffic(|_, _| ()), 0, 0);
+    assert!(agent.stop(TIMEOUT).unwrap().success());
+}
+
 #[test]
 fn a_next_hop_that_moves_to_another_address_is_followed() {
     let mut rig = Rig::new();

@@ -7,6 +7,7 @@ mod life;
 mod modem;
 mod modes;
 mod narrow;
+mod nested;
 mod parameters;
 mod reach;
 mod refusals;

@@ -23,7 +23,7 @@ fn replication(sender: Sender) -> Replication {
 }
 
 /// Restarts both agents with these lines in `[node]`.
-fn restart(edges: &mut Edges, lines: [&str; 2]) {
+pub(crate) fn restart(edges: &mut Edges, lines: [&str; 2]) {
     let agents = [&mut edges.ingress_agent, &mut edges.egress_agent];
     for (agent, line) in agents.into_iter().zip(lines) {
         agent.terminate().unwrap();

@@ -1,12 +1,12 @@
-//! Paths that refuse native XDP, and paths on which something drops copies alone.
+//! Paths that refuse native XDP, paths on which something drops packets, and next hops that move.
 
 use crate::rig::{RATE_PPS, Rig, assert_losses, brings_copies};
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
 use hawser_testbed::edges::{Replication, Sender};
-use hawser_testbed::topology::{Lab, network_egress, network_ingress};
+use hawser_testbed::topology::{End, Lab, Link, network_egress, network_ingress};
 use hawser_testbed::traffic::Kind;
-use hawser_units::PathSet;
+use hawser_units::{PathId, PathSet};
 
 const PAYLOAD_BYTES: usize = 200;
 
@@ -48,23 +48,23 @@ fn an_interface_that_refuses_native_xdp_is_used_otherwise() {
     }
 }
 
-/// Drops packets to a UDP port on a path, and nothing else.
-fn block(lab: &Lab, path: usize, port: u16) {
+/// Drops packets to UDP ports on a path, and nothing else.
+fn block(lab: &Lab, path: usize, ports: &str) {
     let path = lab.paths().nth(path - 1).unwrap();
     let rules = format!(
         "table bridge firewall {{ chain forward {{ type filter hook forward priority 0; \
-         iifname \"{}\" udp dport {port} drop; }}; }}",
+         iifname \"{}\" udp dport {ports} drop; }}; }}",
         network_ingress(path)
     );
-    run_nft(lab, &[&rules]);
+    run_nft(lab.network(), &rules);
 }
 
 fn unblock(lab: &Lab) {
-    run_nft(lab, &["delete table bridge firewall"]);
+    run_nft(lab.network(), "delete table bridge firewall");
 }
 
-fn run_nft(lab: &Lab, rules: &[&str]) {
-    let command = lab.network().command("nft").unwrap().args(rules).status();
+fn run_nft(namespace: &Namespace, rules: &str) {
+    let command = namespace.command("nft").unwrap().arg(rules).status();
     assert!(command.unwrap().success(), "{rules:?}");
 }
 
@@ -78,7 +78,7 @@ fn a_firewall_that_drops_copies_alone_is_named_and_its_path_left_out() {
     };
     let works = |status: &Status| status.paths[&2].up;
     // Without traffic, too.
-    block(&rig.lab, 2, 14747);
+    block(&rig.lab, 2, "14747");
     let agent = &mut rig.edges.ingress_agent;
     let status = agent.wait_until("named the firewall", blocked).unwrap();
     assert!(status.paths[&1].up);
@@ -98,7 +98,7 @@ fn a_firewall_that_drops_copies_alone_is_named_and_its_path_left_out() {
 fn a_flow_whose_only_path_drops_copies_takes_the_default_route() {
     let only_path_2 = Replication::on(PathSet::from_bits(0b10));
     let mut rig = Rig::replicating(&only_path_2);
-    block(&rig.lab, 2, 14747);
+    block(&rig.lab, 2, "14747");
     let left_out = |status: &Status| !status.paths[&2].up;
     let agent = &mut rig.edges.ingress_agent;
     agent.wait_until("left the path out", left_out).unwrap();
@@ -114,12 +114,77 @@ fn a_flow_whose_only_path_drops_copies_takes_the_default_route() {
 #[test]
 fn a_firewall_in_front_of_measurements_alone_changes_nothing() {
     let mut rig = Rig::new();
-    block(&rig.lab, 2, 14751);
+    block(&rig.lab, 2, "14751");
     let reports = rig.under_traffic(|edges, _| {
         (1..=2).for_each(|path| brings_copies(edges, path));
     });
     assert_losses(&reports, 0, 0);
     assert!(rig.edges.ingress().unwrap().paths[&2].up);
+}
+
+#[test]
+fn a_firewall_that_drops_all_on_a_path_is_named_and_its_path_does_not_work() {
+    let mut rig = Rig::new();
+    let blocked = |status: &Status| {
+        let path = &status.paths[&2];
+        let reason = path.reason.as_deref().unwrap_or_default();
+        !path.up && reason.contains("nothing arrives") && reason.contains("UDP 14747")
+    };
+    block(&rig.lab, 2, "{ 14747, 14751 }");
+    for agent in [&mut rig.edges.ingress_agent, &mut rig.edges.egress_agent] {
+        let status = agent.wait_until("named the path", blocked).unwrap();
+        assert!(status.paths[&1].up);
+    }
+    let reports = rig.under_traffic(|edges, lab| {
+        brings_copies(edges, 1);
+        unblock(lab);
+        let works = |status: &Status| status.paths[&2].up;
+        let agent = &mut edges.ingress_agent;
+        agent.wait_until("found the path again", works).unwrap();
+        brings_copies(edges, 2);
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+fn second_path(lab: &Lab) -> &Link {
+    lab.path(PathId::from_number(2).unwrap())
+}
+
+/// Returns whether the last deviation of path 2's next hop has ended, and how many there were.
+fn next_hop(status: &Status) -> Option<(bool, u64)> {
+    let mut deviations = status.deviations.iter();
+    let found = deviations.find(|found| found.name == "next hop of path 2")?;
+    Some((found.restored, found.count))
+}
+
+/// As a router does that takes over another one's address where ARP requests are suppressed.
+#[test]
+fn a_next_hop_that_gets_another_address_without_arp_is_found() {
+    const RULES: &str = "table arp suppressed { chain out { type filter hook output priority 0; arp operation request drop; }; }";
+    let replication = Replication::on(PathSet::from_bits(0b11));
+    let mut rig = Rig::prepared(&replication, |lab| {
+        let Link { near, far, .. } = second_path(lab);
+        let forget =
+            |own: &End, other: &End| format!("neigh delete {} dev {}", other.v4, own.device);
+        lab.ingress().ip(&forget(near, far)).unwrap();
+        lab.egress().ip(&forget(far, near)).unwrap();
+    });
+    let reports = rig.under_traffic(|edges, lab| {
+        brings_copies(edges, 2);
+        let count = |status: &Status| next_hop(status).map_or(0, |found| found.1);
+        let before = count(&edges.ingress().unwrap());
+        run_nft(lab.egress(), RULES);
+        let far = &second_path(lab).far.device;
+        let moved = format!("link set {far} address 02:00:00:00:0d:02");
+        lab.egress().ip(&moved).unwrap();
+        let is_found = |status: &Status| {
+            count(status) > before && next_hop(status).is_some_and(|found| found.0)
+        };
+        let agent = &mut edges.ingress_agent;
+        agent.wait_until("found the next hop", is_found).unwrap();
+        brings_copies(edges, 2);
+    });
+    assert_losses(&reports, 0, 0);
 }
 
 #[test]

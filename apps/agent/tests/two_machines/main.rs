@@ -179,6 +179,44 @@ fn the_guides_stream_goes_on_when_the_interface_is_deleted_and_the_agent_makes_i
 }
 
 #[test]
+fn what_another_program_changes_of_the_device_is_restored() {
+    const PARTS: [(&str, &str); 5] = [
+        (
+            "address delete 10.99.0.1/32 dev lo",
+            "address 10.99.0.1/32 dev lo",
+        ),
+        (
+            "route delete 10.99.0.2/32 dev hawser0",
+            "route 10.99.0.2/32 dev hawser0 ",
+        ),
+        (
+            "route delete 10.99.0.2/32 dev wlan0",
+            "route 10.99.0.2/32 via 198.51.100.2 dev wlan0 ",
+        ),
+        ("link set hawser0 mtu 1000", "device hawser0"),
+        ("link delete hawser0", "device hawser0"),
+    ];
+    let machines = Machines::start(None);
+    let machine = &machines.publisher;
+    let routes = || machine.ip("route show proto 72").lines().count();
+    for (change, name) in PARTS {
+        wait("all routes", || (routes() == 3).then_some(()));
+        let count = || {
+            let deviations = machine.status().deviations.into_iter();
+            let named = deviations.filter(|found| found.name.starts_with(name));
+            let restored = named.filter(|found| found.restored);
+            restored.map(|found| found.count).sum::<u64>()
+        };
+        let before = count();
+        machine.namespace.ip(change).unwrap();
+        wait(name, || (count() > before).then_some(()));
+    }
+    wait("all routes", || (routes() == 3).then_some(()));
+    let addresses = machine.ip("address show dev lo");
+    assert!(addresses.contains("10.99.0.1/32"), "{addresses}");
+}
+
+#[test]
 fn traffic_that_no_selector_matches_takes_an_uplink() {
     assert_others_take_an_uplink(&Machines::start_changed(None, |_, text| stream_alone(text)));
 }

@@ -1,4 +1,5 @@
-//! The paths that the running agent of the configuration reports as unused.
+//! What the running agent of the configuration reports: the paths that do not work, and what it needs in the
+//! kernel and cannot restore.
 
 use crate::Part::Agent;
 use crate::facts::Facts;
@@ -8,11 +9,21 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let finding = |(path, reason): (&String, &String)| {
         let check = Check::new("agent.path", &[Agent]).of(format!("path {path}"));
         check.failed(
-            format!("The running agent does not use path {path}: {reason}."),
+            format!("Path {path} does not work for the running agent: {reason}."),
             "Look at the output of `hawser status`, which changes when the path works.",
         )
     };
-    facts.unused_paths.iter().map(finding).collect()
+    let deviation = |(name, what): (&String, &String)| {
+        let check = Check::new("agent.kernel", &[Agent]).of(name.clone());
+        check.failed(
+            format!("The running agent reports: {what}."),
+            "Look at the output of `hawser status`, which changes when it is as it should be.",
+        )
+    };
+    let paths = facts.unused_paths.iter().map(finding);
+    paths
+        .chain(facts.deviations.iter().map(deviation))
+        .collect()
 }
 
 #[cfg(test)]
@@ -26,13 +37,24 @@ mod tests {
         let mut facts = machine();
         assert_eq!(findings(&facts), []);
         let reason = "copies do not arrive".to_owned();
-        facts.unused_paths.insert("2".to_owned(), reason);
+        facts.unused_paths.insert("2".to_owned(), reason.clone());
         let [finding] = findings(&facts).try_into().unwrap();
         assert_eq!(finding.result, Failed);
         assert!(
-            finding.finding.contains("path 2: copies do not arrive"),
+            finding.finding.starts_with("Path 2 ") && finding.finding.contains(&reason),
             "{}",
             finding.finding
         );
+    }
+
+    #[test]
+    fn what_the_agent_cannot_restore_is_named() {
+        let mut facts = machine();
+        let what = "next hop 192.0.2.1 does not answer on eth0: check the cable".to_owned();
+        let name = "next hop of path 2".to_owned();
+        facts.deviations.insert(name.clone(), what.clone());
+        let [finding] = findings(&facts).try_into().unwrap();
+        assert_eq!((finding.result, finding.subject), (Failed, Some(name)));
+        assert!(finding.finding.contains(&what), "{}", finding.finding);
     }
 }

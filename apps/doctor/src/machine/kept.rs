@@ -5,7 +5,8 @@ use crate::facts::KeptFacts;
 use crate::plan::{Plan, TunnelPlan};
 use hawser_io::interface;
 use hawser_io::kept::{
-    ForwardedPass, Forwarding, Item, NoReversePathRule, OwnArp, Rules, UplinkRoute, UplinkState,
+    AllRules, ForwardedPass, Forwarding, Item, NoReversePathRule, OwnArp, Rules, UplinkRoute,
+    UplinkState,
 };
 
 const BOTH: &[Part] = &[Agent, Tunnel];
@@ -66,8 +67,18 @@ pub(super) fn read(plan: &Plan) -> Vec<KeptFacts> {
                 .flatten(),
         );
     }
+    found.push(all_rules(&mut rules));
     found.extend(uplinks(&tunnel, &matching(&tunnel.uplinks)));
     found
+}
+
+/// Examines whether all rules are known.
+fn all_rules(rules: &mut Rules) -> KeptFacts {
+    let item = AllRules {
+        rules: rules.current(),
+    };
+    let fine = "No rules of iptables are unread.";
+    facts("firewall.read", None, BOTH, &item, fine)
 }
 
 /// Examines the forwarding that the configuration needs.

@@ -5,6 +5,7 @@ use super::resolv_conf::ResolvConf;
 use crate::config::{ClientConfig, UplinkRule};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::interface::running;
+use hawser_io::kept::{Deviation, Item, Keeper, Problem};
 use parking_lot::Mutex;
 use std::fs;
 use std::io::{Read, Write};
@@ -49,6 +50,8 @@ pub(crate) struct Shown {
     /// The uplinks whose name servers systemd-resolved asks for names in some domains, each with its
     /// domains: `wlan0: guest.example lan`.
     pub(crate) uplink_domains: Vec<String>,
+    /// The replacements of the file by other programs.
+    pub(crate) deviations: Vec<Deviation>,
 }
 
 impl Dns {
@@ -84,6 +87,7 @@ impl Dns {
             uplinks: config.uplinks.clone(),
             file,
             shown: Arc::clone(&shown),
+            keeper: Mutex::default(),
         };
         Dns {
             setter: Some((sender, thread::spawn(move || setter.run(&requests)))),
@@ -175,6 +179,7 @@ struct Setter {
     uplinks: Vec<UplinkRule>,
     file: ResolvConf,
     shown: Arc<Mutex<Shown>>,
+    keeper: Mutex<Keeper>,
 }
 
 impl Setter {
@@ -188,6 +193,10 @@ impl Setter {
                 (Ok(()), _) => {
                     was_requested = true;
                     means = self.set(means);
+                    if means == Some(Means::File) {
+                        // From here on, another file is a replacement.
+                        self.check();
+                    }
                     check_domains_at = Instant::now();
                 }
                 (Err(RecvTimeoutError::Timeout), Some(Means::File)) => self.check(),
@@ -247,17 +256,9 @@ impl Setter {
 
     /// Sets the name servers in the file again if another program has replaced it.
     fn check(&self) {
-        match self.file.is_replaced() {
-            Ok(true) => {}
-            Ok(false) => {
-                self.shown.lock().restored += 1;
-                warn!(
-                    "another program has replaced /etc/resolv.conf: its file is used again when the tunnel ends"
-                );
-                self.set(Some(Means::File));
-            }
-            Err(error) => self.shown.lock().state = Some(format!("{error:#}")),
-        }
+        let mut keeper = self.keeper.lock();
+        keeper.keep(&mut [Box::new(KeptFile(self))]);
+        self.shown.lock().deviations = keeper.deviations();
     }
 
     /// Warns if systemd-resolved asks the servers of an uplink for names in some domains: it prefers the
@@ -300,6 +301,36 @@ impl Setter {
         let search =
             (!self.domains.is_empty()).then(|| format!("search {}\n", self.domains.join(" ")));
         servers.chain(search).collect()
+    }
+}
+
+/// The resolver's file, which should be this client's.
+struct KeptFile<'a>(&'a Setter);
+
+impl Item for KeptFile<'_> {
+    fn name(&self) -> String {
+        "/etc/resolv.conf".to_owned()
+    }
+
+    fn examine(&self) -> Option<Problem> {
+        let is_replaced = self.0.file.is_replaced();
+        if let Err(error) = &is_replaced {
+            self.0.shown.lock().state = Some(format!("{error:#}"));
+        }
+        let is_other = is_replaced.is_ok_and(|is_replaced| !is_replaced);
+        is_other.then(|| Problem {
+            what: "another program has replaced /etc/resolv.conf, which is used again when the tunnel ends"
+                .to_owned(),
+            advice: "let systemd-resolved or openresolv keep it".to_owned(),
+        })
+    }
+
+    fn restore(&mut self) -> Result<bool, String> {
+        self.0.shown.lock().restored += 1;
+        match self.0.set(Some(Means::File)) {
+            Some(_) => Ok(true),
+            None => Err(self.0.shown.lock().state.clone().unwrap_or_default()),
+        }
     }
 }
 

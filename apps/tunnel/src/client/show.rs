@@ -11,7 +11,10 @@ impl Client {
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         status.device_restored = self.kept.device_restored();
         status.deviations = self.kept.deviations();
+        let of_tables = self.tables.iter().flat_map(|table| table.deviations());
+        status.deviations.extend(of_tables);
         let dns = self.dns.shown();
+        status.deviations.extend(dns.deviations);
         (status.dns, status.dns_restored) = (dns.state, dns.restored);
         status.uplink_domains = dns.uplink_domains;
         let settings = self.settings.shown();

@@ -144,7 +144,9 @@ fn a_file_that_another_program_writes_meanwhile_is_the_one_that_is_restored() {
     fs::write(car.etc().join("new"), &new).unwrap();
     fs::rename(car.etc().join("new"), car.file()).unwrap();
     client.until("the name servers are set again", |status| {
+        let mut found = status.deviations.iter();
         status.dns_restored == 1
+            && found.any(|found| found.name == "/etc/resolv.conf" && found.restored)
     });
     car.wait_until_resolved("car.example", ANSWER_INSIDE);
     assert!(client.process.stop(TIMEOUT).unwrap().success());

@@ -282,7 +282,10 @@ fn rules_that_somebody_changes_or_removes_are_made_again_and_counted() {
         nft(&car.rig.client, change);
         restored += tables;
         client.until(&format!("made again after {change}"), |status| {
+            let name = format!("nftables table {}", table.trim_start_matches("inet "));
+            let mut found = status.deviations.iter();
             status.tables_restored == restored
+                && found.any(|found| found.name == name && found.restored)
         });
         assert_eq!(car.leaked(), [0, 0], "after {change}");
     }
