@@ -60,15 +60,17 @@ fn a_reverse_path_filter_that_is_made_strict_is_loosened_again() {
         rig.lab.egress().sysctl(&key, value).unwrap();
     };
     // The filter of `all` is in force where that of the interface is smaller.
-    for (scope, expected) in [
-        ("path2", [("path2", 1)].as_slice()),
-        ("all", &[("path1", 1), ("path2", 2)]),
-        ("path1", &[("path1", 2)]),
+    for (changes, expected) in [
+        ([("path2", "1")].as_slice(), [("path2", 1)].as_slice()),
+        (
+            &[("path1", "0"), ("path2", "0"), ("all", "1")],
+            &[("path1", 1), ("path2", 2)],
+        ),
+        (&[("path1", "1")], &[("path1", 2)]),
     ] {
-        for (path, _) in expected {
-            set(&rig, path, "0");
+        for (scope, value) in changes {
+            set(&rig, scope, value);
         }
-        set(&rig, scope, "1");
         let is_loose = |status: &hawser_agent::Status| {
             expected.iter().all(|(path, count)| {
                 let name = format!("net.ipv4.conf.{path}.rp_filter");
