@@ -43,13 +43,6 @@ const SILENT_AFTER: Duration = Duration::from_secs(2);
 /// packets the path loses.
 const OTHERS_ANSWERED: u32 = 20;
 
-/// The next hop of a path is looked for again if no reply arrived for this long.
-const NEXT_HOP_AFTER: Duration = Duration::from_secs(1);
-
-/// The next hop of a path is no longer looked for if the last reply is this old: the kernel probes the
-/// next hops of its own packets, such as these requests, at least as often.
-const NEXT_HOP_WITHIN: Duration = Duration::from_secs(60);
-
 /// Maximum number of requests of the peer that are answered between two of our own: twenty times as
 /// many as we send.
 const MAX_REPLIES: u32 = 20;
@@ -297,17 +290,13 @@ impl Echoes {
         copies.is_some_and(|copies| copies.others_answered >= OTHERS_ANSWERED)
     }
 
-    /// Returns whether the other node has become silent on a path, so that its next hop may have
-    /// moved.
-    pub(crate) fn has_become_silent(&self, path: PathId, now: Instant) -> bool {
+    /// Returns the time since the last reply of the other node on a path, if there was one.
+    pub(crate) fn silence(&self, path: PathId, now: Instant) -> Option<Duration> {
         let copies = self.copies.get(&path).map(|copies| &copies.echo);
         let replies = |echo: &PathEcho| echo.round_trip.last_reply;
         let last = self.echo(path).and_then(replies);
         let last = last.max(copies.and_then(replies));
-        last.is_some_and(|last| {
-            let age = now.saturating_since(last);
-            age >= NEXT_HOP_AFTER && age < NEXT_HOP_WITHIN
-        })
+        last.map(|last| now.saturating_since(last))
     }
 
     /// Returns the candidates, whether the other node answers on each, and the path that it is.
