@@ -271,7 +271,7 @@ impl Agent {
             ..
         } = self;
         if let Some(echoes) = echoes {
-            echoes.handle(now, |path| node.last_echo_request(path));
+            echoes.handle(now, |count| node.seen_echoes(count));
         }
         if let Some(observer) = observer {
             observer.observe(now, |packet| {

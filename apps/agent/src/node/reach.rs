@@ -5,6 +5,7 @@ use super::Node;
 use super::environment::next_hop;
 use crate::echo::Echoes;
 use anyhow::Result;
+use hawser_bpf::SeenEcho;
 use hawser_io::interface;
 use hawser_units::{Instant, PathId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,10 +111,12 @@ impl Node {
         without_answers(&paths.collect::<Vec<_>>())
     }
 
-    /// Returns the number of the last echo request on the port of a path's copies.
-    pub(crate) fn last_echo_request(&self, path: PathId) -> Option<u32> {
-        let receiver = self.receiver.as_ref()?;
-        receiver.last_echo_request(path).ok()?
+    /// Returns the echo requests on the port of copies after the first `count` ones, and sets `count` to
+    /// their number.
+    pub(crate) fn seen_echoes(&self, count: &mut u64) -> Vec<SeenEcho> {
+        let receiver = self.receiver.as_ref();
+        let seen = receiver.and_then(|receiver| receiver.seen_echoes(count).ok());
+        seen.unwrap_or_default()
     }
 
     /// Makes the kernel resolve the next hop of a path again. Returns whether it does.
