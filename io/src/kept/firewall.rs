@@ -133,7 +133,7 @@ impl Chain {
     /// Returns whether the chain drops packets that no rule has accepted: by its policy or by its last
     /// rule.
     fn drops_the_rest(&self) -> bool {
-        let ends_with_drop = |rule: &Value| drops(rule) && matches(rule).next().is_none();
+        let ends_with_drop = |rule: &Value| drops(rule) && is_for_all(rule);
         self.is_dropping || self.rules.last().is_some_and(ends_with_drop)
     }
 
@@ -162,7 +162,20 @@ fn has(rule: &Value, statement: &str) -> bool {
 }
 
 fn drops(rule: &Value) -> bool {
-    has(rule, "drop") || has(rule, "reject")
+    let is_reject = |found: &Value| found["xt"]["name"] == "REJECT";
+    has(rule, "drop") || has(rule, "reject") || expressions(rule).any(is_reject)
+}
+
+/// Returns whether a rule has no condition. `nft` does not show the conditions of `xt` expressions,
+/// which `iptables-nft` uses where nftables has no expression of its own.
+fn is_for_all(rule: &Value) -> bool {
+    const UNCONDITIONAL: [&str; 6] = ["counter", "log", "mangle", "accept", "drop", "reject"];
+    expressions(rule).all(|expression| match expression.get("xt") {
+        Some(xt) => xt["type"] == "target" || xt["name"] == "comment",
+        None => UNCONDITIONAL
+            .iter()
+            .any(|known| expression.get(known).is_some()),
+    })
 }
 
 fn targets(rule: &Value) -> impl Iterator<Item = &str> {
@@ -329,8 +342,6 @@ impl ForwardedPass {
     /// Returns whether a rule accepts packets of the interface: it names it or a network behind it, or
     /// nothing at all.
     fn accepts(&self, rule: &Value) -> bool {
-        let mut found = matches(rule).peekable();
-        let is_for_all = found.peek().is_none();
         let names = |text: &&str| name_matches(text, &self.interface);
         let is_network = |prefix: &Value| {
             let (first, length) = (prefix["addr"].as_str(), &prefix["len"]);
@@ -341,6 +352,66 @@ impl ForwardedPass {
             let right = &found["right"];
             strings(right).iter().any(names) || right.get("prefix").is_some_and(is_network)
         };
-        has(rule, "accept") && (is_for_all || found.any(concerns))
+        has(rule, "accept") && (is_for_all(rule) || matches(rule).any(concerns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The output of `nft` 1.0.6 for a chain of `iptables-nft` 1.8.9 with the policy `drop` and these
+    /// rules.
+    fn listing(rules: &[&str]) -> String {
+        let rules = rules.iter().map(|expressions| {
+            format!(
+                r#", {{"rule": {{"family": "ip", "table": "filter", "chain": "FORWARD", "handle": 5, "expr": [{expressions}]}}}}"#
+            )
+        });
+        format!(
+            r#"{{"nftables": [{{"metainfo": {{"version": "1.0.6", "json_schema_version": 1}}}},
+            {{"chain": {{"family": "ip", "table": "filter", "name": "FORWARD", "handle": 1, "type": "filter",
+            "hook": "forward", "prio": 0, "policy": "drop"}}}}{}]}}"#,
+            rules.collect::<String>()
+        )
+    }
+
+    fn passes(rules: &[&str]) -> bool {
+        let rules = Ruleset::parse(listing(rules).as_bytes()).unwrap();
+        let pass = ForwardedPass {
+            interface: "wan0".to_owned(),
+            networks: Vec::new(),
+            consequence: String::new(),
+            rules: Arc::new(rules),
+        };
+        pass.examine().is_none()
+    }
+
+    #[test]
+    fn a_rule_of_iptables_with_a_hidden_condition_is_not_for_all() {
+        let established = r#"{"xt": {"type": "match", "name": "conntrack"}}, {"counter": null}, {"accept": null}"#;
+        let echoes = r#"{"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "icmp"}},
+            {"xt": {"type": "match", "name": "icmp"}}, {"counter": null}, {"accept": null}"#;
+        let limited = r#"{"limit": {"rate": 3, "burst": 5, "per": "minute"}}, {"accept": null}"#;
+        assert!(!passes(&[established, echoes, limited]));
+        let named = r#"{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "wan0"}}, {"accept": null}"#;
+        assert!(passes(&[established, named]));
+        let commented =
+            r#"{"xt": {"type": "match", "name": "comment"}}, {"counter": null}, {"accept": null}"#;
+        assert!(passes(&[established, commented]));
+    }
+
+    #[test]
+    fn a_chain_that_ends_with_a_condition_does_not_drop_the_rest() {
+        let ends_with = |last: &str| {
+            let text = listing(&[last]).replace(r#""policy": "drop""#, r#""policy": "accept""#);
+            Ruleset::parse(text.as_bytes()).unwrap().chains[0].drops_the_rest()
+        };
+        let invalid =
+            r#"{"xt": {"type": "match", "name": "conntrack"}}, {"counter": null}, {"drop": null}"#;
+        assert!(!ends_with(invalid));
+        assert!(ends_with(r#"{"counter": null}, {"drop": null}"#));
+        let reject = r#"{"counter": null}, {"xt": {"type": "target", "name": "REJECT"}}"#;
+        assert!(ends_with(reject));
     }
 }
