@@ -4,33 +4,82 @@ use super::{Item, Problem};
 use crate::interface::name_matches;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
+use tracing::warn;
 
 /// The time after which rules are read again without a notification of a change.
 const REREAD: Duration = Duration::from_secs(30);
 
+/// The minimum time between two readings, however often the rules change.
+const READ_PAUSE: Duration = Duration::from_secs(1);
+
+/// The time after which rules are read again if they could not be read.
+const FAILED_PAUSE: Duration = Duration::from_secs(10);
+
+/// The time after which `nft` is killed.
+const READ_LIMIT: Duration = Duration::from_secs(3);
+
 /// The rules as last read.
 #[derive(Debug, Default)]
-pub struct Rules(Option<(Instant, Arc<Ruleset>)>);
+pub struct Rules {
+    known: Arc<Ruleset>,
+    reading: Option<Reading>,
+    /// Whether there was a notification of a change since then.
+    have_changed: bool,
+}
+
+/// The last attempt to read the rules.
+#[derive(Debug)]
+struct Reading {
+    ended: Instant,
+    has_failed: bool,
+}
 
 impl Rules {
     /// Returns the rules, which are read if they may have changed. Without nftables there are none.
+    /// While they cannot be read, the last ones are used.
     pub fn current(&mut self) -> Arc<Ruleset> {
-        let (read, rules) = match self.0.take() {
-            Some((read, rules)) if read.elapsed() < REREAD => (read, rules),
-            _ => (
-                Instant::now(),
-                Arc::new(Ruleset::read().unwrap_or_default()),
-            ),
-        };
-        self.0 = Some((read, Arc::clone(&rules)));
-        rules
+        if self.is_due(Instant::now()) {
+            let read = Ruleset::read();
+            self.take(read, Instant::now());
+        }
+        Arc::clone(&self.known)
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.reading.as_ref().is_none_or(|reading| {
+            let pause = match self.have_changed {
+                _ if reading.has_failed => FAILED_PAUSE,
+                true => READ_PAUSE,
+                false => REREAD,
+            };
+            now.saturating_duration_since(reading.ended) >= pause
+        })
+    }
+
+    fn take(&mut self, read: Option<Ruleset>, ended: Instant) {
+        let before = self.reading.replace(Reading {
+            ended,
+            has_failed: read.is_none(),
+        });
+        match read {
+            Some(rules) => (self.known, self.have_changed) = (Arc::new(rules), false),
+            None if before.is_some_and(|before| !before.has_failed) => {
+                warn!(
+                    "`nft` cannot list the rules of the firewall: the last ones that it listed are assumed"
+                );
+            }
+            None => {}
+        }
     }
 
     pub(super) fn have_changed(&mut self) {
-        self.0 = None;
+        self.have_changed = true;
     }
 }
 
@@ -57,9 +106,7 @@ impl Ruleset {
     pub fn read() -> Option<Ruleset> {
         let mut command = Command::new("nft");
         command.args(["--json", "--stateless", "--terse", "list", "ruleset"]);
-        let output = command.output().ok()?;
-        let is_listed = output.status.success();
-        is_listed.then(|| Ruleset::parse(&output.stdout)).flatten()
+        Ruleset::parse(&output_within(READ_LIMIT, &mut command)?)
     }
 
     fn parse(json: &[u8]) -> Option<Ruleset> {
@@ -120,6 +167,25 @@ impl Ruleset {
         }
         found
     }
+}
+
+/// Returns the output of a command. `None` if it fails or takes longer.
+fn output_within(limit: Duration, command: &mut Command) -> Option<Vec<u8>> {
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn().ok()?;
+    let mut stdout = child.stdout.take()?;
+    let (sender, receiver) = channel();
+    // The thread ends with the command's output.
+    thread::spawn(move || {
+        let mut output = Vec::new();
+        let _ = sender.send(stdout.read_to_end(&mut output).map(|_| output));
+    });
+    let output = receiver.recv_timeout(limit);
+    if output.is_err() {
+        child.kill().ok()?;
+    }
+    let is_success = child.wait().ok()?.success();
+    output.ok()?.ok().filter(|_| is_success)
 }
 
 impl Chain {
@@ -413,5 +479,34 @@ mod tests {
         assert!(ends_with(r#"{"counter": null}, {"drop": null}"#));
         let reject = r#"{"counter": null}, {"xt": {"type": "target", "name": "REJECT"}}"#;
         assert!(ends_with(reject));
+    }
+
+    #[test]
+    fn rules_that_cannot_be_read_stay_as_they_were() {
+        let mut rules = Rules::default();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(rules.is_due(start));
+        rules.take(Ruleset::parse(listing(&[]).as_bytes()), start);
+        assert!(!rules.is_due(after(29)) && rules.is_due(after(30)));
+        rules.have_changed();
+        assert!(!rules.is_due(start) && rules.is_due(after(1)));
+        rules.take(None, after(1));
+        assert_eq!(rules.known.chains.len(), 1);
+        assert!(!rules.is_due(after(10)) && rules.is_due(after(11)));
+        rules.take(Some(Ruleset::default()), after(11));
+        assert!(rules.known.chains.is_empty() && !rules.is_due(after(40)));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended() {
+        let sh = |script: &str, limit| {
+            let mut command = Command::new("sh");
+            output_within(limit, command.args(["-c", script]))
+        };
+        let long = Duration::from_secs(60);
+        assert_eq!(sh("echo rules", long), Some(b"rules\n".to_vec()));
+        assert_eq!(sh("echo rules; exit 1", long), None);
+        assert_eq!(sh("exec sleep 600", Duration::from_millis(50)), None);
     }
 }
