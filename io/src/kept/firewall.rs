@@ -299,7 +299,7 @@ pub struct NoReversePathRule {
 
 impl Item for NoReversePathRule {
     fn name(&self) -> String {
-        "reverse path filter of the firewall".to_owned()
+        NoReversePathRule::NAME.to_owned()
     }
 
     fn examine(&self) -> Option<Problem> {
@@ -330,6 +330,9 @@ impl Item for NoReversePathRule {
 }
 
 impl NoReversePathRule {
+    /// The name of the item.
+    pub const NAME: &str = "reverse path filter of the firewall";
+
     /// Returns whether a rule drops packets without a route back by the interface on which they came, or
     /// accepts only the others.
     fn is_strict(&self, chain: &Chain, rule: &Value) -> bool {
