@@ -25,6 +25,7 @@ plain!(
     types::rx_flow,
     types::rx_path,
     types::rx_stats,
+    types::rx_destination,
     types::seen_echo
 );
 
@@ -304,6 +305,13 @@ impl Receiver {
             outdated: sum(|row| row.outdated),
             expired: sum(|row| row.expired),
         })
+    }
+
+    /// Returns the destination of the last packet of a flow that this receiver has passed to the kernel.
+    pub fn last_destination(&self, flow: FlowId) -> Result<Option<IpAddr>, TableError> {
+        let table = &self.skeleton.maps.rx_destinations;
+        let last: types::rx_destination = table.get(flow.index() as u32)?;
+        Ok((last.family != 0).then(|| address(last.family, last.address)))
     }
 
     /// Returns the echo requests that arrived at the port of replicas after the first `count` ones,

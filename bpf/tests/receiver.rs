@@ -53,6 +53,15 @@ fn golden_vectors_are_decapsulated() {
         let bytes = 2 * vector.inner.len() as u64;
         assert_eq!((stats.packets, stats.bytes), (2, bytes), "{}", vector.name);
         assert_eq!((stats.first, stats.duplicates), (1, 1), "{}", vector.name);
+        let destination = receiver.last_destination(vector.shim.flow).unwrap();
+        assert_eq!(destination, Some(destination_of(&vector.inner)));
+    }
+}
+
+fn destination_of(packet: &[u8]) -> IpAddr {
+    match packet[0] >> 4 {
+        4 => <[u8; 4]>::try_from(&packet[16..20]).unwrap().into(),
+        _ => <[u8; 16]>::try_from(&packet[24..40]).unwrap().into(),
     }
 }
 

@@ -353,6 +353,13 @@ struct rx_path {
 };
 _Static_assert(sizeof(struct rx_path) == 20, "rx_path");
 
+struct rx_destination {
+	__u16 family; /* 0 = no packet yet */
+	__u16 reserved;
+	__u8 address[16];
+};
+_Static_assert(sizeof(struct rx_destination) == 20, "rx_destination");
+
 /* An echo request that arrived at the replicas' port. */
 struct seen_echo {
 	__u16 family;

@@ -43,6 +43,14 @@ struct {
 	__uint(max_entries, MAX_PATHS);
 } rx_paths SEC(".maps");
 
+/* Index: flow. The destination of the last packet that the kernel got. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct rx_destination);
+	__uint(max_entries, MAX_FLOWS);
+} rx_destinations SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -359,6 +367,23 @@ static __always_inline int decapsulate(CONTEXT *ctx, const struct replica *repli
 	return leave_inner(ctx, replica->link_bytes, replica->outer_bytes, inner_is_ipv6) ? XDP_PASS : drop(DROPPED_NO_ROOM);
 }
 
+static __always_inline void note_destination(__u32 flow, void *header, void *end)
+{
+	struct rx_destination *last = bpf_map_lookup_elem(&rx_destinations, &flow);
+	struct iphdr *ip = header;
+	struct ipv6hdr *ip6 = header;
+
+	if (!last || (void *)(ip + 1) > end)
+		return;
+	if (ip->version == 4) {
+		last->family = AF_INET;
+		__builtin_memcpy(last->address, &ip->daddr, sizeof(ip->daddr));
+	} else if ((void *)(ip6 + 1) <= end) {
+		last->family = AF_INET6;
+		__builtin_memcpy(last->address, &ip6->daddr, sizeof(ip6->daddr));
+	}
+}
+
 /* Handles a packet that is not an encapsulated replica: a copy of a transparent flow, or unrelated
  * traffic.
  */
@@ -398,6 +423,7 @@ static __always_inline int dedup_transparent(CONTEXT *ctx, void *header, void *e
 		account(stats, &arrival);
 	if (arrival.verdict == VERDICT_DUPLICATE)
 		return XDP_DROP;
+	note_destination(arrival.flow, ip, end);
 	replace_tos(ip, ip->tos & ECN_MASK);
 	return XDP_PASS;
 }
@@ -480,7 +506,10 @@ static __always_inline int deduplicate(CONTEXT *ctx, __u32 link_bytes)
 		return drop(DROPPED_EXPIRED);
 	}
 	account(stats, &arrival);
-	return arrival.verdict == VERDICT_DUPLICATE ? XDP_DROP : decapsulate(ctx, &replica);
+	if (arrival.verdict == VERDICT_DUPLICATE)
+		return XDP_DROP;
+	note_destination(flow_index, replica.shim + 1, cursor.end);
+	return decapsulate(ctx, &replica);
 }
 
 #ifndef AT_TC
