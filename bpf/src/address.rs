@@ -12,6 +12,15 @@ pub(crate) fn family_and_address(address: IpAddr) -> (u16, [u8; 16]) {
     }
 }
 
+/// Returns the address at the start of a 16-byte array, by its family's number.
+pub(crate) fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
+    let [a, b, c, d, ..] = bytes;
+    match i32::from(family) {
+        libc::AF_INET6 => IpAddr::from(bytes),
+        _ => IpAddr::from([a, b, c, d]),
+    }
+}
+
 /// Returns the address as an IPv6 address, into which an IPv4 address is mapped.
 pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {

@@ -44,7 +44,7 @@ pub use path_errors::PathError;
 pub use policy::{PolicyError, SendPolicy};
 pub use program::{RunError, TestRun};
 pub use reason::{REASONS, Reason};
-pub use receiver::{Receiver, ReceiverOptions, RxStats};
+pub use receiver::{Receiver, ReceiverOptions, RxStats, SeenEcho};
 pub use selector::{MAX_RULES, NotAPrefix, Ports, Prefix, Rule};
 pub use sender::{
     Endpoint, Loop, MANAGEMENT_PORTS, Missed, SendFlow, SendPath, Sender, SenderOptions, TxStats,

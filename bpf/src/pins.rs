@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 /// the same version.
 const LAYOUT: u32 = 1;
 
-/// Tables that are derived from the configuration. Every receiver fills its own, which take effect
-/// with its program.
-const CONFIGURED: [&str; 3] = ["rx_flows", "rx_paths", "selectors"];
+/// Tables that are derived from the configuration, or belong to it. Every receiver fills its own, which
+/// take effect with its program.
+const CONFIGURED: [&str; 4] = ["rx_flows", "rx_paths", "rx_destinations", "selectors"];
 
 /// Suffix of a pin's name until everything is attached.
 const UNFINISHED: &str = "-next";

@@ -1,4 +1,4 @@
-use crate::address::family_and_address;
+use crate::address::{address, family_and_address};
 use crate::attachments::{Attachments, Programs, TcPrograms};
 use crate::keys::shim_keys;
 use crate::pins::Pins;
@@ -6,9 +6,10 @@ use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::selector::{Prefix, Rule, select};
 use crate::skeleton::dedup::{DedupSkel, DedupSkelBuilder, types};
 use crate::skeleton::dedup_link::{DedupLinkSkel, DedupLinkSkelBuilder, types as link_types};
-use crate::table::{Table, TableError, plain, reasons, share_tables};
+use crate::table::{Table, TableError, plain, reasons, share_tables, value_of};
 use crate::{Arrivals, AttachError, LoadError, Reason, ReceiveHook};
 use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId};
+use hawser_wire::echo::Echo;
 use hawser_wire::{Cover, SealRing};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, Object};
@@ -19,7 +20,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-plain!([u64; 2], types::rx_flow, types::rx_path, types::rx_stats);
+plain!(
+    [u64; 2],
+    types::rx_flow,
+    types::rx_path,
+    types::rx_stats,
+    types::rx_destination,
+    types::seen_echo
+);
 
 /// Options for loading a receiver.
 #[derive(Debug, Clone)]
@@ -51,6 +59,17 @@ macro_rules! write_constants {
             u32::try_from(options.transparent_within.as_millis()).unwrap_or(u32::MAX);
         constants.max_age_us = u32::try_from(options.max_age.as_micros()).unwrap_or(u32::MAX);
     }};
+}
+
+/// An echo request that arrived at the port of replicas. Anybody may have sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenEcho {
+    /// The address that it was sent to.
+    pub local: IpAddr,
+    /// The address that it was sent from.
+    pub remote: IpAddr,
+    /// The payload of the datagram.
+    pub bytes: [u8; Echo::LEN],
 }
 
 /// Counters of one flow on one path.
@@ -288,11 +307,44 @@ impl Receiver {
         })
     }
 
-    /// Returns the number of the last echo request that arrived on a path at the port of replicas,
-    /// whether the node's firewall lets it in or not; `None` if none has arrived.
-    pub fn last_echo_request(&self, path: PathId) -> Result<Option<u32>, TableError> {
-        let last: u64 = self.skeleton.maps.rx_echoes.get(path.index() as u32)?;
-        Ok(last.checked_sub(1).map(|number| number as u32))
+    /// Returns the destination of the last packet of a flow that this receiver has passed to the kernel.
+    pub fn last_destination(&self, flow: FlowId) -> Result<Option<IpAddr>, TableError> {
+        let table = &self.skeleton.maps.rx_destinations;
+        let last: types::rx_destination = table.get(flow.index() as u32)?;
+        Ok((last.family != 0).then(|| address(last.family, last.address)))
+    }
+
+    /// Returns the echo requests that arrived at the port of replicas after the first `count` ones,
+    /// whether the node's firewall lets them in or not, and sets `count` to their number until now. Only
+    /// the last 256 are kept.
+    pub fn seen_echoes(&self, count: &mut u64) -> Result<Vec<SeenEcho>, TableError> {
+        const COUNT_BYTES: usize = size_of::<u64>();
+        let table = &self.skeleton.maps.rx_echoes;
+        let found = table.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let found = found.map_err(|source| table.failed(source))?;
+        let found = found.unwrap_or_else(|| vec![0; size_of::<types::seen_echoes>()]);
+        let rows: Vec<types::seen_echo> = found[COUNT_BYTES..]
+            .chunks_exact(size_of::<types::seen_echo>())
+            .map(value_of)
+            .collect();
+        let now = value_of::<u64>(&found);
+        let oldest = now.saturating_sub(rows.len() as u64);
+        // After a replacement of the table, the requests are counted from 0.
+        let first = if *count > now {
+            oldest
+        } else {
+            oldest.max(*count)
+        };
+        *count = now;
+        let seen = (first..now).map(|at| {
+            let row = &rows[at as usize % rows.len()];
+            SeenEcho {
+                local: address(row.family, row.local),
+                remote: address(row.family, row.remote),
+                bytes: row.bytes,
+            }
+        });
+        Ok(seen.collect())
     }
 
     /// Returns the number of frames that were not handled as replicas, by reason.

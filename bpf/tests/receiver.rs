@@ -2,11 +2,14 @@
 
 mod support;
 
-use hawser_bpf::{Receiver, RxStats};
+use hawser_bpf::{Receiver, RxStats, SeenEcho};
 use hawser_units::{FlowId, PathId};
+use hawser_wire::echo::{Echo, EchoKind};
 use hawser_wire::{
-    Addresses, Cover, Encapsulation, KeySlot, Replica, SealKey, SealRing, Shim, golden, ip,
+    Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica, SealKey, SealRing, Shim,
+    golden, ip,
 };
+use std::net::{IpAddr, SocketAddr};
 use support::*;
 
 const SHIM_V4: usize = 14 + 20 + 8;
@@ -50,6 +53,15 @@ fn golden_vectors_are_decapsulated() {
         let bytes = 2 * vector.inner.len() as u64;
         assert_eq!((stats.packets, stats.bytes), (2, bytes), "{}", vector.name);
         assert_eq!((stats.first, stats.duplicates), (1, 1), "{}", vector.name);
+        let destination = receiver.last_destination(vector.shim.flow).unwrap();
+        assert_eq!(destination, Some(destination_of(&vector.inner)));
+    }
+}
+
+fn destination_of(packet: &[u8]) -> IpAddr {
+    match packet[0] >> 4 {
+        4 => <[u8; 4]>::try_from(&packet[16..20]).unwrap().into(),
+        _ => <[u8; 16]>::try_from(&packet[24..40]).unwrap().into(),
     }
 }
 
@@ -72,6 +84,46 @@ fn a_copy_to_another_link_layer_address_is_not_the_first_one() {
     let run = receiver.run(&good, 1).unwrap();
     assert_eq!((run.action, run.frame), (XDP_PASS, decapsulated(&inner)));
     assert_eq!(receiver.stats(flow(7), path(0)).unwrap().first, 1);
+}
+
+#[test]
+fn echo_requests_are_kept_whole_with_their_addresses() {
+    let receiver = receiver();
+    let send = |kind: EchoKind, number: u32, from: IpAddr, to: IpAddr| {
+        let echo = Echo {
+            kind,
+            path: path(0),
+            number,
+            held_micros: 0,
+        };
+        let bytes = echo.emit(None);
+        let [from, to] = [from, to].map(|address| SocketAddr::new(address, DEFAULT_PORT));
+        let packet = ip::udp_packet(from, to, 0, &bytes);
+        let frame = ethernet(LOOPBACK_MAC, THERE_MAC, &packet);
+        let run = receiver.run(&frame, 1).unwrap();
+        assert_eq!((run.action, run.frame), (XDP_PASS, frame));
+        SeenEcho {
+            local: to.ip(),
+            remote: from.ip(),
+            bytes,
+        }
+    };
+    let (here, there): (IpAddr, IpAddr) = (HERE_V4.into(), THERE_V4.into());
+    let sent = [
+        send(EchoKind::Request, 5, there, here),
+        send(EchoKind::Request, 6, THERE_V6.into(), HERE_V6.into()),
+    ];
+    send(EchoKind::Reply, 7, there, here);
+    send(EchoKind::Request, 8, there, [203, 0, 113, 77].into());
+    let mut count = 0;
+    assert_eq!(receiver.seen_echoes(&mut count).unwrap(), sent);
+    assert_eq!(receiver.seen_echoes(&mut count).unwrap(), []);
+    let last = (0..300).map(|number| send(EchoKind::Request, number, there, here));
+    let last = last.skip(300 - 256).collect::<Vec<_>>();
+    assert_eq!(receiver.seen_echoes(&mut count).unwrap(), last);
+    count = 1000;
+    assert_eq!(receiver.seen_echoes(&mut count).unwrap(), last);
+    assert_eq!(count, 302);
 }
 
 #[test]

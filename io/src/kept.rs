@@ -73,7 +73,7 @@ pub struct Deviation {
     /// The interface that is of no use while the item deviates; none if it concerns the machine.
     #[serde(default)]
     pub interface: Option<String>,
-    /// The last difference from what should be, with advice if a person has to resolve it.
+    /// The last difference from what should be, with advice while a person has to resolve it.
     pub what: String,
     /// Whether the item is as it should be again.
     pub restored: bool,
@@ -81,13 +81,22 @@ pub struct Deviation {
     pub since_unix_ms: u64,
     /// The number of deviations since the program was started.
     pub count: u64,
+    /// The number of them that the program has ended. Others were resolved by a person or ended by
+    /// themselves.
+    #[serde(default)]
+    pub restorations: u64,
 }
 
 impl fmt::Display for Deviation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.restored {
-            false => write!(f, "NOT AS IT SHOULD BE: {}", self.what),
-            true => write!(f, "restored {} times: {}", self.count, self.what),
+        let Deviation {
+            what, restorations, ..
+        } = self;
+        match (self.restored, restorations) {
+            (false, _) => write!(f, "NOT AS IT SHOULD BE: {what}"),
+            (true, 0) => write!(f, "resolved: {what}"),
+            (true, 1) => write!(f, "restored once: {what}"),
+            (true, _) => write!(f, "restored {restorations} times: {what}"),
         }
     }
 }
@@ -99,6 +108,8 @@ pub struct Keeper(BTreeMap<String, State>);
 #[derive(Debug, Default)]
 struct State {
     deviation: Option<Deviation>,
+    /// The last difference without advice.
+    difference: String,
     restored_at: Option<Instant>,
 }
 
@@ -137,6 +148,7 @@ impl State {
             self.record_restored(name);
             return;
         };
+        self.difference.clone_from(&problem.what);
         let is_new = self.deviation.as_ref().is_none_or(|known| known.restored);
         let since = self.restored_at.map(|at| at.elapsed());
         let may_restore = since.is_none_or(|since| since >= RESTORE_PAUSE);
@@ -149,7 +161,11 @@ impl State {
         if is_new {
             warn!(item = name, "{what}");
         }
-        let count = self.deviation.as_ref().map_or(0, |known| known.count);
+        let (count, restorations) = self
+            .deviation
+            .as_ref()
+            .map_or((0, 0), |known| (known.count, known.restorations));
+        let is_restored = outcome == Some(Ok(true));
         let since_unix_ms = match &self.deviation {
             Some(known) if !is_new => known.since_unix_ms,
             _ => unix_ms(),
@@ -161,8 +177,9 @@ impl State {
             restored: false,
             since_unix_ms,
             count: count + u64::from(is_new),
+            restorations: restorations + u64::from(is_restored),
         });
-        if outcome == Some(Ok(true)) {
+        if is_restored {
             self.restored_at = Some(Instant::now());
             self.record_restored(name);
         }
@@ -172,6 +189,7 @@ impl State {
         let deviation = self.deviation.as_mut();
         if let Some(deviation) = deviation.filter(|known| !known.restored) {
             deviation.restored = true;
+            deviation.what.clone_from(&self.difference);
             info!(item = name, "as it should be again");
         }
     }
@@ -235,6 +253,10 @@ mod tests {
         assert_eq!(value.get(), 3, "two programs do not fight all the time");
         let found = keeper.deviations();
         assert!(!found[0].restored && found[0].count == 2, "{found:?}");
+        value.set(0);
+        keeper.keep(&mut items);
+        let found = keeper.deviations()[0].to_string();
+        assert_eq!(found, "restored once: it is 3", "another one set it to 0");
     }
 
     #[test]
@@ -253,7 +275,8 @@ mod tests {
             assert!(!found[0].restored && found[0].count == 1);
             value.set(0);
             keeper.keep(&mut items);
-            assert!(keeper.deviations()[0].restored);
+            let found = keeper.deviations()[0].to_string();
+            assert_eq!(found, "resolved: it is 1");
         }
     }
 

@@ -175,7 +175,7 @@ impl Controlled {
 
     /// Polls the kernel, and carries out what follows from it.
     pub(crate) fn poll(&mut self, node: &mut Node, observer: Option<&Observer>, now: Instant) {
-        (self.echoes).handle(now, |path| node.last_echo_request(path));
+        (self.echoes).handle(now, |count| node.seen_echoes(count));
         for signal in self.signals.poll(node) {
             self.decisions.handle_signal(now, signal);
         }

@@ -13,10 +13,12 @@
 
 use crate::config::{Config, PathConfig, Peer};
 use crate::status::CandidateStatus;
+use hawser_bpf::SeenEcho;
 use hawser_control::discovery::{Candidate, Ends};
 use hawser_io::interface;
 use hawser_io::stamped::StampedSocket;
 use hawser_units::{Instant, PathId, smoothed_rtt};
+use hawser_wire::KeyRing;
 use hawser_wire::echo::{Echo, EchoKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
@@ -48,13 +50,6 @@ const OTHERS_ANSWERED: u32 = 20;
 /// those on another path to the same node are.
 const UNANSWERED: u32 = 20;
 
-/// The next hop of a path is looked for again if no reply arrived for this long.
-const NEXT_HOP_AFTER: Duration = Duration::from_secs(1);
-
-/// The next hop of a path is no longer looked for if the last reply is this old: the kernel probes the
-/// next hops of its own packets, such as these requests, at least as often.
-const NEXT_HOP_WITHIN: Duration = Duration::from_secs(60);
-
 /// Maximum number of requests of the peer that are answered between two of our own: twenty times as
 /// many as we send.
 const MAX_REPLIES: u32 = 20;
@@ -72,6 +67,8 @@ pub(crate) struct Echoes {
     /// The requests on the port of the copies.
     copies: BTreeMap<PathId, CopyEcho>,
     copy_port: u16,
+    /// The number of requests on the port of the copies that were seen in front of the firewall.
+    seen: u64,
     next: Instant,
     next_probe: Instant,
 }
@@ -80,8 +77,6 @@ pub(crate) struct Echoes {
 #[derive(Debug)]
 struct CopyEcho {
     echo: PathEcho,
-    /// The number of the last request that was seen in front of the firewall.
-    last_request: Option<u32>,
     /// The requests on the other port that were answered since the last one on this port.
     others_answered: u32,
 }
@@ -146,6 +141,7 @@ impl Echoes {
         Echoes {
             port: config.echo_port,
             copy_port: config.port,
+            seen: 0,
             paths,
             copies,
             candidates: BTreeMap::new(),
@@ -245,9 +241,10 @@ impl Echoes {
         }
     }
 
-    /// Handles requests and replies, and sends requests that are due.
-    /// `last_request` returns the number of the last request on the port of a path's copies.
-    pub(crate) fn handle(&mut self, now: Instant, last_request: impl Fn(PathId) -> Option<u32>) {
+    /// Handles requests and replies, and sends requests that are due. `seen` returns the requests on the
+    /// port of the copies that were seen in front of the firewall after the first ones of this number,
+    /// which it updates.
+    pub(crate) fn handle(&mut self, now: Instant, seen: impl FnOnce(&mut u64) -> Vec<SeenEcho>) {
         let is_due = now >= self.next;
         if is_due {
             self.next = now + REQUEST_EVERY;
@@ -273,21 +270,18 @@ impl Echoes {
                 copies.handle_others(others, now);
             }
         }
-        self.handle_copies(now, is_due, last_request);
+        let seen = match is_due {
+            true => seen(&mut self.seen),
+            false => Vec::new(),
+        };
+        self.handle_copies(now, is_due, &seen);
     }
 
     /// Handles what arrived on the ports of the copies, and answers it on the other ports too.
-    fn handle_copies(
-        &mut self,
-        now: Instant,
-        is_due: bool,
-        last_request: impl Fn(PathId) -> Option<u32>,
-    ) {
+    fn handle_copies(&mut self, now: Instant, is_due: bool, seen: &[SeenEcho]) {
         for (path, copies) in &mut self.copies {
             let mut sent = copies.handle(now, is_due);
-            if is_due {
-                sent.extend(copies.answer(last_request(*path)));
-            }
+            sent.extend(copies.echo.answer(seen));
             let other = match self.discovered.get(path) {
                 Some(candidate) => self.candidates.get(candidate),
                 None => self.paths.get(path),
@@ -319,17 +313,13 @@ impl Echoes {
             })
     }
 
-    /// Returns whether the other node has become silent on a path, so that its next hop may have
-    /// moved.
-    pub(crate) fn has_become_silent(&self, path: PathId, now: Instant) -> bool {
+    /// Returns the time since the last reply of the other node on a path, if there was one.
+    pub(crate) fn silence(&self, path: PathId, now: Instant) -> Option<Duration> {
         let copies = self.copies.get(&path).map(|copies| &copies.echo);
         let replies = |echo: &PathEcho| echo.round_trip.last_reply;
         let last = self.echo(path).and_then(replies);
         let last = last.max(copies.and_then(replies));
-        last.is_some_and(|last| {
-            let age = now.saturating_since(last);
-            age >= NEXT_HOP_AFTER && age < NEXT_HOP_WITHIN
-        })
+        last.map(|last| now.saturating_since(last))
     }
 
     /// Returns the candidates, whether the other node answers on each, and the path that it is.
@@ -376,22 +366,8 @@ impl CopyEcho {
     fn new(echo: PathEcho) -> Self {
         CopyEcho {
             echo,
-            last_request: None,
             others_answered: 0,
         }
-    }
-
-    /// Returns a reply to the last request that was seen in front of the firewall, unless it was
-    /// answered before.
-    fn answer(&mut self, last_request: Option<u32>) -> Option<Echo> {
-        let before = std::mem::replace(&mut self.last_request, last_request);
-        let number = last_request.filter(|_| before != last_request)?;
-        Some(Echo {
-            kind: EchoKind::Reply,
-            path: self.echo.path,
-            number,
-            held_micros: 0,
-        })
     }
 
     /// Handles what has arrived, and sends a request if one is due. Returns the replies that were
@@ -550,6 +526,24 @@ impl PathEcho {
         Some(reply)
     }
 
+    /// Returns replies to the requests of this path that were seen in front of the firewall.
+    fn answer(&mut self, seen: &[SeenEcho]) -> Vec<Echo> {
+        let (Some(((_, local), _)), Some(peer)) = (&self.socket, &self.peer) else {
+            return Vec::new();
+        };
+        let ends = (*local, self.remote.ip());
+        let mut requests = requests(seen, ends, self.path, &peer.ring);
+        // The newest ones are certainly outstanding.
+        requests.reverse();
+        requests.truncate(self.replies_left as usize);
+        self.replies_left -= requests.len() as u32;
+        let reply = |request| Echo {
+            kind: EchoKind::Reply,
+            ..request
+        };
+        requests.into_iter().map(reply).collect()
+    }
+
     fn send(&self, echo: &Echo) {
         let (Some((_, socket)), Some(peer)) = (&self.socket, &self.peer) else {
             return;
@@ -563,6 +557,22 @@ impl PathEcho {
             debug!(path = %self.path, "{error}");
         }
     }
+}
+
+/// Returns the authentic ones of the requests that came from the other end of a path.
+fn requests(
+    seen: &[SeenEcho],
+    (local, remote): (IpAddr, IpAddr),
+    path: PathId,
+    ring: &KeyRing,
+) -> Vec<Echo> {
+    let of_path = seen
+        .iter()
+        .filter(|seen| (seen.local, seen.remote) == (local, remote));
+    let echoes = of_path.filter_map(|seen| Echo::parse(&seen.bytes, ring));
+    echoes
+        .filter(|echo| echo.kind == EchoKind::Request && echo.path == path)
+        .collect()
 }
 
 impl RoundTrip {
@@ -630,6 +640,7 @@ fn random_number() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_wire::{Key, KeySlot};
 
     fn wall(millis: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000) + Duration::from_millis(millis)
@@ -687,5 +698,34 @@ mod tests {
         let number = round_trip.record_request(wall(100));
         round_trip.handle_reply(&reply(number, 50), wall(120), now(120));
         assert_eq!(round_trip.at(now(120)), Some(Duration::from_millis(2)));
+    }
+    #[test]
+    fn requests_of_other_paths_and_forged_ones_displace_none() {
+        let address = |last| IpAddr::from([192, 0, 2, last]);
+        let [first, second] = [1, 2].map(|path| PathId::from_number(path).unwrap());
+        let (key, forged) = (Key::from_bytes([9; 16]), Key::from_bytes([8; 16]));
+        let ring = KeyRing {
+            slots: [Some(key.clone()), None],
+        };
+        let request = |path, number| Echo {
+            kind: EchoKind::Request,
+            path,
+            ..reply(number, 0)
+        };
+        let seen = |remote, echo: Echo, key| SeenEcho {
+            local: address(1),
+            remote: address(remote),
+            bytes: echo.emit(Some((KeySlot::Zero, key))),
+        };
+        // The other node's paths end at one address of this node.
+        let all = [
+            seen(11, request(first, 5), &key),
+            seen(12, request(second, 70), &key),
+            seen(11, request(first, 666), &forged),
+            seen(13, request(first, 667), &forged),
+        ];
+        let of = |path, remote| requests(&all, (address(1), address(remote)), path, &ring);
+        assert_eq!(of(first, 11), [request(first, 5)]);
+        assert_eq!(of(second, 12), [request(second, 70)]);
     }
 }

@@ -44,10 +44,11 @@ use device::Device;
 use echo::Echoes;
 use hawser_io::file;
 use hawser_io::interface;
-use hawser_io::kept::{Filters, Watch};
+use hawser_io::kept::Filters;
 use hawser_io::netlink::Monitor;
 use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
+use kept::Kept;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
@@ -131,7 +132,7 @@ struct Agent {
     rejected: RejectedCopies,
     unselected: Unselected,
     monitor: Monitor,
-    kept: Watch,
+    kept: Kept,
 }
 
 impl Agent {
@@ -163,7 +164,7 @@ impl Agent {
             // Only now: a refused start leaves the entries of an earlier agent's device in place.
             Device::remove(&node.config().remains());
         }
-        let kept = kept::watch(&node)?;
+        let kept = Kept::watch(&node)?;
         let echoes = match &controlled {
             None => Some(measured(&node)),
             Some(_) => None,
@@ -225,6 +226,7 @@ impl Agent {
             .unwrap_or_else(|error| warn!("{error:#}"));
         self.follow_device(now);
         self.node.persist_clock();
+        self.kept.follow(&self.node);
         self.rejected.check(&self.node);
         self.unselected.check(&self.node);
     }
@@ -271,7 +273,7 @@ impl Agent {
             ..
         } = self;
         if let Some(echoes) = echoes {
-            echoes.handle(now, |path| node.last_echo_request(path));
+            echoes.handle(now, |count| node.seen_echoes(count));
         }
         if let Some(observer) = observer {
             observer.observe(now, |packet| {

@@ -198,6 +198,14 @@ impl Node {
         Arc::clone(&self.filters)
     }
 
+    /// Returns the received flows with the destination of the last packet of each, if there was one.
+    pub(crate) fn last_destinations(&self) -> Vec<(FlowId, Option<IpAddr>)> {
+        let receiver = self.receiver.as_ref();
+        let last = |flow| receiver.and_then(|receiver| receiver.last_destination(flow).ok()?);
+        let flows = self.flows.receive.keys();
+        flows.map(|flow| (*flow, last(*flow))).collect()
+    }
+
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }

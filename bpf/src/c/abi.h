@@ -23,6 +23,7 @@ enum limit {
 /* Of core/wire's echo, which the agents exchange on the replicas' port too. */
 #define ECHO_VERSION 1
 #define ECHO_REQUEST 0
+#define ECHO_BYTES 20
 #define SHIM_TAGGED 0x1
 #define SHIM_KEY_SLOT 0x2
 #define SHIM_WHOLE 0x4 /* the tag covers every byte of the inner packet */
@@ -351,6 +352,31 @@ struct rx_path {
 	__u8 local[16]; /* the address that replicas on this path are sent to */
 };
 _Static_assert(sizeof(struct rx_path) == 20, "rx_path");
+
+struct rx_destination {
+	__u16 family; /* 0 = no packet yet */
+	__u16 reserved;
+	__u8 address[16];
+};
+_Static_assert(sizeof(struct rx_destination) == 20, "rx_destination");
+
+/* An echo request that arrived at the replicas' port. */
+struct seen_echo {
+	__u16 family;
+	__u16 reserved;
+	__u8 local[16];
+	__u8 remote[16];
+	__u8 bytes[ECHO_BYTES];
+};
+_Static_assert(sizeof(struct seen_echo) == 56, "seen_echo");
+
+/* The last of them, whether authentic or not; request i is in echoes[i % SEEN_ECHOES]. */
+#define SEEN_ECHOES 256
+
+struct seen_echoes {
+	__u64 count;
+	struct seen_echo echoes[SEEN_ECHOES];
+};
 
 /* Counters per flow and path, on every CPU. */
 struct rx_stats {

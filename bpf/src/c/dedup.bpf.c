@@ -43,6 +43,14 @@ struct {
 	__uint(max_entries, MAX_PATHS);
 } rx_paths SEC(".maps");
 
+/* Index: flow. The destination of the last packet that the kernel got. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct rx_destination);
+	__uint(max_entries, MAX_FLOWS);
+} rx_destinations SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -57,14 +65,14 @@ struct {
 	__uint(max_entries, 1);
 } seen SEC(".maps");
 
-/* Index: path. The number of the last echo request on the replicas' port, plus one: the node's firewall
- * may drop the request, unlike replicas. The agent answers it.
+/* The node's firewall may drop echo requests on the replicas' port, unlike replicas. The agent answers
+ * those that are authentic.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
-	__type(value, __u64);
-	__uint(max_entries, MAX_PATHS);
+	__type(value, struct seen_echoes);
+	__uint(max_entries, 1);
 } rx_echoes SEC(".maps");
 
 /* The key of the fingerprints in `seen`. */
@@ -139,6 +147,7 @@ static __always_inline void account(struct rx_stats *stats, const struct arrival
 struct replica {
 	struct shim *shim;
 	__u8 *local; /* destination address of the outer header */
+	__u8 *remote; /* source address of the outer header */
 	__u32 ip_bytes; /* of the outer packet, by its own length field */
 	__u32 udp_bytes;
 	__u32 link_bytes;  /* of the Ethernet header; 0 = there is none */
@@ -159,6 +168,7 @@ static __always_inline bool parse_outer_ip(struct cursor *cursor, __be16 protoco
 		replica->is_fragment = ip->frag_off & bpf_htons(IP_MF_OR_OFFSET);
 		replica->traffic_class = ip->tos;
 		replica->local = (__u8 *)&ip->daddr;
+		replica->remote = (__u8 *)&ip->saddr;
 		replica->ip_bytes = bpf_ntohs(ip->tot_len);
 		replica->outer_bytes = sizeof(*ip) + sizeof(struct udphdr) + sizeof(struct shim);
 		return !(ip->frag_off & bpf_htons(IP_OFFSET));
@@ -172,6 +182,7 @@ static __always_inline bool parse_outer_ip(struct cursor *cursor, __be16 protoco
 		replica->is_fragment = false;
 		replica->traffic_class = ip->priority << 4 | ip->flow_lbl[0] >> 4;
 		replica->local = (__u8 *)&ip->daddr;
+		replica->remote = (__u8 *)&ip->saddr;
 		replica->ip_bytes = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 		replica->outer_bytes = sizeof(*ip) + sizeof(struct udphdr) + sizeof(struct shim);
 		return true;
@@ -192,15 +203,6 @@ static __always_inline bool addressed_here(const struct replica *replica, const 
 	return got[0] == want[0] && got[1] == want[1];
 }
 
-/* The start of an echo of core/wire. */
-struct echo {
-	__u8 version_flags;
-	__u8 kind;
-	__u8 path;
-	__u8 reserved;
-	__be32 number_be;
-};
-
 static __always_inline bool is_echo(const struct cursor *cursor)
 {
 	const __u8 *first = cursor->at;
@@ -208,20 +210,36 @@ static __always_inline bool is_echo(const struct cursor *cursor)
 	return (void *)(first + 1) <= cursor->end && *first >> 4 == ECHO_VERSION;
 }
 
-static __always_inline void note_echo(const struct cursor *cursor, const struct replica *replica)
+static __always_inline bool addressed_to_node(const struct replica *replica)
 {
-	const struct echo *echo = cursor->at;
-
-	if ((void *)(echo + 1) > cursor->end || echo->kind != ECHO_REQUEST)
-		return;
 	for (__u32 path = 0; path < MAX_PATHS; path++) {
 		__u32 key = path;
 		const struct rx_path *here = bpf_map_lookup_elem(&rx_paths, &key);
-		__u64 *last = bpf_map_lookup_elem(&rx_echoes, &key);
 
-		if (here && last && here->family && addressed_here(replica, here))
-			*last = (__u64)bpf_ntohl(echo->number_be) + 1;
+		if (here && here->family && addressed_here(replica, here))
+			return true;
 	}
+	return false;
+}
+
+static __always_inline void note_echo(const struct cursor *cursor, const struct replica *replica)
+{
+	__u32 zero = 0, address_bytes = replica->is_ipv6 ? sizeof(struct in6_addr) : sizeof(__be32);
+	struct seen_echoes *seen = bpf_map_lookup_elem(&rx_echoes, &zero);
+	const __u8 *bytes = cursor->at;
+	struct seen_echo *echo;
+
+	if (!seen || (void *)(bytes + ECHO_BYTES) > cursor->end || bytes[1] != ECHO_REQUEST || !addressed_to_node(replica))
+		return;
+	echo = &seen->echoes[__sync_fetch_and_add(&seen->count, 1) & (SEEN_ECHOES - 1)];
+	echo->family = replica->is_ipv6 ? AF_INET6 : AF_INET;
+	for (__u32 i = 0; i < sizeof(echo->local); i++) {
+		bool is_part = i < address_bytes;
+
+		echo->local[i] = is_part ? replica->local[i] : 0;
+		echo->remote[i] = is_part ? replica->remote[i] : 0;
+	}
+	__builtin_memcpy(echo->bytes, bytes, ECHO_BYTES);
 }
 
 static __always_inline bool parse_replica(struct cursor *cursor, __be16 protocol, struct replica *replica)
@@ -350,6 +368,23 @@ static __always_inline int decapsulate(CONTEXT *ctx, const struct replica *repli
 	return reason == REASONS ? XDP_PASS : drop(reason);
 }
 
+static __always_inline void note_destination(__u32 flow, void *header, void *end)
+{
+	struct rx_destination *last = bpf_map_lookup_elem(&rx_destinations, &flow);
+	struct iphdr *ip = header;
+	struct ipv6hdr *ip6 = header;
+
+	if (!last || (void *)(ip + 1) > end)
+		return;
+	if (ip->version == 4) {
+		last->family = AF_INET;
+		__builtin_memcpy(last->address, &ip->daddr, sizeof(ip->daddr));
+	} else if ((void *)(ip6 + 1) <= end) {
+		last->family = AF_INET6;
+		__builtin_memcpy(last->address, &ip6->daddr, sizeof(ip6->daddr));
+	}
+}
+
 /* Handles a packet that is not an encapsulated replica: a copy of a transparent flow, or unrelated
  * traffic.
  */
@@ -389,6 +424,7 @@ static __always_inline int dedup_transparent(CONTEXT *ctx, void *header, void *e
 		account(stats, &arrival);
 	if (arrival.verdict == VERDICT_DUPLICATE)
 		return XDP_DROP;
+	note_destination(arrival.flow, ip, end);
 	replace_tos(ip, ip->tos & ECN_MASK);
 	return XDP_PASS;
 }
@@ -471,7 +507,10 @@ static __always_inline int deduplicate(CONTEXT *ctx, __u32 link_bytes)
 		return drop(DROPPED_EXPIRED);
 	}
 	account(stats, &arrival);
-	return arrival.verdict == VERDICT_DUPLICATE ? XDP_DROP : decapsulate(ctx, &replica);
+	if (arrival.verdict == VERDICT_DUPLICATE)
+		return XDP_DROP;
+	note_destination(flow_index, replica.shim + 1, cursor.end);
+	return decapsulate(ctx, &replica);
 }
 
 #ifndef AT_TC

@@ -7,30 +7,82 @@ use crate::interface::name_matches;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
+use std::io::{self, ErrorKind, Read};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
+use tracing::warn;
 
 /// The time after which rules are read again without a notification of a change.
 const REREAD: Duration = Duration::from_secs(30);
 
+/// The minimum time between two readings, however often the rules change.
+const READ_PAUSE: Duration = Duration::from_secs(1);
+
+/// The time after which rules are read again if they could not be read.
+const FAILED_PAUSE: Duration = Duration::from_secs(10);
+
+/// The time after which `nft` is killed.
+const READ_LIMIT: Duration = Duration::from_secs(3);
+
 /// The rules as last read.
 #[derive(Debug, Default)]
-pub struct Rules(Option<(Instant, Arc<Ruleset>)>);
+pub struct Rules {
+    known: Arc<Ruleset>,
+    reading: Option<Reading>,
+    /// Whether there was a notification of a change since then.
+    have_changed: bool,
+}
+
+/// The last attempt to read the rules.
+#[derive(Debug)]
+struct Reading {
+    ended: Instant,
+    has_failed: bool,
+}
 
 impl Rules {
     /// Returns the rules, which are read if they may have changed. Without nftables there are none.
+    /// While they cannot be read, the last ones are used.
     pub fn current(&mut self) -> Arc<Ruleset> {
-        let (read, rules) = match self.0.take() {
-            Some((read, rules)) if read.elapsed() < REREAD => (read, rules),
-            _ => (Instant::now(), Arc::new(Ruleset::read())),
-        };
-        self.0 = Some((read, Arc::clone(&rules)));
-        rules
+        if self.is_due(Instant::now()) {
+            let read = Ruleset::read();
+            self.take(read, Instant::now());
+        }
+        Arc::clone(&self.known)
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.reading.as_ref().is_none_or(|reading| {
+            let pause = match self.have_changed {
+                _ if reading.has_failed => FAILED_PAUSE,
+                true => READ_PAUSE,
+                false => REREAD,
+            };
+            now.saturating_duration_since(reading.ended) >= pause
+        })
+    }
+
+    fn take(&mut self, read: Option<Ruleset>, ended: Instant) {
+        let before = self.reading.replace(Reading {
+            ended,
+            has_failed: read.is_none(),
+        });
+        match read {
+            Some(rules) => (self.known, self.have_changed) = (Arc::new(rules), false),
+            None if before.is_some_and(|before| !before.has_failed) => {
+                warn!(
+                    "`nft` cannot list the rules of the firewall: the last ones that it listed are assumed"
+                );
+            }
+            None => {}
+        }
     }
 
     pub(super) fn have_changed(&mut self) {
-        self.0 = None;
+        self.have_changed = true;
     }
 }
 
@@ -69,29 +121,29 @@ struct Chain {
 }
 
 impl Ruleset {
-    /// Reads the rules. Without nftables, or if this process may not read them, there are none.
-    pub fn read() -> Ruleset {
-        let listing = output(
-            "nft",
-            &["--json", "--stateless", "--terse", "list", "ruleset"],
-        );
-        let mut rules = listing
-            .and_then(|json| Ruleset::parse(json.as_bytes()))
-            .unwrap_or_default();
+    /// Reads the rules. `None` if `nft` cannot list them. Without nftables there are those of
+    /// `iptables-legacy` at most.
+    pub fn read() -> Option<Ruleset> {
+        let arguments = ["--json", "--stateless", "--terse", "list", "ruleset"];
+        let mut rules = match output("nft", &arguments) {
+            Ok(listing) => Ruleset::parse(&listing)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => Ruleset::default(),
+            Err(_) => return None,
+        };
         for (program, family) in TRANSLATED {
             if rules.has_opaque_filters(family) {
-                let text = output(program, &[]);
+                let text = output(program, &[]).ok();
                 rules.add(program, family, "iptables", text);
             }
         }
         for (program, family, names) in LEGACY {
             let names = fs::read_to_string(format!("/proc/thread-self/net/{names}"));
             if names.is_ok_and(|names| !names.is_empty()) {
-                let text = output(program, &[]);
+                let text = output(program, &[]).ok();
                 rules.add(program, family, "iptables-legacy", text);
             }
         }
-        rules
+        Some(rules)
     }
 
     /// Returns whether a reverse path filter of a family is shown without its parameters.
@@ -107,13 +159,13 @@ impl Ruleset {
         program: &'static str,
         family: &str,
         tool: &'static str,
-        text: Option<String>,
+        text: Option<Vec<u8>>,
     ) {
         let Some(text) = text else {
             self.unread.push(program);
             return;
         };
-        let added = saved::chains(&text, family, tool);
+        let added = saved::chains(&String::from_utf8_lossy(&text), family, tool);
         let key = |chain: &Chain| {
             (
                 chain.family.clone(),
@@ -192,6 +244,32 @@ impl Ruleset {
     }
 }
 
+/// Returns the output of a program that lists rules.
+fn output(program: &str, arguments: &[&str]) -> io::Result<Vec<u8>> {
+    output_within(READ_LIMIT, Command::new(program).args(arguments))
+}
+
+/// Returns the output of a command, which may neither fail nor take longer.
+fn output_within(limit: Duration, command: &mut Command) -> io::Result<Vec<u8>> {
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut stdout = child.stdout.take().expect("stdout is a pipe");
+    let (sender, receiver) = channel();
+    // The thread ends with the command's output.
+    thread::spawn(move || {
+        let mut output = Vec::new();
+        let _ = sender.send(stdout.read_to_end(&mut output).map(|_| output));
+    });
+    let output = receiver.recv_timeout(limit);
+    if output.is_err() {
+        child.kill()?;
+    }
+    match child.wait()?.success() {
+        true => output.map_err(|_| ErrorKind::TimedOut)?,
+        false => Err(ErrorKind::Other.into()),
+    }
+}
+
 impl Chain {
     fn place(&self) -> String {
         let Chain {
@@ -220,7 +298,7 @@ impl Chain {
     /// Returns whether the chain drops packets that no rule has accepted: by its policy or by its last
     /// rule.
     fn drops_the_rest(&self) -> bool {
-        let ends_with_drop = |rule: &Value| drops(rule) && matches(rule).next().is_none();
+        let ends_with_drop = |rule: &Value| drops(rule) && is_for_all(rule);
         self.is_dropping || self.rules.last().is_some_and(ends_with_drop)
     }
 
@@ -248,19 +326,25 @@ fn matches(rule: &Value) -> impl Iterator<Item = &Value> {
     })
 }
 
-/// Returns the output of a program that reads rules, if it can.
-fn output(program: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(arguments).output().ok()?;
-    let is_read = output.status.success();
-    is_read.then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 fn has(rule: &Value, statement: &str) -> bool {
     expressions(rule).any(|expression| expression.get(statement).is_some())
 }
 
 fn drops(rule: &Value) -> bool {
-    has(rule, "drop") || has(rule, "reject")
+    let is_reject = |found: &Value| found["xt"]["name"] == "REJECT";
+    has(rule, "drop") || has(rule, "reject") || expressions(rule).any(is_reject)
+}
+
+/// Returns whether a rule has no condition. `nft` does not show the conditions of `xt` expressions,
+/// which `iptables-nft` uses where nftables has no expression of its own.
+fn is_for_all(rule: &Value) -> bool {
+    const UNCONDITIONAL: [&str; 6] = ["counter", "log", "mangle", "accept", "drop", "reject"];
+    expressions(rule).all(|expression| match expression.get("xt") {
+        Some(xt) => xt["type"] == "target" || xt["name"] == "comment",
+        None => UNCONDITIONAL
+            .iter()
+            .any(|known| expression.get(known).is_some()),
+    })
 }
 
 fn targets(rule: &Value) -> impl Iterator<Item = &str> {
@@ -318,7 +402,7 @@ pub struct NoReversePathRule {
 
 impl Item for NoReversePathRule {
     fn name(&self) -> String {
-        "reverse path filter of the firewall".to_owned()
+        NoReversePathRule::NAME.to_owned()
     }
 
     fn examine(&self) -> Option<Problem> {
@@ -357,6 +441,9 @@ impl Item for NoReversePathRule {
 }
 
 impl NoReversePathRule {
+    /// The name of the item.
+    pub const NAME: &str = "reverse path filter of the firewall";
+
     /// Returns whether a rule drops packets without a route back by the interface on which they came, or
     /// accepts only the others.
     fn is_strict(&self, chain: &Chain, rule: &Value) -> bool {
@@ -439,8 +526,6 @@ impl ForwardedPass {
     /// Returns whether a rule accepts packets of the interface: it names it or a network behind it, or
     /// nothing at all.
     fn accepts(&self, rule: &Value) -> bool {
-        let mut found = matches(rule).peekable();
-        let is_for_all = found.peek().is_none();
         let names = |text: &&str| name_matches(text, &self.interface);
         let is_network = |prefix: &Value| {
             let (first, length) = (prefix["addr"].as_str(), &prefix["len"]);
@@ -451,7 +536,7 @@ impl ForwardedPass {
             let right = &found["right"];
             strings(right).iter().any(names) || right.get("prefix").is_some_and(is_network)
         };
-        has(rule, "accept") && (is_for_all || found.any(concerns))
+        has(rule, "accept") && (is_for_all(rule) || matches(rule).any(concerns))
     }
 }
 
@@ -478,6 +563,95 @@ impl Item for AllRules {
 }
 
 /// The listings are those of nftables 1.0.6 and iptables 1.8.9.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The output of `nft` 1.0.6 for a chain of `iptables-nft` 1.8.9 with the policy `drop` and these
+    /// rules.
+    fn listing(rules: &[&str]) -> String {
+        let rules = rules.iter().map(|expressions| {
+            format!(
+                r#", {{"rule": {{"family": "ip", "table": "filter", "chain": "FORWARD", "handle": 5, "expr": [{expressions}]}}}}"#
+            )
+        });
+        format!(
+            r#"{{"nftables": [{{"metainfo": {{"version": "1.0.6", "json_schema_version": 1}}}},
+            {{"chain": {{"family": "ip", "table": "filter", "name": "FORWARD", "handle": 1, "type": "filter",
+            "hook": "forward", "prio": 0, "policy": "drop"}}}}{}]}}"#,
+            rules.collect::<String>()
+        )
+    }
+
+    fn passes(rules: &[&str]) -> bool {
+        let rules = Ruleset::parse(listing(rules).as_bytes()).unwrap();
+        let pass = ForwardedPass {
+            interface: "wan0".to_owned(),
+            networks: Vec::new(),
+            consequence: String::new(),
+            rules: Arc::new(rules),
+        };
+        pass.examine().is_none()
+    }
+
+    #[test]
+    fn a_rule_of_iptables_with_a_hidden_condition_is_not_for_all() {
+        let established = r#"{"xt": {"type": "match", "name": "conntrack"}}, {"counter": null}, {"accept": null}"#;
+        let echoes = r#"{"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "icmp"}},
+            {"xt": {"type": "match", "name": "icmp"}}, {"counter": null}, {"accept": null}"#;
+        let limited = r#"{"limit": {"rate": 3, "burst": 5, "per": "minute"}}, {"accept": null}"#;
+        assert!(!passes(&[established, echoes, limited]));
+        let named = r#"{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "wan0"}}, {"accept": null}"#;
+        assert!(passes(&[established, named]));
+        let commented =
+            r#"{"xt": {"type": "match", "name": "comment"}}, {"counter": null}, {"accept": null}"#;
+        assert!(passes(&[established, commented]));
+    }
+
+    #[test]
+    fn a_chain_that_ends_with_a_condition_does_not_drop_the_rest() {
+        let ends_with = |last: &str| {
+            let text = listing(&[last]).replace(r#""policy": "drop""#, r#""policy": "accept""#);
+            Ruleset::parse(text.as_bytes()).unwrap().chains[0].drops_the_rest()
+        };
+        let invalid =
+            r#"{"xt": {"type": "match", "name": "conntrack"}}, {"counter": null}, {"drop": null}"#;
+        assert!(!ends_with(invalid));
+        assert!(ends_with(r#"{"counter": null}, {"drop": null}"#));
+        let reject = r#"{"counter": null}, {"xt": {"type": "target", "name": "REJECT"}}"#;
+        assert!(ends_with(reject));
+    }
+
+    #[test]
+    fn rules_that_cannot_be_read_stay_as_they_were() {
+        let mut rules = Rules::default();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(rules.is_due(start));
+        rules.take(Ruleset::parse(listing(&[]).as_bytes()), start);
+        assert!(!rules.is_due(after(29)) && rules.is_due(after(30)));
+        rules.have_changed();
+        assert!(!rules.is_due(start) && rules.is_due(after(1)));
+        rules.take(None, after(1));
+        assert_eq!(rules.known.chains.len(), 1);
+        assert!(!rules.is_due(after(10)) && rules.is_due(after(11)));
+        rules.take(Some(Ruleset::default()), after(11));
+        assert!(rules.known.chains.is_empty() && !rules.is_due(after(40)));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended() {
+        let sh = |script: &str, limit| {
+            let mut command = Command::new("sh");
+            output_within(limit, command.args(["-c", script])).ok()
+        };
+        let long = Duration::from_secs(60);
+        assert_eq!(sh("echo rules", long), Some(b"rules\n".to_vec()));
+        assert_eq!(sh("echo rules; exit 1", long), None);
+        assert_eq!(sh("exec sleep 600", Duration::from_millis(50)), None);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -71,8 +71,7 @@ impl Watch {
     /// Returns how often items were restored.
     pub fn restored(&self) -> u64 {
         let deviations = self.0.deviations.lock();
-        let restored = |found: &Deviation| found.count - u64::from(!found.restored);
-        deviations.iter().map(restored).sum()
+        deviations.iter().map(|found| found.restorations).sum()
     }
 }
 

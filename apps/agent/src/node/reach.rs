@@ -6,11 +6,20 @@ use super::environment::next_hop;
 use crate::config::Config;
 use crate::echo::Echoes;
 use anyhow::Result;
+use hawser_bpf::SeenEcho;
 use hawser_io::interface;
 use hawser_units::{Instant, PathId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 use tracing::{debug, warn};
+
+/// The next hop of a path is looked for again if no reply arrived for this long.
+const NEXT_HOP_AFTER: Duration = Duration::from_secs(1);
+
+/// The next hop of a path is no longer looked for if the last reply is this old: the kernel probes the
+/// next hops of its own packets, such as echo requests, at least as often.
+const NEXT_HOP_WITHIN: Duration = Duration::from_secs(60);
 
 /// The longest pause between two attempts to find the next hop of a path on which the other node is
 /// silent. The first ones are one second apart.
@@ -29,10 +38,9 @@ struct Search {
 }
 
 impl Searches {
-    /// Returns whether a path's next hop is to be looked for now. `is_silent`: the other node has become
-    /// silent on it.
-    fn is_due(&mut self, path: PathId, is_silent: bool, now: Instant) -> bool {
-        if !is_silent {
+    /// Returns whether a path's next hop is to be looked for now. `is_lost`: it may have moved.
+    fn is_due(&mut self, path: PathId, is_lost: bool, now: Instant) -> bool {
+        if !is_lost {
             self.by_path.remove(&path);
             return false;
         }
@@ -85,9 +93,13 @@ impl Node {
                 "copies arrive on no path: the packets of all flows take the default route, without copies"
             );
         }
+        let silences = numbers.iter().filter_map(|path| {
+            let silence = echoes.silence(*path, now)?;
+            Some((*path, silence))
+        });
+        let lost = self.lost(&silences.collect());
         for path in numbers {
-            let is_silent = echoes.has_become_silent(path, now);
-            if !self.searches.is_due(path, is_silent, now) {
+            if !self.searches.is_due(path, lost.contains(&path), now) {
                 continue;
             }
             match self.renew_next_hop(path) {
@@ -98,21 +110,58 @@ impl Node {
         }
     }
 
-    /// Returns the number of the last echo request on the port of a path's copies.
-    pub(crate) fn last_echo_request(&self, path: PathId) -> Option<u32> {
-        let receiver = self.receiver.as_ref()?;
-        receiver.last_echo_request(path).ok()?
+    /// Returns the paths whose next hops may have moved, by the times since the last replies.
+    fn lost(&self, silences: &BTreeMap<PathId, Duration>) -> BTreeSet<PathId> {
+        if !silences.values().copied().any(is_silent) {
+            return BTreeSet::new();
+        }
+        let paths = silences.iter().filter_map(|(path, silence)| {
+            let next_hop = self.next_hop(*path).inspect_err(
+                |error| debug!(%path, "the next hop of a silent path is unknown: {error:#}"),
+            );
+            let interface = &self.config.paths.get(path)?.interface;
+            Some((*path, *silence, (interface, next_hop.ok()?)))
+        });
+        without_answers(&paths.collect::<Vec<_>>())
+    }
+
+    /// Returns the echo requests on the port of copies after the first `count` ones, and sets `count` to
+    /// their number.
+    pub(crate) fn seen_echoes(&self, count: &mut u64) -> Vec<SeenEcho> {
+        let receiver = self.receiver.as_ref();
+        let seen = receiver.and_then(|receiver| receiver.seen_echoes(count).ok());
+        seen.unwrap_or_default()
     }
 
     /// Makes the kernel resolve the next hop of a path again. Returns whether it does.
     fn renew_next_hop(&self, path: PathId) -> Result<bool> {
-        let description = &self.config.paths[&path];
-        let next_hop = next_hop(description, self.locals.get(path))?;
-        let Ok(interface) = interface::find(&description.interface) else {
+        let Ok(interface) = interface::find(&self.config.paths[&path].interface) else {
             return Ok(false);
         };
-        Ok(interface::renew_neighbour(next_hop, &interface)?)
+        Ok(interface::renew_neighbour(
+            self.next_hop(path)?,
+            &interface,
+        )?)
     }
+
+    fn next_hop(&self, path: PathId) -> Result<IpAddr> {
+        next_hop(&self.config.paths[&path], self.locals.get(path))
+    }
+}
+
+/// Returns whether the other node has become silent on a path, so that its next hop may have moved.
+fn is_silent(silence: Duration) -> bool {
+    silence >= NEXT_HOP_AFTER && silence < NEXT_HOP_WITHIN
+}
+
+/// Returns the silent paths over next hops by which no path is answered. Where one is answered, the
+/// next hop is there, and the other node of the silent path is not.
+fn without_answers<H: PartialEq>(paths: &[(PathId, Duration, H)]) -> BTreeSet<PathId> {
+    let silent = paths.iter().filter(|(_, silence, next_hop)| {
+        let mut others = paths.iter().filter(|(_, _, other)| other == next_hop);
+        is_silent(*silence) && others.all(|(_, silence, _)| *silence >= NEXT_HOP_AFTER)
+    });
+    silent.map(|(path, _, _)| *path).collect()
 }
 
 #[cfg(test)]
@@ -123,14 +172,30 @@ mod tests {
     fn a_silent_path_is_searched_soon_and_then_less_often() {
         let path = PathId::from_number(2).unwrap();
         let mut searches = Searches::default();
-        let mut at = |second: u64, is_silent| {
+        let mut at = |second: u64, is_lost| {
             let now = Instant::ZERO + Duration::from_secs(second);
-            searches.is_due(path, is_silent, now)
+            searches.is_due(path, is_lost, now)
         };
         assert!(!at(0, false));
         let searched = (1..=20).filter(|second| at(*second, true));
         assert_eq!(searched.collect::<Vec<_>>(), [1, 2, 4, 8, 13, 18]);
         assert!(!at(21, false));
         assert!(at(22, true));
+    }
+    #[test]
+    fn a_next_hop_that_carries_answers_is_not_searched() {
+        let [first, second, third] = [1, 2, 3].map(|path| PathId::from_number(path).unwrap());
+        let of = |millis: [u64; 3]| {
+            let [a, b, c] = millis.map(Duration::from_millis);
+            let paths = [
+                (first, a, "gateway"),
+                (second, b, "gateway"),
+                (third, c, "other"),
+            ];
+            without_answers(&paths).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(of([3_000, 999, 999]), [], "one of two nodes is down");
+        assert_eq!(of([3_000, 1_100, 999]), [first, second]);
+        assert_eq!(of([3_000, 90_000, 2_000]), [first, third]);
     }
 }

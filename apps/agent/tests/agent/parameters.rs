@@ -60,15 +60,17 @@ fn a_reverse_path_filter_that_is_made_strict_is_loosened_again() {
         rig.lab.egress().sysctl(&key, value).unwrap();
     };
     // The filter of `all` is in force where that of the interface is smaller.
-    for (scope, expected) in [
-        ("path2", [("path2", 1)].as_slice()),
-        ("all", &[("path1", 1), ("path2", 2)]),
-        ("path1", &[("path1", 2)]),
+    for (changes, expected) in [
+        ([("path2", "1")].as_slice(), [("path2", 1)].as_slice()),
+        (
+            &[("path1", "0"), ("path2", "0"), ("all", "1")],
+            &[("path1", 1), ("path2", 2)],
+        ),
+        (&[("path1", "1")], &[("path1", 2)]),
     ] {
-        for (path, _) in expected {
-            set(&rig, path, "0");
+        for (scope, value) in changes {
+            set(&rig, scope, value);
         }
-        set(&rig, scope, "1");
         let is_loose = |status: &hawser_agent::Status| {
             expected.iter().all(|(path, count)| {
                 let name = format!("net.ipv4.conf.{path}.rp_filter");
@@ -115,9 +117,11 @@ fn rules_and_parameters_that_drop_packets_are_named() {
     let rules = "table inet firewalld { chain filter_PREROUTING { type filter hook prerouting priority 10 ; \
                  meta nfproto ipv6 fib saddr . mark . iif oif missing drop ; } ; } ; \
                  table ip filter { chain FORWARD { type filter hook forward priority 0 ; policy drop ; } ; }";
-    let mut nft = rig.lab.egress().command("nft").unwrap();
-    assert!(nft.arg(rules).status().unwrap().success());
-    rig.lab.egress().sysctl("net.ipv4.ip_forward", "0").unwrap();
+    let nft = |lab: &Lab, rules: &str| {
+        let mut nft = lab.egress().command("nft").unwrap();
+        assert!(nft.arg(rules).status().unwrap().success());
+    };
+    let forward = |lab: &Lab, value| lab.egress().sysctl("net.ipv4.ip_forward", value).unwrap();
     const NAMES: [&str; 3] = [
         "reverse path filter of the firewall",
         "forwarding of path1 through the firewall",
@@ -128,10 +132,13 @@ fn rules_and_parameters_that_drop_packets_are_named() {
         let names: Vec<_> = unrestored.map(|found| found.name.as_str()).collect();
         NAMES.iter().all(|name| names.contains(name))
     };
-    rig.edges
-        .egress_agent
-        .wait_until("named them", named)
-        .unwrap();
+    rig.under_traffic(|edges, lab| {
+        nft(lab, rules);
+        forward(lab, "0");
+        edges.egress_agent.wait_until("named them", named).unwrap();
+        forward(lab, "1");
+        nft(lab, "delete table inet firewalld; delete table ip filter");
+    });
 }
 
 #[test]

@@ -7,6 +7,8 @@ use hawser_testbed::edges::{Replication, Sender};
 use hawser_testbed::topology::{End, Lab, Link, network_egress, network_ingress};
 use hawser_testbed::traffic::Kind;
 use hawser_units::{PathId, PathSet};
+use hawser_wire::echo::{Echo, EchoKind};
+use std::net::{SocketAddr, UdpSocket};
 
 const PAYLOAD_BYTES: usize = 200;
 
@@ -120,6 +122,53 @@ fn a_firewall_in_front_of_measurements_alone_changes_nothing() {
     });
     assert_losses(&reports, 0, 0);
     assert!(rig.edges.ingress().unwrap().paths[&2].up);
+}
+
+/// Returns how many echo requests the egress edge's own firewall has dropped on the port of copies.
+fn dropped_requests(lab: &Lab) -> u64 {
+    let mut nft = lab.egress().command("nft").unwrap();
+    let list = ["list", "counter", "inet", "own", "requests"];
+    let output = nft.args(list).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut words = text.split_whitespace();
+    words.find(|word| *word == "packets").unwrap();
+    words.next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_nodes_own_firewall_and_forged_requests_take_no_path_out() {
+    // More than after which a path is left out, on each of two paths.
+    const REQUESTS: u64 = 60;
+    let mut rig = Rig::new();
+    let rules = "table inet own { counter requests { } ; chain input { type filter hook input priority 0 ; \
+                 udp sport 14747 udp dport 14747 counter name requests drop ; udp dport 14747 drop ; } ; }";
+    let mut nft = rig.lab.egress().command("nft").unwrap();
+    assert!(nft.arg(rules).status().unwrap().success());
+    let remotes = rig.lab.paths().map(|path| rig.lab.path(path).far.v4);
+    let forged: Vec<_> = remotes
+        .zip(1..)
+        .map(|(remote, path)| {
+            let request = Echo {
+                kind: EchoKind::Request,
+                path: PathId::from_number(path).unwrap(),
+                number: 666,
+                held_micros: 0,
+            };
+            (SocketAddr::new(remote.into(), 14747), request.emit(None))
+        })
+        .collect();
+    let open = || UdpSocket::bind("0.0.0.0:0").unwrap();
+    let forger = rig.lab.ingress().run(open).unwrap();
+    let lab = &rig.lab;
+    let agent = &mut rig.edges.ingress_agent;
+    let status = agent.wait_until("sent enough requests", |_| {
+        for (remote, request) in &forged {
+            forger.send_to(request, remote).unwrap();
+        }
+        dropped_requests(lab) >= REQUESTS
+    });
+    let paths = status.unwrap().paths;
+    assert!(paths[&1].up && paths[&2].up, "{paths:?}");
 }
 
 #[test]

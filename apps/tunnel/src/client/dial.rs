@@ -134,24 +134,10 @@ pub(crate) struct Attached {
 
 /// The server did not answer over UDP.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("no answer from {remote}: {}", self.reason())]
+#[error("no answer from {remote}: check the route over {interface} and that UDP is not blocked")]
 struct Unanswered {
     remote: SocketAddr,
     interface: String,
-    /// The reason, if it is known.
-    problem: Option<String>,
-}
-
-impl Unanswered {
-    fn reason(&self) -> String {
-        let unknown = || {
-            format!(
-                "check the route over {} and that UDP is not blocked",
-                self.interface
-            )
-        };
-        self.problem.clone().unwrap_or_else(unknown)
-    }
 }
 
 /// The interface carries no packets of the size that QUIC needs.
@@ -365,7 +351,8 @@ impl Dialer {
         self.kill_switch.is_some().then_some(MARK)
     }
 
-    /// Adds to an error that the clock is wrong, or what a captive portal says, if that is so.
+    /// Adds to an error that the clock is wrong, what is known to keep answers away, or what a captive
+    /// portal says, if that is so.
     async fn explain(
         &self,
         error: anyhow::Error,
@@ -375,12 +362,12 @@ impl Dialer {
         if let Some(wrong) = tls::wrong_time(&self.credentials, SystemTime::now()) {
             return error.context(wrong);
         }
-        let error = match error.downcast::<Unanswered>() {
-            Ok(unanswered) => anyhow::Error::from(Unanswered {
-                problem: self.kept.problem_of(&uplink.interface),
-                ..unanswered
-            }),
-            Err(error) => return error,
+        if !error.is::<Unanswered>() {
+            return error;
+        }
+        let error = match self.kept.problem_of(&uplink.interface) {
+            Some(problem) => error.context(problem),
+            None => error,
         };
         // Many portals answer by one address family only.
         let routes = uplink.routes(server).into_iter();
@@ -492,7 +479,6 @@ async fn complete(
         .map_err(|_| Unanswered {
             remote,
             interface: uplink.interface.clone(),
-            problem: None,
         })??;
     if connection.max_datagram_size().is_none() {
         bail!("the server does not support QUIC datagrams");
@@ -649,6 +635,7 @@ impl Attached {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyhow::anyhow;
 
     #[test]
     fn udp_is_tried_more_rarely_if_it_keeps_failing() {
@@ -660,5 +647,23 @@ mod tests {
         assert_eq!(pauses.begin("wan1"), UDP_RETRY, "another uplink");
         pauses.0.get_mut("wan0").unwrap().1 -= MAX_UDP_RETRY;
         assert_eq!(pauses.begin("wan0"), UDP_RETRY, "it worked for long");
+    }
+    #[tokio::test]
+    async fn an_explanation_hides_no_error_of_other_attempts() {
+        let unanswered = Unanswered {
+            remote: "192.0.2.1:4433".parse().unwrap(),
+            interface: "wan0".to_owned(),
+        };
+        let udp = async { Err(unanswered.into()) };
+        let tcp = async { Err(anyhow!("TCP to 192.0.2.1:443: connection refused")) };
+        let Err(error) = first_of(("UDP", udp), tcp, |_| false).await else {
+            panic!("both attempts fail");
+        };
+        assert!(error.is::<Unanswered>());
+        assert_eq!(
+            format!("{:#}", error.context("uplink wan0 has no carrier")),
+            "uplink wan0 has no carrier: TCP to 192.0.2.1:443: connection refused; UDP: no answer from 192.0.2.1:4433: \
+             check the route over wan0 and that UDP is not blocked"
+        );
     }
 }

@@ -58,13 +58,9 @@ impl Kept {
         device.as_ref().map_or(0, Watch::restored)
     }
 
-    /// Returns what is wrong with an uplink now, if that is known.
+    /// Returns what keeps answers from arriving over an uplink now, if that is known.
     pub(super) fn problem_of(&self, uplink: &str) -> Option<String> {
-        let found = self.deviations().into_iter().find(|found| {
-            let interface = found.interface.as_deref();
-            !found.restored && interface.is_none_or(|interface| interface == uplink)
-        });
-        found.map(|found| found.what)
+        problem_of(uplink, self.deviations())
     }
 
     /// Puts back what was found when the client was started.
@@ -72,6 +68,16 @@ impl Kept {
         (*self.watch.lock(), *self.device.lock()) = (None, None);
         self.filters.lock().restore_except(&BTreeSet::new());
     }
+}
+
+/// Returns what is wrong with an uplink, or with what concerns all uplinks.
+fn problem_of(uplink: &str, deviations: Vec<Deviation>) -> Option<String> {
+    let unresolved = deviations.iter().filter(|found| !found.restored);
+    let is_own = |found: &&Deviation| found.interface.as_deref() == Some(uplink);
+    let is_of_all = |found: &&Deviation| found.name == NoReversePathRule::NAME;
+    let own = unresolved.clone().find(is_own);
+    let found = own.or_else(|| unresolved.clone().find(is_of_all));
+    found.map(|found| found.what.clone())
 }
 
 fn items(
@@ -151,4 +157,34 @@ fn forwarding(config: &ClientConfig) -> impl Iterator<Item = Forwarding> {
         is_ipv6,
         consequence: BEHIND.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_answer_is_not_put_down_to_forwarding() {
+        let deviation = |name: &str, interface: Option<&str>, restored| Deviation {
+            name: name.to_owned(),
+            interface: interface.map(str::to_owned),
+            what: format!("{name} is wrong"),
+            restored,
+            since_unix_ms: 0,
+            count: 1,
+            restorations: 0,
+        };
+        let forwarding = deviation("net.ipv4.ip_forward", None, false);
+        let rule = deviation(NoReversePathRule::NAME, None, false);
+        let [other, own] = ["wan1", "wan0"]
+            .map(|uplink| deviation(&format!("route over {uplink}"), Some(uplink), false));
+        let resolved = deviation("state of wan0", Some("wan0"), true);
+        let of = |deviations: &[&Deviation]| {
+            let deviations = deviations.iter().copied().cloned().collect();
+            problem_of("wan0", deviations)
+        };
+        assert_eq!(of(&[&forwarding, &other, &resolved]), None);
+        assert_eq!(of(&[&forwarding, &rule]), Some(rule.what.clone()));
+        assert_eq!(of(&[&forwarding, &rule, &own]), Some(own.what.clone()));
+    }
 }
