@@ -17,9 +17,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The age from which a status is one of an agent that has exited, milliseconds.
-const STALE_STATUS_MS: u64 = 5_000;
-
 /// Reads everything but the peer, of the calling thread's network namespace.
 pub(crate) fn read(plan: &Plan) -> Facts {
     let all = interface::all().map_err(|error| error.to_string());
@@ -76,7 +73,7 @@ fn unused_paths(status: &Path) -> BTreeMap<String, String> {
     let text = fs::read_to_string(status).unwrap_or_default();
     let status: Value = serde_json::from_str(&text).unwrap_or_default();
     let written = status["written_unix_ms"].as_u64().unwrap_or_default();
-    if clock::unix_ms().saturating_sub(written) > STALE_STATUS_MS {
+    if hawser_command::is_stale(written, clock::unix_ms()) {
         return BTreeMap::new();
     }
     let paths = status["paths"].as_object().into_iter().flatten();
