@@ -18,6 +18,7 @@ mod resolv_conf;
 mod servers;
 mod settings;
 mod show;
+mod sizes;
 mod stale_flows;
 mod uplinks;
 mod usage;
@@ -53,6 +54,7 @@ use narrow::NarrowUplinks;
 use parking_lot::Mutex;
 use servers::Servers;
 use settings::Pushed;
+use sizes::SizesFile;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -171,7 +173,8 @@ impl Client {
         let dialer = Arc::new(dialer);
         let mut usage_file = UsageFile::read(config.usage_file.clone())?;
         let usage = usage_file.stored().cloned().unwrap_or_default();
-        let damaged_files = usage_file.damaged_files().to_vec();
+        let mut damaged_files = usage_file.damaged_files().to_vec();
+        let mut sizes_file = SizesFile::read(config.sizes_file.clone(), &mut damaged_files)?;
         let seed = getrandom::u64().context("the kernel provides no random numbers")?;
         let uplinks = uplinks::watch(&config)?;
         let networks = Networks::watch(&common.interface)?;
@@ -199,7 +202,7 @@ impl Client {
             device,
             servers: Servers::watch(&config, uplinks.clone(), inbox),
             uplinks,
-            narrow: NarrowUplinks::new(config.mtu_retry),
+            narrow: NarrowUplinks::new(config.mtu_retry, sizes_file.stored().clone()),
             modems: modems::watch(),
             networks,
             settings: pushed,
@@ -208,10 +211,11 @@ impl Client {
             addresses: InnerAddresses::default(),
             current: None,
             damaged_files,
-            files: Files::start(move |usage, status| {
+            files: Files::start(move |contents| {
                 // First: what the status says of caps is to outlive this process.
-                usage_file.write(usage);
-                status_file.write(status);
+                usage_file.write(&contents.usage);
+                sizes_file.write(&contents.sizes);
+                status_file.write(&contents.status);
             })?,
             progress: Progress::new(common),
             shape: None,

@@ -1,4 +1,5 @@
 use super::Client;
+use super::files::Contents;
 use crate::status::{PathStatus, SessionStatus, Status, UplinkStatus};
 use hawser_uplinks::{Reachability, Uplink};
 
@@ -27,7 +28,24 @@ impl Client {
         status.sessions = session.into_iter().collect();
         self.progress.complete(&mut status);
         *self.last_status.lock() = status.clone();
-        self.files.write(self.supervisor.usage().clone(), status);
+        self.files.write(Contents {
+            usage: self.supervisor.usage().clone(),
+            sizes: self.narrow.sizes().clone(),
+            status,
+        });
+    }
+
+    /// Returns what the status adds for name servers that are also addresses of a network of this node.
+    fn name_servers_of_networks(&self) -> String {
+        let networks = self.networks.borrow();
+        let servers = self.config.name_servers_inside();
+        let servers = servers.filter(|server| networks.contains(*server));
+        let note = |server| {
+            format!(
+                "; {server} is asked through the tunnel, although a network of this node has this address, too"
+            )
+        };
+        servers.map(note).collect()
     }
 
     async fn session_status(&self, uplinks: &[Uplink]) -> Option<SessionStatus> {

@@ -110,7 +110,7 @@ fn usable_uplinks(
 
 /// Returns what addresses have in common of which the kernel may choose any: the whole of an IPv4
 /// address, and the /64 of IPv6, in which there are temporary ones.
-fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(ipv6) => Ipv6Addr::from_bits(ipv6.to_bits() & (!0 << 64)).into(),
