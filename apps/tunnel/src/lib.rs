@@ -30,6 +30,7 @@ mod quic;
 mod server;
 mod session;
 mod socket;
+mod stale_flows;
 pub mod status;
 mod tables;
 mod tcp;

@@ -7,6 +7,7 @@ mod kept;
 mod registry;
 mod revocation;
 mod routes;
+mod stale_flows;
 mod tcp;
 mod unmatched;
 
@@ -148,6 +149,7 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
         progress: Progress::new(&server.config.common),
         last: last_status,
     };
+        flows_forgotten_at: None,
     let ended = tokio::select! {
         () = serve(&server, report, &tls, signals) => Ok(()),
         // Without its device, the server would carry nothing: its clients find another one.
@@ -310,6 +312,8 @@ struct StatusReport {
     progress: Progress,
     last: LastStatus,
 }
+    /// How often rules and the device were restored when stale flows were last forgotten.
+    flows_forgotten_at: Option<u64>,
 
 impl StatusReport {
     /// Writes the status; returns how long that took.
@@ -318,6 +322,10 @@ impl StatusReport {
         let mut status = server.status().await;
         self.progress.complete(&mut status);
         self.file.write(&status);
+        let restored = Some(status.tables_restored + status.device_restored);
+        if std::mem::replace(&mut self.flows_forgotten_at, restored) != restored {
+            server.forget_stale_flows();
+        }
         *self.last.lock() = status;
         began.elapsed()
     }
