@@ -73,17 +73,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The interval at which the status is written without a change, in polls.
 const POLLS_PER_STATUS: u32 = 4;
 
-/// Keeps a tunnel up until SIGINT or SIGTERM. SIGHUP has no effect.
+/// Keeps a tunnel up until SIGINT or SIGTERM. The second one ends it at once. SIGHUP has no effect.
 ///
 /// # Errors
 /// If the tunnel cannot be set up, or its device fails or is removed.
 pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<()> {
+    // Before anything that takes time: a signal must not be missed.
     let hangup = signal(SignalKind::hangup())?;
-    let mut client = Client::start(config, kill_switch).await?;
     let (mut interrupt, mut terminate) = (
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
     );
+    let _stop = hawser_command::stop_flag()?;
+    let mut client = Client::start(config, kill_switch).await?;
     let ended = tokio::select! {
         error = client.stay_connected() => Err(error),
         never = log_hangups(hangup) => match never {},
