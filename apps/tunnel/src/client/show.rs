@@ -13,7 +13,10 @@ impl Client {
         status.device_restored = self.kept.device_restored();
         status.deviations = self.kept.deviations();
         let dns = self.dns.shown();
-        (status.dns, status.dns_restored) = (dns.state, dns.restored);
+        status.dns = dns
+            .state
+            .map(|state| state + &self.name_servers_of_networks());
+        status.dns_restored = dns.restored;
         status.uplink_domains = dns.uplink_domains;
         let settings = self.settings.shown();
         (status.settings, status.settings_outdated) = (settings.state, settings.outdated);

@@ -24,8 +24,7 @@ pub(crate) fn watch(config: &ClientConfig) -> Result<watch::Receiver<Vec<Uplink>
     let rules = config.uplinks.clone();
     let servers = config.servers.iter();
     let servers = servers.flat_map(|server| server.addresses.iter().map(|address| address.ip()));
-    let anywhere = ANYWHERE.map(|address| address.parse().expect("an address"));
-    let destinations: Vec<IpAddr> = servers.chain(anywhere).collect();
+    let destinations: Vec<IpAddr> = servers.chain(anywhere()).collect();
     interfaces::watch(move || {
         let running = running().context("cannot list the interfaces")?;
         let sources = sources(&rules, &running, &destinations);
@@ -37,6 +36,11 @@ pub(crate) fn watch(config: &ClientConfig) -> Result<watch::Receiver<Vec<Uplink>
         let mtus = mtus.collect();
         Ok(usable_uplinks(&rules, &mtus, own_addresses()?, &sources))
     })
+}
+
+/// Returns a destination of each family that takes the default route.
+pub(super) fn anywhere() -> [IpAddr; 2] {
+    ANYWHERE.map(|address| address.parse().expect("an address"))
 }
 
 /// Returns the addresses that the kernel chooses as the sources of packets over the uplinks.
