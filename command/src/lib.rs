@@ -7,7 +7,10 @@ mod output;
 mod signals;
 
 pub use logging::Logging;
-pub use output::{complain, is_screen, print, print_json, print_over, printable_json, show};
+pub use output::{
+    complain, is_screen, is_stale, print, print_json, print_over, printable_json, show,
+    show_status, staleness,
+};
 pub use signals::{stop_flag, stop_flag_of};
 
 use hawser_units::{Line, printable};

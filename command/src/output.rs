@@ -1,6 +1,7 @@
 //! Standard output and standard error: what is printed is printable, and a reader that has left is no failure.
 
 use anyhow::{Context, Result};
+use hawser_io::clock::unix_ms;
 use hawser_units::{is_shown, printable};
 use serde::Serialize;
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -54,6 +55,53 @@ pub fn show(again: bool, mut text: impl FnMut() -> Result<String>) -> Result<()>
         sleep(REFRESH);
     }
     Ok(())
+}
+
+/// The age from which a status is outdated.
+const STALE: Duration = Duration::from_secs(5);
+
+/// Shows the status that a program writes: as JSON once, or as text once or again and again. Returns whether the
+/// program runs. `written_unix_ms` returns the time of a status, in milliseconds since 1970.
+///
+/// # Errors
+/// If there is no status, or it cannot be printed.
+pub fn show_status<S: Serialize>(
+    (again, as_json): (bool, bool),
+    mut read: impl FnMut() -> Result<S>,
+    written_unix_ms: impl Fn(&S) -> u64,
+    text: impl Fn(&S, u64) -> String,
+) -> Result<bool> {
+    let mut runs = true;
+    let mut read = || -> Result<S> {
+        let status = read()?;
+        runs = !is_stale(written_unix_ms(&status), unix_ms());
+        Ok(status)
+    };
+    match as_json {
+        true => print_json(&read()?).map(drop)?,
+        false => show(again, || Ok(text(&read()?, unix_ms())))?,
+    }
+    Ok(runs)
+}
+
+/// Returns what the text of a status adds if it is outdated.
+pub fn staleness(written_unix_ms: u64, now_unix_ms: u64) -> String {
+    match is_stale(written_unix_ms, now_unix_ms) {
+        true => {
+            let age = age(written_unix_ms, now_unix_ms).as_secs();
+            format!(", as of {age} s ago: it has exited or hangs")
+        }
+        false => String::new(),
+    }
+}
+
+/// Returns whether a status is outdated: the program that wrote it has exited or hangs.
+pub fn is_stale(written_unix_ms: u64, now_unix_ms: u64) -> bool {
+    age(written_unix_ms, now_unix_ms) > STALE
+}
+
+fn age(written_unix_ms: u64, now_unix_ms: u64) -> Duration {
+    Duration::from_millis(now_unix_ms.saturating_sub(written_unix_ms))
 }
 
 /// Escapes in JSON what a terminal does not show as it is. The value is the same.

@@ -460,6 +460,16 @@ pub fn own_addresses() -> Result<Vec<OwnAddress>, Error> {
     Ok(usable.collect())
 }
 
+/// Returns whether one of the addresses is of the interface called `name`, of the family of `peer`, and
+/// valid beyond the link.
+pub fn has_family_of(own: &[OwnAddress], name: &str, peer: IpAddr) -> bool {
+    own.iter().any(|own| {
+        own.interface == name
+            && own.address.is_ipv4() == peer.is_ipv4()
+            && is_reachable(own.address)
+    })
+}
+
 /// Returns an address if packets can be sent from it. `AddressHeaderFlags` are the lower bits of the
 /// flags, which contain all that matter here.
 fn own_address(message: &AddressMessage) -> Option<OwnAddress> {

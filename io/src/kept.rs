@@ -8,12 +8,14 @@
 mod filters;
 mod firewall;
 mod forwarding;
+mod names;
 mod uplink;
 mod watch;
 
 pub use filters::{Filters, LooseFilter};
 pub use firewall::{AllRules, ForwardedPass, NoReversePathRule, Rules, Ruleset};
 pub use forwarding::Forwarding;
+pub use names::NameServer;
 pub use uplink::{OwnArp, UplinkRoute, UplinkState};
 pub use watch::Watch;
 

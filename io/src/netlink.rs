@@ -79,6 +79,22 @@ fn reason(errno: Errno, explanation: Option<&str>) -> String {
     }
 }
 
+/// Returns the value of the first attribute of a kind.
+fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    loop {
+        let (header, _) = attributes.split_first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let value = attributes.get(4..length)?;
+        if u16::from_ne_bytes([header[2], header[3]]) & KIND == kind {
+            return Some(value);
+        }
+        attributes = attributes.get(length.next_multiple_of(ALIGNMENT)..)?;
+    }
+}
+
+/// The bits of an attribute's kind that are not flags: `NLA_TYPE_MASK` of `linux/netlink.h`.
+const KIND: u16 = (1 << 14) - 1;
+
 /// The reason that a request failed, without the request.
 enum Failure {
     Kernel(Errno, Option<String>),

@@ -89,6 +89,7 @@ fn items(
     let rules = rules.current();
     let mut items: Vec<Box<dyn Item>> = vec![Box::new(NoReversePathRule {
         interfaces: used.iter().cloned().collect(),
+        peers: None,
         rules: Arc::clone(&rules),
     })];
     for is_ipv6 in versions {

@@ -17,9 +17,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The age from which a status is one of an agent that has exited, milliseconds.
-const STALE_STATUS_MS: u64 = 5_000;
-
 /// Reads everything but the peer, of the calling thread's network namespace.
 pub(crate) fn read(plan: &Plan) -> Facts {
     let all = interface::all().map_err(|error| error.to_string());
@@ -78,7 +75,7 @@ fn status_of(file: &Path) -> Value {
     let text = fs::read_to_string(file).unwrap_or_default();
     let status: Value = serde_json::from_str(&text).unwrap_or_default();
     let written = status["written_unix_ms"].as_u64().unwrap_or_default();
-    match clock::unix_ms().saturating_sub(written) > STALE_STATUS_MS {
+    match hawser_command::is_stale(written, clock::unix_ms()) {
         true => Value::Null,
         false => status,
     }

@@ -4,8 +4,10 @@ use crate::Part::{self, Agent, Controller, Publish, Relay, Tunnel};
 use crate::facts::Port;
 use crate::facts::Protocol::{self, Tcp, Udp};
 use hawser_io::xdp::Wanted;
+use hawser_units::Prefix;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use toml::{Table, Value};
 
 /// The ports and interfaces that are used.
@@ -35,6 +37,15 @@ pub(crate) struct TunnelPlan {
     pub(crate) uplinks: Vec<String>,
     /// The addresses of a client's servers.
     pub(crate) peers: Vec<IpAddr>,
+    /// The destinations that a client routes into the tunnel, and those that it leaves out.
+    pub(crate) routes: Vec<Prefix>,
+    pub(crate) bypass: Vec<Prefix>,
+    /// The routing table for them, if it is not the main one.
+    pub(crate) table: Option<i64>,
+    /// Whether a client blocks packets to these destinations outside the tunnel.
+    pub(crate) kill_switch: bool,
+    /// The name servers that a client sets.
+    pub(crate) dns: Vec<IpAddr>,
 }
 
 impl Default for TunnelPlan {
@@ -45,6 +56,11 @@ impl Default for TunnelPlan {
             forwards: false,
             uplinks: Vec::new(),
             peers: Vec::new(),
+            routes: Vec::new(),
+            bypass: Vec::new(),
+            table: None,
+            kill_switch: false,
+            dns: Vec::new(),
         }
     }
 }
@@ -94,8 +110,18 @@ impl TunnelPlan {
                 .filter_map(|row| Some(row.get("interface")?.as_str()?.to_owned()))
                 .collect(),
             peers: peers.collect(),
+            routes: parsed(texts(tunnel, "routes")),
+            bypass: parsed(texts(tunnel, "bypass")),
+            table: tunnel.get("table").and_then(Value::as_integer),
+            kill_switch: is_set("kill_switch") == Some(true),
+            dns: parsed(texts(tunnel, "dns")),
         })
     }
+}
+
+/// Returns the values of those texts that are valid; the tunnel's own `--check` names the others.
+fn parsed<T: FromStr>(texts: Vec<String>) -> Vec<T> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
 /// The default of an agent's `state`.

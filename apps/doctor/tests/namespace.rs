@@ -152,6 +152,17 @@ fn what_keeps_a_tunnel_from_passing_packets_is_found() {
         Verdict::Ok,
         "{route:?}"
     );
+    let config = config.replace("0.0.0.0/0", "10.0.0.0/8");
+    for (dns, result) in [("192.0.2.77", Verdict::Warning), ("10.0.0.1", Verdict::Ok)] {
+        let set = config.replacen("[tunnel]", &format!("[tunnel]\ndns = [\"{dns}\"]"), 1);
+        std::fs::write(&file, set).unwrap();
+        let names = tunnel();
+        let found = find(&names, "tunnel.names", dns);
+        assert_eq!(found.result, result, "{found:?}");
+    }
+    // Servers that a controller names have any address.
+    let config = config.replace("203.0.113.1:14752", "");
+    std::fs::write(&file, config).unwrap();
     for (rules, id) in [
         (
             "add table ip6 n { chain rp { type filter hook prerouting priority -140 ; policy drop ; \

@@ -18,6 +18,7 @@ mod resolv_conf;
 mod servers;
 mod settings;
 mod show;
+mod sizes;
 mod stale_flows;
 mod uplinks;
 mod usage;
@@ -53,6 +54,7 @@ use narrow::NarrowUplinks;
 use parking_lot::Mutex;
 use servers::Servers;
 use settings::Pushed;
+use sizes::SizesFile;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -71,17 +73,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// The interval at which the status is written without a change, in polls.
 const POLLS_PER_STATUS: u32 = 4;
 
-/// Keeps a tunnel up until SIGINT or SIGTERM. SIGHUP has no effect.
+/// Keeps a tunnel up until SIGINT or SIGTERM. The second one ends it at once. SIGHUP has no effect.
 ///
 /// # Errors
 /// If the tunnel cannot be set up, or its device fails or is removed.
 pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<()> {
+    // Before anything that takes time: a signal must not be missed.
     let hangup = signal(SignalKind::hangup())?;
-    let mut client = Client::start(config, kill_switch).await?;
     let (mut interrupt, mut terminate) = (
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
     );
+    let _stop = hawser_command::stop_flag()?;
+    let mut client = Client::start(config, kill_switch).await?;
     let ended = tokio::select! {
         error = client.stay_connected() => Err(error),
         never = log_hangups(hangup) => match never {},
@@ -171,7 +175,8 @@ impl Client {
         let dialer = Arc::new(dialer);
         let mut usage_file = UsageFile::read(config.usage_file.clone())?;
         let usage = usage_file.stored().cloned().unwrap_or_default();
-        let damaged_files = usage_file.damaged_files().to_vec();
+        let mut damaged_files = usage_file.damaged_files().to_vec();
+        let mut sizes_file = SizesFile::read(config.sizes_file.clone(), &mut damaged_files)?;
         let seed = getrandom::u64().context("the kernel provides no random numbers")?;
         let uplinks = uplinks::watch(&config)?;
         let networks = Networks::watch(&common.interface)?;
@@ -199,7 +204,7 @@ impl Client {
             device,
             servers: Servers::watch(&config, uplinks.clone(), inbox),
             uplinks,
-            narrow: NarrowUplinks::new(config.mtu_retry),
+            narrow: NarrowUplinks::new(config.mtu_retry, sizes_file.stored().clone()),
             modems: modems::watch(),
             networks,
             settings: pushed,
@@ -208,10 +213,11 @@ impl Client {
             addresses: InnerAddresses::default(),
             current: None,
             damaged_files,
-            files: Files::start(move |usage, status| {
+            files: Files::start(move |contents| {
                 // First: what the status says of caps is to outlive this process.
-                usage_file.write(usage);
-                status_file.write(status);
+                usage_file.write(&contents.usage);
+                sizes_file.write(&contents.sizes);
+                status_file.write(&contents.status);
             })?,
             progress: Progress::new(common),
             shape: None,

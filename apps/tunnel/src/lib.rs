@@ -30,6 +30,7 @@ mod quic;
 mod server;
 mod session;
 mod socket;
+mod stale_flows;
 pub mod status;
 mod tables;
 mod tcp;
@@ -116,8 +117,6 @@ fn run_client(args: &ClientArgs) -> Result<()> {
             // Before anything else: a later step may fail, and the traffic has to be blocked by
             // then.
             let kill_switch = client::kill_switch::apply(&config)?;
-            // The client hears the first signal, too. A server ends its drain at the second one.
-            let _stop = hawser_command::stop_flag()?;
             run_to_end(client::run(config, kill_switch))
         }
     }

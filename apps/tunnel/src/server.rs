@@ -7,6 +7,7 @@ mod kept;
 mod registry;
 mod revocation;
 mod routes;
+mod stale_flows;
 mod tcp;
 mod unmatched;
 
@@ -118,7 +119,7 @@ impl Signals {
 }
 
 /// Serves clients until SIGINT or SIGTERM, then drains: exits when all clients have left or the
-/// drain time is over.
+/// drain time is over. The second signal ends it at once.
 ///
 /// # Errors
 /// If the server cannot be set up, or its device fails or is removed.
@@ -126,6 +127,7 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
     // Caught before anything that takes time: a signal must neither be missed nor kill a server
     // that is starting.
     let signals = Signals::catch()?;
+    let _stop = hawser_command::stop_flag()?;
     if config.nat {
         check_forwarding(&config.prefixes)?;
     }
@@ -147,6 +149,7 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
         file: StatusFile::at(server.config.common.status_file()),
         progress: Progress::new(&server.config.common),
         last: last_status,
+        flows_forgotten_at: None,
     };
     let ended = tokio::select! {
         () = serve(&server, report, &tls, signals) => Ok(()),
@@ -309,13 +312,20 @@ struct StatusReport {
     file: StatusFile,
     progress: Progress,
     last: LastStatus,
+    /// How often rules and the device were restored when stale flows were last forgotten.
+    flows_forgotten_at: Option<u64>,
 }
 
 impl StatusReport {
-    /// Writes the status; returns how long that took.
+    /// Writes the status; returns how long that took. Forgets stale flows the first time, and after another
+    /// program's removals of rules or routes were undone.
     async fn write(&mut self, server: &Server) -> Duration {
         let began = Instant::now();
         let mut status = server.status().await;
+        let restored = Some(status.tables_restored + status.device_restored);
+        if std::mem::replace(&mut self.flows_forgotten_at, restored) != restored {
+            server.forget_stale_flows();
+        }
         self.progress.complete(&mut status);
         self.file.write(&status);
         *self.last.lock() = status;
@@ -331,7 +341,7 @@ async fn serve(
     mut signals: Signals,
 ) {
     write_until_signal(server, &mut report, tls, &mut signals).await;
-    drain(server, &mut signals).await;
+    drain(server, &mut report).await;
     server.registry.stop_all();
     report.write(server).await;
 }
@@ -379,8 +389,8 @@ fn reload_certificates(server: &Server, to: &watch::Sender<ServerTls>) {
     }
 }
 
-/// Waits until all clients have left, the drain time is over, or another signal arrives.
-async fn drain(server: &Server, signals: &mut Signals) {
+/// Writes the status until all clients have left or the drain time is over.
+async fn drain(server: &Server, report: &mut StatusReport) {
     server.draining.send_replace(true);
     let sessions = server.registry.count();
     info!(
@@ -389,11 +399,13 @@ async fn drain(server: &Server, signals: &mut Signals) {
         "shutting down: clients may move to other servers; repeat the signal to exit at once"
     );
     let until = Instant::now() + server.config.drain;
+    let mut tick = interval(STATUS_INTERVAL);
     while server.registry.count() > 0 && Instant::now() < until {
         tokio::select! {
+            _ = tick.tick() => {
+                report.write(server).await;
+            }
             () = sleep(Duration::from_millis(50)) => {}
-            _ = signals.interrupt.recv() => return,
-            _ = signals.terminate.recv() => return,
         }
     }
 }

@@ -3,17 +3,22 @@
 mod saved;
 
 use super::{Item, Problem};
-use crate::interface::name_matches;
+use crate::interface::{self, name_matches};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
+use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::warn;
+
+/// The IP versions that a rule concerns, before the word that they describe.
+const IPV4: &str = "IPv4 ";
+const IPV6: &str = "IPv6 ";
 
 /// The time after which rules are read again without a notification of a change.
 const REREAD: Duration = Duration::from_secs(30);
@@ -307,8 +312,8 @@ impl Chain {
         let named = matches(rule).find(|found| found["left"]["meta"]["key"] == "nfproto");
         let named = named.and_then(|found| found["right"].as_str());
         match (self.family.as_str(), named) {
-            ("ip", _) | (_, Some("ipv4")) => "IPv4 ",
-            ("ip6", _) | (_, Some("ipv6")) => "IPv6 ",
+            ("ip", _) | (_, Some("ipv4")) => IPV4,
+            ("ip6", _) | (_, Some("ipv6")) => IPV6,
             _ => "",
         }
     }
@@ -396,22 +401,40 @@ fn strings(value: &Value) -> Vec<&str> {
 pub struct NoReversePathRule {
     /// The interfaces that packets arrive on by another path than the route back.
     pub interfaces: Vec<String>,
+    /// The addresses whose packets are to arrive on the interfaces. Without them, packets may be of any
+    /// address.
+    pub peers: Option<Vec<IpAddr>>,
     /// The rules.
     pub rules: Arc<Ruleset>,
 }
 
 impl Item for NoReversePathRule {
     fn name(&self) -> String {
-        NoReversePathRule::NAME.to_owned()
+        let name = NoReversePathRule::NAME;
+        match self.interface() {
+            Some(interface) => format!("{name} on {interface}"),
+            None => name.to_owned(),
+        }
+    }
+
+    fn interface(&self) -> Option<&str> {
+        match self.interfaces.as_slice() {
+            [one] if self.peers.is_some() => Some(one),
+            _ => None,
+        }
     }
 
     fn examine(&self) -> Option<Problem> {
-        let found = self.rules.at("prerouting").into_iter().find_map(|chain| {
-            let mut rules = chain.rules.iter();
-            let rule = rules.find(|rule| self.is_strict(chain, rule))?;
-            Some((chain, chain.version(rule)))
+        let chains = self.rules.at("prerouting").into_iter();
+        let mut rules = chains.flat_map(|chain| chain.rules.iter().map(move |rule| (chain, rule)));
+        let found = rules.find_map(|(chain, rule)| {
+            if !self.is_strict(chain, rule) {
+                return None;
+            }
+            let version = chain.version(rule);
+            Some((chain, version, self.lost(version, rule)?))
         });
-        let (chain, version) = found?;
+        let (chain, version, lost) = found?;
         let place = chain.place();
         let words = match chain.tool {
             None => "fib saddr . iif",
@@ -419,8 +442,7 @@ impl Item for NoReversePathRule {
         };
         Some(Problem {
             what: format!(
-                "a rule in {place} (`{words}`) drops {version}packets that arrive on another interface than the route \
-                 back takes"
+                "a rule in {place} (`{words}`) drops {version}packets {lost}"
             ),
             advice: match chain.table.as_str() {
                 _ if chain.tool.is_some() => format!(
@@ -441,8 +463,32 @@ impl Item for NoReversePathRule {
 }
 
 impl NoReversePathRule {
-    /// The name of the item.
+    /// The name of the item, before its interface.
     pub const NAME: &str = "reverse path filter of the firewall";
+
+    /// Returns the packets that a strict rule for this IP version drops, as a clause.
+    fn lost(&self, version: &str, rule: &Value) -> Option<String> {
+        let Some(peers) = &self.peers else {
+            return Some("that arrive on another interface than the route back takes".to_owned());
+        };
+        let own = interface::own_addresses().ok()?;
+        let arriving = |name: &&String| may_arrive_on(rule, name);
+        let mut interfaces = self.interfaces.iter().filter(arriving);
+        interfaces.find_map(|name| {
+            peers.iter().find_map(|peer| {
+                let is_other = version == if peer.is_ipv4() { IPV6 } else { IPV4 };
+                if is_other || !interface::has_family_of(&own, name, *peer) {
+                    return None;
+                }
+                let back = interface::route(*peer, None).map(|route| route.interface);
+                let back = back.unwrap_or_else(|_| "no interface".to_owned());
+                let clause = || {
+                    format!("from {peer} that arrive on {name}, because the route back leads over {back}")
+                };
+                (back != *name).then(clause)
+            })
+        })
+    }
 
     /// Returns whether a rule drops packets without a route back by the interface on which they came, or
     /// accepts only the others.

@@ -67,12 +67,9 @@ impl Item for UplinkRoute {
         let name = &self.interface;
         let is_up = interface::running().is_ok_and(|running| running.contains(name));
         let own = interface::own_addresses().ok()?;
-        let has = |wanted: bool| {
-            let mut own = own.iter().filter(|own| own.interface == *name);
-            own.any(|own| own.address.is_ipv4() == wanted && interface::is_reachable(own.address))
-        };
         // Others than these are not tried.
-        let mut peers = self.peers.iter().filter(|peer| has(peer.is_ipv4()));
+        let has_family = |peer: &&IpAddr| interface::has_family_of(&own, name, **peer);
+        let mut peers = self.peers.iter().filter(has_family);
         let first = *peers.clone().next()?;
         if !is_up || peers.any(|peer| interface::has_route(*peer, name)) {
             return None;

@@ -1,6 +1,6 @@
 //! The flows that the kernel's connection tracking knows, over ctnetlink (`linux/netfilter/nfnetlink_conntrack.h`).
 
-use super::{ALIGNMENT, Error};
+use super::{ALIGNMENT, Error, find};
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
@@ -165,18 +165,4 @@ fn address(attributes: &[u8], [ipv4, ipv6]: [u16; 2]) -> Option<IpAddr> {
     let of_ipv4 = find(attributes, ipv4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
     let of_ipv6 = find(attributes, ipv6).and_then(|bytes| <[u8; 16]>::try_from(bytes).ok());
     of_ipv4.map(IpAddr::from).or(of_ipv6.map(IpAddr::from))
-}
-
-/// Returns the value of the first attribute of this kind.
-fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    loop {
-        let (header, _) = attributes.split_first_chunk::<4>()?;
-        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-        let value = attributes.get(4..length)?;
-        // The upper bits are flags.
-        if u16::from_ne_bytes([header[2], header[3]]) & !NLA_F_NESTED == kind {
-            return Some(value);
-        }
-        attributes = attributes.get(length.next_multiple_of(ALIGNMENT)..)?;
-    }
 }

@@ -1,6 +1,6 @@
 //! Requests of generic netlink, which need no privilege here.
 
-use netlink_packet_core::NlasIterator;
+use super::find;
 use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use std::io;
@@ -71,12 +71,7 @@ fn attributes(answer: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 pub(super) fn attribute<const N: usize>(attributes: &[u8], kind: u16) -> io::Result<[u8; N]> {
-    let mut found = NlasIterator::new(attributes)
-        .filter_map(Result::ok)
-        .filter(|attribute| attribute.kind() == kind);
-    let value = found
-        .next()
-        .and_then(|attribute| attribute.value().try_into().ok());
+    let value = find(attributes, kind).and_then(|value| value.try_into().ok());
     value.ok_or_else(malformed)
 }
 

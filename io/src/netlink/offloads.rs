@@ -1,3 +1,4 @@
+use super::find;
 use super::generic::{ask, family, malformed};
 use netlink_packet_core::{NlasIterator, parse_string};
 use std::collections::BTreeSet;
@@ -33,20 +34,13 @@ const ETHTOOL_A_BITSET_BIT_NAME: u16 = 2;
 
 /// Returns the names in the set of active features, which has only the bits that are set.
 fn active(answer: &[u8]) -> Option<BTreeSet<String>> {
-    let set = first(answer, ETHTOOL_A_FEATURES_ACTIVE)?;
-    let bits = first(&set, ETHTOOL_A_BITSET_BITS)?;
-    let bits = NlasIterator::new(&bits).filter_map(Result::ok);
+    let set = find(answer, ETHTOOL_A_FEATURES_ACTIVE)?;
+    let bits = find(set, ETHTOOL_A_BITSET_BITS)?;
+    let bits = NlasIterator::new(bits).filter_map(Result::ok);
     let names = bits
         .filter(|bit| bit.kind() == ETHTOOL_A_BITSET_BITS_BIT)
-        .filter_map(|bit| parse_string(&first(bit.value(), ETHTOOL_A_BITSET_BIT_NAME)?).ok());
+        .filter_map(|bit| parse_string(find(bit.value(), ETHTOOL_A_BITSET_BIT_NAME)?).ok());
     Some(names.collect())
-}
-
-/// Returns the value of the first attribute of a kind.
-fn first(attributes: &[u8], kind: u16) -> Option<Vec<u8>> {
-    let mut found = NlasIterator::new(attributes).filter_map(Result::ok);
-    let found = found.find(|attribute| attribute.kind() == kind)?;
-    Some(found.value().to_vec())
 }
 
 #[cfg(test)]

@@ -3,15 +3,11 @@ mod controlled;
 use super::{DeviceStatus, PathState, ReceiveStatus, Status, UnselectedStatus};
 use crate::config::Remains;
 use anyhow::{Result, ensure};
-use hawser_io::clock::unix_ms;
+use hawser_command::is_stale;
 use hawser_units::PolicyCode;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
-
-/// Age from which a status is one of an agent that has exited, milliseconds. A running agent writes
-/// it every second.
-const STALE_MS: u64 = 5_000;
 
 /// Show the status of the agent of a node
 #[derive(Debug, Clone, clap::Args)]
@@ -30,17 +26,9 @@ pub struct Args {
 /// Prints the status of a node. Fails if its agent is not running.
 pub fn run(args: &Args) -> Result<()> {
     let file = Remains::read(&args.config)?.status_file();
-    let mut runs = true;
-    let mut read = || -> Result<Status> {
-        let status = Status::read(&file)?;
-        runs = unix_ms().saturating_sub(status.written_unix_ms) < STALE_MS;
-        Ok(status)
-    };
-    if args.json {
-        hawser_command::print_json(&read()?)?;
-    } else {
-        hawser_command::show(args.watch, || Ok(describe(&read()?, unix_ms())))?;
-    }
+    let read = || Ok(Status::read(&file)?);
+    let written = |status: &Status| status.written_unix_ms;
+    let runs = hawser_command::show_status((args.watch, args.json), read, written, describe)?;
     ensure!(runs, "the agent is not running");
     Ok(())
 }
@@ -84,9 +72,9 @@ fn heading(status: &Status, now_ms: u64) -> String {
     let age_ms = now_ms.saturating_sub(status.written_unix_ms);
     let mut text = format!("node {}, hawser {}, ", status.node, status.version);
     let age_s = age_ms as f64 / 1e3;
-    let _ = match age_ms {
-        ..STALE_MS => writeln!(text, "process {}, {age_s:.1} s ago", status.pid),
-        _ => writeln!(
+    let _ = match is_stale(status.written_unix_ms, now_ms) {
+        false => writeln!(text, "process {}, {age_s:.1} s ago", status.pid),
+        true => writeln!(
             text,
             "NOT RUNNING: process {} wrote this {age_s:.0} s ago",
             status.pid

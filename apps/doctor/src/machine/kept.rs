@@ -5,9 +5,11 @@ use crate::facts::KeptFacts;
 use crate::plan::{Plan, TunnelPlan};
 use hawser_io::interface;
 use hawser_io::kept::{
-    AllRules, ForwardedPass, Forwarding, Item, NoReversePathRule, OwnArp, Rules, UplinkRoute,
+    AllRules, ForwardedPass, Forwarding, Item, NameServer, NoReversePathRule, OwnArp, Rules, UplinkRoute,
     UplinkState,
 };
+use hawser_units::Prefix;
+use std::net::IpAddr;
 
 const BOTH: &[Part] = &[Agent, Tunnel];
 
@@ -29,10 +31,6 @@ pub(super) fn read(plan: &Plan) -> Vec<KeptFacts> {
         (named, uplinks) => matching(&[named, uplinks].concat()),
     };
     let mut rules = Rules::default();
-    let filter = NoReversePathRule {
-        interfaces: used,
-        rules: rules.current(),
-    };
     let pass = ForwardedPass {
         interface: tunnel.interface.clone(),
         networks: tunnel.networks.clone(),
@@ -40,25 +38,17 @@ pub(super) fn read(plan: &Plan) -> Vec<KeptFacts> {
             .to_owned(),
         rules: rules.current(),
     };
-    let mut found = vec![
-        facts(
-            "firewall.rules",
+    let mut found = reverse_path_rules(&tunnel, &used, &matching(&tunnel.uplinks), &mut rules);
+    found.push(KeptFacts {
+        is_needed: tunnel.forwards,
+        ..facts(
+            "firewall.forwarding",
             None,
-            BOTH,
-            &filter,
-            "No rule of nftables filters by the route back.",
-        ),
-        KeptFacts {
-            is_needed: tunnel.forwards,
-            ..facts(
-                "firewall.forwarding",
-                None,
-                &[Tunnel],
-                &pass,
-                "nftables lets forwarded packets of a tunnel pass.",
-            )
-        },
-    ];
+            &[Tunnel],
+            &pass,
+            "nftables lets forwarded packets of a tunnel pass.",
+        )
+    });
     if tunnel.forwards {
         found.extend(
             [false, true]
@@ -69,6 +59,7 @@ pub(super) fn read(plan: &Plan) -> Vec<KeptFacts> {
     }
     found.push(all_rules(&mut rules));
     found.extend(uplinks(&tunnel, &matching(&tunnel.uplinks)));
+    found.extend(name_servers(&tunnel));
     found
 }
 
@@ -79,6 +70,63 @@ fn all_rules(rules: &mut Rules) -> KeptFacts {
     };
     let fine = "No rules of iptables are unread.";
     facts("firewall.read", None, BOTH, &item, fine)
+}
+
+/// Examines the rules that filter by the route back. A tunnel client loses packets by them only if its
+/// servers are not routed over each uplink.
+fn reverse_path_rules(
+    tunnel: &TunnelPlan,
+    used: &[String],
+    uplinks: &[String],
+    rules: &mut Rules,
+) -> Vec<KeptFacts> {
+    let mut rule = |interfaces: &[String], peers| NoReversePathRule {
+        interfaces: interfaces.to_vec(),
+        peers,
+        rules: rules.current(),
+    };
+    let any = rule(used, None);
+    let fine = "No rule of nftables filters by the route back.";
+    // While the client does not run, the route back is another one.
+    let will_change = tunnel.peers.iter().any(|peer| is_in(&tunnel.routes, *peer));
+    if tunnel.peers.is_empty() || will_change {
+        return vec![facts("firewall.rules", None, BOTH, &any, fine)];
+    }
+    let of_servers = rule(uplinks, Some(tunnel.peers.clone()));
+    let fine_for_tunnel = "No rule of nftables drops packets of the servers by the route back.";
+    vec![
+        facts("firewall.rules", None, &[Agent], &any, fine),
+        facts(
+            "firewall.rules",
+            None,
+            &[Tunnel],
+            &of_servers,
+            fine_for_tunnel,
+        ),
+    ]
+}
+
+fn is_in(prefixes: &[Prefix], address: IpAddr) -> bool {
+    let host = Prefix::host(address);
+    prefixes.iter().any(|prefix| prefix.contains(host))
+}
+
+/// Examines the name servers that a tunnel client should ask through the tunnel.
+fn name_servers(tunnel: &TunnelPlan) -> Vec<KeptFacts> {
+    let routes_all = tunnel.routes.iter().any(|prefix| prefix.bits() == 0);
+    let is_routed =
+        |address| tunnel.table.is_none() && (routes_all || is_in(&tunnel.routes, address));
+    let (device, is_blocked) = (&tunnel.interface, tunnel.kill_switch);
+    let servers = NameServer::of_client(device, &tunnel.dns, is_routed, is_blocked);
+    let servers = servers
+        .into_iter()
+        .filter(|server| !tunnel.uplinks.is_empty() && !is_in(&tunnel.bypass, server.address));
+    let examined = servers.map(|server| {
+        let address = server.address.to_string();
+        let fine = format!("The name server {address} is not asked outside the tunnel.");
+        facts("tunnel.names", Some(address), &[Tunnel], &server, &fine)
+    });
+    examined.collect()
 }
 
 /// Examines the forwarding that the configuration needs.

@@ -3,10 +3,8 @@ use crate::config::Config;
 use anyhow::{Result, ensure};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
-use hawser_io::clock::unix_ms;
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Show the status of a relay
 #[derive(Debug, Clone, clap::Args)]
@@ -21,9 +19,6 @@ pub struct Args {
     #[arg(long, conflicts_with = "watch")]
     json: bool,
 }
-
-/// The age from which a status is outdated: its process has exited or hangs.
-const STALE: Duration = Duration::from_secs(5);
 
 /// The columns of the table of viewers.
 const COLUMNS: [&str; 9] = [
@@ -44,35 +39,16 @@ const COLUMNS: [&str; 9] = [
 /// If the configuration is not valid, there is no status file, or the relay is not running.
 pub fn run(args: &Args) -> Result<()> {
     let file = Config::read(&args.config)?.status_file();
-    let mut runs = true;
-    let mut read = || -> Result<Status> {
-        let status = Status::read(&file)?;
-        runs = age(&status, unix_ms()) <= STALE;
-        Ok(status)
-    };
-    if args.json {
-        hawser_command::print_json(&read()?)?;
-    } else {
-        hawser_command::show(args.watch, || Ok(text(&read()?, unix_ms())))?;
-    }
+    let read = || Status::read(&file);
+    let written = |status: &Status| status.written_unix_ms;
+    let runs = hawser_command::show_status((args.watch, args.json), read, written, text)?;
     ensure!(runs, "the relay is not running");
     Ok(())
 }
 
-fn age(status: &Status, now_unix_ms: u64) -> Duration {
-    Duration::from_millis(now_unix_ms.saturating_sub(status.written_unix_ms))
-}
-
 fn text(status: &Status, now_unix_ms: u64) -> String {
     let mut text = format!("relay {} (process {})", status.name, status.pid);
-    let age = age(status, now_unix_ms);
-    if age > STALE {
-        let _ = write!(
-            text,
-            ", as of {} s ago: it has exited or hangs",
-            age.as_secs()
-        );
-    }
+    text += &hawser_command::staleness(status.written_unix_ms, now_unix_ms);
     text.push('\n');
     text += &lines("packets of no track", &status.packets);
     for broadcast in &status.broadcasts {

@@ -1,11 +1,12 @@
 //! The settings of the kernel that a client needs beside its device and tables, and that other programs may change.
 
+use super::uplinks::anywhere;
 use crate::config::ClientConfig;
 use anyhow::{Context, Result};
 use hawser_io::interface;
 use hawser_io::kept::{
-    Deviation, Filters, ForwardedPass, Forwarding, Item, LooseFilter, NoReversePathRule, Rules,
-    UplinkRoute, UplinkState, Watch,
+    Deviation, Filters, ForwardedPass, Forwarding, Item, LooseFilter, NameServer,
+    NoReversePathRule, Rules, UplinkRoute, UplinkState, Watch,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -96,11 +97,20 @@ fn items(
     // A pattern may match nothing.
     let named = named.filter(|rule| !rule.contains('*'));
     items.extend(named.map(|interface| boxed(UplinkState { interface })));
-    items.push(boxed(NoReversePathRule {
-        interfaces: uplinks.iter().cloned().collect(),
-        rules: rules.current(),
-    }));
     let peers: Vec<IpAddr> = peers(config).collect();
+    // A controller may name servers of any address.
+    let arriving = match config.servers.is_empty() {
+        true => anywhere().to_vec(),
+        false => peers.clone(),
+    };
+    items.extend(uplinks.iter().map(|interface| {
+        boxed(NoReversePathRule {
+            interfaces: vec![interface.clone()],
+            peers: Some(arriving.clone()),
+            rules: rules.current(),
+        })
+    }));
+    items.extend(name_servers(config).into_iter().map(boxed));
     items.extend(uplinks.into_iter().map(|interface| {
         let peers = peers.clone();
         boxed(UplinkRoute { interface, peers })
@@ -138,6 +148,21 @@ fn peers(config: &ClientConfig) -> impl Iterator<Item = IpAddr> {
     let servers = servers.map(|address| address.ip().to_canonical());
     let controllers = config.controllers.iter();
     servers.chain(controllers.filter_map(|controller| Some(controller.address()?.ip())))
+}
+
+/// Returns the name servers that should be asked through the tunnel.
+fn name_servers(config: &ClientConfig) -> Vec<NameServer> {
+    let mut routes = config.routes.iter();
+    let routes_all = config.table.is_none() && routes.any(|prefix| prefix.length() == 0);
+    let is_routed = |address| {
+        let mut routes = config.routes.iter();
+        config.table.is_none() && (routes_all || routes.any(|prefix| prefix.contains(address)))
+    };
+    let (device, is_blocked) = (&config.common.interface, config.kill_switch);
+    let mut servers = NameServer::of_client(device, &config.dns, is_routed, is_blocked);
+    let is_bypassed = |address| config.bypass.iter().any(|prefix| prefix.contains(address));
+    servers.retain(|server| !is_bypassed(server.address));
+    servers
 }
 
 /// Returns the forwarding that hosts behind the client need.

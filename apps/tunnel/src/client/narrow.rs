@@ -5,8 +5,10 @@
 //! An uplink is narrowed and tried again by changing its MTU. The supervisor makes a connection with
 //! the new one, beside the one in use if there is one.
 
+use super::sizes::{Sizes, is_same, network_of};
 use hawser_units::Instant;
 use hawser_uplinks::Uplink;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,7 +16,7 @@ use tracing::info;
 
 /// The MTUs that are tried one after the other, in bytes, until a full packet arrives. The last but
 /// one is the smallest with IPv6 inside.
-const MTUS: [u16; 4] = [1480, 1400, 1352, 1280];
+pub(super) const MTUS: [u16; 4] = [1480, 1400, 1352, 1280];
 
 /// The time for which an uplink has its whole MTU when that is tried again: enough for one
 /// connection, also over TCP, and too short for a second one after that has failed.
@@ -25,24 +27,33 @@ const TRIAL: Duration = Duration::from_secs(15);
 pub(super) struct NarrowUplinks {
     retry_every: Duration,
     limits: BTreeMap<String, Limit>,
+    /// The limits with which connections were made.
+    sizes: Sizes,
 }
 
 #[derive(Debug)]
 struct Limit {
     mtu: u16,
-    /// The addresses of the uplink. With others, it is in another network.
-    addresses: Vec<IpAddr>,
+    /// The network of the uplink.
+    network: Vec<IpAddr>,
     /// When the next trial of the whole MTU begins; in the past while there is one.
     retry_at: Instant,
 }
 
 impl NarrowUplinks {
-    /// `retry_every` is the time between trials; more than [`TRIAL`].
-    pub(super) fn new(retry_every: Duration) -> NarrowUplinks {
+    /// `retry_every` is the time between trials; more than [`TRIAL`]. `sizes` are what networks carried
+    /// before.
+    pub(super) fn new(retry_every: Duration, sizes: Sizes) -> NarrowUplinks {
         NarrowUplinks {
             retry_every,
             limits: BTreeMap::new(),
+            sizes,
         }
+    }
+
+    /// Returns what is to be known after a restart.
+    pub(super) fn sizes(&self) -> &Sizes {
+        &self.sizes
     }
 
     /// Limits an uplink whose packets of `mtu` bytes did not arrive while small ones did. Without a
@@ -55,7 +66,7 @@ impl NarrowUplinks {
             return;
         }
         let Some(mtu) = smaller_mtus(mtu).next() else {
-            self.limits.remove(&uplink.interface);
+            self.forget(uplink);
             return;
         };
         let interface = &uplink.interface;
@@ -74,28 +85,40 @@ impl NarrowUplinks {
                 mtu_bytes, "larger packets do not arrive: using smaller ones"
             );
             self.set(uplink, uplink.mtu, now + self.retry_every);
+            self.sizes.set(uplink, uplink.mtu);
         }
     }
 
     fn set(&mut self, uplink: &Uplink, mtu: u16, retry_at: Instant) {
         let limit = Limit {
             mtu,
-            addresses: addresses(uplink),
+            network: network_of(uplink),
             retry_at,
         };
         self.limits.insert(uplink.interface.clone(), limit);
     }
 
+    fn forget(&mut self, uplink: &Uplink) {
+        self.limits.remove(&uplink.interface);
+        self.sizes.forget(uplink);
+    }
+
     /// Takes note that full packets of an uplink, with its MTU at that time, arrive.
     pub(super) fn confirm(&mut self, uplink: &Uplink) {
-        let limit = self.limits.get(&uplink.interface);
-        if limit.is_some_and(|limit| uplink.mtu > limit.mtu) {
-            info!(
-                interface = uplink.interface,
-                mtu_bytes = uplink.mtu,
-                "larger packets arrive"
-            );
-            self.limits.remove(&uplink.interface);
+        let Some(limit) = self.limits.get(&uplink.interface) else {
+            return;
+        };
+        match uplink.mtu.cmp(&limit.mtu) {
+            Ordering::Greater => {
+                info!(
+                    interface = uplink.interface,
+                    mtu_bytes = uplink.mtu,
+                    "larger packets arrive"
+                );
+                self.forget(uplink);
+            }
+            Ordering::Equal => self.sizes.set(uplink, uplink.mtu),
+            Ordering::Less => {}
         }
     }
 
@@ -108,13 +131,10 @@ impl NarrowUplinks {
     /// Limits the MTUs of uplinks, except during trials.
     pub(super) fn limit(&mut self, now: Instant, mut uplinks: Vec<Uplink>) -> Vec<Uplink> {
         for uplink in &mut uplinks {
+            self.follow_network(now, uplink);
             let Some(limit) = self.limits.get_mut(&uplink.interface) else {
                 continue;
             };
-            if limit.addresses != addresses(uplink) {
-                self.limits.remove(&uplink.interface);
-                continue;
-            }
             if now >= limit.retry_at + TRIAL {
                 limit.retry_at = now + self.retry_every;
             }
@@ -124,15 +144,30 @@ impl NarrowUplinks {
         }
         uplinks
     }
+
+    /// Begins with what an uplink's network carried before, or else with the whole MTU, when the uplink
+    /// appears and in another network.
+    fn follow_network(&mut self, now: Instant, uplink: &Uplink) {
+        let interface = &uplink.interface;
+        let known = self.limits.get(interface);
+        if known.is_some_and(|known| is_same(&known.network, &network_of(uplink))) {
+            return;
+        }
+        self.limits.remove(interface);
+        if let Some(mtu) = self.sizes.get(uplink).filter(|mtu| *mtu < uplink.mtu) {
+            info!(
+                interface,
+                mtu_bytes = mtu,
+                "using the size of packets that this network carried before"
+            );
+            self.set(uplink, mtu, now + self.retry_every);
+        }
+    }
 }
 
 /// Returns the MTUs that are tried instead of `mtu`.
 pub(super) fn smaller_mtus(mtu: u16) -> impl Iterator<Item = u16> {
     MTUS.into_iter().filter(move |smaller| *smaller < mtu)
-}
-
-fn addresses(uplink: &Uplink) -> Vec<IpAddr> {
-    uplink.ipv4.iter().chain(&uplink.ipv6).copied().collect()
 }
 
 #[cfg(test)]
@@ -161,7 +196,7 @@ mod tests {
 
     #[test]
     fn smaller_mtus_are_tried_until_one_works() {
-        let mut narrow = NarrowUplinks::new(EVERY);
+        let mut narrow = NarrowUplinks::new(EVERY, Sizes::default());
         assert_eq!(mtu(&mut narrow, START), 1500);
         let mut last = 1500;
         for smaller in MTUS {
@@ -175,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_larger_mtu_is_tried_again_once_in_a_while() {
-        let mut narrow = NarrowUplinks::new(EVERY);
+        let mut narrow = NarrowUplinks::new(EVERY, Sizes::default());
         narrow.narrow(START, &uplink(1), 1500);
         let mut trial = START;
         for _ in 0..3 {
@@ -198,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_larger_mtu_that_works_is_kept() {
-        let mut narrow = NarrowUplinks::new(EVERY);
+        let mut narrow = NarrowUplinks::new(EVERY, Sizes::default());
         narrow.narrow(START, &uplink(1), 1500);
         let small = narrow.limit(START, vec![uplink(1)]).remove(0);
         narrow.confirm(&small);
@@ -209,9 +244,41 @@ mod tests {
 
     #[test]
     fn another_network_is_tried_with_the_whole_mtu() {
-        let mut narrow = NarrowUplinks::new(EVERY);
+        let mut narrow = NarrowUplinks::new(EVERY, Sizes::default());
         narrow.narrow(START, &uplink(1), 1500);
         assert_eq!(narrow.limit(START, vec![uplink(2)])[0].mtu, 1500);
         assert_eq!(mtu(&mut narrow, START), 1500);
+    }
+
+    #[test]
+    fn what_a_network_carried_is_known_after_a_restart() {
+        let mut narrow = NarrowUplinks::new(EVERY, Sizes::default());
+        narrow.narrow(START, &uplink(1), 1500);
+        assert_eq!(*narrow.sizes(), Sizes::default(), "it may be too large");
+        let fits = |mtu| Uplink { mtu, ..uplink(1) };
+        narrow.confirm(&fits(1480));
+        narrow.fit(START, &fits(1400));
+        let restarted = |before: &NarrowUplinks| NarrowUplinks::new(EVERY, before.sizes().clone());
+        let mut narrow = restarted(&narrow);
+        assert_eq!(mtu(&mut narrow, START), 1400);
+        assert_eq!(narrow.limit(START, vec![uplink(2)])[0].mtu, 1500);
+        assert_eq!(mtu(&mut narrow, START), 1400, "the first network again");
+
+        // The network has become narrower, and wider.
+        narrow.fit(START, &fits(1352));
+        let mut narrow = restarted(&narrow);
+        assert_eq!(mtu(&mut narrow, START), 1352);
+        assert_eq!(mtu(&mut narrow, START + EVERY), 1500);
+        narrow.confirm(&uplink(1));
+        assert_eq!(mtu(&mut restarted(&narrow), START), 1500);
+
+        // No size works.
+        narrow.fit(START, &fits(1352));
+        let mut narrow = restarted(&narrow);
+        assert_eq!(mtu(&mut narrow, START), 1352);
+        for mtu in [1352, 1280] {
+            narrow.narrow(START, &uplink(1), mtu);
+        }
+        assert_eq!(mtu(&mut restarted(&narrow), START), 1500);
     }
 }

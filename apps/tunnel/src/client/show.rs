@@ -1,4 +1,5 @@
 use super::Client;
+use super::files::Contents;
 use crate::status::{PathStatus, SessionStatus, Status, UplinkStatus};
 use hawser_uplinks::{Reachability, Uplink};
 
@@ -15,7 +16,10 @@ impl Client {
         status.deviations.extend(of_tables);
         let dns = self.dns.shown();
         status.deviations.extend(dns.deviations);
-        (status.dns, status.dns_restored) = (dns.state, dns.restored);
+        status.dns = dns
+            .state
+            .map(|state| state + &self.name_servers_of_networks());
+        status.dns_restored = dns.restored;
         status.uplink_domains = dns.uplink_domains;
         let settings = self.settings.shown();
         (status.settings, status.settings_outdated) = (settings.state, settings.outdated);
@@ -30,7 +34,24 @@ impl Client {
         status.sessions = session.into_iter().collect();
         self.progress.complete(&mut status);
         *self.last_status.lock() = status.clone();
-        self.files.write(self.supervisor.usage().clone(), status);
+        self.files.write(Contents {
+            usage: self.supervisor.usage().clone(),
+            sizes: self.narrow.sizes().clone(),
+            status,
+        });
+    }
+
+    /// Returns what the status adds for name servers that are also addresses of a network of this node.
+    fn name_servers_of_networks(&self) -> String {
+        let networks = self.networks.borrow();
+        let servers = self.config.name_servers_inside();
+        let servers = servers.filter(|server| networks.contains(*server));
+        let note = |server| {
+            format!(
+                "; {server} is asked through the tunnel, although a network of this node has this address, too"
+            )
+        };
+        servers.map(note).collect()
     }
 
     async fn session_status(&self, uplinks: &[Uplink]) -> Option<SessionStatus> {

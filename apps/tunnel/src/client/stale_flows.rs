@@ -4,10 +4,9 @@
 use super::Client;
 use crate::config::Prefix;
 use crate::interfaces::Networks;
-use hawser_io::netlink::{TrackedFlow, forget_flows};
+use crate::stale_flows;
+use hawser_io::netlink::TrackedFlow;
 use std::net::IpAddr;
-use tokio::task::spawn_blocking;
-use tracing::{info, warn};
 
 /// The flows that now leave through the tunnel, and the sources that they have there.
 struct Inside {
@@ -55,16 +54,11 @@ impl Client {
             networks: self.networks.borrow().clone(),
             peers: self.peers(),
         };
-        spawn_blocking(move || match forget_flows(|flow| inside.is_stale(flow)) {
-            Ok(0) => {}
-            Ok(flows) => info!(
-                flows,
-                "flows that were outside the tunnel are translated from now on"
-            ),
-            Err(error) => warn!(
-                "masquerade: flows that were outside the tunnel before may be dropped by the server: {error}"
-            ),
-        });
+        stale_flows::forget(
+            "flows that were outside the tunnel",
+            "may be dropped by the server (`masquerade`)",
+            move |flow| inside.is_stale(flow),
+        );
     }
 }
 

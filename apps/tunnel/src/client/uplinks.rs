@@ -24,8 +24,7 @@ pub(crate) fn watch(config: &ClientConfig) -> Result<watch::Receiver<Vec<Uplink>
     let rules = config.uplinks.clone();
     let servers = config.servers.iter();
     let servers = servers.flat_map(|server| server.addresses.iter().map(|address| address.ip()));
-    let anywhere = ANYWHERE.map(|address| address.parse().expect("an address"));
-    let destinations: Vec<IpAddr> = servers.chain(anywhere).collect();
+    let destinations: Vec<IpAddr> = servers.chain(anywhere()).collect();
     interfaces::watch(move || {
         let running = running().context("cannot list the interfaces")?;
         let sources = sources(&rules, &running, &destinations);
@@ -37,6 +36,11 @@ pub(crate) fn watch(config: &ClientConfig) -> Result<watch::Receiver<Vec<Uplink>
         let mtus = mtus.collect();
         Ok(usable_uplinks(&rules, &mtus, own_addresses()?, &sources))
     })
+}
+
+/// Returns a destination of each family that takes the default route.
+pub(super) fn anywhere() -> [IpAddr; 2] {
+    ANYWHERE.map(|address| address.parse().expect("an address"))
 }
 
 /// Returns the addresses that the kernel chooses as the sources of packets over the uplinks.
@@ -110,7 +114,7 @@ fn usable_uplinks(
 
 /// Returns what addresses have in common of which the kernel may choose any: the whole of an IPv4
 /// address, and the /64 of IPv6, in which there are temporary ones.
-fn network(address: IpAddr) -> IpAddr {
+pub(super) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(ipv6) => Ipv6Addr::from_bits(ipv6.to_bits() & (!0 << 64)).into(),

@@ -56,6 +56,8 @@ pub struct ClientConfig {
     pub settings_file: PathBuf,
     /// The file with the bytes that the uplinks have used this month.
     pub usage_file: PathBuf,
+    /// The file with the sizes of packets that the networks of uplinks carried.
+    pub sizes_file: PathBuf,
     /// The interfaces that may be used.
     pub uplinks: Vec<UplinkRule>,
 }
@@ -296,6 +298,7 @@ impl ClientConfig {
             dns: tunnel.dns.clone(),
             dns_domains: tunnel.dns_domains.clone(),
             usage_file: state.join("usage.json"),
+            sizes_file: state.join("sizes.json"),
             accepts_settings: file
                 .controller
                 .as_ref()

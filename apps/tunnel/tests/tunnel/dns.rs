@@ -260,3 +260,34 @@ fn systemd_resolved_is_told_and_forgets() {
     assert_eq!(calls, expected);
     assert_eq!(car.text(), stub);
 }
+
+#[test]
+fn a_name_server_that_is_asked_outside_is_named() {
+    const ALL: &str = "routes = [\"0.0.0.0/0\"]\n";
+    let car = Car::new();
+    let _server = car.rig.server(0, "", "");
+    let found = |more: &str, what: Option<&str>, dns: Option<&str>| {
+        let client = car.start(more);
+        client.until(&format!("{what:?} with {more}"), |status| {
+            let mut deviations = status.deviations.iter();
+            let found = deviations.find(|found| found.name == format!("name server {OUTSIDE}"));
+            let is_expected = match (found, what) {
+                (Some(found), Some(what)) => !found.restored && found.what.contains(what),
+                (found, _) => found.is_none() && what.is_none(),
+            };
+            let is_set =
+                dns.is_none_or(|dns| status.dns.as_ref().is_some_and(|set| set.contains(dns)));
+            is_expected && is_set && !status.sessions.is_empty()
+        });
+        assert!(client.process.stop(TIMEOUT).unwrap().success());
+    };
+    let outside = Some("asked outside the tunnel, over wan0");
+    let set = format!("dns = [\"{OUTSIDE}\"]\n");
+    found(ALL, outside, None);
+    found(&format!("{ALL}bypass = [\"{OUTSIDE}/32\"]"), None, None);
+    found(&set, outside, Some(OUTSIDE));
+    let inside = "through the tunnel, although a network";
+    found(&format!("{ALL}{set}"), None, Some(inside));
+    found(&format!("{ALL}dns = [\"{HOST4}\"]"), None, Some(HOST4));
+    found(&format!("{ALL}kill_switch = true"), Some("blocks"), None);
+}

@@ -191,11 +191,12 @@ fn addresses_and_routes_that_another_program_removes_are_restored_and_counted() 
         let commands: Vec<_> = change.lines().map(|line| format!("ip {line}")).collect();
         let status = command.args(["-c", &commands.join(" && ")]).status();
         assert!(status.unwrap().success(), "{change}");
-        restored = client
-            .until(&format!("restored after {change}"), |status| {
-                status.device_restored > restored
-            })
-            .device_restored;
+        // The kernel may remove more of it after the first restoration.
+        let status = client.until(&format!("restored after {change}"), |status| {
+            let mut deviations = status.deviations.iter();
+            status.device_restored > restored && deviations.all(|found| found.restored)
+        });
+        restored = status.device_restored;
         for address in [HOST4, HOST6] {
             echo(&rig.client, &rig.host, address);
         }
@@ -304,7 +305,7 @@ fn what_keeps_packets_from_passing_is_named_by_both_ends() {
          fib saddr . iif oif missing drop ; } ; }",
     );
     client.until("a rule filters", |status| {
-        names(status, "reverse path filter of the firewall")
+        names(status, "reverse path filter of the firewall on wan1")
     });
     let routes =
         "route del default via 10.1.1.2 dev wan1\nroute del default via fd01:1::2 dev wan1";
@@ -312,6 +313,82 @@ fn what_keeps_packets_from_passing_is_named_by_both_ends() {
     client.until("an uplink has no route", |status| {
         names(status, "route over wan1")
     });
+}
+
+#[test]
+fn a_filter_of_firewalld_is_named_where_it_drops_packets_of_a_server() {
+    const NAME: &str = "reverse path filter of the firewall on ";
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    // The default of firewalld.
+    nft(
+        &rig.client,
+        "table inet firewalld {\nchain filter_PREROUTING {\ntype filter hook prerouting priority 10;\n\
+         icmpv6 type { nd-router-advert, nd-neighbor-solicit } accept\n\
+         meta nfproto ipv6 fib saddr . mark . iif oif missing drop\n}\n}",
+    );
+    let start = |addresses: &str, more: &str| {
+        let sections = format!(
+            "[[server]]\nname = \"one\"\naddresses = [{addresses}]\n[[uplink]]\ninterface = \"wan*\"\n"
+        );
+        rig.client_with("car", more, &sections)
+    };
+    let both = |status: &hawser_tunnel::status::Status| {
+        let mut sessions = status.sessions.iter();
+        sessions.any(|session| session.paths.len() == 2)
+    };
+    let named = |status: &hawser_tunnel::status::Status| {
+        let found = status.deviations.iter();
+        let found = found.filter(|found| found.name.starts_with(NAME));
+        found.cloned().collect::<Vec<_>>()
+    };
+    let client = start("\"203.0.0.1:14752\"", "");
+    let status = client.until("IPv4 passes", both);
+    assert_eq!(named(&status), [], "only IPv6 is dropped");
+    drop(client);
+
+    let server = "\"203.0.0.1:14752\", \"[fd20:0::1]:14752\"";
+    let client = start(server, "");
+    let status = client.until("IPv4 is used instead", both);
+    let found = named(&status);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].interface.as_deref(), Some("wan1"));
+    let lost = "drops IPv6 packets from fd20::1 that arrive on wan1, because the route back leads over wan0";
+    assert!(found[0].what.contains(lost), "{found:?}");
+    drop(client);
+
+    // The tunnel's own routes lead back into it.
+    let client = start(server, "routes = [\"::/0\"]");
+    client.until("both uplinks are concerned", |status| {
+        let found = named(status);
+        found.len() == 2
+            && found
+                .iter()
+                .all(|found| found.what.contains("over hawser-tun"))
+    });
+}
+
+#[test]
+fn a_second_signal_ends_a_server_that_drains() {
+    let rig = Rig::new();
+    let mut server = rig.server(0, "drain_s = 3600", "");
+    let _client = rig.client("");
+    let terminate = |server: &crate::rig::End| {
+        let id = server.process.id().try_into().unwrap();
+        kill(Pid::from_raw(id), Signal::SIGTERM).unwrap();
+    };
+    terminate(&server);
+    server.until("it drains", |status| status.draining);
+    terminate(&server);
+    let start = Instant::now();
+    let ended = loop {
+        if let Some(ended) = server.process.ended().unwrap() {
+            break ended;
+        }
+        assert!(start.elapsed() < TIMEOUT, "it goes on");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(ended.code(), Some(143));
 }
 
 #[test]

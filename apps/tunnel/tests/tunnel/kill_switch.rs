@@ -8,7 +8,7 @@ use hawser_io::netns::Namespace;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, Mark};
 use nix::unistd::{Uid, setfsuid};
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -504,4 +504,69 @@ fn a_kill_switch_lets_out_what_an_uplink_needs_and_nothing_in_its_guise() {
         !sends_marked(0, "10.1.0.1:0", &format!("203.0.0.1:{PORT}")),
         "to an address that the file does not name"
     );
+}
+
+/// A socket at a port of its own that has joined a group on the interface with this address or number.
+fn member(namespace: &Namespace, group: IpAddr, own: &str, interface: u32) -> UdpSocket {
+    let join = || match group {
+        IpAddr::V4(group) => {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.join_multicast_v4(&group, &own.parse().unwrap())?;
+            Ok(socket)
+        }
+        IpAddr::V6(group) => {
+            let socket = UdpSocket::bind("[::]:0").unwrap();
+            socket.join_multicast_v6(&group, interface)?;
+            Ok::<_, std::io::Error>(socket)
+        }
+    };
+    let socket = namespace.run(join).unwrap().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+#[test]
+fn multicast_stays_in_the_networks_of_the_node() {
+    let car = Car::new();
+    let _server = car.rig.server(0, "", "");
+    let node = &car.rig.client;
+    let number = |namespace: &Namespace, interface: &str| {
+        let number = || hawser_io::interface::index(interface).unwrap();
+        namespace.run(number).unwrap()
+    };
+    let (lan, eth) = (number(node, "lan"), number(&car.behind, "lan"));
+    let wan0 = number(node, "wan0");
+    let ends = [
+        // Between processes of the node, and in the network behind it, in both directions.
+        (node, "10.9.0.1", lan, node, "10.9.0.1", lan),
+        (node, "10.9.0.1", lan, &car.behind, "10.9.0.2", eth),
+        (&car.behind, "10.9.0.2", eth, node, "10.9.0.1", lan),
+        // The kernel chooses the interface, as it does without a tunnel.
+        (node, "0.0.0.0", wan0, node, "10.1.0.1", wan0),
+    ];
+    for config in [format!("routes = {ALL}"), switch(ALL)] {
+        let client = car.start(&config);
+        has_session(&client);
+        for (from, own, interface, to, joined, joined_at) in ends {
+            // ROS 2, and mDNS over IPv6.
+            for group in ["239.255.0.1", "ff02::fb"] {
+                let group: IpAddr = group.parse().unwrap();
+                let member = member(to, group, joined, joined_at);
+                let port = member.local_addr().unwrap().port();
+                let (own, destination) = match group {
+                    IpAddr::V4(_) => (format!("{own}:0"), (group, port).into()),
+                    IpAddr::V6(group) => {
+                        let on_link = SocketAddrV6::new(group, port, 0, interface);
+                        ("[::]:0".to_owned(), SocketAddr::from(on_link))
+                    }
+                };
+                let sender = from.run(|| UdpSocket::bind(own).unwrap()).unwrap();
+                until(&format!("{destination} reaches {joined}, {config}"), || {
+                    sender.send_to(b"here", destination).unwrap();
+                    thread::sleep(Duration::from_millis(1));
+                    member.recv(&mut [0; 8]).is_ok()
+                });
+            }
+        }
+    }
 }

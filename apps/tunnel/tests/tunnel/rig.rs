@@ -290,8 +290,12 @@ impl Rig {
     /// Returns the file of a client.
     fn client_config(&self, name: &str, more: &str, sections: &str) -> String {
         let tls = self.authority.credentials(self.folder.path(), name);
+        let routes = match more.contains("routes =") {
+            true => String::new(),
+            false => format!("routes = [\"{HOST4}/32\", \"{HOST6}/128\"]\n"),
+        };
         format!(
-            "[tunnel]\nname = \"{name}\"\nroutes = [\"{HOST4}/32\", \"{HOST6}/128\"]\nstate = \"{}\"\n{more}\n{tls}{sections}",
+            "[tunnel]\nname = \"{name}\"\n{routes}state = \"{}\"\n{more}\n{tls}{sections}",
             self.folder.path().display()
         )
     }

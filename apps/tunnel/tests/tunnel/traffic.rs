@@ -367,6 +367,47 @@ fn flows_that_were_outside_the_tunnel_before_are_translated() {
 }
 
 #[test]
+fn flows_that_a_server_did_not_translate_before_are_translated() {
+    let rig = Rig::new();
+    nft(
+        &rig.servers[0],
+        "table inet track {\nchain forward {\ntype filter hook forward priority 0;\nct state established accept\n}\n}",
+    );
+    let hosts = [HOST4, HOST6].map(|address| {
+        let address: IpAddr = address.parse().unwrap();
+        let socket = rig.host.run(|| UdpSocket::bind((address, 0)).unwrap());
+        let socket = socket.unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket
+    });
+    let until_source_is = |wanted: &dyn Fn(IpAddr) -> bool| {
+        for host in &hosts {
+            let deadline = Instant::now() + TIMEOUT;
+            while !wanted(host.recv_from(&mut [0; 16]).expect("a picture").1.ip()) {
+                assert!(Instant::now() < deadline, "it has another source");
+            }
+        }
+    };
+    let server = rig.server(0, "nat = false", "");
+    let client = rig.client("");
+    let inner = client.session().addresses;
+    let _cameras = hosts
+        .each_ref()
+        .map(|host| Camera::start(&rig.client, host.local_addr().unwrap()));
+    until_source_is(&|source| inner.contains(&source));
+    drop(server);
+    let server = rig.server(0, "", "");
+    until_source_is(&|source| !inner.contains(&source));
+
+    // As when another program takes the rules away for a time.
+    nft(&rig.servers[0], "delete table inet hawser_hawser_tun");
+    server.until("the rules are made again", |status| {
+        status.tables_restored == 1
+    });
+    until_source_is(&|source| !inner.contains(&source));
+}
+
+#[test]
 fn what_is_too_big_is_answered_by_the_kernel() {
     let rig = Rig::new();
     let server = rig.server(0, "nat = false", "");

@@ -1,6 +1,6 @@
 //! Uplinks that fail and come back during a connection.
 
-use crate::rig::{HOST4, HOST6, PORT, Rig, TIMEOUT, UPLINKS, nft};
+use crate::rig::{End, HOST4, HOST6, PORT, Rig, TIMEOUT, UPLINKS, nft};
 use crate::traffic::{Connection, Flood, echo};
 use hawser_tunnel::status::{PathStatus, Status};
 use std::fs;
@@ -597,6 +597,63 @@ fn an_uplink_whose_network_carries_less_than_its_interface_uses_smaller_packets(
     });
     assert_eq!(client.session().since_unix_ms, since);
     connection.end();
+}
+
+#[test]
+fn what_a_network_carried_is_known_after_a_restart() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let narrow = |bytes: u16| {
+        nft(
+            &rig.router,
+            &format!(
+                "table inet narrow\ndelete table inet narrow\ntable inet narrow {{\ncounter dropped {{}}\n\
+                 chain forward {{ type filter hook forward priority 0;\n\
+                 iifname \"wan0\" meta l4proto udp meta length > {bytes} counter name dropped drop\n}}\n}}"
+            ),
+        )
+    };
+    // The rule would otherwise see trains of packets as large ones.
+    rig.client.ip("link set wan0 gso_max_segs 1").unwrap();
+    let file = rig.path("car/sizes.json");
+    let start = || {
+        let client = rig.start_client("car", "");
+        client.until("both uplinks", |status| {
+            let mut sessions = status.sessions.iter();
+            sessions.any(|session| session.paths.len() == UPLINKS.len())
+        });
+        client
+    };
+    let carried = || -> Option<u64> {
+        let all: serde_json::Value = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
+        let mut all = all.as_array()?.iter();
+        all.find(|carried| carried["interface"] == "wan0")?["mtu_bytes"].as_u64()
+    };
+    let until_known = |client: &End, limit: u64| {
+        client.until(
+            &format!("it is known that {limit} bytes are carried"),
+            |_| carried().is_some_and(|mtu| mtu <= limit),
+        )
+    };
+    narrow(1400);
+    until_known(&start(), 1400);
+
+    narrow(1400);
+    let client = start();
+    let dropped = nft(&rig.router, "list counter inet narrow dropped");
+    assert!(dropped.contains("packets 0 "), "{dropped}");
+    drop(client);
+
+    narrow(1360);
+    until_known(&start(), 1360);
+
+    fs::write(&file, "{").unwrap();
+    let status = until_known(&start(), 1360);
+    assert!(
+        status.damaged_files[0].contains("sizes.json"),
+        "{:?}",
+        status.damaged_files
+    );
 }
 
 #[test]
