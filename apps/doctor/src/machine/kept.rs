@@ -5,8 +5,8 @@ use crate::facts::KeptFacts;
 use crate::plan::{Plan, TunnelPlan};
 use hawser_io::interface;
 use hawser_io::kept::{
-    AllRules, ForwardedPass, Forwarding, Item, NameServer, NoReversePathRule, OwnArp, Rules, UplinkRoute,
-    UplinkState,
+    AllRules, ForwardedPass, Forwarding, Item, NameServer, NoReversePathRule, OwnArp, Rules,
+    UplinkRoute, UplinkState,
 };
 use hawser_units::Prefix;
 use std::net::IpAddr;
