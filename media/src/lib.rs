@@ -129,6 +129,14 @@ impl Recording {
             place += self.step(fps);
         }
         match frames.is_empty() {
+        let out_of_range = player.out_of_range();
+        if out_of_range > 0 {
+            tracing::warn!(
+                out_of_range,
+                frames = frames.len(),
+                "points of all loaded frames left out"
+            );
+        }
             true => Err(LoadError::Empty),
             false => Ok((frames, shown)),
         }

@@ -155,6 +155,15 @@ impl Player {
         }
     }
 
+    /// Returns the number of points of the frames so far that are not finite or out of range, and are left out.
+    pub fn out_of_range(&self) -> u64 {
+        match &self.frames {
+            Frames::Cameras(cameras) => cameras.out_of_range(),
+            Frames::Ply(files) => files.out_of_range,
+            Frames::Performance(_) => 0,
+        }
+    }
+
     /// Returns the points of the next frame; those of views are not rounded to the views' units.
     pub(crate) fn next_cloud(&mut self) -> Result<Option<Cloud>, LoadError> {
         if !self.advance()? {
@@ -320,7 +329,7 @@ impl PlyFiles {
                             file = %path.display(),
                             out_of_range,
                             points = cloud.len(),
-                            "vertices left out that are not finite or farther than 32.767 m; is unit_mm right?"
+                            "points of a file left out that are not finite or farther than 32.767 m, and of later ones without a word; is unit_mm right?"
                         );
                     }
                     self.out_of_range += out_of_range as u64;

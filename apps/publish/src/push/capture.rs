@@ -32,7 +32,7 @@ pub(super) enum Message {
 }
 
 /// The network's demand on the camera.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Demand {
     /// The rate at which to encode, with all headers; `None` without viewers.
     pub(super) target: Option<Bitrate>,
@@ -165,6 +165,7 @@ impl Capture {
         self.place += self.step;
         self.report.left_out = self.player.left_out();
         self.report.damaged = self.player.lost();
+        self.report.out_of_range = self.player.out_of_range();
         let Some(frame) = due else {
             return Ok(());
         };
