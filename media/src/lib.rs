@@ -66,7 +66,7 @@ pub enum LoadError {
         /// The error from the system.
         error: io::Error,
     },
-    /// A file of a sequence is not valid.
+    /// A PLY or PCD file of a sequence is not valid.
     #[error("{path}: {error}", path = path.display())]
     Ply {
         /// The file.

@@ -1,8 +1,8 @@
 use crate::LoadError;
 use crate::cameras::Cameras;
 use crate::description::{PlySequence, Recording, Source, Synthetic};
-use crate::natural;
-use hawser_cloud::{Cloud, Performer, View, ply};
+use crate::{natural, regular_file};
+use hawser_cloud::{Cloud, Performer, View, pcd, ply};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -271,7 +271,7 @@ fn next(number: &mut usize, count: usize) -> bool {
     is_left
 }
 
-/// The PLY files of a directory.
+/// The PLY files of a directory, or its PCD files.
 struct PlyFiles {
     paths: Vec<PathBuf>,
     unit_mm: f32,
@@ -293,7 +293,8 @@ impl PlyFiles {
         for entry in fs::read_dir(directory).map_err(read_error(directory))? {
             let path = entry.map_err(read_error(directory))?.path();
             let extension = path.extension().unwrap_or_default();
-            if extension.eq_ignore_ascii_case("ply") {
+            let is_ply = extension.eq_ignore_ascii_case("ply");
+            if is_ply || is_pcd(&path) {
                 // macOS writes "._NAME" beside NAME on other file systems.
                 match is_hidden(&path) {
                     true => hidden += 1,
@@ -305,6 +306,12 @@ impl PlyFiles {
             tracing::warn!(directory = %directory.display(), hidden, "files whose names begin with a dot are left out");
         }
         paths.sort_by(|a, b| natural::compare(&name(a), &name(b)));
+        if paths.is_empty() {
+            paths = others;
+        } else if !others.is_empty() {
+            let pcd = others.len();
+            tracing::warn!(directory = %directory.display(), pcd, "PCD files beside PLY files are left out");
+        }
         for path in &paths {
             ply_header(path)?;
         }
@@ -349,8 +356,13 @@ impl PlyFiles {
     }
 
     fn points(&self, path: &Path) -> Result<(Cloud, usize), LoadError> {
-        let file = fs::read(path).map_err(read_error(path))?;
-        ply::read_counted(&file, self.unit_mm).map_err(ply_error(path))
+        let file = regular_file::read(path).map_err(read_error(path))?;
+        let read = if is_pcd(path) {
+            pcd::read_counted
+        } else {
+            ply::read_counted
+        };
+        read(&file, self.unit_mm).map_err(ply_error(path))
     }
 }
 
@@ -362,7 +374,8 @@ fn ply_header(path: &Path) -> Result<(), LoadError> {
     file.take(ply::MAX_HEADER as u64)
         .read_to_end(&mut start)
         .map_err(read_error(path))?;
-    ply::check(&start, length).map_err(ply_error(path))
+    let check = if is_pcd(path) { pcd::check } else { ply::check };
+    check(&start, length).map_err(ply_error(path))
 }
 
 fn ply_error(path: &Path) -> impl Fn(ply::PlyError) -> LoadError {
@@ -380,6 +393,11 @@ fn name(path: &Path) -> String {
 }
 
 fn is_hidden(path: &Path) -> bool {
+fn is_pcd(path: &Path) -> bool {
+    let extension = path.extension().unwrap_or_default();
+    extension.eq_ignore_ascii_case("pcd")
+}
+
     name(path).starts_with('.')
 }
 
