@@ -27,6 +27,7 @@ mod picture;
 mod player;
 mod probe;
 mod recorded;
+mod regular_file;
 mod video;
 
 pub use description::{
@@ -128,7 +129,6 @@ impl Recording {
             shown.extend(frames.len().checked_sub(1));
             place += self.step(fps);
         }
-        match frames.is_empty() {
         let out_of_range = player.out_of_range();
         if out_of_range > 0 {
             tracing::warn!(
@@ -137,6 +137,7 @@ impl Recording {
                 "points of all loaded frames left out"
             );
         }
+        match frames.is_empty() {
             true => Err(LoadError::Empty),
             false => Ok((frames, shown)),
         }

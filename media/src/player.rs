@@ -289,29 +289,30 @@ impl PlyFiles {
     fn open(sequence: &PlySequence) -> Result<Self, LoadError> {
         let directory = &sequence.directory;
         let mut paths = Vec::new();
-        let mut hidden = 0_usize;
+        let (mut others, mut hidden) = (Vec::new(), 0_usize);
         for entry in fs::read_dir(directory).map_err(read_error(directory))? {
             let path = entry.map_err(read_error(directory))?.path();
             let extension = path.extension().unwrap_or_default();
             let is_ply = extension.eq_ignore_ascii_case("ply");
             if is_ply || is_pcd(&path) {
                 // macOS writes "._NAME" beside NAME on other file systems.
-                match is_hidden(&path) {
-                    true => hidden += 1,
-                    false => paths.push(path),
+                match (is_hidden(&path), is_ply) {
+                    (true, _) => hidden += 1,
+                    (false, true) => paths.push(path),
+                    (false, false) => others.push(path),
                 }
             }
         }
         if hidden > 0 {
             tracing::warn!(directory = %directory.display(), hidden, "files whose names begin with a dot are left out");
         }
-        paths.sort_by(|a, b| natural::compare(&name(a), &name(b)));
         if paths.is_empty() {
             paths = others;
         } else if !others.is_empty() {
             let pcd = others.len();
             tracing::warn!(directory = %directory.display(), pcd, "PCD files beside PLY files are left out");
         }
+        paths.sort_by(|a, b| natural::compare(&name(a), &name(b)));
         for path in &paths {
             ply_header(path)?;
         }
@@ -368,7 +369,7 @@ impl PlyFiles {
 
 /// Checks the header of a file, and that the file is as long as that says.
 fn ply_header(path: &Path) -> Result<(), LoadError> {
-    let file = fs::File::open(path).map_err(read_error(path))?;
+    let file = regular_file::open(path).map_err(read_error(path))?;
     let length = file.metadata().map_err(read_error(path))?.len();
     let mut start = Vec::new();
     file.take(ply::MAX_HEADER as u64)
@@ -392,12 +393,12 @@ fn name(path: &Path) -> String {
         .into_owned()
 }
 
-fn is_hidden(path: &Path) -> bool {
 fn is_pcd(path: &Path) -> bool {
     let extension = path.extension().unwrap_or_default();
     extension.eq_ignore_ascii_case("pcd")
 }
 
+fn is_hidden(path: &Path) -> bool {
     name(path).starts_with('.')
 }
 

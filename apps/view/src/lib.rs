@@ -240,7 +240,10 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
 pub fn watch(config: &Config, stop: &AtomicBool) -> Result<Summary, Box<Failure<Summary>>> {
     let until = Until {
         stop,
-        end: config.duration.map(|duration| Instant::now() + duration),
+        end: config
+            .duration
+            // One that is never reached is none.
+            .and_then(|duration| Instant::now().checked_add(duration)),
     };
     let mut recorder = Recorder::create(config)?;
     let mut pause = Pause::default();

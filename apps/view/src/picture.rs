@@ -488,11 +488,20 @@ impl Cadence {
 
 /// Parses the position in metres and optionally yaw and pitch in degrees.
 fn parse_pose(text: &str) -> Result<Pose, String> {
+/// The largest number of metres or degrees of a pose.
+const MAX_POSE: f32 = 1e6;
+
     let numbers: Vec<f32> = text
         .split(',')
-        .map(|number| number.trim().parse().ok().filter(|n: &f32| n.is_finite()))
+        .map(|number| {
+            number
+                .trim()
+                .parse()
+                .ok()
+                .filter(|n: &f32| n.abs() <= MAX_POSE)
+        })
         .collect::<Option<_>>()
-        .ok_or("must be numbers separated by commas")?;
+        .ok_or("must be numbers up to 1000000 separated by commas")?;
     let (position, [yaw, pitch]) = match numbers[..] {
         [x, y, z] => ([x, y, z], [0.0; 2]),
         [x, y, z, yaw, pitch] => ([x, y, z], [yaw, pitch]),

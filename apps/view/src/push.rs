@@ -186,7 +186,10 @@ fn watch_and_record(
     );
     let until = Until {
         stop,
-        end: config.duration.map(|duration| Instant::now() + duration),
+        end: config
+            .duration
+            // One that is never reached is none.
+            .and_then(|duration| Instant::now().checked_add(duration)),
     };
     let is_over = || {
         until.should_stop()
