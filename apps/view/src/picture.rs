@@ -6,6 +6,7 @@ use anyhow::{Context, anyhow};
 use hawser_cloud::{Cloud, Image, Intrinsics, Pose, Renderer};
 use hawser_io::scheduling;
 use hawser_media::{Mp4Writer, encode_png};
+use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl Default for Pictures {
 }
 
 /// Numbers of frames of which pictures were or were not made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Drawn {
     /// Pictures that were drawn.
     pub pictures: u64,
@@ -487,10 +488,10 @@ impl Cadence {
 }
 
 /// Parses the position in metres and optionally yaw and pitch in degrees.
-fn parse_pose(text: &str) -> Result<Pose, String> {
 /// The largest number of metres or degrees of a pose.
 const MAX_POSE: f32 = 1e6;
 
+fn parse_pose(text: &str) -> Result<Pose, String> {
     let numbers: Vec<f32> = text
         .split(',')
         .map(|number| {

@@ -82,11 +82,16 @@ pub(crate) fn write_qoe(f: &mut fmt::Formatter<'_>, duration: Duration, qoe: &Qo
     )
 }
 
+/// Returns whether a median delay is one, and not a difference of the clocks.
+pub(crate) fn are_clocks_related(median_ms: Option<f64>) -> bool {
+    median_ms.is_some_and(|median| (0.0..MAX_DELAY_MS).contains(&median))
+}
+
 /// Describes the delays of frames. Where the clocks of the two machines differ too much, they say nothing about the
 /// network.
 fn delays(percentiles_ms: [Option<f64>; 3]) -> String {
     let [p50, p95, p99] = percentiles_ms.map(|delay| delay.unwrap_or(f64::NAN));
-    if !(0.0..MAX_DELAY_MS).contains(&p50) {
+    if !are_clocks_related(Some(p50)) {
         let seconds = p50.abs() / 1e3;
         return format!(
             "delay unknown: the clocks of publisher and viewer differ by about {seconds:.1} s, so synchronize them"
