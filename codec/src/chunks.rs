@@ -119,6 +119,10 @@ impl Encoder for ChunkEncoder {
         Choices::new(&steps, true)
     }
 
+    fn set_payload(&mut self, bytes: usize) {
+        self.config.payload = bytes.max(ChunkConfig::MIN_PAYLOAD);
+    }
+
     fn encode_slices(&mut self, cloud: &Cloud, setting: Setting, done: &mut dyn FnMut(Slice)) {
         let precision = Precision::of(setting);
         let (grid, points) = self.order.sort(cloud, precision.grid);

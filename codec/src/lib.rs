@@ -85,6 +85,9 @@ pub trait Encoder {
     /// Returns the precisions that a rate control may choose from.
     fn choices(&self) -> Choices;
 
+    /// Sets the maximum size of a part in bytes, if the codec makes parts of a packet's size.
+    fn set_payload(&mut self, _bytes: usize) {}
+
     /// Encodes a frame. Hands over each slice as soon as it is encoded, those of the base first.
     fn encode_slices(&mut self, frame: &Self::Frame, setting: Setting, done: &mut dyn FnMut(Slice));
 

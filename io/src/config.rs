@@ -1,6 +1,8 @@
 //! TOML configuration files. Errors name the line and the valid values.
 
 use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -36,6 +38,20 @@ pub enum ConfigError {
     },
 }
 
+/// The most bytes of a configuration.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Returns the text of a file. A device may never end.
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let mut file = File::open(path)?.take(MAX_BYTES + 1);
+    file.read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    Ok(text)
+}
+
 /// The text of a file, with its path for error messages.
 #[derive(Debug, Clone)]
 pub struct Source<'a> {
@@ -49,8 +65,7 @@ impl<'a> Source<'a> {
     /// # Errors
     /// [`ConfigError::Read`].
     pub fn read(path: &'a Path) -> Result<Self, ConfigError> {
-        let read = std::fs::read_to_string(path);
-        let text = read.map_err(|source| ConfigError::Read {
+        let text = read_text(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
             source,
         })?;

@@ -19,6 +19,12 @@ use zeroize::Zeroizing;
 /// Permission bits of the group and of others.
 const OTHERS: u32 = 0o077;
 
+/// The same but for the group's to read.
+const OTHERS_THAN_GROUP: u32 = 0o037;
+
+/// The most bytes that are read of a secret.
+const MAX_SECRET: u64 = 1 << 20;
+
 /// A secret cannot be read from a file.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
@@ -30,11 +36,13 @@ pub enum SecretError {
         /// The error from the system.
         error: io::Error,
     },
-    /// Not only its owner may read it.
-    #[error("{0} is readable by others: run chmod 600 {0}", path.display())]
+    /// Not only those may read it who should.
+    #[error("{0} is readable by others: run chmod {mode:o} {0}", path.display())]
     Readable {
         /// The file.
         path: PathBuf,
+        /// The permissions that it should have.
+        mode: u32,
     },
 }
 
@@ -113,18 +121,35 @@ pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()
 /// # Errors
 /// If it cannot be read, or others may read it.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
+    read_unless(path, OTHERS, 0o600)
+}
+
+/// As [`read_secret`], for the key of a certificate, which the file's group may read too: that is how distributions let
+/// several services share one, such as Debian with the group `ssl-cert`.
+///
+/// # Errors
+/// If it cannot be read, or others than its owner and group may read it.
+pub fn read_tls_key(path: &Path) -> Result<Zeroizing<String>, SecretError> {
+    read_unless(path, OTHERS_THAN_GROUP, 0o640)
+}
+
+/// Reads a secret from a file that has none of the permissions `refused`. `mode` is what it should have.
+fn read_unless(path: &Path, refused: u32, mode: u32) -> Result<Zeroizing<String>, SecretError> {
     let failed = |error| SecretError::Read {
         path: path.to_owned(),
         error,
     };
-    let mut file = File::open(path).map_err(failed)?;
-    if file.metadata().map_err(failed)?.mode() & OTHERS != 0 {
+    let file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.mode() & refused != 0 {
         return Err(SecretError::Readable {
             path: path.to_owned(),
+            mode,
         });
     }
     let mut secret = Zeroizing::new(String::new());
-    file.read_to_string(&mut secret).map_err(failed)?;
+    file.take(MAX_SECRET)
+        .read_to_string(&mut secret)
+        .map_err(failed)?;
     Ok(secret)
 }
 
@@ -211,6 +236,28 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert!(replace(&path, b"contents", 0o600).is_err());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn only_the_key_of_a_certificate_may_be_read_by_a_group() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        fs::write(&path, "text").unwrap();
+        for (mode, is_secret, is_key) in [
+            (0o600, true, true),
+            (0o400, true, true),
+            (0o640, false, true),
+            (0o440, false, true),
+            (0o660, false, false),
+            (0o644, false, false),
+            (0o604, false, false),
+        ] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read_secret(&path).is_ok(), is_secret, "{mode:o}");
+            assert_eq!(read_tls_key(&path).is_ok(), is_key, "{mode:o}");
+        }
+        let error = read_tls_key(&path).unwrap_err().to_string();
+        assert!(error.contains("run chmod 640"), "{error}");
     }
 
     #[test]

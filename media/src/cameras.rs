@@ -29,8 +29,8 @@ pub(crate) struct Cameras {
     lost: u64,
     /// Whether this is the first pass, in which missing and damaged images are named.
     is_first_pass: bool,
-    /// Whether a frame was looked at for points that are out of range.
-    is_range_known: bool,
+    /// Number of points of the frames so far that are out of range.
+    out_of_range: u64,
     /// The time between two frames.
     interval: Duration,
     is_live: bool,
@@ -67,7 +67,7 @@ impl Cameras {
             passed: 0,
             lost: 0,
             is_first_pass: true,
-            is_range_known: false,
+            out_of_range: 0,
             interval: Duration::try_from_secs_f64(1.0 / fps).unwrap_or(Duration::MAX),
         })
     }
@@ -87,7 +87,7 @@ impl Cameras {
                 }
                 None => return Ok(false),
                 Some(Read::Image) => {
-                    self.report_out_of_range()?;
+                    self.count_out_of_range();
                     return Ok(true);
                 }
                 Some(Read::Lost(error)) => {
@@ -101,22 +101,16 @@ impl Cameras {
         }
     }
 
-    /// Says of the first frame how many of its points are too far away to be sent as points.
-    fn report_out_of_range(&mut self) -> Result<(), LoadError> {
-        if std::mem::replace(&mut self.is_range_known, true) {
-            return Ok(());
-        }
-        let views = self.views()?;
-        let points: usize = views.iter().map(View::points).sum();
-        let out_of_range = points - View::merge(&views).len();
-        if out_of_range > 0 {
+    /// Counts the points of a frame that are too far away to be sent as points.
+    fn count_out_of_range(&mut self) {
+        let of_frame: usize = self.videos.iter().map(CameraVideos::out_of_range).sum();
+        if of_frame > 0 && self.out_of_range == 0 {
             tracing::warn!(
-                out_of_range,
-                points,
-                "points of the first frame left out that are farther than 32.767 m; are depth_unit_mm and the extrinsics right?"
+                out_of_range = of_frame,
+                "points of a frame left out that are farther than 32.767 m, and of later ones without a word; are depth_unit_mm and the extrinsics right?"
             );
         }
-        Ok(())
+        self.out_of_range += of_frame as u64;
     }
 
     /// Returns whether every frame so far was left out.
@@ -189,6 +183,11 @@ impl Cameras {
     /// Returns the number of frames that were left out because an image was missing or damaged.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// Returns the number of points so far that are out of range.
+    pub(crate) fn out_of_range(&self) -> u64 {
+        self.out_of_range
     }
 
     /// Returns the views of the images that were read last.
@@ -339,6 +338,32 @@ impl CameraVideos {
                 video,
             } => hue_depth_view(*camera, *range, video.image())?,
         })
+    }
+
+    /// Returns the number of points of the view that are out of range.
+    fn out_of_range(&self) -> usize {
+        match self {
+            CameraVideos::Rgbd {
+                camera,
+                unit_mm,
+                depth,
+                ..
+            } => {
+                let depths = depth.image().as_chunks().0.iter();
+                let depths = depths.map(|bytes| u16::from_le_bytes(*bytes));
+                let in_mm = |depth| (depth > 0).then_some(f32::from(depth) * unit_mm);
+                camera.out_of_range(depths.map(in_mm))
+            }
+            CameraVideos::HueDepth {
+                camera,
+                range,
+                video,
+            } => {
+                let image = video.image();
+                let hues = image[image.len() / 2..].as_chunks().0.iter();
+                camera.out_of_range(hues.map(|rgb| range.depth_mm(*rgb)))
+            }
+        }
     }
 
     /// Adds the points of a view. Depths that are coded as hue are not rounded to steps.

@@ -1,7 +1,6 @@
-use crate::images;
-use hawser_cloud::{Camera, Extrinsics, HueRange, Intrinsics};
+use crate::{images, regular_file};
+use hawser_cloud::{Camera, Extrinsics, HueRange, Intrinsics, MAX_POINTS};
 use serde::Deserialize;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -178,6 +177,9 @@ pub enum DescriptionError {
     },
 }
 
+/// The most frames per second of a recording.
+const MAX_FPS: f64 = 1000.0;
+
 /// Tolerance for a rotation matrix that is given with three digits.
 const ROTATION_TOLERANCE: f32 = 0.01;
 
@@ -217,10 +219,11 @@ impl Recording {
 
     /// Reads a description. `data_dir` replaces `$HAWSER_DATA` at the beginning of a path.
     pub fn read(path: &Path, data_dir: &Path) -> Result<Self, DescriptionError> {
-        let text = fs::read_to_string(path).map_err(|error| DescriptionError::Read {
-            path: path.to_owned(),
-            error,
-        })?;
+        let text =
+            regular_file::read_description(path).map_err(|error| DescriptionError::Read {
+                path: path.to_owned(),
+                error,
+            })?;
         // The mark of some editors for the order of bytes.
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         Self::parse(text, path, data_dir)
@@ -286,7 +289,11 @@ impl VideoSource {
 
 impl RgbdCamera {
     fn check(&self) -> Result<(), Invalid> {
-        require(self.depth_unit_mm > 0.0, "depth_unit_mm", "must be above 0")?;
+        require(
+            self.depth_unit_mm > 0.0 && self.depth_unit_mm.is_finite(),
+            "depth_unit_mm",
+            "must be above 0",
+        )?;
         require(
             self.color.is_index() == self.depth.is_index(),
             "color and depth",
@@ -310,7 +317,7 @@ impl HueDepthCamera {
     fn check(&self) -> Result<(), Invalid> {
         let HueRange { near_mm, far_mm } = self.range;
         require(
-            0.0 < near_mm && near_mm < far_mm,
+            0.0 < near_mm && near_mm < far_mm && far_mm.is_finite(),
             "range",
             "must have 0 < near_mm < far_mm",
         )?;
@@ -343,15 +350,19 @@ struct File {
 impl File {
     fn into_recording(self, resolve: impl Fn(&mut PathBuf)) -> Result<Recording, Invalid> {
         require(
-            self.fps.is_finite() && self.fps > 0.0,
+            self.fps > 0.0 && self.fps <= MAX_FPS,
             "fps",
-            "must be above 0",
+            "must be above 0, and at most 1000",
         )?;
         let cameras = !self.rgbd.is_empty() || !self.hue_depth.is_empty();
         let source = match (cameras, self.ply_sequence, self.synthetic) {
             (true, None, None) => Self::cameras(self.rgbd, self.hue_depth, resolve)?,
             (false, Some(mut sequence), None) => {
-                require(sequence.unit_mm > 0.0, "unit_mm", "must be above 0")?;
+                require(
+                    sequence.unit_mm > 0.0 && sequence.unit_mm.is_finite(),
+                    "unit_mm",
+                    "must be above 0",
+                )?;
                 resolve(&mut sequence.directory);
                 Source::PlySequence(sequence)
             }
@@ -360,6 +371,11 @@ impl File {
                     (1.0..=3600.0).contains(&synthetic.seconds),
                     "seconds",
                     "must be from 1 to 3600",
+                )?;
+                require(
+                    (1..=MAX_POINTS).contains(&synthetic.points),
+                    "points",
+                    "must be from 1 to 1048576",
                 )?;
                 Source::Synthetic(synthetic)
             }
@@ -415,7 +431,8 @@ fn check(camera: &Camera) -> Result<(), Invalid> {
         height,
         fx,
         fy,
-        ..
+        cx,
+        cy,
     } = camera.intrinsics;
     require(
         width > 0 && height > 0,
@@ -426,6 +443,15 @@ fn check(camera: &Camera) -> Result<(), Invalid> {
         fx > 0.0 && fy > 0.0,
         "intrinsics",
         "must have fx and fy above 0",
+    )?;
+    let translation = camera.extrinsics.translation_mm;
+    require(
+        [fx, fy, cx, cy]
+            .into_iter()
+            .chain(translation)
+            .all(f32::is_finite),
+        "intrinsics and translation_mm",
+        "must be numbers that are finite",
     )?;
     require(
         camera.extrinsics.rotation_error() < ROTATION_TOLERANCE,

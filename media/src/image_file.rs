@@ -5,8 +5,8 @@ mod exif;
 mod pnm;
 
 use crate::ffmpeg::{MAX_SIDE, PixelFormat, swap_bytes};
+use crate::regular_file;
 use exif::UPRIGHT;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 use zune_jpeg::JpegDecoder;
@@ -48,20 +48,27 @@ enum Kind {
 /// Returns columns and rows of an image whose header is valid, whose file is complete, and whose pixels can be
 /// decoded to a format without loss of depth.
 pub(crate) fn check(path: &Path, format: PixelFormat) -> Result<(usize, usize), ImageFileError> {
-    let mut file = BufReader::new(File::open(path)?);
+    check_image(&mut BufReader::new(regular_file::open(path)?), format)
+}
+
+/// Checks an image as [`check`] does.
+fn check_image(
+    file: &mut (impl BufRead + Seek),
+    format: PixelFormat,
+) -> Result<(usize, usize), ImageFileError> {
     let kind = kind(file.fill_buf()?)?;
     let size = match kind {
-        Kind::Png => png_size(&mut file, format)?,
-        Kind::Jpeg => jpeg_size(&mut file, format)?,
-        Kind::Pnm => pnm::Header::read(&mut file)?.check(format)?,
-        Kind::Bmp => bmp::Header::read(&mut file)?.check(format)?,
+        Kind::Png => png_size(&mut *file, format)?,
+        Kind::Jpeg => jpeg_size(&mut *file, format)?,
+        Kind::Pnm => pnm::Header::read(file)?.check(format)?,
+        Kind::Bmp => bmp::Header::read(file)?.check(format)?,
     };
     let (width, height) = size;
     if width.max(height) > MAX_SIDE || width.min(height) == 0 {
         let size = format!("{width} x {height} pixels, at most {MAX_SIDE} a side are read");
         return Err(ImageFileError::Unsupported(size));
     }
-    check_end(&mut file, kind)?;
+    check_end(file, kind)?;
     Ok(size)
 }
 
@@ -70,9 +77,9 @@ pub(crate) fn decode(
     path: &Path,
     format: PixelFormat,
 ) -> Result<((usize, usize), Vec<u8>), ImageFileError> {
-    // An image that was replaced since the recording was opened is checked again.
-    let size = check(path, format)?;
-    let bytes = std::fs::read(path)?;
+    let bytes = regular_file::read(path)?;
+    // It may have been replaced since the recording was opened.
+    let size = check_image(&mut Cursor::new(&bytes), format)?;
     let pixels = match kind(&bytes)? {
         Kind::Png => decode_png(&bytes, format)?,
         Kind::Jpeg => decode_jpeg(&bytes)?,

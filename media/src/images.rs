@@ -1,4 +1,5 @@
 use crate::ffmpeg::{VideoError, read_error};
+use crate::regular_file;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,13 +38,18 @@ pub(crate) fn find_numbered(path: &Path, fps: f64) -> Result<Option<ImageFiles>,
         return Err(error("no file has such a name".to_owned()));
     };
     let (first, last) = (*first, *last);
-    let gap = (first..)
-        .zip(&numbered)
-        .find(|(expected, (number, _))| expected != number);
-    if let Some((missing, _)) = gap {
-        return Err(error(format!(
-            "number {missing} is missing between {first} and {last}"
-        )));
+    for pair in numbered.windows(2) {
+        let (before, after) = (pair[0].0, pair[1].0);
+        match after - before {
+            0 => return Err(error(format!("there are two files of number {before}"))),
+            1 => {}
+            _ => {
+                let missing = before + 1;
+                return Err(error(format!(
+                    "number {missing} is missing between {first} and {last}"
+                )));
+            }
+        }
     }
     Ok(Some(ImageFiles {
         name: path.to_owned(),
@@ -56,7 +62,7 @@ pub(crate) fn find_numbered(path: &Path, fps: f64) -> Result<Option<ImageFiles>,
 
 /// Returns all images of an index file in the order of their times.
 pub(crate) fn indexed(path: &Path) -> Result<ImageFiles, VideoError> {
-    let text = fs::read_to_string(path).map_err(read_error(path))?;
+    let text = regular_file::read_text(path).map_err(read_error(path))?;
     let images = parse_index(&text).map_err(|reason| images_error(path, reason))?;
     if images.is_empty() {
         return Err(images_error(path, "it names no image".to_owned()));

@@ -27,6 +27,7 @@ mod picture;
 mod player;
 mod probe;
 mod recorded;
+mod regular_file;
 mod video;
 
 pub use description::{
@@ -66,7 +67,7 @@ pub enum LoadError {
         /// The error from the system.
         error: io::Error,
     },
-    /// A file of a sequence is not valid.
+    /// A PLY or PCD file of a sequence is not valid.
     #[error("{path}: {error}", path = path.display())]
     Ply {
         /// The file.
@@ -127,6 +128,14 @@ impl Recording {
             }
             shown.extend(frames.len().checked_sub(1));
             place += self.step(fps);
+        }
+        let out_of_range = player.out_of_range();
+        if out_of_range > 0 {
+            tracing::warn!(
+                out_of_range,
+                frames = frames.len(),
+                "points of all loaded frames left out"
+            );
         }
         match frames.is_empty() {
             true => Err(LoadError::Empty),

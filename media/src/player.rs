@@ -1,8 +1,8 @@
 use crate::LoadError;
 use crate::cameras::Cameras;
 use crate::description::{PlySequence, Recording, Source, Synthetic};
-use crate::natural;
-use hawser_cloud::{Cloud, Performer, View, ply};
+use crate::{natural, regular_file};
+use hawser_cloud::{Cloud, Performer, View, pcd, ply};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -155,6 +155,15 @@ impl Player {
         }
     }
 
+    /// Returns the number of points of the frames so far that are not finite or out of range, and are left out.
+    pub fn out_of_range(&self) -> u64 {
+        match &self.frames {
+            Frames::Cameras(cameras) => cameras.out_of_range(),
+            Frames::Ply(files) => files.out_of_range,
+            Frames::Performance(_) => 0,
+        }
+    }
+
     /// Returns the points of the next frame; those of views are not rounded to the views' units.
     pub(crate) fn next_cloud(&mut self) -> Result<Option<Cloud>, LoadError> {
         if !self.advance()? {
@@ -262,7 +271,7 @@ fn next(number: &mut usize, count: usize) -> bool {
     is_left
 }
 
-/// The PLY files of a directory.
+/// The PLY files of a directory, or its PCD files.
 struct PlyFiles {
     paths: Vec<PathBuf>,
     unit_mm: f32,
@@ -282,20 +291,28 @@ impl PlyFiles {
     fn open(sequence: &PlySequence) -> Result<Self, LoadError> {
         let directory = &sequence.directory;
         let mut paths = Vec::new();
-        let mut hidden = 0_usize;
+        let (mut others, mut hidden) = (Vec::new(), 0_usize);
         for entry in fs::read_dir(directory).map_err(read_error(directory))? {
             let path = entry.map_err(read_error(directory))?.path();
             let extension = path.extension().unwrap_or_default();
-            if extension.eq_ignore_ascii_case("ply") {
+            let is_ply = extension.eq_ignore_ascii_case("ply");
+            if is_ply || is_pcd(&path) {
                 // macOS writes "._NAME" beside NAME on other file systems.
-                match is_hidden(&path) {
-                    true => hidden += 1,
-                    false => paths.push(path),
+                match (is_hidden(&path), is_ply) {
+                    (true, _) => hidden += 1,
+                    (false, true) => paths.push(path),
+                    (false, false) => others.push(path),
                 }
             }
         }
         if hidden > 0 {
             tracing::warn!(directory = %directory.display(), hidden, "files whose names begin with a dot are left out");
+        }
+        if paths.is_empty() {
+            paths = others;
+        } else if !others.is_empty() {
+            let pcd = others.len();
+            tracing::warn!(directory = %directory.display(), pcd, "PCD files beside PLY files are left out");
         }
         paths.sort_by(|a, b| natural::compare(&name(a), &name(b)));
         for path in &paths {
@@ -323,7 +340,7 @@ impl PlyFiles {
                             file = %path.display(),
                             out_of_range,
                             points = cloud.len(),
-                            "vertices left out that are not finite or farther than 32.767 m; is unit_mm right?"
+                            "points of a file left out that are not finite or farther than 32.767 m, and of later ones without a word; is unit_mm right?"
                         );
                     }
                     self.out_of_range += out_of_range as u64;
@@ -345,20 +362,26 @@ impl PlyFiles {
     }
 
     fn points(&self, path: &Path) -> Result<(Cloud, usize), LoadError> {
-        let file = fs::read(path).map_err(read_error(path))?;
-        ply::read_counted(&file, self.unit_mm).map_err(ply_error(path))
+        let file = regular_file::read(path).map_err(read_error(path))?;
+        let read = if is_pcd(path) {
+            pcd::read_counted
+        } else {
+            ply::read_counted
+        };
+        read(&file, self.unit_mm).map_err(ply_error(path))
     }
 }
 
 /// Checks the header of a file, and that the file is as long as that says.
 fn ply_header(path: &Path) -> Result<(), LoadError> {
-    let file = fs::File::open(path).map_err(read_error(path))?;
+    let file = regular_file::open(path).map_err(read_error(path))?;
     let length = file.metadata().map_err(read_error(path))?.len();
     let mut start = Vec::new();
     file.take(ply::MAX_HEADER as u64)
         .read_to_end(&mut start)
         .map_err(read_error(path))?;
-    ply::check(&start, length).map_err(ply_error(path))
+    let check = if is_pcd(path) { pcd::check } else { ply::check };
+    check(&start, length).map_err(ply_error(path))
 }
 
 fn ply_error(path: &Path) -> impl Fn(ply::PlyError) -> LoadError {
@@ -373,6 +396,11 @@ fn name(path: &Path) -> String {
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned()
+}
+
+fn is_pcd(path: &Path) -> bool {
+    let extension = path.extension().unwrap_or_default();
+    extension.eq_ignore_ascii_case("pcd")
 }
 
 fn is_hidden(path: &Path) -> bool {

@@ -1,9 +1,9 @@
 //! The properties of a video file, which ffprobe reads without decoding it.
 
 use crate::ffmpeg::{MAX_SIDE, PixelFormat, VideoError, file_argument, read_error};
+use crate::regular_file;
 use hawser_units::Line;
 use serde::Deserialize;
-use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -28,7 +28,7 @@ pub(crate) fn track(
     number: Option<usize>,
     format: PixelFormat,
 ) -> Result<Track, VideoError> {
-    File::open(path).map_err(read_error(path))?;
+    regular_file::open(path).map_err(read_error(path))?;
     let streams = parse_streams(&ffprobe(path, &STREAM_OPTIONS)?);
     let refused = |complaint: String| VideoError::Decode {
         path: path.to_owned(),

@@ -367,3 +367,101 @@ fn frames_are_left_out_to_play_in_real_time() {
         assert_eq!(player.left_out(), left_out, "{fps}");
     }
 }
+
+#[test]
+fn pcd_files_are_frames_where_there_are_no_ply_files() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, x) in [("c10.PCD", 10), ("c9.pcd", 9)] {
+        let header =
+            "VERSION .7\nFIELDS x y z\nSIZE 4 4 4\nTYPE F F F\nCOUNT 1 1 1\nWIDTH 1\nHEIGHT 1\n";
+        let file =
+            format!("# .PCD v.7\n{header}VIEWPOINT 0 0 0 1 0 0 0\nPOINTS 1\nDATA ascii\n{x} 0 0\n");
+        fs::write(directory.path().join(name), file).unwrap();
+    }
+    let text = "fps = 30\n[ply-sequence]\ndirectory = \".\"\nunit_mm = 1\n";
+    let places = || {
+        let mut player = read(&description(&directory, text)).open().unwrap();
+        let clouds = std::iter::from_fn(move || player.next_frame().unwrap());
+        let place = |frame: Frame| frame.into_cloud().points().next().unwrap().x;
+        clouds.map(place).collect::<Vec<i16>>()
+    };
+    assert_eq!(places(), [9, 10]);
+    let ply = "ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nproperty float y\nproperty float z\n";
+    let ply = format!("{ply}end_header\n7 0 0\n");
+    fs::write(directory.path().join("c9.ply"), ply).unwrap();
+    assert_eq!(places(), [7]);
+}
+
+#[test]
+fn pipes_devices_and_folders_are_no_files_of_a_recording() {
+    let directory = tempfile::tempdir().unwrap();
+    three(&directory);
+    let path = |name: &str| directory.path().join(name);
+    let made = std::process::Command::new("mkfifo")
+        .arg(path("pipe.mkv"))
+        .status();
+    assert!(made.unwrap().success());
+    fs::create_dir(path("folder.mkv")).unwrap();
+    for (name, reason) in [
+        ("pipe.mkv", "a pipe or a device"),
+        ("folder.mkv", "directory"),
+    ] {
+        let error = error_of(&recording(&directory, name, "depth.mkv", 25));
+        assert!(error.contains(name) && error.contains(reason), "{error}");
+    }
+    fs::rename(path("pipe.mkv"), path("000001.png")).unwrap();
+    let error = error_of(&recording(&directory, "%06d.png", "depth.mkv", 25));
+    assert!(error.contains("a pipe or a device"), "{error}");
+    fs::rename(path("000001.png"), path("f1.ply")).unwrap();
+    let text = "fps = 30\n[ply-sequence]\ndirectory = \".\"\nunit_mm = 1\n";
+    let error = error_of(&read(&description(&directory, text)));
+    assert!(
+        error.contains("f1.ply: it is a pipe or a device"),
+        "{error}"
+    );
+    let zero = hawser_media::Recording::read(Path::new("/dev/zero"), Path::new("/data"));
+    assert!(zero.unwrap_err().to_string().contains("too large"));
+}
+
+#[test]
+fn descriptions_with_impossible_numbers_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let camera = support::rgbd_camera("a.mkv", "b.mkv");
+    for (text, reason) in [
+        (format!("fps = 1e9\n{camera}"), "at most 1000"),
+        (format!("fps = nan\n{camera}"), "above 0"),
+        (
+            format!("fps = 30\n{camera}").replace("= 0.5", "= inf"),
+            "depth_unit_mm",
+        ),
+        (
+            format!("fps = 30\n{camera}").replace("[0, 0, 0]", "[0, nan, 0]"),
+            "finite",
+        ),
+        (
+            format!("fps = 30\n{camera}").replace("cx = 0", "cx = inf"),
+            "finite",
+        ),
+        (
+            "fps = 30\n[synthetic]\nseed = 1\npoints = 0\nseconds = 1\n".to_owned(),
+            "points",
+        ),
+        (
+            "fps = 30\n[synthetic]\nseed = 1\npoints = 9223372036854775807\nseconds = 1\n"
+                .to_owned(),
+            "points",
+        ),
+        (
+            "fps = 30\n[synthetic]\nseed = 1\npoints = 9\nseconds = inf\n".to_owned(),
+            "seconds",
+        ),
+        (
+            "fps = 30\n[ply-sequence]\ndirectory = \".\"\nunit_mm = inf\n".to_owned(),
+            "unit_mm",
+        ),
+    ] {
+        let file = description(&directory, &text);
+        let error = hawser_media::Recording::read(&file, Path::new("/data")).unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}

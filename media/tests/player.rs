@@ -140,3 +140,21 @@ fn loaded_frames_are_the_points_of_the_played_ones() {
     fs::remove_file(directory.path().join("color.mkv")).unwrap();
     assert!(recording.open().is_err());
 }
+
+#[test]
+fn points_out_of_range_are_counted_in_every_frame() {
+    let directory = tempfile::tempdir().unwrap();
+    color_video(&directory, "color.mkv", &[[1, 1, 1], [2, 2, 2], [3, 3, 3]]);
+    let depths = [[1000, 1000], [1000, 40_000], [50_000, 40_000]];
+    depth_video(&directory, "depth.mkv", "gray16le", &depths);
+    let text = fs::read_to_string(rgbd(&directory)).unwrap();
+    let text = text.replace("depth_unit_mm = 0.5", "depth_unit_mm = 1");
+    let mut player = read(&support::description(&directory, &text))
+        .open()
+        .unwrap();
+    let mut counts = Vec::new();
+    while player.next_frame().unwrap().is_some() {
+        counts.push(player.out_of_range());
+    }
+    assert_eq!(counts, [0, 1, 3]);
+}

@@ -185,3 +185,216 @@ fn a_pipe_that_nobody_reads_is_refused() {
         assert!(error.contains("pipe"), "{error}");
     }
 }
+
+#[test]
+fn the_report_of_a_viewer_is_one_json_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("media.key");
+    let key = key.to_str().unwrap();
+    assert!(
+        hawser(&["keygen", "--media", key])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let viewer = ["view", "127.0.0.1:1", "--seconds", "0.2", "--json"];
+    for more in [&[][..], &["--push", "--key", key]] {
+        let output = hawser(&[&viewer, more].concat()).output().unwrap();
+        // There is no publisher.
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["frames"], 0, "{report}");
+        assert_eq!(report["qoe"], serde_json::Value::Null, "{report}");
+    }
+}
+
+/// Runs a command of which standard error is a terminal, with variables of the environment. Returns what it shows.
+fn shown_on_terminal(command: &str, environment: &[(&str, &str)]) -> String {
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", command, "/dev/null"]);
+    script
+        .env_remove("NO_COLOR")
+        .env_remove("RUST_LOG")
+        .env("TERM", "xterm");
+    let output = script
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_log_has_colours_only_where_they_are_wanted() {
+    let command = format!(
+        "{} view 127.0.0.1:1 --seconds 0.2",
+        env!("CARGO_BIN_EXE_hawser")
+    );
+    let coloured = shown_on_terminal(&command, &[]);
+    assert!(coloured.contains("\u{1b}["), "{coloured:?}");
+    for environment in [[("NO_COLOR", "1")], [("TERM", "dumb")]] {
+        let plain = shown_on_terminal(&command, &environment);
+        assert!(plain.contains("WARN"), "{plain:?}");
+        assert!(!plain.contains('\u{1b}'), "{environment:?}: {plain:?}");
+    }
+    let plain = shown_on_terminal(&format!("{command} 2>&1 | cat"), &[]);
+    assert!(
+        plain.contains("WARN") && !plain.contains('\u{1b}'),
+        "{plain:?}"
+    );
+}
+
+#[test]
+fn a_json_log_is_one_object_a_line_whatever_text_is_in_it() {
+    let address = format!("{}:1", FOREIGN.replace(':', " "));
+    for environment in [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "xterm")] {
+        let view = ["view", &address, "--seconds", "0.2", "--log-format", "json"];
+        let output = hawser(&view).envs([environment]).output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        let is_shown = |char: char| char == '\n' || hawser_units::is_shown(char);
+        assert!(log.chars().all(is_shown), "{log:?}");
+        // The error follows, with the name of the program in front.
+        let lines: Vec<&str> = log
+            .lines()
+            .filter(|line| !line.starts_with("hawser: "))
+            .collect();
+        assert!(!lines.is_empty(), "{log}");
+        for line in lines {
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert_eq!(event["level"], "WARN", "{line}");
+            assert!(event["fields"]["message"].is_string(), "{line}");
+        }
+    }
+}
+
+#[test]
+fn no_command_line_makes_publish_or_view_panic() {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("media.key");
+    let key = key.to_str().unwrap();
+    assert!(
+        hawser(&["keygen", "--media", key])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let publish = [
+        "publish",
+        "--recording",
+        "synthetic",
+        "--listen",
+        "127.0.0.1:0",
+        "--seconds",
+        "0.1",
+    ];
+    let pull = ["--congestion", "cubic", "--level", "nfov", "--frames", "2"];
+    let pull = [&publish[..], &pull].concat();
+    let view = ["view", "127.0.0.1:1", "--seconds", "0.1"];
+    let push = ["--push", "--key", key];
+    // An option is given once.
+    let with = |line: &[&'static str], more: &[&'static str]| -> Vec<&'static str> {
+        let mut line = line.to_vec();
+        if let Some(at) = line.iter().position(|word| *word == more[0]) {
+            line.drain(at..at + 2);
+        }
+        line.extend(more);
+        line
+    };
+    let folder: &'static str = folder.path().to_str().unwrap().to_owned().leak();
+    let mut lines: Vec<Vec<&str>> = Vec::new();
+    for more in [
+        &["--fps", "1e9"][..],
+        &["--fps", "nan"],
+        &["--fps", "-0"],
+        &["--seconds", "nan"],
+        &["--seconds", "-1"],
+        &["--seconds", "1e300"],
+        &["--frames", "0"],
+        &["--frames", "18446744073709551616"],
+        &["--level", ""],
+        &["--congestion", ""],
+        &["--log", folder],
+        &["--log", "/dev/full"],
+        &["--listen", ""],
+        &["--recording", ""],
+        &["--recording", folder],
+        &["--recording", "/dev/zero"],
+        &["--recording", "/dev/null"],
+    ] {
+        lines.push(with(&pull, more));
+        lines.push([&with(&publish, more)[..], &push].concat());
+    }
+    for more in [
+        &["--max-rate", "1e30"][..],
+        &["--min-rate", "nan"],
+        &["--lifetime", "0"],
+        &["--pace", "70"],
+        &["--stats", "/dev/full"],
+        &["--encodings", "0"],
+        &["--viewers", "0"],
+        &["--metrics", "0.0.0.0:1"],
+    ] {
+        lines.push([&with(&publish, more)[..], &push].concat());
+    }
+    for more in [
+        &["--seconds", "nan"][..],
+        &["--frames", "0"],
+        &["--pose", "nan,0,0"],
+        &["--pose", "1e38,0,0"],
+        &["--pose", ""],
+        &["--render-fps", "0"],
+        &["--save", "/dev/null"],
+        &["--snapshot", folder],
+        &["--timeline", "/dev/full"],
+        &["--in-flight", "0"],
+    ] {
+        lines.push(with(&view, more));
+    }
+    for more in [
+        &["--layers", "0"][..],
+        &["--max-points", "0"],
+        &["--poses", "/dev/zero"],
+        &["--poses", folder],
+        &["--timeline", "/dev/full"],
+        &["--snapshot", folder],
+    ] {
+        lines.push([&view[..], &push, more].concat());
+    }
+    for key in ["/dev/zero", "/dev/null", folder, ""] {
+        lines.push([&view[..], &["--push", "--key", key]].concat());
+    }
+    for address in ["", ":", "[", "[::1", "127.0.0.1:99999", "a b:1", "%:1"] {
+        lines.push(vec!["view", address, "--seconds", "0.1"]);
+    }
+    let broken = OsStr::from_bytes(b"\xff\xfe");
+    let texts = lines
+        .iter()
+        .map(|line| line.iter().map(OsString::from).collect());
+    let mut lines: Vec<Vec<OsString>> = texts.collect();
+    for option in ["--recording", "--log", "--key"] {
+        lines.push(vec!["publish".into(), option.into(), broken.into()]);
+    }
+    for option in ["--timeline", "--save", "--snapshot"] {
+        lines.push(vec![
+            "view".into(),
+            broken.into(),
+            option.into(),
+            broken.into(),
+        ]);
+    }
+    for line in lines {
+        // What hangs is ended by `timeout`, with 124.
+        let output = Command::new("timeout")
+            .arg("60")
+            .arg(env!("CARGO_BIN_EXE_hawser"))
+            .args(&line)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        let code = output.status.code();
+        assert!(matches!(code, Some(0..=2)), "{line:?}: {code:?}: {error}");
+        assert!(!error.contains("panicked"), "{line:?}: {error}");
+    }
+}

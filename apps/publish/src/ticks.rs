@@ -19,7 +19,8 @@ impl Ticks {
         let started = Instant::now();
         Ticks {
             started,
-            end: duration.map(|duration| started + duration),
+            // One that is never reached is none.
+            end: duration.and_then(|duration| started.checked_add(duration)),
             interval,
             tick: 0,
         }
@@ -49,5 +50,16 @@ impl Ticks {
 
     fn due(&self) -> Instant {
         self.started + self.interval.mul_f64(self.tick as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_no_clock_reaches_is_none() {
+        let ticks = Ticks::start(Duration::from_millis(1), Some(Duration::MAX));
+        assert_eq!(ticks.wait(&AtomicBool::new(false)), Some(0));
     }
 }

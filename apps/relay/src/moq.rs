@@ -8,7 +8,7 @@ use crate::config::{BroadcastConfig, MoqConfig};
 use crate::status::{MoqStatus, counts};
 use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, WholeObjects};
-use hawser_io::file::read_secret;
+use hawser_io::file::{read_secret, read_tls_key};
 use hawser_moq::{Config, Contents, Egress, Server, Token};
 use hawser_tls::Identity;
 use std::fs;
@@ -106,7 +106,7 @@ impl Moq {
 pub(crate) fn config(of: &BroadcastConfig, moq: &MoqConfig) -> Result<Config> {
     let identity = match &moq.identity {
         Some([chain, key]) => {
-            let identity = Identity::from_pem(&read(chain)?, &read_secret(key)?);
+            let identity = Identity::from_pem(&read(chain)?, &read_tls_key(key)?);
             let files = || format!("{} and {}", chain.display(), key.display());
             Some(identity.with_context(files)?)
         }

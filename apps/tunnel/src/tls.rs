@@ -5,7 +5,7 @@ use crate::config::Credentials;
 use crate::join::PROTOCOL;
 use crate::tcp;
 use anyhow::{Context, Result, anyhow};
-use hawser_io::file::read_secret;
+use hawser_io::file::read_tls_key;
 use hawser_quic::tls::{self, Identity};
 use hawser_tls::{ServerVerifier, Subject};
 use noq::Connection;
@@ -132,7 +132,7 @@ impl Texts {
             } => Texts {
                 authority: read(authority)?,
                 certificate: read(certificate)?,
-                key: read_secret(key)?.to_string(),
+                key: read_tls_key(key)?.to_string(),
             },
             Credentials::Node(folder) => hawser_client::Identity::load(folder)
                 .context("has the node been enrolled?")?

@@ -20,6 +20,7 @@ mod files;
 mod picture;
 pub mod push;
 mod recorder;
+mod report;
 mod save;
 mod summary;
 mod table;
@@ -32,8 +33,9 @@ pub use summary::Summary;
 use anyhow::{Context, bail};
 use connection::{Connection, Ended};
 use hawser_codec::pull::MAX_IN_FLIGHT;
-use push::{PushArgs, PushConfig};
+use push::{PushArgs, PushConfig, PushSummary};
 use recorder::Recorder;
+use report::{Pulled, Pushed};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -92,6 +94,9 @@ pub struct Args {
     /// endpoint` lists
     #[arg(long)]
     mptcp: bool,
+    /// Print the report at the end as one JSON object; docs/push.md explains it
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     push: PushArgs,
 }
@@ -162,7 +167,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return run_push(&args, &stop);
     }
     let config = Config::from_args(&args)?;
-    let summary = printed(watch(&config, &stop), |summary| summary.frames > 0)?;
+    let print = |summary: &Summary| match args.json {
+        true => hawser_command::print_json(&Pulled::from(summary)),
+        false => hawser_command::print(&format!("{summary}\n")),
+    };
+    let summary = printed(watch(&config, &stop), print, |summary| summary.frames > 0)?;
     if summary.frames_damaged > 0 {
         bail!(
             "{} frames differ from the captured ones",
@@ -183,16 +192,20 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Prints the summary: if watching has failed, that of one that shows something.
-fn printed<S>(watched: Result<S, Box<Failure<S>>>, shows: impl Fn(&S) -> bool) -> anyhow::Result<S>
+fn printed<S>(
+    watched: Result<S, Box<Failure<S>>>,
+    print: impl Fn(&S) -> anyhow::Result<bool>,
+    shows: impl Fn(&S) -> bool,
+) -> anyhow::Result<S>
 where
-    S: fmt::Display + fmt::Debug + Send + Sync + 'static,
+    S: fmt::Debug + Send + Sync + 'static,
 {
     let summary = match &watched {
         Ok(summary) => Some(summary),
         Err(failure) => failure.summary.as_ref().filter(|summary| shows(summary)),
     };
     if let Some(summary) = summary {
-        hawser_command::print(&format!("{summary}\n"))?;
+        print(summary)?;
     }
     Ok(watched?)
 }
@@ -216,7 +229,11 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
         ..PushConfig::new(common.address, key)
     };
     let watched = push::watch(&config, stop);
-    let summary = printed(watched, |summary| summary.decoded.frames > 0)?;
+    let print = |summary: &PushSummary| match args.json {
+        true => hawser_command::print_json(&Pushed::from(summary)),
+        false => hawser_command::print(&format!("{summary}\n")),
+    };
+    let summary = printed(watched, print, |summary| summary.decoded.frames > 0)?;
     let damaged = summary.decoded.damaged;
     if damaged.total() > 0 {
         bail!("frames: {damaged}");
@@ -240,7 +257,10 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
 pub fn watch(config: &Config, stop: &AtomicBool) -> Result<Summary, Box<Failure<Summary>>> {
     let until = Until {
         stop,
-        end: config.duration.map(|duration| Instant::now() + duration),
+        end: config
+            .duration
+            // One that is never reached is none.
+            .and_then(|duration| Instant::now().checked_add(duration)),
     };
     let mut recorder = Recorder::create(config)?;
     let mut pause = Pause::default();

@@ -6,6 +6,7 @@ use anyhow::{Context, anyhow};
 use hawser_cloud::{Cloud, Image, Intrinsics, Pose, Renderer};
 use hawser_io::scheduling;
 use hawser_media::{Mp4Writer, encode_png};
+use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -74,7 +75,7 @@ impl Default for Pictures {
 }
 
 /// Numbers of frames of which pictures were or were not made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Drawn {
     /// Pictures that were drawn.
     pub pictures: u64,
@@ -487,12 +488,21 @@ impl Cadence {
 }
 
 /// Parses the position in metres and optionally yaw and pitch in degrees.
+/// The largest number of metres or degrees of a pose.
+const MAX_POSE: f32 = 1e6;
+
 fn parse_pose(text: &str) -> Result<Pose, String> {
     let numbers: Vec<f32> = text
         .split(',')
-        .map(|number| number.trim().parse().ok().filter(|n: &f32| n.is_finite()))
+        .map(|number| {
+            number
+                .trim()
+                .parse()
+                .ok()
+                .filter(|n: &f32| n.abs() <= MAX_POSE)
+        })
         .collect::<Option<_>>()
-        .ok_or("must be numbers separated by commas")?;
+        .ok_or("must be numbers up to 1000000 separated by commas")?;
     let (position, [yaw, pitch]) = match numbers[..] {
         [x, y, z] => ([x, y, z], [0.0; 2]),
         [x, y, z, yaw, pitch] => ([x, y, z], [yaw, pitch]),

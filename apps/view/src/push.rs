@@ -17,7 +17,7 @@ mod tracks;
 mod viewpoint;
 
 pub use row::PushRow;
-pub use summary::{Damaged, Looked, PushSummary};
+pub use summary::{Damaged, Decoded, Looked, PushSummary, Received};
 
 use crate::{Failure, Pictures, Until};
 use decode::{Decoding, Extents};
@@ -36,7 +36,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-use summary::Received;
 use viewpoint::Viewpoint;
 
 /// The default number of points that all tracks of a frame may have together: 16 of the largest clouds, or
@@ -186,7 +185,10 @@ fn watch_and_record(
     );
     let until = Until {
         stop,
-        end: config.duration.map(|duration| Instant::now() + duration),
+        end: config
+            .duration
+            // One that is never reached is none.
+            .and_then(|duration| Instant::now().checked_add(duration)),
     };
     let is_over = || {
         until.should_stop()

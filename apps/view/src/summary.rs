@@ -82,13 +82,18 @@ pub(crate) fn write_qoe(f: &mut fmt::Formatter<'_>, duration: Duration, qoe: &Qo
     )
 }
 
+/// Returns whether a median delay is one, and not a difference of the clocks.
+pub(crate) fn are_clocks_related(median_ms: Option<f64>) -> bool {
+    median_ms.is_some_and(|median| (0.0..MAX_DELAY_MS).contains(&median))
+}
+
 /// Describes the delays of frames. Where the clocks of the two machines differ too much, they say nothing about the
 /// network.
 fn delays(percentiles_ms: [Option<f64>; 3]) -> String {
     let [Some(p50), Some(p95), Some(p99)] = percentiles_ms else {
         return "delay unknown".to_owned();
     };
-    if !(0.0..MAX_DELAY_MS).contains(&p50) {
+    if !are_clocks_related(Some(p50)) {
         let difference = match p50.abs() {
             ms if ms < 1e3 => format!("{ms:.1} ms"),
             ms => format!("{:.1} s", ms / 1e3),

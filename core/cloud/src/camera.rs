@@ -115,6 +115,42 @@ impl Camera {
         })
     }
 
+    /// Returns the number of pixels whose points are out of range of 16-bit millimetres. The depths are in
+    /// millimetres, row by row, `None` where nothing was measured.
+    pub fn out_of_range(&self, depths_mm: impl Iterator<Item = Option<f32>>) -> usize {
+        let width = self.intrinsics.width.max(1);
+        let near = self.near_mm();
+        let is_out = |(pixel, depth): &(usize, Option<f32>)| {
+            let far = depth.filter(|depth| *depth > near);
+            far.is_some_and(|depth| {
+                let position = self.unproject(pixel % width, pixel / width, depth);
+                Point::at(position, [0; 3]).is_none()
+            })
+        };
+        depths_mm.enumerate().filter(is_out).count()
+    }
+
+    /// Returns a depth up to which the points of all pixels are in range: most images have none beyond it.
+    fn near_mm(&self) -> f32 {
+        let Intrinsics {
+            width,
+            height,
+            fx,
+            fy,
+            cx,
+            cy,
+        } = self.intrinsics;
+        let side = |pixels: usize, centre: f32, focal: f32| {
+            let most = centre.abs().max((pixels as f32 - centre).abs());
+            most / focal.abs()
+        };
+        let (x, y) = (side(width, cx, fx), side(height, cy, fy));
+        let translation = self.extrinsics.translation_mm;
+        // A hundredth is left for rotations that are not exact.
+        let reach = f32::from(i16::MAX) * 0.99 - dot(translation, translation).sqrt();
+        reach / dot([x, y, 1.0], [x, y, 1.0]).sqrt()
+    }
+
     /// Adds the points of an RGB-D image to `cloud`, row by row.
     ///
     /// `color` is RGB, 3 bytes per pixel. `depth` is 16-bit little-endian in units of `unit_mm`, 0
@@ -302,6 +338,33 @@ mod tests {
             ..FACING
         };
         assert_eq!(mirror.rotation_error(), f32::INFINITY);
+    }
+
+    #[test]
+    fn depths_out_of_range_are_as_many_as_points_left_out() {
+        let turned = Extrinsics {
+            rotation: [[0.6, 0.0, 0.8], [0.0, 1.0, 0.0], [-0.8, 0.0, 0.6]],
+            translation_mm: [25.0, 1400.0, -9000.0],
+        };
+        for extrinsics in [FACING, turned] {
+            let camera = camera(64, 48, extrinsics);
+            for unit_mm in [0.25, 0.45, 1.0, 1000.0] {
+                let depths: Vec<u16> = (0..64 * 48).map(|at: u32| (at * 977) as u16).collect();
+                let bytes: Vec<u8> = depths
+                    .iter()
+                    .flat_map(|depth| depth.to_le_bytes())
+                    .collect();
+                let mut cloud = Cloud::new();
+                let color = vec![0; 3 * depths.len()];
+                camera
+                    .add_rgbd(&color, &bytes, unit_mm, &mut cloud)
+                    .unwrap();
+                let measured = depths.iter().filter(|depth| **depth != 0).count();
+                let depths = depths.iter().map(|depth| f32::from(*depth) * unit_mm);
+                let out = camera.out_of_range(depths.map(|depth| (depth > 0.0).then_some(depth)));
+                assert_eq!(out, measured - cloud.len(), "{unit_mm}");
+            }
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod camera;
 mod cloud;
 mod extent;
 mod level;
+pub mod pcd;
 mod performer;
 pub mod ply;
 mod render;

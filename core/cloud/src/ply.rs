@@ -12,7 +12,7 @@ pub use header::MAX_HEADER;
 
 use crate::{Cloud, Point};
 use body::Values;
-use header::{Encoding, Header, Scalar};
+pub(crate) use header::{Colors, Columns, Element, Encoding, Header, Kind, Scalar};
 
 /// The `unit_mm` of files in metres, such as those written by [`write`].
 pub const MILLIMETRES_PER_METRE: f32 = 1000.0;
@@ -20,12 +20,17 @@ pub const MILLIMETRES_PER_METRE: f32 = 1000.0;
 /// The colour of vertices without one.
 const GREY: u8 = 190;
 
-/// An error in a PLY file.
+/// An error in a PLY or PCD file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlyError {
     /// The first line is not `ply`, or no line `end_header` follows.
     #[error("not a PLY file: it must begin with a line \"ply\" and have a line \"end_header\"")]
     NotPly,
+    /// The file does not begin with the header of a PCD file.
+    #[error(
+        "not a PCD file: it must begin with lines such as \"VERSION\", \"FIELDS\", and one \"DATA\""
+    )]
+    NotPcd,
     /// A header line is invalid or not supported.
     #[error("header line {line}: {reason}: \"{text}\"")]
     Header {
@@ -39,6 +44,9 @@ pub enum PlyError {
     /// A required header line is missing.
     #[error("the header has no line \"{0} ...\"")]
     Missing(&'static str),
+    /// The lines of a PCD file that describe the values of a point are not valid.
+    #[error("the lines FIELDS, SIZE, TYPE and COUNT do not fit each other: {0}")]
+    Fields(&'static str),
     /// A required property is missing.
     #[error("the vertices have no property \"{0}\"")]
     NoProperty(&'static str),
@@ -73,21 +81,37 @@ pub fn read(file: &[u8], unit_mm: f32) -> Result<Cloud, PlyError> {
 /// As [`read`]. Also returns the number of vertices that were left out.
 pub fn read_counted(file: &[u8], unit_mm: f32) -> Result<(Cloud, usize), PlyError> {
     let (header, body) = Header::parse(file)?;
-    let columns = header.columns()?;
+    read_body(&header, &header.columns()?, body, unit_mm)
+}
+
+/// Reads the points behind a header.
+pub(crate) fn read_body(
+    header: &Header,
+    columns: &Columns,
+    body: &[u8],
+    unit_mm: f32,
+) -> Result<(Cloud, usize), PlyError> {
     let text = match header.encoding {
         Encoding::Ascii => String::from_utf8_lossy(body),
         _ => "".into(),
     };
-    let mut values = Values::new(&header, &text, body)?;
+    let mut values = Values::new(header, &text, body)?;
     let (mut cloud, mut left_out) = (Cloud::new(), 0);
     let mut rows: Vec<Row> = Vec::new();
     for vertex in 0..header.vertex().count as usize {
         let row = values.vertex(vertex)?;
         let position = columns.position.map(|column| row[column]);
-        let color = columns.color.map(|colors| colors.map(|column| row[column]));
+        let color = columns.color.map(|colors| match colors {
+            Colors::Channels(channels, _) => channels.map(|column| row[column]),
+            Colors::Packed(column) => unpacked(row[column] as u32),
+            Colors::PackedAsFloat(column) => unpacked((row[column] as f32).to_bits()),
+        });
         rows.push((position, color));
     }
-    let whole = columns.scalar.map_or(1.0, |scalar| whole(scalar, &rows));
+    let whole = match columns.color {
+        Some(Colors::Channels(_, scalar)) => whole(scalar, &rows),
+        _ => 255.0,
+    };
     for (position, color) in rows {
         let position = position.map(|value| (value * f64::from(unit_mm)) as f32);
         let channel = |value: f64| (value / whole * 255.0).round() as u8;
@@ -102,6 +126,12 @@ pub fn read_counted(file: &[u8], unit_mm: f32) -> Result<(Cloud, usize), PlyErro
 
 /// A vertex: position and colour.
 type Row = ([f64; 3], Option<[f64; 3]>);
+
+/// Returns the channels of a packed colour.
+fn unpacked(packed: u32) -> [f64; 3] {
+    let [_, red, green, blue] = packed.to_be_bytes();
+    [red, green, blue].map(f64::from)
+}
 
 /// Returns the value of a channel at its brightest.
 fn whole(scalar: Scalar, rows: &[Row]) -> f64 {

@@ -13,7 +13,7 @@ pub struct PacketiserConfig {
     pub alias: u32,
     /// Random bytes that the publisher chose when it started. Two starts must never have the same.
     pub incarnation: [u8; 16],
-    /// The length of a full UDP payload in bytes, 53 to 65,507.
+    /// The length of the longest UDP payload in bytes, 53 to 65,507.
     pub datagram: usize,
     /// The number of packets that a key seals, at most [`PACKETS_PER_KEY`].
     pub packets_per_key: u64,
@@ -25,6 +25,8 @@ pub struct PacketiserConfig {
 #[derive(Debug)]
 pub struct Packetiser {
     config: PacketiserConfig,
+    /// The number of payload bytes of a full packet.
+    full: usize,
     secret: TrackSecret,
     hop: Hop,
     current: SealingKey,
@@ -84,7 +86,7 @@ impl PacketiserConfig {
         }
     }
 
-    /// Returns the number of payload bytes of a full packet.
+    /// Returns the number of payload bytes of the longest packet.
     fn payload(&self) -> usize {
         self.datagram.clamp(Header::OVERHEAD + 1, MAX_DATAGRAM) - Header::OVERHEAD
     }
@@ -109,6 +111,7 @@ impl Packetiser {
             current: config.key(&secret, 0),
             previous: None,
             newest: None,
+            full: config.payload(),
             config,
             secret,
             hop,
@@ -122,7 +125,15 @@ impl Packetiser {
 
     /// Returns the number of payload bytes of a full packet.
     pub fn payload(&self) -> usize {
-        self.config.payload()
+        self.full
+    }
+
+    /// Makes further objects into packets that have at most so many bytes, up to the configured length. Chunks stay
+    /// as they are.
+    pub fn set_datagram(&mut self, datagram: usize) {
+        self.full = datagram
+            .saturating_sub(Header::OVERHEAD)
+            .clamp(1, self.config.payload());
     }
 
     /// Tags further packets with another hop key.
@@ -190,10 +201,11 @@ impl Packetiser {
     /// Returns the payloads of the packets.
     fn pieces<'a>(&self, content: LayerContent<'a>) -> Result<Vec<&'a [u8]>, PacketiseError> {
         let pieces: Vec<&[u8]> = match content {
-            LayerContent::Whole(bytes) => split(bytes, self.payload()).collect(),
+            LayerContent::Whole(bytes) => split(bytes, self.full).collect(),
             LayerContent::Chunks(chunks) => chunks.to_vec(),
         };
-        if let Some(long) = pieces.iter().find(|piece| piece.len() > self.payload()) {
+        let longest = self.config.payload();
+        if let Some(long) = pieces.iter().find(|piece| piece.len() > longest) {
             return Err(PacketiseError::Chunk(long.len()));
         }
         let is_empty = pieces.iter().any(|piece| piece.is_empty());

@@ -4,6 +4,7 @@ mod event;
 mod frame;
 mod hop;
 mod outgoing;
+mod path_size;
 mod shares;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use frame::CurrentFrame;
 use hawser_congestion::RateControl;
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::feedback::{Feedback, Pose};
+use hawser_wire::media::DEFAULT_DATAGRAM;
 use hawser_wire::session::{Announcement, Goodbye, MessageError};
 use hop::HopKey;
 use shares::Shares;
@@ -220,6 +222,13 @@ impl Publication {
         }
     }
 
+    /// Returns the length of a full UDP payload, which all viewers' paths carry. Chunks should fit it.
+    pub fn datagram(&self) -> usize {
+        let viewers = self.viewers.values();
+        let carried = viewers.map(|viewer| viewer.path.datagram());
+        carried.min().unwrap_or(DEFAULT_DATAGRAM)
+    }
+
     /// Returns the number of viewers who have selected layers.
     pub fn viewers(&self) -> usize {
         self.active().count()
@@ -307,7 +316,14 @@ impl Publication {
 
     fn report(&mut self, now: Instant, session: u32, number: u64, report: &Feedback) {
         if let Some(viewer) = self.viewers.get_mut(&session) {
+            let before = viewer.path.datagram();
             let acknowledged = viewer.handle_feedback(now, number, report);
+            let datagram = viewer.path.datagram();
+            if datagram < before {
+                let address = viewer.address;
+                let narrow = PublicationEvent::Narrow { address, datagram };
+                self.events.push_back(narrow);
+            }
             self.host.handle_acknowledged(session, acknowledged);
             self.send_status(now, session);
         }

@@ -29,6 +29,8 @@ struct Watcher {
     there: Link<(Vec<u8>, Ecn)>,
     back: Link<Vec<u8>>,
     layers: u8,
+    /// The length of the longest datagram that its path carries.
+    carries: usize,
     frames: Vec<ReceivedFrame>,
     has_ended: bool,
     /// The numbers of the hop keys of the packets that it has got.
@@ -59,6 +61,7 @@ impl Watcher {
             there: Link::new(there, 1, Instant::ZERO).marking_by(|packet| packet.1 = Ecn::Ce),
             back: Link::new(back, 1, Instant::ZERO),
             layers: 2,
+            carries: usize::MAX,
             frames: Vec::new(),
             has_ended: false,
             hops: BTreeSet::new(),
@@ -251,7 +254,8 @@ impl World {
                 .handle_left(self.now, to, planned, self.now);
         }
         // Nothing reaches one that has vanished.
-        if let Some(watcher) = self.watchers.iter_mut().find(|w| w.address == to) {
+        let watcher = self.watchers.iter_mut().find(|w| w.address == to);
+        if let Some(watcher) = watcher.filter(|w| outgoing.datagram.len() <= w.carries) {
             let packet = Packet {
                 size: ByteSize(outgoing.datagram.len() as u64 + 28),
                 ecn,
@@ -444,6 +448,31 @@ fn a_viewer_of_bases_only_gets_what_its_path_bears_and_one_of_nothing_does_not_c
     world.watchers[0].layers = 0;
     world.run(ms(500));
     assert_eq!((world.publication.viewers(), world.target()), (0, None));
+}
+
+#[test]
+fn packets_fit_the_narrowest_path_while_its_viewer_is_there() {
+    for carries in [1192, 1052, 700] {
+        let mut world = World::new(&[6.0, 20.0]);
+        world.watchers[1].carries = carries;
+        // The faster viewer gets all layers, once they fit its path.
+        let is_whole = |watcher: &Watcher| {
+            let newest = watcher.frames.iter().rev().take(25);
+            newest.filter(|frame| frame.is_whole).count() == 25
+        };
+        while !is_whole(&world.watchers[1]) {
+            assert!(
+                world.now < Instant::ZERO + Duration::from_secs(60),
+                "{carries}"
+            );
+            world.run(ms(500));
+        }
+        let shortened = world.publication.datagram();
+        assert!(shortened <= carries, "{carries}: {shortened}");
+        world.watchers[1].viewer.close(Goodbye::Ended);
+        world.run(ms(100));
+        assert_eq!(world.publication.datagram(), 1200);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use hawser_objects::{
 use hawser_units::{Ecn, Instant};
 use hawser_wire::feedback::ClockStamp;
 use hawser_wire::session::{Goodbye, Kind};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 use support::*;
@@ -525,6 +526,62 @@ impl Crowd {
         }
         false
     }
+}
+
+/// Returns the time until so many viewers of one address, as behind address translation, have all joined over a path
+/// with this delay in each direction.
+fn joined_within(viewers: u16, delay: Duration) -> Duration {
+    let announced = secret().announce(&announcement(2)).unwrap();
+    let mut host = Host::new(HostConfig {
+        sessions: 1024,
+        ..HostConfig::new(access(), announced, [0x33; 16], Seed::new([0x44; 32]))
+    });
+    host.set_keys(0, vec![(ALIAS, 0)]);
+    let address = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
+    let mut watching: Vec<Viewer> = (0..viewers)
+        .map(|port| {
+            Viewer::new(
+                ViewerConfig::default(),
+                secret(),
+                (u128::from(port) + 1).to_be_bytes(),
+            )
+        })
+        .collect();
+    let (mut there, mut back) = (VecDeque::new(), VecDeque::new());
+    let (mut now, mut open) = (START, 0);
+    while open < viewers {
+        assert!(now < START + ms(30_000), "{open} of {viewers} joined");
+        now += ms(5);
+        for (port, viewer) in (0..).zip(&mut watching) {
+            viewer.handle_timeout(now);
+            while let Some(datagram) = viewer.poll_transmit(now) {
+                there.push_back((now + delay, address(port), datagram));
+            }
+            open += u16::from(viewer.poll_event().is_some());
+        }
+        while there.front().is_some_and(|(at, ..)| *at <= now) {
+            let (_, from, datagram) = there.pop_front().unwrap();
+            let _ = host.handle_datagram(now, from, &datagram);
+        }
+        let sent = std::iter::from_fn(|| host.poll_transmit());
+        back.extend(sent.map(|(to, datagram)| (now + delay, to, datagram)));
+        while back.front().is_some_and(|(at, ..)| *at <= now) {
+            let (_, to, datagram): (Instant, SocketAddr, Vec<u8>) = back.pop_front().unwrap();
+            let viewer = &mut watching[usize::from(to.port())];
+            let _ = viewer.handle_datagram(now, &datagram, Ecn::NotEct);
+        }
+    }
+    now.saturating_since(START)
+}
+
+#[test]
+fn a_hundred_viewers_behind_one_address_join_within_seconds() {
+    for (delay, limit) in [(ms(10), ms(500)), (ms(100), ms(1000)), (ms(300), ms(5000))] {
+        let took = joined_within(100, delay);
+        assert!(took < limit, "{delay:?}: {took:?}");
+    }
+    let took = joined_within(500, ms(20));
+    assert!(took < ms(10_000), "{took:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use hawser_io::clock::SteadyClock;
 use hawser_io::udp::Waker;
 use hawser_media::Player;
 use hawser_units::{Bitrate, Instant};
+use hawser_wire::media::DEFAULT_DATAGRAM;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,14 +35,27 @@ pub(super) enum Message {
 }
 
 /// The network's demand on the camera.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Demand {
     /// The rate at which to encode, with all headers; `None` without viewers.
     pub(super) target: Option<Bitrate>,
     /// The pose of the only viewer.
     pub(super) pose: Option<Pose>,
+    /// The length of a full datagram.
+    pub(super) datagram: usize,
     /// Whether the network's thread has ended.
     pub(super) is_over: bool,
+}
+
+impl Default for Demand {
+    fn default() -> Self {
+        Demand {
+            target: None,
+            pose: None,
+            datagram: DEFAULT_DATAGRAM,
+            is_over: false,
+        }
+    }
 }
 
 /// The way from the camera to the network's thread, which is woken when it is dropped: also when the
@@ -156,19 +170,21 @@ impl Capture {
         self.place += self.step;
         self.report.left_out = self.player.left_out();
         self.report.damaged = self.player.lost();
+        self.report.out_of_range = self.player.out_of_range();
         let Some(frame) = due else {
             return Ok(());
         };
         self.report.frames += 1;
-        let (target, pose) = {
+        let (target, pose, datagram) = {
             let demand = self.network.demand.lock();
-            (demand.target, demand.pose)
+            (demand.target, demand.pose, demand.datagram)
         };
         let Some(target) = target else {
             return Ok(());
         };
         let captured = self.clock.now();
-        let size = payload(target.bytes_in(self.leaving_time));
+        let size = payload(target.bytes_in(self.leaving_time), datagram);
+        self.encoders.set_datagram(datagram);
         let (network, sizes) = (&self.network, Mutex::new(Sizes::default()));
         let is_sent = network.begin(captured);
         let slices = |slice: TrackSlice| {

@@ -18,9 +18,6 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-/// The payload of a full packet in bytes.
-const PAYLOAD: usize = DEFAULT_DATAGRAM - Header::OVERHEAD;
-
 /// A frame of all tracks.
 pub struct EncodedFrame {
     /// The tracks by alias.
@@ -103,6 +100,15 @@ impl Encoders {
         }
         self.small = Some(Tracks::new(codec, first, rgbd::Layers::One)?);
         Ok(self)
+    }
+
+    /// Sets the length of full datagrams, for which further frames are encoded.
+    pub(super) fn set_datagram(&mut self, datagram: usize) {
+        for tracks in std::iter::once(&mut self.best).chain(&mut self.small) {
+            if let Tracks::Cloud(encoder, _) = tracks {
+                encoder.set_payload(datagram.saturating_sub(Header::OVERHEAD));
+            }
+        }
     }
 
     /// Returns the tracks to announce. Those with the same name are encodings of the same source.
@@ -190,7 +196,7 @@ impl Tracks {
                  use chunks"
             ),
             (CodecName::Chunks, _) => Box::new(ChunkEncoder::new(ChunkConfig {
-                payload: PAYLOAD,
+                payload: DEFAULT_DATAGRAM - Header::OVERHEAD,
                 ..ChunkConfig::default()
             })),
             (CodecName::Draco, _) => Box::new(DracoEncoder::new()),
@@ -279,9 +285,10 @@ impl Tracks {
     }
 }
 
-/// Returns the payload of full packets that have so many bytes with all headers.
-pub fn payload(size: ByteSize) -> ByteSize {
-    let packet = DEFAULT_DATAGRAM as u64 + IPV4_UDP.0;
+/// Returns the payload of full packets that have so many bytes with all headers, if they are datagrams of this
+/// length.
+pub fn payload(size: ByteSize, datagram: usize) -> ByteSize {
+    let packet = datagram as u64 + IPV4_UDP.0;
     let headers = Header::OVERHEAD as u64 + IPV4_UDP.0;
     ByteSize(size.0 * (packet - headers) / packet)
 }

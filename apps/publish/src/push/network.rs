@@ -309,6 +309,9 @@ impl Network {
                     let (pacer, reason) = pacer(finding);
                     tracing::info!(%address, pacer, reason, "pacer selected");
                 }
+                PublicationEvent::Narrow { address, datagram } => {
+                    tracing::warn!(%address, "the path to a viewer drops long packets: all viewers get datagrams of at most {datagram} bytes while it watches");
+                }
                 PublicationEvent::Object { session, event } => {
                     tracing::trace!(session, ?event, "object ended");
                 }
@@ -351,6 +354,7 @@ impl Network {
         let mut demand = self.demand.lock();
         demand.target = self.publication.target(self.clock.now());
         demand.pose = self.publication.pose().map(pose_in_mm);
+        demand.datagram = self.publication.datagram();
     }
 
     fn timeout(&self) -> Duration {

@@ -43,6 +43,8 @@ pub struct Captured {
     pub left_out: u64,
     /// Frames of the recording that were left out because an image or a file is missing or damaged.
     pub damaged: u64,
+    /// Points that were left out because they are farther than 32.767 m or not finite.
+    pub out_of_range: u64,
     /// Frames that were encoded. None are while nobody watches.
     pub encoded: u64,
     /// Encoded frames that the network's thread had no time for.
@@ -120,6 +122,13 @@ impl fmt::Display for PushReport {
         let PushReport { captured, sent } = self;
         let objects = &sent.objects;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        if captured.out_of_range > 0 {
+            writeln!(
+                f,
+                "{} points left out that are farther than 32.767 m or not finite",
+                captured.out_of_range
+            )?;
+        }
         writeln!(
             f,
             "captured {} frames, missed {}; left out {} for the frame rate and {} damaged; encoded {} in {:.1} ms \

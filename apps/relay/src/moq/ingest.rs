@@ -5,7 +5,7 @@ use super::read;
 use crate::config::{BroadcastConfig, FromMoq, MoqSource, MoqTrust, Upstream};
 use crate::status::{MoqSourceStatus, counts};
 use anyhow::{Context, Result};
-use hawser_io::file::read_secret;
+use hawser_io::file::{read_secret, read_tls_key};
 use hawser_moq::{
     Config, Ingest, IngestConfig, IngestSource, ServerStats, SourceUrl, Token, Trust,
 };
@@ -152,7 +152,7 @@ pub(crate) fn source(from: &FromMoq) -> Result<IngestSource> {
         MoqSource::Publishers { listen, identity } => {
             let identity = identity.as_ref().map(|[chain, key]| -> Result<Identity> {
                 let files = || format!("{} and {}", chain.display(), key.display());
-                Identity::from_pem(&read(chain)?, &read_secret(key)?).with_context(files)
+                Identity::from_pem(&read(chain)?, &read_tls_key(key)?).with_context(files)
             });
             IngestSource::Publisher(Config {
                 identity: identity.transpose()?,

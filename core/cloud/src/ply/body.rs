@@ -133,6 +133,8 @@ impl Scalar {
             Scalar::U16 => f64::from(u16::from_le_bytes([b0, b1])),
             Scalar::I32 => f64::from(i32::from_le_bytes([b0, b1, b2, b3])),
             Scalar::U32 => f64::from(u32::from_le_bytes([b0, b1, b2, b3])),
+            Scalar::I64 => i64::from_le_bytes(padded) as f64,
+            Scalar::U64 => u64::from_le_bytes(padded) as f64,
             Scalar::F32 => f64::from(f32::from_le_bytes([b0, b1, b2, b3])),
             Scalar::F64 => f64::from_le_bytes(padded),
         }

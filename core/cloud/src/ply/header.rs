@@ -4,27 +4,29 @@ use super::PlyError;
 pub const MAX_HEADER: usize = 1 << 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(crate) enum Encoding {
     Ascii,
     LittleEndian,
     BigEndian,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scalar {
+pub(crate) enum Scalar {
     I8,
     U8,
     I16,
     U16,
     I32,
     U32,
+    I64,
+    U64,
     F32,
     F64,
 }
 
 /// The type of a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Scalar(Scalar),
     /// Values of a type behind their number.
     List(Scalar, Scalar),
@@ -32,25 +34,34 @@ pub(super) enum Kind {
 
 /// Things of one kind, such as vertices.
 #[derive(Debug)]
-pub(super) struct Element {
-    pub(super) name: String,
-    pub(super) count: u64,
-    pub(super) properties: Vec<(String, Kind)>,
+pub(crate) struct Element {
+    pub(crate) name: String,
+    pub(crate) count: u64,
+    pub(crate) properties: Vec<(String, Kind)>,
 }
 
 #[derive(Debug)]
-pub(super) struct Header {
-    pub(super) encoding: Encoding,
+pub(crate) struct Header {
+    pub(crate) encoding: Encoding,
     /// The elements up to the vertices.
-    pub(super) elements: Vec<Element>,
+    pub(crate) elements: Vec<Element>,
 }
 
 /// The places of a point's values in a vertex.
-pub(super) struct Columns {
-    pub(super) position: [usize; 3],
-    pub(super) color: Option<[usize; 3]>,
-    /// The type of the colours.
-    pub(super) scalar: Option<Scalar>,
+pub(crate) struct Columns {
+    pub(crate) position: [usize; 3],
+    pub(crate) color: Option<Colors>,
+}
+
+/// The places of a point's colour.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Colors {
+    /// A value of this type for each channel.
+    Channels([usize; 3], Scalar),
+    /// One value of the bytes 0, red, green and blue.
+    Packed(usize),
+    /// The same, as the number that the bytes are as `f32`.
+    PackedAsFloat(usize),
 }
 
 /// The lines of a header that have been read.
@@ -157,11 +168,11 @@ impl Header {
     }
 
     /// Returns the element with the vertices.
-    pub(super) fn vertex(&self) -> &Element {
+    pub(crate) fn vertex(&self) -> &Element {
         self.elements.last().expect("a header has vertices")
     }
 
-    pub(super) fn columns(&self) -> Result<Columns, PlyError> {
+    pub(crate) fn columns(&self) -> Result<Columns, PlyError> {
         let properties = &self.vertex().properties;
         let find = |wanted: &str| {
             let place = properties.iter().position(|(name, _)| name == wanted)?;
@@ -192,13 +203,14 @@ impl Header {
         }
         Ok(Columns {
             position: [coordinate("x")?, coordinate("y")?, coordinate("z")?],
-            color: colors.map(|((red, _), (green, _), (blue, _))| [red, green, blue]),
-            scalar: colors.map(|((_, scalar), ..)| scalar),
+            color: colors.map(|((red, scalar), (green, _), (blue, _))| {
+                Colors::Channels([red, green, blue], scalar)
+            }),
         })
     }
 
     /// Fails if a body of so many bytes cannot have all vertices.
-    pub(super) fn check_length(&self, length: u64) -> Result<(), PlyError> {
+    pub(crate) fn check_length(&self, length: u64) -> Result<(), PlyError> {
         let least = |element: &Element| match self.encoding {
             // A digit and a space for each value.
             Encoding::Ascii => 2 * element.properties.len() as u64,
@@ -229,7 +241,7 @@ impl Header {
 
 impl Element {
     /// Returns the bytes of one with empty lists.
-    pub(super) fn least_bytes(&self) -> u64 {
+    pub(crate) fn least_bytes(&self) -> u64 {
         let of = |(_, kind): &(String, Kind)| match kind {
             Kind::Scalar(scalar) | Kind::List(scalar, _) => scalar.bytes() as u64,
         };
@@ -252,12 +264,12 @@ impl Scalar {
         })
     }
 
-    pub(super) const fn bytes(self) -> usize {
+    pub(crate) const fn bytes(self) -> usize {
         match self {
             Scalar::I8 | Scalar::U8 => 1,
             Scalar::I16 | Scalar::U16 => 2,
             Scalar::I32 | Scalar::U32 | Scalar::F32 => 4,
-            Scalar::F64 => 8,
+            Scalar::I64 | Scalar::U64 | Scalar::F64 => 8,
         }
     }
 }

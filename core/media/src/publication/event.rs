@@ -28,6 +28,13 @@ pub enum PublicationEvent {
         /// Its result.
         finding: DepartureFinding,
     },
+    /// The path to a viewer does not carry longer datagrams than these.
+    Narrow {
+        /// The viewer's address.
+        address: SocketAddr,
+        /// The length of a full UDP payload now, bytes.
+        datagram: usize,
+    },
     /// The in-flight buffer of a viewer is done with an object.
     Object {
         /// The session.

@@ -219,6 +219,10 @@ impl Publication {
     /// Begins a frame: returns the number of its group.
     fn next_group(&mut self) -> u32 {
         self.rotate_used_up_hop_key();
+        let datagram = self.datagram();
+        for packetiser in self.packetisers.values_mut() {
+            packetiser.set_datagram(datagram);
+        }
         let group = self.group;
         self.group += 1;
         group

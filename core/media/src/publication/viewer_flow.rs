@@ -1,4 +1,5 @@
 use super::Outgoing;
+use super::path_size::PathSize;
 use crate::flow::{Flow, FlowConfig, IPV4_UDP, IPV6_UDP};
 use crate::object::{ObjectInfo, SealedObject, SealedPacket};
 use crate::sender::{Outcome, SenderStats};
@@ -28,6 +29,8 @@ pub(super) struct ViewerFlow {
     /// The most layers that it has selected of each track.
     pub(super) most: BTreeMap<u32, u8>,
     pub(super) flow: Flow,
+    /// The length of the datagrams that the path carries.
+    pub(super) path: PathSize,
     /// Whether the kernel obeys departure times, if datagrams may have them.
     departures: Option<DepartureCheck>,
     pub(super) pose: Option<Pose>,
@@ -89,6 +92,7 @@ impl ViewerFlow {
             selected,
             departures: flow.departure_times.then(DepartureCheck::default),
             flow: Flow::new(FlowConfig { overhead, ..flow }, control),
+            path: PathSize::new(),
             pose: None,
             heard: now,
             totals: Totals::default(),
@@ -214,6 +218,8 @@ impl ViewerFlow {
         self.totals.ce_bytes += outcome.growth.ce_bytes;
         self.totals.refused += outcome.growth.refused;
         self.pose = outcome.pose.or(self.pose);
+        let lost = self.flow.sender().stats().lost;
+        self.path.handle(outcome, lost);
         let Some(relation) = self.flow.sender().clock().relation() else {
             return;
         };

@@ -11,6 +11,7 @@ use hawser_cloud::{Cloud, Image, Level};
 use hawser_codec::{Decoder, FrameDecoder};
 use hawser_media::{Frame as Captured, Recording};
 use hawser_publish::push::{CodecName, Encoders, payload};
+use hawser_wire::media::DEFAULT_DATAGRAM;
 use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -147,7 +148,7 @@ impl<'a> Screen<'a> {
             return Ok(());
         }
         let captured = self.gallery.frames[number % self.gallery.frames.len()].clone();
-        let size = payload(frame.target.bytes_in(INTERVAL));
+        let size = payload(frame.target.bytes_in(INTERVAL), DEFAULT_DATAGRAM);
         let captured = Captured::Cloud(captured);
         let start = Instant::now();
         let encoded = self.encoders.encode(captured, usize::MAX, size, None);
