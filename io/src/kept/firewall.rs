@@ -696,11 +696,6 @@ mod tests {
         assert_eq!(sh("echo rules; exit 1", long), None);
         assert_eq!(sh("exec sleep 600", Duration::from_millis(50)), None);
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 
     fn nftables(json: &str) -> Ruleset {
         Ruleset::parse(json.as_bytes()).unwrap()
@@ -708,13 +703,14 @@ mod tests {
 
     fn saved(text: &str, family: &str, tool: &'static str) -> Ruleset {
         let mut rules = Ruleset::default();
-        rules.add("iptables-save", family, tool, Some(text.to_owned()));
+        rules.add("iptables-save", family, tool, Some(text.into()));
         rules
     }
 
     fn strict(rules: &Ruleset, interface: &str) -> Option<Problem> {
         let item = NoReversePathRule {
             interfaces: vec![interface.to_owned()],
+            peers: None,
             rules: Arc::new(rules.clone()),
         };
         item.examine()
@@ -793,7 +789,7 @@ mod tests {
             "only connections are accepted: {of_ipv6}"
         );
         let text = include_str!("firewall/iptables-nft.txt").to_owned();
-        rules.add("iptables-nft-save", "ip", "iptables", Some(text));
+        rules.add("iptables-nft-save", "ip", "iptables", Some(text.into()));
         let what = strict(&rules, "wan0").unwrap().what;
         assert!(what.contains("table raw of iptables"), "{what}");
         assert_eq!(strict(&rules, "lan0"), None, "the other rule is loose");
