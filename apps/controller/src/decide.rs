@@ -10,7 +10,7 @@ use crate::controller::{About, Controller};
 use crate::limit::Checked;
 use crate::record::{emit, key};
 use crate::store::{Error, Expect, Revision, Write};
-use crate::view::Versioned;
+use crate::view::{Versioned, unreadable};
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Ignored, Situation};
 use hawser_control::resource::Policy;
@@ -193,13 +193,6 @@ impl Controller {
             revision,
         })
     }
-}
-
-/// Returns the error of a request that depends on a record that this version cannot read.
-pub(crate) fn unreadable(key: &str) -> Error {
-    Error::Unavailable(format!(
-        "the record {key} cannot be read by this version; ask another controller, or update this one"
-    ))
 }
 
 /// Returns the policy that follows from a decision, or the outcome if the policy stays.

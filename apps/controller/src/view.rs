@@ -32,6 +32,7 @@ use hawser_units::PathSet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use unreadable::Unreadable;
+pub(crate) use unreadable::unreadable;
 
 /// A value and the revision in which it was written.
 #[derive(Debug, Clone)]

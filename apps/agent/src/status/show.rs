@@ -26,7 +26,7 @@ pub struct Args {
 /// Prints the status of a node. Fails if its agent is not running.
 pub fn run(args: &Args) -> Result<()> {
     let file = Remains::read(&args.config)?.status_file();
-    let read = || Ok(Status::read(&file)?);
+    let read = || Status::read(&file);
     let written = |status: &Status| status.written_unix_ms;
     let runs = hawser_command::show_status((args.watch, args.json), read, written, describe)?;
     ensure!(runs, "the agent is not running");

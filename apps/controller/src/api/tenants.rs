@@ -8,11 +8,10 @@ use super::refusal::{
 use crate::access::{Admin, Operator, Read};
 use crate::check;
 use crate::controller::{About, Controller};
-use crate::decide::unreadable;
 use crate::record::{emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
-use crate::view::{Versioned, View};
+use crate::view::{Versioned, View, unreadable};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};

@@ -10,11 +10,10 @@ use super::refusal::{
 use super::tenants;
 use crate::access::{Certified, Operate, Operator, Read, Sight};
 use crate::controller::{About, Controller};
-use crate::decide::unreadable;
 use crate::observe::short;
 use crate::record::{TunnelClientRecord, TunnelSettingsRecord, emit, key, sha256_hex};
 use crate::store::{Expect, Revision, Write};
-use crate::view::{NodeView, Versioned, View};
+use crate::view::{NodeView, Versioned, View, unreadable};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -6,7 +6,7 @@ use super::{NodeView, Versioned, View};
 use crate::age::RunTime;
 use crate::format;
 use crate::record::{emit, key};
-use crate::store::{Entry, Revision};
+use crate::store::{Entry, Error, Revision};
 use hawser_control::Name;
 use hawser_control::resource::Flow;
 use serde::Serialize;
@@ -204,4 +204,11 @@ impl NodeView {
 
 fn encoded<T: Serialize>(record: &Versioned<T>) -> (Vec<u8>, Revision) {
     (emit(&record.value), record.revision)
+}
+
+/// Returns the error of a request that depends on a record that this version cannot read.
+pub(crate) fn unreadable(key: &str) -> Error {
+    Error::Unavailable(format!(
+        "the record {key} cannot be read by this version; ask another controller, or update this one"
+    ))
 }

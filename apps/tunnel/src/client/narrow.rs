@@ -5,7 +5,7 @@
 //! An uplink is narrowed and tried again by changing its MTU. The supervisor makes a connection with
 //! the new one, beside the one in use if there is one.
 
-use super::sizes::{Sizes, is_same, network_of};
+use super::sizes::{MTUS, Sizes, is_same, network_of};
 use hawser_units::Instant;
 use hawser_uplinks::Uplink;
 use std::cmp::Ordering;
@@ -13,10 +13,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 use tracing::info;
-
-/// The MTUs that are tried one after the other, in bytes, until a full packet arrives. The last but
-/// one is the smallest with IPv6 inside.
-pub(super) const MTUS: [u16; 4] = [1480, 1400, 1352, 1280];
 
 /// The time for which an uplink has its whole MTU when that is tried again: enough for one
 /// connection, also over TCP, and too short for a second one after that has failed.

@@ -1,7 +1,6 @@
 //! The file with the sizes of packets that the networks of uplinks carried. They are a start value: each
 //! connection finds out whether they still arrive, and larger ones are tried again as ever.
 
-use super::narrow::MTUS;
 use super::uplinks::network;
 use anyhow::{Context, Result};
 use hawser_io::failures::{Change, Failures};
@@ -11,6 +10,10 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use tracing::warn;
+
+/// The MTUs that are tried one after the other, in bytes, until a full packet arrives. The last but
+/// one is the smallest with IPv6 inside.
+pub(super) const MTUS: [u16; 4] = [1480, 1400, 1352, 1280];
 
 /// The largest number of networks that are remembered: those that were learnt last.
 const MAX_NETWORKS: usize = 64;
