@@ -51,7 +51,7 @@ pub struct Facts {
     pub wanted_xdp: Wanted,
     /// The paths that the running agent of the configuration does not use, by number, with the reason.
     pub unused_paths: BTreeMap<String, String>,
-    /// What the running agent of the configuration needs in the kernel and cannot restore, by name.
+    /// The settings of the kernel that the configuration's running agent cannot restore, by name.
     pub deviations: BTreeMap<String, String>,
     /// The peer, if one was named.
     pub peer: Option<PeerFacts>,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What all viewings measure.
+/// The part that the reports of all viewings have.
 #[derive(Debug, Serialize)]
 struct Measured {
     /// From the first frame to the end, or the last hour of it; `None` without frames.
@@ -56,7 +56,7 @@ pub(crate) struct Pushed {
     sessions: u64,
     publisher_unreachable: u64,
     looked: Option<LookedAt>,
-    /// What is known of a path that carries no long packets.
+    /// A sentence about a path that carries no long packets.
     narrow_path: Option<String>,
 }
 

@@ -128,8 +128,8 @@ impl Packetiser {
         self.full
     }
 
-    /// Makes further objects into packets that have at most so many bytes, up to the configured length. Chunks stay
-    /// as they are.
+    /// Limits the packets of further objects to `datagram` bytes, or to the configured length if that is less.
+    /// Chunks stay as they are.
     pub fn set_datagram(&mut self, datagram: usize) {
         self.full = datagram
             .saturating_sub(Header::OVERHEAD)

@@ -1,5 +1,5 @@
-//! What the running agent of the configuration reports: the paths that do not work, and what it needs in the
-//! kernel and cannot restore.
+//! The reports of the configuration's running agent: paths that do not work, and settings of the kernel that it
+//! cannot restore.
 
 use crate::Part::Agent;
 use crate::facts::Facts;

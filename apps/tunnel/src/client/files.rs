@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::error;
 
-/// What is written.
+/// The contents of the files.
 #[derive(Debug, Clone)]
 pub(super) struct Contents {
     pub(super) usage: Usage,

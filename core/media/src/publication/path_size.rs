@@ -27,7 +27,7 @@ const LOST: u64 = 3;
 #[derive(Debug)]
 pub(super) struct PathSize {
     datagram: usize,
-    /// What arrived and what was lost of the newest frames, by group.
+    /// The lengths that arrived and were lost of the newest frames, by group.
     frames: BTreeMap<u32, Lengths>,
     has_arrived: bool,
     empty_reports: u32,
