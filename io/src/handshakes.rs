@@ -71,11 +71,10 @@ struct TakenSlots {
 
 impl Default for TakenSlots {
     fn default() -> Self {
-        let [ipv4, ipv6] = NETWORK_SLOTS;
         TakenSlots {
             shared: 0,
             reserved: 0,
-            shared_by_network: Shares::new(ipv4, ipv6),
+            shared_by_network: Shares::new(NETWORK_SLOTS, |slots| slots),
             reserved_by_source: Shares::of_sources(RESERVED_SLOTS_OF_SOURCE),
         }
     }

@@ -21,10 +21,11 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Creates shares of networks of IPv4 and IPv6, by prefix length.
-    pub fn new(ipv4: &[(u8, usize)], ipv6: &[(u8, usize)]) -> Self {
+    /// Creates shares of networks of IPv4 and IPv6, by prefix length. `number` returns that of a share.
+    pub fn new(shares: [&[(u8, usize)]; 2], number: impl Fn(usize) -> usize) -> Self {
+        let numbers = |(length, share): &(u8, usize)| (*length, number(*share));
         Shares {
-            shares: [ipv4, ipv6].map(<[_]>::to_vec),
+            shares: shares.map(|shares| shares.iter().map(numbers).collect()),
             taken: HashMap::new(),
         }
     }
@@ -32,7 +33,7 @@ impl Shares {
     /// Creates shares of sources alone.
     pub fn of_sources(share: usize) -> Self {
         let [ipv4, ipv6] = SOURCE;
-        Shares::new(&[(ipv4, share)], &[(ipv6, share)])
+        Shares::new([&[(ipv4, share)], &[(ipv6, share)]], |share| share)
     }
 
     /// Returns whether none of the networks of an address has taken its share.
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_leaves_nothing_behind() {
-        let mut shares = Shares::new(&[(32, 2), (24, 3)], &[(64, 1)]);
+        let mut shares = Shares::new([&[(32, 2), (24, 3)], &[(64, 1)]], |share| share);
         for address in ["203.0.113.1", "::ffff:203.0.113.1", "203.0.113.2"] {
             assert!(shares.has_room(ip(address)), "{address}");
             shares.take(ip(address));

@@ -6,10 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The networks whose sessions share places, by prefix length, with their shares in sixteenths of all.
-const SHARES: [&[(u8, usize)]; 2] = [
-    &[(32, 2), (24, 3), (16, 4)],
-    &[(64, 2), (56, 2), (48, 3), (32, 4)],
-];
+const SHARES: [&[(u8, usize)]; 2] = [&[(32, 2), (24, 3), (16, 4)], &[(56, 2), (48, 3), (32, 4)]];
 
 /// The places of sessions. A network may take more than its share while at least half of all are free: all
 /// viewers of an office may have one address.
@@ -31,16 +28,12 @@ pub(crate) struct Place {
 
 impl Places {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        let share = |(length, sixteenths): &(u8, usize)| {
-            let share = max.saturating_mul(*sixteenths) / 16;
-            (*length, share.max(1))
-        };
-        let [ipv4, ipv6] = SHARES.map(|shares| shares.iter().map(share).collect::<Vec<_>>());
+        let share = |sixteenths: usize| (max.saturating_mul(sixteenths) / 16).max(1);
         Arc::new(Places {
             max,
             taken: Mutex::new(Taken {
                 all: 0,
-                by_network: Shares::new(&ipv4, &ipv6),
+                by_network: Shares::new(SHARES, share),
             }),
         })
     }

@@ -186,17 +186,19 @@ fn a_pipe_that_nobody_reads_is_refused() {
     }
 }
 
+/// Makes the key of a publisher and its viewers. Returns its file.
+fn media_key(folder: &tempfile::TempDir) -> String {
+    let key = folder.path().join("media.key");
+    let key = key.to_str().unwrap();
+    let made = hawser(&["keygen", "--media", key]).status().unwrap();
+    assert!(made.success());
+    key.to_owned()
+}
+
 #[test]
 fn the_report_of_a_viewer_is_one_json_object() {
     let folder = tempfile::tempdir().unwrap();
-    let key = folder.path().join("media.key");
-    let key = key.to_str().unwrap();
-    assert!(
-        hawser(&["keygen", "--media", key])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let key = &media_key(&folder);
     let viewer = ["view", "127.0.0.1:1", "--seconds", "0.2", "--json"];
     for more in [&[][..], &["--push", "--key", key]] {
         let output = hawser(&[&viewer, more].concat()).output().unwrap();
@@ -272,14 +274,7 @@ fn no_command_line_makes_publish_or_view_panic() {
     use std::ffi::{OsStr, OsString};
     use std::os::unix::ffi::OsStrExt;
     let folder = tempfile::tempdir().unwrap();
-    let key = folder.path().join("media.key");
-    let key = key.to_str().unwrap();
-    assert!(
-        hawser(&["keygen", "--media", key])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let key = &media_key(&folder);
     let publish = [
         "publish",
         "--recording",

@@ -191,6 +191,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns the end of a viewing that begins now. One that is never reached is none.
+fn end_after(duration: Option<Duration>) -> Option<Instant> {
+    Instant::now().checked_add(duration?)
+}
+
 /// Prints the summary: if watching has failed, that of one that shows something.
 fn printed<S>(
     watched: Result<S, Box<Failure<S>>>,
@@ -257,10 +262,7 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
 pub fn watch(config: &Config, stop: &AtomicBool) -> Result<Summary, Box<Failure<Summary>>> {
     let until = Until {
         stop,
-        end: config
-            .duration
-            // One that is never reached is none.
-            .and_then(|duration| Instant::now().checked_add(duration)),
+        end: end_after(config.duration),
     };
     let mut recorder = Recorder::create(config)?;
     let mut pause = Pause::default();

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use viewpoint::Viewpoint;
 
 /// The default number of points that all tracks of a frame may have together: 16 of the largest clouds, or
@@ -185,10 +185,7 @@ fn watch_and_record(
     );
     let until = Until {
         stop,
-        end: config
-            .duration
-            // One that is never reached is none.
-            .and_then(|duration| Instant::now().checked_add(duration)),
+        end: crate::end_after(config.duration),
     };
     let is_over = || {
         until.should_stop()

@@ -39,15 +39,12 @@ pub(super) struct Place {
 
 impl Places {
     pub(super) fn new(max: usize, max_of_address: usize) -> Arc<Places> {
-        let share =
-            |(length, halves): &(u8, usize)| (*length, max_of_address.saturating_mul(*halves) / 2);
-        let [ipv4, ipv6] = SHARES.map(|shares| shares.iter().map(share).collect::<Vec<_>>());
         Arc::new(Places {
             max,
             taken: Mutex::new(Taken {
                 all: 0,
                 by_address: Shares::of_sources(max_of_address),
-                strangers: Shares::new(&ipv4, &ipv6),
+                strangers: Shares::new(SHARES, |halves| max_of_address.saturating_mul(halves) / 2),
                 known: KnownSources::default(),
             }),
         })

@@ -1,10 +1,10 @@
 //! The file with the sizes of packets that the networks of uplinks carried. They are a start value: each
 //! connection finds out whether they still arrive, and larger ones are tried again as ever.
 
-use super::uplinks::network;
 use anyhow::{Context, Result};
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
+use hawser_io::sources::source;
 use hawser_uplinks::Uplink;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -41,7 +41,7 @@ impl Carried {
 /// addresses.
 pub(super) fn network_of(uplink: &Uplink) -> Vec<IpAddr> {
     let addresses = uplink.ipv4.iter().chain(&uplink.ipv6).copied();
-    addresses.map(network).collect()
+    addresses.map(source).collect()
 }
 
 /// Returns whether the addresses may be of one network: one of them is the same, and none of another

@@ -4,9 +4,10 @@ use crate::config::{ClientConfig, UplinkRule};
 use crate::interfaces;
 use anyhow::{Context, Result};
 use hawser_io::interface::{OwnAddress, is_reachable, mtu_bytes, own_addresses, route, running};
+use hawser_io::sources::source;
 use hawser_uplinks::{Uplink, is_unique_local};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use tokio::sync::watch;
 
 /// The smallest MTU that QUIC and IPv6 allow, in bytes; assumed of interfaces that report less.
@@ -75,10 +76,11 @@ fn usable_uplinks(
     mut addresses: Vec<OwnAddress>,
     sources: &BTreeSet<IpAddr>,
 ) -> Vec<Uplink> {
-    let networks: BTreeSet<IpAddr> = sources.iter().copied().map(network).collect();
+    // The kernel may choose any of the addresses of a /64, in which there are temporary ones.
+    let networks: BTreeSet<IpAddr> = sources.iter().copied().map(source).collect();
     addresses.sort_by_key(|own| {
         let is_local = is_unique_local(own.address);
-        let is_chosen = networks.contains(&network(own.address));
+        let is_chosen = networks.contains(&source(own.address));
         (is_local, own.is_deprecated, own.is_temporary, !is_chosen)
     });
     let mut uplinks = BTreeMap::new();
@@ -110,15 +112,6 @@ fn usable_uplinks(
         }
     }
     uplinks.into_values().collect()
-}
-
-/// Returns what addresses have in common of which the kernel may choose any: the whole of an IPv4
-/// address, and the /64 of IPv6, in which there are temporary ones.
-pub(super) fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(ipv6) => Ipv6Addr::from_bits(ipv6.to_bits() & (!0 << 64)).into(),
-    }
 }
 
 fn without_address(interface: &str, mtu: u16, rule: &UplinkRule) -> Uplink {
