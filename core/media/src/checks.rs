@@ -196,6 +196,15 @@ mod tests {
     }
 
     #[test]
+    fn a_relay_reports_after_any_silence() {
+        for pauses in 1..40 {
+            let pause = [12, 250, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            let report = [14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            check_upstream(&[pause.repeat(pauses), report.to_vec()].concat());
+        }
+    }
+
+    #[test]
     fn few_reports_are_read_of_a_viewer_that_acknowledges_nothing() {
         let control = |now| Box::new(Prague::new(PragueConfig::default(), now)) as _;
         let mut publication = publication(ByteSize(1_000_000), Box::new(control));
