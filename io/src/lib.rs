@@ -1,6 +1,6 @@
 //! Sockets, TUN devices, interfaces and routes, network namespaces, packet rings, files of
-//! configuration and state, the time of day, limits of rates, of open files and of handshakes, and what has to
-//! stay as it was set in the kernel.
+//! configuration and state, processes and programs, the time of day, limits of rates, of open files and of
+//! handshakes, and what has to stay as it was set in the kernel.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
@@ -21,6 +21,7 @@ pub mod netlink;
 pub mod netns;
 pub mod peer;
 pub mod process;
+pub mod program;
 pub mod rate_limit;
 pub mod ring;
 pub mod scheduling;

@@ -2,6 +2,7 @@
 
 use crate::interface::{self, Interface};
 use crate::netlink::{self, LinkChange};
+use crate::program::{self, ProgramError};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -12,6 +13,9 @@ const EMPTY_AFTER: Duration = Duration::from_millis(20);
 
 /// The longest time to wait for the pair to empty: another process may keep sending into it.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The time after which `ethtool` is killed.
+const ETHTOOL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A veth pair. GSO packets that are sent into its entry come out of its exit segmented and with
 /// complete checksums.
@@ -160,11 +164,12 @@ impl Traffic {
 /// Makes the kernel segment packets and complete their checksums before they enter the pair.
 fn switch_offloads_off(entry: &str) -> anyhow::Result<()> {
     let arguments = ["-K", entry, "tx", "off", "tso", "off", "gso", "off"];
-    let command = || format!("`ethtool {}`", arguments.join(" "));
-    let output = Command::new("ethtool").args(arguments).output();
-    let output = output
-        .map_err(|error| anyhow::anyhow!("{}: {error}; install the package ethtool", command()))?;
-    let message = hawser_units::Line::of_output(&output.stderr);
-    anyhow::ensure!(output.status.success(), "{}: {}", command(), message);
-    Ok(())
+    let mut command = Command::new("ethtool");
+    match program::output(command.args(arguments), "", ETHTOOL_LIMIT) {
+        Ok(_) => Ok(()),
+        Err(error @ ProgramError::Missing { .. }) => {
+            Err(anyhow::Error::new(error).context("install the package ethtool"))
+        }
+        Err(error) => anyhow::bail!("{error} (of `ethtool {}`)", arguments.join(" ")),
+    }
 }

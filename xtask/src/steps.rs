@@ -39,6 +39,10 @@ const NETWORK_TESTS_PER_CORE: usize = 2;
 /// its OpenAPI document.
 const HOSTILE_REQUESTS: &str = "10";
 
+/// The variable with the seed of the property tests, and the seed unless it is set: a change that passes
+/// here passes elsewhere.
+const PROPTEST_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
+
 /// Exit code of a script that cannot run on this machine.
 const CANNOT_RUN: i32 = 77;
 
@@ -411,6 +415,10 @@ fn cargo(arguments: &[&str]) -> Result<Outcome> {
 fn cargo_command(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments);
+    let (name, seed) = PROPTEST_SEED;
+    if std::env::var_os(name).is_none() {
+        command.env(name, seed);
+    }
     command
 }
 

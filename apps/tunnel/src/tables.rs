@@ -2,13 +2,12 @@
 //! them.
 
 use crate::netlink::Changes;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use hawser_io::kept::{Deviation, Item, Keeper, Problem};
-use hawser_units::Line;
+use hawser_io::program::{self, ProgramError};
 use nix::sys::socket::SockProtocol;
 use parking_lot::Mutex;
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -18,6 +17,9 @@ use tracing::warn;
 
 /// `linux/netfilter/nfnetlink.h`: `NFNLGRP_NFTABLES`, as a mask.
 const NFTABLES_GROUP: u32 = 1 << 6;
+
+/// The time after which `nft` is killed.
+const NFT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The interval of checks without a notification, and the pause after a failed restoration.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(30);
@@ -228,16 +230,8 @@ fn list(name: &str) -> Result<String> {
 }
 
 fn ask(arguments: &[&str]) -> Result<String> {
-    let output = Command::new("nft")
-        .args(arguments)
-        .output()
-        .context("cannot run `nft`")?;
-    ensure!(
-        output.status.success(),
-        "`nft`: {}",
-        Line::of_output(&output.stderr)
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let output = program::output(Command::new("nft").args(arguments), "", NFT_LIMIT)?;
+    Ok(String::from_utf8_lossy(&output).into_owned())
 }
 
 fn replace(name: &str, contents: &str) -> Result<()> {
@@ -255,25 +249,11 @@ fn removal(name: &str) -> String {
 /// Runs a script of `nft`. Its error output becomes the error.
 fn nft(script: &str) -> Result<()> {
     let mut command = Command::new("nft");
-    command
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let child = command.spawn();
-    let mut child = child.context("cannot run `nft`: is nftables installed?")?;
-    // If it exits before it has read everything, its own error message explains why.
-    let _ = child
-        .stdin
-        .take()
-        .expect("stdin is piped")
-        .write_all(script.as_bytes());
-    let output = child.wait_with_output()?;
-    let message = Line::of_output(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "`nft`: {}; its input was:\n{script}",
-        message
-    );
-    Ok(())
+    match program::output(command.args(["-f", "-"]), script, NFT_LIMIT) {
+        Ok(_) => Ok(()),
+        Err(error @ ProgramError::Missing { .. }) => {
+            Err(error).context("install the package nftables")
+        }
+        Err(error) => bail!("{error}; its input was:\n{script}"),
+    }
 }

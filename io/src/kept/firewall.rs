@@ -4,15 +4,13 @@ mod saved;
 
 use super::{Item, Problem};
 use crate::interface::{self, name_matches};
+use crate::program::{self, ProgramError};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, ErrorKind, Read};
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::thread;
 use std::time::{Duration, Instant};
 use tracing::warn;
 
@@ -132,7 +130,7 @@ impl Ruleset {
         let arguments = ["--json", "--stateless", "--terse", "list", "ruleset"];
         let mut rules = match output("nft", &arguments) {
             Ok(listing) => Ruleset::parse(&listing)?,
-            Err(error) if error.kind() == ErrorKind::NotFound => Ruleset::default(),
+            Err(ProgramError::Missing { .. }) => Ruleset::default(),
             Err(_) => return None,
         };
         for (program, family) in TRANSLATED {
@@ -250,29 +248,8 @@ impl Ruleset {
 }
 
 /// Returns the output of a program that lists rules.
-fn output(program: &str, arguments: &[&str]) -> io::Result<Vec<u8>> {
-    output_within(READ_LIMIT, Command::new(program).args(arguments))
-}
-
-/// Returns the output of a command, which may neither fail nor take longer.
-fn output_within(limit: Duration, command: &mut Command) -> io::Result<Vec<u8>> {
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let mut stdout = child.stdout.take().expect("stdout is a pipe");
-    let (sender, receiver) = channel();
-    // The thread ends with the command's output.
-    thread::spawn(move || {
-        let mut output = Vec::new();
-        let _ = sender.send(stdout.read_to_end(&mut output).map(|_| output));
-    });
-    let output = receiver.recv_timeout(limit);
-    if output.is_err() {
-        child.kill()?;
-    }
-    match child.wait()?.success() {
-        true => output.map_err(|_| ErrorKind::TimedOut)?,
-        false => Err(ErrorKind::Other.into()),
-    }
+fn output(program: &str, arguments: &[&str]) -> Result<Vec<u8>, ProgramError> {
+    program::output(Command::new(program).args(arguments), "", READ_LIMIT)
 }
 
 impl Chain {
@@ -683,18 +660,6 @@ mod tests {
         assert!(!rules.is_due(after(10)) && rules.is_due(after(11)));
         rules.take(Some(Ruleset::default()), after(11));
         assert!(rules.known.chains.is_empty() && !rules.is_due(after(40)));
-    }
-
-    #[test]
-    fn a_command_that_hangs_is_ended() {
-        let sh = |script: &str, limit| {
-            let mut command = Command::new("sh");
-            output_within(limit, command.args(["-c", script])).ok()
-        };
-        let long = Duration::from_secs(60);
-        assert_eq!(sh("echo rules", long), Some(b"rules\n".to_vec()));
-        assert_eq!(sh("echo rules; exit 1", long), None);
-        assert_eq!(sh("exec sleep 600", Duration::from_millis(50)), None);
     }
 
     fn nftables(json: &str) -> Ruleset {

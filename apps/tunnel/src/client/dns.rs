@@ -3,14 +3,14 @@
 
 use super::resolv_conf::ResolvConf;
 use crate::config::{ClientConfig, UplinkRule};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
 use hawser_io::interface::running;
 use hawser_io::kept::{Deviation, Item, Keeper, Problem};
+use hawser_io::program;
 use parking_lot::Mutex;
 use std::fs;
-use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -358,46 +358,9 @@ fn domains_by_link(output: &str) -> Vec<(String, Vec<String>)> {
 /// Runs a program with this input; returns its output.
 fn run<A: AsRef<str>>(program: &str, arguments: &[A], input: &str) -> Result<String> {
     let mut command = Command::new(program);
-    command
-        .args(arguments.iter().map(AsRef::as_ref))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("cannot run `{program}`"))?;
-    // If it exits before it has read everything, its own error message explains why.
-    let _ = child
-        .stdin
-        .take()
-        .expect("stdin is piped")
-        .write_all(input.as_bytes());
-    let deadline = Instant::now() + PROGRAM_TIMEOUT;
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if Instant::now() >= deadline {
-            let _ = child.kill();
-            let _ = child.wait();
-            bail!("`{program}` has not exited after {PROGRAM_TIMEOUT:?}");
-        }
-        thread::sleep(Duration::from_millis(5));
-    };
-    let mut message = String::new();
-    let _ = child
-        .stderr
-        .take()
-        .expect("stderr is piped")
-        .read_to_string(&mut message);
-    ensure!(status.success(), "`{program}`: {}", message.trim());
-    let mut output = String::new();
-    child
-        .stdout
-        .take()
-        .expect("stdout is piped")
-        .read_to_string(&mut output)?;
-    Ok(output)
+    command.args(arguments.iter().map(AsRef::as_ref));
+    let output = program::output(&mut command, input, PROGRAM_TIMEOUT)?;
+    Ok(String::from_utf8(output)?)
 }
 
 #[cfg(test)]
