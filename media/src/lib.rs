@@ -38,7 +38,7 @@ pub use ffmpeg::VideoError;
 pub use picture::{Mp4Writer, PictureError, encode_png};
 pub use player::{Frame, Player};
 
-use hawser_cloud::ply::PlyError;
+use hawser_cloud::ply::CloudFileError;
 use hawser_cloud::{Cloud, ImageError, Level};
 use std::io;
 use std::path::PathBuf;
@@ -73,7 +73,7 @@ pub enum LoadError {
         /// The file.
         path: PathBuf,
         /// The error in the file.
-        error: PlyError,
+        error: CloudFileError,
     },
     /// A live recording is to be loaded.
     #[error("live inputs cannot be loaded before they are played")]

@@ -384,7 +384,7 @@ fn ply_header(path: &Path) -> Result<(), LoadError> {
     check(&start, length).map_err(ply_error(path))
 }
 
-fn ply_error(path: &Path) -> impl Fn(ply::PlyError) -> LoadError {
+fn ply_error(path: &Path) -> impl Fn(ply::CloudFileError) -> LoadError {
     move |error| LoadError::Ply {
         path: path.to_owned(),
         error,

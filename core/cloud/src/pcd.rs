@@ -5,7 +5,7 @@
 //! [`ply`](crate::ply). The viewpoint is not applied.
 
 use crate::Cloud;
-use crate::ply::{Colors, Columns, Element, Encoding, Header, Kind, PlyError, Scalar};
+use crate::ply::{CloudFileError, Colors, Columns, Element, Encoding, Header, Kind, Scalar};
 
 /// The most values of a point.
 const MAX_VALUES: usize = 4096;
@@ -18,7 +18,7 @@ const PACKED: [&str; 2] = ["rgb", "rgba"];
 ///
 /// # Errors
 /// If the file is damaged or compressed, or has no coordinates.
-pub fn read_counted(file: &[u8], unit_mm: f32) -> Result<(Cloud, usize), PlyError> {
+pub fn read_counted(file: &[u8], unit_mm: f32) -> Result<(Cloud, usize), CloudFileError> {
     let (header, columns, body) = parse(file)?;
     crate::ply::read_body(&header, &columns, body, unit_mm)
 }
@@ -28,7 +28,7 @@ pub fn read_counted(file: &[u8], unit_mm: f32) -> Result<(Cloud, usize), PlyErro
 ///
 /// # Errors
 /// As [`read_counted`].
-pub fn check(start: &[u8], length: u64) -> Result<(), PlyError> {
+pub fn check(start: &[u8], length: u64) -> Result<(), CloudFileError> {
     let (header, _, body) = parse(start)?;
     let left = length.saturating_sub((start.len() - body.len()) as u64);
     header.check_length(left)
@@ -73,28 +73,30 @@ impl<'a> Lines<'a> {
         Ok(())
     }
 
-    fn finish(self, encoding: Encoding) -> Result<(Header, Columns), PlyError> {
+    fn finish(self, encoding: Encoding) -> Result<(Header, Columns), CloudFileError> {
         let counts = match self.counts.is_empty() {
             true => vec!["1"; self.fields.len()],
             false => self.counts,
         };
         let words = [&self.sizes, &self.types, &counts].map(Vec::len);
         if words.iter().any(|words| *words != self.fields.len()) {
-            return Err(PlyError::Fields("they have different numbers of words"));
+            return Err(CloudFileError::Fields(
+                "they have different numbers of words",
+            ));
         }
         let count = self
             .points
             .or_else(|| self.width?.checked_mul(self.height?));
         let mut vertex = Element {
             name: "vertex".to_owned(),
-            count: count.ok_or(PlyError::Missing("POINTS"))?,
+            count: count.ok_or(CloudFileError::Missing("POINTS"))?,
             properties: Vec::new(),
         };
         let mut packed = None;
         let kinds = self.sizes.iter().zip(&self.types).zip(&counts);
         for (name, ((size, kind), count)) in self.fields.iter().zip(kinds) {
             let mut scalar =
-                scalar(kind, size).ok_or(PlyError::Fields("a TYPE has no such SIZE"))?;
+                scalar(kind, size).ok_or(CloudFileError::Fields("a TYPE has no such SIZE"))?;
             if PACKED.contains(name) && scalar.bytes() == 4 {
                 let place = vertex.properties.len();
                 packed = Some(match (scalar, encoding) {
@@ -108,7 +110,7 @@ impl<'a> Lines<'a> {
             }
             let count: usize = count.parse().unwrap_or(usize::MAX);
             if vertex.properties.len().saturating_add(count) > MAX_VALUES {
-                return Err(PlyError::Fields("a point has more than 4096 values"));
+                return Err(CloudFileError::Fields("a point has more than 4096 values"));
             }
             let property = ((*name).to_owned(), Kind::Scalar(scalar));
             vertex
@@ -143,19 +145,19 @@ fn scalar(kind: &str, size: &str) -> Option<Scalar> {
 }
 
 /// Returns the header, the places of a point's values, and the bytes after the header.
-fn parse(file: &[u8]) -> Result<(Header, Columns, &[u8]), PlyError> {
+fn parse(file: &[u8]) -> Result<(Header, Columns, &[u8]), CloudFileError> {
     let mut lines = Lines::default();
     let mut rest = file;
     for number in 1.. {
         let end = rest.iter().position(|byte| *byte == b'\n');
-        let (line, after) = rest.split_at(end.ok_or(PlyError::NotPcd)?);
+        let (line, after) = rest.split_at(end.ok_or(CloudFileError::NotPcd)?);
         rest = &after[1..];
         // A line of other bytes belongs to a file of another kind.
-        let text = str::from_utf8(line).map_err(|_| PlyError::NotPcd)?;
+        let text = str::from_utf8(line).map_err(|_| CloudFileError::NotPcd)?;
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         lines.add(&words).map_err(|reason| match number {
-            1 => PlyError::NotPcd,
-            line => PlyError::Header {
+            1 => CloudFileError::NotPcd,
+            line => CloudFileError::Header {
                 line,
                 text: text.trim_end().to_owned(),
                 reason,
@@ -166,7 +168,7 @@ fn parse(file: &[u8]) -> Result<(Header, Columns, &[u8]), PlyError> {
             return Ok((header, columns, rest));
         }
     }
-    Err(PlyError::NotPcd)
+    Err(CloudFileError::NotPcd)
 }
 
 #[cfg(test)]
@@ -276,9 +278,9 @@ mod tests {
         assert!(error("POINTS 3", "POINTS 18446744073709551615").contains("ends in vertex"));
         assert_eq!(
             read_counted(b"ply\nformat ascii 1.0\n", 1.0),
-            Err(PlyError::NotPcd)
+            Err(CloudFileError::NotPcd)
         );
-        assert_eq!(read_counted(b"\x89PNG\n", 1.0), Err(PlyError::NotPcd));
+        assert_eq!(read_counted(b"\x89PNG\n", 1.0), Err(CloudFileError::NotPcd));
     }
 
     proptest! {

@@ -22,7 +22,7 @@ const GREY: u8 = 190;
 
 /// An error in a PLY or PCD file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlyError {
+pub enum CloudFileError {
     /// The first line is not `ply`, or no line `end_header` follows.
     #[error("not a PLY file: it must begin with a line \"ply\" and have a line \"end_header\"")]
     NotPly,
@@ -74,12 +74,12 @@ pub enum PlyError {
 /// Reads the points of a PLY file whose coordinates are in units of `unit_mm` millimetres.
 ///
 /// Vertices that are not finite or out of range of 16-bit millimetres are left out.
-pub fn read(file: &[u8], unit_mm: f32) -> Result<Cloud, PlyError> {
+pub fn read(file: &[u8], unit_mm: f32) -> Result<Cloud, CloudFileError> {
     read_counted(file, unit_mm).map(|(cloud, _)| cloud)
 }
 
 /// As [`read`]. Also returns the number of vertices that were left out.
-pub fn read_counted(file: &[u8], unit_mm: f32) -> Result<(Cloud, usize), PlyError> {
+pub fn read_counted(file: &[u8], unit_mm: f32) -> Result<(Cloud, usize), CloudFileError> {
     let (header, body) = Header::parse(file)?;
     read_body(&header, &header.columns()?, body, unit_mm)
 }
@@ -90,7 +90,7 @@ pub(crate) fn read_body(
     columns: &Columns,
     body: &[u8],
     unit_mm: f32,
-) -> Result<(Cloud, usize), PlyError> {
+) -> Result<(Cloud, usize), CloudFileError> {
     let text = match header.encoding {
         Encoding::Ascii => String::from_utf8_lossy(body),
         _ => "".into(),
@@ -151,7 +151,7 @@ fn whole(scalar: Scalar, rows: &[Row]) -> f64 {
 
 /// Checks a file of a length in bytes by its first [`MAX_HEADER`] bytes: its header, and that its vertices can be
 /// there.
-pub fn check(start: &[u8], length: u64) -> Result<(), PlyError> {
+pub fn check(start: &[u8], length: u64) -> Result<(), CloudFileError> {
     let (header, body) = Header::parse(start)?;
     header.columns()?;
     let left = length.saturating_sub((start.len() - body.len()) as u64);
@@ -229,7 +229,7 @@ mod tests {
             change("uchar red", "int red"),
             "the vertices have no property \"red of type uchar, ushort, float or double, nor green and blue like it\""
         );
-        assert_eq!(read(b"PK\x03\x04\n", 1.0), Err(PlyError::NotPly));
+        assert_eq!(read(b"PK\x03\x04\n", 1.0), Err(CloudFileError::NotPly));
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
             .replace("vertex 2", "vertex 18446744073709551615");
         assert!(matches!(
             read(file.as_bytes(), 1.0),
-            Err(PlyError::Truncated { .. })
+            Err(CloudFileError::Truncated { .. })
         ));
     }
 
@@ -359,7 +359,7 @@ mod tests {
         let cut_off = check(&whole[..300], length - 1);
         assert_eq!(
             cut_off,
-            Err(PlyError::Truncated {
+            Err(CloudFileError::Truncated {
                 vertex: 19,
                 vertices: 20
             })

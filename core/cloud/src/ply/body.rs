@@ -1,4 +1,4 @@
-use super::PlyError;
+use super::CloudFileError;
 use super::header::{Element, Encoding, Header, Kind, Scalar};
 use std::borrow::Cow;
 use std::str::SplitAsciiWhitespace;
@@ -27,7 +27,7 @@ impl<'a> Values<'a> {
         header: &'a Header,
         body: &'a Cow<'a, str>,
         bytes: &'a [u8],
-    ) -> Result<Self, PlyError> {
+    ) -> Result<Self, CloudFileError> {
         header.check_length(bytes.len() as u64)?;
         let source = match header.encoding {
             Encoding::Ascii => Source::Ascii(body.split_ascii_whitespace()),
@@ -49,19 +49,19 @@ impl<'a> Values<'a> {
             }
             for _ in 0..element.count {
                 let read = values.source.read(element, &mut values.row);
-                read.map_err(|_| PlyError::List(element.name.clone()))?;
+                read.map_err(|_| CloudFileError::List(element.name.clone()))?;
             }
         }
         Ok(values)
     }
 
     /// Returns the values of the next vertex, whose number is this.
-    pub(super) fn vertex(&mut self, vertex: usize) -> Result<&[f64], PlyError> {
+    pub(super) fn vertex(&mut self, vertex: usize) -> Result<&[f64], CloudFileError> {
         let vertices = self.vertex.count as usize;
         match self.source.read(self.vertex, &mut self.row) {
             Ok(()) => Ok(&self.row),
-            Err(Fault::End) => Err(PlyError::Truncated { vertex, vertices }),
-            Err(Fault::Number(text)) => Err(PlyError::Number {
+            Err(Fault::End) => Err(CloudFileError::Truncated { vertex, vertices }),
+            Err(Fault::Number(text)) => Err(CloudFileError::Number {
                 vertex,
                 text: text.to_owned(),
             }),

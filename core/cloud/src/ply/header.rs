@@ -1,4 +1,4 @@
-use super::PlyError;
+use super::CloudFileError;
 
 /// The number of bytes that hold any header.
 pub const MAX_HEADER: usize = 1 << 16;
@@ -117,24 +117,24 @@ impl HeaderLines {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Header, PlyError> {
+    fn finish(mut self) -> Result<Header, CloudFileError> {
         let vertices = self
             .elements
             .iter()
             .position(|element| element.name == "vertex");
-        let vertices = vertices.ok_or(PlyError::Missing("element vertex"))?;
+        let vertices = vertices.ok_or(CloudFileError::Missing("element vertex"))?;
         self.elements.truncate(vertices + 1);
         Ok(Header {
-            encoding: self.encoding.ok_or(PlyError::Missing("format"))?,
+            encoding: self.encoding.ok_or(CloudFileError::Missing("format"))?,
             elements: self.elements,
         })
     }
 }
 
 /// Returns the first line of a header, and the bytes after it.
-fn split_line(bytes: &[u8]) -> Result<(String, &[u8]), PlyError> {
+fn split_line(bytes: &[u8]) -> Result<(String, &[u8]), CloudFileError> {
     let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
-    let end = end.ok_or(PlyError::NotPly)?;
+    let end = end.ok_or(CloudFileError::NotPly)?;
     let text = String::from_utf8_lossy(&bytes[..end]);
     let ends_in_two = bytes[end..].starts_with(b"\r\n");
     Ok((
@@ -145,10 +145,10 @@ fn split_line(bytes: &[u8]) -> Result<(String, &[u8]), PlyError> {
 
 impl Header {
     /// Returns the header, and the bytes after it.
-    pub(super) fn parse(file: &[u8]) -> Result<(Header, &[u8]), PlyError> {
+    pub(super) fn parse(file: &[u8]) -> Result<(Header, &[u8]), CloudFileError> {
         let (first, mut rest) = split_line(file)?;
         if first.trim_ascii() != "ply" {
-            return Err(PlyError::NotPly);
+            return Err(CloudFileError::NotPly);
         }
         let mut lines = HeaderLines::default();
         for line in 2.. {
@@ -158,7 +158,7 @@ impl Header {
             if words == ["end_header"] {
                 break;
             }
-            lines.add(&words).map_err(|reason| PlyError::Header {
+            lines.add(&words).map_err(|reason| CloudFileError::Header {
                 line,
                 text: text.trim_end().to_owned(),
                 reason,
@@ -172,7 +172,7 @@ impl Header {
         self.elements.last().expect("a header has vertices")
     }
 
-    pub(crate) fn columns(&self) -> Result<Columns, PlyError> {
+    pub(crate) fn columns(&self) -> Result<Columns, CloudFileError> {
         let properties = &self.vertex().properties;
         let find = |wanted: &str| {
             let place = properties.iter().position(|(name, _)| name == wanted)?;
@@ -184,7 +184,7 @@ impl Header {
         let coordinate = |wanted| {
             find(wanted)
                 .map(|(place, _)| place)
-                .ok_or(PlyError::NoProperty(wanted))
+                .ok_or(CloudFileError::NoProperty(wanted))
         };
         let colors = |names: [&str; 3]| {
             let [red, green, blue] = names.map(find);
@@ -197,7 +197,7 @@ impl Header {
             && ((scalar, scalar) != (green, blue)
                 || !matches!(scalar, Scalar::U8 | Scalar::U16 | Scalar::F32 | Scalar::F64))
         {
-            return Err(PlyError::NoProperty(
+            return Err(CloudFileError::NoProperty(
                 "red of type uchar, ushort, float or double, nor green and blue like it",
             ));
         }
@@ -210,7 +210,7 @@ impl Header {
     }
 
     /// Fails if a body of so many bytes cannot have all vertices.
-    pub(crate) fn check_length(&self, length: u64) -> Result<(), PlyError> {
+    pub(crate) fn check_length(&self, length: u64) -> Result<(), CloudFileError> {
         let least = |element: &Element| match self.encoding {
             // A digit and a space for each value.
             Encoding::Ascii => 2 * element.properties.len() as u64,
@@ -231,7 +231,7 @@ impl Header {
         let complete = left / least(vertices).max(1);
         match complete >= vertices.count {
             true => Ok(()),
-            false => Err(PlyError::Truncated {
+            false => Err(CloudFileError::Truncated {
                 vertex: complete as usize,
                 vertices: vertices.count as usize,
             }),
