@@ -98,11 +98,25 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// may be the previous one, or empty.
 ///
 /// # Errors
-/// If the folder does not exist or cannot be written to, or the disk is full. The file is then
-/// unchanged.
+/// If the folder does not exist or cannot be written to, the disk is full, or the path is that of a device, a pipe or a
+/// folder. The file is then unchanged.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let folder = Folder::open(folder_of(path))?;
-    write(&folder, name_of(path)?, contents, mode, false)
+    put(&folder, name_of(path)?, contents, mode, false)
+}
+
+/// Writes a file that a person has named: replaces it as [`replace`] does, or the one that a link leads to. A device or a
+/// pipe is written to.
+///
+/// # Errors
+/// As [`replace`] and [`create`].
+pub fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    let is_file = path.metadata().map(|found| found.is_file());
+    match is_file {
+        Ok(true) => replace(&path.canonicalize()?, contents, mode),
+        Ok(false) => create(path)?.write_all(contents),
+        Err(_) => replace(path, contents, mode),
+    }
 }
 
 /// As [`replace`], for contents that must survive a power failure: the file and its folder are on
@@ -112,7 +126,7 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
 /// As [`replace`], and if the disk fails; the file is then the previous or the new one.
 pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let folder = Folder::open(folder_of(path))?;
-    write(&folder, name_of(path)?, contents, mode, true)?;
+    put(&folder, name_of(path)?, contents, mode, true)?;
     folder.sync()
 }
 
@@ -171,16 +185,10 @@ fn name_of(path: &Path) -> io::Result<&OsStr> {
     path.file_name().ok_or_else(none)
 }
 
-fn write(
-    folder: &Folder,
-    name: &OsStr,
-    contents: &[u8],
-    mode: u32,
-    durably: bool,
-) -> io::Result<()> {
+fn put(folder: &Folder, name: &OsStr, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
     let draft = with_suffix(Path::new(name), ".new").into_os_string();
     write_draft(folder, &draft, contents, mode, durably)
-        .and_then(|()| folder.rename(&draft, name))
+        .and_then(|()| folder.replace(&draft, name))
         .inspect_err(|_| {
             // Nobody needs a part of a file. The error that counts is the first one.
             let _ = folder.remove(&draft);
@@ -211,6 +219,7 @@ fn write_draft(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::stat::Mode;
     use nix::unistd::geteuid;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -236,6 +245,27 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert!(replace(&path, b"contents", 0o600).is_err());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn devices_pipes_and_links_stay_what_they_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let [pipe, link, target] =
+            ["pipe", "link", "target"].map(|name| directory.path().join(name));
+        nix::unistd::mkfifo(&pipe, Mode::from_bits_truncate(0o600)).unwrap();
+        assert!(replace(&pipe, b"contents", 0o600).is_err());
+        let mut reader = OpenOptions::new();
+        let reader = reader.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+        let mut reader = reader.open(&pipe).unwrap();
+        write(&pipe, b"contents", 0o600).unwrap();
+        let mut contents = String::new();
+        reader.read_to_string(&mut contents).unwrap();
+        assert_eq!(contents, "contents");
+        fs::write(&target, "").unwrap();
+        symlink("target", &link).unwrap();
+        write(&link, b"contents", 0o600).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "contents");
+        assert!(link.is_symlink());
     }
 
     #[test]

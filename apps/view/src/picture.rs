@@ -377,7 +377,7 @@ impl Snapshot {
     /// Replaces the file, so that a reader sees the former picture or the whole new one.
     fn write(&mut self, image: &Image) -> anyhow::Result<()> {
         const MODE: u32 = 0o644;
-        hawser_io::file::replace(&self.path, &encode_png(image), MODE)
+        hawser_io::file::write(&self.path, &encode_png(image), MODE)
             .with_context(|| format!("cannot write {}", self.path.display()))?;
         self.written = Some(Instant::now());
         Ok(())

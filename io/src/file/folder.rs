@@ -1,8 +1,8 @@
 //! An open folder, and the files in it.
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, openat, readlinkat, renameat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -43,7 +43,20 @@ impl Folder {
         Ok(file.into())
     }
 
-    pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+    /// Puts a file in the place of another one, or of a link. Nothing else is replaced, such as a device or a pipe.
+    pub(super) fn replace(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        let is_file = match fstatat(&self.0, to, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(found) => matches!(kind(&found), SFlag::S_IFREG | SFlag::S_IFLNK),
+            Err(Errno::ENOENT) => true,
+            Err(error) => return Err(error.into()),
+        };
+        match is_file {
+            true => self.rename(from, to),
+            false => Err(io::Error::other("it is there, and is not a file")),
+        }
+    }
+
+    fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(renameat(&self.0, from, &self.0, to)?)
     }
 
@@ -135,7 +148,7 @@ impl Walk {
             (found, _) => found?,
         };
         let stat = fstat(&found)?;
-        match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
+        match kind(&stat) {
             SFlag::S_IFDIR => self.at = Folder(found),
             SFlag::S_IFLNK => self.follow(&found, &stat)?,
             _ => return Err(Errno::ENOTDIR.into()),
@@ -166,6 +179,10 @@ impl Walk {
         self.enter(&target);
         Ok(())
     }
+}
+
+fn kind(found: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT
 }
 
 /// Opens the folder at which a path starts.
