@@ -30,7 +30,7 @@ impl Process {
         namespace.confine(&mut command)?;
         inherit_processors(&mut command);
         let action = format!("start {}", command.get_program().to_string_lossy());
-        let child = fork_on_lasting_thread(command).map_err(|source| Error::Kernel {
+        let child = spawn(command).map_err(|source| Error::Kernel {
             namespace: namespace.name().to_owned(),
             action,
             source,
@@ -91,9 +91,14 @@ impl Drop for Process {
     }
 }
 
-/// Forks on a thread that lasts as long as this process: the kernel sends the parent-death signal
+/// Starts a command in a process group of its own. The child is killed when this process dies, however it dies.
+///
+/// It is forked on a thread that lasts as long as this process: the kernel sends the parent-death signal
 /// when the *thread* that forked exits.
-fn fork_on_lasting_thread(mut command: Command) -> io::Result<Child> {
+///
+/// # Errors
+/// As [`Command::spawn`].
+pub fn spawn(mut command: Command) -> io::Result<Child> {
     type Request = (Command, Sender<io::Result<Child>>);
     static FORKING: LazyLock<Sender<Request>> = LazyLock::new(|| {
         let (requests, inbox) = channel::<Request>();

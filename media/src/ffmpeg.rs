@@ -1,8 +1,8 @@
+use hawser_io::process;
 use hawser_units::Line;
 use parking_lot::{Condvar, Mutex};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -240,18 +240,15 @@ impl Ffmpeg {
         mut command: Command,
         stdin: Stdio,
     ) -> Result<(Self, ChildStdout), VideoError> {
-        let mut child = command
-            // A group of its own: an interrupt from the terminal is for the program, which then stops
-            // playing.
-            .process_group(0)
+        command
             .stdin(stdin)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| VideoError::Program {
-                program: "ffmpeg",
-                error,
-            })?;
+            .stderr(Stdio::piped());
+        // An interrupt from the terminal does not reach it: the program then stops playing.
+        let mut child = process::spawn(command).map_err(|error| VideoError::Program {
+            program: "ffmpeg",
+            error,
+        })?;
         let output = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().expect("stderr is piped");
         let log = Arc::<Log>::default();

@@ -1,9 +1,9 @@
-use crate::ffmpeg::{VideoError, read_text};
+use crate::ffmpeg::{VideoError, file_argument, read_text};
 use hawser_cloud::Image;
+use hawser_io::process;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::{self, JoinHandle};
@@ -125,21 +125,20 @@ impl Mp4Writer {
         }
         File::create(path).map_err(|error| write_error(path, error))?;
         let size = format!("{width}x{height}");
-        let mut ffmpeg = Command::new("ffmpeg")
+        let mut command = Command::new("ffmpeg");
+        command
             .args(["-nostdin", "-v", "error", "-f", "rawvideo"])
             .args(["-pix_fmt", "rgb24", "-s", &size, "-r", &fps.to_string()])
             .args(["-i", "-", "-c:v", encoder])
             .args(options)
             .args(["-pix_fmt", "yuv420p", "-movflags", "+faststart"])
             .args(["-f", "mp4", "-y"])
-            .arg(path)
+            .arg(file_argument(path))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            // An interrupt from the terminal ends the caller, which then ends the video.
-            .process_group(0)
-            .spawn()
-            .map_err(program_error)?;
+            .stderr(Stdio::piped());
+        // An interrupt from the terminal does not reach it: the caller then ends the video.
+        let mut ffmpeg = process::spawn(command).map_err(program_error)?;
         let images = ffmpeg.stdin.take();
         let stderr = ffmpeg.stderr.take().expect("stderr is piped");
         Ok(Mp4Writer {
@@ -289,8 +288,10 @@ mod tests {
 
     #[test]
     fn an_mp4_file_has_every_picture() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("video.mp4");
+        // A name in the current folder that looks like an address.
+        let mut name = tempfile::Builder::new();
+        let file = name.prefix("tcp:").suffix(".mp4").tempfile_in(".").unwrap();
+        let path = PathBuf::from(file.path().file_name().unwrap());
         let image = picture(160, 120);
         let mut writer = Mp4Writer::create(&path, 160, 120, 30).unwrap();
         for _ in 0..7 {

@@ -50,6 +50,7 @@ const BUILT_ON: &[(&str, &str)] = &[
     ("hawser-client", "hawser-tls"),
     ("hawser-command", "hawser-io"),
     ("hawser-quic", "hawser-tls"),
+    ("hawser-media", "hawser-io"),
     ("hawser-moq", "hawser-io"),
     ("hawser-moq", "hawser-tls"),
     ("hawser-keyring", "hawser-client"),
