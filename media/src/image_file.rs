@@ -92,6 +92,9 @@ pub(crate) fn decode(
     Ok((size, pixels))
 }
 
+/// The most bytes of EXIF data that are read; orientation is at its beginning.
+const MAX_EXIF: u32 = 1 << 16;
+
 fn kind(start: &[u8]) -> Result<Kind, ImageFileError> {
     match start {
         [] => Err(ImageFileError::Empty),
@@ -122,10 +125,31 @@ fn check_end(file: &mut (impl Read + Seek), kind: Kind) -> Result<(), ImageFileE
     file.rewind()?;
     let mut all = Vec::new();
     file.read_to_end(&mut all)?;
-    match all.windows(last.len()).any(|bytes| bytes == last) {
+    let start = match kind {
+        Kind::Jpeg => jpeg_scan(&all).unwrap_or(all.len()),
+        _ => 0,
+    };
+    match all[start..].windows(last.len()).any(|bytes| bytes == last) {
         true => Ok(()),
         false => Err(ImageFileError::CutOff),
     }
+}
+
+/// Returns where the pixels of a JPEG file begin, behind the segments that may have a smaller image of their own.
+fn jpeg_scan(file: &[u8]) -> Option<usize> {
+    const SCAN: u8 = 0xda;
+    let mut at = 2;
+    while let [0xff, marker, high, low, ..] = *file.get(at..)? {
+        if marker == SCAN {
+            return Some(at);
+        }
+        // Markers may follow bytes that fill.
+        at += match marker {
+            0xff => 1,
+            _ => 2 + usize::from(u16::from_be_bytes([high, low])),
+        };
+    }
+    None
 }
 
 fn png_error(error: png::DecodingError) -> ImageFileError {
@@ -141,11 +165,13 @@ fn png_size(
     file: impl BufRead + Seek,
     format: PixelFormat,
 ) -> Result<(usize, usize), ImageFileError> {
+    let mut file = file;
+    if let Some(exif) = png_exif(&mut file)? {
+        check_orientation(&exif)?;
+    }
+    file.rewind()?;
     let reader = png::Decoder::new(file).read_info().map_err(png_error)?;
     let info = reader.info();
-    if let Some(exif) = &info.exif_metadata {
-        check_orientation(exif)?;
-    }
     let is_depth =
         (info.color_type, info.bit_depth) == (png::ColorType::Grayscale, png::BitDepth::Sixteen);
     if format == PixelFormat::Gray16 && !is_depth {
@@ -163,6 +189,26 @@ fn png_size(
         return Err(ImageFileError::Unsupported("several images".to_owned()));
     }
     Ok((info.width as usize, info.height as usize))
+}
+
+/// Returns the EXIF data of a PNG file, before or behind its pixels.
+fn png_exif(file: &mut (impl Read + Seek)) -> Result<Option<Vec<u8>>, ImageFileError> {
+    const SIGNATURE: u64 = 8;
+    const CHECKSUM: i64 = 4;
+    file.seek(SeekFrom::Start(SIGNATURE))?;
+    let mut head = [0; 8];
+    while file.read_exact(&mut head).is_ok() {
+        let [a, b, c, d, name @ ..] = head;
+        let length = u32::from_be_bytes([a, b, c, d]);
+        if &name == b"eXIf" {
+            let mut exif = Vec::new();
+            file.take(length.min(MAX_EXIF).into())
+                .read_to_end(&mut exif)?;
+            return Ok(Some(exif));
+        }
+        file.seek_relative(i64::from(length) + CHECKSUM)?;
+    }
+    Ok(None)
 }
 
 fn decode_png(bytes: &[u8], format: PixelFormat) -> Result<Vec<u8>, ImageFileError> {
@@ -313,6 +359,34 @@ mod tests {
             let grey = vec![7, 7, 7, 8, 8, 8];
             assert_eq!(decoded(&file, PixelFormat::Rgb24), Ok(((2, 1), grey)));
         }
+    }
+
+    #[test]
+    fn orientation_behind_the_pixels_is_found() {
+        let file = png(png::ColorType::Rgb, png::BitDepth::Eight, &[0; 6]);
+        let end = file.len() - 12;
+        let exif = |orientation: u8| {
+            let tiff = [
+                &b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0"[..],
+                &[orientation, 0, 0, 0, 0, 0, 0],
+            ];
+            let tiff = tiff.concat();
+            let length = (tiff.len() as u32).to_be_bytes();
+            let chunk = [&length[..], b"eXIf", &tiff, &[0; 4]].concat();
+            let file = [&file[..end], &chunk, &file[end..]].concat();
+            check_image(&mut Cursor::new(file), PixelFormat::Rgb24)
+        };
+        assert!(matches!(exif(6), Err(ImageFileError::Orientation(_))));
+        assert!(exif(1).is_ok());
+    }
+
+    #[test]
+    fn the_end_of_a_small_image_in_a_jpeg_file_is_not_its_own() {
+        let check = |file: &[u8]| check_end(&mut Cursor::new(file), Kind::Jpeg);
+        let segments = b"\xff\xd8\xff\xe1\0\x06\xff\xd9\0\0\xff\xff\xda\0\x02";
+        assert!(check(&[segments, &b"\x12\x34"[..]].concat()).is_err());
+        assert!(check(&[segments, &b"\x12\xff\xd9 more"[..]].concat()).is_ok());
+        assert!(check(b"\xff\xd8\xff\xe1\0\x06\xff\xd9\0").is_err());
     }
 
     #[test]

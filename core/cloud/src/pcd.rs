@@ -227,6 +227,11 @@ mod tests {
             TYPE F F F U\nCOUNT 1 1 1 1\nWIDTH 3\nHEIGHT 1\nVIEWPOINT 0 0 0 1 0 0 0\nPOINTS 3\nDATA ascii\n\
             1 -0.5 2 4294934529\nnan nan nan 4278190080\n0 0 1.5 16639\n";
         assert_eq!(points(text.as_bytes()), EXPECTED);
+        let signed = text
+            .replace("F F F U", "F F F I")
+            .replace("4294934529", "-32767")
+            .replace("4278190080", "-16777216");
+        assert_eq!(points(signed.as_bytes()), EXPECTED);
         let (_, left_out) = read_counted(text.as_bytes(), 1000.0).unwrap();
         assert_eq!(left_out, 1);
     }

@@ -103,7 +103,7 @@ pub(crate) fn read_body(
         let position = columns.position.map(|column| row[column]);
         let color = columns.color.map(|colors| match colors {
             Colors::Channels(channels, _) => channels.map(|column| row[column]),
-            Colors::Packed(column) => unpacked(row[column] as u32),
+            Colors::Packed(column) => unpacked(row[column] as i64 as u32),
             Colors::PackedAsFloat(column) => unpacked((row[column] as f32).to_bits()),
         });
         rows.push((position, color));
@@ -140,7 +140,8 @@ fn whole(scalar: Scalar, rows: &[Row]) -> f64 {
         Scalar::U16 => 65_535.0,
         _ => {
             let mut channels = rows.iter().filter_map(|(_, color)| *color).flatten();
-            if channels.any(|value| value > 1.0) {
+            // Rounding and filters leave values just above 1.
+            if channels.any(|value| value > 2.0) {
                 255.0
             } else {
                 1.0
@@ -265,6 +266,7 @@ mod tests {
             ("uint8", "diffuse_", "255 128 0"),
             ("ushort", "", "65535 32896 0"),
             ("float", "", "1 0.502 0"),
+            ("float", "", "1.0000002 0.502 0"),
             ("double", "diffuse_", "255 128 0"),
         ] {
             let body = format!("1 0 0 {values}");
