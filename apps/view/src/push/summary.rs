@@ -283,11 +283,18 @@ impl PushSummary {
     /// packets that arrived was that long.
     pub fn narrow_path(&self) -> Option<String> {
         let Received {
-            frames, longest, ..
+            packets,
+            frames,
+            longest,
+            ..
         } = &self.received;
+        let cause = match packets {
+            0 => "the publisher sends no frames now, or the path can",
+            _ => "the path may",
+        };
         is_narrow(frames, self.decoded.frames, *longest).then(|| {
             format!(
-                "no datagram of the full {DEFAULT_DATAGRAM} bytes arrived, the longest had {longest}: the path may \
+                "no datagram of the full {DEFAULT_DATAGRAM} bytes arrived, the longest had {longest}: {cause} \
                  carry none that are longer; its MTU has to be 1228 with IPv4 and 1248 with IPv6"
             )
         })
