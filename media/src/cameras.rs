@@ -25,6 +25,8 @@ pub(crate) struct Cameras {
     ahead: Option<Vec<CameraVideos>>,
     /// Number of frames of this pass that have been played or left out.
     passed: usize,
+    /// Whether one of them has been played.
+    has_played: bool,
     /// Number of frames that were left out because an image was missing or damaged.
     lost: u64,
     /// Whether this is the first pass, in which missing and damaged images are named.
@@ -54,7 +56,7 @@ impl Cameras {
             .flat_map(CameraClips::clips)
             .filter_map(Clip::recorded)
             .collect();
-        let frames = Frames::of(&recorded)?;
+        let frames = Frames::of(&recorded, fps)?;
         for (clip, images) in recorded.iter().zip(&frames.images) {
             clip.check_files(images)?;
         }
@@ -65,6 +67,7 @@ impl Cameras {
             frames,
             ahead: None,
             passed: 0,
+            has_played: false,
             lost: 0,
             is_first_pass: true,
             out_of_range: 0,
@@ -74,19 +77,20 @@ impl Cameras {
 
     /// Reads the next image of every video. Returns `false` if all have ended.
     ///
-    /// Recorded frames of which an image is missing or damaged are left out. Of live inputs, reads the newest images:
+    /// Recorded frames of which an image is missing or damaged are left out; a pass of which all are is an error. Of
+    /// live inputs, reads the newest images:
     /// one of them, and of the others those that arrive at most half an interval before or, if the inputs have the
     /// frame rate, after it.
     pub(crate) fn advance(&mut self) -> Result<bool, LoadError> {
         let mut last = None;
         loop {
             match self.read_images()? {
-                // A pass without any frame is none that can be played.
-                None if self.is_of_nothing() => {
-                    return last.map_or(Ok(false), |error| Err(LoadError::Video(error)));
-                }
-                None => return Ok(false),
+                None => match last.filter(|_| !self.has_played) {
+                    Some(error) => return Err(LoadError::Video(error)),
+                    None => return Ok(false),
+                },
                 Some(Read::Image) => {
+                    self.has_played = true;
                     self.count_out_of_range();
                     return Ok(true);
                 }
@@ -111,11 +115,6 @@ impl Cameras {
             );
         }
         self.out_of_range += of_frame as u64;
-    }
-
-    /// Returns whether every frame so far was left out.
-    fn is_of_nothing(&self) -> bool {
-        self.is_first_pass && self.lost == self.passed as u64
     }
 
     fn read_images(&mut self) -> Result<Option<Read>, LoadError> {
@@ -166,6 +165,7 @@ impl Cameras {
             None => play(&self.clips, &self.frames)?,
         };
         self.passed = 0;
+        self.has_played = false;
         self.is_first_pass = false;
         Ok(())
     }

@@ -12,11 +12,14 @@ pub(crate) struct ImageFiles {
     pub(crate) files: Vec<PathBuf>,
     /// The times at which they were taken, in order.
     pub(crate) times_s: Vec<f64>,
+    /// The number of the first one, if they are numbered.
+    pub(crate) first: Option<u64>,
 }
 
 /// Returns whether a path is that of an index file, as the TUM RGB-D benchmark has them.
 pub(crate) fn is_index(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "txt")
+    let extension = path.extension();
+    extension.is_some_and(|extension| extension.eq_ignore_ascii_case("txt"))
 }
 
 /// Finds the files of a path with a pattern such as `%06d` in the file's name. Returns `None` for
@@ -56,6 +59,7 @@ pub(crate) fn find_numbered(path: &Path, fps: f64) -> Result<Option<ImageFiles>,
         times_s: (0..numbered.len())
             .map(|image| image as f64 / fps)
             .collect(),
+        first: Some(first),
         files: numbered.into_iter().map(|(_, file)| file).collect(),
     }))
 }
@@ -76,6 +80,7 @@ pub(crate) fn indexed(path: &Path) -> Result<ImageFiles, VideoError> {
         name: path.to_owned(),
         files,
         times_s,
+        first: None,
     })
 }
 

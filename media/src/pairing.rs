@@ -8,6 +8,12 @@ use crate::recorded::Clip;
 /// TUM RGB-D benchmark. Of other images it is half of the time between two of them if that is more.
 const MAX_DIFFERENCE_S: f64 = 0.020;
 
+/// The number of intervals of the frame rate above which the time between two images is not what it seems.
+const MAX_INTERVALS: f64 = 100.0;
+
+/// The time without an image that is said.
+const LONG_PAUSE_S: f64 = 5.0;
+
 /// The frames of a recording: which image of each clip belongs to them.
 #[derive(Debug)]
 pub(crate) struct Frames {
@@ -18,30 +24,37 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Returns the frames that all clips have images for.
+    /// Returns the frames that all clips have images for. `fps` is the frame rate of the recording.
     ///
     /// # Errors
-    /// If there are none.
-    pub(crate) fn of(clips: &[&Clip]) -> Result<Self, VideoError> {
+    /// If there are none, or their times cannot be seconds.
+    pub(crate) fn of(clips: &[&Clip], fps: f64) -> Result<Self, VideoError> {
         let Some((first, others)) = clips.split_first() else {
             return Ok(Frames {
                 times_s: Vec::new(),
                 images: Vec::new(),
             });
         };
-        let mut times_s = first.times_s().to_vec();
+        let mut of_clips = clips.iter().zip(delays_s(clips, fps));
+        let mut next_times_s = || {
+            let (clip, delay_s) = of_clips.next().expect("one for each clip");
+            let times_s = clip.times_s().iter();
+            times_s.map(|time_s| time_s + delay_s).collect::<Vec<_>>()
+        };
+        let mut times_s = next_times_s();
         let mut images: Vec<Vec<usize>> = vec![(0..times_s.len()).collect()];
         for clip in others {
+            let clip_times_s = next_times_s();
             let are_indexed = first.is_indexed() && clip.is_indexed();
             let difference_s = match are_indexed {
                 true => MAX_DIFFERENCE_S,
                 false => {
                     let interval_s =
-                        median_interval_s(&times_s).max(median_interval_s(clip.times_s()));
+                        median_interval_s(&times_s).max(median_interval_s(&clip_times_s));
                     MAX_DIFFERENCE_S.max(0.5 * interval_s)
                 }
             };
-            let mut pairs = associate(&times_s, clip.times_s(), difference_s);
+            let mut pairs = associate(&times_s, &clip_times_s, difference_s);
             // Images are shown in their order.
             let mut last = None;
             pairs.retain(|(_, image)| {
@@ -61,8 +74,27 @@ impl Frames {
         let start_s = times_s.first().copied().unwrap_or_default();
         times_s.iter_mut().for_each(|time_s| *time_s -= start_s);
         let frames = Frames { times_s, images };
+        frames.check_intervals(first, fps)?;
         frames.report(clips);
         Ok(frames)
+    }
+
+    /// Fails if the frames are so far apart that their times are in another unit. Says where one is late.
+    fn check_intervals(&self, first: &Clip, fps: f64) -> Result<(), VideoError> {
+        let interval_s = median_interval_s(&self.times_s);
+        if interval_s * fps > MAX_INTERVALS {
+            let reason = format!(
+                "its images are {interval_s:.1} s apart, and the recording has {fps} frames a second: times are in seconds, or in smaller units since 1970"
+            );
+            return Err(images_error(first.name(), reason));
+        }
+        for (frame, pair) in self.times_s.windows(2).enumerate() {
+            let pause_s = pair[1] - pair[0];
+            if pause_s > LONG_PAUSE_S.max(2.0 * interval_s) {
+                tracing::warn!(images = %first.name().display(), frame, pause_s, "a long time without an image");
+            }
+        }
+        Ok(())
     }
 
     /// Says how many images belong to no frame.
@@ -89,6 +121,26 @@ impl Frames {
             tracing::info!(frames = self.times_s.len(), "images associated by time");
         }
     }
+}
+
+/// Returns by how much the first number of each clip is later than the smallest one, if it is numbered. Clips that have no
+/// number in common were not numbered together: they begin at the same time.
+fn delays_s(clips: &[&Clip], fps: f64) -> Vec<f64> {
+    let numbers = || clips.iter().filter_map(|clip| clip.numbers());
+    let first = numbers().map(|numbers| numbers.start).min();
+    let last_start = numbers().map(|numbers| numbers.start).max();
+    let first_end = numbers().map(|numbers| numbers.end).min();
+    if last_start >= first_end && last_start.is_some() {
+        tracing::warn!(
+            "no number is that of an image of every camera: the first ones are taken for those of one time"
+        );
+        return vec![0.0; clips.len()];
+    }
+    let delay = |clip: &&Clip| {
+        let numbers = clip.numbers().zip(first);
+        numbers.map_or(0.0, |(numbers, first)| (numbers.start - first) as f64 / fps)
+    };
+    clips.iter().map(delay).collect()
 }
 
 fn none_in_common(first: &Clip, other: &Clip, difference_s: f64) -> VideoError {

@@ -45,7 +45,14 @@ pub struct Player {
     start: f64,
     /// Number of frames that were not returned because a later one was due.
     left_out: u64,
+    /// Whether a frame has been played.
+    has_played: bool,
+    /// The place at which the first of the last passes began that had no frame.
+    lost_since: Option<f64>,
 }
+
+/// The time after which a recording of which nothing can be read any more has ended, as for live inputs.
+const LOST_S: f64 = 10.0;
 
 impl Player {
     /// Opens a recording. The synthetic performer gets at most `max_performer_points`.
@@ -70,6 +77,8 @@ impl Player {
             fps: recording.fps,
             start: 0.0,
             left_out: 0,
+            has_played: false,
+            lost_since: None,
         })
     }
 
@@ -177,7 +186,7 @@ impl Player {
     pub fn rewind(&mut self) -> Result<(), LoadError> {
         match &mut self.frames {
             Frames::Cameras(cameras) => cameras.rewind()?,
-            Frames::Ply(files) => files.read = 0,
+            Frames::Ply(files) => files.rewind(),
             Frames::Performance(performance) => performance.shown = 0,
         }
         Ok(())
@@ -192,8 +201,29 @@ impl Player {
         }
     }
 
-    /// Moves to the next frame. Returns `false` after the last one.
+    /// Moves to the next frame. Returns `false` after the last one, and after a pass of which nothing could be read: a
+    /// recording that has been played may be missing or damaged while its files are written again.
     fn advance(&mut self) -> Result<bool, LoadError> {
+        match self.advance_in_passes() {
+            Ok(true) => (self.has_played, self.lost_since) = (true, None),
+            Ok(false) => return Ok(false),
+            Err(error) if self.may_return() => {
+                tracing::warn!(%error, "the last picture stays");
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    /// Returns whether what is not there now may be there soon.
+    fn may_return(&mut self) -> bool {
+        let since_s = self.start - *self.lost_since.get_or_insert(self.start);
+        self.looped && self.has_played && !self.is_live() && since_s / self.fps < LOST_S
+    }
+
+    /// Moves to the next frame, of the next pass after the last one if the recording is played in a loop.
+    fn advance_in_passes(&mut self) -> Result<bool, LoadError> {
         let mut advanced = self.frames.advance()?;
         if !advanced && self.looped {
             self.start += self.frames.length(self.fps);
@@ -279,10 +309,12 @@ struct PlyFiles {
     read: usize,
     /// The points of the file that was read last.
     cloud: Cloud,
+    /// Whether one of them has been played.
+    has_played: bool,
     /// Number of files that could not be read.
     lost: u64,
-    /// Number of them since the last one that could.
-    lost_in_a_row: usize,
+    /// Whether this is the first pass, in which these are named.
+    is_first_pass: bool,
     /// Number of vertices of the files read so far that are not finite or out of range.
     out_of_range: u64,
 }
@@ -294,6 +326,9 @@ impl PlyFiles {
         let (mut others, mut hidden) = (Vec::new(), 0_usize);
         for entry in fs::read_dir(directory).map_err(read_error(directory))? {
             let path = entry.map_err(read_error(directory))?.path();
+            if path.is_dir() {
+                continue;
+            }
             let extension = path.extension().unwrap_or_default();
             let is_ply = extension.eq_ignore_ascii_case("ply");
             if is_ply || is_pcd(&path) {
@@ -323,14 +358,22 @@ impl PlyFiles {
             unit_mm: sequence.unit_mm,
             read: 0,
             cloud: Cloud::new(),
+            has_played: false,
             lost: 0,
-            lost_in_a_row: 0,
+            is_first_pass: true,
             out_of_range: 0,
         })
     }
 
-    /// Reads the next file that is valid. Returns `false` after the last one.
+    fn rewind(&mut self) {
+        self.read = 0;
+        self.has_played = false;
+        self.is_first_pass = false;
+    }
+
+    /// Reads the next file that is valid. Returns `false` after the last one. A pass without one is an error.
     fn advance(&mut self) -> Result<bool, LoadError> {
+        let mut last = None;
         while let Some(path) = self.paths.get(self.read) {
             self.read += 1;
             match self.points(path) {
@@ -345,20 +388,19 @@ impl PlyFiles {
                     }
                     self.out_of_range += out_of_range as u64;
                     self.cloud = cloud;
-                    self.lost_in_a_row = 0;
+                    self.has_played = true;
                     return Ok(true);
                 }
                 Err(error) => {
                     self.lost += 1;
-                    self.lost_in_a_row += 1;
-                    if self.lost_in_a_row == self.paths.len() {
-                        return Err(error);
+                    if self.is_first_pass {
+                        tracing::warn!(%error, "a frame is left out");
                     }
-                    tracing::warn!(%error, "a frame is left out");
+                    last = Some(error);
                 }
             }
         }
-        Ok(false)
+        last.filter(|_| !self.has_played).map_or(Ok(false), Err)
     }
 
     fn points(&self, path: &Path) -> Result<(Cloud, usize), LoadError> {

@@ -17,9 +17,14 @@ pub(crate) struct Track {
     /// The time of each image in seconds, in the order in which they are shown; `None` if the file has no times, or
     /// ones that go back.
     pub(crate) times_s: Option<Vec<f64>>,
+    /// The one of these times that is zero on the clock that the file has in common with others.
+    pub(crate) zero_s: f64,
     /// The number of images.
     pub(crate) images: usize,
 }
+
+/// The containers whose times begin anywhere.
+const OF_ANY_CLOCK: [&str; 2] = ["mpegts", "mpeg"];
 
 /// Returns the track of a file whose images are of a format: the one with this number among those with video, or
 /// else the one that its title or its pixel format says it is.
@@ -29,12 +34,15 @@ pub(crate) fn track(
     format: PixelFormat,
 ) -> Result<Track, VideoError> {
     regular_file::open(path).map_err(read_error(path))?;
-    let streams = parse_streams(&ffprobe(path, &STREAM_OPTIONS)?);
+    let file = parse_file(&ffprobe(path, &STREAM_OPTIONS)?);
     let refused = |complaint: String| VideoError::Decode {
         path: path.to_owned(),
         complaint,
     };
-    let streams = streams.map_err(refused)?;
+    let File {
+        streams,
+        format: container,
+    } = file.map_err(refused)?;
     let number = match number {
         None => chosen(&streams, format),
         Some(number) if number < streams.len() => number,
@@ -66,6 +74,11 @@ pub(crate) fn track(
     }
     let packets = ffprobe(path, &packet_options(stream.index))?;
     let (times_s, images) = parse_packets(&packets, stream.has_b_frames);
+    let is_of_any_clock = OF_ANY_CLOCK.contains(&&*container.format_name);
+    let zero_s = match &times_s {
+        Some(times_s) if is_of_any_clock || is_delayed(&packets) => times_s[0],
+        _ => 0.0,
+    };
     if images == 0 {
         return Err(refused("the track has no images".to_owned()));
     }
@@ -73,6 +86,7 @@ pub(crate) fn track(
         stream: stream.index,
         size,
         times_s,
+        zero_s,
         images,
     })
 }
@@ -83,7 +97,7 @@ const STREAM_OPTIONS: [&str; 6] = [
     "-of",
     "json",
     "-show_entries",
-    "stream=index,width,height,pix_fmt,field_order,has_b_frames:stream_tags:stream_disposition=attached_pic:stream_side_data",
+    "stream=index,width,height,pix_fmt,field_order,has_b_frames:stream_tags:stream_disposition=attached_pic:stream_side_data:format=format_name",
 ];
 
 fn packet_options(stream: usize) -> [String; 6] {
@@ -94,7 +108,7 @@ fn packet_options(stream: usize) -> [String; 6] {
         "-of",
         "csv=p=0",
         "-show_entries",
-        "packet=pts_time,flags",
+        "packet=pts_time,dts_time,flags",
     ]
     .map(str::to_owned)
 }
@@ -271,21 +285,44 @@ fn chosen(streams: &[Stream], format: PixelFormat) -> usize {
     found.map_or(0, |(number, _)| number)
 }
 
-fn parse_streams(json: &str) -> Result<Vec<Stream>, String> {
-    #[derive(Deserialize)]
-    struct Output {
-        #[serde(default)]
-        streams: Vec<Stream>,
-    }
-    let output: Output =
+/// A file as ffprobe describes it.
+#[derive(Debug, Deserialize)]
+struct File {
+    #[serde(default)]
+    streams: Vec<Stream>,
+    #[serde(default)]
+    format: Format,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Format {
+    format_name: String,
+}
+
+fn parse_file(json: &str) -> Result<File, String> {
+    let mut file: File =
         serde_json::from_str(json).map_err(|error| format!("ffprobe wrote no JSON: {error}"))?;
-    let mut streams = output.streams;
     // Pictures of covers are no tracks.
-    streams.retain(|stream| stream.disposition.attached_pic == 0);
-    match streams.is_empty() {
+    file.streams
+        .retain(|stream| stream.disposition.attached_pic == 0);
+    match file.streams.is_empty() {
         true => Err("it contains no video track".to_owned()),
-        false => Ok(streams),
+        false => Ok(file),
     }
+}
+
+/// Returns whether the first image is shown later than the file begins because others are decoded before it: where a
+/// container has no times before zero, all of its times are later by this.
+fn is_delayed(packets: &str) -> bool {
+    let mut first = packets
+        .lines()
+        .next()
+        .into_iter()
+        .flat_map(|line| line.split(','));
+    let mut time = || first.next().and_then(|time| time.parse::<f64>().ok());
+    let (shown, decoded) = (time(), time());
+    decoded == Some(0.0) && shown.is_some_and(|shown| shown > 0.0)
 }
 
 /// Returns the times of the packets that are shown, in order, and their number. `ahead` of them are decoded before an
@@ -294,7 +331,7 @@ fn parse_packets(text: &str, ahead: usize) -> (Option<Vec<f64>>, usize) {
     // The flag D is that of a packet that is decoded and not shown.
     let shown = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let shown: Vec<_> = shown
-        .filter(|fields| fields.len() >= 2 && !fields[1].contains('D'))
+        .filter(|fields| fields.len() >= 3 && !fields[2].contains('D'))
         .collect();
     let times = shown.iter().map(|fields| fields[0].parse::<f64>());
     let times: Option<Vec<f64>> = times
@@ -320,7 +357,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn streams(json: &str) -> Vec<Stream> {
-        parse_streams(&format!("{{\"streams\": [{json}]}}")).unwrap()
+        let file = parse_file(&format!("{{\"streams\": [{json}]}}"));
+        file.unwrap().streams
     }
 
     #[test]
@@ -363,23 +401,39 @@ mod tests {
 
     #[test]
     fn times_are_those_of_shown_packets_in_order() {
-        let packets = "-0.1,KD_\n0.0,K__\n0.2,___\n0.1,___\n";
+        let packets = "-0.1,N/A,KD_\n0.0,-0.1,K__\n0.2,0.0,___\n0.1,0.1,___\n";
         assert_eq!(parse_packets(packets, 1), (Some(vec![0.0, 0.1, 0.2]), 3));
         assert_eq!(parse_packets(packets, 0), (None, 3), "they go back");
-        assert_eq!(parse_packets("N/A,K__\n0.1,___\n", 2), (None, 2));
+        assert_eq!(parse_packets("N/A,0.0,K__\n0.1,0.1,___\n", 2), (None, 2));
+    }
+
+    #[test]
+    fn a_delay_of_the_decoder_is_no_later_start() {
+        for (packets, expected) in [
+            ("0.2,0.0,K_\n0.4,0.1,__\n", true),
+            ("0.0,-0.2,K_\n", false),
+            ("0.0,N/A,K_\n", false),
+            ("0.0,0.0,K_\n", false),
+            ("0.5,0.3,K_\n", false),
+            ("N/A,0.0,K_\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_delayed(packets), expected, "{packets}");
+        }
     }
 
     proptest! {
         #[test]
         fn any_output_of_ffprobe_is_parsed_or_refused(
             json in r#"\{"streams": ?\[\{"width": -?[0-9]{1,20}, "height": 9\}\]\}|\PC{0,30}"#,
-            packets in "([-0-9.A/N]{0,6},?[KD_]{0,3}\n){0,4}\\PC{0,8}",
+            packets in "([-0-9.A/N]{0,6},?[-0-9.A/N]{0,6},?[KD_]{0,3}\n){0,4}\\PC{0,8}",
         ) {
-            for stream in parse_streams(&json).into_iter().flatten() {
+            for stream in parse_file(&json).into_iter().flat_map(|file| file.streams) {
                 if let Ok((width, height)) = stream.check(PixelFormat::Rgb24) {
                     prop_assert!(width <= MAX_SIDE && height <= MAX_SIDE);
                 }
             }
+            is_delayed(&packets);
             let (times, images) = parse_packets(&packets, 1);
             prop_assert!(times.is_none_or(|times| times.len() == images));
         }

@@ -7,6 +7,7 @@ use crate::nut::{self, NutError, RawImage};
 use crate::probe;
 use std::cmp::Ordering;
 use std::io::BufReader;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Stdio};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub(crate) struct Clip {
     format: PixelFormat,
     /// Columns and rows of every image.
     size: (usize, usize),
+    /// The times of the images, on the clock that this has in common with other recorded images.
     times_s: Vec<f64>,
 }
 
@@ -34,12 +36,13 @@ pub(crate) struct Clip {
 enum Input {
     Video {
         stream: usize,
-        /// Whether the file says when its images are shown.
-        has_times: bool,
+        /// The time in the file that is zero; none if the file does not say when its images are shown.
+        zero_s: Option<f64>,
     },
     Files {
         files: Arc<[PathBuf]>,
-        is_indexed: bool,
+        /// The number of the first one, if they are numbered.
+        first: Option<u64>,
     },
 }
 
@@ -54,20 +57,26 @@ impl Clip {
     ) -> Result<Self, VideoError> {
         let found = probe::track(path, track, format)?;
         check_size(path, found.size, size)?;
-        let has_times = found.times_s.is_some();
-        if !has_times {
+        let zero_s = found.times_s.is_some().then_some(found.zero_s);
+        if zero_s.is_none() {
             tracing::warn!(video = %path.display(), fps, "the times of the images are missing or go back: the images are those of the recording's frame rate");
         }
-        let at_rate = || (0..found.images).map(|image| image as f64 / fps).collect();
+        let times_s = match found.times_s {
+            Some(times_s) => times_s
+                .into_iter()
+                .map(|time_s| time_s - found.zero_s)
+                .collect(),
+            None => (0..found.images).map(|image| image as f64 / fps).collect(),
+        };
         Ok(Clip {
             name: path.to_owned(),
             input: Input::Video {
                 stream: found.stream,
-                has_times,
+                zero_s,
             },
             format,
             size,
-            times_s: found.times_s.unwrap_or_else(at_rate),
+            times_s,
         })
     }
 
@@ -75,13 +84,12 @@ impl Clip {
     pub(crate) fn of_images(
         images: ImageFiles,
         (format, size): (PixelFormat, (usize, usize)),
-        is_indexed: bool,
     ) -> Self {
         Clip {
             name: images.name,
             input: Input::Files {
                 files: images.files.into(),
-                is_indexed,
+                first: images.first,
             },
             format,
             size,
@@ -104,12 +112,24 @@ impl Clip {
         });
         let mut errors: Vec<VideoError> = errors.collect();
         match errors.len() {
-            0 => Ok(()),
+            0 => self.check_decoding(played.iter().map(|image| &*files[*image])),
             1 => Err(errors.remove(0)),
             several => Err(VideoError::Several {
                 first: Box::new(errors.remove(0)),
                 others: several - 1,
             }),
+        }
+    }
+
+    /// Decodes one image. If it is damaged, tries the last one: what keeps both from being decoded keeps all.
+    fn check_decoding<'a>(
+        &self,
+        mut played: impl DoubleEndedIterator<Item = &'a Path>,
+    ) -> Result<(), VideoError> {
+        let decode = |path| decode_file(path, self.format, self.size).map(drop);
+        match (played.next().map(decode), played.next_back()) {
+            (Some(Err(_)), Some(last)) => decode(last),
+            (first, _) => first.unwrap_or(Ok(())),
         }
     }
 
@@ -125,13 +145,18 @@ impl Clip {
 
     /// Returns whether an index file has the times.
     pub(crate) fn is_indexed(&self) -> bool {
-        matches!(
-            self.input,
+        matches!(self.input, Input::Files { first: None, .. })
+    }
+
+    /// Returns the numbers of numbered files.
+    pub(crate) fn numbers(&self) -> Option<Range<u64>> {
+        match &self.input {
             Input::Files {
-                is_indexed: true,
-                ..
-            }
-        )
+                files,
+                first: Some(first),
+            } => Some(*first..first.saturating_add(files.len() as u64)),
+            _ => None,
+        }
     }
 
     /// Starts to decode images of these numbers, which are in order.
@@ -141,13 +166,12 @@ impl Clip {
                 let files = images.iter().map(|image| files[*image].clone()).collect();
                 Decoding::Files(decode_files(files, self.format, self.size))
             }
-            Input::Video { stream, has_times } => {
+            Input::Video { stream, zero_s } => {
                 let (ffmpeg, output) = self.start(*stream)?;
-                let wanted = match has_times {
-                    true => {
-                        Wanted::Times(images.iter().map(|image| self.times_s[*image]).collect())
-                    }
-                    false => Wanted::Numbers(images.to_vec()),
+                let times_s = images.iter().map(|image| self.times_s[*image]);
+                let wanted = match zero_s {
+                    Some(zero_s) => Wanted::Times(times_s.map(|time_s| time_s + zero_s).collect()),
+                    None => Wanted::Numbers(images.to_vec()),
                 };
                 Decoding::Video(Box::new(VideoDecoding {
                     ffmpeg,
@@ -228,19 +252,24 @@ fn decode_files(
     let (sender, receiver) = sync_channel(IMAGES_AHEAD);
     thread::spawn(move || {
         for path in files {
-            let image = image_file::decode(&path, format);
-            let image = image.map_err(|error| image_error(&path, error));
-            let image = image.and_then(|(found, image)| {
-                check_size(&path, found, size)?;
-                Ok(image)
-            });
-            if sender.send(image).is_err() {
+            if sender.send(decode_file(&path, format, size)).is_err() {
                 // Nobody plays them any more.
                 break;
             }
         }
     });
     receiver
+}
+
+fn decode_file(
+    path: &Path,
+    format: PixelFormat,
+    size: (usize, usize),
+) -> Result<Vec<u8>, VideoError> {
+    let (found, image) =
+        image_file::decode(path, format).map_err(|error| image_error(path, error))?;
+    check_size(path, found, size)?;
+    Ok(image)
 }
 
 /// What reading an image brought.

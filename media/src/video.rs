@@ -33,14 +33,13 @@ impl Clip {
             }
             VideoSource::Recorded(recorded) => recorded,
         };
-        let is_indexed = images::is_index(path);
-        let files = match is_indexed {
+        let files = match images::is_index(path) {
             true => Some(images::indexed(path)?),
             false if path.is_file() => None,
             false => images::find_numbered(path, fps)?,
         };
         let clip = match files {
-            Some(files) => recorded::Clip::of_images(files, (format, size), is_indexed),
+            Some(files) => recorded::Clip::of_images(files, (format, size)),
             None => recorded::Clip::of_video(path, *track, (format, size), fps)?,
         };
         Ok(Clip::Recorded(clip))

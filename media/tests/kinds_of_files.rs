@@ -465,3 +465,94 @@ fn descriptions_with_impossible_numbers_are_refused() {
         assert!(error.to_string().contains(reason), "{error}");
     }
 }
+
+/// Ten colour images, which may be compressed, and ten depth images of the same numbers.
+fn ten(directory: &TempDir) {
+    let path = |name: &str| directory.path().join(name);
+    let colors: Vec<Vec<u8>> = (0..10).map(|n| vec![20 * n; 96]).collect();
+    let depths: Vec<Vec<u8>> = (1..=10_u16).map(|n| n.to_le_bytes().repeat(32)).collect();
+    video_at("10", &path("c10.mkv"), ("rgb24", "bgr0"), &colors);
+    video_at("10", &path("d10.mkv"), ("gray16le", "gray16le"), &depths);
+}
+
+/// Fails unless every colour image is shown with the depth image of its number.
+fn assert_paired(recording: &Recording, count: usize) {
+    let frames = play(recording);
+    assert_eq!(frames.len(), count);
+    for (depth, red) in frames {
+        let expected = 20 * (i32::from(depth) - 1);
+        assert!((i32::from(red) - expected).abs() < 10, "{depth} {red}");
+    }
+}
+
+#[test]
+fn containers_that_begin_later_are_paired_by_their_first_image() {
+    let directory = tempfile::tempdir().unwrap();
+    ten(&directory);
+    let encoded = "-c:v mpeg4 -q:v 1 -bf 2";
+    for (name, options) in [
+        ("c.ts", "-c:v mpeg2video -q:v 1 -bf 2 -r 25"),
+        ("c.frag.mp4", "-movflags frag_keyframe+empty_moov"),
+        ("c.mp4", ""),
+        ("c.mkv", ""),
+        ("c.avi", ""),
+    ] {
+        let options = match options.contains("-c:v") {
+            true => options.to_owned(),
+            false => format!("{encoded} {options}").trim_end().to_owned(),
+        };
+        ffmpeg(&directory, &format!("-i c10.mkv {options} {name}"));
+        assert_paired(&recording(&directory, name, "d10.mkv", 10), 10);
+    }
+}
+
+#[test]
+fn numbered_files_are_paired_by_number() {
+    let directory = tempfile::tempdir().unwrap();
+    ten(&directory);
+    ffmpeg(&directory, "-i c10.mkv -start_number 5 c%d.png");
+    ffmpeg(&directory, "-i d10.mkv -start_number 5 d%d.png");
+    for missing in ["d5.png", "d6.png", "c14.png"] {
+        fs::remove_file(directory.path().join(missing)).unwrap();
+    }
+    assert_paired(&recording(&directory, "c%d.png", "d%d.png", 10), 7);
+}
+
+#[test]
+fn times_of_another_unit_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    ten(&directory);
+    ffmpeg(&directory, "-i c10.mkv c%d.png");
+    ffmpeg(&directory, "-i d10.mkv d%d.png");
+    for (unit, is_read) in [(1.0, true), (10.0, true), (1e3, false), (1e6, false)] {
+        for kind in ["c", "d"] {
+            let line = |n: u32| format!("{} {kind}{n}.png\n", f64::from(n) * 0.1 * unit);
+            let lines: String = (1..=10).map(line).collect();
+            fs::write(directory.path().join(format!("{kind}.txt")), lines).unwrap();
+        }
+        let recording = recording(&directory, "c.txt", "d.txt", 10);
+        match is_read {
+            true => assert_paired(&recording, 10),
+            false => assert!(error_of(&recording).contains("times are in seconds")),
+        }
+    }
+}
+
+#[test]
+fn the_last_picture_stays_while_a_file_is_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    write_ply(&directory, "1.ply", "1 0 0");
+    let text = "fps = 30\n[ply-sequence]\ndirectory = \".\"\nunit_mm = 1\n";
+    let mut player = read(&description(&directory, text)).open_looped().unwrap();
+    assert!(player.frame_at(0.0).unwrap().is_some());
+    fs::write(directory.path().join("1.ply"), "").unwrap();
+    for place in 1..250 {
+        assert_eq!(player.frame_at(f64::from(place)).unwrap(), None);
+    }
+    write_ply(&directory, "1.ply", "1 0 0");
+    assert!(player.frame_at(250.0).unwrap().is_some());
+    fs::remove_file(directory.path().join("1.ply")).unwrap();
+    let ended = (251..900).find_map(|place| player.frame_at(f64::from(place)).err());
+    let ended = ended.expect("10 s are over").to_string();
+    assert!(ended.contains("1.ply"), "{ended}");
+}
