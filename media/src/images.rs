@@ -152,11 +152,12 @@ fn numbered_files(folder: &Path, pattern: &Pattern<'_>) -> io::Result<Vec<(u64, 
 
 /// Parses lines of a time in seconds and a file name. A line that begins with `#` is a comment. Times since 1970 may
 /// also be in milliseconds, microseconds or nanoseconds.
-fn parse_index(text: &str) -> Result<Vec<(f64, &str)>, String> {
+fn parse_index(text: &str) -> Result<Vec<(f64, String)>, String> {
     let mut images = Vec::new();
     // The mark of some editors for the order of bytes.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    for (number, line) in (1..).zip(text.lines()) {
+    let text = text.replace("\r\n", "\n");
+    for (number, line) in (1..).zip(text.split(['\n', '\r'])) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -168,7 +169,7 @@ fn parse_index(text: &str) -> Result<Vec<(f64, &str)>, String> {
             words.next(),
             words.next(),
         ) {
-            (Some(time_s), Some(file), None) => images.push((time_s, file)),
+            (Some(time_s), Some(file), None) => images.push((time_s, file.to_owned())),
             _ => {
                 return Err(format!(
                     "line {number} is not a time in seconds and the name of an image"
@@ -230,20 +231,21 @@ mod tests {
     #[test]
     fn index_lines_are_times_and_names() {
         let text = "# color images\n# timestamp filename\n\n2.5 rgb/b.png\n 1305031102.175304\trgb/c.png\r\n-1 a\n";
-        assert_eq!(
-            parse_index(text).unwrap(),
-            [
-                (-1.0, "a"),
-                (2.5, "rgb/b.png"),
-                (1_305_031_102.175_304, "rgb/c.png")
-            ]
+        let parsed = |text: &str, expected: &[(f64, &str)]| {
+            let images = parse_index(text).unwrap();
+            let images: Vec<_> = images.iter().map(|(time, file)| (*time, &**file)).collect();
+            assert_eq!(images, expected);
+        };
+        let third = (1_305_031_102.175_304, "rgb/c.png");
+        parsed(text, &[(-1.0, "a"), (2.5, "rgb/b.png"), third]);
+        parsed("\u{feff}# times\r\n1.5 a.png\r\n", &[(1.5, "a.png")]);
+        parsed(
+            "# times\r1.5 a.png\r2 b.png",
+            &[(1.5, "a.png"), (2.0, "b.png")],
         );
-        let marked = parse_index("\u{feff}# times\r\n1.5 a.png\r\n").unwrap();
-        assert_eq!(marked, [(1.5, "a.png")]);
-        let nanoseconds = parse_index("1305031102000000000 a\n1305031102500000000 b\n").unwrap();
-        assert_eq!(
-            nanoseconds,
-            [(1_305_031_102.0, "a"), (1_305_031_102.5, "b")]
+        parsed(
+            "1305031102000000000 a\n1305031102500000000 b\n",
+            &[(1_305_031_102.0, "a"), (1_305_031_102.5, "b")],
         );
         for wrong in ["1.0", "nan a.png", "x a.png", "1 a.png 2 b.png"] {
             let error = parse_index(&format!("# times\n{wrong}\n")).unwrap_err();

@@ -39,6 +39,10 @@ impl Clip {
             false => images::find_numbered(path, fps)?,
         };
         let clip = match files {
+            Some(_) if track.is_some() => {
+                let reason = "`track` is for videos, and these are images".to_owned();
+                return Err(images::images_error(path, reason));
+            }
             Some(files) => recorded::Clip::of_images(files, (format, size)),
             None => recorded::Clip::of_video(path, *track, (format, size), fps)?,
         };

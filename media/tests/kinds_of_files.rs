@@ -272,6 +272,10 @@ fn one_file_has_the_tracks_of_a_camera() {
         25,
     ));
     assert!(error.contains("there is no video track 3"), "{error}");
+    ffmpeg(&directory, "-i color.mkv c-%d.png");
+    let images = "{ file = 'c-%d.png', track = 0 }";
+    let error = error_of(&recording(&directory, images, "depth.mkv", 25));
+    assert!(error.contains("`track` is for videos"), "{error}");
 }
 
 #[test]
