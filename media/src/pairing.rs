@@ -91,6 +91,7 @@ impl Frames {
         for (frame, pair) in self.times_s.windows(2).enumerate() {
             let pause_s = pair[1] - pair[0];
             if pause_s > LONG_PAUSE_S.max(2.0 * interval_s) {
+                let pause_s = (10.0 * pause_s).round() / 10.0;
                 tracing::warn!(images = %first.name().display(), frame, pause_s, "a long time without an image");
             }
         }
