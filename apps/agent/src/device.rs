@@ -64,6 +64,8 @@ pub(crate) struct Device {
     program: Fallback,
     installed: InstalledEntries,
     quiet_paths: QuietPaths,
+    /// The paths that deliver. Where none to a peer does, those that did last.
+    delivering: BTreeSet<PathId>,
     check_at: Instant,
 }
 
@@ -94,6 +96,7 @@ impl Device {
             link: Keeper::default(),
             routes: Keeper::default(),
             quiet_paths: QuietPaths::default(),
+            delivering: BTreeSet::new(),
             check_at: Instant::ZERO,
         }))
     }
@@ -157,6 +160,7 @@ impl Device {
             self.check_at = now + CHECK_EVERY;
         }
         self.quiet_paths.update(copies(node)?);
+        self.follow_delivering(node);
         let uplinks = self.all_uplinks(node)?;
         let mut wanted: BTreeSet<_> = self.config.addresses.iter().map(address).collect();
         wanted.extend(uplinks.iter().flatten().map(|uplink| uplink.route.clone()));
@@ -170,6 +174,20 @@ impl Device {
             self.add_routes()?;
         }
         Ok(())
+    }
+
+    /// Updates the paths that deliver. When a peer becomes silent on all paths, its packets take one that
+    /// delivered until then.
+    fn follow_delivering(&mut self, node: &Node) {
+        let quiet = &self.quiet_paths;
+        let delivers = |path: &&PathId| node.is_up(**path) && !quiet.contains(**path);
+        for DeviceRoute { fallback, .. } in &self.config.routes {
+            let now: Vec<_> = fallback.iter().filter(delivers).copied().collect();
+            if !now.is_empty() {
+                self.delivering.retain(|path| !fallback.contains(path));
+                self.delivering.extend(now);
+            }
+        }
     }
 
     /// Gives the interface the MTU of the narrowest path, so that senders make packets that fit all of
@@ -263,9 +281,7 @@ impl Device {
             let PathConfig {
                 interface, remote, ..
             } = &node.config().paths[path];
-            let delivers = running.contains(interface)
-                && node.is_up(*path)
-                && !self.quiet_paths.contains(*path);
+            let delivers = running.contains(interface) && self.delivering.contains(path);
             let metric = rank + metric_of_first(delivers);
             up.contains(interface).then(|| Uplink {
                 metric,

@@ -6,6 +6,8 @@
 //! port of the copies is answered on both, also if this node's firewall drops it, which copies do not
 //! pass. If only requests on the other port are answered, something on the path drops copies alone, such
 //! as a firewall. If none are, and those on another path to the same node are, the path carries nothing.
+//! If none are on any path to a node, its agent does not run, or nothing reaches it. That a request is
+//! refused (ICMP) shows nothing: a firewall may have done so.
 //!
 //! A request is answered in the next iteration of the loop. The reply contains how long the request
 //! was held, which is subtracted, and the kernel timestamps the arrival of datagrams. The
@@ -21,7 +23,6 @@ use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::KeyRing;
 use hawser_wire::echo::{Echo, EchoKind};
 use std::collections::{BTreeMap, VecDeque};
-use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 use tracing::{debug, warn};
@@ -46,8 +47,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(2);
 /// packets the path loses.
 const OTHERS_ANSWERED: u32 = 20;
 
-/// A path carries nothing if this many requests on each port were not answered, which takes 4 s, and
-/// those on another path to the same node are.
+/// The other node is silent on a path if this many requests on each port were not answered, which takes
+/// 4 s.
 const UNANSWERED: u32 = 20;
 
 /// Maximum number of requests of the peer that are answered between two of our own: twenty times as
@@ -88,8 +89,17 @@ struct Arrived {
     replies: Vec<(Echo, SystemTime)>,
     /// The replies that were sent.
     sent: Vec<Echo>,
-    /// Whether the other node has no socket at this port.
-    is_refused: bool,
+}
+
+/// A lack of replies that shows that copies on a path may be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Only requests on the other port are answered: copies do not arrive.
+    LosesCopies,
+    /// The other node answers on other paths only.
+    Unanswered,
+    /// The other node answers on none of the paths to it.
+    PeerUnanswered,
 }
 
 /// The measurement of one path.
@@ -292,25 +302,31 @@ impl Echoes {
         }
     }
 
-    /// Returns whether copies on a path do not arrive although other packets do.
-    pub(crate) fn loses_copies(&self, path: PathId) -> bool {
+    /// Returns what is wrong with a path, judged by the replies.
+    pub(crate) fn fault(&self, path: PathId, now: Instant) -> Option<Fault> {
         let copies = self.copies.get(&path);
-        copies.is_some_and(|copies| copies.others_answered >= OTHERS_ANSWERED)
+        if copies.is_some_and(|copies| copies.others_answered >= OTHERS_ANSWERED) {
+            return Some(Fault::LosesCopies);
+        }
+        let own = self.echo(path).filter(|_| self.is_silent(path))?;
+        let all = self.paths.keys().chain(self.discovered.keys());
+        let echoes = all.filter_map(|other| Some((*other, self.echo(*other)?)));
+        let mut of_peer = echoes.filter(|(_, echo)| echo.peer_name == own.peer_name);
+        let is_silent = |(other, echo)| self.is_silent(other) || !PathEcho::is_open(echo);
+        if of_peer.clone().all(is_silent) {
+            return Some(Fault::PeerUnanswered);
+        }
+        let is_answered = |echo: &PathEcho| echo.round_trip.is_answered(now, REACHED_WITHIN);
+        let is_reached = of_peer.any(|(_, other)| is_answered(other));
+        is_reached.then_some(Fault::Unanswered)
     }
 
-    /// Returns whether the other node answers on other paths, and on this one on no port.
-    pub(crate) fn is_unanswered(&self, path: PathId, now: Instant) -> bool {
+    /// Returns whether the other node answers on no port of a path.
+    fn is_silent(&self, path: PathId) -> bool {
         let is_silent = |echo: &PathEcho| echo.round_trip.unanswered >= UNANSWERED;
-        let Some(own) = self.echo(path).filter(|own| is_silent(own)) else {
-            return false;
-        };
         let copies = self.copies.get(&path);
-        let others = self.paths.keys().chain(self.discovered.keys());
-        let mut others = others.filter_map(|other| self.echo(*other));
-        copies.is_none_or(|copies| is_silent(&copies.echo))
-            && others.any(|other| {
-                other.peer_name == own.peer_name && other.round_trip.is_answered(now, SILENT_AFTER)
-            })
+        self.echo(path).is_some_and(is_silent)
+            && copies.is_none_or(|copies| is_silent(&copies.echo))
     }
 
     /// Returns the time since the last reply of the other node on a path, if there was one.
@@ -376,8 +392,7 @@ impl CopyEcho {
         let arrived = self.echo.handle(is_due);
         let count = arrived.replies.len();
         let unknown = self.echo.take_replies(arrived.replies, now).unknown;
-        // A refusal has come all the way, too: the other node's agent has not opened its socket.
-        if unknown.len() < count || arrived.is_refused {
+        if unknown.len() < count {
             self.others_answered = 0;
         }
         arrived.sent
@@ -437,7 +452,8 @@ impl PathEcho {
 
     /// Returns whether requests are sent.
     fn is_open(&self) -> bool {
-        self.socket.is_some() && self.peer.is_some()
+        let may_send = |peer: &Peer| peer.by_hand || peer.key.is_some();
+        self.socket.is_some() && self.peer.as_ref().is_some_and(may_send)
     }
 
     /// Returns what has arrived, answers requests in it, and sends a request if one is due.
@@ -481,7 +497,6 @@ impl PathEcho {
                 // An ICMP error for an earlier request, for example port unreachable.
                 Err(error) => {
                     debug!(path = %self.path, "{error}");
-                    arrived.is_refused |= error.kind() == ErrorKind::ConnectionRefused;
                     continue;
                 }
             };
@@ -500,7 +515,7 @@ impl PathEcho {
 
     fn send_request(&mut self) {
         self.replies_left = MAX_REPLIES;
-        if self.socket.is_none() || self.peer.is_none() {
+        if !self.is_open() {
             return;
         }
         let number = self.round_trip.record_request(SystemTime::now());
@@ -545,12 +560,10 @@ impl PathEcho {
     }
 
     fn send(&self, echo: &Echo) {
-        let (Some((_, socket)), Some(peer)) = (&self.socket, &self.peer) else {
+        let (true, Some((_, socket)), Some(peer)) = (self.is_open(), &self.socket, &self.peer)
+        else {
             return;
         };
-        if !peer.by_hand && peer.key.is_none() {
-            return;
-        }
         let bytes = echo.emit(peer.key.as_ref().map(|(slot, key)| (*slot, key)));
         if let Err(error) = socket.send(&bytes) {
             // A path without replies has no round-trip time. No more needs to be recorded.
@@ -699,6 +712,91 @@ mod tests {
         round_trip.handle_reply(&reply(number, 50), wall(120), now(120));
         assert_eq!(round_trip.at(now(120)), Some(Duration::from_millis(2)));
     }
+
+    /// Two paths to one node on which requests are sent, and refused. For each: how many were not answered, and
+    /// whether one was answered before.
+    fn echoes(paths: [(u32, bool); 2]) -> Echoes {
+        let peer = Peer {
+            by_hand: true,
+            ..Peer::default()
+        };
+        let echo = |path, port, (unanswered, was_answered): (u32, bool)| {
+            let remote = SocketAddr::from(([127, 0, 0, 2], port));
+            let mut echo = PathEcho::new(path, "lo", remote, "peer");
+            echo.peer = Some(peer.clone());
+            echo.follow(Some((1, [127, 0, 0, 1].into())));
+            echo.round_trip.unanswered = unanswered;
+            echo.round_trip.last_reply = was_answered.then_some(now(1_000));
+            echo
+        };
+        let all = (1..).zip(paths).map(|(number, state)| {
+            let path = PathId::from_number(number).unwrap();
+            let copies = CopyEcho::new(echo(path, 14747, state));
+            (path, echo(path, 14751, state), copies)
+        });
+        let (mut paths, mut copies) = (BTreeMap::new(), BTreeMap::new());
+        for (path, echo, copy_echo) in all {
+            paths.insert(path, echo);
+            copies.insert(path, copy_echo);
+        }
+        Echoes {
+            port: 14751,
+            copy_port: 14747,
+            seen: 0,
+            paths,
+            candidates: BTreeMap::new(),
+            discovered: BTreeMap::new(),
+            copies,
+            next: Instant::ZERO,
+            next_probe: Instant::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_silent_node_is_told_from_a_silent_path() {
+        let path = PathId::from_number(1).unwrap();
+        let fault = |paths, at| echoes(paths).fault(path, now(at));
+        let unanswered = Some(Fault::Unanswered);
+        assert_eq!(fault([(20, false), (19, true)], 5_900), unanswered);
+        let silent = Some(Fault::PeerUnanswered);
+        assert_eq!(fault([(20, true), (20, true)], 5_000), silent);
+        assert_eq!(fault([(20, false), (20, false)], 5_000), silent);
+        // The requests on the second path have just begun.
+        assert_eq!(fault([(20, false), (19, false)], 5_000), None);
+        assert_eq!(fault([(19, true), (20, true)], 5_000), None);
+    }
+
+    #[test]
+    fn requests_that_cannot_be_sent_count_as_nothing() {
+        let path = PathId::from_number(1).unwrap();
+        let mut echoes = echoes([(20, false), (0, false)]);
+        let other = PathId::from_number(2).unwrap();
+        echoes.paths.get_mut(&other).unwrap().socket = None;
+        assert_eq!(echoes.fault(path, now(5_000)), Some(Fault::PeerUnanswered));
+        // It has no keys yet.
+        let own = echoes.paths.get_mut(&path).unwrap();
+        own.round_trip.unanswered = 0;
+        own.peer = Some(Peer::default());
+        (0..30).for_each(|_| own.send_request());
+        assert_eq!(echoes.fault(path, now(5_000)), None);
+    }
+
+    #[test]
+    fn a_refusal_is_no_proof_that_copies_arrive() {
+        let path = PathId::from_number(1).unwrap();
+        let mut echoes = echoes([(0, true), (0, true)]);
+        let copies = echoes.copies.get_mut(&path).unwrap();
+        for _ in 0..OTHERS_ANSWERED {
+            copies.handle(now(1_000), true);
+            let answered = Taken {
+                known: 1,
+                unknown: Vec::new(),
+            };
+            copies.handle_others(answered, now(1_000));
+        }
+        assert_eq!(echoes.fault(path, now(1_000)), Some(Fault::LosesCopies));
+    }
+
     #[test]
     fn requests_of_other_paths_and_forged_ones_displace_none() {
         let address = |last| IpAddr::from([192, 0, 2, last]);

@@ -31,8 +31,8 @@ pub(super) struct Paths {
     obstacles: BTreeMap<PathId, String>,
     /// The paths on which copies do not arrive, with the reason.
     losing: BTreeMap<PathId, String>,
-    /// The paths on which nothing seems to arrive, with the reason. Copies are sent on them, as the
-    /// silence may be that of the way back.
+    /// The paths on which nothing seems to arrive, with the reason. While the other node answers on
+    /// another path, copies are sent on them, as the silence may be that of the way back.
     unanswered: BTreeMap<PathId, String>,
     next_hops: Keeper,
     /// The MTUs that ICMP errors have told.
@@ -171,6 +171,16 @@ impl Paths {
         has_changed
     }
 
+    /// Records and logs the paths on which nothing seems to arrive, at a node that sends no copies.
+    pub(super) fn record_unanswered(&mut self) {
+        let unanswered = self.unanswered.clone();
+        self.obstacles
+            .retain(|path, _| unanswered.contains_key(path));
+        for (path, why) in unanswered {
+            self.record_obstacle(path, why, "copies may not arrive on this path");
+        }
+    }
+
     /// Returns the reason that nothing seems to arrive on a path.
     pub(super) fn unanswered(&self, path: PathId) -> Option<&str> {
         self.unanswered.get(&path).map(String::as_str)
@@ -208,9 +218,9 @@ impl Paths {
             Ok(now) => Some(*now),
             Err(Obstacle::NoInterface(_) | Obstacle::NoAddress(_) | Obstacle::Loses(_)) => None,
             // While nothing newer is known, copies are sent to the last known next hop.
-            Err(Obstacle::Silent(_) | Obstacle::Unknown(_)) => {
-                before.filter(|before| Some(before.ifindex) == interface)
-            }
+            Err(Obstacle::Silent(_) | Obstacle::Unknown(_)) => before.filter(|before| {
+                Some(before.ifindex) == interface && !self.losing.contains_key(&path)
+            }),
         };
         if now != before {
             self.set(sender, path, now)?;

@@ -4,7 +4,7 @@
 use super::Node;
 use super::environment::next_hop;
 use crate::config::Config;
-use crate::echo::Echoes;
+use crate::echo::{Echoes, Fault};
 use anyhow::Result;
 use hawser_bpf::SeenEcho;
 use hawser_io::interface;
@@ -62,37 +62,7 @@ impl Node {
     /// next hops that may have moved. Call this every second.
     pub(crate) fn check_reach(&mut self, echoes: &Echoes, now: Instant) {
         let numbers = self.config.paths.keys().copied().collect::<Vec<_>>();
-        let Config {
-            port, echo_port, ..
-        } = self.config;
-        let why = || {
-            format!(
-                "copies do not arrive: UDP {port} seems to be dropped on the way, where other packets pass; allow it in \
-                 the firewalls of both nodes and between them"
-            )
-        };
-        let losing = numbers.iter().filter(|path| echoes.loses_copies(**path));
-        let losing = losing
-            .map(|path| (*path, why()))
-            .collect::<BTreeMap<_, _>>();
-        let nothing = || {
-            format!(
-                "nothing arrives: the other node answers on other paths, and on this one neither on UDP {port} nor on UDP \
-                 {echo_port}; allow both in the firewalls of both nodes and between them, and look at its next hop"
-            )
-        };
-        let unanswered = numbers
-            .iter()
-            .filter(|path| echoes.is_unanswered(**path, now));
-        let unanswered = unanswered.map(|path| (*path, nothing()));
-        self.must_follow |= self.paths.set_unanswered(unanswered.collect());
-        let are_all = !numbers.is_empty() && losing.len() == numbers.len();
-        self.must_follow |= self.paths.set_losing(losing);
-        if are_all && self.must_follow && self.sender.is_some() {
-            warn!(
-                "copies arrive on no path: the packets of all flows take the default route, without copies"
-            );
-        }
+        self.record_faults(&numbers, echoes, now);
         let silences = numbers.iter().filter_map(|path| {
             let silence = echoes.silence(*path, now)?;
             Some((*path, silence))
@@ -107,6 +77,33 @@ impl Node {
                 Ok(is_renewed) => self.must_follow |= is_renewed,
                 Err(error) => debug!(%path, "cannot look for the next hop: {error:#}"),
             }
+        }
+    }
+
+    /// Leaves out the paths on which copies do not arrive, and names those on which nothing seems to.
+    fn record_faults(&mut self, paths: &[PathId], echoes: &Echoes, now: Instant) {
+        let (mut losing, mut unanswered) = (BTreeMap::new(), BTreeMap::new());
+        for path in paths {
+            let Some(fault) = echoes.fault(*path, now) else {
+                continue;
+            };
+            let why = describe(fault, &self.config);
+            if matches!(fault, Fault::Unanswered | Fault::PeerUnanswered) {
+                unanswered.insert(*path, why.clone());
+            }
+            if matches!(fault, Fault::LosesCopies | Fault::PeerUnanswered) {
+                losing.insert(*path, why);
+            }
+        }
+        let are_all = !paths.is_empty() && losing.len() == paths.len();
+        self.must_follow |= self.paths.set_unanswered(unanswered);
+        self.must_follow |= self.paths.set_losing(losing);
+        if self.sender.is_none() {
+            self.paths.record_unanswered();
+        } else if are_all && self.must_follow {
+            warn!(
+                "copies arrive on no path: the packets of all flows take the default route, without copies"
+            );
         }
     }
 
@@ -146,6 +143,26 @@ impl Node {
 
     fn next_hop(&self, path: PathId) -> Result<IpAddr> {
         next_hop(&self.config.paths[&path], self.locals.get(path))
+    }
+}
+
+fn describe(fault: Fault, config: &Config) -> String {
+    let Config {
+        port, echo_port, ..
+    } = config;
+    match fault {
+        Fault::LosesCopies => format!(
+            "copies do not arrive: UDP {port} seems to be dropped on the way, where other packets pass; allow it in the \
+             firewalls of both nodes and between them"
+        ),
+        Fault::Unanswered => format!(
+            "nothing arrives: the other node answers on other paths, and on this one neither on UDP {port} nor on UDP \
+             {echo_port}; allow both in the firewalls of both nodes and between them, and look at its next hop"
+        ),
+        Fault::PeerUnanswered => format!(
+            "the other node answers on no path, neither on UDP {port} nor on UDP {echo_port}: start its agent, or allow \
+             both in the firewalls of both nodes and between them"
+        ),
     }
 }
 

@@ -18,7 +18,7 @@ const NARROW_MTU: u16 = 1400;
 const LARGE_PAYLOAD: usize = 1340;
 
 /// Makes the network of path 2 a router.
-fn route_path_2(lab: &Lab) {
+pub(crate) fn route_path_2(lab: &Lab) {
     let second = lab.paths().nth(1).unwrap();
     let (inward, outward) = (network_ingress(second), network_egress(second));
     let network = lab.network();

@@ -1,6 +1,8 @@
 //! Paths that refuse native XDP, paths on which something drops packets, and next hops that move.
 
-use crate::rig::{RATE_PPS, Rig, assert_losses, brings_copies};
+use crate::narrow::route_path_2;
+use crate::rig::{Edges, RATE_PPS, Rig, assert_losses, brings_copies};
+use crate::support::hawser;
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
 use hawser_testbed::edges::{Replication, Sender};
@@ -192,6 +194,82 @@ fn a_firewall_that_drops_all_on_a_path_is_named_and_its_path_does_not_work() {
         agent.wait_until("found the path again", works).unwrap();
         brings_copies(edges, 2);
     });
+    assert_losses(&reports, 0, 0);
+}
+
+/// Waits until the ingress edge's packets take the default route because the other node is silent, and
+/// acts. Returns when both paths work again.
+fn assert_default_route_until(rig: &mut Rig, act: impl FnOnce(&mut Edges, &Lab)) {
+    let is_named = |status: &Status| {
+        (1..=2).all(|path| {
+            let path = &status.paths[&path];
+            let reason = path.reason.as_deref().unwrap_or_default();
+            !path.up && reason.contains("answers on no path") && reason.contains("UDP 14747")
+        })
+    };
+    let works = |status: &Status| status.paths[&1].up && status.paths[&2].up;
+    let agent = &mut rig.edges.ingress_agent;
+    agent.wait_until("named the silence", is_named).unwrap();
+    agent.wait_until_logged("answers on no path").unwrap();
+    let reports = rig.under_traffic(|edges, lab| {
+        let passes = |status: &Status| status.not_replicated.contains_key("passed_no_path");
+        let agent = &mut edges.ingress_agent;
+        agent.wait_until("passed packets on", passes).unwrap();
+        act(edges, lab);
+        let agent = &mut edges.ingress_agent;
+        agent.wait_until("found the paths again", works).unwrap();
+        (1..=2).for_each(|path| brings_copies(edges, path));
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn a_flow_takes_the_default_route_while_all_paths_drop_all() {
+    let mut rig = Rig::new();
+    block(&rig.lab, 1, "14700-14800");
+    block(&rig.lab, 2, "14700-14800");
+    assert_default_route_until(&mut rig, |edges, lab| {
+        let reason = edges.egress().unwrap().paths[&1].reason.clone();
+        assert!(reason.is_some_and(|why| why.contains("answers on no path")));
+        unblock(lab);
+    });
+}
+
+#[test]
+fn a_flow_takes_the_default_route_until_the_other_agent_runs() {
+    let mut rig = Rig::new();
+    assert!(rig.edges.egress_agent.terminate().unwrap().success());
+    let program = hawser();
+    let mut detach = rig.lab.egress().command(program.to_str().unwrap()).unwrap();
+    let detach = detach.args(["agent", "--detach", "--config"]);
+    let file = rig.edges.egress_agent.configuration_file();
+    assert!(detach.arg(file).status().unwrap().success());
+    assert_default_route_until(&mut rig, |edges, _| {
+        edges.egress_agent.start_again().unwrap();
+    });
+}
+
+#[test]
+fn a_router_that_refuses_copies_is_named_and_its_path_left_out() {
+    let replication = Replication::on(PathSet::from_bits(0b11));
+    let mut rig = Rig::prepared(&replication, |lab| {
+        route_path_2(lab);
+        let inward = network_ingress(PathId::from_number(2).unwrap());
+        let rules = format!(
+            "table inet firewall {{ chain forward {{ type filter hook forward priority 0; \
+             iifname \"{inward}\" udp dport 14747 reject; }}; }}"
+        );
+        run_nft(lab.network(), &rules);
+    });
+    let named = |status: &Status| {
+        let path = &status.paths[&2];
+        let reason = path.reason.as_deref().unwrap_or_default();
+        !path.up && reason.contains("copies do not arrive: UDP 14747")
+    };
+    let agent = &mut rig.edges.ingress_agent;
+    let status = agent.wait_until("named the firewall", named).unwrap();
+    assert!(status.paths[&1].up);
+    let reports = rig.under_traffic(|edges, _| brings_copies(edges, 1));
     assert_losses(&reports, 0, 0);
 }
 
