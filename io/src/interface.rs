@@ -281,7 +281,24 @@ pub fn has_route(destination: IpAddr, interface: &str) -> bool {
 /// Returns the route to `destination` by `interface` for packets from `source`, an address of this
 /// machine: rules of the routing policy (`ip rule`) may depend on it.
 pub fn route_from(source: IpAddr, destination: IpAddr, interface: &str) -> Result<Route, Error> {
-    let mut question = route_question(destination, Some(interface))?;
+    find_route_from(source, destination, Some(interface))
+}
+
+/// Returns the route to `destination` for packets from `source`, an address of this machine, by any
+/// interface.
+///
+/// # Errors
+/// Also if the kernel drops them (routes of type `blackhole` and the like).
+pub fn any_route_from(source: IpAddr, destination: IpAddr) -> Result<Route, Error> {
+    find_route_from(source, destination, None)
+}
+
+fn find_route_from(
+    source: IpAddr,
+    destination: IpAddr,
+    interface: Option<&str>,
+) -> Result<Route, Error> {
+    let mut question = route_question(destination, interface)?;
     question.header.source_prefix_length = whole(source);
     let source = RouteAttribute::Source(source.into());
     question.attributes.push(source);

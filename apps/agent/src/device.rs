@@ -24,7 +24,7 @@ use hawser_io::segmenter::Segmenter;
 use hawser_io::tap::Tap;
 use hawser_units::{Instant, PathId};
 use installed::InstalledEntries;
-use kept::{KeptEntry, KeptLink, Present};
+use kept::{KeptEntry, KeptLink, Present, UsedRoute};
 use quiet::QuietPaths;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -255,8 +255,16 @@ impl Device {
             entry,
             present: &present,
         });
-        let mut items: Vec<_> = items.map(|item| Box::new(item) as Box<dyn Item>).collect();
-        self.routes.keep(&mut items);
+        let items = items.map(|item| Box::new(item) as Box<dyn Item>);
+        let own = interface::own_addresses()?;
+        let own: BTreeSet<_> = own.into_iter().map(|own| own.address).collect();
+        let used = self.config.routes.iter().map(|route| UsedRoute {
+            interface: name,
+            route,
+            own: &own,
+        });
+        let used = used.map(|item| Box::new(item) as Box<dyn Item>);
+        self.routes.keep(&mut items.chain(used).collect::<Vec<_>>());
         Ok(())
     }
 

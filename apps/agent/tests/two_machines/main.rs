@@ -217,6 +217,44 @@ fn what_another_program_changes_of_the_device_is_restored() {
 }
 
 #[test]
+fn what_takes_packets_off_the_device_is_named() {
+    const TAKES: [(&str, &str, &str); 3] = [
+        (
+            "route add default via 192.0.2.2 table 51820\nrule add pref 100 lookup 51820",
+            "rule del pref 100\nroute flush table 51820",
+            "sends them by eth0",
+        ),
+        (
+            "route add 10.99.0.2/32 via 192.0.2.2",
+            "route del 10.99.0.2/32 via 192.0.2.2",
+            "sends them by eth0",
+        ),
+        (
+            "route add blackhole 10.99.0.2/32 metric 1",
+            "route del blackhole 10.99.0.2/32 metric 1",
+            "drops them",
+        ),
+    ];
+    let machines = Machines::start(None);
+    let machine = &machines.publisher;
+    let routes = || machine.ip("route show proto 72").lines().count();
+    wait("all routes", || (routes() == 3).then_some(()));
+    let found = || {
+        let mut deviations = machine.status().deviations.into_iter();
+        deviations.find(|found| found.name == "packets to 10.99.0.2/32")
+    };
+    assert_eq!(found(), None);
+    for (take, give_back, to) in TAKES {
+        machine.namespace.ip(take).unwrap();
+        wait(to, || {
+            found().filter(|found| !found.restored && found.what.contains(to))
+        });
+        machine.namespace.ip(give_back).unwrap();
+        wait("the device", || found().filter(|found| found.restored));
+    }
+}
+
+#[test]
 fn traffic_that_no_selector_matches_takes_an_uplink() {
     assert_others_take_an_uplink(&Machines::start_changed(None, |_, text| stream_alone(text)));
 }
