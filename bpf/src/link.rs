@@ -285,6 +285,14 @@ impl Link {
         Ok(unsafe { info.assume_init() })
     }
 
+    /// Opens the attachment with this number in the kernel, of any process.
+    pub fn by_number(number: u32) -> io::Result<Self> {
+        // SAFETY: the call takes a number.
+        let fd = check(unsafe { libbpf_sys::bpf_link_get_fd_by_id(number) })?;
+        // SAFETY: the kernel has just given this descriptor to us alone.
+        Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
     /// Opens an attachment that an earlier process pinned.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;

@@ -52,9 +52,10 @@ impl PathErrors {
         })
     }
 
-    /// Listens on these interfaces only.
+    /// Listens on these interfaces only, and again where another program has detached this one.
     pub(crate) fn attach(&mut self, interfaces: &[u32]) -> Result<(), AttachError> {
-        self.links.retain(|ifindex, _| interfaces.contains(ifindex));
+        self.links
+            .retain(|ifindex, link| interfaces.contains(ifindex) && link.is_attached());
         for ifindex in interfaces {
             if !self.links.contains_key(ifindex) {
                 let program = fd(&self.skeleton.progs.hear_path_errors);
@@ -63,6 +64,11 @@ impl PathErrors {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the program is still attached to an interface. `None` if it has not been.
+    pub(crate) fn is_attached(&self, ifindex: u32) -> Option<bool> {
+        self.links.get(&ifindex).map(Link::is_attached)
     }
 
     /// Returns the errors since the last call. The program records at most a hundred a second for

@@ -621,6 +621,12 @@ impl Sender {
         self.path_errors.attach(interfaces)
     }
 
+    /// Returns whether the program that listens for ICMP errors is still attached to an interface. `None`
+    /// if it has not been.
+    pub fn hears_path_errors(&self, ifindex: u32) -> Option<bool> {
+        self.path_errors.is_attached(ifindex)
+    }
+
     /// Returns the ICMP errors since the last call, except those that quote a shim that this sender
     /// has not sent lately.
     pub fn path_errors(&mut self) -> Result<Vec<PathError>, TableError> {

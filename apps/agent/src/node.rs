@@ -571,6 +571,7 @@ impl Node {
                 }
             }
         }
+        self.hear_path_errors();
         self.record_attachments();
         self.follow_locals()?;
         let exits = self.choose_exits()?;
@@ -583,7 +584,6 @@ impl Node {
             self.paths.follow(sender, &self.config, &found);
         }
         self.record_changes();
-        self.hear_path_errors();
         Ok(())
     }
 

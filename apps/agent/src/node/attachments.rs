@@ -2,22 +2,18 @@
 
 use super::{Attached, Hook, NO_INTERFACE, Node};
 use hawser_io::kept::{Deviation, Item, Problem};
+use std::collections::BTreeSet;
 
 /// A program that should be attached to an interface.
 struct Attachment {
-    hook: Hook,
+    program: &'static str,
     interface: String,
     is_attached: bool,
 }
 
 impl Item for Attachment {
     fn name(&self) -> String {
-        let program = match self.hook {
-            Hook::Deduplicate => "deduplication",
-            Hook::ReplicateTransit => "replication of transit traffic",
-            Hook::ReplicateLocal => "replication of local traffic",
-        };
-        format!("{program} on {}", self.interface)
+        format!("{} on {}", self.program, self.interface)
     }
 
     fn interface(&self) -> Option<&str> {
@@ -32,6 +28,16 @@ impl Item for Attachment {
             ),
             advice: "the agent attaches it again".to_owned(),
         })
+    }
+}
+
+impl Hook {
+    fn program(self) -> &'static str {
+        match self {
+            Hook::Deduplicate => "deduplication",
+            Hook::ReplicateTransit => "replication of transit traffic",
+            Hook::ReplicateLocal => "replication of local traffic",
+        }
     }
 }
 
@@ -58,13 +64,30 @@ impl Node {
                 return None;
             }
             Some(Box::new(Attachment {
-                hook: *hook,
+                program: hook.program(),
                 interface: name.clone(),
                 is_attached: self.is_attached(*hook, attached),
             }) as Box<dyn Item>)
         });
-        let mut items: Vec<_> = items.collect();
+        let mut items: Vec<_> = items.chain(self.listeners()).collect();
         self.attachments.keep(&mut items);
+    }
+
+    /// Returns the attachments of the program that listens for ICMP errors.
+    fn listeners(&self) -> impl Iterator<Item = Box<dyn Item>> {
+        let names = self.config.paths.values().map(|path| &path.interface);
+        names
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .filter_map(|name| {
+                let number = self.interfaces.number(name)?;
+                let is_attached = self.sender.as_ref()?.hears_path_errors(number)?;
+                Some(Box::new(Attachment {
+                    program: "reading of ICMP errors",
+                    interface: name.clone(),
+                    is_attached,
+                }) as Box<dyn Item>)
+            })
     }
 
     fn is_attached(&self, hook: Hook, attached: &Attached) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::rig::{Rig, assert_losses, brings_copies, reverse_path_filter};
 use crate::support::hawser;
+use hawser_bpf::Link;
 use hawser_testbed::edges::Replication;
 use hawser_testbed::topology::Lab;
 use hawser_units::PathSet;
@@ -98,7 +99,7 @@ fn a_program_that_another_one_detaches_is_attached_again() {
         .pins
         .join(&config.name)
         .join(format!("link-{number}"));
-    hawser_bpf::Link::open(&pin).unwrap().detach().unwrap();
+    Link::open(&pin).unwrap().detach().unwrap();
     let is_attached = |status: &hawser_agent::Status| {
         let mut found = status.deviations.iter();
         found.any(|found| found.name == "deduplication on path1" && found.restored)
@@ -107,8 +108,43 @@ fn a_program_that_another_one_detaches_is_attached_again() {
         .egress_agent
         .wait_until("attached it", is_attached)
         .unwrap();
-    let link = hawser_bpf::Link::open(&pin).unwrap();
+    let link = Link::open(&pin).unwrap();
     assert_eq!(link.interface().unwrap(), Some(number));
+}
+
+/// Returns the attachments of a process to an interface.
+fn attachments(process: u32, interface: u32) -> Vec<Link> {
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap();
+    let texts = descriptors.filter_map(|entry| std::fs::read_to_string(entry.unwrap().path()).ok());
+    let numbers = texts.filter_map(|text| {
+        let number = text
+            .lines()
+            .find_map(|line| line.strip_prefix("link_id:"))?;
+        number.trim().parse().ok()
+    });
+    let links = numbers.map(|number| Link::by_number(number).unwrap());
+    links
+        .filter(|link| link.interface().unwrap() == Some(interface))
+        .collect()
+}
+
+#[test]
+fn icmp_errors_are_read_again_after_another_program_stopped_it() {
+    let mut rig = Rig::new();
+    let index = || hawser_io::interface::index("path1").unwrap();
+    let number = rig.lab.ingress().run(index).unwrap();
+    let process = rig.edges.ingress().unwrap().pid;
+    let [link] = &attachments(process, number)[..] else {
+        panic!("this edge deduplicates nothing, so nothing else is attached");
+    };
+    link.detach().unwrap();
+    let is_attached = |status: &hawser_agent::Status| {
+        let mut found = status.deviations.iter();
+        found.any(|found| found.name == "reading of ICMP errors on path1" && found.restored)
+    };
+    let agent = &mut rig.edges.ingress_agent;
+    agent.wait_until("attached it", is_attached).unwrap();
+    assert_eq!(attachments(process, number).len(), 1);
 }
 
 #[test]
