@@ -22,7 +22,9 @@ use hawser_io::stamped::StampedSocket;
 use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::KeyRing;
 use hawser_wire::echo::{Echo, EchoKind};
+use nix::errno::Errno;
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 use tracing::{debug, warn};
@@ -117,6 +119,8 @@ struct PathEcho {
     round_trip: RoundTrip,
     /// How many more requests are answered before our next one.
     replies_left: u32,
+    /// Whether a firewall of this node dropped the last request, so that it did not leave.
+    is_dropped_here: bool,
 }
 
 /// The outstanding requests and the smoothed round-trip time.
@@ -297,7 +301,8 @@ impl Echoes {
                 None => self.paths.get(path),
             };
             if let Some(other) = other {
-                sent.iter().for_each(|reply| other.send(reply));
+                // The other node asks again if one cannot be sent.
+                sent.iter().for_each(|reply| drop(other.send(reply)));
             }
         }
     }
@@ -319,6 +324,13 @@ impl Echoes {
         let is_answered = |echo: &PathEcho| echo.round_trip.is_answered(now, REACHED_WITHIN);
         let is_reached = of_peer.any(|(_, other)| is_answered(other));
         is_reached.then_some(Fault::Unanswered)
+    }
+
+    /// Returns whether this node's own firewall drops the requests on a port of a path.
+    pub(crate) fn is_dropped_here(&self, path: PathId) -> bool {
+        let copies = self.copies.get(&path).map(|copies| &copies.echo);
+        let mut echoes = self.echo(path).into_iter().chain(copies);
+        echoes.any(|echo| echo.is_dropped_here)
     }
 
     /// Returns whether the other node answers on no port of a path.
@@ -404,7 +416,7 @@ impl CopyEcho {
         let unknown = self.echo.take_replies(others.unknown, now).unknown;
         if unknown.len() < count {
             self.others_answered = 0;
-        } else if self.echo.is_open() {
+        } else if self.echo.is_open() && !self.echo.is_dropped_here {
             self.others_answered = self.others_answered.saturating_add(others.known);
         }
     }
@@ -433,6 +445,7 @@ impl PathEcho {
                 ..RoundTrip::default()
             },
             replies_left: MAX_REPLIES,
+            is_dropped_here: false,
         }
     }
 
@@ -519,12 +532,18 @@ impl PathEcho {
             return;
         }
         let number = self.round_trip.record_request(SystemTime::now());
-        self.send(&Echo {
+        let sent = self.send(&Echo {
             kind: EchoKind::Request,
             path: self.path,
             number,
             held_micros: 0,
         });
+        // The answer of a chain `output` that drops the packet. Copies do not pass that chain.
+        let is_dropped = |error: io::Error| error.raw_os_error() == Some(Errno::EPERM as i32);
+        self.is_dropped_here = sent.is_err_and(is_dropped);
+        if self.is_dropped_here {
+            self.round_trip.withdraw_request();
+        }
     }
 
     /// Returns the reply.
@@ -537,7 +556,8 @@ impl PathEcho {
             held_micros,
             ..request
         };
-        self.send(&reply);
+        // The other node asks again.
+        let _ = self.send(&reply);
         Some(reply)
     }
 
@@ -559,16 +579,15 @@ impl PathEcho {
         requests.into_iter().map(reply).collect()
     }
 
-    fn send(&self, echo: &Echo) {
+    fn send(&self, echo: &Echo) -> io::Result<()> {
         let (true, Some((_, socket)), Some(peer)) = (self.is_open(), &self.socket, &self.peer)
         else {
-            return;
+            return Ok(());
         };
         let bytes = echo.emit(peer.key.as_ref().map(|(slot, key)| (*slot, key)));
-        if let Err(error) = socket.send(&bytes) {
-            // A path without replies has no round-trip time. No more needs to be recorded.
-            debug!(path = %self.path, "{error}");
-        }
+        let sent = socket.send(&bytes);
+        // A path without replies has no round-trip time. No more needs to be recorded.
+        sent.inspect_err(|error| debug!(path = %self.path, "{error}"))
     }
 }
 
@@ -599,6 +618,12 @@ impl RoundTrip {
         self.outstanding.push_back((number, now));
         self.unanswered = self.unanswered.saturating_add(1);
         number
+    }
+
+    /// Forgets the last request, which has not left.
+    fn withdraw_request(&mut self) {
+        self.outstanding.pop_back();
+        self.unanswered = self.unanswered.saturating_sub(1);
     }
 
     /// Returns whether the reply is to an outstanding request.

@@ -82,6 +82,8 @@ pub(crate) struct Node {
     devices: Devices,
     filters: Arc<Mutex<Filters>>,
     attachments: Keeper,
+    /// The measurements that this node's own firewall should let out.
+    requests: Keeper,
 }
 
 /// A change of a path while the agent runs.
@@ -145,6 +147,7 @@ impl Node {
             devices: Devices::default(),
             filters: Arc::new(Mutex::new(Filters::read(&config.directory()))),
             attachments: Keeper::default(),
+            requests: Keeper::default(),
             clock: None,
             remains: Flows::default(),
             config,

@@ -106,9 +106,14 @@ impl Node {
         is_attached || number == NO_INTERFACE
     }
 
-    /// Returns the attachments that other programs have ended, and the next hops that have moved or do not
-    /// answer, since the agent was started.
+    /// Returns the attachments that other programs have ended, the next hops that have moved or do not
+    /// answer, and the measurements that this node's firewall has dropped, since the agent was started.
     pub(crate) fn deviations(&self) -> Vec<Deviation> {
-        [self.attachments.deviations(), self.paths.deviations()].concat()
+        [
+            self.attachments.deviations(),
+            self.paths.deviations(),
+            self.requests.deviations(),
+        ]
+        .concat()
     }
 }

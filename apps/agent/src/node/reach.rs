@@ -8,6 +8,7 @@ use crate::echo::{Echoes, Fault};
 use anyhow::Result;
 use hawser_bpf::SeenEcho;
 use hawser_io::interface;
+use hawser_io::kept::{Item, Problem};
 use hawser_units::{Instant, PathId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -63,6 +64,7 @@ impl Node {
     pub(crate) fn check_reach(&mut self, echoes: &Echoes, now: Instant) {
         let numbers = self.config.paths.keys().copied().collect::<Vec<_>>();
         self.record_faults(&numbers, echoes, now);
+        self.requests.keep(&mut own_requests(&self.config, echoes));
         let silences = numbers.iter().filter_map(|path| {
             let silence = echoes.silence(*path, now)?;
             Some((*path, silence))
@@ -144,6 +146,42 @@ impl Node {
     fn next_hop(&self, path: PathId) -> Result<IpAddr> {
         next_hop(&self.config.paths[&path], self.locals.get(path))
     }
+}
+
+/// The requests on a path, which this node's own firewall should let out.
+struct OwnRequests {
+    path: PathId,
+    ports: [u16; 2],
+    are_dropped: bool,
+}
+
+impl Item for OwnRequests {
+    fn name(&self) -> String {
+        format!("measurement of path {}", self.path.number())
+    }
+
+    fn examine(&self) -> Option<Problem> {
+        let [port, echo_port] = self.ports;
+        self.are_dropped.then(|| Problem {
+            what: format!(
+                "this node's firewall drops its requests on path {} (a chain with the hook `output`), so whether copies \
+                 arrive there is unknown",
+                self.path.number()
+            ),
+            advice: format!("let UDP {port} and {echo_port} pass in that chain"),
+        })
+    }
+}
+
+fn own_requests(config: &Config, echoes: &Echoes) -> Vec<Box<dyn Item>> {
+    let requests = config.paths.keys().map(|path| OwnRequests {
+        path: *path,
+        ports: [config.port, config.echo_port],
+        are_dropped: echoes.is_dropped_here(*path),
+    });
+    requests
+        .map(|item| Box::new(item) as Box<dyn Item>)
+        .collect()
 }
 
 fn describe(fault: Fault, config: &Config) -> String {

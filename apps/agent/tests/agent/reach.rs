@@ -126,9 +126,12 @@ fn a_firewall_in_front_of_measurements_alone_changes_nothing() {
     assert!(rig.edges.ingress().unwrap().paths[&2].up);
 }
 
-/// Returns how many echo requests the egress edge's own firewall has dropped on the port of copies.
-fn dropped_requests(lab: &Lab) -> u64 {
-    let mut nft = lab.egress().command("nft").unwrap();
+/// More requests than after which a path is left out, on each of two paths.
+const REQUESTS: u64 = 60;
+
+/// Returns how many echo requests an edge's own firewall has dropped on the port of copies.
+fn dropped_requests(edge: &Namespace) -> u64 {
+    let mut nft = edge.command("nft").unwrap();
     let list = ["list", "counter", "inet", "own", "requests"];
     let output = nft.args(list).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -139,8 +142,6 @@ fn dropped_requests(lab: &Lab) -> u64 {
 
 #[test]
 fn a_nodes_own_firewall_and_forged_requests_take_no_path_out() {
-    // More than after which a path is left out, on each of two paths.
-    const REQUESTS: u64 = 60;
     let mut rig = Rig::new();
     let rules = "table inet own { counter requests { } ; chain input { type filter hook input priority 0 ; \
                  udp sport 14747 udp dport 14747 counter name requests drop ; udp dport 14747 drop ; } ; }";
@@ -167,7 +168,7 @@ fn a_nodes_own_firewall_and_forged_requests_take_no_path_out() {
         for (remote, request) in &forged {
             forger.send_to(request, remote).unwrap();
         }
-        dropped_requests(lab) >= REQUESTS
+        dropped_requests(lab.egress()) >= REQUESTS
     });
     let paths = status.unwrap().paths;
     assert!(paths[&1].up && paths[&2].up, "{paths:?}");
@@ -247,6 +248,30 @@ fn a_flow_takes_the_default_route_until_the_other_agent_runs() {
     assert_default_route_until(&mut rig, |edges, _| {
         edges.egress_agent.start_again().unwrap();
     });
+}
+
+#[test]
+fn a_firewall_of_the_sender_is_named_and_ends_nothing() {
+    let mut rig = Rig::new();
+    let dropped = "table inet own { counter requests { } ; chain output { type filter hook output priority 0 ; \
+                   udp dport 14747 counter name requests drop ; } ; }";
+    run_nft(rig.lab.ingress(), dropped);
+    let lab = &rig.lab;
+    let agent = &mut rig.edges.ingress_agent;
+    let status = agent.wait_until("dropped enough requests", |_| {
+        dropped_requests(lab.ingress()) >= REQUESTS
+    });
+    let status = status.unwrap();
+    assert!(status.paths[&1].up && status.paths[&2].up, "{status:?}");
+    for name in ["measurement of path 1", "measurement of path 2"] {
+        let mut found = status.deviations.iter();
+        let found = found.find(|found| found.name == name).unwrap();
+        assert!(found.what.contains("this node's firewall") && !found.restored);
+    }
+    let reports = rig.under_traffic(|edges, _| {
+        (1..=2).for_each(|path| brings_copies(edges, path));
+    });
+    assert_losses(&reports, 0, 0);
 }
 
 #[test]
