@@ -12,6 +12,8 @@ pub enum MtuDiscovery {
     Dont,
     /// Set DF, and do not send packets larger than the path's known MTU.
     Do,
+    /// Set DF, and send packets up to the interface's MTU, whatever is known of the path.
+    Probe,
 }
 
 /// Sets `IP_MTU_DISCOVER`, or `IPV6_MTU_DISCOVER` on an IPv6 socket.
@@ -24,8 +26,10 @@ pub fn set_mtu_discovery(socket: impl AsFd, ipv6: bool, discovery: MtuDiscovery)
     let value = match (ipv6, discovery) {
         (false, MtuDiscovery::Dont) => libc::IP_PMTUDISC_DONT,
         (false, MtuDiscovery::Do) => libc::IP_PMTUDISC_DO,
+        (false, MtuDiscovery::Probe) => libc::IP_PMTUDISC_PROBE,
         (true, MtuDiscovery::Dont) => libc::IPV6_PMTUDISC_DONT,
         (true, MtuDiscovery::Do) => libc::IPV6_PMTUDISC_DO,
+        (true, MtuDiscovery::Probe) => libc::IPV6_PMTUDISC_PROBE,
     };
     set(socket, level, name, value)
 }

@@ -1,7 +1,9 @@
 //! UDP between two nodes on one path, with the kernel's arrival times.
 
+use crate::sockopt::{self, MtuDiscovery};
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use nix::sys::socket::sockopt::ReceiveTimestampns;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, IoSliceMut};
@@ -23,7 +25,8 @@ pub struct Received {
 }
 
 impl StampedSocket {
-    /// Opens a non-blocking socket from `local` to `remote` by `interface`. The kernel starts
+    /// Opens a non-blocking socket from `local` to `remote` by `interface`, whose datagrams are not
+    /// fragmented. The kernel starts
     /// timestamping a moment after it was asked to: datagrams that arrive before that get the time
     /// at which they are read.
     pub fn open(interface: &str, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
@@ -34,13 +37,21 @@ impl StampedSocket {
         socket.bind(&local.into())?;
         socket.connect(&remote.into())?;
         socket.set_nonblocking(true)?;
-        setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
+        sockopt::set_mtu_discovery(&socket, local.is_ipv6(), MtuDiscovery::Probe)?;
+        setsockopt(&socket, ReceiveTimestampns, &true)?;
         Ok(StampedSocket(socket))
     }
 
     /// Sends a datagram.
     pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
         self.0.send(datagram).map(drop)
+    }
+
+    /// Returns the size of the largest packet that fits the path, bytes, as far as the kernel has learnt
+    /// it. Larger ones are sent all the same.
+    pub fn mtu_bytes(&self) -> io::Result<u32> {
+        let is_ipv6 = self.0.local_addr()?.is_ipv6();
+        sockopt::path_mtu(&self.0, is_ipv6)
     }
 
     /// Returns the next datagram that has arrived, if any.

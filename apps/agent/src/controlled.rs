@@ -175,7 +175,11 @@ impl Controlled {
 
     /// Polls the kernel, and carries out what follows from it.
     pub(crate) fn poll(&mut self, node: &mut Node, observer: Option<&Observer>, now: Instant) {
-        (self.echoes).handle(now, |count| node.seen_echoes(count));
+        (self.echoes).handle(
+            now,
+            |count| node.seen_echoes(count),
+            |path| Some(node.mtu(path)?.0),
+        );
         for signal in self.signals.poll(node) {
             self.decisions.handle_signal(now, signal);
         }

@@ -9,6 +9,9 @@
 //! If none are on any path to a node, its agent does not run, or nothing reaches it. That a request is
 //! refused (ICMP) shows nothing: a firewall may have done so.
 //!
+//! One request in five on the port of the copies is padded to the size of the largest copies. If these are
+//! not answered and the others are, large packets do not arrive.
+//!
 //! A request is answered in the next iteration of the loop. The reply contains how long the request
 //! was held, which is subtracted, and the kernel timestamps the arrival of datagrams. The
 //! measurement therefore does not depend on the interval of the loop.
@@ -52,6 +55,13 @@ const OTHERS_ANSWERED: u32 = 20;
 /// The other node is silent on a path if this many requests on each port were not answered, which takes
 /// 4 s.
 const UNANSWERED: u32 = 20;
+
+/// One request in this many on the port of the copies is as large as the largest copies.
+const LARGE_EVERY: u32 = 5;
+
+/// Large packets do not arrive on a path if this many large requests were not answered, which takes
+/// 10 s, and the small ones meanwhile were.
+const LARGE_UNANSWERED: u32 = 10;
 
 /// Maximum number of requests of the peer that are answered between two of our own: twenty times as
 /// many as we send.
@@ -104,6 +114,15 @@ pub(crate) enum Fault {
     PeerUnanswered,
 }
 
+/// A path on which large packets do not arrive, and small ones do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Narrow {
+    /// The size of packets that do not arrive, bytes.
+    pub(crate) bytes: u16,
+    /// The MTU that a router has told the kernel, bytes; 0 if none has.
+    pub(crate) told: u32,
+}
+
 /// The measurement of one path.
 #[derive(Debug)]
 struct PathEcho {
@@ -121,17 +140,28 @@ struct PathEcho {
     replies_left: u32,
     /// Whether a firewall of this node dropped the last request, so that it did not leave.
     is_dropped_here: bool,
+    /// The size of the packets with large requests, bytes; `None` if there are none.
+    large_bytes: Option<u16>,
 }
 
 /// The outstanding requests and the smoothed round-trip time.
 #[derive(Debug, Default)]
 struct RoundTrip {
     next_number: u32,
-    outstanding: VecDeque<(u32, SystemTime)>,
+    outstanding: VecDeque<Request>,
     smoothed: Option<Duration>,
     last_reply: Option<Instant>,
     /// The requests since the last reply.
     unanswered: u32,
+    /// The large requests since the last reply to one, while small ones are answered.
+    large_unanswered: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    number: u32,
+    sent: SystemTime,
+    is_large: bool,
 }
 
 impl Echoes {
@@ -257,8 +287,16 @@ impl Echoes {
 
     /// Handles requests and replies, and sends requests that are due. `seen` returns the requests on the
     /// port of the copies that were seen in front of the firewall after the first ones of this number,
-    /// which it updates.
-    pub(crate) fn handle(&mut self, now: Instant, seen: impl FnOnce(&mut u64) -> Vec<SeenEcho>) {
+    /// which it updates. `mtu_of` returns the size of the largest copies on a path, if some are sent.
+    pub(crate) fn handle(
+        &mut self,
+        now: Instant,
+        seen: impl FnOnce(&mut u64) -> Vec<SeenEcho>,
+        mtu_of: impl Fn(PathId) -> Option<u16>,
+    ) {
+        for (path, copies) in &mut self.copies {
+            copies.echo.set_large(mtu_of(*path));
+        }
         let is_due = now >= self.next;
         if is_due {
             self.next = now + REQUEST_EVERY;
@@ -324,6 +362,11 @@ impl Echoes {
         let is_answered = |echo: &PathEcho| echo.round_trip.is_answered(now, REACHED_WITHIN);
         let is_reached = of_peer.any(|(_, other)| is_answered(other));
         is_reached.then_some(Fault::Unanswered)
+    }
+
+    /// Returns whether large packets do not arrive on a path, and small ones do.
+    pub(crate) fn narrow(&self, path: PathId) -> Option<Narrow> {
+        self.copies.get(&path)?.echo.narrow()
     }
 
     /// Returns whether this node's own firewall drops the requests on a port of a path.
@@ -446,6 +489,7 @@ impl PathEcho {
             },
             replies_left: MAX_REPLIES,
             is_dropped_here: false,
+            large_bytes: None,
         }
     }
 
@@ -502,7 +546,8 @@ impl PathEcho {
 
     fn receive(&mut self) -> Arrived {
         let mut arrived = Arrived::default();
-        let mut buffer = [0; Echo::LEN + 1];
+        // The padding of a large request does not fit.
+        let mut buffer = [0; Echo::LEN];
         while let Some((_, socket)) = &self.socket {
             let received = match socket.receive(&mut buffer) {
                 Ok(Some(received)) => received,
@@ -531,19 +576,42 @@ impl PathEcho {
         if !self.is_open() {
             return;
         }
-        let number = self.round_trip.record_request(SystemTime::now());
-        let sent = self.send(&Echo {
+        let next = self.round_trip.next_number;
+        let large = self
+            .large_bytes
+            .filter(|_| next.is_multiple_of(LARGE_EVERY));
+        let now = SystemTime::now();
+        let request = Echo {
             kind: EchoKind::Request,
             path: self.path,
-            number,
+            number: self.round_trip.record_request(now, large.is_some()),
             held_micros: 0,
-        });
+        };
+        let sent = self.send_padded(&request, large);
+        let error = sent.err().and_then(|error| error.raw_os_error());
+        let error = error.map(Errno::from_raw);
         // The answer of a chain `output` that drops the packet. Copies do not pass that chain.
-        let is_dropped = |error: io::Error| error.raw_os_error() == Some(Errno::EPERM as i32);
-        self.is_dropped_here = sent.is_err_and(is_dropped);
-        if self.is_dropped_here {
+        self.is_dropped_here = error == Some(Errno::EPERM);
+        if matches!(error, Some(Errno::EPERM | Errno::EMSGSIZE)) {
             self.round_trip.withdraw_request();
         }
+    }
+
+    /// Uses this size for large requests. `None` leaves it.
+    fn set_large(&mut self, bytes: Option<u16>) {
+        if bytes.is_some() && bytes != self.large_bytes {
+            self.large_bytes = bytes;
+            self.round_trip.large_unanswered = 0;
+        }
+    }
+
+    /// Returns whether large requests are not answered, and small ones are.
+    fn narrow(&self) -> Option<Narrow> {
+        let bytes = self.large_bytes.filter(|_| self.round_trip.loses_large())?;
+        let socket = self.socket.as_ref().map(|(_, socket)| socket);
+        let told = socket.and_then(|socket| socket.mtu_bytes().ok());
+        let told = told.filter(|told| *told < bytes.into()).unwrap_or(0);
+        Some(Narrow { bytes, told })
     }
 
     /// Returns the reply.
@@ -580,12 +648,21 @@ impl PathEcho {
     }
 
     fn send(&self, echo: &Echo) -> io::Result<()> {
+        self.send_padded(echo, None)
+    }
+
+    /// Sends an echo in a packet of at least this size. The tag does not cover the padding.
+    fn send_padded(&self, echo: &Echo, bytes: Option<u16>) -> io::Result<()> {
         let (true, Some((_, socket)), Some(peer)) = (self.is_open(), &self.socket, &self.peer)
         else {
             return Ok(());
         };
-        let bytes = echo.emit(peer.key.as_ref().map(|(slot, key)| (*slot, key)));
-        let sent = socket.send(&bytes);
+        let headers = if self.remote.is_ipv4() { 28 } else { 48 };
+        let length = usize::from(bytes.unwrap_or(0)).saturating_sub(headers);
+        let key = peer.key.as_ref().map(|(slot, key)| (*slot, key));
+        let mut datagram = echo.emit(key).to_vec();
+        datagram.resize(length.max(Echo::LEN), 0);
+        let sent = socket.send(&datagram);
         // A path without replies has no round-trip time. No more needs to be recorded.
         sent.inspect_err(|error| debug!(path = %self.path, "{error}"))
     }
@@ -609,39 +686,55 @@ fn requests(
 
 impl RoundTrip {
     /// Records a request that is sent now. Returns its number.
-    fn record_request(&mut self, now: SystemTime) -> u32 {
+    fn record_request(&mut self, now: SystemTime, is_large: bool) -> u32 {
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
         if self.outstanding.len() == MAX_OUTSTANDING {
             self.outstanding.pop_front();
         }
-        self.outstanding.push_back((number, now));
+        self.outstanding.push_back(Request {
+            number,
+            sent: now,
+            is_large,
+        });
         self.unanswered = self.unanswered.saturating_add(1);
+        self.large_unanswered = match self.unanswered {
+            // Nothing arrives, so these say nothing about the size.
+            count if count > LARGE_EVERY => 0,
+            _ => self.large_unanswered.saturating_add(is_large.into()),
+        };
         number
     }
 
     /// Forgets the last request, which has not left.
     fn withdraw_request(&mut self) {
-        self.outstanding.pop_back();
+        let is_large = self
+            .outstanding
+            .pop_back()
+            .is_some_and(|last| last.is_large);
         self.unanswered = self.unanswered.saturating_sub(1);
+        self.large_unanswered = self.large_unanswered.saturating_sub(is_large.into());
+    }
+
+    /// Returns whether large requests are not answered, and small ones are.
+    fn loses_large(&self) -> bool {
+        self.large_unanswered >= LARGE_UNANSWERED
     }
 
     /// Returns whether the reply is to an outstanding request.
     fn handle_reply(&mut self, reply: &Echo, at: SystemTime, now: Instant) -> bool {
-        let Some(index) = self
-            .outstanding
-            .iter()
-            .position(|(number, _)| *number == reply.number)
-        else {
+        let mut outstanding = self.outstanding.iter();
+        let Some(index) = outstanding.position(|asked| asked.number == reply.number) else {
             return false;
         };
-        let (_, asked) = self
-            .outstanding
-            .remove(index)
-            .expect("the position was found");
+        let asked = self.outstanding.remove(index);
+        let asked = asked.expect("the position was found");
+        if asked.is_large {
+            self.large_unanswered = 0;
+        }
         self.unanswered = 0;
         let held = Duration::from_micros(reply.held_micros.into());
-        let all = at.duration_since(asked).ok();
+        let all = at.duration_since(asked.sent).ok();
         // The sample is wrong if the clock was set meanwhile. The next one will not be.
         if let Some(sample) = all.and_then(|all| all.checked_sub(held)) {
             self.smoothed = Some(smoothed_rtt(self.at(now), sample));
@@ -702,10 +795,10 @@ mod tests {
     fn the_time_that_the_other_node_had_the_question_is_taken_off_and_the_rest_is_smoothed() {
         let mut round_trip = RoundTrip::default();
         assert_eq!(round_trip.at(now(0)), None);
-        let number = round_trip.record_request(wall(0));
+        let number = round_trip.record_request(wall(0), false);
         round_trip.handle_reply(&reply(number, 9), wall(49), now(49));
         assert_eq!(round_trip.at(now(49)), Some(Duration::from_millis(40)));
-        let number = round_trip.record_request(wall(200));
+        let number = round_trip.record_request(wall(200), false);
         round_trip.handle_reply(&reply(number, 0), wall(248), now(248));
         assert_eq!(round_trip.at(now(248)), Some(Duration::from_millis(41)));
     }
@@ -713,12 +806,12 @@ mod tests {
     #[test]
     fn a_path_that_is_not_answered_has_no_round_trip_time() {
         let mut round_trip = RoundTrip::default();
-        let number = round_trip.record_request(wall(0));
+        let number = round_trip.record_request(wall(0), false);
         round_trip.handle_reply(&reply(number, 0), wall(10), now(10));
         assert_eq!(round_trip.at(now(2_009)), Some(Duration::from_millis(10)));
         assert_eq!(round_trip.at(now(2_010)), None);
         // Samples from before the silence say nothing about the path now.
-        let number = round_trip.record_request(wall(5_000));
+        let number = round_trip.record_request(wall(5_000), false);
         round_trip.handle_reply(&reply(number, 0), wall(5_090), now(5_090));
         assert_eq!(round_trip.at(now(5_090)), Some(Duration::from_millis(90)));
     }
@@ -726,14 +819,14 @@ mod tests {
     #[test]
     fn an_answer_counts_once_and_only_to_a_question() {
         let mut round_trip = RoundTrip::default();
-        let number = round_trip.record_request(wall(0));
+        let number = round_trip.record_request(wall(0), false);
         round_trip.handle_reply(&reply(number.wrapping_add(1), 0), wall(1), now(1));
         assert_eq!(round_trip.at(now(1)), None);
         round_trip.handle_reply(&reply(number, 0), wall(2), now(2));
         round_trip.handle_reply(&reply(number, 0), wall(80), now(80));
         assert_eq!(round_trip.at(now(80)), Some(Duration::from_millis(2)));
         // The request cannot have been held for longer than the whole time.
-        let number = round_trip.record_request(wall(100));
+        let number = round_trip.record_request(wall(100), false);
         round_trip.handle_reply(&reply(number, 50), wall(120), now(120));
         assert_eq!(round_trip.at(now(120)), Some(Duration::from_millis(2)));
     }
@@ -804,6 +897,29 @@ mod tests {
         own.peer = Some(Peer::default());
         (0..30).for_each(|_| own.send_request());
         assert_eq!(echoes.fault(path, now(5_000)), None);
+    }
+
+    #[test]
+    fn large_requests_without_answers_show_a_narrow_path() {
+        let mut round_trip = RoundTrip::default();
+        let mut send = |count, answers_large| {
+            for _ in 0..count {
+                let is_large = round_trip.next_number.is_multiple_of(LARGE_EVERY);
+                let number = round_trip.record_request(wall(0), is_large);
+                if answers_large || !is_large {
+                    round_trip.handle_reply(&reply(number, 0), wall(1), now(1));
+                }
+            }
+            round_trip.loses_large()
+        };
+        assert!(!send(45, false));
+        assert!(send(5, false));
+        assert!(!send(5, true), "one of them arrived");
+        assert!(send(50, false));
+        for _ in 0..=LARGE_EVERY {
+            round_trip.record_request(wall(0), false);
+        }
+        assert!(!round_trip.loses_large(), "small ones do not arrive either");
     }
 
     #[test]

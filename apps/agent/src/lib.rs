@@ -273,7 +273,11 @@ impl Agent {
             ..
         } = self;
         if let Some(echoes) = echoes {
-            echoes.handle(now, |count| node.seen_echoes(count));
+            echoes.handle(
+                now,
+                |count| node.seen_echoes(count),
+                |path| Some(node.mtu(path)?.0),
+            );
         }
         if let Some(observer) = observer {
             observer.observe(now, |packet| {

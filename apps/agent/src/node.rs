@@ -623,7 +623,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the MTU of a path that copies are sent on, bytes, and whether an ICMP error told it.
+    /// Returns the MTU of a path that copies are sent on, bytes, and whether it was learned.
     pub(crate) fn mtu(&self, path: PathId) -> Option<(u16, bool)> {
         self.paths.mtu(path)
     }

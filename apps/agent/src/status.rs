@@ -111,7 +111,8 @@ pub struct PathState {
     /// Largest packet that is sent on it, bytes. `None` if no copies are sent on it.
     #[serde(default)]
     pub mtu_bytes: Option<u16>,
-    /// Whether a router on the path has told the MTU (ICMP). It is forgotten after ten minutes.
+    /// Whether the MTU was learned: a router on the path has told it (ICMP), or larger packets did not
+    /// arrive. It is forgotten after ten minutes.
     #[serde(default)]
     pub mtu_learned: bool,
     /// Copies that were not sent on it because they are larger than its MTU. The other paths had

@@ -16,8 +16,8 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! The UDP payload is these 20 bytes. A reply is as long as its request, so that a spoofed request
-//! gains no amplification. The low nibble of the first byte has the flags TAGGED and KEY of a shim.
+//! The UDP payload is these 20 bytes, which padding may follow in a request. A reply is not longer than
+//! its request, so that a spoofed request gains no amplification. The low nibble of the first byte has the flags TAGGED and KEY of a shim.
 //! The tag is the SipHash-2-4 of bytes 0 to 11 under the key that the nodes share, whereas the tag
 //! of a shim is under keys derived from it.
 

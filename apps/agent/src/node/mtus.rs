@@ -1,4 +1,5 @@
-//! The MTUs of paths that ICMP errors have told (RFC 1191, RFC 8201).
+//! The MTUs of paths that ICMP errors have told (RFC 1191, RFC 8201), or that large requests without
+//! replies have shown.
 
 use hawser_units::PathId;
 use std::collections::BTreeMap;
@@ -12,6 +13,11 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// (RFC 8899, section 5.1.2); over IPv6, every link has at least 1280 bytes (RFC 8200, section 5).
 const LEAST_V4: u16 = 1200 + 28;
 const LEAST_V6: u16 = 1280;
+
+/// Returns the least MTU that a path can have.
+pub(super) fn least(is_ipv6: bool) -> u16 {
+    if is_ipv6 { LEAST_V6 } else { LEAST_V4 }
+}
 
 /// The MTUs by path, with the time at which each is forgotten.
 #[derive(Debug, Default)]
@@ -28,7 +34,7 @@ impl LearnedMtus {
         current: u16,
         now: Instant,
     ) -> Option<u16> {
-        let least = if is_ipv6 { LEAST_V6 } else { LEAST_V4 };
+        let least = least(is_ipv6);
         let mtu_bytes = u16::try_from(told).unwrap_or(u16::MAX).max(least);
         if mtu_bytes >= current {
             return None;

@@ -35,7 +35,7 @@ pub(super) struct Paths {
     /// another path, copies are sent on them, as the silence may be that of the way back.
     unanswered: BTreeMap<PathId, String>,
     next_hops: Keeper,
-    /// The MTUs that ICMP errors have told.
+    /// The MTUs that were learned.
     learned: LearnedMtus,
     /// Changes since the last call of [`Paths::take_changes`].
     changes: Vec<(PathId, String)>,
@@ -258,16 +258,25 @@ impl Paths {
 
     /// Reduces the MTU of the path that an ICMP error is about.
     pub(super) fn handle_error(&mut self, sender: &mut Sender, error: &PathError) -> Result<()> {
-        let Some(before) = self.resolved.get(&error.path).copied() else {
+        let told = error.mtu_bytes;
+        let why = format!("a router on it carries packets of up to {told} bytes (ICMP)");
+        self.reduce(sender, error.path, told, &why)
+    }
+
+    /// Reduces the MTU of a path to what was told, or to the least one if that is 0.
+    pub(super) fn reduce(
+        &mut self,
+        sender: &mut Sender,
+        path: PathId,
+        told: u32,
+        why: &str,
+    ) -> Result<()> {
+        let Some(before) = self.resolved.get(&path).copied() else {
             return Ok(());
         };
-        let PathError {
-            path, mtu_bytes, ..
-        } = *error;
         let is_ipv6 = before.remote.is_ipv6();
-        let now = Instant::now();
-        let current = before.mtu_bytes;
-        let Some(learned) = (self.learned).learn(path, is_ipv6, mtu_bytes, current, now) else {
+        let (now, current) = (Instant::now(), before.mtu_bytes);
+        let Some(learned) = self.learned.learn(path, is_ipv6, told, current, now) else {
             return Ok(());
         };
         let after = SendPath {
@@ -275,16 +284,13 @@ impl Paths {
             ..before
         };
         self.set(sender, path, Some(after))?;
-        let what = format!(
-            "{}, because a router on it carries packets of up to {mtu_bytes} bytes (ICMP)",
-            difference(&before, &after)
-        );
+        let what = format!("{}, because {why}", difference(&before, &after));
         warn!(path = path.number(), "the path has changed: {what}");
         self.changes.push((path, what));
         Ok(())
     }
 
-    /// Returns the MTU of a path that is used, bytes, and whether an ICMP error told it.
+    /// Returns the MTU of a path that is used, bytes, and whether it was learned.
     pub(super) fn mtu(&self, path: PathId) -> Option<(u16, bool)> {
         let mtu_bytes = self.resolved.get(&path)?.mtu_bytes;
         let is_learned = self.learned.get(path, Instant::now()) == Some(mtu_bytes);

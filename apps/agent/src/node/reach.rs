@@ -3,8 +3,9 @@
 
 use super::Node;
 use super::environment::next_hop;
+use super::mtus::least;
 use crate::config::Config;
-use crate::echo::{Echoes, Fault};
+use crate::echo::{Echoes, Fault, Narrow};
 use anyhow::Result;
 use hawser_bpf::SeenEcho;
 use hawser_io::interface;
@@ -63,6 +64,8 @@ impl Node {
     /// next hops that may have moved. Call this every second.
     pub(crate) fn check_reach(&mut self, echoes: &Echoes, now: Instant) {
         let numbers = self.config.paths.keys().copied().collect::<Vec<_>>();
+        self.reduce_mtus(&numbers, echoes)
+            .unwrap_or_else(|error| warn!("{error:#}"));
         self.record_faults(&numbers, echoes, now);
         self.requests.keep(&mut own_requests(&self.config, echoes));
         let silences = numbers.iter().filter_map(|path| {
@@ -82,11 +85,37 @@ impl Node {
         }
     }
 
+    /// Reduces the MTUs of the paths on which large packets do not arrive.
+    fn reduce_mtus(&mut self, paths: &[PathId], echoes: &Echoes) -> Result<()> {
+        let Some(sender) = &mut self.sender else {
+            return Ok(());
+        };
+        for path in paths {
+            if let Some(Narrow { bytes, told }) = echoes.narrow(*path) {
+                let why =
+                    format!("packets of {bytes} bytes do not arrive on it, and small ones do");
+                self.paths.reduce(sender, *path, told, &why)?;
+            }
+        }
+        self.record_changes();
+        Ok(())
+    }
+
+    /// Returns whether the MTU of a narrow path cannot be reduced further.
+    fn is_least(&self, path: PathId, found: &Narrow) -> bool {
+        let remote = self.config.paths.get(&path).map(|path| path.remote);
+        remote.is_some_and(|remote| found.bytes <= least(remote.is_ipv6()))
+    }
+
     /// Leaves out the paths on which copies do not arrive, and names those on which nothing seems to.
     fn record_faults(&mut self, paths: &[PathId], echoes: &Echoes, now: Instant) {
         let (mut losing, mut unanswered) = (BTreeMap::new(), BTreeMap::new());
         for path in paths {
             let Some(fault) = echoes.fault(*path, now) else {
+                let too_narrow = echoes
+                    .narrow(*path)
+                    .filter(|found| self.is_least(*path, found));
+                losing.extend(too_narrow.map(|found| (*path, describe_narrow(found.bytes))));
                 continue;
             };
             let why = describe(fault, &self.config);
@@ -182,6 +211,13 @@ fn own_requests(config: &Config, echoes: &Echoes) -> Vec<Box<dyn Item>> {
     requests
         .map(|item| Box::new(item) as Box<dyn Item>)
         .collect()
+}
+
+fn describe_narrow(bytes: u16) -> String {
+    format!(
+        "large packets do not arrive: those of {bytes} bytes are dropped on the way, where small ones pass; look for a \
+         firewall that drops large packets, and for interfaces with a smaller MTU"
+    )
 }
 
 fn describe(fault: Fault, config: &Config) -> String {

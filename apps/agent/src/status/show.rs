@@ -106,7 +106,7 @@ fn obstacles(status: &Status) -> String {
         if *mtu_learned {
             let _ = writeln!(
                 text,
-                "path {path} carries packets of up to {mtu_bytes} bytes, as a router on it says"
+                "path {path} carries packets of up to {mtu_bytes} bytes, as larger ones have shown"
             );
         }
         if *too_large > 0 {
@@ -427,7 +427,7 @@ mod tests {
             "{text}"
         );
         for line in [
-            "path 3 carries packets of up to 1400 bytes, as a router on it says\n",
+            "path 3 carries packets of up to 1400 bytes, as larger ones have shown\n",
             "7 copies were too large for path 3 and took the other paths only\n",
         ] {
             assert!(text.contains(line), "{text}");

@@ -1,5 +1,5 @@
 //! A path whose second hop carries smaller packets than its first: the router's ICMP error reduces the
-//! MTU of that path alone.
+//! MTU of that path alone, and without one, requests without replies do.
 
 use crate::rig::{Rig, assert_losses, brings_copies};
 use hawser_agent::Status;
@@ -89,4 +89,28 @@ fn transit_copies_too_large_for_a_router_take_the_other_path() {
 #[test]
 fn local_copies_too_large_for_a_router_take_the_other_path() {
     assert_narrowed(Sender::Ingress);
+}
+
+/// As with an interface of the other node that has a smaller MTU, or a tunnel on the way: no router
+/// tells.
+#[test]
+fn a_path_that_drops_large_packets_gets_a_smaller_mtu() {
+    let mut rig = Rig::new();
+    rig.lab.egress().ip("link set path2 mtu 1300").unwrap();
+    let is_narrow = |status: &Status| {
+        let path = &status.paths[&2];
+        path.up && path.mtu_bytes == Some(1228) && path.mtu_learned
+    };
+    let agent = &mut rig.edges.ingress_agent;
+    let status = agent.wait_until("reduced the MTU", is_narrow).unwrap();
+    assert_eq!(status.paths[&1].mtu_bytes, Some(1500));
+    let what = &status.paths[&2].changed.as_ref().unwrap().what;
+    assert!(
+        what.contains("packets of 1500 bytes do not arrive"),
+        "{what}"
+    );
+    let reports = rig.under_traffic(|edges, _| {
+        (1..=2).for_each(|path| brings_copies(edges, path));
+    });
+    assert_losses(&reports, 0, 0);
 }

@@ -54,10 +54,14 @@ fn an_interface_that_refuses_native_xdp_is_used_otherwise() {
 
 /// Drops packets to UDP ports on a path, and nothing else.
 fn block(lab: &Lab, path: usize, ports: &str) {
+    act_on(lab, path, &format!("udp dport {ports} drop"));
+}
+
+/// Adds a rule of a firewall to a path, in the direction of the egress edge.
+fn act_on(lab: &Lab, path: usize, rule: &str) {
     let path = lab.paths().nth(path - 1).unwrap();
     let rules = format!(
-        "table bridge firewall {{ chain forward {{ type filter hook forward priority 0; \
-         iifname \"{}\" udp dport {ports} drop; }}; }}",
+        "table bridge firewall {{ chain forward {{ type filter hook forward priority 0; iifname \"{}\" {rule}; }}; }}",
         network_ingress(path)
     );
     run_nft(lab.network(), &rules);
@@ -295,6 +299,28 @@ fn a_router_that_refuses_copies_is_named_and_its_path_left_out() {
     let status = agent.wait_until("named the firewall", named).unwrap();
     assert!(status.paths[&1].up);
     let reports = rig.under_traffic(|edges, _| brings_copies(edges, 1));
+    assert_losses(&reports, 0, 0);
+}
+#[test]
+fn a_path_that_carries_small_packets_only_is_left_out() {
+    let mut rig = Rig::new();
+    act_on(&rig.lab, 2, "udp dport 14747 udp length > 300 drop");
+    let named = |status: &Status| {
+        let path = &status.paths[&2];
+        let reason = path.reason.as_deref().unwrap_or_default();
+        !path.up && reason.contains("large packets do not arrive")
+    };
+    let works = |status: &Status| status.paths[&2].up;
+    let agent = &mut rig.edges.ingress_agent;
+    let status = agent.wait_until("named the path", named).unwrap();
+    assert!(status.paths[&1].up);
+    let reports = rig.under_traffic(|edges, lab| {
+        brings_copies(edges, 1);
+        unblock(lab);
+        let agent = &mut edges.ingress_agent;
+        agent.wait_until("used the path again", works).unwrap();
+        brings_copies(edges, 2);
+    });
     assert_losses(&reports, 0, 0);
 }
 
