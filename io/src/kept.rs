@@ -9,6 +9,7 @@ mod filters;
 mod firewall;
 mod forwarding;
 mod names;
+mod tunnel;
 mod uplink;
 mod watch;
 
@@ -16,6 +17,7 @@ pub use filters::{Filters, LooseFilter};
 pub use firewall::{AllRules, ForwardedPass, NoReversePathRule, Rules, Ruleset};
 pub use forwarding::Forwarding;
 pub use names::NameServer;
+pub use tunnel::{InnerFamily, TunnelEnd, TunnelRoutes};
 pub use uplink::{OwnArp, UplinkRoute, UplinkState};
 pub use watch::Watch;
 

@@ -12,6 +12,7 @@ mod link;
 mod monitor;
 mod offloads;
 mod route;
+mod rule;
 mod xdp;
 
 pub use address::{Address, flush_addresses};
@@ -19,7 +20,8 @@ pub use conntrack::{TrackedFlow, forget_flows};
 pub use link::{LinkChange, create_veth, delete_link};
 pub use monitor::Monitor;
 pub use offloads::{STRIPS_VLAN_TAGS, offloads};
-pub use route::{KERNEL_METRIC, KERNEL_PROTOCOL, Route, routes_by};
+pub use route::{KERNEL_METRIC, KERNEL_PROTOCOL, Route, gatewayed_or_dropped, routes_by};
+pub use rule::rule_tables;
 pub use xdp::{XdpFeatures, xdp_features};
 
 use netlink_packet_core::{

@@ -120,7 +120,7 @@ impl TunnelPlan {
 }
 
 /// Returns the values of those texts that are valid; the tunnel's own `--check` names the others.
-fn parsed<T: FromStr>(texts: Vec<String>) -> Vec<T> {
+pub(crate) fn parsed<T: FromStr>(texts: Vec<String>) -> Vec<T> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 

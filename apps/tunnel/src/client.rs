@@ -184,7 +184,9 @@ impl Client {
         if config.table.is_some() {
             device.accept_other_routes()?;
         }
-        kept.watch_device(Device::watch(&device)?);
+        let watched = config.clone();
+        let items = move || kept::inside(&watched);
+        kept.watch_device(Device::watch(&device, items)?);
         let nat = masquerade(&config)?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
@@ -507,8 +509,13 @@ impl Client {
         let names = names.map(|address| (Prefix::host(address), table));
         let server = addresses.server.iter();
         let server = server.map(|address| (Prefix::host(*address), None));
+        // Without an address of its family, a packet would enter the tunnel and not leave it.
+        let has_own = |(prefix, _): &(Prefix, Option<u32>)| {
+            let mut own = addresses.own.iter();
+            own.any(|own| own.is_ipv4() == prefix.is_ipv4())
+        };
         // A route to the server may also be in the configuration.
-        let routes: BTreeSet<_> = inside.chain(names).chain(server).collect();
+        let routes: BTreeSet<_> = inside.chain(names).chain(server).filter(has_own).collect();
         routes.into_iter().collect()
     }
 

@@ -29,6 +29,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
 
+/// Returns prefixes as those that routes of the kernel are compared with.
+pub(crate) fn networks(prefixes: &[Prefix]) -> Vec<hawser_units::Prefix> {
+    let network = |prefix: &Prefix| hawser_units::Prefix::new(prefix.address(0)?, prefix.length());
+    prefixes.iter().filter_map(network).collect()
+}
+
 /// The default UDP port of a server.
 pub const DEFAULT_PORT: u16 = 14752;
 

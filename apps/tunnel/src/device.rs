@@ -4,7 +4,7 @@ mod configured;
 
 use crate::config::Prefix;
 use anyhow::{Context, Result, ensure};
-use configured::{Configured, KeptDevice, MIN_IPV6_MTU};
+use configured::{Configured, KeptDevice, MIN_IPV6_MTU, WhileComplete};
 use hawser_io::kept::{Item, Rules, Watch};
 use hawser_io::netlink::{Address, KERNEL_METRIC, KERNEL_PROTOCOL, LinkChange, Route};
 use hawser_io::sysctl;
@@ -81,7 +81,7 @@ impl Device {
             up: true,
             ..LinkChange::default()
         };
-        usable.apply(self.name())?;
+        up.apply(self.name())?;
         let networks = addresses
             .iter()
             .filter_map(|address| self.network(*address));
@@ -135,16 +135,23 @@ impl Device {
     }
 
     /// Restores the addresses, routes, state and MTU of the device whenever another program changes
-    /// them, as long as the device and the returned value exist.
-    pub(crate) fn watch(device: &Arc<Device>) -> Result<Watch> {
+    /// them, as long as the device and the returned value exist. Also examines the items that `more`
+    /// returns, while nothing of the device is missing.
+    pub(crate) fn watch<M>(device: &Arc<Device>, more: M) -> Result<Watch>
+    where
+        M: Fn() -> Vec<Box<dyn Item>> + Send + 'static,
+    {
         // The thread must not keep the device open.
         let device = Arc::downgrade(device);
-        let items = move |_: &mut Rules| {
-            let device = device.upgrade().map(KeptDevice);
-            device
-                .into_iter()
-                .map(|device| Box::new(device) as Box<dyn Item>)
-                .collect()
+        let items = move |_: &mut Rules| -> Vec<Box<dyn Item>> {
+            let Some(device) = device.upgrade() else {
+                return Vec::new();
+            };
+            let complete = |item| WhileComplete(Arc::clone(&device), item);
+            let more = more().into_iter().map(complete);
+            let mut items: Vec<Box<dyn Item>> = vec![Box::new(KeptDevice(Arc::clone(&device)))];
+            items.extend(more.map(|item| Box::new(item) as Box<dyn Item>));
+            items
         };
         Watch::start(items).context("cannot watch addresses and routes")
     }

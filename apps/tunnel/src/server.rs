@@ -176,7 +176,7 @@ impl Server {
         let nat = set_up_rules(&config)?;
         let tables: Vec<_> = nat.iter().map(Nat::table).collect();
         tables::watch(tables.clone())?;
-        let device_watch = Device::watch(&device)?;
+        let device_watch = Device::watch(&device, kept::inside(&config))?;
         let kept = kept::watch(&config)?;
         let registration = config.registration.as_ref();
         let allowlist = registration.map(Allowlist::read).transpose()?;

@@ -1,4 +1,5 @@
 use super::{Error, added, family, index, request};
+use hawser_units::Prefix;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::RouteNetlinkMessage::{DelRoute, GetRoute, NewRoute};
@@ -156,13 +157,59 @@ pub fn routes_by(interface: &str) -> Result<Vec<Route>, Error> {
     Ok(found)
 }
 
+/// Returns the destinations of the routes of all tables that have a router or drop packets. Routes to the
+/// networks of interfaces are none of these.
+pub fn gatewayed_or_dropped() -> Result<Vec<Prefix>, Error> {
+    let mut found = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut question = RouteMessage::default();
+        question.header.address_family = family;
+        let description = format_args!("list the routes");
+        let answers = request(description, GetRoute(question), NLM_F_DUMP)?;
+        found.extend(answers.into_iter().filter_map(|answer| match answer {
+            NewRoute(route) if has_gateway_or_drops(&route) => destination(&route),
+            _ => None,
+        }));
+    }
+    Ok(found)
+}
+
+fn has_gateway_or_drops(route: &RouteMessage) -> bool {
+    let is_gateway = |attribute: &RouteAttribute| {
+        matches!(
+            attribute,
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) | RouteAttribute::MultiPath(_)
+        )
+    };
+    match route.header.kind {
+        RouteType::Prohibit | RouteType::BlackHole | RouteType::Unreachable => true,
+        RouteType::Unicast => route.attributes.iter().any(is_gateway),
+        _ => false,
+    }
+}
+
+/// Returns the destination of a route, which is everything without an attribute.
+fn destination(route: &RouteMessage) -> Option<Prefix> {
+    let mut attributes = route.attributes.iter();
+    let first = attributes.find_map(|attribute| match attribute {
+        RouteAttribute::Destination(destination) => ip(destination),
+        _ => None,
+    });
+    let first = first.unwrap_or_else(|| unspecified(route.header.address_family));
+    Prefix::new(first, route.header.destination_prefix_length)
+}
+
+fn unspecified(family: AddressFamily) -> IpAddr {
+    match family {
+        AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
+        _ => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 /// Returns a route of a listing if it is by the interface with this number.
 fn listed(message: RouteMessage, number: u32, interface: &str) -> Option<Route> {
     let header = message.header;
-    let first = match header.address_family {
-        AddressFamily::Inet => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        _ => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-    };
+    let first = unspecified(header.address_family);
     let mut route = Route {
         prefix_length: header.destination_prefix_length,
         protocol: Some(header.protocol.into()),

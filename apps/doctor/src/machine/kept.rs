@@ -2,11 +2,11 @@
 
 use crate::Part::{self, Agent, Tunnel};
 use crate::facts::KeptFacts;
-use crate::plan::{Plan, TunnelPlan};
+use crate::plan::{Plan, TunnelPlan, parsed};
 use hawser_io::interface;
 use hawser_io::kept::{
-    AllRules, ForwardedPass, Forwarding, Item, NameServer, NoReversePathRule, OwnArp, Rules,
-    UplinkRoute, UplinkState,
+    AllRules, ForwardedPass, Forwarding, InnerFamily, Item, NameServer, NoReversePathRule, OwnArp,
+    Rules, TunnelEnd, TunnelRoutes, UplinkRoute, UplinkState,
 };
 use hawser_units::Prefix;
 use std::net::IpAddr;
@@ -60,6 +60,7 @@ pub(super) fn read(plan: &Plan) -> Vec<KeptFacts> {
     found.push(all_rules(&mut rules));
     found.extend(uplinks(&tunnel, &matching(&tunnel.uplinks)));
     found.extend(name_servers(&tunnel));
+    found.extend(inside(&tunnel));
     found
 }
 
@@ -127,6 +128,60 @@ fn name_servers(tunnel: &TunnelPlan) -> Vec<KeptFacts> {
         facts("tunnel.names", Some(address), &[Tunnel], &server, &fine)
     });
     examined.collect()
+}
+
+/// Examines what packets need to enter a tunnel, while an end of it runs.
+fn inside(tunnel: &TunnelPlan) -> Vec<KeptFacts> {
+    let has_routes = |is_ipv6: &bool| {
+        let mut routes = tunnel.routes.iter();
+        routes.any(|route| route.address().is_ipv6() == *is_ipv6)
+    };
+    let families = [false, true].into_iter().filter(has_routes);
+    let mut found: Vec<_> = families.map(|is_ipv6| family(is_ipv6, tunnel)).collect();
+    let is_client = !tunnel.uplinks.is_empty();
+    let routes = TunnelRoutes {
+        interface: tunnel.interface.clone(),
+        inside: match is_client {
+            true => tunnel.routes.clone(),
+            false => parsed(tunnel.networks.clone()),
+        },
+        outside: [tunnel.bypass.clone(), hosts(&tunnel.peers)].concat(),
+        end: match is_client {
+            true => TunnelEnd::Client {
+                table: tunnel.table.and_then(|table| table.try_into().ok()),
+                is_blocked: tunnel.kill_switch,
+            },
+            false => TunnelEnd::Server,
+        },
+    };
+    let fine = "The kernel uses the routes by the tunnel's device, or the tunnel does not run.";
+    found.push(facts("tunnel.routes", None, &[Tunnel], &routes, fine));
+    found
+}
+
+fn hosts(addresses: &[IpAddr]) -> Vec<Prefix> {
+    addresses
+        .iter()
+        .map(|address| Prefix::host(*address))
+        .collect()
+}
+
+/// Examines an IP version that `routes` leads into the tunnel.
+fn family(is_ipv6: bool, tunnel: &TunnelPlan) -> KeptFacts {
+    let item = InnerFamily {
+        interface: tunnel.interface.clone(),
+        is_ipv6,
+        is_blocked: tunnel.kill_switch,
+    };
+    let fine = "The tunnel has an address of this IP version inside, or does not run.";
+    let subject = if is_ipv6 { "IPv6" } else { "IPv4" };
+    facts(
+        "tunnel.family",
+        Some(subject.to_owned()),
+        &[Tunnel],
+        &item,
+        fine,
+    )
 }
 
 /// Examines the forwarding that the configuration needs.

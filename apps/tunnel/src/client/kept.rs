@@ -1,12 +1,12 @@
 //! The settings of the kernel that a client needs beside its device and tables, and that other programs may change.
 
 use super::uplinks::anywhere;
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, Prefix, networks};
 use anyhow::{Context, Result};
 use hawser_io::interface;
 use hawser_io::kept::{
-    Deviation, Filters, ForwardedPass, Forwarding, Item, LooseFilter, NameServer,
-    NoReversePathRule, Rules, UplinkRoute, UplinkState, Watch,
+    Deviation, Filters, ForwardedPass, Forwarding, InnerFamily, Item, LooseFilter, NameServer,
+    NoReversePathRule, Rules, TunnelEnd, TunnelRoutes, UplinkRoute, UplinkState, Watch,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -124,6 +124,34 @@ fn items(
         }));
     }
     items.extend(forwarding(config).map(boxed));
+    items
+}
+
+/// Returns what packets need to enter the tunnel, beside its device.
+pub(super) fn inside(config: &ClientConfig) -> Vec<Box<dyn Item>> {
+    let has_routes = |is_ipv6: &bool| {
+        let mut routes = config.routes.iter();
+        routes.any(|prefix| prefix.is_ipv4() != *is_ipv6)
+    };
+    let families = [false, true].into_iter().filter(has_routes);
+    let families = families.map(|is_ipv6| InnerFamily {
+        interface: config.common.interface.clone(),
+        is_ipv6,
+        is_blocked: config.kill_switch,
+    });
+    let mut items: Vec<Box<dyn Item>> = families.map(boxed).collect();
+    let mut outside = config.bypass.clone();
+    // These may have routes of their own, which the tunnel uses.
+    outside.extend(peers(config).map(Prefix::host));
+    items.push(boxed(TunnelRoutes {
+        interface: config.common.interface.clone(),
+        inside: networks(&config.routes),
+        outside: networks(&outside),
+        end: TunnelEnd::Client {
+            table: config.table,
+            is_blocked: config.kill_switch,
+        },
+    }));
     items
 }
 

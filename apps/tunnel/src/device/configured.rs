@@ -36,7 +36,7 @@ pub(super) struct Missing {
 /// The smallest MTU for IPv6 (RFC 8200, section 5), in bytes.
 pub(super) const MIN_IPV6_MTU: u16 = 1280;
 
-/// The number of the routing table `main`.
+/// The numbers of the routing tables `main` and `local`.
 const MAIN: u32 = 254;
 
 impl Configured {
@@ -205,5 +205,25 @@ impl Item for KeptDevice {
     fn restore(&mut self) -> Result<bool, String> {
         let restored = self.0.configured.lock().restore();
         restored.map(|()| true).map_err(|error| error.to_string())
+    }
+}
+
+/// An item that is examined while nothing of the device is missing, and not while its addresses and
+/// routes are replaced.
+pub(super) struct WhileComplete(pub(super) Arc<Device>, pub(super) Box<dyn Item>);
+
+impl Item for WhileComplete {
+    fn name(&self) -> String {
+        self.1.name()
+    }
+
+    fn interface(&self) -> Option<&str> {
+        self.1.interface()
+    }
+
+    fn examine(&self) -> Option<Problem> {
+        let configured = self.0.configured.lock();
+        let missing = configured.missing().ok()?;
+        (missing == Missing::default()).then(|| self.1.examine())?
     }
 }

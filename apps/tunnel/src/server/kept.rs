@@ -1,11 +1,25 @@
 //! The settings of the kernel that a server needs beside its device and tables, and that other programs may change.
 
-use crate::config::ServerConfig;
+use crate::config::{ServerConfig, networks};
 use anyhow::{Context, Result};
-use hawser_io::kept::{ForwardedPass, Forwarding, Item, Rules, Watch};
+use hawser_io::kept::{ForwardedPass, Forwarding, Item, Rules, TunnelEnd, TunnelRoutes, Watch};
 
 /// The consequence for clients.
 const CLIENTS: &str = "clients reach nothing but this server";
+
+/// Returns what packets need to reach clients, beside the device.
+pub(super) fn inside(config: &ServerConfig) -> impl Fn() -> Vec<Box<dyn Item>> + use<> {
+    let interface = config.common.interface.clone();
+    let inside = networks(&config.prefixes);
+    move || {
+        vec![Box::new(TunnelRoutes {
+            interface: interface.clone(),
+            inside: inside.clone(),
+            outside: Vec::new(),
+            end: TunnelEnd::Server,
+        })]
+    }
+}
 
 /// Watches the forwarding of clients' packets, which a server without `nat` may not want.
 pub(super) fn watch(config: &ServerConfig) -> Result<Watch> {

@@ -1,7 +1,8 @@
 //! Servers that fail, exit, or come back, and devices that other programs change or remove.
 
-use crate::rig::{HOST4, HOST6, Rig, TIMEOUT, nft};
+use crate::rig::{End, HOST4, HOST6, Rig, TIMEOUT, nft};
 use crate::traffic::{Connection, Flood, echo};
+use hawser_io::netns::Namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
@@ -267,6 +268,102 @@ fn a_reverse_path_filter_of_an_uplink_is_loose_while_a_client_runs() {
         [1, 1],
         "as last set by another program"
     );
+}
+
+#[test]
+fn the_filter_of_a_device_with_a_table_stays_loose() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let client = rig.client("table = 100\n");
+    let key = "net.ipv4.conf.hawser-tun.rp_filter";
+    rig.client.sysctl(key, "1").unwrap();
+    client.until("it is loose again", |status| {
+        let mut found = status.deviations.iter();
+        found.any(|found| found.name == key && found.restored)
+    });
+}
+
+/// Runs a change of routes or rules in the syntax of `ip`.
+fn ip(namespace: &Namespace, change: &str) {
+    let mut command = namespace.command("ip").unwrap();
+    let status = command.args(change.split(' ')).status();
+    assert!(status.unwrap().success(), "{change}");
+}
+
+const INSIDE: &str = "routes by hawser-tun";
+
+/// Waits until a deviation says this, and nothing while there is no text.
+fn until_said(end: &End, name: &str, text: Option<&str>) {
+    end.until(&format!("{name}: {text:?}"), |status| {
+        let mut found = status.deviations.iter();
+        let found = found.find(|found| found.name == name && !found.restored);
+        match (found, text) {
+            (Some(found), Some(text)) => found.what.contains(text),
+            (found, _) => found.is_none() && text.is_none(),
+        }
+    });
+}
+
+#[test]
+fn routes_and_rules_that_divert_packets_are_named() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let all = "routes = [\"0.0.0.0/0\", \"::/0\"]\nbypass = [\"203.0.113.0/24\"]\n";
+    let client = rig.client(all);
+    client.session();
+    let table = "route add default via 10.1.0.2 dev wan0 table 77";
+    ip(&rig.client, table);
+    for (change, text) in [
+        ("route add 8.0.0.0/6 via 10.1.0.2 dev wan0", "8.0.0.0/6"),
+        ("route prepend 0.0.0.0/1 via 10.1.0.2 dev wan0", "0.0.0.0/1"),
+        ("rule add priority 50 lookup 77", "0.0.0.0/0"),
+        ("route add prohibit 9.8.6.9/32", "dropped"),
+        ("route add blackhole 2001:db8:1::/48", "dropped"),
+        (
+            "-6 route add 2001:db8:2::/48 via fd01:0::2 dev wan0",
+            "over wan0",
+        ),
+    ] {
+        ip(&rig.client, change);
+        until_said(&client, INSIDE, Some(text));
+        ip(
+            &rig.client,
+            &change
+                .replace(" add ", " del ")
+                .replace(" prepend ", " del "),
+        );
+        until_said(&client, INSIDE, None);
+    }
+    for fine in [
+        "route add 203.0.113.9/32 via 10.1.0.2 dev wan0",
+        "route add 203.0.0.1/32 via 10.1.0.2 dev wan0",
+        "route add 10.5.0.0/16 dev wan1",
+    ] {
+        ip(&rig.client, fine);
+    }
+    ip(&rig.client, "route add prohibit 9.8.6.9/32");
+    until_said(&client, INSIDE, Some("packets to 9.8.6.9/32 do not enter"));
+
+    ip(
+        &rig.servers[0],
+        "route add 10.77.0.0/16 via 203.0.0.2 table 88",
+    );
+    ip(&rig.servers[0], "rule add priority 5270 lookup 88");
+    until_said(&server, INSIDE, Some("10.77.0.0/16"));
+    ip(&rig.servers[0], "rule del priority 5270 lookup 88");
+    until_said(&server, INSIDE, None);
+}
+
+#[test]
+fn a_table_that_no_rule_looks_up_is_named() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let client = rig.client("table = 100\n");
+    until_said(&client, INSIDE, Some("no IPv4 packets"));
+    ip(&rig.client, "rule add fwmark 16 lookup 100");
+    until_said(&client, INSIDE, Some("no IPv6 packets"));
+    ip(&rig.client, "-6 rule add fwmark 16 lookup 100");
+    until_said(&client, INSIDE, None);
 }
 
 #[test]

@@ -369,6 +369,29 @@ fn routes_of_one_family_leave_nothing_of_the_other_open() {
 }
 
 #[test]
+fn ipv6_without_an_inner_address_is_not_swallowed() {
+    let car = Car::new();
+    let ipv4 = "addresses = [\"10.77.0.0/16\"]";
+    let _server = car.rig.server(0, ipv4, "");
+    let said = |client: &End, text: &str| {
+        client.until(text, |status| {
+            let mut found = status.deviations.iter();
+            found.any(|found| found.name == "IPv6 inside hawser-tun" && found.what.contains(text))
+        });
+    };
+    let client = car.start(&format!("routes = {ALL}\n{BYPASS}"));
+    has_session(&client);
+    said(&client, "leave outside");
+    assert_eq!(car.leaked(), [0, 10]);
+    assert!(client.process.stop(TIMEOUT).unwrap().success());
+    let client = car.start(&switch(ALL));
+    has_session(&client);
+    said(&client, "`kill_switch` blocks IPv6");
+    assert_eq!(car.leaked(), [0, 0]);
+    echo(&car.rig.client, &car.rig.host, HOST4);
+}
+
+#[test]
 fn destinations_in_bypass_never_enter_the_tunnel_and_others_do() {
     let car = Car::new();
     let _server = car.rig.server(0, "", "");

@@ -223,8 +223,12 @@ impl Rig {
         } else {
             format!("allowed_destinations = [\"{HOST6}/128\"]")
         };
+        let addresses = match more.contains("addresses =") {
+            true => "",
+            false => "addresses = [\"10.77.0.0/16\", \"fd77::/64\"]\n",
+        };
         format!(
-            "[tunnel]\nname = \"{name}\"\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\nstate = \"{}\"\n{allowed}\n\
+            "[tunnel]\nname = \"{name}\"\n{addresses}state = \"{}\"\n{allowed}\n\
              {more}\n{sections}",
             self.folder.path().display()
         )
