@@ -112,6 +112,8 @@ pub struct Link {
     pub header: LinkHeader,
     /// Whether it is set up; it may have no carrier.
     pub is_up: bool,
+    /// Whether multicast packets can leave by it.
+    pub has_multicast: bool,
 }
 
 /// Returns the interface called `name`, which need not have an Ethernet address.
@@ -138,6 +140,7 @@ pub fn link(name: &str) -> Result<Link, Error> {
         mac,
         header: LinkHeader::of(found.header.link_layer_type),
         is_up: found.header.flags.contains(LinkFlags::Up),
+        has_multicast: found.header.flags.contains(LinkFlags::Multicast),
     })
 }
 

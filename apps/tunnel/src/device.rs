@@ -75,9 +75,15 @@ impl Device {
 
     /// Brings the device up with its first addresses, and the routes that the kernel adds with them.
     fn set_up(&self, mtu: u16, addresses: &[(IpAddr, u8)]) -> Result<()> {
-        let usable = LinkChange {
+        let properties = LinkChange {
             mtu_bytes: Some(mtu.into()),
             no_generated_addresses: self.has_ipv6,
+            no_multicast: true,
+            ..LinkChange::default()
+        };
+        properties.apply(self.name())?;
+        // The kernel sets an interface up before it looks at its addresses.
+        let up = LinkChange {
             up: true,
             ..LinkChange::default()
         };

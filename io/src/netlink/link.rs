@@ -20,6 +20,8 @@ pub struct LinkChange {
     pub no_generated_addresses: bool,
     /// Whether to switch off the resolution of link-layer addresses.
     pub no_arp: bool,
+    /// Whether to switch off multicast.
+    pub no_multicast: bool,
     /// Whether to set the interface up.
     pub up: bool,
 }
@@ -35,6 +37,11 @@ impl LinkChange {
             .set(LinkFlags::Noarp, self.no_arp);
         message.header.change_mask.set(LinkFlags::Up, self.up);
         message.header.flags = message.header.change_mask;
+        // Not among the flags: this one is cleared.
+        message
+            .header
+            .change_mask
+            .set(LinkFlags::Multicast, self.no_multicast);
         message.attributes.extend(self.attributes());
         let description = format_args!("set interface {interface}{self}");
         request(description, NewLink(message), 0).map(drop)
@@ -67,6 +74,7 @@ impl fmt::Display for LinkChange {
         let switches = [
             ("addrgenmode none", self.no_generated_addresses),
             ("arp off", self.no_arp),
+            ("multicast off", self.no_multicast),
             ("up", self.up),
         ];
         for (name, _) in switches.into_iter().filter(|(_, is_set)| *is_set) {

@@ -64,10 +64,11 @@ pub struct ClientConfig {
 
 impl ClientConfig {
     /// Returns the destinations that are routed into the tunnel: `routes` without `bypass`, and without
-    /// multicast, which the tunnel does not carry. The kernel has routes of its own for that of IPv6.
+    /// multicast and broadcast, which the tunnel does not carry: what lies between them is reserved. The
+    /// kernel has routes of its own for multicast of IPv6.
     pub fn inside(&self) -> Vec<Prefix> {
-        let multicast = Prefix::around(Ipv4Addr::new(224, 0, 0, 0).into(), 4);
-        let outside = [&self.bypass[..], &[multicast]].concat();
+        let local = Prefix::around(Ipv4Addr::new(224, 0, 0, 0).into(), 3);
+        let outside = [&self.bypass[..], &[local]].concat();
         let routes = self.routes.iter();
         let inside: BTreeSet<_> = routes.flat_map(|route| route.without(&outside)).collect();
         inside.into_iter().collect()

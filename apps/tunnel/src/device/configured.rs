@@ -31,6 +31,8 @@ pub(super) struct Missing {
     addresses: Vec<Address>,
     routes: Vec<Route>,
     clients: Vec<Route>,
+    /// Whether the device has the kernel's route for multicast of IPv6, which it should not.
+    routes_multicast: bool,
 }
 
 /// The smallest MTU for IPv6 (RFC 8200, section 5), in bytes.
@@ -38,6 +40,7 @@ pub(super) const MIN_IPV6_MTU: u16 = 1280;
 
 /// The numbers of the routing tables `main` and `local`.
 const MAIN: u32 = 254;
+const LOCAL: u32 = 255;
 
 impl Configured {
     pub(super) fn of(interface: &str, mtu: u16, has_ipv6: bool) -> Configured {
@@ -110,7 +113,20 @@ impl Configured {
         let routes = missing.routes.iter().map(|route| route.prepend().map(drop));
         let clients = missing.clients.iter().map(Route::replace);
         let added = addresses.chain(routes).chain(clients);
-        added.collect::<Vec<_>>().into_iter().collect()
+        let mut added: Vec<_> = added.collect();
+        // The kernel adds it with an address.
+        if self.missing()?.routes_multicast {
+            added.push(self.multicast().delete());
+        }
+        added.into_iter().collect()
+    }
+
+    /// Returns the route by which multicast of IPv6 would enter the tunnel.
+    fn multicast(&self) -> Route {
+        Route {
+            table: Some(LOCAL),
+            ..Route::new([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8, &self.interface)
+        }
     }
 
     /// Returns what the kernel lacks.
@@ -143,12 +159,14 @@ impl Configured {
         Ok(Missing {
             link: LinkChange {
                 up: !link.is_up,
+                no_multicast: link.has_multicast,
                 mtu_bytes: has_other_mtu.then_some(self.mtu.into()),
                 ..LinkChange::default()
             },
             addresses: addresses.cloned().collect(),
             routes: self.routes.iter().filter(is_missing).cloned().collect(),
             clients: self.clients.values().filter(is_missing).cloned().collect(),
+            routes_multicast: known.contains(&key(&self.multicast())),
         })
     }
 }
@@ -162,6 +180,9 @@ impl Missing {
         }
         if self.link.mtu_bytes.is_some() {
             words.push("it had another MTU".to_owned());
+        }
+        if self.link.no_multicast || self.routes_multicast {
+            words.push("it took multicast".to_owned());
         }
         let addresses = self.addresses.iter();
         words.extend(addresses.map(|own| format!("the address {} was missing", own.address)));

@@ -184,6 +184,7 @@ fn addresses_and_routes_that_another_program_removes_are_restored_and_counted() 
     for change in [
         "link set hawser-tun down\nlink set hawser-tun up",
         "link set hawser-tun down",
+        "link set hawser-tun multicast on",
         "route flush dev hawser-tun",
         "-6 route flush dev hawser-tun",
         "addr flush dev hawser-tun",

@@ -593,3 +593,27 @@ fn multicast_stays_in_the_networks_of_the_node() {
         }
     }
 }
+
+#[test]
+fn local_discovery_by_a_later_uplink_stays_outside() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    rig.client
+        .ip("link set wan0 down\nlink set wan1 down")
+        .unwrap();
+    let client = rig.start_client("car", &format!("routes = {ALL}\n"));
+    client.until("it runs", |_| true);
+    rig.client
+        .ip("link set wan0 up\nroute add default via 10.1.0.2 dev wan0 metric 100")
+        .unwrap();
+    client.session();
+    let by = |address: &str| {
+        let address = address.parse().unwrap();
+        let route = || hawser_io::interface::route(address, None).unwrap();
+        rig.client.run(route).unwrap().interface
+    };
+    until("packets enter the tunnel", || by(HOST4) == "hawser-tun");
+    for local in ["255.255.255.255", "224.0.0.251", "ff02::fb"] {
+        assert_eq!(by(local), "wan0", "{local}");
+    }
+}
