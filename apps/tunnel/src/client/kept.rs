@@ -87,8 +87,14 @@ fn items(
     rules: &mut Rules,
 ) -> Vec<Box<dyn Item>> {
     let uplinks = uplinks(config);
-    filters.lock().set_used(uplinks.clone());
-    let loose = uplinks.iter().map(|interface| LooseFilter {
+    let mut loose = uplinks.clone();
+    // By the main table, sources inside are not routed into the device.
+    let device = &config.common.interface;
+    if config.table.is_some() && interface::index(device).is_some() {
+        loose.insert(device.clone());
+    }
+    filters.lock().set_used(loose.clone());
+    let loose = loose.iter().map(|interface| LooseFilter {
         interface: interface.clone(),
         filters: Some(Arc::clone(filters)),
     });
