@@ -95,6 +95,7 @@ fn items(
     for is_ipv6 in versions {
         items.push(Box::new(Forwarding {
             is_ipv6: *is_ipv6,
+            interfaces: used.iter().cloned().collect(),
             consequence: BEHIND.to_owned(),
         }));
     }

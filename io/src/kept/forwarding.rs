@@ -7,6 +7,9 @@ use crate::sysctl;
 pub struct Forwarding {
     /// Whether it is that of IPv6.
     pub is_ipv6: bool,
+    /// The interfaces that forwarded packets arrive on, as far as they are known. Each has a parameter
+    /// of IPv4.
+    pub interfaces: Vec<String>,
     /// Who needs it, with the consequence, as in `clients reach nothing but this server`.
     pub consequence: String,
 }
@@ -18,6 +21,10 @@ impl Forwarding {
             true => "net.ipv6.conf.all.forwarding",
         }
     }
+
+    fn is_off_at(&self, interface: &str) -> bool {
+        !self.is_ipv6 && sysctl::of_interface("forwarding", interface).is_ok_and(|value| value == 0)
+    }
 }
 
 impl Item for Forwarding {
@@ -28,9 +35,19 @@ impl Item for Forwarding {
     fn examine(&self) -> Option<Problem> {
         let key = self.key();
         let is_off = sysctl::read(key).is_ok_and(|value| value == "0");
-        is_off.then(|| Problem {
+        let mut interfaces = self.interfaces.iter();
+        let (packets, key) = match interfaces.find(|interface| self.is_off_at(interface)) {
+            _ if is_off => ("packets".to_owned(), key.to_owned()),
+            // With slashes, a name may contain dots.
+            Some(interface) => (
+                format!("packets that arrive on {interface}"),
+                format!("net/ipv4/conf/{interface}/forwarding"),
+            ),
+            None => return None,
+        };
+        Some(Problem {
             what: format!(
-                "this machine does not forward packets ({key} is 0): {}",
+                "this machine does not forward {packets} ({key} is 0): {}",
                 self.consequence
             ),
             advice: format!(

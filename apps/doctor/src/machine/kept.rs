@@ -192,6 +192,7 @@ fn forwarding(is_ipv6: bool, tunnel: &TunnelPlan) -> Option<KeptFacts> {
         .then(|| {
             let item = Forwarding {
                 is_ipv6,
+                interfaces: vec![tunnel.interface.clone()],
                 consequence: "the configuration forwards packets between the tunnel and others"
                     .to_owned(),
             };

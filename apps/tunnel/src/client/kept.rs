@@ -214,8 +214,17 @@ fn forwarding(config: &ClientConfig) -> impl Iterator<Item = Forwarding> {
         .filter(move |is_ipv6| has_hosts(*is_ipv6));
     families.map(|is_ipv6| Forwarding {
         is_ipv6,
+        interfaces: hosts_and_tunnel(config),
         consequence: BEHIND.to_owned(),
     })
+}
+
+/// Returns the interfaces that packets of hosts behind the client, and those to them, arrive on.
+fn hosts_and_tunnel(config: &ClientConfig) -> Vec<String> {
+    let mut networks = interface::networks().unwrap_or_default();
+    networks.retain(|own| config.lan.iter().any(|lan| lan.contains(own.address)));
+    let hosts = networks.into_iter().map(|own| own.interface);
+    hosts.chain([config.common.interface.clone()]).collect()
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ pub(super) fn watch(config: &ServerConfig) -> Result<Watch> {
         let families = [false, true].into_iter().filter(has);
         let forwarding = families.map(|is_ipv6| Forwarding {
             is_ipv6,
+            interfaces: vec![interface.clone()],
             consequence: CLIENTS.to_owned(),
         });
         let pass = ForwardedPass {

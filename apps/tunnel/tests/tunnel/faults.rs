@@ -397,6 +397,18 @@ fn what_keeps_packets_from_passing_is_named_by_both_ends() {
     server.until("forwarding is off", |status| {
         names(status, "net.ipv6.conf.all.forwarding")
     });
+    let of_device = |value| {
+        let key = "net.ipv4.conf.hawser-tun.forwarding";
+        rig.servers[0].sysctl(key, value).unwrap();
+    };
+    of_device("0");
+    server.until("forwarding of the device is off", |status| {
+        names(status, "net.ipv4.ip_forward")
+    });
+    of_device("1");
+    server.until("it is on again", |status| {
+        !names(status, "net.ipv4.ip_forward")
+    });
     nft(
         &rig.client,
         "table inet fw { chain pre { type filter hook prerouting priority 10 ; \
