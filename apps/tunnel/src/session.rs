@@ -25,11 +25,12 @@ use hawser_wire::xnc::PacketBuffer;
 use hawser_xnc::{Config, Endpoint, Event, is_control};
 use path::{Datagram, Datagrams, Path, READ_BATCH, Wake};
 use std::future::pending;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
-use tracing::debug;
+use tracing::{debug, warn};
 
 /// The capacity of a session's packet queue: a few trains of segmentation offload. Packets are
 /// counted one by one, because those of a client that sends little arrive one by one.
@@ -110,11 +111,13 @@ pub(crate) struct Settings {
     pub(crate) mtu: u16,
 }
 
-/// Packets from the peer that were not forwarded.
+/// Packets that were not forwarded.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Dropped {
-    /// By reason, in the order of [`DenyReason::ALL`].
+    /// Those of the peer by reason, in the order of [`DenyReason::ALL`].
     pub(crate) denied: [u64; DenyReason::ALL.len()],
+    /// Packets to a server whose source is not an address of this client.
+    pub(crate) foreign_source: u64,
     /// Datagrams of a connection that is no longer a path.
     pub(crate) path_ended: u64,
     /// Packets of either direction dropped because the memory of all sessions was used up.
@@ -362,11 +365,27 @@ impl Session {
             self.dropped.memory += 1;
             return;
         }
+        if let Some(source) = self.settings.admission.foreign_source(&packet) {
+            self.drop_foreign(source);
+            return;
+        }
         let hint = self.flows.hint(now, &packet);
         let bytes = packet.len() as u64;
         // The endpoint counts rejected ones.
         if self.endpoint.handle_packet(now, packet, hint).is_ok() {
             self.sent_bytes += bytes;
+        }
+    }
+
+    /// Counts a packet that the server would not accept. The first one is logged.
+    fn drop_foreign(&mut self, source: IpAddr) {
+        self.dropped.foreign_source += 1;
+        if self.dropped.foreign_source == 1 {
+            warn!(
+                %source,
+                "packets whose source is no address of this client are dropped: a program has used its socket since before \
+                 the tunnel was up and has to be restarted, or a host behind this client needs `masquerade`"
+            );
         }
     }
 

@@ -328,6 +328,7 @@ fn dropped(stats: &Stats, dropped: &Dropped) -> BTreeMap<String, u64> {
     let rejected = RejectReason::ALL.map(RejectReason::name);
     let denied = DenyReason::ALL.map(DenyReason::name);
     let others = [
+        ("foreign_source", dropped.foreign_source),
         ("path_ended", dropped.path_ended),
         ("memory", dropped.memory),
         ("expired", stats.sender.expired),

@@ -114,6 +114,19 @@ impl Admission {
     }
 }
 
+impl Admission {
+    /// Returns the source of a packet to the peer, if it is one that the server of this client does not
+    /// accept.
+    pub(crate) fn foreign_source(&self, packet: &[u8]) -> Option<IpAddr> {
+        let Admission::FromServer { own, lan, .. } = self else {
+            return None;
+        };
+        let source = packet::source(packet)?;
+        let is_foreign = is_source(source) && !own.contains(&source) && !covers(lan, source);
+        is_foreign.then_some(source)
+    }
+}
+
 fn covers(prefixes: &[Prefix], address: IpAddr) -> bool {
     prefixes.iter().any(|prefix| prefix.contains(address))
 }
@@ -343,6 +356,17 @@ mod tests {
             open.check(&packet("198.51.100.9", "192.168.8.20")),
             Err(DenyReason::NotForClient)
         );
+    }
+
+    #[test]
+    fn a_source_from_before_the_tunnel_is_foreign() {
+        let of =
+            |from: &str, lan: &[&str]| client(lan).foreign_source(&packet(from, "198.51.100.9"));
+        assert_eq!(of("10.1.0.1", &[]), Some(ip("10.1.0.1")));
+        assert_eq!(of("10.1.0.1", &["10.1.0.0/24"]), None);
+        assert_eq!(of("10.77.0.2", &[]), None);
+        let to_client = server(&[]).foreign_source(&packet("10.1.0.1", "10.77.0.2"));
+        assert_eq!(to_client, None, "a server forwards packets of any source");
     }
 
     #[test]

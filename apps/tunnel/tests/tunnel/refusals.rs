@@ -12,11 +12,35 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
 
+/// A client does not send packets of other sources than its own and these.
+const FOREIGN: &str = "lan = [\"10.77.9.9/32\", \"fd77::9999/128\"]";
+
+#[test]
+fn a_socket_from_before_the_tunnel_is_counted_at_the_client() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let connected = || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect((HOST4, 9)).unwrap();
+        socket
+    };
+    let socket = rig.client.run(connected).unwrap();
+    let client = rig.client("");
+    for _ in 0..3 {
+        // An ICMP error of an earlier one is reported here.
+        let _ = socket.send(b"from outside");
+    }
+    client.wait_until_counted("foreign_source", 3);
+    echo(&rig.client, &rig.host, HOST4);
+    let status = server.until("a status", |_| true);
+    assert!(!status.sessions[0].dropped.contains_key("spoofed"));
+}
+
 #[test]
 fn a_source_that_is_not_the_client_s_is_dropped() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
-    let _client = rig.client("");
+    let _client = rig.client(FOREIGN);
     rig.client
         .ip("addr add 10.77.9.9/32 dev hawser-tun\naddr add fd77::9999/128 dev hawser-tun nodad")
         .unwrap();
@@ -74,7 +98,7 @@ fn clients_do_not_reach_each_other() {
 fn whatever_is_inside_a_source_or_destination_that_is_not_the_client_s_is_dropped() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
-    let client = rig.client("");
+    let client = rig.client(FOREIGN);
     let own = client.session().addresses[0];
     rig.client
         .ip("route add 224.0.0.0/4 dev hawser-tun")
