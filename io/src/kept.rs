@@ -13,7 +13,7 @@ mod tunnel;
 mod uplink;
 mod watch;
 
-pub use filters::{Filters, LooseFilter};
+pub use filters::{DroppingFilter, Filters, LooseFilter};
 pub use firewall::{AllRules, ForwardedPass, NoReversePathRule, Rules, Ruleset};
 pub use forwarding::Forwarding;
 pub use names::NameServer;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use tracing::{error, info, warn};
@@ -179,6 +180,50 @@ impl Item for LooseFilter {
     }
 }
 
+/// The reverse path filter of an interface by which packets may arrive although the route back takes
+/// another one. It should not be strict while filters drop packets, and is never changed.
+#[derive(Debug)]
+pub struct DroppingFilter {
+    /// The interface.
+    pub interface: String,
+    /// The number of packets that filters had dropped at the start.
+    pub dropped_before: u64,
+}
+
+impl DroppingFilter {
+    /// Returns how many packets the filters of all interfaces have dropped.
+    pub fn dropped() -> u64 {
+        let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
+        counter(&text, "IPReversePathFilter").unwrap_or(0)
+    }
+}
+
+impl Item for DroppingFilter {
+    fn name(&self) -> String {
+        format!("net.ipv4.conf.{}.rp_filter", self.interface)
+    }
+
+    fn interface(&self) -> Option<&str> {
+        Some(&self.interface)
+    }
+
+    fn examine(&self) -> Option<Problem> {
+        let is_strict = sysctl::reverse_path_filter(&self.interface) == sysctl::STRICT;
+        let drops = DroppingFilter::dropped() > self.dropped_before;
+        (is_strict && drops).then(|| strict(&self.interface))
+    }
+}
+
+/// Returns a counter of a text with a line of names and one of values.
+fn counter(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut pairs = names.split(' ').zip(values.split(' '));
+    pairs.find(|(known, _)| *known == name)?.1.parse().ok()
+}
+
 fn strict(interface: &str) -> Problem {
     Problem {
         what: format!(
@@ -186,5 +231,18 @@ fn strict(interface: &str) -> Problem {
              route back"
         ),
         advice: format!("run `sysctl -w net.ipv4.conf.{interface}.rp_filter=2`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_found_by_its_name() {
+        let text = "TcpExt: A IPReversePathFilter\nTcpExt: 3 7\nIpExt: A\nIpExt: 9\n";
+        assert_eq!(counter(text, "IPReversePathFilter"), Some(7));
+        assert_eq!(counter(text, "B"), None);
+        assert_eq!(counter("", "A"), None);
     }
 }

@@ -85,6 +85,9 @@ pub enum TunnelEnd {
     Server,
 }
 
+/// The most routes of others that are examined, each by a question to the kernel.
+const MAX_OTHERS: usize = 1000;
+
 /// A destination to which packets do not enter the tunnel.
 struct Diverted {
     to: Prefix,
@@ -145,7 +148,7 @@ impl TunnelRoutes {
             TunnelEnd::Server => Vec::new(),
         };
         let is_finer = |other: &Prefix| carried.iter().any(|prefix| prefix.contains(*other));
-        let others = others.into_iter().filter(is_finer);
+        let others = others.into_iter().filter(is_finer).take(MAX_OTHERS);
         let networks = interface::networks().ok()?;
         let examined = carried.iter().copied().chain(others);
         let mut diverted: Vec<_> = examined

@@ -1,10 +1,11 @@
 //! Servers that fail, exit, or come back, and devices that other programs change or remove.
 
-use crate::rig::{End, HOST4, HOST6, Rig, TIMEOUT, nft};
+use crate::rig::{End, HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
 use crate::traffic::{Connection, Flood, echo};
 use hawser_io::netns::Namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 /// The longest time from the death of a server to a session at another one.
@@ -282,6 +283,33 @@ fn the_filter_of_a_device_with_a_table_stays_loose() {
         let mut found = status.deviations.iter();
         found.any(|found| found.name == key && found.restored)
     });
+}
+
+#[test]
+fn filters_that_keep_clients_from_arriving_are_named() {
+    let rig = Rig::new();
+    let filter = "net.ipv4.conf.lan.rp_filter";
+    rig.servers[0].sysctl(filter, "1").unwrap();
+    let server = rig.server(0, "", "");
+    let rule = "reverse path filter of the firewall";
+    until_said(&server, filter, None);
+    // The default route is by another interface.
+    rig.host.ip("addr add 203.0.113.77/32 dev lo").unwrap();
+    // ARP is answered to an address of the link only.
+    for own in ["198.51.0.2", "203.0.113.77"] {
+        let socket = rig.host.run(|| UdpSocket::bind((own, 0)).unwrap()).unwrap();
+        socket.send_to(b"hello", ("198.51.0.1", PORT)).unwrap();
+    }
+    until_said(&server, filter, Some("is strict"));
+    rig.servers[0].sysctl(filter, "2").unwrap();
+    until_said(&server, filter, None);
+    until_said(&server, rule, None);
+    nft(
+        &rig.servers[0],
+        "table inet fw { chain pre { type filter hook prerouting priority 10 ; \
+         fib saddr . iif oif missing drop ; } ; }",
+    );
+    until_said(&server, rule, Some("fib saddr . iif"));
 }
 
 /// Runs a change of routes or rules in the syntax of `ip`.
