@@ -160,6 +160,18 @@ fn what_keeps_a_tunnel_from_passing_packets_is_found() {
         let found = find(&names, "tunnel.names", dns);
         assert_eq!(found.result, result, "{found:?}");
     }
+    assert_eq!(of(&tunnel(), "tunnel.routes"), [Verdict::Ok]);
+    namespace
+        .ip(
+            "link add hawser-tun type veth peer name tun1\nlink set tun1 up\nlink set hawser-tun up\n\
+             addr add 10.77.0.2/32 dev hawser-tun\nroute add 10.0.0.0/8 dev hawser-tun",
+        )
+        .unwrap();
+    assert_eq!(of(&tunnel(), "tunnel.routes"), [Verdict::Ok]);
+    namespace
+        .ip("route add 10.9.0.0/16 via 192.0.2.9 dev wan0")
+        .unwrap();
+    assert_eq!(of(&tunnel(), "tunnel.routes"), [Verdict::Warning]);
     // Servers that a controller names have any address.
     let config = config.replace("203.0.113.1:14752", "");
     std::fs::write(&file, config).unwrap();
