@@ -163,6 +163,7 @@ pub enum DescriptionError {
         /// The description.
         path: PathBuf,
         /// Line, key and what is expected.
+        #[source]
         error: Box<toml::de::Error>,
     },
     /// A value is invalid.

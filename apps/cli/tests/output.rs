@@ -102,6 +102,29 @@ fn an_error_with_the_name_of_a_file_controls_no_terminal() {
 }
 
 #[test]
+fn a_wrong_file_is_shown_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = folder.path().join("wrong.toml");
+    fs::write(&wrong, "# the name\nname = \n").unwrap();
+    let wrong = wrong.to_str().unwrap();
+    for arguments in [
+        &["publish", "--recording", wrong][..],
+        &["agent", "--config", wrong],
+        &["tunnel", "status", "--config", wrong],
+        &["relay", "--config", wrong],
+        &["doctor", "--config", wrong],
+        &["ctl", "--config", wrong, "tenant", "list"],
+    ] {
+        let output = hawser(arguments).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        let lines: Vec<&str> = error.lines().collect();
+        assert!(lines.contains(&"2 | name = "), "{arguments:?}: {error}");
+        assert!(error.contains("wrong.toml"), "{arguments:?}: {error}");
+        assert!(!error.contains("\\n"), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
 fn the_status_of_what_does_not_run_is_1() {
     let output = Relay::with(now_ms(), "r").status(&[]);
     assert_eq!(output.status.code(), Some(0));
