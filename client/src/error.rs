@@ -47,7 +47,7 @@ pub enum Error {
     #[error("the controller ended the stream: {0}")]
     Ended(Line),
     /// The text is not an enrolment token.
-    #[error("{0}. Create one with `hawser ctl node enrol`")]
+    #[error("{0}. Create one with `hawser ctl node enrol NAME --tenant TENANT`")]
     Token(#[from] InvalidToken),
     /// The token is another node's; it was not used.
     #[error(
@@ -61,7 +61,7 @@ pub enum Error {
     },
     /// The certificate of this node is not valid by the clock of this machine, and was not renewed.
     #[error(
-        "{why}; set the clock if it is wrong, or else enrol the node again with a token of `hawser ctl node enrol {node}`"
+        "{why}; set the clock if it is wrong, or else enrol the node again with a token of `hawser ctl node enrol {node} --tenant TENANT`"
     )]
     Expired {
         /// The node.

@@ -2,6 +2,8 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+#[cfg(test)]
+mod advice;
 mod controller;
 mod lab;
 mod man;

@@ -430,6 +430,9 @@ fn a_flow_is_described_on_one_screen() {
     assert!(text.lines().count() < 40, "{text}");
     let status = rig.json("flow describe stage");
     assert_eq!(status["conditions"][0]["reason"], "NeverRegistered");
+    let advice = status["conditions"][0]["message"].as_str().unwrap();
+    let command = "`hawser ctl node enrol edge-1 --tenant acme --out edge-1.token`";
+    assert!(advice.contains(command), "{advice}");
     assert!(
         rig.fails("flow describe none", 3)
             .contains("`hawser ctl flow list`")

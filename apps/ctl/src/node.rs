@@ -111,7 +111,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         Command::Revoke { node } => {
             client.revoke_node(node).await?;
             output.done(&format!(
-                "certificate of node {node} revoked; `hawser ctl node enrol` enrols it again"
+                "certificate of node {node} revoked; `hawser ctl node enrol {node} --tenant TENANT` enrols it again"
             ))
         }
         Command::Rekey { node } => {

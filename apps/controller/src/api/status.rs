@@ -60,8 +60,10 @@ impl Controller {
         let found = view.nodes.get(node);
         let registration = found.and_then(|found| found.registration.as_ref());
         let seen = found.and_then(|found| found.seen.as_ref());
+        let record = found.and_then(|found| found.record.as_ref());
         End {
             node,
+            is_enrolled: record.is_some_and(|record| !record.value.certificates.is_empty()),
             paths: registration.map(|registration| registration.value.paths.as_slice()),
             has_uplinks: registration
                 .is_some_and(|registration| !registration.value.uplinks.is_empty()),

@@ -98,6 +98,12 @@ async fn nodes_that_never_registered_and_paths_that_do_not_meet_are_named() {
         ],
     )
     .await;
+    let answer = rig.get("/v1/flows/stage/status").await;
+    let advice = answer.body["conditions"][0]["message"].as_str().unwrap();
+    assert!(
+        advice.ends_with("start its agent, it is enrolled"),
+        "{advice}"
+    );
     register(&rig, &ingress, &[1]).await;
     register(&rig, &egress, &[2]).await;
     expect(

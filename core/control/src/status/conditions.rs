@@ -55,8 +55,8 @@ impl Facts<'_> {
     /// Returns the conditions of the flow, in the order in which a flow becomes protected.
     pub fn conditions(&self) -> Vec<Condition> {
         let mut findings = vec![
-            (ConditionKind::IngressAlive, alive(&self.ingress)),
-            (ConditionKind::EgressAlive, alive(&self.egress)),
+            (ConditionKind::IngressAlive, self.alive(&self.ingress)),
+            (ConditionKind::EgressAlive, self.alive(&self.egress)),
             (ConditionKind::PathsShared, self.shared()),
             (ConditionKind::PathsUp, self.up()),
             (ConditionKind::Assigned, self.assigned()),
@@ -71,6 +71,32 @@ impl Facts<'_> {
             .iter()
             .map(|(kind, finding)| finding.condition(*kind))
             .collect()
+    }
+
+    fn alive(&self, end: &End<'_>) -> Finding {
+        let node = end.node;
+        if let Some(since) = end.alive_since_unix_ms {
+            return Finding::holds(Reason::Alive, format!("{node} reports")).since(since);
+        }
+        match (end.paths, end.seen_unix_ms) {
+            (None, None) => Finding::fails(Reason::NeverRegistered, self.start(end)),
+            (_, seen) => Finding::fails(
+                Reason::Lost,
+                format!("{node} does not report: start its agent, or check its network to the controller; it keeps its last policies"),
+            )
+            .since(seen),
+        }
+    }
+
+    /// Returns what to do about a node that has never registered.
+    fn start(&self, end: &End<'_>) -> String {
+        let (node, tenant) = (end.node, &self.flow.tenant);
+        match end.is_enrolled {
+            true => format!("{node} has never registered: start its agent, it is enrolled"),
+            false => format!(
+                "{node} has never registered: enrol it (`hawser ctl node enrol {node} --tenant {tenant} --out {node}.token`) and start its agent with the token"
+            ),
+        }
     }
 
     fn shared(&self) -> Finding {
@@ -267,13 +293,19 @@ impl Facts<'_> {
     fn triggered(&self) -> Finding {
         let decided = self.policy.decided_unix_ms;
         if self.policy.reason == Cause::Operator {
-            let message = "an operator has chosen the paths; `hawser ctl policy auto` returns the choice to the controller";
+            let message = format!(
+                "an operator has chosen the paths; `hawser ctl policy auto {}` returns the choice to the controller",
+                self.flow.name
+            );
             return Finding::holds(Reason::Operator, message).since(decided);
         }
         match (&self.flow.trigger, self.policy.reason) {
             _ if self.flow.mode == Mode::Single => Finding::fails(
                 Reason::ModeSingle,
-                "the mode is `single`: choose another, such as `hawser ctl flow set --mode evidence`",
+                format!(
+                    "the mode is `single`: choose another, such as `hawser ctl flow set {} --mode evidence`",
+                    self.flow.name
+                ),
             ),
             (None, _) => Finding::holds(Reason::Always, "the flow has no trigger and is always protected"),
             (Some(trigger), Cause::Configured) => Finding::fails(
@@ -295,7 +327,10 @@ impl Facts<'_> {
         let finding = match (code, code.paths().len()) {
             (PolicyCode::STOP, _) => Finding::fails(
                 Reason::Stopped,
-                "the policy stops the flow; `hawser ctl policy auto` returns the choice to the controller",
+                format!(
+                    "the policy stops the flow; `hawser ctl policy auto {}` returns the choice to the controller",
+                    self.flow.name
+                ),
             ),
             (_, 0) => Finding::fails(
                 Reason::DefaultRoute,
@@ -436,26 +471,6 @@ impl Facts<'_> {
         };
         Finding::holds(reason, format!("copies arrive on {}", list(working)))
             .since(self.policy.decided_unix_ms)
-    }
-}
-
-fn alive(end: &End<'_>) -> Finding {
-    let node = end.node;
-    if let Some(since) = end.alive_since_unix_ms {
-        return Finding::holds(Reason::Alive, format!("{node} reports")).since(since);
-    }
-    match (end.paths, end.seen_unix_ms) {
-        (None, None) => Finding::fails(
-            Reason::NeverRegistered,
-            format!(
-                "{node} has never registered: enrol it (`hawser ctl node enrol {node}`) and start its agent with the token"
-            ),
-        ),
-        (_, seen) => Finding::fails(
-            Reason::Lost,
-            format!("{node} does not report: start its agent, or check its network to the controller; it keeps its last policies"),
-        )
-        .since(seen),
     }
 }
 

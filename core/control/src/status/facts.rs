@@ -32,6 +32,8 @@ pub struct Facts<'a> {
 pub struct End<'a> {
     /// The node.
     pub node: &'a Name,
+    /// Whether the node has a certificate.
+    pub is_enrolled: bool,
     /// The ends of paths that the node has registered; `None` before its first registration.
     pub paths: Option<&'a [PathEnd]>,
     /// Whether the node has registered uplinks, of which the controller may make paths.
