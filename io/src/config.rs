@@ -1,8 +1,7 @@
 //! TOML configuration files. Errors name the line and the valid values.
 
+use crate::file::read_text;
 use serde::de::DeserializeOwned;
-use std::fs::File;
-use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -36,20 +35,6 @@ pub enum ConfigError {
         /// The problem and the valid values.
         message: String,
     },
-}
-
-/// The most bytes of a configuration.
-const MAX_BYTES: u64 = 16 << 20;
-
-/// Returns the text of a file. A device may never end.
-fn read_text(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let mut file = File::open(path)?.take(MAX_BYTES + 1);
-    file.read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_BYTES {
-        return Err(ErrorKind::FileTooLarge.into());
-    }
-    Ok(text)
 }
 
 /// The text of a file, with its path for error messages.

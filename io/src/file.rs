@@ -5,13 +5,15 @@
 //! what is in them is named relative to them.
 
 mod folder;
+mod named;
 
 use folder::Folder;
+use named::Named;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
@@ -22,8 +24,11 @@ const OTHERS: u32 = 0o077;
 /// The same but for the group's to read.
 const OTHERS_THAN_GROUP: u32 = 0o037;
 
-/// The most bytes that are read of a secret.
+/// The most bytes of a secret.
 const MAX_SECRET: u64 = 1 << 20;
+
+/// The most bytes of a text.
+const MAX_TEXT: u64 = 16 << 20;
 
 /// A secret cannot be read from a file.
 #[derive(Debug, thiserror::Error)]
@@ -130,10 +135,21 @@ pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()
     folder.sync()
 }
 
+/// Reads the text of a file that a person has named. What comes out of a pipe is read, too.
+///
+/// # Errors
+/// If it cannot be read, is a folder, a socket or a device, has more than 16 MiB, or is a pipe to which nobody writes
+/// for 5 s.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    Named::open(path)?.read_text(MAX_TEXT, &mut text)?;
+    Ok(text)
+}
+
 /// Reads a secret from a file that nobody but its owner may read. What was read is wiped from memory.
 ///
 /// # Errors
-/// If it cannot be read, or others may read it.
+/// As [`read_text`], and if others may read it or it has more than 1 MiB.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, SecretError> {
     read_unless(path, OTHERS, 0o600)
 }
@@ -153,7 +169,7 @@ fn read_unless(path: &Path, refused: u32, mode: u32) -> Result<Zeroizing<String>
         path: path.to_owned(),
         error,
     };
-    let file = File::open(path).map_err(failed)?;
+    let file = Named::open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.mode() & refused != 0 {
         return Err(SecretError::Readable {
             path: path.to_owned(),
@@ -161,9 +177,7 @@ fn read_unless(path: &Path, refused: u32, mode: u32) -> Result<Zeroizing<String>
         });
     }
     let mut secret = Zeroizing::new(String::new());
-    file.take(MAX_SECRET)
-        .read_to_string(&mut secret)
-        .map_err(failed)?;
+    file.read_text(MAX_SECRET, &mut secret).map_err(failed)?;
     Ok(secret)
 }
 

@@ -33,10 +33,10 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Returns the text of a description, which may also come out of a pipe.
+/// Returns the text of a description.
 pub(crate) fn read_description(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?
+    open(path)?
         .take(MAX_DESCRIPTION + 1)
         .read_to_string(&mut text)?;
     if text.len() as u64 > MAX_DESCRIPTION {

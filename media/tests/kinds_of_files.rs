@@ -424,7 +424,8 @@ fn pipes_devices_and_folders_are_no_files_of_a_recording() {
         "{error}"
     );
     let zero = hawser_media::Recording::read(Path::new("/dev/zero"), Path::new("/data"));
-    assert!(zero.unwrap_err().to_string().contains("too large"));
+    let error = zero.unwrap_err().to_string();
+    assert!(error.contains("a pipe or a device"), "{error}");
 }
 
 #[test]

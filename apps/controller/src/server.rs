@@ -14,6 +14,7 @@ use crate::{format, leader, listener};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_control::access::{IssuedToken, Scope, Token};
 use hawser_io::clock::unix_ms;
+use hawser_io::file;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -299,7 +300,7 @@ fn tls_settings(etcd: &EtcdConfig) -> Result<Option<EtcdTls>> {
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    file::read_text(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Checks that this controller has the same authority as the others of the store. The first

@@ -8,10 +8,11 @@ use hawser_control::resource::{Flow, Tenant};
 use hawser_control::track::Track;
 use hawser_control::tunnel::OwnedSettings;
 use hawser_control::{Name, strict, with_unknown};
+use hawser_io::file::read_text;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
-use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use toml::de::{DeArray, DeTable};
 
@@ -23,7 +24,7 @@ use toml::de::{DeArray, DeTable};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File with tenants, settings of tunnel clients, flows and tracks: TOML, or JSON if its name ends with
-    /// .json; may be repeated
+    /// .json ("-" reads standard input); may be repeated
     #[arg(short, long = "file", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Print what would change, without changing anything
@@ -387,17 +388,26 @@ async fn apply_one<T: Resource>(
 }
 
 fn read(path: &Path) -> Result<Wanted> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let is_json = path
-        .extension()
-        .is_some_and(|extension| extension == "json");
-    if is_json {
-        return Ok(strict(&mut serde_json::Deserializer::from_str(&text))?);
-    }
-    let (wanted, unknown) = with_unknown(toml::Deserializer::parse(&text)?)?;
+    let read = match path.to_str() {
+        Some("-") => io::read_to_string(io::stdin()),
+        _ => read_text(path),
+    };
+    let text = read.with_context(|| format!("cannot read {}", path.display()))?;
+    let is_json = match path.extension() {
+        Some(extension) => extension == "json",
+        None => text.trim_start().starts_with('{'),
+    };
+    let parsed = match is_json {
+        true => strict(&mut serde_json::Deserializer::from_str(&text)).map_err(Into::into),
+        false => from_toml(&text),
+    };
+    parsed.with_context(|| path.display().to_string())
+}
+
+fn from_toml(text: &str) -> Result<Wanted> {
+    let (wanted, unknown) = with_unknown(toml::Deserializer::parse(text)?)?;
     if let Some(field) = unknown {
-        let line = line_of(&text, &field).map_or(String::new(), |line| format!("line {line}: "));
+        let line = line_of(text, &field).map_or(String::new(), |line| format!("line {line}: "));
         bail!("{line}unknown field `{field}`");
     }
     Ok(wanted)
@@ -469,6 +479,7 @@ fn describe(outcome: &Outcome, dry_run: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_file_is_compared_field_by_field() {
@@ -511,9 +522,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("wanted.toml");
         fs::write(&path, "[[tenants]]\nname = \"acme\"\ncolour = \"red\"\n").unwrap();
-        let error = read(&path).unwrap_err().to_string();
+        let error = format!("{:#}", read(&path).unwrap_err());
         assert!(
-            error.contains("line 3") && error.contains("colour"),
+            error.ends_with("wanted.toml: line 3: unknown field `tenants.0.colour`"),
             "{error}"
         );
     }

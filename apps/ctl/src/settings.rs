@@ -7,7 +7,6 @@ use contexts::File;
 use hawser_client::{Controller, OperatorClient};
 use hawser_io::file;
 use serde::Deserialize;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The address of the controller and the operator's credentials. Arguments override the file.
@@ -58,7 +57,7 @@ impl ConnectionArgs {
         let authority = authority.ok_or_else(|| missing(&AUTHORITY))?;
         let token = self.token_file.as_ref().or(settings.token_file.as_ref());
         let token = token.ok_or_else(|| missing(&TOKEN))?;
-        let authority = fs::read_to_string(authority).with_context(|| {
+        let authority = file::read_text(authority).with_context(|| {
             format!(
                 "cannot read the authority's certificate {}; the controller has it in its state folder",
                 authority.display()
@@ -181,6 +180,7 @@ fn read_token(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]

@@ -19,8 +19,8 @@ pub use facts::{
 pub use finding::{Finding, Part, Verdict};
 
 use anyhow::{Context, Result, bail};
+use hawser_io::file::read_text;
 use plan::Plan;
-use std::fs;
 use std::path::PathBuf;
 
 /// Check what this machine can do for Hawser
@@ -79,8 +79,8 @@ pub fn examine(args: &Args) -> Result<Vec<Finding>> {
     let mut plan = match &args.config {
         None => Plan::default_ports(),
         Some(file) => {
-            let text = fs::read_to_string(file)
-                .with_context(|| format!("cannot read {}", file.display()))?;
+            let text =
+                read_text(file).with_context(|| format!("cannot read {}", file.display()))?;
             Plan::of_config(&text)
                 .with_context(|| format!("{} is not valid TOML", file.display()))?
         }

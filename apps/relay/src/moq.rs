@@ -8,10 +8,9 @@ use crate::config::{BroadcastConfig, MoqConfig};
 use crate::status::{MoqStatus, counts};
 use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, WholeObjects};
-use hawser_io::file::{read_secret, read_tls_key};
+use hawser_io::file::{read_secret, read_text, read_tls_key};
 use hawser_moq::{Config, Contents, Egress, Server, Token};
 use hawser_tls::Identity;
-use std::fs;
 use std::path::Path;
 
 /// The server of a broadcast, and what it is given.
@@ -130,5 +129,5 @@ pub(crate) fn config(of: &BroadcastConfig, moq: &MoqConfig) -> Result<Config> {
 }
 
 fn read(file: &Path) -> Result<String> {
-    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+    read_text(file).with_context(|| format!("cannot read {}", file.display()))
 }

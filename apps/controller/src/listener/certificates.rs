@@ -2,6 +2,7 @@
 
 use crate::config::TlsConfig;
 use anyhow::{Context, Result};
+use hawser_io::file::read_text;
 use hawser_tls::Identity;
 use parking_lot::RwLock;
 use rustls::client::verify_server_name;
@@ -10,7 +11,6 @@ use rustls::pki_types::ServerName;
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DistinguishedName, RootCertStore};
-use std::fs;
 use std::sync::Arc;
 
 /// The certificates, which can be replaced at run time.
@@ -71,7 +71,7 @@ fn encoded(name: &DistinguishedName) -> Vec<u8> {
 /// The files of the certificate from outside, as last read.
 pub(super) struct OutsideFiles {
     config: TlsConfig,
-    read: Option<[Vec<u8>; 2]>,
+    read: Option<[String; 2]>,
 }
 
 impl OutsideFiles {
@@ -86,16 +86,15 @@ impl OutsideFiles {
     pub(super) fn read(&mut self) -> Result<Option<CertifiedKey>> {
         let TlsConfig { certificate, key } = &self.config;
         let read = |file: &std::path::Path| {
-            fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+            read_text(file).with_context(|| format!("cannot read {}", file.display()))
         };
         let texts = [read(certificate)?, read(key)?];
         if self.read.as_ref() == Some(&texts) {
             return Ok(None);
         }
-        let texts = self.read.insert(texts);
-        let [chain, private] = texts.each_ref().map(|text| String::from_utf8_lossy(text));
+        let [chain, private] = self.read.insert(texts);
         let usable = || -> Result<CertifiedKey> {
-            let identity = Identity::from_pem(&chain, &private)?;
+            let identity = Identity::from_pem(chain, private)?;
             let key = any_supported_type(&identity.key())?;
             let certified = CertifiedKey::new(identity.chain(), key);
             certified.keys_match()?;

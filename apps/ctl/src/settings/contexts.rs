@@ -4,9 +4,9 @@ use super::{ConnectionArgs, Settings};
 use crate::output::Output;
 use anyhow::{Context, Result, anyhow, bail};
 use hawser_control::Name;
+use hawser_io::file::read_text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, RawString, Table, value};
@@ -53,7 +53,7 @@ pub(super) struct File {
 impl File {
     /// Reads the file. One that was not named explicitly need not exist.
     pub(super) fn read(path: &Path, is_explicit: bool) -> Result<Self> {
-        let text = match fs::read_to_string(path) {
+        let text = match read_text(path) {
             Err(error) if error.kind() == ErrorKind::NotFound && !is_explicit => {
                 return Ok(File::default());
             }
@@ -234,7 +234,7 @@ fn forget_current(document: &mut DocumentMut) {
 
 /// Changes the file, whose comments stay. It is not written if the result is not valid.
 fn edit(path: &Path, change: impl FnOnce(&File, &mut DocumentMut) -> Result<()>) -> Result<()> {
-    let text = match fs::read_to_string(path) {
+    let text = match read_text(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         read => read.with_context(|| format!("cannot read {}", path.display()))?,
     };
@@ -255,6 +255,7 @@ fn edit(path: &Path, change: impl FnOnce(&File, &mut DocumentMut) -> Result<()>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn connection(folder: &Path, controller: &str) -> ConnectionArgs {
         ConnectionArgs {
