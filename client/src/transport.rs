@@ -3,12 +3,12 @@ use hawser_control::answer::{MERGE_PATCH, Problem};
 use hawser_units::Line;
 use reqwest::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, RETRY_AFTER};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
-use rustls::ClientConfig;
+use rustls::{CertificateError, ClientConfig};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -417,5 +417,110 @@ pub(crate) fn causes(error: &reqwest::Error) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    Line::new(&innermost.to_string()).into_string()
+    let text = in_words(innermost).unwrap_or_else(|| innermost.to_string());
+    Line::new(&text).into_string()
+}
+
+/// Returns what is wrong and what to do, if a connection failed by TLS or was cut.
+fn in_words(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(error) = error.downcast_ref() {
+        return Some(of_tls(error));
+    }
+    let error: &io::Error = error.downcast_ref()?;
+    if let Some(words) = error.get_ref().and_then(|inner| in_words(inner)) {
+        return Some(words);
+    }
+    match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
+            Some("the connection was cut".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn of_tls(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(reason) => of_certificate(reason),
+        rustls::Error::InvalidMessage(_) => {
+            "no TLS is spoken there: is it the port of the controller's `listen`?".to_owned()
+        }
+        rustls::Error::AlertReceived(alert) => format!("it refused the connection: {alert:?}"),
+        _ => error.to_string(),
+    }
+}
+
+fn of_certificate(reason: &CertificateError) -> String {
+    match reason {
+        // Authorities of controllers have the same name, and so another one's signature is a wrong one.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "its certificate is not of the authority that is trusted here: is it another controller, or has it a new \
+             authority?"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "its certificate is not for this name or address"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired, or the clock of this machine is wrong"
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet, or the clock of this machine is wrong"
+        }
+        _ => return format!("its certificate is not one of a controller: {reason}"),
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{InvalidMessage, OtherError};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_failure_of_tls_is_said_in_words() {
+        let tls = |error: rustls::Error| io::Error::new(ErrorKind::InvalidData, error);
+        let certificate = |reason: CertificateError| tls(reason.into());
+        for (error, words) in [
+            (
+                certificate(CertificateError::UnknownIssuer),
+                "not of the authority",
+            ),
+            (
+                certificate(CertificateError::BadSignature),
+                "not of the authority",
+            ),
+            (
+                certificate(CertificateError::NotValidForName),
+                "not for this name",
+            ),
+            (
+                certificate(CertificateError::Expired),
+                "the clock of this machine",
+            ),
+            (
+                certificate(CertificateError::NotValidYet),
+                "the clock of this machine",
+            ),
+            (
+                tls(InvalidMessage::InvalidContentType.into()),
+                "no TLS is spoken",
+            ),
+            (
+                io::Error::other(tls(InvalidMessage::InvalidCcs.into())),
+                "no TLS is spoken",
+            ),
+            (ErrorKind::UnexpectedEof.into(), "was cut"),
+            (
+                io::Error::new(ErrorKind::UnexpectedEof, "see https://"),
+                "was cut",
+            ),
+        ] {
+            let said = in_words(&error).unwrap();
+            assert!(said.contains(words), "{error}: {said}");
+        }
+        let other = CertificateError::Other(OtherError(Arc::new(io::Error::other("of a CA"))));
+        let said = in_words(&certificate(other)).unwrap();
+        assert_eq!(said, "its certificate is not one of a controller: of a CA");
+        assert_eq!(in_words(&io::Error::other("another reason")), None);
+    }
 }

@@ -16,6 +16,8 @@ use hawser_control::node::Report;
 use stand_in::{Authority, Certified, unreachable_controller};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 const PROBLEM: &str = r#"{ "type": "about:blank", "title": "Not Found", "status": 404,
     "detail": "There is no flow stage. Create it first." }"#;
@@ -92,6 +94,46 @@ async fn a_controller_of_another_authority_learns_no_token() {
         "{error}"
     );
     assert_eq!(asked.load(Ordering::Relaxed), 0);
+}
+
+/// Returns why an operator who trusts this authority cannot use this controller.
+async fn refusal(controller: Controller, authority_pem: &str) -> String {
+    let client = OperatorClient::new(&[controller], authority_pem, "token").unwrap();
+    client.me().await.unwrap_err().to_string()
+}
+
+/// Returns a server that answers with these bytes and closes the connection.
+async fn answering(bytes: &'static [u8]) -> Controller {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let _ = socket.read(&mut [0; 4096]).await;
+            let _ = socket.write_all(bytes).await;
+        }
+    });
+    format!("https://{address}").parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_trusted_is_described_in_words() {
+    let (ours, other) = (Authority::new(), Authority::new());
+    let controller = ours.serve(Router::new()).await;
+    let port = controller.address().unwrap().port();
+    let named: Controller = format!("https://localhost:{port}").parse().unwrap();
+    for (controller, pem, words) in [
+        (controller, &other.pem, "not of the authority"),
+        (named, &ours.pem, "not for this name"),
+        (
+            answering(b"HTTP/1.1 400 Bad Request\r\n").await,
+            &ours.pem,
+            "no TLS is spoken",
+        ),
+        (answering(b"").await, &ours.pem, "was cut"),
+    ] {
+        let refusal = refusal(controller, pem).await;
+        assert!(refusal.contains(words), "{refusal}");
+    }
 }
 
 #[tokio::test]

@@ -327,7 +327,7 @@ impl<F: Forwarder> Server<F> {
                         tracing::warn!(
                             broadcast,
                             publisher,
-                            ?reason,
+                            %reason,
                             "no session with the publisher any more, or none yet; asking for one until there is"
                         );
                     }
@@ -341,7 +341,7 @@ impl<F: Forwarder> Server<F> {
                     tracing::info!(broadcast, session, %address, "viewer joined");
                 }
                 BroadcastEvent::Left { session, reason } => {
-                    tracing::info!(broadcast, session, ?reason, "viewer left");
+                    tracing::info!(broadcast, session, %reason, "viewer left");
                 }
             }
         }

@@ -15,6 +15,7 @@ pub use upstream::{RelayedPacket, Upstream, UpstreamConfig, UpstreamEnd, Upstrea
 pub use viewer::{Viewer, ViewerConfig, ViewerEvent};
 
 use hawser_wire::session::Goodbye;
+use std::fmt;
 
 /// The reason why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,4 +31,19 @@ pub enum EndReason {
     Displaced,
     /// The session has sealed as many messages as its key may.
     KeyUsedUp,
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            EndReason::Left(Goodbye::Ended) => "the other end has ended it",
+            EndReason::Left(Goodbye::Restarting) => "the other end restarts",
+            EndReason::Left(Goodbye::Revoked) => "the other end may no longer take part",
+            EndReason::Left(Goodbye::Overloaded) => "the other end has no room",
+            EndReason::TimedOut => "nothing has come for too long",
+            EndReason::Replaced => "the viewer has another session",
+            EndReason::Displaced => "a silent viewer made room for another one",
+            EndReason::KeyUsedUp => "its key has sealed as many messages as it may",
+        })
+    }
 }

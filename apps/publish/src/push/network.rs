@@ -303,7 +303,7 @@ impl Network {
                 PublicationEvent::Left { status, reason } => {
                     let address = status.address;
                     self.report.add_viewers(&[*status]);
-                    tracing::info!(%address, ?reason, "viewer left");
+                    tracing::info!(%address, %reason, "viewer left");
                 }
                 PublicationEvent::Paced { address, finding } => {
                     let (pacer, reason) = pacer(finding);

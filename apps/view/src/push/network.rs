@@ -280,7 +280,7 @@ impl Network {
         self.keyring.ask_now();
         if self.session.was_open() {
             let publisher = self.publisher;
-            tracing::warn!(%publisher, ?reason, "session ended; asking for another one");
+            tracing::warn!(%publisher, %reason, "session ended; asking for another one");
         }
     }
 

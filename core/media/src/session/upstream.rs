@@ -12,6 +12,7 @@ use hawser_wire::feedback::{Pose, Totals};
 use hawser_wire::media::{DEFAULT_DATAGRAM, Header, Hop, Packet, VERSION, is_from_hop};
 use hawser_wire::session::{Accept, Announcement, Goodbye, MAX_RELAYS, Status};
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 /// The settings of an [`Upstream`].
@@ -85,6 +86,16 @@ pub enum UpstreamEnd {
     Loop,
     /// There are as many relays on the way as there may be.
     TooFar,
+}
+
+impl fmt::Display for UpstreamEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UpstreamEnd::Session(reason) => reason.fmt(f),
+            UpstreamEnd::Loop => f.write_str("what comes has been through this relay already"),
+            UpstreamEnd::TooFar => f.write_str("there are too many relays on the way"),
+        }
+    }
 }
 
 /// A packet for the viewers.
