@@ -25,7 +25,7 @@ use anyhow::{Result, bail, ensure};
 use connection::Identities;
 use contender::{CASES, ORACLE, SINGLE, Sender};
 use drive::Set;
-pub(super) use drive::{Drive, all as drives};
+pub(super) use drive::{Drive, all as drives, known};
 use hawser_qoe::Qoe;
 use hawser_units::Bitrate;
 use parking_lot::Mutex;
@@ -265,8 +265,9 @@ fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
     }
     ensure!(
         !jobs.is_empty(),
-        "no case matches {:?} on these drives; the cases are: {}",
+        "no case matches {:?}; {}; the cases are: {}",
         pattern.unwrap_or("*"),
+        known(drives),
         contender::all().collect::<Vec<_>>().join(", ")
     );
     Ok(jobs)
@@ -625,6 +626,17 @@ mod tests {
             count("5g-only/*"),
             0,
             "the technology of drawn drives is not known"
+        );
+        let error = chosen(Some("xnc/drive-00*"), &drives)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("there are no recorded drives in "),
+            "{error}"
+        );
+        assert!(
+            error.contains("are drawn-000 to drawn-011, such as in --case 'xnc/drawn-000'"),
+            "{error}"
         );
         let jobs = chosen(Some("xnc,minrtt"), &drives).unwrap();
         let first: Vec<_> = jobs[..3].iter().map(|job| (job.case, job.drive)).collect();

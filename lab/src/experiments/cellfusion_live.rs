@@ -12,7 +12,7 @@ mod trial;
 mod tunnel;
 mod view;
 
-use super::cellfusion::{Drive, drives};
+use super::cellfusion::{Drive, drives, known};
 use super::dashcam::{Clip, FPS, frames};
 use crate::experiment::{Completed, Experiment, Run, progress};
 use crate::summary::Summary;
@@ -61,7 +61,7 @@ impl Experiment for CellFusionLive {
 
     fn about(&self) -> &'static str {
         "a car's video by ffmpeg through the real tunnel over four emulated uplinks, and over MPTCP and single paths; \
-         one drive in ten by default, --case 'xnc/drive-00*,mptcp/drive-00*' selects others"
+         one drive in ten by default, --case 'xnc/*-00*,mptcp/*-00*' selects others"
     }
 
     fn names(&self) -> Vec<String> {
@@ -70,9 +70,9 @@ impl Experiment for CellFusionLive {
 
     fn cases(&self, run: &Run) -> Result<Vec<Setting>> {
         let drives = drives()?;
-        let (first, last) = (&drives[0].name, &drives[drives.len() - 1].name);
         let unknown = format!(
-            "no case matches; a case is SCHEME/DRIVE, such as {XNC}/{first}, with drives up to {last}"
+            "no case matches; a case is SCHEME/DRIVE; {}",
+            known(&drives)
         );
         let rides = rides(drives, run.pattern.is_some());
         let chosen = run.chosen(rides).map_err(|_| anyhow!(unknown))?;

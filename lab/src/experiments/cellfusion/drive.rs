@@ -315,9 +315,32 @@ impl Recording {
     }
 }
 
+/// Returns the folder of the shared drives.
+fn folder() -> PathBuf {
+    data_dir().join("traces/drives")
+}
+
+/// Says which drives there are, for a pattern that matches none of them.
+pub(in crate::experiments) fn known(drives: &[Drive]) -> String {
+    let mut drives = drives.iter().filter(|drive| drive.set.is_default());
+    let Some(first) = drives.next() else {
+        return format!("there are no drives in {}", folder().display());
+    };
+    let last = &drives.last().unwrap_or(first).name;
+    let kind = match first.set {
+        Set::Drawn => format!(
+            "there are no recorded drives in {} (set HAWSER_DATA); the computed ones",
+            folder().display()
+        ),
+        _ => "the drives".to_owned(),
+    };
+    let first = &first.name;
+    format!("{kind} are {first} to {last}, such as in --case 'xnc/{first}'")
+}
+
 /// Returns the shared drives, ordered by name, or generated ones on a machine without them.
 pub(in crate::experiments) fn all() -> Result<Vec<Drive>> {
-    let folder = data_dir().join("traces/drives");
+    let folder = folder();
     if !folder.exists() {
         return Ok((0..GENERATED_DRIVES)
             .map(|seed| Drive::generated(seed, false))
