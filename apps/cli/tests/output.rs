@@ -125,6 +125,49 @@ fn a_wrong_file_is_shown_with_its_line() {
 }
 
 #[test]
+fn no_program_waits_for_ever_for_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
+    nix::unistd::mkfifo(&pipe, mode).unwrap();
+    let pipe = pipe.to_str().unwrap();
+    let key = ["--push", "--key", pipe];
+    let running = [
+        &["agent", "--config", pipe][..],
+        &["relay", "--config", pipe],
+        &["tunnel", "status", "--config", pipe],
+        &["doctor", "--config", pipe],
+        &["ctl", "--config", pipe, "node", "list"],
+        &[
+            "enrol",
+            pipe,
+            "--controller",
+            "https://127.0.0.1:1",
+            "--node",
+            "n",
+        ],
+        &["publish", "--recording", pipe],
+        &[&["publish", "--recording", "synthetic"][..], &key].concat(),
+        &[&["view", "127.0.0.1:1"][..], &key].concat(),
+    ]
+    .map(|arguments| {
+        let mut command = Command::new("timeout");
+        let command = command.args(["60", env!("CARGO_BIN_EXE_hawser")]);
+        command
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    for program in running {
+        let output = program.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("it is a pipe"), "{error}");
+    }
+}
+
+#[test]
 fn the_status_of_what_does_not_run_is_1() {
     let output = Relay::with(now_ms(), "r").status(&[]);
     assert_eq!(output.status.code(), Some(0));
