@@ -465,7 +465,10 @@ fn of_certificate(reason: &CertificateError) -> String {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "its certificate is not valid yet, or the clock of this machine is wrong"
         }
-        _ => return format!("its certificate is not one of a controller: {reason}"),
+        CertificateError::Other(reason) => {
+            return format!("its certificate is not one of a controller: {reason}");
+        }
+        _ => return format!("its certificate cannot be used: {reason}"),
     }
     .to_owned()
 }
