@@ -14,7 +14,7 @@ mod uplink;
 mod watch;
 
 pub use filters::{DroppingFilter, Filters, LooseFilter};
-pub use firewall::{AllRules, ForwardedPass, NoReversePathRule, Rules, Ruleset};
+pub use firewall::{AllRules, ForwardedPass, NoReversePathRule, Rules, Ruleset, Traffic};
 pub use forwarding::Forwarding;
 pub use names::NameServer;
 pub use tunnel::{InnerFamily, TunnelEnd, TunnelRoutes};

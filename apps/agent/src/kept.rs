@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use hawser_io::interface;
 use hawser_io::kept::{
     Deviation, Filters, ForwardedPass, Forwarding, Item, LooseFilter, NoReversePathRule, Rules,
-    Watch,
+    Traffic, Watch,
 };
 use hawser_units::FlowId;
 use parking_lot::Mutex;
@@ -103,6 +103,7 @@ fn items(
         if !versions.is_empty() {
             items.push(Box::new(ForwardedPass {
                 interface: interface.clone(),
+                traffic: Traffic::Arriving,
                 networks: Vec::new(),
                 consequence: BEHIND.to_owned(),
                 rules: Arc::clone(&rules),

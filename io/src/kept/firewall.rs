@@ -1,6 +1,9 @@
 //! The rules of nftables and of `iptables-legacy` that drop what a program depends on.
 
+mod forwarded;
 mod saved;
+
+pub use forwarded::{ForwardedPass, Traffic};
 
 use super::{Item, Problem};
 use crate::interface::{self, name_matches};
@@ -224,6 +227,12 @@ impl Ruleset {
         })
     }
 
+    /// Returns the chain that another one jumps to.
+    fn chain(&self, from: &Chain, name: &str) -> Option<&Chain> {
+        let mut chains = self.chains.iter();
+        chains.find(|chain| chain.table() == from.table() && chain.name == name)
+    }
+
     /// Returns the chains of a hook and those that they jump to.
     fn at<'r>(&'r self, hook: &str) -> Vec<&'r Chain> {
         let base = self
@@ -277,13 +286,6 @@ impl Chain {
         (&self.family, &self.table, self.tool)
     }
 
-    /// Returns whether the chain drops packets that no rule has accepted: by its policy or by its last
-    /// rule.
-    fn drops_the_rest(&self) -> bool {
-        let ends_with_drop = |rule: &Value| drops(rule) && is_for_all(rule);
-        self.is_dropping || self.rules.last().is_some_and(ends_with_drop)
-    }
-
     /// Returns the IP versions that a rule of this chain concerns, as a word.
     fn version(&self, rule: &Value) -> &'static str {
         let named = matches(rule).find(|found| found["left"]["meta"]["key"] == "nfproto");
@@ -315,18 +317,6 @@ fn has(rule: &Value, statement: &str) -> bool {
 fn drops(rule: &Value) -> bool {
     let is_reject = |found: &Value| found["xt"]["name"] == "REJECT";
     has(rule, "drop") || has(rule, "reject") || expressions(rule).any(is_reject)
-}
-
-/// Returns whether a rule has no condition. `nft` does not show the conditions of `xt` expressions,
-/// which `iptables-nft` uses where nftables has no expression of its own.
-fn is_for_all(rule: &Value) -> bool {
-    const UNCONDITIONAL: [&str; 6] = ["counter", "log", "mangle", "accept", "drop", "reject"];
-    expressions(rule).all(|expression| match expression.get("xt") {
-        Some(xt) => xt["type"] == "target" || xt["name"] == "comment",
-        None => UNCONDITIONAL
-            .iter()
-            .any(|known| expression.get(known).is_some()),
-    })
 }
 
 fn targets(rule: &Value) -> impl Iterator<Item = &str> {
@@ -490,79 +480,6 @@ impl NoReversePathRule {
     }
 }
 
-/// The rules for forwarded packets, which should let those of an interface pass: Docker and others set
-/// the policy of the chain FORWARD to drop.
-#[derive(Debug)]
-pub struct ForwardedPass {
-    /// The interface.
-    pub interface: String,
-    /// The networks behind it, as in `10.77.0.0/16`.
-    pub networks: Vec<String>,
-    /// The consequence, as in `clients reach nothing but this server`.
-    pub consequence: String,
-    /// The rules.
-    pub rules: Arc<Ruleset>,
-}
-
-impl Item for ForwardedPass {
-    fn name(&self) -> String {
-        format!("forwarding of {} through the firewall", self.interface)
-    }
-
-    fn examine(&self) -> Option<Problem> {
-        let chains = self.rules.at("forward");
-        let base = chains.iter().filter(|chain| chain.hook.is_some());
-        let mut blocking = base.filter(|chain| {
-            let same = chains.iter().filter(|other| other.table() == chain.table());
-            let mut rules = same.flat_map(|chain| &chain.rules);
-            chain.drops_the_rest() && !rules.any(|rule| self.accepts(rule))
-        });
-        let chain = blocking.next()?;
-        let Chain {
-            family,
-            table,
-            name,
-            ..
-        } = chain;
-        let interface = &self.interface;
-        Some(Problem {
-            what: format!(
-                "{} drops forwarded packets: {}",
-                chain.place(),
-                self.consequence
-            ),
-            advice: match chain.command() {
-                None => format!(
-                    "accept those of {interface}: `nft insert rule {family} {table} {name} iifname {interface} accept` and `nft \
-                     insert rule {family} {table} {name} oifname {interface} accept`, and so in the configuration of the firewall"
-                ),
-                Some(command) => format!(
-                    "accept those of {interface}: `{command} -t {table} -I {name} -i {interface} -j ACCEPT` and `{command} -t \
-                     {table} -I {name} -o {interface} -j ACCEPT`, and so in the configuration of the firewall"
-                ),
-            },
-        })
-    }
-}
-
-impl ForwardedPass {
-    /// Returns whether a rule accepts packets of the interface: it names it or a network behind it, or
-    /// nothing at all.
-    fn accepts(&self, rule: &Value) -> bool {
-        let names = |text: &&str| name_matches(text, &self.interface);
-        let is_network = |prefix: &Value| {
-            let (first, length) = (prefix["addr"].as_str(), &prefix["len"]);
-            let text = format!("{}/{length}", first.unwrap_or_default());
-            self.networks.contains(&text)
-        };
-        let concerns = |found: &Value| {
-            let right = &found["right"];
-            strings(right).iter().any(names) || right.get("prefix").is_some_and(is_network)
-        };
-        has(rule, "accept") && (is_for_all(rule) || matches(rule).any(concerns))
-    }
-}
-
 /// The rules that are present, which should all have been read.
 #[derive(Debug)]
 pub struct AllRules {
@@ -610,6 +527,7 @@ mod tests {
         let rules = Ruleset::parse(listing(rules).as_bytes()).unwrap();
         let pass = ForwardedPass {
             interface: "wan0".to_owned(),
+            traffic: Traffic::OpenedFrom,
             networks: Vec::new(),
             consequence: String::new(),
             rules: Arc::new(rules),
@@ -635,7 +553,7 @@ mod tests {
     fn a_chain_that_ends_with_a_condition_does_not_drop_the_rest() {
         let ends_with = |last: &str| {
             let text = listing(&[last]).replace(r#""policy": "drop""#, r#""policy": "accept""#);
-            Ruleset::parse(text.as_bytes()).unwrap().chains[0].drops_the_rest()
+            blocked(&nftables(&text), "wan0", "10.77.0.0/16").is_some()
         };
         let invalid =
             r#"{"xt": {"type": "match", "name": "conntrack"}}, {"counter": null}, {"drop": null}"#;
@@ -684,6 +602,7 @@ mod tests {
     fn blocked(rules: &Ruleset, interface: &str, network: &str) -> Option<Problem> {
         let item = ForwardedPass {
             interface: interface.to_owned(),
+            traffic: Traffic::OpenedFrom,
             networks: vec![network.to_owned()],
             consequence: "nothing is forwarded".to_owned(),
             rules: Arc::new(rules.clone()),
@@ -735,10 +654,9 @@ mod tests {
             advice.contains("`iptables-legacy -t filter -I FORWARD -i tun0 -j ACCEPT`"),
             "{advice}"
         );
-        assert_eq!(
-            blocked(&rules, "tun0", "10.77.0.0/16"),
-            None,
-            "a rule accepts the network"
+        assert!(
+            blocked(&rules, "wan0", "10.78.0.0/16").is_some(),
+            "the rule is for another network"
         );
         assert_eq!(blocked(&rules, "docker0", "10.78.0.0/16"), None);
     }

@@ -6,7 +6,7 @@ use crate::plan::{Plan, TunnelPlan, parsed};
 use hawser_io::interface;
 use hawser_io::kept::{
     AllRules, ForwardedPass, Forwarding, InnerFamily, Item, NameServer, NoReversePathRule, OwnArp,
-    Rules, TunnelEnd, TunnelRoutes, UplinkRoute, UplinkState,
+    Rules, Traffic, TunnelEnd, TunnelRoutes, UplinkRoute, UplinkState,
 };
 use hawser_units::Prefix;
 use std::net::IpAddr;
@@ -33,6 +33,10 @@ pub(super) fn read(plan: &Plan) -> Vec<KeptFacts> {
     let mut rules = Rules::default();
     let pass = ForwardedPass {
         interface: tunnel.interface.clone(),
+        traffic: match tunnel.uplinks.is_empty() {
+            true => Traffic::OpenedFrom,
+            false => Traffic::OpenedTo,
+        },
         networks: tunnel.networks.clone(),
         consequence: "a tunnel's clients, and hosts behind an end, reach nothing but that end"
             .to_owned(),

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use hawser_io::interface;
 use hawser_io::kept::{
     Deviation, Filters, ForwardedPass, Forwarding, InnerFamily, Item, LooseFilter, NameServer,
-    NoReversePathRule, Rules, TunnelEnd, TunnelRoutes, UplinkRoute, UplinkState, Watch,
+    NoReversePathRule, Rules, Traffic, TunnelEnd, TunnelRoutes, UplinkRoute, UplinkState, Watch,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -124,6 +124,7 @@ fn items(
     if config.masquerade || !config.lan.is_empty() {
         items.push(boxed(ForwardedPass {
             interface: config.common.interface.clone(),
+            traffic: Traffic::OpenedTo,
             networks: config.lan.iter().map(ToString::to_string).collect(),
             consequence: BEHIND.to_owned(),
             rules: rules.current(),

@@ -4,7 +4,7 @@ use crate::config::{Prefix, ServerConfig, networks};
 use anyhow::{Context, Result};
 use hawser_io::interface;
 use hawser_io::kept::{
-    DroppingFilter, ForwardedPass, Forwarding, Item, NoReversePathRule, Rules, TunnelEnd,
+    DroppingFilter, ForwardedPass, Forwarding, Item, NoReversePathRule, Rules, Traffic, TunnelEnd,
     TunnelRoutes, Watch,
 };
 use std::collections::BTreeSet;
@@ -94,6 +94,7 @@ fn forwarding(device: &str, prefixes: &[Prefix], rules: &mut Rules) -> Vec<Box<d
     });
     let pass = ForwardedPass {
         interface: device.to_owned(),
+        traffic: Traffic::OpenedFrom,
         networks: prefixes.iter().map(ToString::to_string).collect(),
         consequence: CLIENTS.to_owned(),
         rules: rules.current(),

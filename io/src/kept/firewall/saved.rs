@@ -65,6 +65,7 @@ fn expressions(mut words: impl Iterator<Item = String>) -> Value {
             "-o" => matches(json!({ "meta": { "key": "oifname" } }), pattern(&value())),
             "-s" => matches(json!({ "payload": { "field": "saddr" } }), prefix(&value())),
             "-d" => matches(json!({ "payload": { "field": "daddr" } }), prefix(&value())),
+            "-p" => matches(json!({ "meta": { "key": "l4proto" } }), value().into()),
             "-m" => {
                 let is_filter = value() == "rpfilter";
                 reverse_path = is_filter
@@ -83,7 +84,11 @@ fn expressions(mut words: impl Iterator<Item = String>) -> Value {
             }
             "--validmark" | "--accept-local" => {}
             "--comment" => drop(value()),
-            "-j" | "-g" => {
+            "-g" => {
+                all.push(json!({ "goto": { "target": value() } }));
+                break;
+            }
+            "-j" => {
                 all.extend(reverse_path.take().map(reverse_path_match));
                 all.push(verdict(&value()));
                 // The options of the target follow.
@@ -119,6 +124,7 @@ fn prefix(text: &str) -> Value {
 
 fn verdict(target: &str) -> Value {
     match target {
+        "NFQUEUE" => json!({ "queue": null }),
         "ACCEPT" | "DROP" | "REJECT" | "RETURN" => json!({ target.to_lowercase(): null }),
         chain => json!({ "jump": { "target": chain } }),
     }
