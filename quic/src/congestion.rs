@@ -1,5 +1,6 @@
 use crate::bbr::BbrConfig;
 use crate::live::Live;
+use crate::sent_packets::SentPackets;
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use std::any::Any;
@@ -48,6 +49,7 @@ impl ControllerFactory for Congestion {
             live: Arc::clone(&self.live),
             clock: Arc::clone(&self.clock),
             newest_acknowledged: None,
+            sent: SentPackets::default(),
         };
         controller.publish();
         Box::new(controller)
@@ -71,6 +73,7 @@ struct Probing {
     clock: Clock,
     /// When the newest packet was sent that is in the acknowledgement being processed.
     newest_acknowledged: Option<Instant>,
+    sent: SentPackets,
 }
 
 impl Probing {
@@ -89,6 +92,7 @@ impl Controller for Probing {
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         self.live.on_sent(now, bytes);
+        self.sent.on_sent(pn, bytes);
         self.inner.on_packet_sent(now, bytes, pn);
     }
 
@@ -106,6 +110,7 @@ impl Controller for Probing {
         rtt: &RttEstimator,
     ) {
         self.newest_acknowledged = self.newest_acknowledged.max(Some(sent));
+        self.sent.on_fate(pn, true);
         self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
     }
 
@@ -119,6 +124,7 @@ impl Controller for Probing {
         self.inner
             .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         self.publish();
+        self.sent.settle(&mut self.live.sizes());
         self.live
             .on_acknowledged(now, self.newest_acknowledged.take(), in_flight);
     }
@@ -148,10 +154,12 @@ impl Controller for Probing {
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
         self.live.on_lost(lost_bytes);
+        self.sent.on_fate(pn, false);
         self.inner.on_packet_lost(lost_bytes, pn, now);
     }
 
     fn on_spurious_congestion_event(&mut self) {
+        self.live.sizes().restart();
         self.inner.on_spurious_congestion_event();
     }
 
@@ -184,6 +192,7 @@ impl Controller for Probing {
             live: Arc::clone(&self.live),
             clock: Arc::clone(&self.clock),
             newest_acknowledged: self.newest_acknowledged,
+            sent: SentPackets::default(),
         })
     }
 

@@ -14,9 +14,11 @@
 //! ```
 
 mod bbr;
+mod black_hole;
 mod congestion;
 mod live;
 mod marks;
+mod sent_packets;
 pub mod tls;
 mod transport;
 

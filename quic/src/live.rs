@@ -1,4 +1,6 @@
+use crate::black_hole::BlackHole;
 use hawser_units::{Bitrate, ByteSize};
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -29,6 +31,7 @@ pub struct Live {
     sent_at_ns: AtomicU64,
     lost: AtomicU64,
     marks: AtomicU64,
+    sizes: Mutex<BlackHole>,
 }
 
 /// The figures at one moment.
@@ -90,6 +93,7 @@ impl Live {
             sent_at_ns: zero(),
             lost: zero(),
             marks: zero(),
+            sizes: Mutex::default(),
         }
     }
 
@@ -113,6 +117,25 @@ impl Live {
             lost_packets: read(&self.lost),
             congestion_marks: read(&self.marks),
         }
+    }
+
+    /// Returns the size of UDP payloads, in bytes, that should be used instead of the present ones, because
+    /// no larger ones arrive while smaller ones do.
+    pub fn narrowed(&self) -> Option<u16> {
+        self.sizes()
+            .narrowed()
+            .and_then(|size| size.try_into().ok())
+    }
+
+    /// Records that UDP payloads of at most this size are used from now on. Without one, they are of any
+    /// size.
+    pub fn use_payload(&self, bytes: Option<u16>) {
+        self.sizes().set_size(bytes.map_or(usize::MAX, usize::from));
+    }
+
+    /// Returns the evidence for sizes that do not arrive.
+    pub(crate) fn sizes(&self) -> MutexGuard<'_, BlackHole> {
+        self.sizes.lock()
     }
 
     /// Returns the controller's window, or what is in flight and one packet if the path is silent

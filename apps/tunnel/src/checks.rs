@@ -20,10 +20,11 @@ pub(crate) const ANSWERS: [&str; 3] = [
     r#"{"refused":{"reason":"unknown_session","explanation":"it has ended"}}"#,
 ];
 
-pub(crate) const NOTICES: [&str; 3] = [
+pub(crate) const NOTICES: [&str; 4] = [
     r#"{"standby":true}"#,
     r#""draining""#,
     r#"{"backlog":false}"#,
+    r#"{"narrow":1372}"#,
 ];
 
 /// Parses the messages of a stream, which have their lengths in front of them.

@@ -278,6 +278,18 @@ impl Client {
         self.supervisor.handle_uplinks(now, uplinks);
     }
 
+    /// Limits the uplinks of paths on which large packets do not arrive any more.
+    fn follow_narrow_paths(&mut self) {
+        let now = time::now();
+        let uplinks = self.usable_uplinks();
+        for (interface, mtu) in self.connections.narrowed() {
+            let mut uplinks = uplinks.iter();
+            if let Some(uplink) = uplinks.find(|uplink| uplink.interface == interface) {
+                self.narrow.shrink(now, uplink, mtu);
+            }
+        }
+    }
+
     /// Returns the uplinks that are up, with the settings of the controller.
     fn usable_uplinks(&self) -> Vec<Uplink> {
         self.settings.over(self.uplinks.borrow().clone())
@@ -292,6 +304,7 @@ impl Client {
     /// Reports the state of the session to the supervisor. Writes the usage and the status if
     /// `write` is true, and after a change.
     async fn poll(&mut self, write: bool) {
+        self.follow_narrow_paths();
         // Trials of larger packets begin and end.
         self.handle_uplinks();
         let report = match &self.current {

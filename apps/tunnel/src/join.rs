@@ -178,6 +178,8 @@ pub(crate) enum Notice {
     /// From the server, on paths that have been on standby: whether packets to the client wait for
     /// a path.
     Backlog(bool),
+    /// From the server: UDP payloads of more bytes than this do not arrive at the client any more.
+    Narrow(u16),
 }
 
 /// The secret of a session, which both ends derive from the connection that opened it.

@@ -21,10 +21,13 @@ pub(crate) const SERVER_ID_BYTES: usize = 4;
 /// none.
 pub(crate) const CLIENT_ID_BYTES: usize = 0;
 
-/// The overhead of the largest inner packet in a UDP payload, in bytes: first byte, connection ID,
-/// packet number, the datagram frame's header as the library computes it, the AEAD tag, and the
+/// The overhead of the largest inner packet in a UDP payload, in bytes: that of a datagram, and the
 /// header of a coded packet.
-const PACKET_OVERHEAD: u16 = 1 + SERVER_ID_BYTES as u16 + 4 + 9 + 16 + 8;
+const PACKET_OVERHEAD: u16 = DATAGRAM_OVERHEAD as u16 + 8;
+
+/// The overhead of the largest datagram in a UDP payload, in bytes: first byte, connection ID, packet
+/// number, the datagram frame's header as the library computes it, and the AEAD tag.
+pub(crate) const DATAGRAM_OVERHEAD: usize = 1 + SERVER_ID_BYTES + 4 + 9 + 16;
 
 /// The smallest UDP payload that QUIC allows (RFC 9000, section 14), in bytes.
 pub(crate) const MIN_UDP_PAYLOAD: u16 = 1200;

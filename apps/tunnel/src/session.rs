@@ -453,10 +453,7 @@ impl Session {
     fn follow_sizes(&mut self, now: Instant) {
         let mut has_changed = false;
         for path in self.paths.iter_mut().flatten() {
-            if let Some(size) = self.endpoint.narrowed(path.id) {
-                path.narrow(now, size, self.settings.mtu_retry);
-                has_changed = true;
-            }
+            has_changed |= path.narrow(now, self.settings.mtu_retry);
             has_changed |= path.widen(now);
         }
         if has_changed {

@@ -75,13 +75,6 @@ impl Endpoint {
         self.sender.max_packet()
     }
 
-    /// Returns the size of datagrams, in bytes, with which a path should be used instead of
-    /// [`PathState::datagram_size`], because no larger ones arrive while small ones do; `None` if
-    /// large ones arrive. If the size is still too large, a smaller one follows.
-    pub fn narrowed(&self, path: PathId) -> Option<usize> {
-        self.sender.narrowed(path)
-    }
-
     /// Returns the number of packets that wait for a path with window.
     pub fn waiting(&self) -> usize {
         self.sender.waiting()

@@ -31,7 +31,6 @@
 //! # Ok::<(), hawser_xnc::RejectReason>(())
 //! ```
 
-mod black_hole;
 mod config;
 mod decoding;
 mod delays;

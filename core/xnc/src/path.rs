@@ -85,7 +85,6 @@ impl Path {
     pub(crate) fn update(&mut self, state: PathState) {
         self.state = state;
         self.handed_out = 0;
-        self.transmissions.black_hole.set_size(state.datagram_size);
     }
 
     pub(crate) fn hand_out(&mut self, bytes: usize) {

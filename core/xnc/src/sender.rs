@@ -124,10 +124,6 @@ impl Sender {
         self.queue.bytes() + self.recovery.packets().bytes()
     }
 
-    pub(crate) fn narrowed(&self, path: PathId) -> Option<usize> {
-        self.paths.get(path)?.transmissions.black_hole.narrowed()
-    }
-
     pub(crate) fn waiting(&self) -> usize {
         self.queue.len()
     }

@@ -2,7 +2,6 @@
 //! it carries, so that losses can be attributed.
 
 use crate::RejectReason;
-use crate::black_hole::BlackHole;
 use crate::memory::shrink_if_sparse;
 use crate::numbers::AckedRanges;
 use crate::timing::{GRANULARITY, PAUSE, Timing};
@@ -78,10 +77,6 @@ struct SentTransmission {
 }
 
 impl SentTransmission {
-    fn datagram_bytes(&self) -> u64 {
-        self.bytes.saturating_sub(QUIC_OVERHEAD)
-    }
-
     /// Marks it as lost, updates the average `loss`, and returns its content.
     fn mark_lost(&mut self, loss: &mut f64) -> Content {
         self.fate = Fate::Lost;
@@ -131,7 +126,6 @@ pub(crate) struct SentTransmissions {
     last_sent: Instant,
     /// The average loss over about the last hundred transmissions, 0 to 1.
     loss: f64,
-    pub(crate) black_hole: BlackHole,
 }
 
 impl SentTransmissions {
@@ -281,7 +275,6 @@ impl SentTransmissions {
             }
             Fate::Lost => {
                 outcomes.push(Outcome::ArrivedLate(sent.content));
-                self.black_hole.handle_late_arrival(sent.datagram_bytes());
                 self.loss = (self.loss - 1.0 / LOSS_WINDOW).max(0.0);
             }
             Fate::Arrived => return,
@@ -414,9 +407,6 @@ impl SentTransmissions {
             if sent.fate == Fate::Unknown {
                 break sent;
             }
-            let has_arrived = sent.fate == Fate::Arrived;
-            let datagram = sent.datagram_bytes();
-            self.black_hole.handle_outcome(datagram, has_arrived);
             self.first_undecided += 1;
         };
         let shown = match self.largest_acked {

@@ -26,8 +26,9 @@ impl Client {
                     let interface = uplink.interface.as_str();
                     debug!(interface, "path silent: trying another connection");
                 }
-                // Beside a path, the size is found out by the join, within the time for that.
-                let fits = reason != DialReason::Redial;
+                // Beside a path, the size is found out by the join, within the time for that, unless the
+                // network may carry even less than is known.
+                let fits = reason != DialReason::Redial || self.narrow.is_limited(&uplink);
                 self.connections.dial(connection, uplink, server, fits);
             }
             Command::Open { connection, path } => self.open(connection, path),

@@ -4,6 +4,7 @@ use super::Current;
 use super::dial::{Attached, Dialed, Dialer};
 use super::path::{self, Stream};
 use crate::join::{CloseCode, Opened, PathNumber, Secret};
+use crate::quic::headers;
 use crate::session::{Command as SessionCommand, Handle};
 use anyhow::{Result, ensure};
 use hawser_quic::MarkCounter;
@@ -54,6 +55,8 @@ pub(super) struct PathEntry {
     endpoint: Endpoint,
     marks: MarkCounter,
     over_tcp: bool,
+    /// The size of UDP payloads above which none arrives any more.
+    narrowed: watch::Receiver<Option<u16>>,
     task: AbortHandle,
 }
 
@@ -182,7 +185,8 @@ impl Connections {
 
     async fn start_path(&mut self, id: ConnectionId, attached: Attached, to: &Handle) -> PathEntry {
         let (standby, changes) = watch::channel(attached.number.standby);
-        let link = attached.link(standby);
+        let narrowed = watch::Sender::default();
+        let link = attached.link(standby, narrowed.clone());
         to.send_command(SessionCommand::Add(attached.number, link))
             .await;
         let try_udp = try_udp(
@@ -196,6 +200,7 @@ impl Connections {
             send: attached.send,
             receive: attached.receive,
             standby: changes,
+            narrowed: narrowed.clone(),
         };
         let notices = self.notices.0.clone();
         let task = self.tasks.spawn(async move {
@@ -210,6 +215,7 @@ impl Connections {
             endpoint: attached.endpoint,
             marks: attached.marks,
             over_tcp: attached.over_tcp,
+            narrowed: narrowed.subscribe(),
             task,
         }
     }
@@ -277,6 +283,17 @@ impl Connections {
         }
     }
 
+    /// Returns the interfaces of paths on which large packets have ceased to arrive since the last call,
+    /// and the largest packets that may, with all headers.
+    pub(super) fn narrowed(&mut self) -> Vec<(String, u16)> {
+        let paths = self.entries.values_mut();
+        let narrowed = paths.filter_map(|entry| match &mut entry.stage {
+            Stage::Path(path) => Some((entry.interface.clone(), path.take_narrowed()?)),
+            _ => None,
+        });
+        narrowed.collect()
+    }
+
     /// Returns the path whose connection has this stable ID.
     pub(super) fn of_path(&self, stable_id: usize) -> Option<ConnectionId> {
         let is_path = |entry: &Entry| match &entry.stage {
@@ -300,6 +317,13 @@ impl Connections {
 }
 
 impl PathEntry {
+    fn take_narrowed(&mut self) -> Option<u16> {
+        let payload = self.narrowed.has_changed().ok()?;
+        let payload = payload.then(|| *self.narrowed.borrow_and_update())??;
+        let path = self.connection.path(noq::PathId::ZERO)?;
+        Some(payload.saturating_add(headers(path.remote_address().ok()?.ip())))
+    }
+
     /// Moves the connection to another address of its uplink.
     pub(super) fn readdress(&self, dialer: &Dialer, interface: &str, own: IpAddr) -> Result<()> {
         ensure!(!self.over_tcp, "a TCP connection keeps its addresses");

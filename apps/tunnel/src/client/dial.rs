@@ -617,7 +617,11 @@ impl Dialed {
 impl Attached {
     /// Returns the link for the session, which sends changes of the path's standby state to
     /// `standby`.
-    pub(crate) fn link(&self, standby: watch::Sender<bool>) -> Link {
+    pub(crate) fn link(
+        &self,
+        standby: watch::Sender<bool>,
+        narrowed: watch::Sender<Option<u16>>,
+    ) -> Link {
         Link {
             connection: self.connection.clone(),
             live: Arc::clone(&self.live),
@@ -628,6 +632,7 @@ impl Attached {
             cost: self.uplink.cost,
             standby: Some(standby),
             buffer: DATAGRAM_BUFFER,
+            narrowed,
         }
     }
 }

@@ -70,6 +70,15 @@ impl NarrowUplinks {
         self.set(uplink, mtu, retry_at);
     }
 
+    /// Limits an uplink on which packets of more than `mtu` bytes do not arrive any more. There may be no
+    /// smaller MTU.
+    pub(super) fn shrink(&mut self, now: Instant, uplink: &Uplink, mtu: u16) {
+        let above = mtu.saturating_add(1);
+        if smaller_mtus(above).next().is_some() {
+            self.narrow(now, uplink, above);
+        }
+    }
+
     /// Limits an uplink to its MTU, with which a connection was made after larger packets did not
     /// arrive.
     pub(super) fn fit(&mut self, now: Instant, uplink: &Uplink) {
@@ -124,10 +133,17 @@ impl NarrowUplinks {
         limit.is_some_and(|limit| limit.retry_at <= now)
     }
 
+    /// Returns whether an uplink has the MTU that it was limited to.
+    pub(super) fn is_limited(&self, uplink: &Uplink) -> bool {
+        let limit = self.limits.get(&uplink.interface);
+        limit.is_some_and(|limit| limit.mtu == uplink.mtu)
+    }
+
     /// Limits the MTUs of uplinks, except during trials.
     pub(super) fn limit(&mut self, now: Instant, mut uplinks: Vec<Uplink>) -> Vec<Uplink> {
         for uplink in &mut uplinks {
             self.follow_network(now, uplink);
+            self.follow_interface(uplink);
             let Some(limit) = self.limits.get_mut(&uplink.interface) else {
                 continue;
             };
@@ -139,6 +155,15 @@ impl NarrowUplinks {
             }
         }
         uplinks
+    }
+
+    /// Forgets a limit that is not below the MTU of the interface itself: when that is larger again, all
+    /// of it is used.
+    fn follow_interface(&mut self, uplink: &Uplink) {
+        let limit = self.limits.get(&uplink.interface);
+        if limit.is_some_and(|limit| uplink.mtu <= limit.mtu) {
+            self.limits.remove(&uplink.interface);
+        }
     }
 
     /// Begins with what an uplink's network carried before, or else with the whole MTU, when the uplink
@@ -236,6 +261,30 @@ mod tests {
         assert_eq!(mtu(&mut narrow, START), 1480);
         narrow.confirm(&uplink(1));
         assert_eq!(mtu(&mut narrow, START), 1500);
+    }
+
+    #[test]
+    fn a_path_that_carries_less_than_the_interface_is_followed() {
+        let mut narrow = NarrowUplinks::new(EVERY, Sizes::default());
+        let smaller = Uplink {
+            mtu: 1400,
+            ..uplink(1)
+        };
+        for carried in [1480, 1400] {
+            narrow.shrink(START, &uplink(1), carried);
+            assert_eq!(narrow.limit(START, vec![smaller.clone()])[0].mtu, 1400);
+            assert_eq!(mtu(&mut narrow, START), 1500, "it was the interface");
+        }
+        narrow.shrink(START, &uplink(1), 1400);
+        assert_eq!(mtu(&mut narrow, START), 1400);
+        narrow.shrink(START, &uplink(1), 1358);
+        assert_eq!(mtu(&mut narrow, START), 1352);
+        narrow.shrink(START, &uplink(1), 1228);
+        assert_eq!(mtu(&mut narrow, START), 1352, "there is no smaller MTU");
+        assert!(narrow.is_limited(&Uplink {
+            mtu: 1352,
+            ..uplink(1)
+        }));
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub(super) struct Stream {
     pub(super) receive: RecvStream,
     /// The standby state of the path, of which the server is notified.
     pub(super) standby: watch::Receiver<bool>,
+    /// The size of UDP payloads above which none arrives in either direction any more.
+    pub(super) narrowed: watch::Sender<Option<u16>>,
 }
 
 /// Exchanges notices with the server until the connection closes; returns the reason.
@@ -22,20 +24,24 @@ pub(super) async fn serve(
 ) -> ConnectionError {
     tokio::select! {
         reason = stream.connection.closed() => reason,
-        never = receive(id, stream.receive, notices) => match never {},
+        never = receive(id, (stream.receive, stream.narrowed), notices) => match never {},
         never = send_standby(stream.send, stream.standby) => match never {},
     }
 }
 
 async fn receive(
     id: ConnectionId,
-    mut stream: RecvStream,
+    (mut stream, narrowed): (RecvStream, watch::Sender<Option<u16>>),
     notices: mpsc::Sender<Notice>,
 ) -> std::convert::Infallible {
     loop {
         let notice = match join::receive(&mut stream).await {
             Ok(join::Notice::Draining) => Notice::Draining(id),
             Ok(join::Notice::Backlog(backlog)) => Notice::Backlog(id, backlog),
+            Ok(join::Notice::Narrow(payload)) => {
+                narrowed.send_replace(Some(payload));
+                continue;
+            }
             // The stream was closed, or the notice was not valid: ignore further ones.
             Ok(join::Notice::Standby(_)) | Err(_) => break std::future::pending().await,
         };

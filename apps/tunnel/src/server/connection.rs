@@ -186,6 +186,7 @@ async fn handshake(
         cost: 0,
         standby: None,
         buffer: DATAGRAM_BUFFER,
+        narrowed: watch::Sender::default(),
     };
     Ok(Some(Attached {
         peer,
@@ -465,13 +466,15 @@ async fn serve_path(server: &Server, path: Attached, slots: &HandshakeSlots) {
         payload,
     } = path;
     let connection = link.connection.clone();
+    let narrowed = link.narrowed.subscribe();
     add_path(server, &open, number, link, peer).await;
     // A client receives notices of a backlog only on paths that have been on standby.
     let was_standby = watch::Sender::new(number.standby);
     let send_notices = async {
         // Fails only if the connection has just closed.
         let _ = join::send_padded(&mut send, &answer, payload).await;
-        notify(server, &open, was_standby.subscribe(), &mut send).await;
+        let changes = (was_standby.subscribe(), narrowed);
+        notify(server, &open, changes, &mut send).await;
     };
     tokio::select! {
         reason = connection.closed() => {
@@ -542,7 +545,7 @@ async fn receive_notices(
 async fn notify(
     server: &Server,
     open: &OpenSession,
-    mut was_standby: watch::Receiver<bool>,
+    (mut was_standby, mut narrowed): (watch::Receiver<bool>, watch::Receiver<Option<u16>>),
     send: &mut SendStream,
 ) {
     let mut draining = server.draining.subscribe();
@@ -561,6 +564,11 @@ async fn notify(
                 }
                 Notice::Backlog(waits)
             }
+            // The session may have dropped the path before its connection closes.
+            Ok(()) = narrowed.changed() => match *narrowed.borrow_and_update() {
+                Some(payload) => Notice::Narrow(payload),
+                None => continue,
+            },
         };
         // Fails only if the connection has just closed.
         let _ = join::send(send, &notice).await;

@@ -1,5 +1,5 @@
 use crate::join::{CloseCode, PathNumber};
-use crate::quic::RECEIVED_BYTES;
+use crate::quic::{DATAGRAM_OVERHEAD, RECEIVED_BYTES};
 use bytes::Bytes;
 use hawser_quic::{Live, Received};
 use hawser_units::{ByteSize, Instant, PathId};
@@ -62,6 +62,8 @@ pub(crate) struct Link {
     pub(crate) standby: Option<watch::Sender<bool>>,
     /// The size of the connection's send buffer.
     pub(crate) buffer: ByteSize,
+    /// The size of UDP payloads, in bytes, above which none arrives any more.
+    pub(crate) narrowed: watch::Sender<Option<u16>>,
 }
 
 impl Link {
@@ -111,7 +113,7 @@ pub(super) struct Path {
     pub(super) standby: bool,
     pub(super) outgoing: Vec<Bytes>,
     /// The largest datagram of the connection, in bytes. It is constant, because the size of QUIC
-    /// packets is pinned.
+    /// packets is pinned: some carry several smaller datagrams.
     connection_size: usize,
     /// The largest datagram in use, which is smaller while larger ones do not arrive.
     datagram_size: usize,
@@ -165,9 +167,16 @@ impl Path {
         }
     }
 
-    /// Uses smaller datagrams for a time, because larger ones do not arrive.
-    pub(super) fn narrow(&mut self, now: Instant, size: usize, time: Duration) {
-        self.datagram_size = size;
+    /// Uses smaller datagrams for a time if larger packets do not arrive, and says so to the end that
+    /// makes connections; returns whether that is so.
+    pub(super) fn narrow(&mut self, now: Instant, time: Duration) -> bool {
+        let Some(payload) = self.link.live.narrowed() else {
+            return false;
+        };
+        self.link.live.use_payload(Some(payload));
+        self.link.narrowed.send_replace(Some(payload));
+        let size = usize::from(payload).saturating_sub(DATAGRAM_OVERHEAD);
+        self.datagram_size = size.min(self.connection_size);
         self.widen_at = Some(now + time);
         self.narrow_remote = self.remote();
         warn!(
@@ -175,6 +184,7 @@ impl Path {
             mtu_bytes = self.largest_packet(),
             "large packets do not arrive, small ones do: using smaller ones, because a hop has become narrower"
         );
+        true
     }
 
     /// Has larger datagrams tried again at `at`, if smaller ones are in use.
@@ -191,6 +201,7 @@ impl Path {
         let is_due = self.widen_at.take_if(|at| *at <= now).is_some();
         if is_due {
             self.datagram_size = self.connection_size;
+            self.link.live.use_payload(None);
             info!(path = self.link.name, "trying large packets again");
         }
         is_due

@@ -100,6 +100,9 @@ impl Connection {
     }
 }
 
+/// The interval at which a flood sends.
+const EVERY: Duration = Duration::from_millis(2);
+
 /// A stream of datagrams without an answer, until it is dropped.
 pub(crate) struct Flood {
     stop: Arc<AtomicBool>,
@@ -109,27 +112,32 @@ pub(crate) struct Flood {
 impl Flood {
     /// 4 Mb/s.
     pub(crate) fn start(from: &Namespace, to: IpAddr) -> Flood {
-        Flood::of(from, to, 1, 1000)
+        Flood::of(from, to, vec![1000], EVERY)
     }
 
     /// Datagrams of this size, which are larger than a packet inside may be after a while.
     pub(crate) fn of_size(from: &Namespace, to: IpAddr, bytes: usize) -> Flood {
-        Flood::of(from, to, 1, bytes)
+        Flood::of(from, to, vec![bytes], EVERY)
     }
 
-    /// Sends `datagrams` datagrams of `bytes` every two milliseconds.
-    fn of(from: &Namespace, to: IpAddr, datagrams: usize, bytes: usize) -> Flood {
+    /// Pairs of datagrams of these sizes, every 20 ms.
+    pub(crate) fn of_pairs(from: &Namespace, to: IpAddr, sizes: [usize; 2]) -> Flood {
+        Flood::of(from, to, sizes.to_vec(), 10 * EVERY)
+    }
+
+    /// Sends datagrams of these sizes each time.
+    fn of(from: &Namespace, to: IpAddr, sizes: Vec<usize>, every: Duration) -> Flood {
         let socket = from.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::spawn({
             let stop = Arc::clone(&stop);
             move || {
                 while !stop.load(Relaxed) {
-                    for _ in 0..datagrams {
+                    for bytes in &sizes {
                         // Fails with the ICMP error that the port is closed.
-                        let _ = socket.send_to(&vec![0; bytes], (to, 9));
+                        let _ = socket.send_to(&vec![0; *bytes], (to, 9));
                     }
-                    thread::sleep(Duration::from_millis(2));
+                    thread::sleep(every);
                 }
             }
         });
@@ -484,8 +492,18 @@ fn a_greedy_client_leaves_a_modest_one_its_share() {
     let greedy = rig.start(&rig.router, "greedy", "client", &config);
     let _modest = rig.client("");
     let floods = [
-        Flood::of(&rig.router, [10, 77, 0, 1].into(), GREEDY, 1000),
-        Flood::of(&rig.servers[0], greedy.session().addresses[0], GREEDY, 1000),
+        Flood::of(
+            &rig.router,
+            [10, 77, 0, 1].into(),
+            vec![1000; GREEDY],
+            EVERY,
+        ),
+        Flood::of(
+            &rig.servers[0],
+            greedy.session().addresses[0],
+            vec![1000; GREEDY],
+            EVERY,
+        ),
     ];
     greedy.until("the flood goes up and down", |status| {
         status.sessions[0].sent_mbps > 50.0 && status.sessions[0].received_mbps > 50.0

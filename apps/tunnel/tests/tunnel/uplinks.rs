@@ -5,7 +5,8 @@ use crate::traffic::{Connection, Flood, echo};
 use hawser_tunnel::status::{PathStatus, Status};
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 /// The longest stall of a connection inside the tunnel when one of two uplinks fails.
@@ -148,6 +149,82 @@ fn a_hop_that_becomes_narrower_without_a_word_is_noticed_and_so_is_its_recovery(
         status.sessions[0].mtu_bytes == full
     });
     assert_eq!(client.session().since_unix_ms, since);
+}
+
+/// Drops packets of more bytes that arrive at the router on an interface, without an answer.
+fn drop_larger(rig: &Rig, interface: &str, bytes: u16) {
+    nft(
+        &rig.router,
+        &format!(
+            "table inet narrow {{\ncounter dropped {{}}\nchain forward {{ type filter hook forward priority 0;\n\
+             iifname \"{interface}\" meta l4proto udp meta length > {bytes} counter name dropped drop\n}}\n}}"
+        ),
+    );
+}
+
+fn dropped(rig: &Rig) -> u64 {
+    let counter = nft(&rig.router, "list counter inet narrow dropped");
+    let mut words = counter.split_whitespace();
+    words.find(|word| *word == "packets");
+    words.next().unwrap().parse().unwrap()
+}
+
+/// Waits until packets have been dropped, and no further one for a second.
+fn wait_until_none_is_dropped(rig: &Rig, what: &str) {
+    let start = Instant::now();
+    let mut before = 0;
+    while before == 0 || dropped(rig) > before {
+        assert!(start.elapsed() < 3 * TIMEOUT, "dropped: {before}; {what}");
+        before = dropped(rig);
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Starts a client with a single uplink, whose hops are to carry one packet at a time, as cables do.
+fn client_with_one_uplink(rig: &Rig) -> End {
+    for (end, interface) in [(&rig.client, "wan0"), (&rig.servers[0], "net")] {
+        let set = format!("link set {interface} gso_max_segs 1");
+        end.ip(&set).unwrap();
+    }
+    let server = format!("[[server]]\nname = \"one\"\naddresses = [\"203.0.0.1:{PORT}\"]\n");
+    let uplink = "[[uplink]]\ninterface = \"wan0\"\n";
+    rig.client_with("car", "", &format!("{server}{uplink}"))
+}
+
+/// Sizes of datagrams that are sent together, and what a hop carries that their packet does not fit.
+const PAIRS: [([usize; 2], u16); 3] =
+    [([1316, 100], 1358), ([1250, 120], 1358), ([600, 610], 1300)];
+
+#[test]
+fn pairs_of_datagrams_upward_fit_a_hop_that_became_narrower() {
+    for (sizes, hop) in PAIRS {
+        let rig = Rig::new();
+        let _server = rig.server(0, "", "");
+        let client = client_with_one_uplink(&rig);
+        let since = client.session().since_unix_ms;
+        let _pairs = Flood::of_pairs(&rig.client, HOST4.parse().unwrap(), sizes);
+        drop_larger(&rig, "wan0", hop);
+        wait_until_none_is_dropped(&rig, &format!("{sizes:?}"));
+        let file = rig.path("car/sizes.json");
+        client.until("the size is remembered", |_| {
+            fs::read_to_string(&file).is_ok_and(|sizes| sizes.contains("\"wan0\""))
+        });
+        assert_eq!(client.session().since_unix_ms, since);
+    }
+}
+
+#[test]
+fn pairs_of_datagrams_downward_fit_a_hop_that_became_narrower() {
+    for (sizes, hop) in PAIRS {
+        let rig = Rig::new();
+        let _server = rig.server(0, "", "");
+        let client = client_with_one_uplink(&rig);
+        let session = client.session();
+        let _pairs = Flood::of_pairs(&rig.servers[0], session.addresses[0], sizes);
+        drop_larger(&rig, "to0", hop);
+        wait_until_none_is_dropped(&rig, &format!("{sizes:?}"));
+        assert_eq!(client.session().since_unix_ms, session.since_unix_ms);
+    }
 }
 
 #[test]

@@ -52,8 +52,6 @@ pub(crate) struct Pipe {
     pub(crate) max_queue: u64,
     /// Whether all datagrams are lost.
     pub(crate) is_cut: bool,
-    /// The largest datagrams that each end's hop carries. Larger ones are lost.
-    pub(crate) max_datagram: [usize; 2],
     /// One in this number of the first end's datagrams is lost. With 0, none is.
     pub(crate) lose_every: u64,
     /// The number of the next datagrams of the first end that are lost.
@@ -78,8 +76,6 @@ pub(crate) struct Direction {
     departs_at: Option<Instant>,
     in_transit: VecDeque<(Instant, Bytes)>,
     in_flight: VecDeque<Flight>,
-    /// The size of datagrams to which the end has reduced the path.
-    pub(crate) narrowed: Option<usize>,
     /// Datagrams in order since the last one that overtook others.
     in_order: usize,
     rtt: Option<Duration>,
@@ -126,7 +122,6 @@ impl Pipe {
             rate: None,
             max_queue: u64::MAX,
             is_cut: false,
-            max_datagram: [usize::MAX; 2],
             lose_every: 0,
             lose_next: 0,
             loss: 0.0,
@@ -171,7 +166,7 @@ impl Pipe {
     fn push(&mut self, now: Instant, end: usize, datagram: Bytes) {
         let size = size(&datagram);
         self.check_window(end, &datagram);
-        let is_lost = self.loses(end) || datagram.len() > self.max_datagram[end];
+        let is_lost = self.loses(end);
         let direction = &mut self.directions[end];
         let is_full = self.rate.is_some() && direction.queue_bytes + size > self.max_queue;
         direction.counts.dropped += u64::from(is_full && !is_lost);
@@ -291,7 +286,7 @@ impl Pipe {
                 latest: rtt,
                 min: least,
             },
-            datagram_size: direction.narrowed.unwrap_or(DATAGRAM_SIZE),
+            datagram_size: DATAGRAM_SIZE,
         }
     }
 }
@@ -500,8 +495,6 @@ impl Network {
         for (index, end) in self.ends.iter_mut().enumerate() {
             end.handle_timeout(self.now);
             for (id, pipe) in &mut self.pipes {
-                let narrowed = end.narrowed(*id);
-                pipe.directions[index].narrowed = narrowed.or(pipe.directions[index].narrowed);
                 end.update_path(*id, pipe.state(self.now, index));
             }
             while let Some(transmit) = end.poll_transmit(self.now) {

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-/// The sizes to which the datagrams of a path are reduced, in bytes: one after the other, until they
+/// The sizes to which the UDP payloads of a path are reduced, in bytes: one after the other, until they
 /// arrive. They belong to hops, over IPv4, of 1480, 1400, 1352 (the last one for IPv6 inside) and
 /// 1280 bytes, and to the smallest one that QUIC allows. A larger size is used if it has arrived
 /// while the packets above it were lost.
-const SIZES: [usize; 5] = [1416, 1336, 1288, 1216, 1160];
+const SIZES: [usize; 5] = [1452, 1372, 1324, 1252, 1200];
 
 /// Evidence for a narrow hop: packets that were lost in a row, and the gaps that they were in, each
 /// between smaller packets that arrived.
@@ -39,10 +39,11 @@ struct Gap {
     smallest: usize,
 }
 
-/// The outcomes of a path's packets, by their sizes.
-#[derive(Debug, Default)]
+/// The outcomes of a connection's packets, by their sizes: a packet can carry several datagrams, which
+/// arrive together or not at all.
+#[derive(Debug)]
 pub(crate) struct BlackHole {
-    /// The size of datagrams that the path is used with, in bytes.
+    /// The size of packets that the path is used with, in bytes.
     size: usize,
     /// Whether it was narrowed to this size.
     is_narrowed: bool,
@@ -56,8 +57,21 @@ pub(crate) struct BlackHole {
     gap: Option<Gap>,
 }
 
+impl Default for BlackHole {
+    fn default() -> Self {
+        BlackHole {
+            size: usize::MAX,
+            is_narrowed: false,
+            largest_arrived: 0,
+            gaps: BTreeMap::new(),
+            arrived_between: 0,
+            gap: None,
+        }
+    }
+}
+
 impl BlackHole {
-    /// Takes note of the size of datagrams with which the path is used.
+    /// Takes note of the size of packets with which the path is used.
     pub(crate) fn set_size(&mut self, size: usize) {
         if size != self.size {
             *self = BlackHole {
@@ -85,13 +99,10 @@ impl BlackHole {
         gap.smallest = gap.smallest.min(bytes);
     }
 
-    /// Handles the arrival of a packet of `bytes` that had counted as lost.
-    pub(crate) fn handle_late_arrival(&mut self, bytes: u64) {
-        let Some(bytes) = self.present_size(bytes) else {
-            return;
-        };
-        self.gap.take_if(|gap| gap.smallest <= bytes);
-        self.handle_arrival(bytes);
+    /// Forgets the evidence, because packets that had counted as lost have arrived.
+    pub(crate) fn restart(&mut self) {
+        self.gaps.clear();
+        self.gap = None;
     }
 
     /// Returns the size of a packet; none for one that was sent before the path was narrowed, which
@@ -121,7 +132,7 @@ impl BlackHole {
         self.arrived_between = self.arrived_between.max(bytes);
     }
 
-    /// Returns the size of datagrams to be used instead, if larger packets do not arrive.
+    /// Returns the size of packets to be used instead, if larger packets do not arrive.
     pub(crate) fn narrowed(&self) -> Option<usize> {
         let limit = self.limit()?;
         let step = SIZES.into_iter().find(|size| *size < limit)?;
@@ -150,14 +161,15 @@ mod tests {
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    const FULL: usize = 1438;
+    const FULL: usize = 1472;
     const LARGE: u64 = FULL as u64;
     const SMALL: u64 = 100;
 
     fn path() -> BlackHole {
-        let mut path = BlackHole::default();
-        path.set_size(FULL);
-        path
+        BlackHole {
+            size: FULL,
+            ..BlackHole::default()
+        }
     }
 
     #[test]
@@ -246,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_size_that_has_arrived_needs_the_full_evidence_again() {
-        for bytes in [SIZES[0] as u64, 1180] {
+        for bytes in [SIZES[0] as u64, 1210] {
             let mut path = path();
             path.set_size(SIZES[0]);
             path.handle_outcome(bytes, true);
@@ -285,7 +297,7 @@ mod tests {
                 path.handle_outcome(SMALL, true);
                 match late {
                     _ if number % 10 != 9 => {}
-                    true => path.handle_late_arrival(LARGE),
+                    true => path.restart(),
                     false => path.handle_outcome(LARGE, true),
                 }
                 assert_eq!(path.narrowed(), None);
