@@ -139,7 +139,7 @@ pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()
 ///
 /// # Errors
 /// If it cannot be read, is a folder, a socket or a device, has more than 16 MiB, or is a pipe to which nobody writes
-/// for 5 s.
+/// for 20 s.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     Named::open(path)?.read_text(MAX_TEXT, &mut text)?;
@@ -236,6 +236,7 @@ mod tests {
     use nix::sys::stat::Mode;
     use nix::unistd::geteuid;
     use std::fs;
+    use std::io::Read;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     #[test]

@@ -1,4 +1,4 @@
-use crate::{images, regular_file};
+use crate::images;
 use hawser_cloud::{Camera, Extrinsics, HueRange, Intrinsics, MAX_POINTS};
 use serde::Deserialize;
 use std::io;
@@ -220,11 +220,10 @@ impl Recording {
 
     /// Reads a description. `data_dir` replaces `$HAWSER_DATA` at the beginning of a path.
     pub fn read(path: &Path, data_dir: &Path) -> Result<Self, DescriptionError> {
-        let text =
-            regular_file::read_description(path).map_err(|error| DescriptionError::Read {
-                path: path.to_owned(),
-                error,
-            })?;
+        let text = hawser_io::file::read_text(path).map_err(|error| DescriptionError::Read {
+            path: path.to_owned(),
+            error,
+        })?;
         // The mark of some editors for the order of bytes.
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         Self::parse(text, path, data_dir)

@@ -4,9 +4,6 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// The most bytes of a description.
-const MAX_DESCRIPTION: u64 = 16 << 20;
-
 /// Opens a file. A directory, a pipe or a device is refused.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let kind = fs::metadata(path)?.file_type();
@@ -30,17 +27,5 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text)?;
-    Ok(text)
-}
-
-/// Returns the text of a description.
-pub(crate) fn read_description(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    open(path)?
-        .take(MAX_DESCRIPTION + 1)
-        .read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_DESCRIPTION {
-        return Err(ErrorKind::FileTooLarge.into());
-    }
     Ok(text)
 }

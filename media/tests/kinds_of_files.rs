@@ -425,7 +425,7 @@ fn pipes_devices_and_folders_are_no_files_of_a_recording() {
     );
     let zero = hawser_media::Recording::read(Path::new("/dev/zero"), Path::new("/data"));
     let error = zero.unwrap_err().to_string();
-    assert!(error.contains("a pipe or a device"), "{error}");
+    assert!(error.contains("a socket or a device"), "{error}");
 }
 
 #[test]

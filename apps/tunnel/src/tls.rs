@@ -11,7 +11,6 @@ use hawser_tls::{ServerVerifier, Subject};
 use noq::Connection;
 use noq::crypto::rustls::QuicClientConfig;
 use rustls::pki_types::CertificateDer;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -122,7 +121,8 @@ impl Peer {
 impl Texts {
     fn read(credentials: &Credentials) -> Result<Texts> {
         let read = |path: &Path| {
-            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+            hawser_io::file::read_text(path)
+                .with_context(|| format!("cannot read {}", path.display()))
         };
         Ok(match credentials {
             Credentials::Files {

@@ -9,8 +9,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The longest time that is waited for the writer of a pipe, and between its bytes, in milliseconds.
-const PATIENCE_MS: u16 = 5000;
+/// The longest time that is waited for the writer of a pipe, and between its bytes, in milliseconds: a person may have to
+/// type a passphrase for it.
+const PATIENCE_MS: u16 = 20_000;
 
 /// An open file that is read without waiting for ever.
 pub(super) struct Named {
@@ -48,7 +49,7 @@ impl Named {
         let mut files = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
         match poll(&mut files, PollTimeout::from(PATIENCE_MS)) {
             Ok(0) => Err(io::Error::other(
-                "it is a pipe that nobody writes to: nothing has come for 5 s",
+                "it is a pipe that nobody writes to: nothing has come for 20 s",
             )),
             Ok(_) => Ok(()),
             // As another kind, it would be tried again.
