@@ -326,7 +326,7 @@ pub(in crate::experiments) fn known(drives: &[Drive]) -> String {
     let Some(first) = drives.next() else {
         return format!("there are no drives in {}", folder().display());
     };
-    let last = &drives.last().unwrap_or(first).name;
+    let last = &drives.next_back().unwrap_or(first).name;
     let kind = match first.set {
         Set::Drawn => format!(
             "there are no recorded drives in {} (set HAWSER_DATA); the computed ones",
