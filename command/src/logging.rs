@@ -12,8 +12,8 @@ use tracing_subscriber::fmt::format::{Writer, debug_fn};
 /// The longest message or value in a line of the log, in bytes.
 const MAX_VALUE: usize = 2048;
 
-/// What is logged without `-v`: events of `hawser` and of `hawser_...`, the audit log, and errors of libraries. A peer
-/// chooses of what libraries warn, and how often.
+/// The filter of the log without `-v`: events of `hawser` and `hawser_...` from info on, the audit log, and errors of
+/// libraries. Warnings of libraries are left out, because a peer can cause any number of them.
 const OWN_AND_ERRORS: &str = "error,hawser=info,audit=info";
 
 /// Options of the log on standard error.

@@ -32,7 +32,7 @@ pub enum ProgramError {
     Failed {
         /// The name of the program.
         program: String,
-        /// What it printed about it.
+        /// The errors that it printed.
         message: Line,
     },
     /// The program was killed because it had not ended in time.

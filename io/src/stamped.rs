@@ -26,9 +26,8 @@ pub struct Received {
 
 impl StampedSocket {
     /// Opens a non-blocking socket from `local` to `remote` by `interface`, whose datagrams are not
-    /// fragmented. The kernel starts
-    /// timestamping a moment after it was asked to: datagrams that arrive before that get the time
-    /// at which they are read.
+    /// fragmented. The kernel starts timestamping a moment after it was asked to: datagrams that arrive
+    /// before that get the time at which they are read.
     pub fn open(interface: &str, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind_device(Some(interface.as_bytes()))?;

@@ -162,10 +162,9 @@ fn png_error(error: png::DecodingError) -> ImageFileError {
 }
 
 fn png_size(
-    file: impl BufRead + Seek,
+    mut file: impl BufRead + Seek,
     format: PixelFormat,
 ) -> Result<(usize, usize), ImageFileError> {
-    let mut file = file;
     if let Some(exif) = png_exif(&mut file)? {
         check_orientation(&exif)?;
     }

@@ -74,19 +74,17 @@ pub(crate) fn track(
     }
     let packets = ffprobe(path, &packet_options(stream.index))?;
     let (times_s, images) = parse_packets(&packets, stream.has_b_frames);
-    let is_of_any_clock = OF_ANY_CLOCK.contains(&&*container.format_name);
-    let zero_s = match &times_s {
-        Some(times_s) if is_of_any_clock || is_delayed(&packets) => times_s[0],
-        _ => 0.0,
-    };
     if images == 0 {
         return Err(refused("the track has no images".to_owned()));
     }
+    let is_of_any_clock = OF_ANY_CLOCK.contains(&&*container.format_name);
+    let first_s = times_s.iter().flatten().next().copied();
+    let zero_s = first_s.filter(|_| is_of_any_clock || is_delayed(&packets));
     Ok(Track {
         stream: stream.index,
         size,
         times_s,
-        zero_s,
+        zero_s: zero_s.unwrap_or_default(),
         images,
     })
 }

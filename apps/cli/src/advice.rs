@@ -30,7 +30,7 @@ fn code(source: &str) -> String {
     lines.join("\n").replace("\\\n", "")
 }
 
-/// Returns the arguments of a command as somebody types it, who replaces `{node}`, `NAME` and `URL` by what they have.
+/// Returns the words of a command, with values in place of its placeholders: `{node}`, `NAME`, `URL`.
 fn typed(command: &str) -> Vec<String> {
     let word = |word: &str| match word {
         "URL" => "https://controller:14750".to_owned(),

@@ -184,13 +184,23 @@ impl Item for LooseFilter {
 /// another one. It should not be strict while filters drop packets, and is never changed.
 #[derive(Debug)]
 pub struct DroppingFilter {
-    /// The interface.
-    pub interface: String,
-    /// The number of packets that filters had dropped at the start.
-    pub dropped_before: u64,
+    filter: LooseFilter,
+    dropped_before: u64,
 }
 
 impl DroppingFilter {
+    /// Describes the filter of an interface. Filters had dropped so many packets at the start.
+    pub fn new(interface: String, dropped_before: u64) -> Self {
+        let filter = LooseFilter {
+            interface,
+            filters: None,
+        };
+        DroppingFilter {
+            filter,
+            dropped_before,
+        }
+    }
+
     /// Returns how many packets the filters of all interfaces have dropped.
     pub fn dropped() -> u64 {
         let text = fs::read_to_string("/proc/thread-self/net/netstat").unwrap_or_default();
@@ -200,17 +210,16 @@ impl DroppingFilter {
 
 impl Item for DroppingFilter {
     fn name(&self) -> String {
-        format!("net.ipv4.conf.{}.rp_filter", self.interface)
+        self.filter.name()
     }
 
     fn interface(&self) -> Option<&str> {
-        Some(&self.interface)
+        self.filter.interface()
     }
 
     fn examine(&self) -> Option<Problem> {
-        let is_strict = sysctl::reverse_path_filter(&self.interface) == sysctl::STRICT;
-        let drops = DroppingFilter::dropped() > self.dropped_before;
-        (is_strict && drops).then(|| strict(&self.interface))
+        let strict = self.filter.examine()?;
+        (DroppingFilter::dropped() > self.dropped_before).then_some(strict)
     }
 }
 

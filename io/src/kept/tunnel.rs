@@ -19,6 +19,26 @@ pub struct InnerFamily {
     pub is_blocked: bool,
 }
 
+impl InnerFamily {
+    /// Returns those that routes into a device are for.
+    pub fn of_routes(
+        interface: &str,
+        routes: &[Prefix],
+        is_blocked: bool,
+    ) -> impl Iterator<Item = InnerFamily> {
+        let has_routes = |is_ipv6: &bool| {
+            let mut routes = routes.iter();
+            routes.any(|route| route.address().is_ipv6() == *is_ipv6)
+        };
+        let families = [false, true].into_iter().filter(has_routes);
+        families.map(move |is_ipv6| InnerFamily {
+            interface: interface.to_owned(),
+            is_ipv6,
+            is_blocked,
+        })
+    }
+}
+
 impl Item for InnerFamily {
     fn name(&self) -> String {
         format!("{} inside {}", family(self.is_ipv6), self.interface)

@@ -136,12 +136,8 @@ fn name_servers(tunnel: &TunnelPlan) -> Vec<KeptFacts> {
 
 /// Examines what packets need to enter a tunnel, while an end of it runs.
 fn inside(tunnel: &TunnelPlan) -> Vec<KeptFacts> {
-    let has_routes = |is_ipv6: &bool| {
-        let mut routes = tunnel.routes.iter();
-        routes.any(|route| route.address().is_ipv6() == *is_ipv6)
-    };
-    let families = [false, true].into_iter().filter(has_routes);
-    let mut found: Vec<_> = families.map(|is_ipv6| family(is_ipv6, tunnel)).collect();
+    let families = InnerFamily::of_routes(&tunnel.interface, &tunnel.routes, tunnel.kill_switch);
+    let mut found: Vec<_> = families.map(|item| family(&item)).collect();
     let is_client = !tunnel.uplinks.is_empty();
     let routes = TunnelRoutes {
         interface: tunnel.interface.clone(),
@@ -171,19 +167,14 @@ fn hosts(addresses: &[IpAddr]) -> Vec<Prefix> {
 }
 
 /// Examines an IP version that `routes` leads into the tunnel.
-fn family(is_ipv6: bool, tunnel: &TunnelPlan) -> KeptFacts {
-    let item = InnerFamily {
-        interface: tunnel.interface.clone(),
-        is_ipv6,
-        is_blocked: tunnel.kill_switch,
-    };
+fn family(item: &InnerFamily) -> KeptFacts {
     let fine = "The tunnel has an address of this IP version inside, or does not run.";
-    let subject = if is_ipv6 { "IPv6" } else { "IPv4" };
+    let subject = if item.is_ipv6 { "IPv6" } else { "IPv4" };
     facts(
         "tunnel.family",
         Some(subject.to_owned()),
         &[Tunnel],
-        &item,
+        item,
         fine,
     )
 }

@@ -136,23 +136,15 @@ fn items(
 
 /// Returns what packets need to enter the tunnel, beside its device.
 pub(super) fn inside(config: &ClientConfig) -> Vec<Box<dyn Item>> {
-    let has_routes = |is_ipv6: &bool| {
-        let mut routes = config.routes.iter();
-        routes.any(|prefix| prefix.is_ipv4() != *is_ipv6)
-    };
-    let families = [false, true].into_iter().filter(has_routes);
-    let families = families.map(|is_ipv6| InnerFamily {
-        interface: config.common.interface.clone(),
-        is_ipv6,
-        is_blocked: config.kill_switch,
-    });
+    let (interface, inside) = (&config.common.interface, networks(&config.routes));
+    let families = InnerFamily::of_routes(interface, &inside, config.kill_switch);
     let mut items: Vec<Box<dyn Item>> = families.map(boxed).collect();
     let mut outside = config.bypass.clone();
     // These may have routes of their own, which the tunnel uses.
     outside.extend(peers(config).map(Prefix::host));
     items.push(boxed(TunnelRoutes {
-        interface: config.common.interface.clone(),
-        inside: networks(&config.routes),
+        interface: interface.clone(),
+        inside,
         outside: networks(&outside),
         end: TunnelEnd::Client {
             table: config.table,

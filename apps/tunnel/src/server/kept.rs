@@ -74,10 +74,7 @@ fn arrival(
     };
     let mut items: Vec<Box<dyn Item>> = vec![Box::new(rule)];
     for interface in interfaces {
-        items.push(Box::new(DroppingFilter {
-            interface,
-            dropped_before,
-        }));
+        items.push(Box::new(DroppingFilter::new(interface, dropped_before)));
     }
     items
 }

@@ -127,7 +127,7 @@ struct Packet<'a> {
     sources: Option<Vec<Prefix>>,
 }
 
-/// What rules do with a packet.
+/// The effect of rules on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Passes,
