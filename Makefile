@@ -96,7 +96,7 @@ hostile: build
 	@xtask/schemathesis.sh $(HAWSER)
 
 interop: setup
-	@moq/interop/install.sh "$(CURDIR)/target/tools"
+	@media/moq/interop/install.sh "$(CURDIR)/target/tools"
 	@HAWSER_TOOLS="$(CURDIR)/target/tools" $(CARGO) test --package hawser-moq --features interop-tests --test interop -- --nocapture --test-threads 1
 
 TARGET ?= all

@@ -44,7 +44,7 @@ done
 cp -r "$tree/docs" "$documents/docs"
 chmod -R u=rwX,go=rX "$documents/docs"
 rm -r "$documents/docs/results"
-for folder in apps/agent/examples apps/relay/examples apps/tunnel/examples docs/two-machines docs/under-a-controller; do
+for folder in replication/agent/examples media/relay/examples tunnel/tunnel/examples docs/two-machines docs/under-a-controller; do
     for example in "$tree/$folder"/*.toml; do
         put 644 "$example" "usr/share/doc/hawser/examples/${example##*/}"
     done

@@ -5,19 +5,19 @@
 //! files, such as an input that made the engine stop.
 
 mod bytes;
-#[path = "../../core/cloud/tests/support/checks.rs"]
+#[path = "../../media/cloud/tests/support/checks.rs"]
 mod cloud;
-#[path = "../../codec/tests/support/checks.rs"]
+#[path = "../../media/codec/tests/support/checks.rs"]
 mod codec;
-#[path = "../../core/control/tests/support/checks.rs"]
+#[path = "../../control/model/tests/support/checks.rs"]
 mod control;
-#[path = "../../core/netem/tests/support/checks.rs"]
+#[path = "../../base/netem/tests/support/checks.rs"]
 mod netem;
 mod program;
 mod targets;
-#[path = "../../core/wire/tests/support/checks.rs"]
+#[path = "../../base/wire/tests/support/checks.rs"]
 mod wire;
-#[path = "../../core/xnc/tests/support/checks.rs"]
+#[path = "../../tunnel/xnc/tests/support/checks.rs"]
 mod xnc;
 
 pub use program::{replay, write_seeds};

@@ -52,7 +52,7 @@ pub const WIRE: Target = Target {
     },
 };
 
-/// Datagrams to an end of a session of `core/xnc`. The first byte selects the scheme.
+/// Datagrams to an end of a session of `tunnel/xnc`. The first byte selects the scheme.
 pub const FRAMES: Target = Target {
     name: "frames",
     check: |input| {

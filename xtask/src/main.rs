@@ -1,14 +1,14 @@
 //! Checks of the source tree, called by the Makefile.
 //!
-//! `cargo run -p xtask -- layers` checks the direction of dependencies, `cargo run -p xtask --
+//! `cargo run -p xtask -- products` checks that no product imports another, `cargo run -p xtask --
 //! circles` that the files of a crate do not use each other in a circle, `cargo run -p xtask -- test`
 //! runs all checks and tests that a change must pass, and `cargo run -p xtask -- kernels` those that need
 //! another kernel. `run-test` is for these: cargo runs test programs with it.
 
 mod circles;
 mod kernels;
-mod layers;
 mod machine;
+mod products;
 mod silence;
 mod steps;
 
@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 use cargo_metadata::{Metadata, MetadataCommand};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo run -p xtask -- layers|circles|test|kernels";
+const USAGE: &str = "usage: cargo run -p xtask -- products|circles|test|kernels";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 
 fn run(task: Option<&str>) -> Result<()> {
     match task {
-        Some("layers") => layers::check(&workspace()?),
+        Some("products") => products::check(&workspace()?),
         Some("circles") => circles::check(&workspace()?),
         Some("kernels") => kernels::test(&workspace()?),
         Some("test") => steps::test(&workspace()?),

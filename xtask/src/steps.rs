@@ -2,7 +2,7 @@
 //! reasons.
 
 use crate::machine::{self, Root};
-use crate::{circles, layers, silence};
+use crate::{circles, products, silence};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Metadata, TargetKind};
 use std::collections::BTreeSet;
@@ -119,13 +119,15 @@ impl Run {
                 "warnings",
             ])
         })?;
-        self.step("layers", |_| {
-            Ok(passed_or_printed(layers::check(workspace)))
+        self.step("products", |_| {
+            Ok(passed_or_printed(products::check(workspace)))
         })?;
         self.step("circles of files", |_| {
             Ok(passed_or_printed(circles::check(workspace)))
         })?;
-        self.step("core without an operating system", |_| pure_core(workspace))?;
+        self.step("pure crates without an operating system", |_| {
+            pure_crates(workspace)
+        })?;
         self.step("licences", |_| licences())
     }
 
@@ -222,10 +224,10 @@ fn passed_or_printed(result: Result<()>) -> Outcome {
     }
 }
 
-/// Checks that the core builds without an operating system. `core/clippy.toml` forbids clocks,
-/// sockets, threads and files by name. A target without them forbids the rest.
-fn pure_core(workspace: &Metadata) -> Result<Outcome> {
-    let pure = layers::pure_crates(workspace)?;
+/// Checks that the pure crates build without an operating system. Their `clippy.toml` forbids clocks, sockets, threads
+/// and files by name. A target without them forbids the rest.
+fn pure_crates(workspace: &Metadata) -> Result<Outcome> {
+    let pure = products::pure_crates(workspace)?;
     if let Some(reason) = without_target(PURE_TARGET)? {
         return Ok(Outcome::Skipped(reason));
     }
