@@ -2,7 +2,7 @@
 
 use crate::sibling;
 use anyhow::{Context, Result};
-use hawser_command::Logging;
+use hawser_service::Logging;
 use std::ffi::OsString;
 
 /// The program with the experiments.

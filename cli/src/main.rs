@@ -12,7 +12,7 @@ mod sibling;
 use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use hawser_command::Logging;
+use hawser_service::Logging;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,7 +41,7 @@ enum Command {
     Enrol(hawser_agent::enrol::Args),
     /// Generate a secret key for two nodes, or for a broadcast
     Keygen(KeygenArgs),
-    Controller(hawser_command::controller::Args),
+    Controller(hawser_service::controller::Args),
     Ctl(Box<hawser_ctl::Args>),
     /// Carry IP packets over several uplinks at once
     Tunnel(hawser_tunnel::Args),
@@ -77,7 +77,7 @@ struct KeygenArgs {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     cli.logging.start();
-    hawser_command::exit_code("hawser", run(cli.command, &cli.logging)).into()
+    hawser_service::exit_code("hawser", run(cli.command, &cli.logging)).into()
 }
 
 fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
@@ -101,7 +101,7 @@ fn run(command: Command, logging: &Logging) -> anyhow::Result<()> {
 
 fn complete(shell: Shell) -> anyhow::Result<()> {
     // A reader that has closed the pipe is no failure.
-    hawser_command::print(&hawser_ctl::completion(shell, Cli::command()))?;
+    hawser_service::print(&hawser_ctl::completion(shell, Cli::command()))?;
     Ok(())
 }
 

@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
         true => serde_json::to_string_pretty(&findings)? + "\n",
         false => show::text(&findings),
     };
-    hawser_command::print(&text)?;
+    hawser_service::print(&text)?;
     let failed = findings.iter();
     match failed
         .filter(|found| found.result == Verdict::Failed)

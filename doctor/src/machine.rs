@@ -75,7 +75,7 @@ fn status_of(file: &Path) -> Value {
     let text = fs::read_to_string(file).unwrap_or_default();
     let status: Value = serde_json::from_str(&text).unwrap_or_default();
     let written = status["written_unix_ms"].as_u64().unwrap_or_default();
-    match hawser_command::is_stale(written, clock::unix_ms()) {
+    match hawser_service::is_stale(written, clock::unix_ms()) {
         true => Value::Null,
         false => status,
     }

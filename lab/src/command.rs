@@ -9,7 +9,7 @@ use crate::{bench, collect, experiments, results};
 use anyhow::{Context, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
-use hawser_command::Logging;
+use hawser_service::Logging;
 use hawser_testbed::topology::{Stop, clear_abandoned};
 use std::path::{Path, PathBuf};
 
@@ -289,7 +289,7 @@ fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
 /// Prints lines. If nothing reads them any more, the rest is omitted.
 fn print_lines(lines: impl IntoIterator<Item = String>) -> Result<()> {
     let text: String = lines.into_iter().map(|line| line + "\n").collect();
-    hawser_command::print(&text)?;
+    hawser_service::print(&text)?;
     Ok(())
 }
 

@@ -316,7 +316,7 @@ pub(crate) fn write_json(file: &Path, value: &impl Serialize) -> Result<()> {
 
 /// Prints a line about a run to standard output. The run goes on if nothing reads it.
 pub(crate) fn progress(line: &str) {
-    if let Err(error) = hawser_command::print(&format!("{line}\n")) {
+    if let Err(error) = hawser_service::print(&format!("{line}\n")) {
         tracing::warn!("cannot print the progress of the run: {error}");
     }
 }

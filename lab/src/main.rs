@@ -8,5 +8,5 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let command_line = CommandLine::parse();
     command_line.logging.start();
-    hawser_command::exit_code("hawser", command_line.run()).into()
+    hawser_service::exit_code("hawser", command_line.run()).into()
 }

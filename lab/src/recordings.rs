@@ -1,7 +1,7 @@
 //! The recordings that experiments and benchmarks play.
 
 use anyhow::Result;
-use hawser_media::{Recording, data_dir};
+use hawser_recording::{Recording, data_dir};
 use std::path::Path;
 
 /// The description of a person who talks, by two cameras.

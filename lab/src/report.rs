@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hawser_cloud::Image;
-use hawser_media::encode_png;
+use hawser_recording::encode_png;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 //! survives the loss of one.
 
 use hawser_cloud::Level;
-use hawser_media::{Recording, Source, Synthetic};
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_publish::Publisher;
+use hawser_recording::{Recording, Source, Synthetic};
 use hawser_testbed::counters;
 use hawser_testbed::emulator::{EmulatedPath, Emulator};
 use hawser_testbed::topology::{Lab, Link, Topology, network_egress, network_ingress};

@@ -9,7 +9,7 @@ const BASE: &str = "base";
 
 /// The controller, and those of its crates that the programs which it controls import.
 const CONTROL: &str = "control";
-const FOR_PRODUCTS: &[&str] = &["hawser-client", "hawser-control"];
+const FOR_PRODUCTS: &[&str] = &["hawser-client", "hawser-model"];
 
 /// The products that import neither each other nor more of [`CONTROL`] than [`FOR_PRODUCTS`].
 pub(crate) const PRODUCTS: &[&str] = &["replication", "tunnel", "media"];
@@ -64,10 +64,7 @@ fn read(workspace: &Metadata) -> Result<Vec<Crate>> {
     let crates = packages.into_iter().map(|package| {
         let manifest = &package.manifest_path;
         let path = manifest.strip_prefix(&workspace.workspace_root)?;
-        let room = path
-            .components()
-            .next()
-            .context("a crate without a folder")?;
+        let room = path.components().next().context("a crate without a folder")?;
         Ok(Crate {
             name: package.name.to_string(),
             room: room.to_string(),
@@ -127,9 +124,7 @@ fn refusal(from: &Crate, to: &Crate, for_tests: bool) -> Option<&'static str> {
         || is_product && for_tests && to.room == CONTROL;
     let is_known = is_product || meets(from) || [BASE, CONTROL, "xtask"].contains(&&*from.room);
     if !is_known && !ON_BASE.contains(&&*from.room) {
-        return Some(
-            "its folder is unknown: add it to xtask/src/products.rs and to ARCHITECTURE.md",
-        );
+        return Some("its folder is unknown: add it to xtask/src/products.rs and to ARCHITECTURE.md");
     }
     (!allowed).then_some("only base, and of control the client and the model")
 }
@@ -154,11 +149,7 @@ mod tests {
 
     fn base() -> [Crate; 3] {
         let testbed = on("base", FOR_TESTS, &[]);
-        [
-            on("base", "io", &[]),
-            testbed,
-            on("control", "hawser-client", &["io"]),
-        ]
+        [on("base", "io", &[]), testbed, on("control", "hawser-client", &["io"])]
     }
 
     fn wrong(of: Crate) -> Vec<String> {

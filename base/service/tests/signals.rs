@@ -13,7 +13,7 @@ fn is_a_program_that_hangs_when_told_to() {
     if std::env::var_os(PLAYS).is_none() {
         return;
     }
-    let stop = hawser_command::stop_flag().unwrap();
+    let stop = hawser_service::stop_flag().unwrap();
     let mut out = std::io::stdout();
     writeln!(out, "\nstarted").unwrap();
     while !stop.load(Relaxed) {

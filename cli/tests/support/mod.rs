@@ -36,6 +36,6 @@ fn is_the_lab_when_told_to() {
     let program = ["hawser-lab".to_owned()];
     let command_line = CommandLine::parse_from(program.into_iter().chain(arguments));
     command_line.logging.start();
-    let code = hawser_command::exit_code("hawser", command_line.run());
+    let code = hawser_service::exit_code("hawser", command_line.run());
     std::process::exit(code.into());
 }

@@ -6,7 +6,7 @@ mod mutation;
 use crate::Identity;
 use crate::stream::Events;
 use futures_util::stream;
-use hawser_control::node::Assignment;
+use hawser_model::node::Assignment;
 use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;

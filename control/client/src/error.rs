@@ -1,7 +1,7 @@
 use crate::words;
-use hawser_control::Name;
-use hawser_control::access::InvalidToken;
-use hawser_control::answer::Problem;
+use hawser_model::Name;
+use hawser_model::access::InvalidToken;
+use hawser_model::answer::Problem;
 use hawser_units::Line;
 use std::io;
 use std::path::PathBuf;

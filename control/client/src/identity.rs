@@ -1,8 +1,8 @@
 use crate::error::{Error, credentials};
-use hawser_control::access::TrustedAuthorities;
-use hawser_control::{InvalidName, Name};
 use hawser_io::clock::Period;
 use hawser_io::file;
+use hawser_model::access::TrustedAuthorities;
+use hawser_model::{InvalidName, Name};
 use hawser_tls::{Subject, certificates, digest};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use std::fs;

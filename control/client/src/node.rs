@@ -4,15 +4,15 @@ use crate::stream::Events;
 use crate::tls::{self, Proof};
 use crate::transport::{Controller, NOTHING, Transport};
 use eventsource_stream::Event;
-use hawser_control::Name;
-use hawser_control::access::{
+use hawser_model::Name;
+use hawser_model::access::{
     Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew, TrustedAuthorities,
 };
-use hawser_control::node::{Assignment, Registration, Report};
-use hawser_control::pair::NodeKeys;
-use hawser_control::resource::Policy;
-use hawser_control::track::TrackKey;
-use hawser_control::tunnel::{Admitted, ClientReport, ServerReport, Servers};
+use hawser_model::node::{Assignment, Registration, Report};
+use hawser_model::pair::NodeKeys;
+use hawser_model::resource::Policy;
+use hawser_model::track::TrackKey;
+use hawser_model::tunnel::{Admitted, ClientReport, ServerReport, Servers};
 use hawser_units::Line;
 use reqwest::Method;
 use serde::de::DeserializeOwned;

@@ -2,19 +2,19 @@ use crate::error::Error;
 use crate::stream::Events;
 use crate::tls::{self, Proof};
 use crate::transport::{Controller, NOTHING, Tag, Tagged, Transport};
-use hawser_control::Name;
-use hawser_control::access::{
+use hawser_model::Name;
+use hawser_model::access::{
     Authorities, Caller, Enrolment, IssuedToken, ListedEnrolment, NewEnrolment, NewSecret,
     NewToken, Token,
 };
-use hawser_control::answer::{Page, Version};
-use hawser_control::audit::AuditEntry;
-use hawser_control::node::Reported;
-use hawser_control::resource::{Event, Flow, Node, Override, Path, Policy, Tenant};
-use hawser_control::status::FlowStatus;
-use hawser_control::topology::Topology;
-use hawser_control::track::Track;
-use hawser_control::tunnel::{OwnedSettings, Server, TunnelClient};
+use hawser_model::answer::{Page, Version};
+use hawser_model::audit::AuditEntry;
+use hawser_model::node::Reported;
+use hawser_model::resource::{Event, Flow, Node, Override, Path, Policy, Tenant};
+use hawser_model::status::FlowStatus;
+use hawser_model::topology::Topology;
+use hawser_model::track::Track;
+use hawser_model::tunnel::{OwnedSettings, Server, TunnelClient};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -184,7 +184,7 @@ impl OperatorClient {
     }
 
     /// Returns the settings of tunnel clients with their tag, for changing them. Without keys if there
-    /// are none. They are the object of [`TunnelSettings`](hawser_control::tunnel::TunnelSettings), with
+    /// are none. They are the object of [`TunnelSettings`](hawser_model::tunnel::TunnelSettings), with
     /// the keys that a controller of a later version knows in addition: settings can only be replaced as
     /// a whole.
     pub async fn tagged_tunnel_settings(

@@ -5,8 +5,8 @@ use crate::error::Error;
 use crate::identity::Identity;
 use crate::node::NodeClient;
 use crate::transport::Controller;
-use hawser_control::Name;
 use hawser_io::clock::Period;
+use hawser_model::Name;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 

@@ -1,5 +1,5 @@
 use crate::error::{Error, credentials};
-use hawser_control::answer::{MERGE_PATCH, Problem};
+use hawser_model::answer::{MERGE_PATCH, Problem};
 use hawser_units::Line;
 use reqwest::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, RETRY_AFTER};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};

@@ -11,8 +11,8 @@ use axum::{Extension, Json, Router};
 use hawser_client::{
     Controller, Error, Identity, NodeClient, NodeMessage, OperatorClient, enrol, enrol_in,
 };
-use hawser_control::access::{Certificate, Enrol};
-use hawser_control::node::Report;
+use hawser_model::access::{Certificate, Enrol};
+use hawser_model::node::Report;
 use stand_in::{Authority, Certified, unreachable_controller};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -9,7 +9,7 @@
 mod extended;
 
 use extended::{Extended, Later};
-use hawser_control::resource::Flow;
+use hawser_model::resource::Flow;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

@@ -5,8 +5,8 @@ use crate::api::refusal::Refusal;
 use crate::controller::{About, Controller};
 use crate::limit::Checked;
 use crate::store::Error;
-use hawser_control::Name;
 use hawser_io::rate_limit::RateLimit;
+use hawser_model::Name;
 use std::time::Instant;
 
 impl Controller {

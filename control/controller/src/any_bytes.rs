@@ -9,7 +9,7 @@ use crate::record::{
     AliveRecord, AuditRecord, EventRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord,
     SeenRecord, TokenRecord, TrackRecord, TunnelClientRecord, TunnelRecord, emit, parse,
 };
-use hawser_control::tunnel::TunnelSettings;
+use hawser_model::tunnel::TunnelSettings;
 use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -39,7 +39,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hawser_control::node::Report;
+use hawser_model::node::Report;
 use refusal::Refusal;
 use serde_json::Value;
 use std::collections::BTreeSet;

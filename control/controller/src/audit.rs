@@ -4,8 +4,8 @@
 use crate::api::request::RequestId;
 use crate::record::{AuditRecord, emit, key, random_hex};
 use crate::store::{Revision, Write};
-use hawser_control::Name;
-use hawser_control::audit::{Actor, AuditEntry, Role};
+use hawser_model::Name;
+use hawser_model::audit::{Actor, AuditEntry, Role};
 use std::net::IpAddr;
 
 /// The author of a change, and the request.

@@ -8,10 +8,10 @@ pub(crate) mod rotation;
 
 use crate::record::{Issued, sha256_hex};
 use anyhow::{Context, Result};
-use hawser_control::Name;
-use hawser_control::access::TrustedAuthority;
 use hawser_io::clock::{Period, unix_ms};
 use hawser_io::file;
+use hawser_model::Name;
+use hawser_model::access::TrustedAuthority;
 use hawser_tls::{Subject, UndatedClients, certificates, provider};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,

@@ -3,8 +3,8 @@
 
 use crate::config::LimitsConfig;
 use crate::limit::by_name;
-use hawser_control::Name;
 use hawser_io::rate_limit::RateLimit;
+use hawser_model::Name;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::num::NonZeroU32;

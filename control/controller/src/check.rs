@@ -1,12 +1,12 @@
 //! Validation of requests of operators and nodes.
 
-use hawser_control::at_most_one_of_each_family;
-use hawser_control::discovery::{Discovery, Uplink};
-use hawser_control::node::{Registration, Report};
-use hawser_control::pair::NodeKeys;
-use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
-use hawser_control::track::Track;
-use hawser_control::tunnel::{
+use hawser_model::at_most_one_of_each_family;
+use hawser_model::discovery::{Discovery, Uplink};
+use hawser_model::node::{Registration, Report};
+use hawser_model::pair::NodeKeys;
+use hawser_model::resource::{Flow, Mode, Pruning, Selector, Trigger};
+use hawser_model::track::Track;
+use hawser_model::tunnel::{
     ClientReport, GivenSettings, RefusedSettings, ServerReport, UplinkSettings,
 };
 use hawser_units::Prefix;

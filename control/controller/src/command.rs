@@ -1,5 +1,5 @@
 use crate::Args;
-use hawser_command::Logging;
+use hawser_service::Logging;
 
 #[expect(missing_docs, reason = "the help of the program is that of `Args`")]
 #[derive(Debug, clap::Parser)]

@@ -1,7 +1,7 @@
 //! The configuration of a controller: one TOML file, parsed once into valid values.
 
-use hawser_control::{Name, Prefix, at_most_one_of_each_family};
 use hawser_io::config::Source;
+use hawser_model::{Name, Prefix, at_most_one_of_each_family};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Decisions and how they are written to the store.
 //!
-//! The decision itself is made in `hawser_control::decide`. Here it becomes a policy with the next
+//! The decision itself is made in `hawser_model::decide`. Here it becomes a policy with the next
 //! epoch. It is written only if flow and policy are unchanged since they were read, so that epochs
 //! rise without gaps regardless of which controller decides.
 
@@ -11,10 +11,10 @@ use crate::limit::Checked;
 use crate::record::{emit, key};
 use crate::store::{Error, Expect, Revision, Write};
 use crate::view::{Versioned, unreadable};
-use hawser_control::Name;
-use hawser_control::decide::{Decision, Ignored, Situation};
-use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ms;
+use hawser_model::Name;
+use hawser_model::decide::{Decision, Ignored, Situation};
+use hawser_model::resource::Policy;
 use hawser_units::{PathSet, PolicyCode};
 
 /// The number of attempts at a decision while flow or policy change concurrently.

@@ -52,7 +52,7 @@ pub use config::{
     TlsConfig, TunnelsConfig,
 };
 pub use controller::Controller;
-pub use hawser_command::controller::{Args, AuthorityStep};
+pub use hawser_service::controller::{Args, AuthorityStep};
 pub use server::Server;
 
 use anyhow::{Context, Result};
@@ -64,7 +64,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub fn run(args: &Args) -> Result<()> {
     if args.openapi {
         // A reader that has closed the pipe is no failure.
-        hawser_command::print(&format!("{:#}\n", api::document()))?;
+        hawser_service::print(&format!("{:#}\n", api::document()))?;
         return Ok(());
     }
     let file = args
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
         .context("no configuration file: give --config FILE")?;
     let config = Config::read(file)?;
     if args.check {
-        hawser_command::print(&format!(
+        hawser_service::print(&format!(
             "configuration is valid: listen on {}, state in {}\n",
             config.listen,
             config.state.display()
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if let Some(step) = args.rotate_authority {
         let next = authority::rotation::rotate(&config.state, step)?;
-        hawser_command::print(&format!("done; next: {next}\n"))?;
+        hawser_service::print(&format!("done; next: {next}\n"))?;
         return Ok(());
     }
     raise_descriptors(config.limits.connections)?;
@@ -91,14 +91,14 @@ pub fn run(args: &Args) -> Result<()> {
         .build()?;
     if args.restored {
         runtime.block_on(maintenance::mark_restored(&config))?;
-        hawser_command::print(
+        hawser_service::print(
             "the store has a new incarnation: nodes discard policies of the time after the backup\n",
         )?;
         return Ok(());
     }
     if args.new_admin_token {
         let file = runtime.block_on(maintenance::new_admin_token(&config))?;
-        hawser_command::print(&format!(
+        hawser_service::print(&format!(
             "the secret of the token is in {}\n",
             file.display()
         ))?;
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// Runs a controller with the configuration that was read from `file`.
 async fn run_until_signal(config: Config, file: &Path) -> Result<()> {
     // The loop hears the first signal, too.
-    let _stop = hawser_command::stop_flag()?;
+    let _stop = hawser_service::stop_flag()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;

@@ -7,10 +7,10 @@
 
 use crate::config::LimitsConfig;
 use crate::store::Store;
-use hawser_control::Name;
-use hawser_control::access::{Scope, Token};
 use hawser_io::rate_limit::RateLimit;
 use hawser_io::sources::source;
+use hawser_model::Name;
+use hawser_model::access::{Scope, Token};
 use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The nodes that report to this controller, and when each of them last did.
 
 use crate::store::LeaseId;
-use hawser_control::Name;
+use hawser_model::Name;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let command_line = CommandLine::parse();
     command_line.logging.start();
-    hawser_command::exit_code("hawser-controller", command_line.run()).into()
+    hawser_service::exit_code("hawser-controller", command_line.run()).into()
 }
 
 #[cfg(test)]

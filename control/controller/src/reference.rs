@@ -9,7 +9,7 @@
 use crate::record::key;
 use crate::store::{Expect, Revision, Write};
 use crate::view::View;
-use hawser_control::Name;
+use hawser_model::Name;
 
 /// Returns the writes that refer to the entry of that kind and name, written by `revision`. They
 /// have to follow the write of the referring entry, so that a view that contains the `used` key

@@ -3,9 +3,9 @@
 use crate::config::Config;
 use crate::store::Revision;
 use crate::view::{Journal, View};
-use hawser_control::Name;
-use hawser_control::audit::{Actor, AuditEntry, Role};
-use hawser_control::resource::Event;
+use hawser_model::Name;
+use hawser_model::audit::{Actor, AuditEntry, Role};
+use hawser_model::resource::Event;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;

@@ -12,9 +12,9 @@ use crate::store::{
 };
 use crate::{format, leader, listener};
 use anyhow::{Context, Result, bail, ensure};
-use hawser_control::access::{IssuedToken, Scope, Token};
 use hawser_io::clock::unix_ms;
 use hawser_io::file;
+use hawser_model::access::{IssuedToken, Scope, Token};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

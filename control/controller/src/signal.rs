@@ -6,8 +6,8 @@
 
 use crate::controller::Controller;
 use crate::tasks::Tasks;
-use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ns;
+use hawser_model::resource::Policy;
 use hawser_units::FlowId;
 use hawser_wire::{Key, Signal, SignalError};
 use socket2::SockRef;

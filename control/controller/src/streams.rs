@@ -1,6 +1,6 @@
 //! The open streams to nodes, and what is to be sent on each.
 
-use hawser_control::Name;
+use hawser_model::Name;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use crate::limit::Checked;
 use crate::store::Revision;
-use hawser_control::Name;
+use hawser_model::Name;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

@@ -21,13 +21,13 @@ use crate::record::{
     TunnelClientRecord, TunnelRecord, TunnelSettingsRecord,
 };
 use crate::store::{Change, Entry, Revision};
-use hawser_control::Name;
-use hawser_control::audit::AuditEntry;
-use hawser_control::decide::Situation;
-use hawser_control::node::{Assignment, Receive, Registration, Send};
-use hawser_control::pair::{AssignedKeys, Peer};
-use hawser_control::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
-use hawser_control::tunnel::StoreState;
+use hawser_model::Name;
+use hawser_model::audit::AuditEntry;
+use hawser_model::decide::Situation;
+use hawser_model::node::{Assignment, Receive, Registration, Send};
+use hawser_model::pair::{AssignedKeys, Peer};
+use hawser_model::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
+use hawser_model::tunnel::StoreState;
 use hawser_units::PathSet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -502,7 +502,7 @@ impl NodeView {
                 .find(|health: &&PathHealth| health.number == number)
                 .cloned()
         };
-        let path = |end: &hawser_control::resource::PathEnd| Path {
+        let path = |end: &hawser_model::resource::PathEnd| Path {
             node: name.clone(),
             end: end.clone(),
             health: health_of(end.number),
@@ -523,7 +523,7 @@ fn path_bits(numbers: impl Iterator<Item = u8>) -> u8 {
 mod tests {
     use super::*;
     use crate::record::emit;
-    use hawser_control::resource::Cause;
+    use hawser_model::resource::Cause;
     use hawser_units::PolicyCode;
     use proptest::prelude::*;
     use serde_json::{Value, json};

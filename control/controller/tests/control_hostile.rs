@@ -2,10 +2,10 @@
 //! others.
 
 use hawser_client::{Controller, Error, Identity, NodeClient, OperatorClient, enrol};
-use hawser_control::access::{NewEnrolment, NewToken, Scope};
-use hawser_control::node::Report;
-use hawser_control::resource::Tenant;
 use hawser_controller::{Config, Server};
+use hawser_model::access::{NewEnrolment, NewToken, Scope};
+use hawser_model::node::Report;
+use hawser_model::resource::Tenant;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};

@@ -4,11 +4,11 @@ use crate::tunnel::settings;
 use crate::{flow, tenant, track};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_client::{OperatorClient, SettingsOf, Tagged};
-use hawser_control::resource::{Flow, Tenant};
-use hawser_control::track::Track;
-use hawser_control::tunnel::OwnedSettings;
-use hawser_control::{Name, strict, with_unknown};
 use hawser_io::file::read_text;
+use hawser_model::resource::{Flow, Tenant};
+use hawser_model::track::Track;
+use hawser_model::tunnel::OwnedSettings;
+use hawser_model::{Name, strict, with_unknown};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -301,7 +301,7 @@ impl Resource for OwnedSettings {
     async fn all(client: &OperatorClient) -> Result<Vec<Self>> {
         match client.tunnel_settings().all().await {
             Err(error) if error.status() == Some(404) => {
-                hawser_command::complain(
+                hawser_service::complain(
                     "hawser: the controller is of an earlier version, which cannot list settings of tunnel clients: they are left out",
                 );
                 Ok(Vec::new())

@@ -3,7 +3,7 @@ use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::audit::{Actor, AuditEntry, Role};
+use hawser_model::audit::{Actor, AuditEntry, Role};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {

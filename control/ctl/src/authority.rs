@@ -2,9 +2,9 @@ use crate::output::Output;
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::Name;
-use hawser_control::access::TrustedAuthority;
-use hawser_control::resource::Node;
+use hawser_model::Name;
+use hawser_model::access::TrustedAuthority;
+use hawser_model::resource::Node;
 use serde::Serialize;
 
 /// The greatest number of nodes that are named in a table.

@@ -2,8 +2,8 @@ use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::Name;
-use hawser_control::access::ListedEnrolment;
+use hawser_model::Name;
+use hawser_model::access::ListedEnrolment;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {

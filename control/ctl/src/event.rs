@@ -2,9 +2,9 @@ use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::{Backoff, Error, EventStream, OperatorClient};
-use hawser_control::Name;
-use hawser_control::resource::Event;
 use hawser_io::clock;
+use hawser_model::Name;
+use hawser_model::resource::Event;
 use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
@@ -131,7 +131,7 @@ async fn follow(client: &OperatorClient, filter: &Filter, output: Output) -> Res
         };
         last = stream.position().or(last);
         if last.is_none() {
-            hawser_command::complain(
+            hawser_service::complain(
                 "hawser: events that happen until the connection is back are not shown",
             );
         }
@@ -147,7 +147,7 @@ async fn reconnect(
     backoff: &mut Backoff,
 ) -> Result<EventStream> {
     while error.is_transient() {
-        hawser_command::complain(&format!("hawser: {error}; reconnecting"));
+        hawser_service::complain(&format!("hawser: {error}; reconnecting"));
         backoff.pause().await;
         match client.follow_events(last).await {
             Ok(stream) => return Ok(stream),

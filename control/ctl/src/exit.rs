@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use hawser_client::Error;
-use hawser_command::Failure;
+use hawser_service::Failure;
 
 /// The command line is wrong.
 const MISUSED: u8 = 2;

@@ -2,9 +2,9 @@ use crate::apply::{Resource, Wanted};
 use crate::output::Output;
 use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
-use hawser_control::Name;
-use hawser_control::resource::Tenant;
-use hawser_control::tunnel::OwnedSettings;
+use hawser_model::Name;
+use hawser_model::resource::Tenant;
+use hawser_model::tunnel::OwnedSettings;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

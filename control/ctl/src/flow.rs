@@ -6,8 +6,8 @@ use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::{OperatorClient, Tag};
-use hawser_control::Name;
-use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
+use hawser_model::Name;
+use hawser_model::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use options::{Options, name_of};
 
 /// The columns of a list of flows.

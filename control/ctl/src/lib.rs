@@ -29,7 +29,7 @@ use anyhow::{Context, Result};
 use clap::{Command, Subcommand};
 use clap_complete::Shell;
 use hawser_client::OperatorClient;
-use hawser_control::access::Caller;
+use hawser_model::access::Caller;
 use output::Output;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -160,7 +160,7 @@ async fn watch(
         match dispatch(topic, client, output).await {
             Ok(()) => has_worked = true,
             Err(error) if has_worked && exit::is_transient(&error) => {
-                hawser_command::complain(&format!("hawser: {error:#}"));
+                hawser_service::complain(&format!("hawser: {error:#}"));
             }
             Err(error) => return Err(error),
         }

@@ -4,7 +4,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use clap::{CommandFactory, Parser};
-use hawser_command::Logging;
+use hawser_service::Logging;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -25,5 +25,5 @@ struct Cli {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     cli.logging.start();
-    hawser_command::exit_code("hawser-ctl", hawser_ctl::run(&cli.ctl, Cli::command())).into()
+    hawser_service::exit_code("hawser-ctl", hawser_ctl::run(&cli.ctl, Cli::command())).into()
 }

@@ -4,11 +4,11 @@ use crate::text;
 use crate::token::SecretFile;
 use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
-use hawser_control::Name;
-use hawser_control::access::NewEnrolment;
-use hawser_control::discovery::Uplink;
-use hawser_control::pair::PublicKey;
-use hawser_control::resource::Node;
+use hawser_model::Name;
+use hawser_model::access::NewEnrolment;
+use hawser_model::discovery::Uplink;
+use hawser_model::pair::PublicKey;
+use hawser_model::resource::Node;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -205,7 +205,7 @@ fn fields(node: &Node) -> Vec<(&'static str, String)> {
         ("version", text::or_none(node.version.as_ref())),
         ("description", node.description.clone()),
     ];
-    let end = |end: &hawser_control::resource::PathEnd| {
+    let end = |end: &hawser_model::resource::PathEnd| {
         format!(
             "{} by {}: {} to {}",
             end.number, end.interface, end.local, end.remote

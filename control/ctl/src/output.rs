@@ -66,7 +66,7 @@ impl Output {
     /// Prints one item of an endless sequence, as a line of text or a JSON object on one line.
     pub(crate) fn next<T: Serialize>(self, item: &T, text: &str) -> Result<()> {
         if self.json {
-            let line = hawser_command::printable_json(&serde_json::to_string(item)?);
+            let line = hawser_service::printable_json(&serde_json::to_string(item)?);
             self.text(&format!("{line}\n"))
         } else {
             self.text(&format!("{}\n", Line::within(text, MAX_LINE)))
@@ -76,15 +76,15 @@ impl Output {
     /// Prints text. Exits successfully if the reader has closed the pipe.
     pub(crate) fn text(self, text: &str) -> Result<()> {
         let print = match self.replaces {
-            true => hawser_command::print_over,
-            false => hawser_command::print,
+            true => hawser_service::print_over,
+            false => hawser_service::print,
         };
         leave_unless(print(text)?);
         Ok(())
     }
 
     fn object<T: Serialize + ?Sized>(self, item: &T) -> Result<()> {
-        leave_unless(hawser_command::print_json(item)?);
+        leave_unless(hawser_service::print_json(item)?);
         Ok(())
     }
 }

@@ -2,8 +2,8 @@ use crate::output::Output;
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::Name;
-use hawser_control::resource::{Override, Policy};
+use hawser_model::Name;
+use hawser_model::resource::{Override, Policy};
 use hawser_units::PolicyCode;
 
 #[derive(Debug, clap::Subcommand)]

@@ -2,8 +2,8 @@ use crate::output::Output;
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::Name;
-use hawser_control::node::{ReceiveReport, Reported, SendReport};
+use hawser_model::Name;
+use hawser_model::node::{ReceiveReport, Reported, SendReport};
 use std::fmt::Write;
 
 #[derive(Debug, clap::Subcommand)]

@@ -4,8 +4,8 @@ use crate::outdated::unless_changed;
 use crate::output::Output;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::Name;
-use hawser_control::resource::Tenant;
+use hawser_model::Name;
+use hawser_model::resource::Tenant;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {

@@ -2,8 +2,8 @@ use crate::output::Output;
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::Name;
-use hawser_control::topology::{
+use hawser_model::Name;
+use hawser_model::topology::{
     Topology, TopologyCandidate, TopologyEnd, TopologyNode, TopologyPath, TopologyUplink,
 };
 use std::fmt::Write;

@@ -2,8 +2,8 @@ use crate::outdated::unless_changed;
 use crate::output::{Output, is_wanted};
 use anyhow::{Result, ensure};
 use hawser_client::{OperatorClient, Tag, Tagged};
-use hawser_control::Name;
-use hawser_control::track::Track;
+use hawser_model::Name;
+use hawser_model::track::Track;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {

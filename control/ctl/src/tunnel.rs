@@ -4,8 +4,8 @@ use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::Name;
-use hawser_control::tunnel::{Server, TunnelClient};
+use hawser_model::Name;
+use hawser_model::tunnel::{Server, TunnelClient};
 use settings::{Changes, Owner};
 use std::net::SocketAddr;
 

@@ -2,7 +2,7 @@ use crate::output::Output;
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
-use hawser_control::answer::Version;
+use hawser_model::answer::Version;
 use serde::Serialize;
 
 /// The versions of both ends.

@@ -4,9 +4,9 @@
 //! next policy, if there is one. It numbers, stores and sends policies itself.
 //!
 //! ```
-//! use hawser_control::decide::{Situation, observed};
-//! use hawser_control::node::Observation;
-//! use hawser_control::resource::{Cause, Flow, Policy};
+//! use hawser_model::decide::{Situation, observed};
+//! use hawser_model::node::Observation;
+//! use hawser_model::resource::{Cause, Flow, Policy};
 //! use hawser_units::{PathSet, PolicyCode};
 //!
 //! let flow: Flow = serde_json::from_str(

@@ -15,10 +15,10 @@ use std::fmt;
 /// of it selects (`#[serde(tag)]`), of which serde keeps the input until it knows the variant.
 ///
 /// ```
-/// use hawser_control::resource::Tenant;
+/// use hawser_model::resource::Tenant;
 ///
 /// let text = r#"["acme", "roads"]"#;
-/// let error = hawser_control::named::<Tenant, _>(&mut serde_json::Deserializer::from_str(text));
+/// let error = hawser_model::named::<Tenant, _>(&mut serde_json::Deserializer::from_str(text));
 /// assert!(error.unwrap_err().to_string().starts_with("invalid type: sequence"));
 /// ```
 ///

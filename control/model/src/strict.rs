@@ -9,10 +9,10 @@ use serde::de::{Deserialize, Deserializer, Error};
 /// Deserializes a value, all of whose fields have to be known, as [`named`](crate::named).
 ///
 /// ```
-/// use hawser_control::resource::Tenant;
+/// use hawser_model::resource::Tenant;
 ///
 /// let text = r#"{ "name": "acme", "describtion": "roads" }"#;
-/// let error = hawser_control::strict::<Tenant, _>(&mut serde_json::Deserializer::from_str(text));
+/// let error = hawser_model::strict::<Tenant, _>(&mut serde_json::Deserializer::from_str(text));
 /// assert_eq!(error.unwrap_err().to_string(), "unknown field `describtion`");
 /// ```
 ///

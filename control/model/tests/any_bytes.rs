@@ -7,8 +7,8 @@ mod checks;
 mod mutation;
 
 use checks::*;
-use hawser_control::node::{Assignment, Registration, Report};
-use hawser_control::tunnel::{Admitted, ServerReport, Servers};
+use hawser_model::node::{Assignment, Registration, Report};
+use hawser_model::tunnel::{Admitted, ServerReport, Servers};
 use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -5,14 +5,14 @@
 #[path = "support/later.rs"]
 mod later;
 
-use hawser_control::access::{Certificate, Enrol, Renew};
-use hawser_control::answer::Problem;
-use hawser_control::node::{Assignment, Observation, Registration, Report};
-use hawser_control::pair::NodeKeys;
-use hawser_control::resource::{Cause, Flow, Policy};
-use hawser_control::strict;
-use hawser_control::track::TrackKey;
-use hawser_control::tunnel::{Admitted, ClientReport, ServerReport, Servers};
+use hawser_model::access::{Certificate, Enrol, Renew};
+use hawser_model::answer::Problem;
+use hawser_model::node::{Assignment, Observation, Registration, Report};
+use hawser_model::pair::NodeKeys;
+use hawser_model::resource::{Cause, Flow, Policy};
+use hawser_model::strict;
+use hawser_model::track::TrackKey;
+use hawser_model::tunnel::{Admitted, ClientReport, ServerReport, Servers};
 use later::with_unknown_fields;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

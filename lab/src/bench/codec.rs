@@ -8,7 +8,7 @@ use hawser_codec::{
     ChunkDecoder, ChunkEncoder, Decoder, DracoDecoder, DracoEncoder, Encoder, RgbdDecoder,
     RgbdEncoder, Setting, ZstdDecoder, ZstdEncoder,
 };
-use hawser_media::{Frame, Recording};
+use hawser_recording::{Frame, Recording};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

@@ -37,7 +37,7 @@ pub(super) fn run(args: &SendArgs) -> Result<()> {
         .saturate(Duration::from_secs(args.seconds.into()), &stop)
         .and_then(|length| sender.confirm(length));
     let summary: String = sender.flows.iter().map(Flow::summary).collect();
-    hawser_command::print(&summary)?;
+    hawser_service::print(&summary)?;
     outcome
 }
 

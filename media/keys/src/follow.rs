@@ -2,8 +2,8 @@
 
 use crate::{ControlledTrack, Error, Secret};
 use hawser_client::RenewingClient;
-use hawser_control::track::{TrackKey, TrackRole};
 use hawser_io::failures::{Change, Failures};
+use hawser_model::track::{TrackKey, TrackRole};
 use hawser_objects::TrackSecret;
 use parking_lot::Mutex;
 use std::sync::Arc;

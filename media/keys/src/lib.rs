@@ -6,12 +6,12 @@ mod follow;
 use clap::ArgGroup;
 use follow::Follower;
 use hawser_client::Controller;
-use hawser_control::Name;
 use hawser_io::key_file;
+use hawser_model::Name;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-pub use hawser_control::track::TrackRole;
+pub use hawser_model::track::TrackRole;
 
 /// The secret of a broadcast, or what a relay needs of it.
 pub type Secret = Zeroizing<[u8; 32]>;

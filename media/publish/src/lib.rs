@@ -9,7 +9,7 @@
 //!
 //! ```no_run
 //! use hawser_cloud::Level;
-//! use hawser_media::Recording;
+//! use hawser_recording::Recording;
 //! use hawser_publish::{Config, Publisher};
 //! use std::sync::atomic::AtomicBool;
 //!
@@ -37,7 +37,7 @@ use anyhow::{Context, ensure};
 use capture::Capture;
 use hawser_cloud::Level;
 use hawser_io::peer::parse_address;
-use hawser_media::Recording;
+use hawser_recording::Recording;
 use push::{PushArgs, PushConfig, PushPublisher};
 use server::Server;
 use signal_hook::consts::SIGHUP;
@@ -190,7 +190,7 @@ impl Common {
     fn from_args(args: &Args) -> anyhow::Result<Self> {
         let recording = match &args.recording {
             RecordingName::Synthetic => Recording::synthetic(),
-            RecordingName::File(path) => Recording::read(path, &hawser_media::data_dir())?,
+            RecordingName::File(path) => Recording::read(path, &hawser_recording::data_dir())?,
         };
         let fps = args.fps.unwrap_or(recording.fps.min(DEFAULT_MAX_FPS));
         ensure!(
@@ -237,14 +237,14 @@ fn say_rate(recording: &Recording, fps: f64) {
 
 /// Returns an error's first part that says where `$HAWSER_DATA` is.
 fn with_data_dir(error: &str) -> String {
-    let data_dir = hawser_media::data_dir();
+    let data_dir = hawser_recording::data_dir();
     format!("{error} ($HAWSER_DATA stands for {})", data_dir.display())
 }
 
 /// Publishes as the command line says, until its duration is over or SIGINT or SIGTERM arrives.
 /// SIGHUP is ignored.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let stop = hawser_command::stop_flag()?;
+    let stop = hawser_service::stop_flag()?;
     let mut hangups = Signals::new([SIGHUP]).context("cannot handle signals")?;
     thread::spawn(move || {
         for _ in hangups.forever() {
@@ -258,11 +258,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let publisher = PushPublisher::open(&PushConfig::from_args(args.push, common)?)?;
         let ran = publisher.run(&stop);
         let report = ran.as_ref().unwrap_or_else(|failure| &failure.report);
-        hawser_command::print(&format!("{report}\n"))?;
+        hawser_service::print(&format!("{report}\n"))?;
         ran?;
     } else {
         let publisher = Publisher::open(&Config::from_args(args)?)?;
-        hawser_command::print(&format!("{}\n", publisher.run(&stop)?))?;
+        hawser_service::print(&format!("{}\n", publisher.run(&stop)?))?;
     }
     Ok(())
 }

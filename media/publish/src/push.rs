@@ -23,7 +23,7 @@ use capture::Capture;
 use hawser_io::clock::SteadyClock;
 use hawser_io::key_file;
 use hawser_io::udp::UdpSocket;
-use hawser_keyring::{Keyring, TrackRole};
+use hawser_keys::{Keyring, TrackRole};
 use metrics::Figures;
 use network::Network;
 use parking_lot::Mutex;

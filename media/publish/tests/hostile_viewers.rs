@@ -2,8 +2,8 @@
 
 use hawser_cloud::Level;
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, MAX_IN_FLIGHT, REQUEST};
-use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::{Config, Publisher, Report};
+use hawser_recording::{Recording, Source, Synthetic};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -6,12 +6,12 @@
 //! it begins with `$HAWSER_DATA/`, which is replaced by the directory that [`data_dir`] returns.
 //!
 //! ```
-//! use hawser_media::Recording;
+//! use hawser_recording::Recording;
 //!
 //! let mut player = Recording::synthetic().open()?;
 //! let frame = player.next_frame()?.expect("a first frame");
 //! assert!(frame.into_cloud().len() > 100_000);
-//! # Ok::<(), hawser_media::LoadError>(())
+//! # Ok::<(), hawser_recording::LoadError>(())
 //! ```
 
 mod cameras;

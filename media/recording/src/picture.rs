@@ -75,7 +75,7 @@ fn names() -> String {
 ///
 /// ```no_run
 /// use hawser_cloud::{Intrinsics, Performer, Pose, Renderer};
-/// use hawser_media::Mp4Writer;
+/// use hawser_recording::Mp4Writer;
 /// use std::path::Path;
 /// use std::time::Duration;
 ///

@@ -4,7 +4,7 @@
 #[path = "../../../base/wire/tests/support/mutation.rs"]
 mod mutation;
 
-use hawser_media::{Recording, Source};
+use hawser_recording::{Recording, Source};
 use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;

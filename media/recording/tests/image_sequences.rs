@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_media::{Frame, Recording};
+use hawser_recording::{Frame, Recording};
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_media::{Frame, Player, Recording};
+use hawser_recording::{Frame, Player, Recording};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -423,7 +423,7 @@ fn pipes_devices_and_folders_are_no_files_of_a_recording() {
         error.contains("f1.ply: it is a pipe or a device"),
         "{error}"
     );
-    let zero = hawser_media::Recording::read(Path::new("/dev/zero"), Path::new("/data"));
+    let zero = hawser_recording::Recording::read(Path::new("/dev/zero"), Path::new("/data"));
     let error = zero.unwrap_err().to_string();
     assert!(error.contains("a socket or a device"), "{error}");
 }
@@ -466,7 +466,7 @@ fn descriptions_with_impossible_numbers_are_refused() {
         ),
     ] {
         let file = description(&directory, &text);
-        let error = hawser_media::Recording::read(&file, Path::new("/data")).unwrap_err();
+        let error = hawser_recording::Recording::read(&file, Path::new("/data")).unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use hawser_cloud::{Level, View};
-use hawser_media::{Frame, LoadError, Player, Recording};
+use hawser_recording::{Frame, LoadError, Player, Recording};
 use std::path::Path;
 use support::{CAMERA, description, read};
 

@@ -3,7 +3,7 @@
 mod support;
 
 use hawser_cloud::{Cloud, Level};
-use hawser_media::{Frame, LoadError, Player, Recording};
+use hawser_recording::{Frame, LoadError, Player, Recording};
 use std::fs;
 use std::path::Path;
 use support::{color_video, depth_video, read, rgbd, rgbd_camera};

@@ -3,7 +3,7 @@
 mod support;
 
 use hawser_cloud::{Level, Point};
-use hawser_media::Recording;
+use hawser_recording::Recording;
 use std::fs;
 use std::path::Path;
 use support::{CAMERA, color_video, depth_video, description, read, rgbd};

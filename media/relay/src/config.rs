@@ -5,10 +5,10 @@ mod from_moq;
 pub use from_moq::{FromMoq, MoqSource, MoqTrust, SecretUrl};
 
 use hawser_client::Controller;
-use hawser_control::Name;
 use hawser_io::config::{ConfigError, Source};
-use hawser_keyring::{ControlledTrack, KeySource};
+use hawser_keys::{ControlledTrack, KeySource};
 use hawser_metrics::server::check_loopback;
+use hawser_model::Name;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

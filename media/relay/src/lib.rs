@@ -26,7 +26,7 @@ pub use serve::Server;
 
 use anyhow::{Context, Result};
 use hawser_io::key_file;
-use hawser_keyring::KeySource;
+use hawser_keys::KeySource;
 use hawser_objects::TrackSecret;
 use signal_hook::consts::SIGHUP;
 use std::path::{Path, PathBuf};
@@ -84,10 +84,10 @@ fn relay(file: &Path, is_check: bool) -> Result<()> {
                 }
             }
         }
-        hawser_command::print(&format!("configuration is valid: {}\n", file.display()))?;
+        hawser_service::print(&format!("configuration is valid: {}\n", file.display()))?;
         return Ok(());
     }
-    let stop = hawser_command::stop_flag()?;
+    let stop = hawser_service::stop_flag()?;
     let hangup = Arc::default();
     signal_hook::flag::register(SIGHUP, Arc::clone(&hangup)).context("cannot handle signals")?;
     let listen: Vec<_> = config.broadcasts.iter().map(|b| b.listen).collect();

@@ -13,7 +13,7 @@ use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::StatusFile;
 use hawser_io::peer::PeerAddresses;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_keyring::{Keyring, TrackRole};
+use hawser_keys::{Keyring, TrackRole};
 use hawser_objects::{AccessSecret, EndReason, HostStats, MakeControl, Seed, UpstreamEnd};
 use hawser_units::{Bitrate, Ecn, Instant};
 use hawser_wire::media::DEFAULT_DATAGRAM;

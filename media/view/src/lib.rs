@@ -162,14 +162,14 @@ impl Config {
 /// Watches as the command line says, until its duration is over or a signal arrives: SIGINT,
 /// SIGTERM, or SIGHUP, which is sent when the terminal is closed.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let stop = hawser_command::stop_flag_of(&[SIGINT, SIGTERM, SIGHUP])?;
+    let stop = hawser_service::stop_flag_of(&[SIGINT, SIGTERM, SIGHUP])?;
     if args.push.push {
         return run_push(&args, &stop);
     }
     let config = Config::from_args(&args)?;
     let print = |summary: &Summary| match args.json {
-        true => hawser_command::print_json(&Pulled::from(summary)),
-        false => hawser_command::print(&format!("{summary}\n")),
+        true => hawser_service::print_json(&Pulled::from(summary)),
+        false => hawser_service::print(&format!("{summary}\n")),
     };
     let summary = printed(watch(&config, &stop), print, |summary| summary.frames > 0)?;
     if summary.frames_damaged > 0 {
@@ -235,8 +235,8 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
     };
     let watched = push::watch(&config, stop);
     let print = |summary: &PushSummary| match args.json {
-        true => hawser_command::print_json(&Pushed::from(summary)),
-        false => hawser_command::print(&format!("{summary}\n")),
+        true => hawser_service::print_json(&Pushed::from(summary)),
+        false => hawser_service::print(&format!("{summary}\n")),
     };
     let summary = printed(watched, print, |summary| summary.decoded.frames > 0)?;
     let damaged = summary.decoded.damaged;

@@ -5,7 +5,7 @@ use crate::failure::attempt;
 use anyhow::{Context, anyhow};
 use hawser_cloud::{Cloud, Image, Intrinsics, Pose, Renderer};
 use hawser_io::scheduling;
-use hawser_media::{Mp4Writer, encode_png};
+use hawser_recording::{Mp4Writer, encode_png};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};

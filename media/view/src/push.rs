@@ -23,7 +23,7 @@ use crate::{Failure, Pictures, Until};
 use decode::{Decoding, Extents};
 use hawser_io::clock::SteadyClock;
 use hawser_io::peer::PeerAddresses;
-use hawser_keyring::{KeyArgs, KeySource, Keyring, TrackRole};
+use hawser_keys::{KeyArgs, KeySource, Keyring, TrackRole};
 use hawser_metrics::server::parse_loopback;
 use metrics::DecodedFrames;
 use network::Network;

@@ -1,8 +1,8 @@
 //! The pictures of a stream on the loopback interface.
 
 use hawser_cloud::Level;
-use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::Publisher;
+use hawser_recording::{Recording, Source, Synthetic};
 use hawser_view::{Config, Pictures, timeline, watch};
 use std::fs::File;
 use std::io::BufReader;

@@ -1,8 +1,8 @@
 //! A viewer to whom a publisher pushes, on the loopback interface.
 
 use hawser_cloud::ply;
-use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::push::{CodecName, PushConfig, PushPublisher, PushReport};
+use hawser_recording::{Recording, Source, Synthetic};
 use hawser_view::Pictures;
 use hawser_view::push::{self, PushRow, PushSummary};
 use parking_lot::Mutex;

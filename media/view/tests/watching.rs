@@ -1,8 +1,8 @@
 //! A viewer and a publisher on the loopback interface.
 
 use hawser_cloud::{Cloud, Level, ply};
-use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::{Publisher, Report};
+use hawser_recording::{Recording, Source, Synthetic};
 use hawser_view::{Config, Summary, timeline, watch};
 use std::fs;
 use std::net::SocketAddr;

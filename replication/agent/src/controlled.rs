@@ -21,8 +21,8 @@ use crate::watch::Watch;
 use anyhow::{Context, Result, ensure};
 use hawser_bpf::MAX_RULES;
 use hawser_client::Identity;
-use hawser_control::resource::Policy;
 use hawser_io::clock::unix_ms;
+use hawser_model::resource::Policy;
 use hawser_node::{
     Command, Connection, ControlledNode, Equipment, Event, Message, Outcome, OwnKeys, ReceivedFlow,
     ReportContent, SecretKey,

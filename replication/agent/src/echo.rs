@@ -19,9 +19,9 @@
 use crate::config::{Config, PathConfig, Peer};
 use crate::status::CandidateStatus;
 use hawser_bpf::SeenEcho;
-use hawser_control::discovery::{Candidate, Ends};
 use hawser_io::interface;
 use hawser_io::stamped::StampedSocket;
+use hawser_model::discovery::{Candidate, Ends};
 use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::KeyRing;
 use hawser_wire::echo::{Echo, EchoKind};

@@ -3,9 +3,9 @@
 use crate::config::Config;
 use anyhow::{Context, Result, bail};
 use hawser_client::{Controller, Identity};
-use hawser_control::Name;
-use hawser_control::access::EnrolmentToken;
 use hawser_io::file::read_secret;
+use hawser_model::Name;
+use hawser_model::access::EnrolmentToken;
 use std::io::{Read, stdin};
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ fn obtain(folder: &Path, node: &Name, controllers: &[Controller], token: &str) -
         .enable_all()
         .build()?;
     runtime.block_on(hawser_client::enrol_in(folder, node, controllers, token))?;
-    hawser_command::print(&format!(
+    hawser_service::print(&format!(
         "{node} is enrolled; its certificate is in {}\n",
         folder.display()
     ))?;

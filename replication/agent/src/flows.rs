@@ -2,8 +2,8 @@
 
 use crate::config::peer::Peer;
 use hawser_bpf::SendPolicy;
-use hawser_control::Name;
-use hawser_control::resource::Policy;
+use hawser_model::Name;
+use hawser_model::resource::Policy;
 pub use hawser_node::Selectors;
 use hawser_units::FlowId;
 use hawser_wire::{Cover, KeySlot, SealKey, SealRing};

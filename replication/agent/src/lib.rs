@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let config = Config::read(&args.config)?;
     if args.check {
-        hawser_command::print(&format!("{config}\n"))?;
+        hawser_service::print(&format!("{config}\n"))?;
         return Ok(());
     }
     if let Some(token) = &args.enrol {
@@ -421,7 +421,7 @@ struct Signals {
 
 impl Signals {
     fn catch() -> Result<Self> {
-        let stop = hawser_command::stop_flag()?;
+        let stop = hawser_service::stop_flag()?;
         let reload = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(SIGHUP, reload.clone())?;
         Ok(Signals { stop, reload })

@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use hawser_client::{
     Backoff, Controller, Error, Identity, NodeClient, NodeMessage, NodeStream, pause_within,
 };
-use hawser_control::access::TrustedAuthorities;
-use hawser_control::node::{Registration, Report};
-use hawser_control::pair::NodeKeys;
+use hawser_model::access::TrustedAuthorities;
+use hawser_model::node::{Registration, Report};
+use hawser_model::pair::NodeKeys;
 use hawser_node::{Connection, Message};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 //! derived ones.
 
 use crate::config::{Config, Peer};
-use hawser_control::Name;
+use hawser_model::Name;
 use hawser_node::PairRing;
 use std::collections::BTreeMap;
 

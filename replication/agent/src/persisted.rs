@@ -1,6 +1,6 @@
-use hawser_control::node::Assignment;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
+use hawser_model::node::Assignment;
 use std::path::Path;
 use tracing::{error, info, warn};
 

@@ -1,8 +1,8 @@
 //! A CSV file of judgements and policy changes, for plots.
 
 use anyhow::{Context, Result};
-use hawser_control::Name;
 use hawser_io::clock::unix_ns;
+use hawser_model::Name;
 use hawser_node::Window;
 use hawser_units::{Instant, PathId, PathSet, PolicyCode};
 use std::fs::File;

@@ -2,8 +2,8 @@
 
 use crate::config::{Config, PathConfig};
 use anyhow::{Context, Result};
-use hawser_control::discovery::{AssignedPath, Discovery, Uplink};
 use hawser_io::interface;
+use hawser_model::discovery::{AssignedPath, Discovery, Uplink};
 use hawser_units::PathId;
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Judges, from the packets of a flow at its egress, which paths should carry it.
 
-use hawser_control::node::{Observation, Receive};
-use hawser_control::resource::{Mode, Policy, Pruning};
+use hawser_model::node::{Observation, Receive};
+use hawser_model::resource::{Mode, Policy, Pruning};
 use hawser_pathset::{
     Evidence, EvidenceConfig, JudgeEvent, JudgedPacket, Successive, SuccessiveConfig,
 };

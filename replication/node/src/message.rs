@@ -4,11 +4,11 @@ use crate::judge::Window;
 use crate::pair_key::SecretKey;
 use crate::pairs::PairRing;
 use crate::selection::Selectors;
-use hawser_control::Name;
-use hawser_control::discovery::Ends;
-use hawser_control::node::{Assignment, Observation};
-use hawser_control::pair::NodeKeys;
-use hawser_control::resource::{Policy, Trigger};
+use hawser_model::Name;
+use hawser_model::discovery::Ends;
+use hawser_model::node::{Assignment, Observation};
+use hawser_model::pair::NodeKeys;
+use hawser_model::resource::{Policy, Trigger};
 use hawser_units::{FlowId, Instant, PathId, PathSet, PolicyCode};
 use std::collections::BTreeMap;
 

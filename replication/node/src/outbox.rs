@@ -1,5 +1,5 @@
-use hawser_control::Name;
-use hawser_control::node::{Observation, Report};
+use hawser_model::Name;
+use hawser_model::node::{Observation, Report};
 use hawser_units::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The key of two nodes, derived from a key pair of each (X25519, RFC 7748) by HKDF-SHA256
 //! (RFC 5869). See "Keys" in `docs/design/wire.md`.
 
-use hawser_control::Name;
-use hawser_control::pair::PublicKey;
+use hawser_model::Name;
+use hawser_model::pair::PublicKey;
 use hawser_wire::Key;
 use hkdf::Hkdf;
 use sha2::Sha256;

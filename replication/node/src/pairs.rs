@@ -16,8 +16,8 @@
 //! a pair have two keys, the change of the one with the smaller name comes first, for both.
 
 use crate::pair_key::{Party, SecretKey};
-use hawser_control::Name;
-use hawser_control::pair::{AssignedKeys, Generations, NodeKeys, PairState, Peer, PublicKey};
+use hawser_model::Name;
+use hawser_model::pair::{AssignedKeys, Generations, NodeKeys, PairState, Peer, PublicKey};
 use hawser_units::Instant;
 use hawser_wire::{Key, KeyRing, KeySlot};
 use std::collections::{BTreeMap, BTreeSet};

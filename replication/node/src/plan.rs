@@ -2,9 +2,9 @@
 
 use crate::pairs::{Pairs, Unusable};
 use crate::selection::{Selectors, inherit, remove, rule};
-use hawser_control::Name;
-use hawser_control::node::{Assignment, Receive, Send};
-use hawser_control::resource::Policy;
+use hawser_model::Name;
+use hawser_model::node::{Assignment, Receive, Send};
+use hawser_model::resource::Policy;
 use hawser_units::{FlowId, PathSet, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 use crate::judge::{Judge, Window};
 use crate::viewer::Viewer;
-use hawser_control::node::{Observation, Receive};
-use hawser_control::resource::{Mode, Policy};
+use hawser_model::node::{Observation, Receive};
+use hawser_model::resource::{Mode, Policy};
 use hawser_pathset::JudgedPacket;
 use hawser_units::Instant;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::message::{PathState, ReportContent};
 use crate::outbox::Outbox;
-use hawser_control::discovery::Ends;
+use hawser_model::discovery::Ends;
 use hawser_units::Instant;
 use std::time::Duration;
 

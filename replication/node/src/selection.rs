@@ -1,6 +1,6 @@
 //! The rules that map packets to flows.
 
-use hawser_control::resource::Selector;
+use hawser_model::resource::Selector;
 use hawser_units::{FlowId, Ports, Prefix, Rule};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

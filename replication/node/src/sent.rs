@@ -1,6 +1,6 @@
 use crate::message::PolicyWord;
-use hawser_control::node::Send;
-use hawser_control::resource::Policy;
+use hawser_model::node::Send;
+use hawser_model::resource::Policy;
 use hawser_units::PathSet;
 
 /// A flow that the node replicates, with the one record of its policy.
@@ -102,7 +102,7 @@ impl Effect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_control::resource::Cause;
+    use hawser_model::resource::Cause;
     use hawser_units::PolicyCode;
 
     fn flow() -> SentFlow {

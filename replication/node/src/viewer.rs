@@ -1,8 +1,8 @@
 //! The requests of a flow's viewer. Late requests show that the flow is degraded.
 
-use hawser_control::Name;
-use hawser_control::node::Observation;
-use hawser_control::resource::{self, Policy};
+use hawser_model::Name;
+use hawser_model::node::Observation;
+use hawser_model::resource::{self, Policy};
 use hawser_pathset::{Degraded, Trigger, TriggerConfig};
 use hawser_units::{Instant, PathSet};
 use std::time::Duration;
@@ -162,7 +162,7 @@ impl FrameSize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_control::resource::{Cause, Selector};
+    use hawser_model::resource::{Cause, Selector};
     use hawser_units::PolicyCode;
 
     const ALL: PathSet = PathSet::from_bits(0b11);

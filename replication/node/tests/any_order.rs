@@ -3,8 +3,8 @@
 
 mod support;
 
-use hawser_control::node::{Assignment, Observation};
-use hawser_control::resource::{Mode, Policy};
+use hawser_model::node::{Assignment, Observation};
+use hawser_model::resource::{Mode, Policy};
 use hawser_node::{Message, PolicyWord};
 use hawser_units::{FlowId, Instant, PathSet};
 use proptest::collection::vec;

@@ -2,8 +2,8 @@
 
 mod support;
 
-use hawser_control::node::{Assignment, Observation};
-use hawser_control::resource::Mode;
+use hawser_model::node::{Assignment, Observation};
+use hawser_model::resource::Mode;
 use hawser_node::{Message, PolicyWord};
 use hawser_units::{FlowId, Instant, PathSet};
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn a_controller_that_does_not_know_the_incarnation_changes_nothing_about_it() {
 #[test]
 fn a_flow_that_cannot_be_read_is_reported_once_and_stays_known() {
     let mut agent = started();
-    let name: hawser_control::Name = "later".parse().unwrap();
+    let name: hawser_model::Name = "later".parse().unwrap();
     let of = |revision| Assignment {
         unreadable: vec![name.clone()],
         ..of_one(revision, 4, 1)

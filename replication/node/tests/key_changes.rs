@@ -1,9 +1,9 @@
 //! Nodes replace their keys while all of them send: whatever the order in which their statements and
 //! assignments arrive, no packet meets a receiver without its key.
 
-use hawser_control::Name;
-use hawser_control::node::Assignment;
-use hawser_control::pair::{AssignedKeys, NodeKeys, Peer};
+use hawser_model::Name;
+use hawser_model::node::Assignment;
+use hawser_model::pair::{AssignedKeys, NodeKeys, Peer};
 use hawser_node::{
     Command, Connection, ControlledNode, Equipment, Message, Outcome, OwnKeys, PairRing, SecretKey,
 };

@@ -84,7 +84,7 @@ pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
     );
-    let _stop = hawser_command::stop_flag()?;
+    let _stop = hawser_service::stop_flag()?;
     let mut client = Client::start(config, kill_switch).await?;
     let ended = tokio::select! {
         error = client.stay_connected() => Err(error),

@@ -13,13 +13,13 @@ pub use parameter::InvalidParameter;
 pub use server::{Client, ClientList, Registration, SerialNumber, ServerConfig};
 pub use tuning::Tuning;
 
-pub use hawser_control::Prefix;
 pub use hawser_io::config::ConfigError;
+pub use hawser_model::Prefix;
 
 use hawser_client::Controller;
-use hawser_control::at_most_one_of_each_family;
 use hawser_io::config::Source;
 use hawser_metrics::server::check_loopback;
+use hawser_model::at_most_one_of_each_family;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::fmt;

@@ -139,7 +139,7 @@ fn run_server(args: &ServerArgs) -> Result<()> {
 }
 
 fn print_valid(config: &Path) -> Result<()> {
-    hawser_command::print(&format!("configuration is valid: {}\n", config.display()))?;
+    hawser_service::print(&format!("configuration is valid: {}\n", config.display()))?;
     Ok(())
 }
 

@@ -127,7 +127,7 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
     // Caught before anything that takes time: a signal must neither be missed nor kill a server
     // that is starting.
     let signals = Signals::catch()?;
-    let _stop = hawser_command::stop_flag()?;
+    let _stop = hawser_service::stop_flag()?;
     if config.nat {
         check_forwarding(&config.prefixes)?;
     }

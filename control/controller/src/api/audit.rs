@@ -4,8 +4,8 @@ use crate::access::{Operator, Read};
 use crate::controller::Controller;
 use axum::Json;
 use axum::extract::State;
-use hawser_control::answer::Page;
-use hawser_control::audit::AuditEntry;
+use hawser_model::answer::Page;
+use hawser_model::audit::AuditEntry;
 use std::sync::Arc;
 
 /// List changes and their authors, oldest first

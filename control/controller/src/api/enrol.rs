@@ -12,9 +12,9 @@ use crate::view::Versioned;
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
 use axum::http::StatusCode;
-use hawser_control::Name;
-use hawser_control::access::{Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
 use hawser_io::clock::unix_ms;
+use hawser_model::Name;
+use hawser_model::access::{Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
 use std::net::IpAddr;
 use std::sync::Arc;
 

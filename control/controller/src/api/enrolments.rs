@@ -10,10 +10,10 @@ use crate::view::Versioned;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use hawser_control::Name;
-use hawser_control::access::ListedEnrolment;
-use hawser_control::answer::Page;
 use hawser_io::clock::unix_ms;
+use hawser_model::Name;
+use hawser_model::access::ListedEnrolment;
+use hawser_model::answer::Page;
 use std::ops::Bound;
 use std::sync::Arc;
 

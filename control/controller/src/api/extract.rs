@@ -8,7 +8,7 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
-use hawser_control::answer::Page;
+use hawser_model::answer::Page;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Deserializer;
@@ -154,7 +154,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Controller>> for Message<T> {
 
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
         let bytes = declared(JSON, request, controller).await?;
-        parsed(&bytes, |input| hawser_control::named(input)).map(Message)
+        parsed(&bytes, |input| hawser_model::named(input)).map(Message)
     }
 }
 
@@ -195,7 +195,7 @@ pub(super) fn too_large() -> Refusal {
 
 /// Parses a body all of whose fields have to be known.
 pub(super) fn strict<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
-    parsed(bytes, |input| hawser_control::strict(input))
+    parsed(bytes, |input| hawser_model::strict(input))
 }
 
 /// Parses a body with `parse`.

@@ -11,8 +11,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use hawser_control::access::Caller;
-use hawser_control::resource::{Mode, Policy};
+use hawser_model::access::Caller;
+use hawser_model::resource::{Mode, Policy};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) async fn healthz() -> &'static str {
 /// there is a leader
 #[utoipa::path(operation_id = "get_readiness", get, path = "/readyz", tag = "service",
     responses((status = 200, content_type = "text/plain", body = String),
-        (status = 503, content_type = "application/problem+json", body = hawser_control::answer::Problem)))]
+        (status = 503, content_type = "application/problem+json", body = hawser_model::answer::Problem)))]
 pub(super) async fn readyz(State(controller): State<Arc<Controller>>) -> Result<String, Refusal> {
     if *controller.shutdown.borrow() {
         return Err(Refusal::unavailable("the controller is shutting down"));

@@ -10,8 +10,8 @@ use crate::store::{Expect, Write};
 use crate::view::Versioned;
 use axum::extract::State;
 use axum::http::StatusCode;
-use hawser_control::Name;
-use hawser_control::pair::NodeKeys;
+use hawser_model::Name;
+use hawser_model::pair::NodeKeys;
 use std::sync::Arc;
 
 /// State a node's public keys and the derived keys in use; sent on every connection and after every

@@ -12,9 +12,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Sse};
 use futures_util::future::try_join_all;
-use hawser_control::Name;
-use hawser_control::node::{Registration, Report, StreamData};
-use hawser_control::resource::Flow;
+use hawser_model::Name;
+use hawser_model::node::{Registration, Report, StreamData};
+use hawser_model::resource::Flow;
 use std::sync::Arc;
 
 /// Register the node's agent version and paths; the first request on every connection

@@ -4,7 +4,7 @@ use super::extract;
 use super::refusal::Refusal;
 use crate::controller::Controller;
 use axum::extract::{FromRequest, Request};
-use hawser_control::answer::MERGE_PATCH;
+use hawser_model::answer::MERGE_PATCH;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -38,7 +38,7 @@ impl FromRequest<Arc<Controller>> for MergePatch {
 
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
         let bytes = extract::declared(MERGE_PATCH, request, controller).await?;
-        extract::parsed(&bytes, |input| hawser_control::named(input)).map(MergePatch)
+        extract::parsed(&bytes, |input| hawser_model::named(input)).map(MergePatch)
     }
 }
 

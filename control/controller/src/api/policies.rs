@@ -12,10 +12,10 @@ use crate::decide::{Choose, OperatorRequest, Outcome, described};
 use crate::view::Versioned;
 use axum::Json;
 use axum::extract::State;
-use hawser_control::Name;
-use hawser_control::answer::Page;
-use hawser_control::decide::{Decision, Ignored, Situation};
-use hawser_control::resource::{Cause, Override, Policy};
+use hawser_model::Name;
+use hawser_model::answer::Page;
+use hawser_model::decide::{Decision, Ignored, Situation};
+use hawser_model::resource::{Cause, Override, Policy};
 use hawser_units::{PathSet, PolicyCode};
 use std::sync::Arc;
 

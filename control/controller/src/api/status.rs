@@ -8,9 +8,9 @@ use crate::record::FlowRecord;
 use crate::view::{Versioned, View};
 use axum::Json;
 use axum::extract::State;
-use hawser_control::Name;
-use hawser_control::resource::{Event, Flow};
-use hawser_control::status::{End, Facts, FlowStatus, Reported};
+use hawser_model::Name;
+use hawser_model::resource::{Event, Flow};
+use hawser_model::status::{End, Facts, FlowStatus, Reported};
 use std::sync::Arc;
 
 /// Get the status of a flow: whether it is protected, and the reasons

@@ -15,9 +15,9 @@ use crate::view::{Versioned, View, unreadable};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
-use hawser_control::Name;
-use hawser_control::answer::Page;
-use hawser_control::resource::Tenant;
+use hawser_model::Name;
+use hawser_model::answer::Page;
+use hawser_model::resource::Tenant;
 use std::sync::Arc;
 
 /// The maximum number of things of one kind that an error names.

@@ -14,10 +14,10 @@ use crate::view::{Versioned, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use hawser_control::Name;
-use hawser_control::access::{Caller, IssuedToken, MAX_TOKEN_S, NewSecret, NewToken, Scope, Token};
-use hawser_control::answer::Page;
 use hawser_io::clock::unix_ms;
+use hawser_model::Name;
+use hawser_model::access::{Caller, IssuedToken, MAX_TOKEN_S, NewSecret, NewToken, Scope, Token};
+use hawser_model::answer::Page;
 use std::sync::Arc;
 
 /// List operators' tokens, ordered by name, without their secrets

@@ -8,9 +8,9 @@ use crate::view::{NodeView, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use hawser_control::Name;
-use hawser_control::resource::{Path, PathEnd};
-use hawser_control::topology::{
+use hawser_model::Name;
+use hawser_model::resource::{Path, PathEnd};
+use hawser_model::topology::{
     Topology, TopologyCandidate, TopologyEnd, TopologyNode, TopologyPath,
 };
 use serde::Deserialize;

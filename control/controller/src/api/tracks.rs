@@ -18,9 +18,9 @@ use crate::view::{Versioned, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use hawser_control::Name;
-use hawser_control::answer::Page;
-use hawser_control::track::{Track, TrackKey, TrackRole};
+use hawser_model::Name;
+use hawser_model::answer::Page;
+use hawser_model::track::{Track, TrackKey, TrackRole};
 use std::sync::Arc;
 
 /// The maximum number of nodes that one request may add, because each takes two writes of a commit.

@@ -17,12 +17,12 @@ use crate::view::{NodeView, Versioned, View, unreadable};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use hawser_control::Name;
-use hawser_control::answer::Page;
-use hawser_control::tunnel::{
+use hawser_io::clock::unix_ms;
+use hawser_model::Name;
+use hawser_model::answer::Page;
+use hawser_model::tunnel::{
     ClientReport, GivenSettings, OwnedSettings, SettingsState, TunnelClient, TunnelSettings,
 };
-use hawser_io::clock::unix_ms;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -8,10 +8,10 @@ use crate::store::{Expect, Write};
 use crate::view::{NodeView, View};
 use axum::Json;
 use axum::extract::State;
-use hawser_control::Name;
-use hawser_control::answer::Page;
-use hawser_control::tunnel::{Admitted, Client, ClientReport, Server, ServerReport, Servers};
 use hawser_io::clock::unix_ms;
+use hawser_model::Name;
+use hawser_model::answer::Page;
+use hawser_model::tunnel::{Admitted, Client, ClientReport, Server, ServerReport, Servers};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -242,7 +242,7 @@ impl Controller {
     /// Returns the addresses with that offset. The last address of an IPv4 prefix is the broadcast
     /// address.
     fn addresses_at(&self, number: u64) -> Vec<IpAddr> {
-        let of = |prefix: &hawser_control::Prefix| {
+        let of = |prefix: &hawser_model::Prefix| {
             let is_last = prefix.is_ipv4() && prefix.address(number + 1).is_none();
             prefix.address(number).filter(|_| !is_last)
         };

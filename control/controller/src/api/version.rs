@@ -4,8 +4,8 @@ use crate::controller::Controller;
 use crate::store::Role;
 use axum::Json;
 use axum::extract::State;
-use hawser_control::access::Authorities;
-use hawser_control::answer::Version;
+use hawser_model::access::Authorities;
+use hawser_model::answer::Version;
 use std::sync::Arc;
 
 /// Get the authorities that this controller trusts, and the one that issues certificates

@@ -3,8 +3,8 @@
 
 use super::{CERTIFICATE_FILE, KEY_FILE, belongs, make, pem_of, write_private};
 use anyhow::{Context, Result, bail, ensure};
-use hawser_command::controller::AuthorityStep as Step;
 use hawser_io::file;
+use hawser_service::controller::AuthorityStep as Step;
 use hawser_tls::certificates;
 use rcgen::KeyPair;
 use std::fs;

@@ -1,6 +1,6 @@
 //! The keys of the store. Names contain no slash.
 
-use hawser_control::Name;
+use hawser_model::Name;
 
 pub(crate) const FORMAT: &str = "format";
 pub(crate) const INCARNATION: &str = "incarnation";

@@ -6,8 +6,8 @@ use crate::record::{
     decode, key,
 };
 use crate::store::{Change, Revision};
-use hawser_control::Name;
-use hawser_control::resource::Policy;
+use hawser_model::Name;
+use hawser_model::resource::Policy;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;

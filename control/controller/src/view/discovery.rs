@@ -3,12 +3,12 @@
 use super::{NodeView, Versioned, View};
 use crate::record::{PathsRecord, emit, key};
 use crate::store::{Expect, Write};
-use hawser_control::Name;
-use hawser_control::discovery::{
+use hawser_model::Name;
+use hawser_model::discovery::{
     AssignedPath, Candidate, DiscoveredPath, Discovery, Ends, Side, Uplink, candidates, obstacle,
     proposed,
 };
-use hawser_control::topology::{TopologyCandidate, TopologyUplink};
+use hawser_model::topology::{TopologyCandidate, TopologyUplink};
 use hawser_units::{PathId, PathSet};
 use std::collections::BTreeSet;
 

@@ -6,7 +6,7 @@ use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use axum::http::{Request, StatusCode};
 use futures_util::future::join_all;
 use hawser_client::OperatorClient;
-use hawser_control::resource::{Flow, Mode};
+use hawser_model::resource::{Flow, Mode};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 

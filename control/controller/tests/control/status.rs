@@ -417,7 +417,7 @@ async fn the_status_of_another_tenants_flow_is_hidden() {
 #[test]
 fn the_documentation_lists_every_reason() {
     let documentation = include_str!("../../../../docs/controller.md");
-    for reason in hawser_control::status::Reason::ALL {
+    for reason in hawser_model::status::Reason::ALL {
         let cell = format!("`{}`", reason.name());
         assert!(documentation.contains(&cell), "{cell}");
     }

@@ -3,9 +3,9 @@
 use crate::rig::{Rig, config, flow};
 use crate::store_with_delay::SlowStore;
 use hawser_client::OperatorClient;
-use hawser_control::resource::Tenant;
 use hawser_controller::Server;
 use hawser_controller::store::Store;
+use hawser_model::resource::Tenant;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::sync::Arc;

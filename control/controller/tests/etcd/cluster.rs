@@ -4,12 +4,12 @@
 use crate::server::{EtcdServer, free_port};
 use crate::store_suite::{PATIENCE, in_time};
 use hawser_client::{Controller, NodeClient, NodeMessage, OperatorClient, enrol};
-use hawser_control::Name;
-use hawser_control::access::NewEnrolment;
-use hawser_control::node::{Observation, Report};
-use hawser_control::resource::{Override, Policy};
 use hawser_controller::store::{Etcd, Store};
 use hawser_controller::{Config, Server};
+use hawser_model::Name;
+use hawser_model::access::NewEnrolment;
+use hawser_model::node::{Observation, Report};
+use hawser_model::resource::{Override, Policy};
 use hawser_units::{PathSet, PolicyCode};
 use serde_json::{from_value, json};
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 
 use crate::output::table;
 use crate::text;
-use hawser_control::node::ReceivedPath;
-use hawser_control::resource::PathHealth;
-use hawser_control::status::{Condition, FlowPath, FlowStatus, Truth, Usage};
+use hawser_model::node::ReceivedPath;
+use hawser_model::resource::PathHealth;
+use hawser_model::status::{Condition, FlowPath, FlowStatus, Truth, Usage};
 use hawser_units::Line;
 use std::fmt::Write;
 
@@ -84,7 +84,7 @@ fn policy(status: &FlowStatus) -> String {
 
 fn paths(status: &FlowStatus) -> String {
     let row = |path: &FlowPath| {
-        let end = |end: &Option<hawser_control::resource::PathEnd>| {
+        let end = |end: &Option<hawser_model::resource::PathEnd>| {
             text::or_none(
                 end.as_ref()
                     .map(|end| format!("{} {}", end.interface, end.local)),

@@ -1,7 +1,7 @@
 use crate::text;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use hawser_control::resource::{Flow, Mode, Selector, Trigger};
+use hawser_model::resource::{Flow, Mode, Selector, Trigger};
 
 /// The properties of a flow except its name, its tenant and its nodes.
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -3,8 +3,8 @@
 use super::{ConnectionArgs, Settings};
 use crate::output::Output;
 use anyhow::{Context, Result, anyhow, bail};
-use hawser_control::Name;
 use hawser_io::file::read_text;
+use hawser_model::Name;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -5,9 +5,9 @@ use crate::exit;
 use crate::output::Output;
 use anyhow::{Context, Result, bail};
 use hawser_client::{Error, OperatorClient, SettingsOf};
-use hawser_control::Name;
-use hawser_control::access::{Caller, Scope};
-use hawser_control::tunnel::OwnedSettings;
+use hawser_model::Name;
+use hawser_model::access::{Caller, Scope};
+use hawser_model::tunnel::OwnedSettings;
 use serde::Serialize;
 
 /// Something to be deleted.

@@ -3,9 +3,9 @@
 use crate::outdated::unless_changed;
 use anyhow::{Context, Result, bail, ensure};
 use hawser_client::{OperatorClient, SettingsOf, Tagged};
-use hawser_control::Name;
-use hawser_control::tunnel::TunnelSettings;
 use hawser_io::interface::pattern_includes;
+use hawser_model::Name;
+use hawser_model::tunnel::TunnelSettings;
 use serde_json::{Map, Value};
 use std::fmt;
 use std::str::FromStr;

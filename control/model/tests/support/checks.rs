@@ -1,11 +1,11 @@
 //! The checks of messages and texts, for the property tests and for `fuzz/`.
 
-use hawser_control::access::{Enrol, EnrolmentToken};
-use hawser_control::node::{Assignment, Registration, Report};
-use hawser_control::pair::NodeKeys;
-use hawser_control::resource::{Flow, Policy};
-use hawser_control::tunnel::{Admitted, ServerReport, Servers};
-use hawser_control::{Name, Prefix};
+use hawser_model::access::{Enrol, EnrolmentToken};
+use hawser_model::node::{Assignment, Registration, Report};
+use hawser_model::pair::NodeKeys;
+use hawser_model::resource::{Flow, Policy};
+use hawser_model::tunnel::{Admitted, ServerReport, Servers};
+use hawser_model::{Name, Prefix};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;

@@ -1,11 +1,11 @@
 //! The drives: uplinks of a moving car, from the shared traces, composed of others, or generated.
 
 use anyhow::{Context, Result, ensure};
-use hawser_media::data_dir;
 use hawser_netem::{
     DRIVE_HEADER, Delay, Drive as Trace, LinkConfig, Loss, LossAt, Opportunities, QueueLimit, Rate,
     Steps,
 };
+use hawser_recording::data_dir;
 use hawser_units::{Bitrate, ByteSize, MAX_PATHS};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -6,7 +6,7 @@ use crate::plot::{Axis, Plot, Series};
 use crate::report::{Highlight, Item, Report, Section, Table};
 use crate::summary::{Case, Summary};
 use anyhow::{Context, Result};
-use hawser_media::encode_png;
+use hawser_recording::encode_png;
 use std::fs;
 use std::path::Path;
 

@@ -2,8 +2,8 @@
 
 use crate::recordings;
 use anyhow::{Context, Result};
-use hawser_media::{Recording, data_dir};
 use hawser_publish::push::CodecName;
+use hawser_recording::{Recording, data_dir};
 use hawser_units::Bitrate;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -131,8 +131,9 @@ impl Clip {
     /// Returns whether the frames are views of cameras.
     fn has_views(&self) -> bool {
         let recording = self.recording();
-        recording
-            .is_ok_and(|recording| matches!(recording.source, hawser_media::Source::Cameras { .. }))
+        recording.is_ok_and(|recording| {
+            matches!(recording.source, hawser_recording::Source::Cameras { .. })
+        })
     }
 }
 

@@ -6,13 +6,13 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use hawser_client::{
     Backoff, Error, Identity, NodeClient, NodeMessage, OperatorClient, pause_within,
 };
-use hawser_control::Name;
-use hawser_control::access::NewEnrolment;
-use hawser_control::node::{
+use hawser_model::Name;
+use hawser_model::access::NewEnrolment;
+use hawser_model::node::{
     Assignment, Observation, Receive, ReceiveReport, ReceivedPath, Registration, Report, Send,
     SendReport,
 };
-use hawser_control::resource::{
+use hawser_model::resource::{
     Cause, Flow, Mode, PathEnd, PathHealth, Policy, Pruning, Selector, Tenant, Trigger,
 };
 use hawser_testbed::topology::Stop;

@@ -2,7 +2,7 @@ use super::CHANGES_PER_S;
 use super::fleet::{Fleet, flow_name};
 use super::measure::Latencies;
 use hawser_client::OperatorClient;
-use hawser_control::resource::Override;
+use hawser_model::resource::Override;
 use hawser_units::PolicyCode;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::access_unit::{AccessUnit, split};
 use anyhow::{Context, Result, ensure};
-use hawser_media::data_dir;
+use hawser_recording::data_dir;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -7,7 +7,7 @@ use crate::record::Record;
 use crate::summary::{Case, Metrics};
 use anyhow::Result;
 use hawser_agent::Status;
-use hawser_control::resource::Flow;
+use hawser_model::resource::Flow;
 use hawser_testbed::control::Control;
 use hawser_testbed::counters::{self, Counters};
 use hawser_testbed::edges::Edges;

@@ -2,13 +2,13 @@
 #![allow(dead_code, reason = "each test uses some of them")]
 
 use hawser_cloud::{Cloud, View};
-use hawser_media::{Frame, Recording};
+use hawser_recording::{Frame, Recording};
 use std::iter;
 use std::path::Path;
 
 /// Returns one of `step` frames of a description in `lab/recordings`.
 fn frames(description: &str, step: usize) -> impl Iterator<Item = Frame> {
-    let data = hawser_media::data_dir();
+    let data = hawser_recording::data_dir();
     let data = data.join("volumetric").exists().then_some(data);
     if data.is_none() {
         eprintln!("without recordings, which $HAWSER_DATA names");

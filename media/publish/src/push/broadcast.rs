@@ -4,7 +4,7 @@ use super::PushConfig;
 use anyhow::{Context, anyhow};
 use hawser_congestion::{Prague, PragueConfig};
 use hawser_io::clock::unix_ms;
-use hawser_keyring::{Keyring, Secret};
+use hawser_keys::{Keyring, Secret};
 use hawser_objects::{FlowConfig, Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
 use hawser_units::Instant;
 use hawser_wire::session::{Announcement, Track};

@@ -8,7 +8,7 @@ use crate::ticks::Ticks;
 use hawser_cloud::Pose;
 use hawser_io::clock::SteadyClock;
 use hawser_io::udp::Waker;
-use hawser_media::Player;
+use hawser_recording::Player;
 use hawser_units::{Bitrate, Instant};
 use hawser_wire::media::DEFAULT_DATAGRAM;
 use parking_lot::Mutex;

@@ -7,8 +7,8 @@ use hawser_codec::{
     ChunkConfig, ChunkEncoder, Codec, DracoEncoder, Encoded, Encoder, RateControl, RgbdEncoder,
     Slice, ZstdEncoder, rgbd,
 };
-use hawser_media::Frame;
 use hawser_objects::{IPV4_UDP, TrackTiming};
+use hawser_recording::Frame;
 use hawser_units::ByteSize;
 use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
 use hawser_wire::session::{MAX_TRACKS, Track};

@@ -426,9 +426,9 @@ mod tests {
     use hawser_codec::Slice;
     use hawser_congestion::Bounds;
     use hawser_io::udp::Received;
-    use hawser_keyring::{Keyring, TrackRole};
-    use hawser_media::{Frame, Recording};
+    use hawser_keys::{Keyring, TrackRole};
     use hawser_objects::{TrackSecret, Viewer, ViewerConfig, ViewerEvent};
+    use hawser_recording::{Frame, Recording};
     use hawser_units::{Bitrate, Ecn};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::mpsc::channel;

@@ -1,7 +1,7 @@
 //! Descriptions and small lossless videos in a temporary directory. Needs the `ffmpeg` program.
 #![allow(dead_code, reason = "each test uses some of them")]
 
-use hawser_media::Recording;
+use hawser_recording::Recording;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -41,14 +41,14 @@ pub fn run(args: &Args) -> Result<()> {
     let file = Config::read(&args.config)?.status_file();
     let read = || Status::read(&file);
     let written = |status: &Status| status.written_unix_ms;
-    let runs = hawser_command::show_status((args.watch, args.json), read, written, text)?;
+    let runs = hawser_service::show_status((args.watch, args.json), read, written, text)?;
     ensure!(runs, "the relay is not running");
     Ok(())
 }
 
 fn text(status: &Status, now_unix_ms: u64) -> String {
     let mut text = format!("relay {} (process {})", status.name, status.pid);
-    text += &hawser_command::staleness(status.written_unix_ms, now_unix_ms);
+    text += &hawser_service::staleness(status.written_unix_ms, now_unix_ms);
     text.push('\n');
     text += &lines("packets of no track", &status.packets);
     for broadcast in &status.broadcasts {

@@ -3,8 +3,8 @@
 use crate::process;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
-use hawser_media::{Recording, Source, Synthetic};
 use hawser_publish::push::{PushConfig, PushPublisher};
+use hawser_recording::{Recording, Source, Synthetic};
 use hawser_relay::status::Status;
 use hawser_view::push::{self, PushRow, PushSummary};
 use std::fs;

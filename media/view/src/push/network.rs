@@ -10,7 +10,7 @@ use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
 use hawser_io::peer::{PeerAddresses, connected_to};
 use hawser_io::udp::{self, UdpSocket};
-use hawser_keyring::{Keyring, Secret};
+use hawser_keys::{Keyring, Secret};
 use hawser_objects::{EndReason, IPV6_UDP, TrackSecret, ViewerEvent};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::media::DEFAULT_DATAGRAM;
@@ -403,7 +403,7 @@ impl Network {
 mod tests {
     use super::*;
     use crate::push::{PushConfig, decode};
-    use hawser_keyring::TrackRole;
+    use hawser_keys::TrackRole;
     use std::sync::mpsc;
 
     /// Returns a viewer's thread that asks at the address of a socket.

@@ -7,10 +7,10 @@ use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, Remains, Up
 use crate::flows::{Flows, Selectors, Sent};
 use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, Prefix, Rule, SendPolicy};
 use hawser_client::Controller;
-use hawser_control::Name;
 use hawser_io::config::Source;
 use hawser_io::xdp::Wanted;
 use hawser_metrics::server::check_loopback;
+use hawser_model::Name;
 use hawser_node::{TooManyFlows, inherit};
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::{Cover, KeyRing, KeySlot, SIGNAL_PORT, SealRing};

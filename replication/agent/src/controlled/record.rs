@@ -1,9 +1,9 @@
 //! Writes the events of a node under a controller to the log and to the trace.
 
 use crate::trace::{Change, Trace};
-use hawser_control::Name;
-use hawser_control::node::Observation;
-use hawser_control::resource::Policy;
+use hawser_model::Name;
+use hawser_model::node::Observation;
+use hawser_model::resource::Policy;
 use hawser_node::{Connection, Event, PolicyWord};
 use hawser_units::Instant;
 use tracing::{error, info, warn};

@@ -1,10 +1,10 @@
 use crate::config::{Config, ControllerConfig, PathConfig};
 use crate::node::{Node, current_local};
 use crate::observer::Observer;
-use hawser_control::Name;
-use hawser_control::discovery::Uplink;
-use hawser_control::node::{ReceiveReport, ReceivedPath, Registration, Report, SendReport};
-use hawser_control::resource::{PathEnd, PathHealth};
+use hawser_model::Name;
+use hawser_model::discovery::Uplink;
+use hawser_model::node::{ReceiveReport, ReceivedPath, Registration, Report, SendReport};
+use hawser_model::resource::{PathEnd, PathHealth};
 use hawser_node::{ControlledNode, PathState, ReportContent};
 use hawser_units::{FlowId, PathId};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

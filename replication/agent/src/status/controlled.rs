@@ -1,9 +1,9 @@
 use crate::config::Peer;
 use hawser_bpf::WatchStats;
-use hawser_control::Name;
-use hawser_control::discovery::Candidate;
-use hawser_control::pair::{Generations, PublicKey};
-use hawser_control::resource::Policy;
+use hawser_model::Name;
+use hawser_model::discovery::Candidate;
+use hawser_model::pair::{Generations, PublicKey};
+use hawser_model::resource::Policy;
 use hawser_node::{PairStatus, PathState, ReceivedFlow, Viewer, Window};
 use hawser_units::PathId;
 use serde::{Deserialize, Serialize};

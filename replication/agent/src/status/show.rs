@@ -3,7 +3,7 @@ mod controlled;
 use super::{DeviceStatus, PathState, ReceiveStatus, Status, UnselectedStatus};
 use crate::config::Remains;
 use anyhow::{Result, ensure};
-use hawser_command::is_stale;
+use hawser_service::is_stale;
 use hawser_units::PolicyCode;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ pub fn run(args: &Args) -> Result<()> {
     let file = Remains::read(&args.config)?.status_file();
     let read = || Status::read(&file);
     let written = |status: &Status| status.written_unix_ms;
-    let runs = hawser_command::show_status((args.watch, args.json), read, written, describe)?;
+    let runs = hawser_service::show_status((args.watch, args.json), read, written, describe)?;
     ensure!(runs, "the agent is not running");
     Ok(())
 }

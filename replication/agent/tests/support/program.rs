@@ -1,7 +1,7 @@
 //! The programs under test, which this test executable plays itself.
 
 use clap::Parser;
-use hawser_command::Logging;
+use hawser_service::Logging;
 use hawser_testbed::program;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -39,7 +39,7 @@ fn run(cli: &Cli) -> u8 {
         Cli::Keygen { file } => hawser_agent::generate_key(file).map_err(Into::into),
         Cli::Controller(args) => hawser_controller::run(args),
     };
-    hawser_command::exit_code("hawser", outcome)
+    hawser_service::exit_code("hawser", outcome)
 }
 
 #[test]

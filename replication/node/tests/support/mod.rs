@@ -1,8 +1,8 @@
 //! A model of the world around a node: a controller, its connection and the kernel.
 
-use hawser_control::Name;
-use hawser_control::node::{Assignment, Observation, Receive, Send};
-use hawser_control::resource::{Cause, Mode, Policy, Pruning, Selector};
+use hawser_model::Name;
+use hawser_model::node::{Assignment, Observation, Receive, Send};
+use hawser_model::resource::{Cause, Mode, Policy, Pruning, Selector};
 use hawser_node::{
     Command, Connection, ControlledNode, Equipment, Event, Flows, Message, Outcome, PolicyWord,
     ReportContent, Signal, SignalOutcome,

@@ -6,7 +6,7 @@ use crate::interfaces::Networks;
 use crate::join::Opened;
 use crate::session::is_source;
 use anyhow::{Result, ensure};
-use hawser_control::at_most_one_of_each_family;
+use hawser_model::at_most_one_of_each_family;
 use std::net::IpAddr;
 
 /// The inner addresses of a session, at most one of each family at either end.

@@ -4,11 +4,11 @@
 mod limits;
 
 use crate::config::{ClientConfig, UplinkRule};
-use hawser_control::tunnel::{
-    ClientReport, GivenSettings, RefusedSettings, StoreState, TunnelSettings, UplinkSettings,
-};
 use hawser_io::interface::name_matches;
 use hawser_io::json_file::JsonFile;
+use hawser_model::tunnel::{
+    ClientReport, GivenSettings, RefusedSettings, StoreState, TunnelSettings, UplinkSettings,
+};
 use hawser_units::Line;
 use hawser_uplinks::Uplink;
 use limits::{applicable, unmatched};

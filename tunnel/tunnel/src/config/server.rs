@@ -3,7 +3,7 @@ use super::{
     Tuning, default_interface, default_mtu, default_state,
 };
 use hawser_client::Controller;
-use hawser_control::at_most_one_of_each_family;
+use hawser_model::at_most_one_of_each_family;
 use hawser_units::ByteSize;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};

@@ -25,7 +25,7 @@ pub fn run(args: &Args) -> Result<()> {
     let file = read_common(&args.config)?.status_file();
     let read = || Status::read(&file);
     let written = |status: &Status| status.written_unix_ms;
-    let runs = hawser_command::show_status((args.watch, args.json), read, written, text)?;
+    let runs = hawser_service::show_status((args.watch, args.json), read, written, text)?;
     ensure!(runs, "the tunnel is not running");
     Ok(())
 }
@@ -80,7 +80,7 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
 
 fn heading(status: &Status, now_unix_ms: u64) -> String {
     let mut text = format!("{} {} (process {})", status.role, status.name, status.pid);
-    text += &hawser_command::staleness(status.written_unix_ms, now_unix_ms);
+    text += &hawser_service::staleness(status.written_unix_ms, now_unix_ms);
     if status.draining {
         text += ", shutting down";
     }

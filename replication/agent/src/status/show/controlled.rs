@@ -2,7 +2,7 @@ use super::{paths, table};
 use crate::status::{
     CandidateStatus, ControllerStatus, JudgedStatus, PeerStatus, PolicyStatus, WatchStatus,
 };
-use hawser_control::pair::PublicKey;
+use hawser_model::pair::PublicKey;
 use std::fmt::Write;
 
 /// Describes the connection to the controller, the policies and the judgements.

@@ -3,8 +3,8 @@
 use super::rig::{Controlled, state};
 use crate::support::{hawser, wait};
 use hawser_client::{Controller, Error, Identity, NodeClient};
-use hawser_control::node::Report;
-use hawser_control::resource::Mode;
+use hawser_model::node::Report;
+use hawser_model::resource::Mode;
 use hawser_testbed::topology::Edge;
 use std::fs;
 use std::process::Command;

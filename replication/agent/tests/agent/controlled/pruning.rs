@@ -2,7 +2,7 @@
 
 use super::rig::{Controlled, received_code, sent_code};
 use crate::rig::assert_losses;
-use hawser_control::resource::Mode;
+use hawser_model::resource::Mode;
 use hawser_testbed::traffic::Family;
 
 /// Cuts the second path while packets are in flight, and waits until the flow no longer uses it.

@@ -2,9 +2,9 @@
 
 use crate::rig::{Edges, Rig};
 use crate::support::hawser;
-use hawser_control::Name;
-use hawser_control::resource::{Flow, Mode, Override, Pruning, Selector, Trigger};
 use hawser_io::process::Process;
+use hawser_model::Name;
+use hawser_model::resource::{Flow, Mode, Override, Pruning, Selector, Trigger};
 use hawser_testbed::control::Control;
 use hawser_testbed::topology::{Lab, Topology};
 use hawser_units::PolicyCode;

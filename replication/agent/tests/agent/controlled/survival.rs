@@ -3,7 +3,7 @@
 use super::rig::{Controlled, received_code, sent_code, stage, state};
 use crate::rig::{Edges, IN_FLIGHT, assert_losses, unplugged};
 use crate::support::wait;
-use hawser_control::resource::{Flow, Mode, Path, PathHealth};
+use hawser_model::resource::{Flow, Mode, Path, PathHealth};
 use hawser_testbed::control::Control;
 use hawser_testbed::topology::Edge;
 use hawser_testbed::traffic::{Family, StreamReport};

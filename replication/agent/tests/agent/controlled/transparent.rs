@@ -3,7 +3,7 @@
 use super::rig::{Controlled, with_key_file};
 use crate::rig::assert_losses;
 use hawser_agent::{Status, generate_key};
-use hawser_control::resource::{Flow, Mode};
+use hawser_model::resource::{Flow, Mode};
 use hawser_testbed::traffic::Family;
 
 /// The egress has another key file than the ingress, so that it would reject every tagged copy.

@@ -3,7 +3,7 @@
 
 use super::rig::{Controlled, to};
 use crate::support::wait;
-use hawser_control::resource::{Mode, Trigger};
+use hawser_model::resource::{Mode, Trigger};
 use hawser_testbed::topology::Lab;
 use std::net::UdpSocket;
 use std::thread;

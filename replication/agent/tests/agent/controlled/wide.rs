@@ -1,7 +1,7 @@
 use super::rig::{Controlled, state, to};
 use crate::rig::exchange;
 use hawser_agent::Status;
-use hawser_control::resource::{Flow, Mode};
+use hawser_model::resource::{Flow, Mode};
 use hawser_testbed::topology::Edge;
 use std::fs;
 use std::net::SocketAddr;

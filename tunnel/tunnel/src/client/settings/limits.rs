@@ -2,8 +2,8 @@
 
 use super::MEGABYTE;
 use crate::config::UplinkRule;
-use hawser_control::tunnel::{GivenSettings, TunnelSettings, UplinkSettings};
 use hawser_io::interface::{name_matches, pattern_beginning, pattern_includes};
+use hawser_model::tunnel::{GivenSettings, TunnelSettings, UplinkSettings};
 
 /// Returns settings that can be applied to the uplinks of the file, or why they cannot be.
 pub(super) fn applicable<'a>(
