@@ -13,7 +13,7 @@ folder=target/fuzz
 
 run() {
     case $1 in
-    tun) feature=io ;;
+    tun) feature=device ;;
     stream | packets) feature=tunnel ;;
     *) feature= ;;
     esac

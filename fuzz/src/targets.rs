@@ -20,7 +20,7 @@ pub const TARGETS: &[Target] = &[
     LINKS,
     CODEC,
     PARTS,
-    #[cfg(feature = "io")]
+    #[cfg(feature = "device")]
     TUN,
     #[cfg(feature = "tunnel")]
     STREAM,
@@ -28,7 +28,7 @@ pub const TARGETS: &[Target] = &[
     PACKETS,
 ];
 
-/// Headers on a network: shims, signals, echoes, IP, and frames of the tunnel.
+/// Headers on a network: shims, signals, echoes and IP.
 pub const WIRE: Target = Target {
     name: "wire",
     check: |input| {
@@ -44,18 +44,15 @@ pub const WIRE: Target = Target {
         let signals = golden::signals().into_iter();
         let signals = signals.flat_map(|signal| [signal.payload, signal.frame]);
         let echo = wire::echo().emit(None);
-        vectors
-            .chain(signals)
-            .chain(wire::datagrams())
-            .chain([echo.to_vec()])
-            .collect()
+        vectors.chain(signals).chain([echo.to_vec()]).collect()
     },
 };
 
-/// Datagrams to an end of a session of `tunnel/xnc`. The first byte selects the scheme.
+/// Frames of the tunnel, and datagrams to an end of a session of `tunnel/xnc`. The first byte selects the scheme.
 pub const FRAMES: Target = Target {
     name: "frames",
     check: |input| {
+        xnc::check_frame(input);
         if let Some((scheme, rest)) = input.split_first() {
             let scheme = Scheme::ALL[usize::from(*scheme) % Scheme::ALL.len()];
             xnc::check(scheme, &split(rest));
@@ -65,7 +62,8 @@ pub const FRAMES: Target = Target {
         let datagrams = |(number, scheme): (u8, &Scheme)| {
             [&[number][..], &join(&xnc::datagrams(*scheme))].concat()
         };
-        (0..).zip(&Scheme::ALL).map(datagrams).collect()
+        let sessions = (0..).zip(&Scheme::ALL).map(datagrams);
+        sessions.chain(xnc::frames()).collect()
     },
 };
 
@@ -210,16 +208,16 @@ pub const PARTS: Target = Target {
 };
 
 /// A packet from a TUN device with its header, then packets to the device.
-#[cfg(feature = "io")]
+#[cfg(feature = "device")]
 pub const TUN: Target = Target {
     name: "tun",
     check: |input| {
         let parts = split(input);
         if let Some((read, written)) = parts.split_first() {
-            hawser_io::tun::checks::check(read, written);
+            hawser_device::checks::check(read, written);
         }
     },
-    seeds: || vec![join(&hawser_io::tun::checks::trains())],
+    seeds: || vec![join(&hawser_device::checks::trains())],
 };
 
 /// The messages on the first stream of a tunnel's connection.

@@ -12,8 +12,8 @@ const PROGRAMS: &str = "hawser-bpf";
 /// The packages and names of further tests, and the arguments of each executable. The machine has one
 /// slow processor, so tests that measure run one at a time.
 const TESTS: [(&str, &str, &str); 3] = [
-    ("hawser-io", "departures", ""),
-    ("hawser-io", "queueing", "--test-threads=1 --nocapture"),
+    ("hawser-publish", "departures", ""),
+    ("hawser-publish", "queueing", "--test-threads=1 --nocapture"),
     ("hawser-view", "kernel_paced", "--nocapture"),
 ];
 

@@ -20,8 +20,8 @@ const MEETINGS: &[&str] = &["lab", "cli", "fuzz"];
 /// Folders that import `base` alone.
 const ON_BASE: &[&str] = &["doctor"];
 
-/// The crate that tests and [`MEETINGS`] import and that no program to install contains.
-const FOR_TESTS: &str = "hawser-testbed";
+/// The crates that tests and [`MEETINGS`] import and that no program to install contains.
+const FOR_TESTS: &[&str] = &["hawser-testbed", "hawser-testing"];
 
 /// The file that every pure crate has, and no other: the rules of clippy for code that needs no operating system.
 const PURE: &str = "clippy.toml";
@@ -64,7 +64,10 @@ fn read(workspace: &Metadata) -> Result<Vec<Crate>> {
     let crates = packages.into_iter().map(|package| {
         let manifest = &package.manifest_path;
         let path = manifest.strip_prefix(&workspace.workspace_root)?;
-        let room = path.components().next().context("a crate without a folder")?;
+        let room = path
+            .components()
+            .next()
+            .context("a crate without a folder")?;
         Ok(Crate {
             name: package.name.to_string(),
             room: room.to_string(),
@@ -110,7 +113,8 @@ fn refusal(from: &Crate, to: &Crate, for_tests: bool) -> Option<&'static str> {
     if meets(to) && !(meets(from) && to.room == "lab") && !for_tests {
         return Some("nothing imports what products meet in");
     }
-    if to.name == FOR_TESTS && !for_tests && !meets(from) {
+    let is_for_tests = |of: &Crate| FOR_TESTS.contains(&&*of.name);
+    if is_for_tests(to) && !(for_tests || meets(from) || is_for_tests(from)) {
         return Some("for tests alone");
     }
     if from.is_pure && !to.is_pure && !for_tests {
@@ -124,7 +128,9 @@ fn refusal(from: &Crate, to: &Crate, for_tests: bool) -> Option<&'static str> {
         || is_product && for_tests && to.room == CONTROL;
     let is_known = is_product || meets(from) || [BASE, CONTROL, "xtask"].contains(&&*from.room);
     if !is_known && !ON_BASE.contains(&&*from.room) {
-        return Some("its folder is unknown: add it to xtask/src/products.rs and to ARCHITECTURE.md");
+        return Some(
+            "its folder is unknown: add it to xtask/src/products.rs and to ARCHITECTURE.md",
+        );
     }
     (!allowed).then_some("only base, and of control the client and the model")
 }
@@ -132,6 +138,8 @@ fn refusal(from: &Crate, to: &Crate, for_tests: bool) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TESTBED: &str = FOR_TESTS[0];
 
     /// A crate of a folder that imports others.
     fn on(room: &str, name: &str, dependencies: &[&str]) -> Crate {
@@ -148,8 +156,12 @@ mod tests {
     }
 
     fn base() -> [Crate; 3] {
-        let testbed = on("base", FOR_TESTS, &[]);
-        [on("base", "io", &[]), testbed, on("control", "hawser-client", &["io"])]
+        let testbed = on("base", TESTBED, &[]);
+        [
+            on("base", "io", &[]),
+            testbed,
+            on("control", "hawser-client", &["io"]),
+        ]
     }
 
     fn wrong(of: Crate) -> Vec<String> {
@@ -179,7 +191,7 @@ mod tests {
 
     #[test]
     fn products_meet_in_the_lab_and_in_the_programs() {
-        assert!(wrong(on("lab", "lab", &["quic", "controller", FOR_TESTS])).is_empty());
+        assert!(wrong(on("lab", "lab", &["quic", "controller", TESTBED])).is_empty());
         assert!(wrong(on("cli", "hawser", &["quic", "controller"])).is_empty());
         let crates = [on("lab", "lab", &[]), on("tunnel", "tunnel", &["lab"])];
         assert_eq!(wrong_arrows(&crates).len(), 1);
@@ -192,10 +204,10 @@ mod tests {
             relay.dependencies[0].for_tests = true;
             wrong(relay)
         };
-        assert!(for_tests(FOR_TESTS).is_empty());
+        assert!(for_tests(TESTBED).is_empty());
         assert!(for_tests("controller").is_empty());
         assert_eq!(for_tests("quic").len(), 1);
-        let ships = wrong(on("media", "relay", &[FOR_TESTS]));
+        let ships = wrong(on("media", "relay", &[TESTBED]));
         assert_eq!(ships, ["relay -> hawser-testbed: for tests alone"]);
     }
 

@@ -125,7 +125,9 @@ impl Run {
         self.step("circles of files", |_| {
             Ok(passed_or_printed(circles::check(workspace)))
         })?;
-        self.step("pure crates without an operating system", |_| pure_crates(workspace))?;
+        self.step("pure crates without an operating system", |_| {
+            pure_crates(workspace)
+        })?;
         self.step("licences", |_| licences())
     }
 

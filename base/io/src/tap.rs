@@ -32,7 +32,10 @@ impl Tap {
     /// # Errors
     /// [`TunError::Create`] if a device of that name exists.
     pub fn create(name: &str) -> Result<Tap, TunError> {
-        let (file, _) = tun::open(name, libc::IFF_TAP | libc::IFF_TUN_EXCL)?;
+        let (file, _) = tun::open(
+            name,
+            libc::IFF_TAP | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL,
+        )?;
         let failed = |source: io::Error| TunError::Create {
             name: name.to_owned(),
             source,

@@ -5,9 +5,10 @@ use hawser_io::interface::{self, Interface, LinkHeader};
 use hawser_io::netlink::{self, Address, Error, LinkChange, Route};
 use hawser_io::netns::Namespace;
 use hawser_io::segmenter::{Segmenter, Traffic};
-use hawser_io::tun::Tun;
+use hawser_io::tun;
 use nix::errno::Errno;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 struct Machine {
     namespace: Namespace,
     peer: Namespace,
-    _tun: Tun,
+    _tun: OwnedFd,
 }
 
 impl Machine {
@@ -34,7 +35,10 @@ impl Machine {
             namespace
         };
         let (namespace, peer) = (make("own"), make("peer"));
-        let tun = namespace.run(|| Tun::create("tun0").unwrap()).unwrap();
+        let tun = namespace
+            .run(|| tun::open("tun0", libc::IFF_TUN).unwrap())
+            .unwrap()
+            .0;
         let other = peer.name();
         namespace
             .ip(&format!(

@@ -3,7 +3,6 @@
 //! The format of an agent's status belongs to the agent. [`Edges`] and [`Agent`] therefore take it
 //! as a type parameter, and know only the members that they need themselves.
 
-use crate::control::Control;
 use crate::logs::{last_log_line, redirect};
 use crate::topology::{Edge, End, Lab, Link};
 use anyhow::{Context, Result, bail, ensure};
@@ -33,6 +32,18 @@ const FLOW_BACK: u16 = 3;
 /// The maximum time for an agent to attach its programs, to apply a configuration, to notice a
 /// change, and to exit.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A controller on the lab's control network, as agents see it.
+pub trait Controller {
+    /// Enrols a node and stores its identity in `folder`.
+    fn enrol(&self, node: &str, folder: &Path) -> Result<()>;
+
+    /// Returns the URL by which an edge reaches the controller.
+    fn url(&self, edge: Edge) -> String;
+
+    /// Returns the address and the device of an edge on the control network.
+    fn node(&self, edge: Edge) -> &End;
+}
 
 /// The treatment of the traffic to the viewer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,7 +155,7 @@ impl<S: DeserializeOwned> Edges<S> {
         lab: &Lab,
         binary: &Path,
         directory: &Path,
-        control: &Control,
+        control: &impl Controller,
     ) -> Result<Self> {
         let paths = |edge| paths(lab, edge, Outer::V4);
         Edges::start_enrolled(lab, binary, directory, control, ("", paths))
@@ -156,7 +167,7 @@ impl<S: DeserializeOwned> Edges<S> {
         lab: &Lab,
         binary: &Path,
         directory: &Path,
-        control: &Control,
+        control: &impl Controller,
     ) -> Result<Self> {
         let uplinks = "uplinks = [\"path*\"]\n";
         Edges::start_enrolled(
@@ -174,7 +185,7 @@ impl<S: DeserializeOwned> Edges<S> {
         lab: &Lab,
         binary: &Path,
         directory: &Path,
-        control: &Control,
+        control: &impl Controller,
         (settings, paths): (&str, impl Fn(Edge) -> String),
     ) -> Result<Self> {
         let identity = directory.join("identity");
@@ -435,7 +446,7 @@ fn controlled_configuration(
     lab: &Lab,
     directory: &Path,
     identity: &Path,
-    control: &Control,
+    control: &impl Controller,
     edge: Edge,
 ) -> String {
     let node = format!(
@@ -462,7 +473,7 @@ fn controlled_traffic(lab: &Lab, edge: Edge) -> String {
 }
 
 /// Returns the settings of in-band signals, which only the ingress edge gets.
-fn signals(control: &Control, edge: Edge) -> String {
+fn signals(control: &impl Controller, edge: Edge) -> String {
     match edge {
         Edge::Ingress => {
             let End { device, v4, .. } = control.node(edge);

@@ -5,7 +5,6 @@
 //! tests can use it.
 
 pub mod certificates;
-pub mod control;
 pub mod counters;
 pub mod edges;
 pub mod emulator;

@@ -161,10 +161,17 @@ fn vector(name: &'static str, text: &str) -> Vector {
     }
 }
 
-pub(crate) struct Fields<'a>(BTreeMap<&'a str, Vec<u8>>, &'a str);
+/// The fields of a file of golden vectors.
+///
+/// # Panics
+///
+/// Every function panics if the file is malformed.
+#[derive(Debug)]
+pub struct Fields<'a>(BTreeMap<&'a str, Vec<u8>>, &'a str);
 
 impl<'a> Fields<'a> {
-    pub(crate) fn parse(name: &'a str, text: &'a str) -> Self {
+    /// Reads the text of the file `name`.
+    pub fn parse(name: &'a str, text: &'a str) -> Self {
         let lines = text
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -180,7 +187,8 @@ impl<'a> Fields<'a> {
         Fields(fields.collect(), name)
     }
 
-    pub(crate) fn bytes(&self, key: &str) -> &[u8] {
+    /// Returns the value of a field.
+    pub fn bytes(&self, key: &str) -> &[u8] {
         self.0
             .get(key)
             .unwrap_or_else(|| panic!("{}: {key} is missing", self.1))
@@ -199,7 +207,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(crate) fn array<const N: usize>(&self, key: &str) -> [u8; N] {
+    /// Returns the value of a field of `N` bytes.
+    pub fn array<const N: usize>(&self, key: &str) -> [u8; N] {
         self.bytes(key)
             .try_into()
             .unwrap_or_else(|_| panic!("{}: {key} has not {N} bytes", self.1))

@@ -41,12 +41,12 @@ pub mod media;
 pub mod moq;
 mod ring;
 mod seal;
+pub mod secret;
 pub mod session;
 mod shim;
 mod signal;
 mod tag;
 pub mod transparent;
-pub mod xnc;
 
 pub use encapsulation::{
     Addresses, Encapsulation, EncapsulationError, FrameError, OVERHEAD_V4, OVERHEAD_V6, Replica,

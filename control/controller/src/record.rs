@@ -19,7 +19,6 @@ use hawser_model::pair::NodeKeys;
 use hawser_model::resource::{Event, Flow, PathHealth};
 use hawser_model::track::{Track, TrackRole};
 use hawser_model::tunnel::{ClientReport, TunnelSettings};
-use hawser_objects::TrackSecret;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -258,7 +257,7 @@ impl TrackRecord {
         }
         let mut bytes = [0; 32];
         hex::decode_to_slice(&self.secret, &mut bytes).ok()?;
-        Some(hex::encode(*TrackSecret::new(bytes).access().to_bytes()))
+        Some(hex::encode(*hawser_wire::secret::access(&bytes)))
     }
 
     /// Replaces the secret.

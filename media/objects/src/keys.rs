@@ -4,8 +4,8 @@ use aes_gcm::aead::AeadInPlace;
 use aes_gcm::{Aes128Gcm, KeyInit, Nonce, Tag};
 use hawser_wire::Key;
 use hawser_wire::media::{AEAD_TAG, Hop};
+use hawser_wire::secret::{self, expand};
 use hawser_wire::session::{Announcement, Hello, MAC, MessageError};
-use hkdf::Hkdf;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use std::fmt;
@@ -53,7 +53,7 @@ impl TrackSecret {
 
     /// Returns the secret for relays, from which this one cannot be computed.
     pub fn access(&self) -> AccessSecret {
-        AccessSecret(expand(&self.0, &[], &[b"hawser access 1"]))
+        AccessSecret(secret::access(&self.0))
     }
 
     /// Returns the key of the packets of a track in an epoch of an incarnation.
@@ -255,14 +255,6 @@ impl fmt::Debug for SessionKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SessionKeys(secret)")
     }
-}
-
-fn expand<const N: usize>(secret: &[u8; 32], salt: &[u8], info: &[&[u8]]) -> Zeroizing<[u8; N]> {
-    let mut bytes = Zeroizing::new([0; N]);
-    Hkdf::<Sha256>::new(Some(salt), secret)
-        .expand_multi_info(info, &mut bytes[..])
-        .expect("less than 255 blocks");
-    bytes
 }
 
 /// Returns the first bytes of HMAC-SHA256.

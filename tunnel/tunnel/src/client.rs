@@ -39,13 +39,13 @@ use connections::Connections;
 use dial::Dialer;
 use dns::Dns;
 use files::Files;
+use hawser_device::Buffer;
 use hawser_io::json_file::StatusFile;
-use hawser_io::tun::Buffer;
 use hawser_units::{ByteSize, Instant};
 use hawser_uplinks::{
     Event, Notice, PathFigures, Reachability, SessionFigures, Supervisor, Uplink,
 };
-use hawser_wire::xnc::PacketBuffer;
+use hawser_xnc::frame::PacketBuffer;
 use inner_addresses::InnerAddresses;
 use kept::Kept;
 use kill_switch::KillSwitch;

@@ -21,7 +21,7 @@ use crate::packet::{Flows, mss};
 use crate::time;
 use bytes::Bytes;
 use hawser_units::{Ecn, Instant, MAX_PATHS, PathId};
-use hawser_wire::xnc::PacketBuffer;
+use hawser_xnc::frame::PacketBuffer;
 use hawser_xnc::{Config, Endpoint, Event, is_control};
 use path::{Datagram, Datagrams, Path, READ_BATCH, Wake};
 use std::future::pending;

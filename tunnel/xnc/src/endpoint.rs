@@ -1,4 +1,5 @@
 use crate::config::Config;
+use crate::frame::{Frame, PacketBuffer};
 use crate::liveness::{Event, Liveness};
 use crate::path::PathState;
 use crate::receiver::Receiver;
@@ -9,7 +10,6 @@ use crate::stats::{RejectReason, Stats};
 use crate::timer::Timer;
 use bytes::Bytes;
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
-use hawser_wire::xnc::{Frame, PacketBuffer};
 
 /// Returns whether a datagram is an acknowledgement or a ping, which carry no packet.
 pub fn is_control(datagram: &[u8]) -> bool {

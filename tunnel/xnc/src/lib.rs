@@ -35,6 +35,7 @@ mod config;
 mod decoding;
 mod delays;
 mod endpoint;
+pub mod frame;
 mod liveness;
 mod mark_share;
 mod memory;

@@ -1,7 +1,7 @@
 //! Numbers of packets and transmissions: expansion of truncated ones, acknowledged and received
 //! ranges, and the replay window.
 
-use hawser_wire::xnc::MAX_RANGES;
+use crate::frame::MAX_RANGES;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Range, RangeInclusive};
 

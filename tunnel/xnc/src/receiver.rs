@@ -1,5 +1,6 @@
 use crate::config::Config;
 use crate::decoding::decoder_config;
+use crate::frame::{AckBlock, EcnCounts, PacketHeader, emit_acks};
 use crate::numbers::{Insert, ReceivedRanges, ReplayWindow, expand};
 use crate::reorder_buffer::{Packet, ReorderBuffer};
 use crate::sender::{Transmit, seed};
@@ -9,7 +10,6 @@ use bytes::Bytes;
 use hawser_coding::Decoder;
 use hawser_units::{Ecn, Instant, MAX_PATHS, PathId, PathSet};
 use hawser_wire::ip::mark_congestion;
-use hawser_wire::xnc::{AckBlock, EcnCounts, PacketHeader, emit_acks};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -7,12 +7,12 @@
 use crate::config::Config;
 use crate::decoding::DecoderLoad;
 use crate::delays::Delays;
+use crate::frame::PacketHeader;
 use crate::memory::cost;
 use crate::sent_packets::{Fate, Hint, SentPacket, SentPackets};
 use crate::sent_transmissions::{Content, Outcome};
 use bytes::Bytes;
 use hawser_units::{Instant, PathId, PathSet};
-use hawser_wire::xnc::PacketHeader;
 use ranges::EncodingRanges;
 use shot::Shot;
 use std::collections::VecDeque;

@@ -1,12 +1,12 @@
 //! The parts in which schemes differ: the scheduler, the loss detection and the recovery.
 
 use crate::config::{Config, LossDetection, Scheme};
+use crate::frame::PacketHeader;
 use crate::path::{Path, Paths};
 use crate::recovery::RecoveryMethod;
 use crate::sent_packets::SentPackets;
 use crate::sent_transmissions::LossRule;
 use hawser_units::{Instant, PathId, PathSet};
-use hawser_wire::xnc::PacketHeader;
 use std::time::Duration;
 
 mod blest;
@@ -180,8 +180,8 @@ impl Config {
 mod tests {
     use super::scene::{Scene, candidate, path};
     use super::*;
+    use crate::frame::AckBlock;
     use crate::sent_transmissions::Content;
-    use hawser_wire::xnc::AckBlock;
 
     fn acknowledge(scene: &mut Scene, number: u64) {
         let block = AckBlock {

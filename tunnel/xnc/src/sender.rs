@@ -1,5 +1,6 @@
 use crate::config::{Config, Scheme};
 use crate::decoding::MAX_PACKET;
+use crate::frame::{AckBlock, PacketBuffer};
 use crate::liveness::{Event, Liveness};
 use crate::memory::cost;
 use crate::path::{Path, PathState, Paths};
@@ -11,7 +12,6 @@ use crate::stats::{RejectReason, SenderStats};
 use crate::timer::Timer;
 use bytes::Bytes;
 use hawser_units::{Instant, PathId};
-use hawser_wire::xnc::{AckBlock, PacketBuffer};
 use std::collections::VecDeque;
 use std::time::Duration;
 

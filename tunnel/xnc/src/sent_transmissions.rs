@@ -2,11 +2,11 @@
 //! it carries, so that losses can be attributed.
 
 use crate::RejectReason;
+use crate::frame::AckBlock;
 use crate::memory::shrink_if_sparse;
 use crate::numbers::AckedRanges;
 use crate::timing::{GRANULARITY, PAUSE, Timing};
 use hawser_units::Instant;
-use hawser_wire::xnc::AckBlock;
 use std::collections::VecDeque;
 use std::time::Duration;
 

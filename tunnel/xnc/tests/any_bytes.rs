@@ -1,5 +1,5 @@
 //! An end of a session that is given any datagrams does not panic, counts what it rejects, and
-//! delivers no packet that no datagram had room for.
+//! delivers no packet that no datagram had room for. A parsed frame is within its bounds and is emitted as it was parsed.
 
 #[path = "support/checks.rs"]
 mod checks;
@@ -53,5 +53,23 @@ proptest! {
             .map(|(choice, changes)| changed(choice.get::<Vec<u8>>(&valid), changes))
             .collect();
         check(scheme, &received);
+    }
+
+    #[test]
+    fn any_bytes_are_no_frame_or_within_bounds(bytes in vec(any::<u8>(), 0..DATAGRAM_BYTES)) {
+        check_frame(&bytes);
+    }
+
+    #[test]
+    fn short_bytes_are_no_frame_or_within_bounds(bytes in vec(any::<u8>(), 0..64)) {
+        check_frame(&bytes);
+    }
+
+    #[test]
+    fn a_changed_frame_is_rejected_or_within_bounds(
+        changes in changes(),
+        kind in 0..3usize,
+    ) {
+        check_frame(&changed(&frames()[kind], &changes));
     }
 }

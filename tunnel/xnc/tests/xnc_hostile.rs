@@ -1,7 +1,7 @@
 //! No sequence of inputs from a peer, a network and a driver causes a panic.
 
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
-use hawser_wire::xnc::emit_ping;
+use hawser_xnc::frame::emit_ping;
 use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Scheme};
 use proptest::collection::vec;
 use proptest::prelude::*;

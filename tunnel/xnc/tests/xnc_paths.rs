@@ -3,7 +3,7 @@
 mod network;
 
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
-use hawser_wire::xnc::{AckBlock, EcnCounts, Frame, emit_acks, emit_ping};
+use hawser_xnc::frame::{AckBlock, EcnCounts, Frame, emit_acks, emit_ping};
 use hawser_xnc::{Config, Endpoint, Hint, Liveness, PathState, RejectReason, Rtt, Scheme, Timer};
 use network::{MS, Network, Pipe, path};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! expiry (Ni, sections 4.4.2 and 4.4.3).
 
 use hawser_units::{ByteSize, Instant, PathId};
-use hawser_wire::xnc::{AckBlock, Frame, emit_acks};
+use hawser_xnc::frame::{AckBlock, Frame, emit_acks};
 use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Stats};
 use std::collections::BTreeSet;
 use std::time::Duration;

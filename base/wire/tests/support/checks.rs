@@ -11,14 +11,10 @@ use hawser_wire::session::{
     Accept, Announcement, COOKIE, Goodbye, Hello, Kind, MAC, MAX_ANNOUNCEMENT, MAX_RELAYS,
     MAX_TRACKS, Message, Retry, Sealed, Status, Subscribe, Track,
 };
-use hawser_wire::xnc::{self, AckBlock, EcnCounts, Frame, PacketHeader};
 use hawser_wire::{Key, KeyRing, OVERHEAD_V4, Replica, SealRing, Shim, Signal};
 use siphasher::sip::SipHasher24;
 use std::num::{NonZeroU8, NonZeroU16};
 use std::time::Duration;
-
-/// The longest datagram on a path.
-pub(crate) const MTU: usize = 1500;
 
 /// The length of an Ethernet header in bytes.
 pub(crate) const ETHERNET: usize = 14;
@@ -38,34 +34,6 @@ pub(crate) fn echo() -> Echo {
         number: 5,
         held_micros: 6,
     }
-}
-
-pub(crate) fn blocks() -> Vec<AckBlock> {
-    let ecn = EcnCounts {
-        ect0: 1,
-        ect1: 2,
-        ce: u32::MAX,
-    };
-    let block = |index: u8, ecn: Option<EcnCounts>| AckBlock {
-        path: path(index),
-        delay: Duration::from_micros(1500),
-        ranges: vec![70_000..=70_010, 69_990..=69_990, 5_000..=5_001],
-        ecn,
-    };
-    vec![block(2, None), block(7, Some(ecn))]
-}
-
-pub(crate) fn datagrams() -> [Vec<u8>; 3] {
-    let header = PacketHeader {
-        count: 63,
-        transmission: 1,
-        start: 2,
-    };
-    [
-        [&header.emit()[..], b"a symbol"].concat(),
-        xnc::emit_acks(&blocks(), MTU).0,
-        xnc::emit_ping(u64::MAX),
-    ]
 }
 
 /// Makes the checksum of the IPv4 header right, so that changes reach what it protects.
@@ -149,35 +117,6 @@ pub(crate) fn check_headers(packet: &[u8]) {
         );
     } else {
         assert_eq!(&marked[..], packet);
-    }
-}
-
-pub(crate) fn check_frame(datagram: &[u8]) {
-    match Frame::parse(datagram) {
-        Err(_) => {}
-        Ok(Frame::Packet(header, bytes)) => {
-            assert!((1..=xnc::MAX_COUNT).contains(&header.count));
-            assert!(header.start < 1 << 24 && !bytes.is_empty());
-            let again = [&header.emit()[..], bytes].concat();
-            assert_eq!(&again[..], datagram);
-        }
-        Ok(Frame::Ping(number)) => {
-            let again = xnc::emit_ping(number);
-            assert_eq!(&again[..], datagram);
-        }
-        Ok(Frame::Acks(blocks)) => {
-            assert!((1..=8).contains(&blocks.len()));
-            for AckBlock { ranges, .. } in &blocks {
-                assert!((1..=xnc::MAX_RANGES).contains(&ranges.len()));
-                assert!(ranges.iter().all(|range| range.start() <= range.end()));
-                let is_below =
-                    |pair: &[std::ops::RangeInclusive<u64>]| pair[1].end() + 1 < *pair[0].start();
-                assert!(ranges.windows(2).all(is_below));
-            }
-            let (again, emitted) = xnc::emit_acks(&blocks, datagram.len());
-            assert_eq!(emitted, blocks.len());
-            assert_eq!(&again[..], datagram);
-        }
     }
 }
 
@@ -408,7 +347,6 @@ pub(crate) fn check_all(bytes: &[u8]) {
     check_echo(bytes);
     check_replica(bytes);
     check_headers(bytes);
-    check_frame(bytes);
     check_objects(bytes);
 }
 

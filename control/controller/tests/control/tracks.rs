@@ -73,8 +73,7 @@ async fn a_relay_gets_what_it_needs_of_the_secret_and_no_more() {
     let (of_relay, access) = rig.secret(&wall).await;
     assert_eq!(of_relay, number);
     let bytes: [u8; 32] = hex::decode(&secret).unwrap().try_into().unwrap();
-    let expected = hawser_objects::TrackSecret::new(bytes).access().to_bytes();
-    assert_eq!(access, hex::encode(*expected));
+    assert_eq!(access, hex::encode(*hawser_wire::secret::access(&bytes)));
     // One who may no longer watch must not know the secret any more, even if it relays from now on.
     let mut limited = track(&["car"], &[]);
     limited["relays"] = json!(["wall", "desk"]);

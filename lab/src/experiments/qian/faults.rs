@@ -7,11 +7,11 @@ use anyhow::Result;
 use hawser_agent::Status;
 use hawser_io::clock::unix_ns;
 use hawser_io::ring;
-use hawser_testbed::control::Control;
 use hawser_testbed::edges::Edges;
 use hawser_testbed::emulator::{Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology};
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
+use hawser_testing::Control;
 use std::path::Path;
 use std::time::Duration;
 

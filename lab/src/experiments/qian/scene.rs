@@ -213,7 +213,7 @@ pub(super) fn flow(lab: &Lab) -> Flow {
     let name = |text: &str| text.parse().expect("the lab's names are words of letters");
     Flow {
         name: name("stage"),
-        tenant: hawser_testbed::control::Control::tenant(),
+        tenant: hawser_testing::Control::tenant(),
         ingress: name("ingress"),
         egress: name("egress"),
         select: Selector {

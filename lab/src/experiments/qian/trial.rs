@@ -8,11 +8,11 @@ use crate::summary::{Case, Metrics};
 use anyhow::Result;
 use hawser_agent::Status;
 use hawser_model::resource::Flow;
-use hawser_testbed::control::Control;
 use hawser_testbed::counters::{self, Counters};
 use hawser_testbed::edges::Edges;
 use hawser_testbed::stream::Source;
 use hawser_testbed::topology::Lab;
+use hawser_testing::Control;
 use serde_json::Value;
 use std::time::Duration;
 

@@ -5,20 +5,20 @@ use crate::rig::{Edges, PAYLOAD_BYTES, RATE_PPS, Rig, StopOnDrop, assert_losses,
 use crate::support::hawser;
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
-use hawser_io::tun::{Buffer, Tun};
+use hawser_io::tun;
 use hawser_testbed::edges::{Outer, Replication, Sender};
 use hawser_testbed::topology::{End, Lab, Stop};
 use hawser_testbed::traffic::Kind;
 use hawser_units::PathSet;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// The modems of the two edges and the network between them.
 struct Modems {
-    ends: [Tun; 2],
+    ends: [OwnedFd; 2],
     is_connected: AtomicBool,
 }
 
@@ -37,17 +37,15 @@ impl Modems {
 
     /// Forwards the packets of each modem to the other one, one by one, until `stop` is requested.
     fn forward(&self, stop: &Stop) {
-        let mut buffer = Buffer::default();
+        let mut buffer = [0; 65_535];
         let [near, far] = &self.ends;
         while !stop.requested() {
             let mut waiting = [near, far].map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
             poll(&mut waiting, PollTimeout::from(10u8)).unwrap();
             for (from, to) in [(near, far), (far, near)] {
-                let mut packets = Vec::new();
-                while from.read(&mut buffer, &mut packets).is_ok() {}
-                if self.is_connected.load(Ordering::Relaxed) {
-                    for packet in &packets {
-                        to.write(&[packet]).unwrap();
+                while let Ok(length) = nix::unistd::read(from, &mut buffer) {
+                    if self.is_connected.load(Ordering::Relaxed) {
+                        nix::unistd::write(to, &buffer[..length]).unwrap();
                     }
                 }
             }
@@ -55,10 +53,11 @@ impl Modems {
     }
 }
 
-fn modem(namespace: &Namespace, end: &End) -> Tun {
+fn modem(namespace: &Namespace, end: &End) -> OwnedFd {
     let device = &end.device;
     namespace.ip(&format!("link del {device}")).unwrap();
-    let tun = namespace.run(|| Tun::create(device)).unwrap().unwrap();
+    let open = || tun::open(device, nix::libc::IFF_TUN).unwrap().0;
+    let tun = namespace.run(open).unwrap();
     let addresses = format!(
         "link set {device} up\naddr add {}/30 dev {device}\naddr add {}/64 dev {device} nodad",
         end.v4, end.v6

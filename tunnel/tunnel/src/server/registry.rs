@@ -8,7 +8,7 @@ use crate::status::SessionStatus;
 use crate::tls::Peer;
 use hawser_io::rate_limit::RateLimit;
 use hawser_model::tunnel::Client;
-use hawser_wire::xnc::PacketBuffer;
+use hawser_xnc::frame::PacketBuffer;
 use noq::Connection;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};

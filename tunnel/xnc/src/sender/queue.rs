@@ -2,11 +2,11 @@
 //! 8290), and earlier marks for flows of L4S.
 
 use crate::config::Config;
+use crate::frame::PacketBuffer;
 use crate::memory::{cost, shrink_if_sparse};
 use crate::sent_packets::Hint;
 use hawser_units::Instant;
 use hawser_wire::ip::mark_congestion;
-use hawser_wire::xnc::PacketBuffer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod codel;

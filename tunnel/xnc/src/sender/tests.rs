@@ -1,8 +1,8 @@
 use super::*;
+use crate::frame::Frame;
 use crate::path::Rtt;
 use crate::sent_transmissions::Content;
 use hawser_units::ByteSize;
-use hawser_wire::xnc::Frame;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);

@@ -2,6 +2,7 @@
 
 use super::queue::{Class, QueuedPacket};
 use super::{Sender, Transmit};
+use crate::frame::{PacketHeader, emit_ping};
 use crate::liveness::Liveness;
 use crate::recovery::{CODED_OVERHEAD, Recovery, RecoveryMethod};
 use crate::scheme::{Candidate, Extra, PathChoice, Scheduler, View};
@@ -10,7 +11,6 @@ use crate::sent_transmissions::{Content, QUIC_OVERHEAD};
 use bytes::Bytes;
 use hawser_coding::kernel::Kernel;
 use hawser_units::{Instant, PathId};
-use hawser_wire::xnc::{PacketHeader, emit_ping};
 
 impl Sender {
     /// Returns the next datagram that a path has window for.

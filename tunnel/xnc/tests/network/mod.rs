@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
-use hawser_wire::xnc::Frame;
+use hawser_xnc::frame::Frame;
 use hawser_xnc::{Config, Endpoint, Event, Hint, Packet, PathState, RejectReason, Rtt};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

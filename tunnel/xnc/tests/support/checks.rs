@@ -1,6 +1,7 @@
 //! The check of an end of a session, for the property tests and for `fuzz/`.
 
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
+use hawser_xnc::frame::{self, AckBlock, EcnCounts, Frame, PacketHeader};
 use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Scheme, is_control};
 use std::time::Duration;
 
@@ -75,4 +76,63 @@ pub(crate) fn check(scheme: Scheme, received: &[Vec<u8>]) {
     }
     let stats = end.stats();
     assert_eq!(stats.rejected.iter().sum::<u64>(), rejected);
+}
+
+fn blocks() -> Vec<AckBlock> {
+    let ecn = EcnCounts {
+        ect0: 1,
+        ect1: 2,
+        ce: u32::MAX,
+    };
+    let block = |index: u8, ecn: Option<EcnCounts>| AckBlock {
+        path: path(index),
+        delay: Duration::from_micros(1500),
+        ranges: vec![70_000..=70_010, 69_990..=69_990, 5_000..=5_001],
+        ecn,
+    };
+    vec![block(2, None), block(7, Some(ecn))]
+}
+
+/// Returns a valid frame of each kind.
+pub(crate) fn frames() -> [Vec<u8>; 3] {
+    let header = PacketHeader {
+        count: 63,
+        transmission: 1,
+        start: 2,
+    };
+    [
+        [&header.emit()[..], b"a symbol"].concat(),
+        frame::emit_acks(&blocks(), DATAGRAM_BYTES).0,
+        frame::emit_ping(u64::MAX),
+    ]
+}
+
+/// Checks that what the parser accepts is within its bounds and is emitted as it was parsed.
+pub(crate) fn check_frame(datagram: &[u8]) {
+    match Frame::parse(datagram) {
+        Err(_) => {}
+        Ok(Frame::Packet(header, bytes)) => {
+            assert!((1..=frame::MAX_COUNT).contains(&header.count));
+            assert!(header.start < 1 << 24 && !bytes.is_empty());
+            let again = [&header.emit()[..], bytes].concat();
+            assert_eq!(&again[..], datagram);
+        }
+        Ok(Frame::Ping(number)) => {
+            let again = frame::emit_ping(number);
+            assert_eq!(&again[..], datagram);
+        }
+        Ok(Frame::Acks(blocks)) => {
+            assert!((1..=8).contains(&blocks.len()));
+            for AckBlock { ranges, .. } in &blocks {
+                assert!((1..=frame::MAX_RANGES).contains(&ranges.len()));
+                assert!(ranges.iter().all(|range| range.start() <= range.end()));
+                let is_below =
+                    |pair: &[std::ops::RangeInclusive<u64>]| pair[1].end() + 1 < *pair[0].start();
+                assert!(ranges.windows(2).all(is_below));
+            }
+            let (again, emitted) = frame::emit_acks(&blocks, datagram.len());
+            assert_eq!(emitted, blocks.len());
+            assert_eq!(&again[..], datagram);
+        }
+    }
 }

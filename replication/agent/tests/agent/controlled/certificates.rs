@@ -5,6 +5,7 @@ use crate::support::{hawser, wait};
 use hawser_client::{Controller, Error, Identity, NodeClient};
 use hawser_model::node::Report;
 use hawser_model::resource::Mode;
+use hawser_testbed::edges::Controller as _;
 use hawser_testbed::topology::Edge;
 use std::fs;
 use std::process::Command;

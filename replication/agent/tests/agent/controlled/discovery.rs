@@ -6,9 +6,9 @@ use crate::support::wait;
 use hawser_agent::Status;
 use hawser_model::resource::{Event, Mode};
 use hawser_model::topology::{Topology, TopologyPath};
-use hawser_testbed::control::Control;
 use hawser_testbed::topology::{Edge, Lab};
 use hawser_testbed::traffic::{Family, StreamReport};
+use hawser_testing::Control;
 
 fn topology(control: &Control) -> Topology {
     let asked = control.ask(async |client| client.topology(None, None).await);

@@ -4,9 +4,10 @@ use super::rig::{Controlled, received_code, sent_code, stage, state};
 use crate::rig::{Edges, IN_FLIGHT, assert_losses, unplugged};
 use crate::support::wait;
 use hawser_model::resource::{Flow, Mode, Path, PathHealth};
-use hawser_testbed::control::Control;
+use hawser_testbed::edges::Controller as _;
 use hawser_testbed::topology::Edge;
 use hawser_testbed::traffic::{Family, StreamReport};
+use hawser_testing::Control;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -2,6 +2,7 @@ use super::rig::{Controlled, state, to};
 use crate::rig::exchange;
 use hawser_agent::Status;
 use hawser_model::resource::{Flow, Mode};
+use hawser_testbed::edges::Controller as _;
 use hawser_testbed::topology::Edge;
 use std::fs;
 use std::net::SocketAddr;

@@ -386,7 +386,7 @@ impl Cursor<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::golden::Fields;
+    use hawser_wire::golden::Fields;
     use proptest::prelude::*;
 
     const PACKETS: [(&str, &str); 2] = [

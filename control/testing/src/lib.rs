@@ -1,7 +1,5 @@
-//! A controller on a lab's control network, and the enrolment of both edges with it.
+//! A controller on a lab's control network, for tests and experiments, and the enrolment of both edges with it.
 
-use crate::logs::{last_log_line, redirect};
-use crate::topology::{Edge, End, Lab, Link};
 use anyhow::{Context, Result, bail};
 use hawser_client::{Controller, Identity, OperatorClient, enrol};
 use hawser_io::netns::Namespace;
@@ -9,6 +7,9 @@ use hawser_io::process::Process;
 use hawser_model::Name;
 use hawser_model::access::NewEnrolment;
 use hawser_model::resource::{Event, Flow, Tenant};
+use hawser_testbed::edges::{self, Controller as _};
+use hawser_testbed::logs::{last_log_line, redirect};
+use hawser_testbed::topology::{Edge, End, Lab, Link};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
@@ -78,38 +79,11 @@ impl Control {
         name("lab")
     }
 
-    /// The URL by which an edge reaches the controller.
-    pub fn url(&self, edge: Edge) -> String {
-        format!("https://{}:{PORT}", self.link(edge).near.v4)
-    }
-
-    /// The address and the device of an edge on the control network.
-    pub fn node(&self, edge: Edge) -> &End {
-        &self.link(edge).far
-    }
-
     fn link(&self, edge: Edge) -> &Link {
         match edge {
             Edge::Ingress => &self.links[0],
             Edge::Egress => &self.links[1],
         }
-    }
-
-    /// Enrols a node and stores its identity in `folder`.
-    pub fn enrol(&self, node: &str, folder: &Path) -> Result<()> {
-        let node = name(node);
-        let enrolment = NewEnrolment {
-            tenant: Control::tenant(),
-            valid_s: 600,
-        };
-        let token = self
-            .ask(async |client| client.enrol_node(&node, &enrolment).await)?
-            .token;
-        let controllers = [self.controller()?];
-        let identity: Identity = self.run(async || enrol(&controllers, &token).await)??;
-        identity
-            .store(folder)
-            .with_context(|| format!("cannot store the identity in {}", folder.display()))
     }
 
     /// Waits until both edges are alive, creates the flow, and waits until both edges report it.
@@ -207,6 +181,32 @@ impl Control {
             thread::sleep(POLL_INTERVAL);
         }
         Ok(())
+    }
+}
+
+impl edges::Controller for Control {
+    fn enrol(&self, node: &str, folder: &Path) -> Result<()> {
+        let node = name(node);
+        let enrolment = NewEnrolment {
+            tenant: Control::tenant(),
+            valid_s: 600,
+        };
+        let token = self
+            .ask(async |client| client.enrol_node(&node, &enrolment).await)?
+            .token;
+        let controllers = [self.controller()?];
+        let identity: Identity = self.run(async || enrol(&controllers, &token).await)??;
+        identity
+            .store(folder)
+            .with_context(|| format!("cannot store the identity in {}", folder.display()))
+    }
+
+    fn url(&self, edge: Edge) -> String {
+        format!("https://{}:{PORT}", self.link(edge).near.v4)
+    }
+
+    fn node(&self, edge: Edge) -> &End {
+        &self.link(edge).far
     }
 }
 

@@ -1,12 +1,12 @@
 //! For any packets, merging and splitting do not panic, and packets that are merged and split again
 //! are the same.
 
-#[path = "../../../wire/tests/support/mutation.rs"]
+#[path = "../../../base/wire/tests/support/mutation.rs"]
 mod mutation;
 
-use super::checks::{check_merged, check_split, packet};
-use super::offload::{Gso, Kind, Offload};
-use super::split::split;
+use crate::checks::{check_merged, check_split, packet};
+use crate::offload::{Gso, Kind, Offload};
+use crate::split::split;
 use mutation::{changed, changes};
 use proptest::collection::vec;
 use proptest::prelude::*;

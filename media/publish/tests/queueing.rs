@@ -1,14 +1,14 @@
 //! Departure times where the queueing discipline `fq` obeys them, and where `netem` delays all packets.
 
-mod support;
+mod pair;
 
 use hawser_congestion::DepartureFinding;
 use hawser_io::clock::monotonic;
 use hawser_io::udp::{self, Departure, Received};
 use hawser_units::{Ecn, Instant};
+use pair::{MS, Pair};
 use std::io::ErrorKind;
 use std::time::Duration;
-use support::{MS, Pair};
 
 #[test]
 fn fq_is_found_to_obey_and_what_replaces_it_is_not() {

@@ -1,9 +1,9 @@
 //! Departure times where nothing obeys them.
 
-mod support;
+mod pair;
 
 use hawser_congestion::DepartureFinding;
-use support::Pair;
+use pair::Pair;
 
 #[test]
 fn queueing_disciplines_that_know_no_departure_times_are_found_to_disobey() {

@@ -1,7 +1,7 @@
 //! The checks of packets from and to the kernel, for the property tests and for `fuzz/`.
 
-use super::offload::Offload;
-use super::{coalesce, split::split};
+use crate::offload::Offload;
+use crate::{coalesce, split::split};
 use hawser_wire::ip;
 use std::net::SocketAddr;
 

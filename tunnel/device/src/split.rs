@@ -1,9 +1,9 @@
 //! Splits a GSO packet, as the kernel passes it to a device with segmentation offload, into
 //! packets.
 
-use super::checksum::{finish, sum, sum_of};
-use super::offload::{Gso, Kind, Offload};
-use hawser_wire::xnc::{PacketBuffer, PacketMemory};
+use crate::checksum::{finish, sum, sum_of};
+use crate::offload::{Gso, Kind, Offload};
+use hawser_xnc::frame::{PacketBuffer, PacketMemory};
 
 /// The error for a packet from the kernel that is inconsistent with its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,9 +1,9 @@
 //! A TUN device in a namespace: packets that the kernel sends are read singly, and written packets
 //! are received.
 
+use hawser_device::{Buffer, Tun};
 use hawser_io::netns::Namespace;
-use hawser_io::tun::{Buffer, Tun};
-use hawser_wire::xnc::PacketBuffer;
+use hawser_xnc::frame::PacketBuffer;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -6,8 +6,8 @@
 //! packet keeps its boundaries. A packet whose checksum is wrong is not merged, because the kernel
 //! assumes that the checksum of a GSO packet is right.
 
-use super::checksum::{finish, fold, sum, sum_of};
-use super::offload::{Gso, Kind, Offload};
+use crate::checksum::{finish, fold, sum, sum_of};
+use crate::offload::{Gso, Kind, Offload};
 
 /// Maximum number of packets in a GSO packet: the kernel's limit for UDP before 6.9.
 const MAX_PACKETS: usize = 64;
@@ -137,7 +137,7 @@ impl Shape {
         let segment = &packet[self.transport..];
         let sum = self.pseudo_header(packet) + sum_of(segment.len() as u16) + sum(segment);
         finish(sum) == [0; 2]
-            && (!self.is_ipv4 || finish(super::checksum::sum(&packet[..20])) == [0; 2])
+            && (!self.is_ipv4 || finish(crate::checksum::sum(&packet[..20])) == [0; 2])
     }
 }
 
