@@ -1,7 +1,10 @@
 # Every target does its own set-up: see `make help`.
 
 CARGO ?= cargo
-HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
+# Packages and benchmarks are built with everything on.
+PROFILE ?= release
+package bench flamegraph codecs: PROFILE := dist
+HAWSER = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/hawser
 # The programs of the packages.
 INSTALLED := hawser hawser-controller hawser-ctl
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -14,14 +17,13 @@ MACHINE_ARCH := $(shell dpkg --print-architecture 2>/dev/null)
 ARCH ?= $(MACHINE_ARCH)
 PACKAGES := $(or $(CARGO_TARGET_DIR),target)/package
 
-.PHONY: help setup build build-arm64 size package package-test guide-test test kernels hostile interop fuzz bench flamegraph codecs rivals demo advisories clean
+.PHONY: help setup build build-arm64 package package-test guide-test test kernels hostile interop fuzz bench flamegraph codecs rivals demo advisories clean
 
 help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
 	@echo 'make test        run all checks that a change has to pass; checks that cannot run here are listed with the reason'
 	@echo 'make kernels     run the tests that need parts which this kernel may not have, on the kernel of Debian in QEMU'
 	@echo 'make build       build the optimised programs: $(HAWSER), and beside it hawser-controller, hawser-ctl and hawser-lab'
-	@echo 'make size        build, and check that each program to install has less than 25 MB without debugging information'
 	@echo 'make package     build the Debian packages hawser and hawser-ctl in $(PACKAGES); with ARCH=arm64 for ARM'
 	@echo 'make package-test  install, upgrade under traffic, remove and purge the packages on a fresh Debian in QEMU, and run each service as its unit; takes 2 minutes, needs root'
 	@echo 'make guide-test  type the ten-minute start of docs/guide on two machines in QEMU; takes 4 minutes, needs root'
@@ -39,18 +41,13 @@ help:
 setup:
 	@xtask/setup.sh
 
+BUILD = RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --profile $(PROFILE) --locked
 build: setup
-	RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --release --locked
-
-size: build
-	@for program in $(INSTALLED:%=$(dir $(HAWSER))%); do strip -o $$program.stripped $$program || exit; done
-	@wc -c $(INSTALLED:%=$(dir $(HAWSER))%.stripped)
-	@for program in $(INSTALLED); do test $$(wc -c <$(dir $(HAWSER))$$program.stripped) -lt 25000000 || \
-		{ echo "size: $$program has 25 MB or more" >&2; exit 1; }; done
+	$(BUILD)
 
 # The same programs for ARM, with the linker and the libraries that setup.sh has installed.
 ARM := aarch64-unknown-linux-gnu
-ARM_HAWSER := $(or $(CARGO_TARGET_DIR),target)/$(ARM)/release/hawser
+ARM_HAWSER = $(or $(CARGO_TARGET_DIR),target)/$(ARM)/$(PROFILE)/hawser
 ARM_LIBRARIES := $(abspath $(or $(CARGO_TARGET_DIR),target))/arm64
 ARM_ROOT := $(ARM_LIBRARIES)/root/usr
 ARM_FLAGS := -Lnative=$(ARM_ROOT)/lib/aarch64-linux-gnu -Clink-arg=-Wl,-rpath-link=$(ARM_ROOT)/lib/aarch64-linux-gnu
@@ -58,7 +55,7 @@ build-arm64: setup
 	@xtask/setup.sh arm64
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc RUSTFLAGS='$(RELEASE_FLAGS) $(ARM_FLAGS)' \
 		CFLAGS_aarch64_unknown_linux_gnu='-isystem $(ARM_ROOT)/include -isystem $(ARM_ROOT)/include/aarch64-linux-gnu' \
-		$(CARGO) build --release --locked --target $(ARM) $(INSTALLED:%=--package %)
+		$(CARGO) build --profile $(PROFILE) --locked --target $(ARM) $(INSTALLED:%=--package %)
 
 ifeq ($(ARCH),$(MACHINE_ARCH))
 PACKAGED = $(dir $(HAWSER))
@@ -120,7 +117,9 @@ codecs: build
 	@xtask/setup.sh codecs
 	@HAWSER_VMAF=$$(xtask/vmaf.sh) && export HAWSER_VMAF && $(HAWSER) lab run codecs
 
-demo: build
+# Only what it needs.
+demo: setup
+	$(BUILD) --package hawser --package hawser-lab
 	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd,single/push,replicate/push --seconds 15 --attempts 1 --out target/lab/demo
 
 # As with inferno.
