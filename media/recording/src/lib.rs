@@ -1,7 +1,7 @@
 //! Recordings of people: their description files, and their frames as RGB-D views or point clouds.
 //! Pictures of point clouds as PNG and MP4 files.
 //!
-//! A description is a small TOML file; the ones in `lab/recordings` are examples of every key.
+//! A description is a small TOML file; the ones in `media/recording/examples` are examples of every key.
 //! Videos, images and live inputs are decoded by the `ffmpeg` program. A file's path is relative to the description, unless
 //! it begins with `$HAWSER_DATA/`, which is replaced by the directory that [`data_dir`] returns.
 //!

@@ -361,7 +361,7 @@ fn ply_files_are_in_the_order_of_their_numbers() {
 
 #[test]
 fn frames_are_left_out_to_play_in_real_time() {
-    let mut recording = read(Path::new("../../lab/recordings/synthetic.toml"));
+    let mut recording = read(Path::new("examples/synthetic.toml"));
     for (fps, left_out) in [(60.0, 20), (90.0, 40), (45.0, 10), (30.0, 0), (10.0, 0)] {
         recording.fps = fps;
         let mut player = recording.open_looped().unwrap();

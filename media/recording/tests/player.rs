@@ -109,7 +109,7 @@ fn a_loop_of_nothing_is_an_error() {
 
 #[test]
 fn clouds_are_played_in_a_loop_too() {
-    let recording = support::read(Path::new("../../lab/recordings/synthetic.toml"));
+    let recording = support::read(Path::new("examples/synthetic.toml"));
     let mut player = recording.open_looped().unwrap();
     let mut frames = (0..121).map(|_| match player.next_frame().unwrap().unwrap() {
         Frame::Cloud(cloud) => cloud.digest(),

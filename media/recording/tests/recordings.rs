@@ -165,7 +165,7 @@ fn ply_files_are_played_in_the_order_of_their_names() {
 
 #[test]
 fn the_descriptions_in_the_tree_are_valid() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/recordings");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     for entry in fs::read_dir(directory).unwrap() {
         Recording::read(&entry.unwrap().path(), Path::new("/data")).unwrap();
     }

@@ -6,14 +6,14 @@ use hawser_recording::{Frame, Recording};
 use std::iter;
 use std::path::Path;
 
-/// Returns one of `step` frames of a description in `lab/recordings`.
+/// Returns one of `step` frames of a description in `media/recording/examples`.
 fn frames(description: &str, step: usize) -> impl Iterator<Item = Frame> {
     let data = hawser_recording::data_dir();
     let data = data.join("volumetric").exists().then_some(data);
     if data.is_none() {
         eprintln!("without recordings, which $HAWSER_DATA names");
     }
-    let descriptions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/recordings");
+    let descriptions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/examples");
     let player = data.map(|data| {
         let recording = Recording::read(&descriptions.join(description), &data);
         let player = recording.expect("a valid description").open();
